@@ -5,13 +5,14 @@
 //!   answer, in one namespace, spread over 100, and in one namespace where each MiniCluster has a headless
 //!   Service of its own; beside it a client that makes ConfigMap, Secret and Job itself. With the CPU of the
 //!   API server and of the controller manager.
-//! - `restart` (SCALE_CLUSTERS=10000): the operator starts among as many, until its caches are synced; beside
-//!   it `kubectl get pods -A`. Then what it holds, and what it asks while all of them wait for a scheduler
-//!   that is not there (ten looks at events a second at most), and when all of them are deleted.
+//! - `restart` (SCALE_CLUSTERS=10000): the operator starts among as many, first while all of them wait for a
+//!   scheduler that is not there, then while all pods run on fake nodes (`kubelets.rs`): until its caches are
+//!   synced, beside `kubectl get pods -A`; what it holds; what it asks in a minute (ten looks at events a second
+//!   at most); and what it holds when all of them are deleted.
 //! - `brownout` (SCALE_SLOW=2000): as many whose objects an admission webhook holds up for 30 s.
 //! - `deletion` (SCALE_PODS=5000): one MiniCluster of as many pods is deleted.
 //!
-//! Without nodes: no pod runs.
+//! But for `restart` no pod runs.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -24,9 +25,11 @@
     reason = "it looks, acts and tells"
 )]
 
+mod kubelets;
 #[allow(dead_code, reason = "shared with other benches")]
 mod plane;
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use flux_operator::definition::{self, crd};
@@ -36,6 +39,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams};
 use kube::{Api, Client};
+use kubelets::Kubelets;
 use plane::{DEADLINE, Operator, SIZE, client, count, create_by_hand, create_cluster};
 use test_support::control_plane::ControlPlane;
 use test_support::report::{Report, setting};
@@ -131,6 +135,7 @@ async fn has_pods(client: &Client, number: i64) {
 }
 
 async fn neighbours(number: usize, report: &mut Report) {
+    let mut of_client = BTreeMap::new();
     for (what, namespaces, arguments) in [
         ("client", 1, None),
         ("one-namespace", 1, Some(&[][..])),
@@ -161,6 +166,11 @@ async fn neighbours(number: usize, report: &mut Report) {
             ("controllers-cpu-s", cpu("kube-controller-manager") - before.1),
         ] {
             report.figure(&format!("paced-{number}-{what}-{figure}"), value);
+            // The first row is the client's.
+            let baseline = *of_client.entry(figure).or_insert(value);
+            if what != "client" {
+                report.figure(&format!("paced-{number}-{what}-{figure}-ratio"), value / baseline);
+            }
         }
         if let Some(operator) = operator {
             report.figure(
@@ -181,34 +191,13 @@ async fn restart(number: usize, report: &mut Report) {
     has_pods(&client, number as i64 * i64::from(SIZE)).await;
     // Not until it is quiet: without a scheduler all of them wait, and it looks into their events, ten a second.
     tokio::time::sleep(SETTLING).await;
-    let figure = |report: &mut Report, what: &str, value: f64| {
-        report.figure(&format!("restart-{number}-{what}"), value)
-    };
-    figure(report, "grown-rss-peak-mib", operator.memory("VmHWM") as f64);
-    figure(report, "grown-rss-idle-mib", operator.memory("VmRSS") as f64);
-    drop(operator);
-    let begin = Instant::now();
-    let lines = plane.kubectl(&["get", "pods", "-A"]).unwrap().lines().count();
-    let baseline = begin.elapsed().as_secs_f64();
-    figure(report, "pods", lines as f64);
-    let begin = Instant::now();
-    let operator = Operator::start(plane.kubeconfig_path()).await;
-    let synced = begin.elapsed().as_secs_f64();
-    for (what, value) in [
-        ("kubectl-s", baseline),
-        ("synced-s", synced),
-        ("ratio", synced / baseline),
-    ] {
-        figure(report, what, value);
-    }
+    grown(&operator, &format!("restart-{number}"), report);
+    let operator = start_again(operator, &plane, &format!("restart-{number}"), report).await;
+    let kubelets = Kubelets::start(plane.kubeconfig_path()).await;
+    kubelets.run_all().await;
     tokio::time::sleep(SETTLING).await;
-    figure(
-        report,
-        "calls-in-a-minute",
-        operator.calls_in(Duration::from_secs(60)).await as f64,
-    );
-    figure(report, "rss-peak-mib", operator.memory("VmHWM") as f64);
-    figure(report, "rss-idle-mib", operator.memory("VmRSS") as f64);
+    grown(&operator, &format!("restart-{number}-running"), report);
+    let operator = start_again(operator, &plane, &format!("restart-{number}-running"), report).await;
     for namespace in 0..NAMESPACES {
         let clusters: Api<MiniCluster> = Api::namespaced(client.clone(), &format!("bench-{namespace}"));
         clusters
@@ -216,9 +205,48 @@ async fn restart(number: usize, report: &mut Report) {
             .await
             .unwrap();
     }
-    until_gone(&Api::all(client.clone())).await;
-    tokio::time::sleep(Duration::from_secs(10)).await;
-    figure(report, "rss-after-deletion-mib", operator.memory("VmRSS") as f64);
+    let begin = Instant::now();
+    while count(&Api::<Pod>::all(client.clone())).await > 0 {
+        assert!(begin.elapsed() < DEADLINE * 10, "the pods do not go");
+        kubelets.end_all().await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+    // Freed memory is given back twice a minute.
+    tokio::time::sleep(SETTLING).await;
+    report.figure(
+        &format!("restart-{number}-rss-after-deletion-mib"),
+        operator.memory("VmRSS") as f64,
+    );
+}
+
+fn grown(operator: &Operator, what: &str, report: &mut Report) {
+    for (figure, field) in [("peak", "VmHWM"), ("idle", "VmRSS")] {
+        report.figure(
+            &format!("{what}-grown-rss-{figure}-mib"),
+            operator.memory(field) as f64,
+        );
+    }
+}
+
+async fn start_again(operator: Operator, plane: &ControlPlane, what: &str, report: &mut Report) -> Operator {
+    drop(operator);
+    let mut figure = |name: &str, value: f64| report.figure(&format!("{what}-{name}"), value);
+    let begin = Instant::now();
+    let lines = plane.kubectl(&["get", "pods", "-A"]).unwrap().lines().count();
+    let baseline = begin.elapsed().as_secs_f64();
+    figure("pods", lines as f64);
+    let begin = Instant::now();
+    let operator = Operator::start(plane.kubeconfig_path()).await;
+    let synced = begin.elapsed().as_secs_f64();
+    figure("kubectl-s", baseline);
+    figure("synced-s", synced);
+    figure("ratio", synced / baseline);
+    tokio::time::sleep(SETTLING).await;
+    let calls = operator.calls_in(Duration::from_secs(60)).await;
+    figure("calls-in-a-minute", calls as f64);
+    figure("rss-peak-mib", operator.memory("VmHWM") as f64);
+    figure("rss-idle-mib", operator.memory("VmRSS") as f64);
+    operator
 }
 
 /// An admission webhook that takes the connection and never answers.

@@ -1,0 +1,172 @@
+//! Plays the scheduler and the kubelets: each pod gets a node, runs and is ready. The nodes stay ready while this
+//! value lives.
+
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
+
+use futures::StreamExt;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::plane::client;
+
+const NODES: usize = 100;
+const CONCURRENT: usize = 32;
+/// Kubernetes gives up a node whose Lease is older than 40 or 50 s, depending on its version.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+pub struct Kubelets {
+    client: Client,
+    _alive: Arc<()>,
+}
+
+impl Kubelets {
+    /// Also while the caller's runtime is blocked, the nodes stay ready: a thread of their own renews their Leases.
+    pub async fn start(kubeconfig: &Path) -> Kubelets {
+        let client = client(kubeconfig).await;
+        let alive = Arc::new(());
+        renew(&client).await;
+        let nodes: Api<Node> = Api::all(client.clone());
+        for number in 0..NODES {
+            let node = json!({
+                "metadata": { "name": name(number) },
+                "status": {
+                    "conditions": [{ "type": "Ready", "status": "True", "reason": "KubeletReady" }],
+                    "nodeInfo": { "architecture": "amd64", "kubeletVersion": "v1.35.4", "operatingSystem": "linux",
+                        "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "", "kubeProxyVersion": "",
+                        "machineID": "", "osImage": "", "systemUUID": "" },
+                },
+            });
+            nodes
+                .create(&PostParams::default(), &serde_json::from_value(node).unwrap())
+                .await
+                .unwrap();
+        }
+        let (kubeconfig, is_alive) = (kubeconfig.to_owned(), Arc::downgrade(&alive));
+        std::thread::spawn(move || keep_ready(&kubeconfig, &is_alive));
+        Kubelets {
+            client,
+            _alive: alive,
+        }
+    }
+
+    /// Runs all pods of the cluster.
+    pub async fn run_all(&self) {
+        let pods: Api<Pod> = Api::all(self.client.clone());
+        let all = pods.list_metadata(&ListParams::default()).await.unwrap().items;
+        let first = Api::<Pod>::namespaced(self.client.clone(), &all[0].namespace().unwrap())
+            .get(&all[0].name_any())
+            .await
+            .unwrap();
+        let status = Patch::Merge(running(&first));
+        futures::stream::iter(all.iter().enumerate())
+            .map(async |(number, pod)| {
+                let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap());
+                let binding = json!({
+                    "apiVersion": "v1", "kind": "Binding", "metadata": { "name": pod.name_any() },
+                    "target": { "apiVersion": "v1", "kind": "Node", "name": name(number % NODES) },
+                });
+                let _: Value = pods
+                    .create_subresource("binding", &pod.name_any(), &PostParams::default(), &binding)
+                    .await
+                    .unwrap();
+                pods.patch_status(&pod.name_any(), &PatchParams::default(), &status)
+                    .await
+                    .unwrap();
+            })
+            .buffer_unordered(CONCURRENT)
+            .collect::<Vec<_>>()
+            .await;
+    }
+
+    /// Ends all pods at once, whether they were told to or not.
+    pub async fn end_all(&self) {
+        let pods: Api<Pod> = Api::all(self.client.clone());
+        let at_once = DeleteParams::default().grace_period(0);
+        let all = pods.list_metadata(&ListParams::default()).await.unwrap().items;
+        futures::stream::iter(&all)
+            .map(async |pod| {
+                let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap());
+                let _ = pods.delete(&pod.name_any(), &at_once).await;
+            })
+            .buffer_unordered(CONCURRENT)
+            .collect::<Vec<_>>()
+            .await;
+    }
+}
+
+/// The status of a pod that runs, as a kubelet reports it.
+fn running(pod: &Pod) -> Value {
+    let now = Timestamp::try_from(SystemTime::now()).unwrap().to_string();
+    let spec = pod.spec.as_ref().unwrap();
+    let ended = json!({ "terminated": { "exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now } });
+    let statuses = |containers: &[k8s_openapi::api::core::v1::Container], state: &Value| -> Vec<Value> {
+        containers
+            .iter()
+            .map(|container| {
+                json!({
+                    "name": container.name, "image": container.image, "imageID": "sha256:0123456789abcdef",
+                    "containerID": "containerd://0123456789abcdef", "ready": true, "restartCount": 0, "state": state,
+                })
+            })
+            .collect()
+    };
+    let conditions: Vec<Value> = [
+        "PodScheduled",
+        "PodReadyToStartContainers",
+        "Initialized",
+        "ContainersReady",
+        "Ready",
+    ]
+    .map(|name| json!({ "type": name, "status": "True", "lastTransitionTime": now }))
+    .into();
+    json!({ "status": {
+        "phase": "Running", "startTime": now, "conditions": conditions,
+        "hostIP": "192.0.2.1", "hostIPs": [{ "ip": "192.0.2.1" }], "podIP": "198.51.100.1",
+        "podIPs": [{ "ip": "198.51.100.1" }],
+        "initContainerStatuses": statuses(spec.init_containers.as_deref().unwrap_or_default(), &ended),
+        "containerStatuses": statuses(&spec.containers, &json!({ "running": { "startedAt": now } })),
+    } })
+}
+
+fn name(number: usize) -> String {
+    format!("node-{number}")
+}
+
+fn keep_ready(kubeconfig: &Path, is_alive: &Weak<()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let client = client(kubeconfig).await;
+        while is_alive.upgrade().is_some() {
+            renew(&client).await;
+            tokio::time::sleep(HEARTBEAT).await;
+        }
+    });
+}
+
+/// An error is the next heartbeat's to mend: the control plane may be gone, too.
+async fn renew(client: &Client) {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-node-lease");
+    let now = Timestamp::try_from(SystemTime::now()).unwrap();
+    for number in 0..NODES {
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "spec": { "holderIdentity": name(number), "leaseDurationSeconds": 40, "renewTime": format!("{now:.6}") },
+        });
+        let _ = leases
+            .patch(
+                &name(number),
+                &PatchParams::apply("bench").force(),
+                &Patch::Apply(&lease),
+            )
+            .await;
+    }
+}
