@@ -140,3 +140,22 @@ fn folders_with_the_definition_are_applied_by_the_server() {
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// `kubectl wait` gives up after 30 s, which pulling an image exceeds; `rollout status` never gives up.
+#[test]
+fn commands_that_wait_have_a_time_limit() {
+    let wrong: Vec<String> = pasted::pages_with_blocks()
+        .into_iter()
+        .flat_map(|(_, blocks)| blocks)
+        .flat_map(|block| {
+            let waits =
+                |command: &str| command.contains("kubectl wait") || command.contains("rollout status");
+            let commands = block.commands().into_iter().map(|(command, _)| command);
+            commands
+                .filter(|command| waits(command) && !command.contains("--timeout"))
+                .map(|command| format!("{}: {command}", block.place()))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
