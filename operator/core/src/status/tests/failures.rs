@@ -468,6 +468,41 @@ fn exit_code_that_nobody_saw_is_not_told() {
 }
 
 #[test]
+fn counted_restart_replaces_the_reason_said_before() {
+    let mut observation = observation("size: 1");
+    (observation.job, observation.pods) = (Some(job(1)), vec![ready(0)]);
+    let stale = MiniClusterStatus {
+        reason: Some("FailedMount".into()),
+        message: Some("secret \"k\" not found".into()),
+        ..observation.status()
+    };
+    let words = "the lead's pod, mc-0, was lost (Evicted)";
+    let limit = restart::Limit::Backoff;
+    let counted = restart::with_counted_restart(&stale, "job", restart::LEAD_LOST, words, limit, at(NOW));
+    let said = |status: &MiniClusterStatus| (status.reason.clone(), status.message.clone());
+    let message =
+        format!("restarting once the pods of the earlier Job are gone (1 restarts so far): {words}");
+    let expected = (Some("LeadLost".into()), Some(message));
+    let restarting = super::super::restarting(counted);
+    assert_eq!(said(&restarting), expected);
+    assert_eq!(restarting.phase.as_deref(), Some("Running"), "until the Job goes");
+    // The next status says the same.
+    observation.pods.clear();
+    (observation.previous, observation.job) = (
+        restarting,
+        Some(JobSeen {
+            deleting: true,
+            ..job(1)
+        }),
+    );
+    let next = observation.status();
+    assert_eq!(said(&next), expected);
+    assert_eq!(next.phase.as_deref(), Some("Pending"));
+    // Without a restart there is nothing to say.
+    assert_eq!(super::super::restarting(stale.clone()), stale);
+}
+
+#[test]
 fn restart_that_waits_for_a_dead_node_names_pod_node_and_remedy() {
     let mut observation = observation("size: 2");
     let limit = restart::Limit::MaxRestarts;
