@@ -1,6 +1,7 @@
 use std::sync::Mutex;
 
 use http_body_util::BodyExt;
+use kube::Resource;
 use kube::client::Body;
 use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
@@ -174,4 +175,59 @@ async fn minicluster_deleted_in_its_reconcile_is_forgotten() {
             .wait_to_write("other", true, true, Instant::now())
             .is_some()
     );
+}
+
+/// A call that the API server does not answer, until it is given up.
+struct InFlight(Arc<Mutex<usize>>);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        *self.0.lock().unwrap() -= 1;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn reconciles_in_flight_never_exceed_the_slots() {
+    let (in_flight, most) = (Arc::<Mutex<usize>>::default(), Arc::<Mutex<usize>>::default());
+    let (now, highest) = (in_flight.clone(), most.clone());
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        // Each reconcile creates one ConfigMap.
+        let call = request.uri().path().ends_with("/configmaps").then(|| {
+            let mut count = now.lock().unwrap();
+            *count += 1;
+            let mut highest = highest.lock().unwrap();
+            *highest = (*highest).max(*count);
+            InFlight(now.clone())
+        });
+        async move {
+            let _call = call;
+            std::future::pending::<Result<http::Response<Body>, tower::BoxError>>().await
+        }
+    });
+    let client = kube::client::ClientBuilder::new(service, "default").build();
+    let (writer, reader) = (Writer::new(client.clone()), Reader::new(client));
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let context = Arc::new(Context::new(writer, reader, Options::default(), metrics));
+    let slots = Arc::new(Slots::default());
+    let reconciles = (0..200).map(|number| {
+        let (context, slots) = (context.clone(), slots.clone());
+        let mut cluster = seen("app:1", &format!("u{number}"), 1);
+        cluster.meta_mut().name = Some(format!("mc-{number}"));
+        let (key, cluster) = (Key::of(cluster.meta()), Arc::new(cluster));
+        async move {
+            loop {
+                let result = in_turn(cluster.clone(), context.clone(), slots.clone(), number).await;
+                let error = result.unwrap_err();
+                tokio::time::sleep(context.pause_after_failure(&key, &error, Instant::now())).await;
+            }
+        }
+    });
+    let minute = Duration::from_secs(60);
+    let all = future::join_all(reconciles.map(in_own_task));
+    assert!(tokio::time::timeout(minute, all).await.is_err());
+    // As many as may be, since each is slow.
+    let bound = Slots::default();
+    let places: Vec<_> = std::iter::from_fn(|| bound.take(Last::Well).now_or_never()).collect();
+    let slow: Vec<_> = std::iter::from_fn(|| bound.take_slow()).collect();
+    assert_eq!(*most.lock().unwrap(), places.len() + slow.len());
 }
