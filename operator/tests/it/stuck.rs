@@ -1,13 +1,17 @@
 //! What waits without a word in any status: its events say why, and what somebody has deleted is made again
 //! or named.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Pod, Secret, ServiceAccount};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 
-use test_support::api_server::{Fixture, assert_message, condition, test, until};
+use test_support::api_server::{Call, Calls, Fault, Fixture, SETTLE, assert_message, condition, test, until};
 
 /// Plays the kubelet: the pod has a node, and its volumes cannot be mounted.
 async fn cannot_mount(fixture: &Fixture, pod: &Pod, message: &str) {
@@ -155,6 +159,71 @@ fn deleted_config_map_is_recreated_and_deleted_key_is_reported() {
             fixture.secret("lost", "curve").await.is_none(),
             "another key would fit no other pod"
         );
+        operator.stop().await;
+    });
+}
+
+/// A reconcile goes on after an obstacle, and may come upon another one.
+#[test]
+fn obstacle_is_not_hidden_by_that_of_a_later_step() {
+    test("two-obstacles", async |fixture| {
+        let [no_scaling, no_config_maps] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let (scaling, config_maps) = (no_scaling.clone(), no_config_maps.clone());
+        let calls = Calls::with_faults(move |call: &Call| {
+            let is_refused = match (call.verb.as_str(), call.resource.as_str()) {
+                ("patch", "jobs") => scaling.load(Ordering::SeqCst),
+                ("create", "configmaps") => config_maps.load(Ordering::SeqCst),
+                _ => false,
+            };
+            is_refused.then_some(Fault::Answer(403))
+        });
+        let operator = fixture.operator_of(calls, |_| {}).await;
+        fixture
+            .create("mc", json!({ "size": 2, "maxSize": 4 }))
+            .await
+            .unwrap();
+        let pods = fixture.pods("mc", 2).await;
+        fixture.run_pod(&pods[&0]).await;
+        fixture
+            .when("mc", "whole", |status| status["maximumSize"] == 4)
+            .await;
+        no_scaling.store(true, Ordering::SeqCst);
+        no_config_maps.store(true, Ordering::SeqCst);
+        let size = json!({ "spec": { "size": 3 } });
+        fixture.patch::<MiniCluster>("mc", size).await.unwrap();
+        let of_job = |status: &Value| {
+            let message = status["message"].as_str().unwrap_or_default();
+            status["reason"] == "Forbidden" && message.contains("Job mc")
+        };
+        fixture.when("mc", "told of the Job", of_job).await;
+        fixture
+            .api::<ConfigMap>()
+            .delete("mc-agent", &DeleteParams::default())
+            .await
+            .unwrap();
+        let message = "MountVolume.SetUp failed for volume \"flux-agent\" : configmap \"mc-agent\" not found";
+        operator.calls.clear();
+        cannot_mount(&fixture, &pods[&1], message).await;
+        until("the ConfigMap is refused, too", async || {
+            let is_try = |call: &Call| call.verb == "create" && call.resource == "configmaps";
+            operator.calls.all().iter().any(is_try).then_some(())
+        })
+        .await;
+        tokio::time::sleep(SETTLE).await;
+        let status = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
+        assert!(of_job(&status), "{status:#}");
+
+        no_scaling.store(false, Ordering::SeqCst);
+        let of_config_map = |status: &Value| {
+            let message = status["message"].as_str().unwrap_or_default();
+            status["reason"] == "Forbidden" && message.contains("ConfigMap mc-agent")
+        };
+        fixture.when("mc", "told of the ConfigMap", of_config_map).await;
+        no_config_maps.store(false, Ordering::SeqCst);
+        until("it is made again", async || {
+            fixture.api::<ConfigMap>().get_opt("mc-agent").await.unwrap()
+        })
+        .await;
         operator.stop().await;
     });
 }
