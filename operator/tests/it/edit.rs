@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 
 use test_support::api_server::{Call, Calls, Fault, Fixture, condition, test, until};
 
-fn spec(which: &str) -> Value {
+pub(crate) fn spec(which: &str) -> Value {
     json!([{ "image": "app:1", "command": format!("echo {which}"), "environment": { "WHICH": which } }])
 }
 
 /// The edit that the Job's pods would run, if its two parts agree.
-async fn of_job(fixture: &Fixture, name: &str) -> Option<String> {
+pub(crate) async fn of_job(fixture: &Fixture, name: &str) -> Option<String> {
     let job = fixture.api::<Job>().get_opt(name).await.unwrap()?;
     if job.metadata.deletion_timestamp.is_some() {
         return None;

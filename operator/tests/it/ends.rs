@@ -12,7 +12,7 @@ use crate::restarts::{another_job, finished, run, running, said};
 use test_support::api_server::{Fixture, SETTLE, assert_message, condition, has_ended, index, test, until};
 
 /// Plays a dead node: the pod does not go, whatever deletes it.
-async fn hold(fixture: &Fixture, pod: &Pod) {
+pub(crate) async fn hold(fixture: &Fixture, pod: &Pod) {
     let mut finalizers = pod.finalizers().to_vec();
     finalizers.push("test.flux-framework.org/dead-node".into());
     fixture
@@ -24,7 +24,7 @@ async fn hold(fixture: &Fixture, pod: &Pod) {
         .unwrap();
 }
 
-async fn let_go(fixture: &Fixture, pod: &Pod) {
+pub(crate) async fn let_go(fixture: &Fixture, pod: &Pod) {
     fixture
         .patch::<Pod>(&pod.name_any(), json!({ "metadata": { "finalizers": null } }))
         .await

@@ -34,6 +34,7 @@ mod relist;
 mod restarts;
 mod sdk;
 mod shipped;
+mod stale;
 mod storage;
 mod stuck;
 mod teams;

@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use http_body_util::{BodyExt, StreamBody};
 use kube::client::{Body, DynBody};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tower::BoxError;
 
 use crate::call::Call;
@@ -24,7 +26,7 @@ pub struct Calls {
 
 type Faults = dyn Fn(&Call) -> Option<Fault> + Send + Sync;
 
-/// A fault of a call, which does not reach the API server.
+/// A fault of a call. Only [`Fault::Held`] lets the call reach the API server.
 #[derive(Debug, Clone)]
 pub enum Fault {
     /// It is answered with this HTTP status.
@@ -39,6 +41,8 @@ pub enum Fault {
     Says(Value),
     /// The watch begins, and reports at once that its resourceVersion is too old.
     Expired,
+    /// The watch brings nothing while this is true.
+    Held(watch::Receiver<bool>),
 }
 
 impl Fault {
@@ -69,9 +73,10 @@ impl Fault {
                 (code, status(code))
             }
             Fault::Expired => (200, json!({ "type": "ERROR", "object": status(410) })),
+            Fault::Held(_) => unreachable!("it reaches the API server"),
         };
         let body = http_body_util::Full::new(hyper::body::Bytes::from(format!("{body}\n")));
-        let body: Box<DynBody> = Box::new(http_body_util::BodyExt::map_err(body, |never| match never {}));
+        let body: Box<DynBody> = Box::new(body.map_err(|never| match never {}));
         Ok(http::Response::builder()
             .status(code)
             .header("content-type", "application/json")
@@ -110,6 +115,17 @@ fn is_unlucky(number: usize) -> bool {
     (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 62 == 0
 }
 
+/// The same body, of which nothing comes while `is_held` is true.
+fn hold_back(body: Box<DynBody>, is_held: watch::Receiver<bool>) -> Box<DynBody> {
+    let frames = futures::stream::unfold((body, is_held), |(mut body, mut is_held)| async move {
+        let frame = body.frame().await?;
+        // An error means that the switch is gone: then nothing is held.
+        let _ = is_held.wait_for(|is_held| !is_held).await;
+        Some((frame, (body, is_held)))
+    });
+    Box::new(StreamBody::new(Box::pin(frames)))
+}
+
 #[derive(Clone)]
 pub(super) struct Counting<S> {
     pub(super) inner: S,
@@ -139,14 +155,19 @@ where
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let mut call = Call::of(request.method().as_str(), request.uri());
         let log = self.log.clone();
+        let mut held = None;
         if let Some(faults) = &log.faults {
             // A body that is at hand is read at once.
             call.name = futures::FutureExt::now_or_never(name_in(request.body()))
                 .flatten()
                 .unwrap_or(call.name);
-            if let Some(fault) = faults(&call) {
-                log.log.lock().unwrap().push(call);
-                return Box::pin(fault.happen());
+            match faults(&call) {
+                Some(Fault::Held(is_held)) => held = Some(is_held),
+                Some(fault) => {
+                    log.log.lock().unwrap().push(call);
+                    return Box::pin(fault.happen());
+                }
+                None => {}
             }
         }
         let number = log
@@ -167,7 +188,10 @@ where
             if log.is_flaky && !call.is_read() && is_unlucky(number) {
                 return Err("the connection broke".into());
             }
-            answer
+            match held {
+                Some(is_held) => answer.map(|answer| answer.map(|body| hold_back(body, is_held))),
+                None => answer,
+            }
         })
     }
 }

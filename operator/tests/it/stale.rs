@@ -1,0 +1,220 @@
+//! Watches that lag behind the API server: what they have brought so far never decides alone.
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, PropagationPolicy};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::edit::{of_job, spec};
+use crate::ends::{hold, let_go};
+use crate::restarts::{another_job, finished, running, said};
+use test_support::api_server::{Call, Calls, Fault, Fixture, Operator, SETTLE, condition, test, until};
+
+/// An operator whose watch of pods is silent while the switch is true.
+async fn operator_with_late_pods(
+    fixture: &Fixture,
+    is_silent: &watch::Sender<bool>,
+    other: impl Fn(&Call) -> Option<Fault> + Send + Sync + 'static,
+) -> Operator {
+    let held = is_silent.subscribe();
+    let calls = Calls::with_faults(move |call: &Call| {
+        let is_watch = call.verb == "watch" && call.resource == "pods";
+        is_watch
+            .then(|| Fault::Held(held.clone()))
+            .or_else(|| other(call))
+    });
+    fixture.operator_of(calls, |_| {}).await
+}
+
+/// Waits until the Job has counted that its lead has failed.
+async fn lead_index_failed(fixture: &Fixture, name: &str) {
+    until("the Job counts the failure of its lead", async || {
+        let status = fixture.job(name).await.status?;
+        (status.failed_indexes.as_deref() == Some("0")).then_some(())
+    })
+    .await;
+}
+
+async fn status_of(fixture: &Fixture, name: &str) -> Value {
+    serde_json::to_value(fixture.get(name).await).unwrap()["status"].clone()
+}
+
+#[test]
+fn unseen_success_of_a_deleted_job_is_not_a_loss() {
+    test("stale-success", async |fixture| {
+        let is_silent = watch::Sender::new(true);
+        let operator = operator_with_late_pods(&fixture, &is_silent, |_| None).await;
+        let orphan = DeleteParams {
+            propagation_policy: Some(PropagationPolicy::Orphan),
+            ..DeleteParams::default()
+        };
+        // As far as the watch knows, one has a restart left, and the other has none.
+        let clusters = [("restarts", 1), ("ends", 0)];
+        for (name, limit) in clusters {
+            fixture
+                .create(name, json!({ "size": 1, "backoffLimit": limit }))
+                .await
+                .unwrap();
+            let lead = fixture.pods(name, 1).await.remove(&0).unwrap();
+            fixture.run_pod(&lead).await;
+            fixture
+                .when(name, "told of its Job", |status| status["jobUid"].is_string())
+                .await;
+            fixture.api::<Job>().delete(name, &orphan).await.unwrap();
+            until("the Job is gone", async || {
+                let job = fixture.api::<Job>().get_opt(name).await.unwrap();
+                job.is_none().then_some(())
+            })
+            .await;
+            fixture
+                .end_pod(&lead, 0, "Completed", &said("program", 0, json!({})))
+                .await;
+        }
+        tokio::time::sleep(SETTLE).await;
+        for (name, _) in clusters {
+            let status = status_of(&fixture, name).await;
+            assert_ne!(condition(&status, "Failed")["status"], "True", "{status:#}");
+            assert_eq!(status["restartCount"], Value::Null, "{status:#}");
+        }
+        is_silent.send_replace(false);
+        for (name, _) in clusters {
+            let status = finished(&fixture, name, "Complete").await;
+            assert_eq!(
+                (&status["exitCode"], &status["restartCount"]),
+                (&json!(0), &Value::Null),
+                "{status:#}"
+            );
+            assert!(fixture.api::<Job>().get_opt(name).await.unwrap().is_none());
+        }
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn unseen_failure_is_not_restarted_by_a_suspension() {
+    test("stale-failure", async |fixture| {
+        let is_silent = watch::Sender::new(false);
+        let operator = operator_with_late_pods(&fixture, &is_silent, |_| None).await;
+        let (lead, _) = running(&fixture, "mc", json!({ "suspend": false })).await;
+        let job = fixture.job("mc").await.uid();
+        is_silent.send_replace(true);
+        fixture
+            .end_pod(&lead, 7, "Error", &said("program", 7, json!({})))
+            .await;
+        lead_index_failed(&fixture, "mc").await;
+        fixture
+            .patch::<MiniCluster>("mc", json!({ "spec": { "suspend": true } }))
+            .await
+            .unwrap();
+        until("the Job is suspended, or gone", async || {
+            let job = fixture.api::<Job>().get_opt("mc").await.unwrap();
+            let job = serde_json::to_value(job).unwrap();
+            (job.is_null() || condition(&job["status"], "Suspended")["status"] == "True").then_some(())
+        })
+        .await;
+        tokio::time::sleep(SETTLE).await;
+        let kept = fixture.api::<Job>().get_opt("mc").await.unwrap();
+        assert_eq!(kept.unwrap().metadata.deletion_timestamp, None);
+        is_silent.send_replace(false);
+        let status = finished(&fixture, "mc", "Failed").await;
+        assert_eq!(
+            (&status["exitCode"], &status["reason"]),
+            (&json!(7), &json!("NonZeroExitCode")),
+            "{status:#}"
+        );
+        assert_eq!(fixture.job("mc").await.uid(), job, "the program ran once");
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn unseen_loss_of_the_lead_does_not_fail_the_job() {
+    test("stale-loss", async |fixture| {
+        let is_silent = watch::Sender::new(true);
+        let operator = operator_with_late_pods(&fixture, &is_silent, |_| None).await;
+        fixture
+            .create("mc", json!({ "size": 2, "backoffLimit": 1 }))
+            .await
+            .unwrap();
+        let pods = fixture.pods("mc", 2).await;
+        for pod in pods.values() {
+            fixture.run_pod(pod).await;
+        }
+        let job = fixture.job("mc").await.uid();
+        let lead = &pods[&0];
+        hold(&fixture, lead).await;
+        fixture
+            .api::<Pod>()
+            .delete(&lead.name_any(), &DeleteParams::default())
+            .await
+            .unwrap();
+        fixture
+            .end_pod(lead, 143, "Error", &said("stop", 143, json!({})))
+            .await;
+        lead_index_failed(&fixture, "mc").await;
+        tokio::time::sleep(SETTLE).await;
+        let seen = serde_json::to_value(fixture.job("mc").await).unwrap();
+        assert!(condition(&seen["status"], "FailureTarget").is_null(), "{seen:#}");
+        is_silent.send_replace(false);
+        let status = fixture
+            .when("mc", "counted", |status| status["restartCount"] == 1)
+            .await["status"]
+            .clone();
+        assert_eq!(status["restarts"][0]["reason"], "LeadLost", "{status:#}");
+        let_go(&fixture, lead).await;
+        another_job(&fixture, "mc", &job).await;
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn edit_after_an_unseen_start_does_not_recreate_the_job() {
+    test("stale-edit", async |fixture| {
+        let is_silent = watch::Sender::new(true);
+        // Once there is a status, the API server refuses the edit.
+        let no_status = is_silent.subscribe();
+        let refuse_status = move |call: &Call| {
+            let is_status = call.resource == "miniclusters/status" && *no_status.borrow();
+            is_status.then_some(Fault::Answer(503))
+        };
+        let operator = operator_with_late_pods(&fixture, &is_silent, refuse_status).await;
+        fixture
+            .create("mc", json!({ "size": 1, "containers": spec("first") }))
+            .await
+            .unwrap();
+        let job = fixture.job("mc").await.uid();
+        let pods = fixture.pods("mc", 1).await;
+        fixture.run_pod(&pods[&0]).await;
+        fixture
+            .patch::<MiniCluster>("mc", json!({ "spec": { "containers": spec("second") } }))
+            .await
+            .unwrap();
+        until("the operator looks at the pods itself", async || {
+            let calls = operator.calls.all();
+            let lists = calls
+                .iter()
+                .filter(|it| it.verb == "list" && it.resource == "pods");
+            let is_deleted = calls
+                .iter()
+                .any(|it| it.verb == "delete" && it.resource == "jobs");
+            // The first list is that of the watch.
+            (lists.count() > 1 || is_deleted).then_some(())
+        })
+        .await;
+        tokio::time::sleep(SETTLE).await;
+        assert_eq!(fixture.job("mc").await.uid(), job);
+        is_silent.send_replace(false);
+        let status = fixture.when_condition("mc", "Valid", "False").await["status"].clone();
+        assert_eq!(
+            condition(&status, "Valid")["reason"],
+            "ChangedTooLate",
+            "{status:#}"
+        );
+        assert_eq!(fixture.job("mc").await.uid(), job);
+        assert_eq!(of_job(&fixture, "mc").await.as_deref(), Some("first"));
+        operator.stop().await;
+    });
+}
