@@ -67,9 +67,9 @@ async fn take_back(fixture: &Fixture, name: &str, pods: u32) {
 }
 
 /// Onto a node, so that its end takes time.
-async fn place(fixture: &Fixture, pod: &Pod) {
+pub(crate) async fn place(fixture: &Fixture, pod: &Pod, node: &str) {
     let name = pod.name_any();
-    let target = json!({ "apiVersion": "v1", "kind": "Node", "name": "node" });
+    let target = json!({ "apiVersion": "v1", "kind": "Node", "name": node });
     let binding =
         json!({ "apiVersion": "v1", "kind": "Binding", "metadata": { "name": name }, "target": target });
     let bound: Result<Value, _> = fixture
@@ -392,7 +392,7 @@ fn evicted_job_has_not_failed_and_starts_again_once_admitted() {
         .await;
         let uid = fixture.job("mc").await.uid();
         for pod in pods.values() {
-            place(&fixture, pod).await;
+            place(&fixture, pod, "node").await;
         }
         fixture
             .patch::<Job>("mc", json!({ "spec": { "suspend": true } }))

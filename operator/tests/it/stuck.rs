@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use flux_shared::crd::v1alpha2::MiniCluster;
-use k8s_openapi::api::core::v1::{ConfigMap, Event, Pod, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret, ServiceAccount};
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
+use crate::queue::place;
 use test_support::api_server::{Call, Calls, Fault, Fixture, SETTLE, assert_message, condition, test, until};
 
 /// Plays the kubelet: the pod has a node, and its volumes cannot be mounted.
@@ -276,6 +277,52 @@ fn status_names_the_scheduler_when_none_sees_the_pods() {
             fixture.run_pod(pod).await;
         }
         fixture.when_condition("mc", "Ready", "True").await;
+        operator.stop().await;
+    });
+}
+
+/// Sets a node's condition, and creates the node first. No pods can be put there, since the operators of other
+/// tests see it, too.
+pub(crate) async fn set_node_ready(nodes: &Api<Node>, name: &str, status: &str) {
+    let node = json!({ "metadata": { "name": name }, "spec": { "unschedulable": true } });
+    let node: Node = serde_json::from_value(node).unwrap();
+    let _ = nodes.create(&PostParams::default(), &node).await;
+    let change = json!({ "status": { "conditions": [{ "type": "Ready", "status": status }] } });
+    let patch = Patch::Merge(change);
+    nodes
+        .patch_status(name, &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+}
+
+/// Kubernetes marks the pods of a dead node only where they were ready.
+#[test]
+fn dead_node_is_reported_for_a_pod_that_was_never_ready() {
+    const NODE: &str = "dead-node";
+    test(NODE, async |fixture| {
+        let nodes: Api<Node> = Api::all(fixture.client.clone());
+        set_node_ready(&nodes, NODE, "True").await;
+        let operator = fixture.operator().await;
+        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        let pod = fixture.pods("mc", 1).await.remove(&0).unwrap();
+        place(&fixture, &pod, NODE).await;
+
+        set_node_ready(&nodes, NODE, "Unknown").await;
+        let is_lost = |status: &Value| status["reason"] == "NodeLost";
+        let status = fixture.when("mc", "lost", is_lost).await["status"].clone();
+        let name = pod.name_any();
+        for words in [
+            format!("pod {name} is on node {NODE}, which has stopped responding"),
+            format!("kubectl taint node {NODE} node.kubernetes.io/out-of-service"),
+        ] {
+            assert_message(&status, &words);
+        }
+
+        set_node_ready(&nodes, NODE, "True").await;
+        fixture
+            .when("mc", "going on", |status| status["reason"] == Value::Null)
+            .await;
+        nodes.delete(NODE, &DeleteParams::default()).await.unwrap();
         operator.stop().await;
     });
 }

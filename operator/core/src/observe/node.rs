@@ -351,6 +351,23 @@ mod tests {
     }
 
     #[test]
+    fn node_is_silent_only_when_its_readiness_is_unknown() {
+        for (is_silent, type_, status) in [
+            (true, "Ready", "Unknown"),
+            (false, "Ready", "True"),
+            (false, "Ready", "False"),
+            (false, "MemoryPressure", "Unknown"),
+        ] {
+            let conditions = json!([
+                { "type": "DiskPressure", "status": "False" }, { "type": type_, "status": status },
+            ]);
+            let state: NodeState = serde_json::from_value(json!({ "conditions": conditions })).unwrap();
+            assert_eq!(state.is_silent(), is_silent, "{type_} is {status}");
+        }
+        assert!(!NodeState::default().is_silent(), "a node without conditions");
+    }
+
+    #[test]
     fn kubelet_and_runtime_must_both_be_new_enough_and_known() {
         let can = |kubelet: &str, runtime: &str| {
             NodeInfo {
