@@ -638,3 +638,43 @@ fn follower_that_does_not_start_is_tried_within_backoff_limit() {
         );
     }
 }
+
+/// A kubelet may reject the lead's pod. The Job controller then makes another, which runs nothing.
+#[test]
+fn rejected_lead_is_named_when_no_restart_is_left() {
+    let words = "not enough devices are left";
+    let rejected = PodSeen {
+        running: false,
+        begun: false,
+        ended: true,
+        trouble: Some(Box::new(Trouble {
+            reason: "UnexpectedAdmissionError".into(),
+            message: words.into(),
+            ..Trouble::default()
+        })),
+        ..pod(0)
+    };
+    let replacing = PodSeen {
+        name: "mc-0-second".into(),
+        index_failures: 1,
+        ..pod(0)
+    };
+    let mut seen = Seen {
+        backoff_limit: 1,
+        ..Seen::of(job(), vec![rejected, replacing])
+    };
+    assert!(matches!(
+        seen.decision(),
+        Decision::Restart { reason, message, limit: Limit::Backoff, .. }
+            if reason == "UnexpectedAdmissionError" && message.ends_with(words)
+    ));
+    seen.status.backoff_limit_used = 1;
+    let expected = Decision::Fail {
+        job_uid: "job".into(),
+        reason: "UnexpectedAdmissionError".into(),
+        message: format!(
+            "the lead's pod, mc-0-abcde, did not start: {words}; no restart left: backoffLimit is 1"
+        ),
+    };
+    assert_eq!(seen.decision(), expected);
+}
