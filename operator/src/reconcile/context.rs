@@ -511,20 +511,40 @@ mod tests {
         assert_eq!(later.pause, BETWEEN_NUMBERS);
     }
 
-    #[tokio::test]
-    async fn each_object_has_its_own_pauses() {
-        let now = Instant::now();
+    /// Its API server never answers.
+    fn context() -> Context {
         let service = tower::service_fn(|_: http::Request<kube::client::Body>| {
             std::future::pending::<Result<http::Response<kube::client::Body>, tower::BoxError>>()
         });
-        let options = Options::default();
         let client = kube::client::ClientBuilder::new(service, "default").build();
-        let context = Context::new(
+        let metrics = Arc::new(Metrics::new().unwrap());
+        Context::new(
             Writer::new(client.clone()),
             Reader::new(client),
-            options,
-            Arc::new(Metrics::new().unwrap()),
-        );
+            Options::default(),
+            metrics,
+        )
+    }
+
+    #[tokio::test]
+    async fn numbers_in_the_status_lag_30_s_at_most() {
+        let (context, mut now) = (context(), Instant::now());
+        let mut longest = Duration::ZERO;
+        for _ in 0..10 {
+            context.note_write("u", now);
+            for (pods_come, is_first) in [(false, false), (false, true), (true, false), (true, true)] {
+                let wait = context.wait_to_write("u", pods_come, is_first, now).unwrap();
+                longest = longest.max(wait);
+            }
+            now += context.wait_to_write("u", false, false, now).unwrap();
+            assert_eq!(context.wait_to_write("u", false, false, now), None, "it is due");
+        }
+        assert_eq!(longest, Duration::from_secs(30));
+    }
+
+    #[tokio::test]
+    async fn each_object_has_its_own_pauses() {
+        let (context, now) = (context(), Instant::now());
         let (one, two) = (Key::new("a", "one"), Key::new("a", "two"));
         let failed = |code: u16, retry_after_seconds: u32| {
             let details = serde_json::json!({ "retryAfterSeconds": retry_after_seconds });
