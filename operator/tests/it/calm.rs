@@ -1,15 +1,24 @@
 //! What waits costs next to nothing: no state makes the operator repeat itself more often than once in 10 s
 //! without news, and each says why it waits.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use flux_operator::controller::Settings;
+use flux_operator::health::metrics::{LiveState, Metrics};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ResourceQuota};
-use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, PersistentVolume, ResourceQuota};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, PropagationPolicy};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
+use crate::ends::{hold, let_go};
+use crate::faults::says_version;
+use crate::queue::place;
+use crate::restarts::running;
+use crate::storage;
+use crate::stuck::set_node_ready;
 use test_support::api_server::{Call, Calls, Fault, Fixture, Operator, assert_message, test, until};
 
 /// By then pauses have grown to more than 10 s.
@@ -48,6 +57,28 @@ async fn told(fixture: &Fixture, name: &str, reason: &str) -> Value {
         .when(name, "told why it waits", |status| status["reason"] == reason)
         .await["status"]
         .clone()
+}
+
+/// Deletes a MiniCluster, and plays the kubelet until it is gone.
+async fn delete(fixture: &Fixture, name: &str) {
+    storage::delete(fixture, name).await;
+    until(&format!("{name} is gone"), async || {
+        fixture.reap(name).await;
+        let cluster = fixture.api::<MiniCluster>().get_opt(name).await.unwrap();
+        let job = fixture.api::<Job>().get_opt(name).await.unwrap();
+        (cluster.is_none() && job.is_none()).then_some(())
+    })
+    .await;
+}
+
+/// Reconciles until now.
+fn reconciles(metrics: &Metrics) -> usize {
+    let text = metrics.text(LiveState::<std::iter::Empty<&str>>::default());
+    let counters = text
+        .lines()
+        .filter(|line| line.starts_with("controller_runtime_reconcile_total{"));
+    let values = counters.map(|line| line.rsplit(' ').next().unwrap().parse::<usize>().unwrap());
+    values.sum()
 }
 
 /// The new operator has read nobody's events, and may read those of five at once.
@@ -274,6 +305,104 @@ fn nothing_is_created_in_a_namespace_that_is_being_deleted() {
         }
         let none = json!({ "metadata": { "finalizers": null } });
         let _ = fixture.patch::<ConfigMap>("kept", none).await;
+        operator.stop().await;
+    });
+}
+
+/// All of them at once. A reconcile is known by one of its calls; that of "earlier" makes none.
+#[test]
+fn waiting_minicluster_is_reconciled_once_in_10_s_at_most() {
+    const WINDOW: Duration = Duration::from_secs(35);
+    const MOST: usize = 4;
+    const NODE: &str = "calm-node";
+    test("calm-waiting", async |fixture| {
+        let calls = Calls::with_faults(|call: &Call| {
+            let no_groups = json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": [] });
+            says_version("33", call).or_else(|| (call.resource == "apis").then(|| Fault::Says(no_groups)))
+        });
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let counts = metrics.clone();
+        let change = |it: &mut Settings| (it.metrics, it.options.gang) = (counts, true);
+        let operator = fixture.operator_of(calls, change).await;
+
+        // Pods of a Job that is gone.
+        running(&fixture, "orphans", json!({})).await;
+        let orphan = DeleteParams {
+            propagation_policy: Some(PropagationPolicy::Orphan),
+            ..DeleteParams::default()
+        };
+        fixture.api::<Job>().delete("orphans", &orphan).await.unwrap();
+        // A pod of an earlier MiniCluster, on a dead node.
+        let nodes: Api<Node> = Api::all(fixture.client.clone());
+        let (held, _) = running(&fixture, "earlier", json!({})).await;
+        set_node_ready(&nodes, NODE, "Unknown").await;
+        place(&fixture, &held, NODE).await;
+        hold(&fixture, &held).await;
+        delete(&fixture, "earlier").await;
+        // A PersistentVolume of an earlier MiniCluster.
+        let with_volume = || storage::spec(json!({ "path": "/tmp/data" }));
+        fixture.create("volume", with_volume()).await.unwrap();
+        let volume = storage::bound(&fixture, "volume").await.name_any();
+        let keep_volume = async |finalizers: Value| {
+            let patch = Patch::Merge(json!({ "metadata": { "finalizers": finalizers } }));
+            let api: Api<PersistentVolume> = Api::all(fixture.client.clone());
+            api.patch(&volume, &PatchParams::default(), &patch).await.unwrap();
+        };
+        keep_volume(json!(["example.org/stays"])).await;
+        delete(&fixture, "volume").await;
+
+        let gang = json!({ "size": 1, "gang": "on" });
+        let template = json!({ "size": 1, "podTemplate": { "spec": { "hostNetwrok": true } } });
+        // TOML has to escape each of its characters.
+        let script = format!("'''{}", "\\".repeat(600_000));
+        let large =
+            json!({ "size": 1, "containers": [{ "image": "app:1", "commands": { "script": script } }] });
+        let old = json!({ "size": 1, "pod": { "resources": { "cpu": 1 } } });
+        let states = [
+            ("orphans", None, "WaitingForPods", "get jobs"),
+            ("earlier", Some(json!({ "size": 2 })), "WaitingForPods", ""),
+            (
+                "volume",
+                Some(with_volume()),
+                "WaitingForPrevious",
+                "get persistentvolumes",
+            ),
+            ("gang", Some(gang), "GangUnavailable", "list apis"),
+            ("template", Some(template), "PodTemplateRefused", "create jobs"),
+            ("large", Some(large), "TooLarge", "get miniclusters"),
+            ("old", Some(old), "Unsupported", "list version"),
+        ];
+        for (name, spec, reason, _) in &states {
+            if let Some(spec) = spec {
+                fixture.create(name, spec.clone()).await.unwrap();
+            }
+            told(&fixture, name, reason).await;
+        }
+        let count = |name: &str, wanted: &str| {
+            let is_it = |call: &Call| {
+                format!("{} {}", call.verb, call.resource) == wanted
+                    && (call.name.is_empty() || call.name.contains(name))
+            };
+            operator.calls.all().iter().filter(|call| is_it(call)).count()
+        };
+        tokio::time::sleep(GROWN).await;
+        for (name, _, _, call) in states.iter().filter(|(_, _, _, call)| !call.is_empty()) {
+            assert!(count(name, call) >= 2, "{name}: {call} is not what it repeats");
+        }
+        operator.calls.clear();
+        let before = reconciles(&metrics);
+        tokio::time::sleep(WINDOW).await;
+        let mut others = reconciles(&metrics) - before;
+        for (name, _, reason, call) in &states {
+            let count = count(name, call);
+            assert!(count <= MOST, "{name}: {count} times {call} in {WINDOW:?}");
+            others -= count;
+            told(&fixture, name, reason).await;
+        }
+        assert!(others <= MOST, "earlier: {others} reconciles in {WINDOW:?}");
+        let_go(&fixture, &held).await;
+        keep_volume(Value::Null).await;
+        nodes.delete(NODE, &DeleteParams::default()).await.unwrap();
         operator.stop().await;
     });
 }

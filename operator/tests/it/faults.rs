@@ -455,7 +455,7 @@ fn of_version(minor: &'static str) -> Calls {
     Calls::with_faults(move |call: &Call| says_version(minor, call))
 }
 
-fn says_version(minor: &str, call: &Call) -> Option<Fault> {
+pub(crate) fn says_version(minor: &str, call: &Call) -> Option<Fault> {
     let info = json!({
         "major": "1", "minor": minor, "gitVersion": format!("v1.{minor}.0"), "gitCommit": "", "gitTreeState": "",
         "buildDate": "", "goVersion": "", "compiler": "", "platform": "",

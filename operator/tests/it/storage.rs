@@ -23,7 +23,7 @@ pub fn read_past_the_cache() -> Permission {
     ("flux-framework.org".into(), "miniclusters".into(), "get".into())
 }
 
-fn spec(volume: Value) -> Value {
+pub(crate) fn spec(volume: Value) -> Value {
     json!({
         "size": 1,
         "volumes": { "data": volume },
@@ -31,18 +31,18 @@ fn spec(volume: Value) -> Value {
     })
 }
 
-fn volumes(fixture: &Fixture) -> Api<PersistentVolume> {
+pub(crate) fn volumes(fixture: &Fixture) -> Api<PersistentVolume> {
     Api::all(fixture.client.clone())
 }
 
-async fn volume(fixture: &Fixture, cluster: &str) -> Option<PersistentVolume> {
+pub(crate) async fn volume(fixture: &Fixture, cluster: &str) -> Option<PersistentVolume> {
     volumes(fixture)
         .get_opt(&format!("{}.{cluster}.data", fixture.namespace))
         .await
         .unwrap()
 }
 
-async fn claim(fixture: &Fixture, cluster: &str) -> Option<PersistentVolumeClaim> {
+pub(crate) async fn claim(fixture: &Fixture, cluster: &str) -> Option<PersistentVolumeClaim> {
     fixture.api().get_opt(&format!("{cluster}.data")).await.unwrap()
 }
 
@@ -54,7 +54,7 @@ fn phase(volume: &PersistentVolume) -> &str {
         .unwrap_or_default()
 }
 
-async fn bound(fixture: &Fixture, cluster: &str) -> PersistentVolume {
+pub(crate) async fn bound(fixture: &Fixture, cluster: &str) -> PersistentVolume {
     until(&format!("the volume of {cluster} is bound"), async || {
         volume(fixture, cluster)
             .await
@@ -72,7 +72,7 @@ async fn gone(fixture: &Fixture, cluster: &str) {
     .await;
 }
 
-async fn delete(fixture: &Fixture, cluster: &str) {
+pub(crate) async fn delete(fixture: &Fixture, cluster: &str) {
     fixture
         .api::<MiniCluster>()
         .delete(cluster, &DeleteParams::default())
