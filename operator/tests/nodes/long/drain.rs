@@ -3,11 +3,11 @@
 use serde_json::json;
 
 use crate::machines::{cordon, kubectl, node};
-use crate::stage::{ExpectedEnd, Program, Stage, sleep, test};
+use crate::stage::{ExpectedEnd, Program, sleep, test};
 use crate::timeline::now;
 use test_support::node::has_flux_itself;
 
-async fn drain(stage: &Stage, worker: u8) {
+async fn drain(worker: u8) {
     let of_ours = "app.kubernetes.io/managed-by=flux-framework-flux-operator";
     let words = [
         "--ignore-daemonsets",
@@ -43,7 +43,7 @@ fn drained_follower_is_replaced_and_the_leads_job_goes_on() {
         if with_flux {
             stage.create_all(&[&across]).await;
         }
-        drain(stage, 2).await;
+        drain(2).await;
         stage
             .fixture
             .until("the follower is on worker-1", async || {
@@ -87,7 +87,7 @@ fn drained_lead_restarts_on_another_node() {
         };
         stage.create_all(&[&may, &of_two, &never]).await;
         let drained_at = now();
-        drain(stage, 2).await;
+        drain(2).await;
         for name in ["may", "of-two"] {
             stage
                 .ended(name, &ExpectedEnd::after_restart(&["LeadLost"]))
@@ -120,7 +120,7 @@ fn drained_pod_without_another_node_waits_and_says_why() {
         };
         stage.create_all(&[&program]).await;
         let drained_at = now();
-        drain(stage, 2).await;
+        drain(2).await;
         stage.said_reason("mc", drained_at, "Unschedulable").await;
         sleep(2.0).await;
         stage.history("mc").assert_starts(1);
