@@ -209,7 +209,7 @@ async fn reconciles_in_flight_never_exceed_the_slots() {
     let metrics = Arc::new(Metrics::new().unwrap());
     let context = Arc::new(Context::new(writer, reader, Options::default(), metrics));
     let slots = Arc::new(Slots::default());
-    let reconciles = (0..200).map(|number| {
+    let reconciles = (0..160).map(|number| {
         let (context, slots) = (context.clone(), slots.clone());
         let mut cluster = seen("app:1", &format!("u{number}"), 1);
         cluster.meta_mut().name = Some(format!("mc-{number}"));
@@ -222,9 +222,9 @@ async fn reconciles_in_flight_never_exceed_the_slots() {
             }
         }
     });
-    let minute = Duration::from_secs(60);
+    let a_while = Duration::from_secs(20);
     let all = future::join_all(reconciles.map(in_own_task));
-    assert!(tokio::time::timeout(minute, all).await.is_err());
+    assert!(tokio::time::timeout(a_while, all).await.is_err());
     // As many as may be, since each is slow.
     let bound = Slots::default();
     let places: Vec<_> = std::iter::from_fn(|| bound.take(Last::Well).now_or_never()).collect();

@@ -374,6 +374,13 @@ impl Context {
         }
     }
 
+    /// Notes why what is missing could not be created: the status says it until the next try.
+    pub fn note_refusal(&self, uid: &str, why: Trouble, now: Instant) {
+        if let Some(check) = self.event_checks().get_mut(uid) {
+            check.note_refusal(why, now);
+        }
+    }
+
     /// What the last check of events found, and the time until the next one.
     pub fn last_finding(&self, uid: &str, now: Instant) -> Option<(Finding, Duration)> {
         self.event_checks()

@@ -45,7 +45,8 @@ pub(super) async fn diagnose_and_mend(
                 if let (Some(cluster), Some(found)) = (cluster, found.as_mut()) {
                     match silent_wait::missing(cluster, &target.uid, found) {
                         Some(Missing::ConfigMap) => {
-                            recreate_config_map(target, cluster, job, context).await?
+                            let created = recreate_config_map(target, cluster, job, context).await;
+                            created.inspect_err(|error| note_refusal(error, target, context))?;
                         }
                         Some(Missing::Key(lost)) => *found = *lost,
                         None => {}
@@ -82,6 +83,16 @@ async fn recreate_config_map(
         .await?;
     tracing::info!("recreated the ConfigMap, which had been deleted");
     Ok(())
+}
+
+fn note_refusal(error: &ReconcileError, target: &Target, context: &Context) {
+    let obstacle = error.as_obstacle();
+    let why = Trouble {
+        reason: obstacle.reason.to_owned(),
+        message: obstacle.message,
+        ..Trouble::default()
+    };
+    context.note_refusal(&target.uid, why, Instant::now());
 }
 
 /// The last warning about what waits; a few calls, however many pods wait.

@@ -220,6 +220,9 @@ fn obstacle_is_not_hidden_by_that_of_a_later_step() {
             status["reason"] == "Forbidden" && message.contains("ConfigMap mc-agent")
         };
         fixture.when("mc", "told of the ConfigMap", of_config_map).await;
+        tokio::time::sleep(SETTLE).await;
+        let status = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
+        assert!(of_config_map(&status), "it stays: {status:#}");
         no_config_maps.store(false, Ordering::SeqCst);
         until("it is made again", async || {
             fixture.api::<ConfigMap>().get_opt("mc-agent").await.unwrap()

@@ -16,6 +16,8 @@ use crate::observe::workload::QUEUED;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest time between two checks of an object's events.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// Time until the next check if what is missing could not be created.
+const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(30);
 
 /// The reason if no scheduler has said anything about a pod.
 const SCHEDULER_SILENT: &str = "SchedulerSilent";
@@ -274,6 +276,12 @@ impl EventCheck {
     pub fn schedule_next(&mut self, now: Instant) {
         self.next = now + ((now - self.begin) / 2).clamp(PATIENCE, LONGEST_PAUSE);
         self.turn = Turn::None;
+    }
+
+    /// Notes why what is missing could not be created. It is tried again at the next check, which comes soon.
+    pub fn note_refusal(&mut self, why: Trouble, now: Instant) {
+        self.found = Finding::Warning(Box::new(why));
+        self.next = self.next.min(now + PAUSE_AFTER_REFUSAL);
     }
 
     /// Time until the next check.
