@@ -33,7 +33,7 @@ use schedule::schedule;
 /// For MiniClusters to end after the last fault: their longest program, restarts, and a lost node's eviction.
 const SETTLES_WITHIN: f64 = 420.0;
 const CLEAN_WITHIN: f64 = 90.0;
-/// What the chart grants each of the operator's containers.
+/// Half of what the chart grants the operator, which serves a few MiniClusters here.
 const MEMORY_LIMIT_KIB: u64 = 128 * 1024;
 
 /// How long the operator is watched with nothing to do.
