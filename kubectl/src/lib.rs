@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cli ─► run: manifest (pure) ─► create ─► follow: watches ─► progress, log ─► exit code
-//! cli ─► list, status, logs, wait, stop, scale, timeline, debug: one look or one change
+//! cli ─► list, status, logs, wait, stop, scale, timeline, debug: what is seen, or one change
 //! cli ─► connect, submit, jobs, top: the agent in the lead's pod, by exec
 //! cli ─► completion: names for the shell
 //! below all: target (client and namespace), observed (what is known of a MiniCluster, pure), progress (pure), screen,

@@ -76,7 +76,7 @@ fn table(all: &[MiniCluster], with_namespaces: bool, now: Timestamp) -> String {
     screen::lines_of(&table).join("\n") + "\n"
 }
 
-/// As kubectl writes it, in one unit.
+/// In one unit, rounded down.
 fn age(since: Timestamp, now: Timestamp) -> String {
     match now.as_second().saturating_sub(since.as_second()).max(0) {
         seconds @ 0..120 => format!("{seconds}s"),

@@ -268,8 +268,10 @@ fn report_text(report: &Report) -> String {
     text += &exit_code
         .map(|code| format!(", exit code {code}"))
         .unwrap_or_default();
-    if *restarts > 0 {
-        text += &format!(", restarted {restarts} times");
+    match restarts {
+        ..=0 => {}
+        1 => text += ", restarted once",
+        2.. => text += &format!(", restarted {restarts} times"),
     }
     text.push('\n');
     if reason.is_some() || message.is_some() {

@@ -101,6 +101,8 @@ struct Follower<'a> {
     /// Whether the pods were listed after the job's end.
     has_listed: bool,
     restarts: i32,
+    /// Those of them by the kubelet, with restartPolicy OnFailure.
+    container_restarts: i32,
     is_lost: bool,
     interrupts: u32,
     is_gone: bool,
@@ -135,6 +137,7 @@ pub async fn follow(
         is_whole: true,
         has_listed: false,
         restarts: 0,
+        container_restarts: 0,
         is_lost: false,
         interrupts: 0,
         is_gone: false,
@@ -327,13 +330,9 @@ impl<'a> Follower<'a> {
         let Some(status) = status.filter(|status| status.restart_count > self.restarts) else {
             return;
         };
-        self.restarts = status.restart_count;
-        if let Some(last) = status.restarts.last() {
-            self.screen.say(&format!(
-                "{} restarts ({}): {}",
-                self.name, last.reason, last.message
-            ));
-        }
+        let restart = restart_of(status, self.container_restarts);
+        self.screen.say(&format!("{} {restart}", self.name));
+        (self.restarts, self.container_restarts) = (status.restart_count, status.container_restarts);
     }
 
     /// What prints the log of a lead's start that was not printed yet, and marks it as printed; None if there
@@ -439,5 +438,43 @@ async fn wait<F: Future + ?Sized>(what: &mut Option<Pin<Box<F>>>) -> F::Output {
     match what {
         Some(future) => future.await,
         None => std::future::pending().await,
+    }
+}
+
+/// What the last restart is. The status lists none by the kubelet, and only counts them.
+fn restart_of(status: &MiniClusterStatus, container_restarts: i32) -> String {
+    match status.restarts.last() {
+        Some(last) if status.container_restarts <= container_restarts => {
+            format!("restarts ({}): {}", last.reason, last.message)
+        }
+        _ => "restarts: the lead's container ended and runs again".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flux_shared::crd::v1alpha2::Restart;
+
+    use super::*;
+
+    #[test]
+    fn restart_by_the_kubelet_does_not_repeat_an_earlier_one() {
+        let lost = Restart {
+            time: String::new(),
+            reason: "LeadLost".into(),
+            message: "the node is off".into(),
+            job_uid: None,
+        };
+        let mut status = MiniClusterStatus {
+            restart_count: 1,
+            restarts: vec![lost],
+            ..MiniClusterStatus::default()
+        };
+        assert_eq!(restart_of(&status, 0), "restarts (LeadLost): the node is off");
+        (status.restart_count, status.container_restarts) = (2, 1);
+        let by_kubelet = "restarts: the lead's container ended and runs again";
+        assert_eq!(restart_of(&status, 0), by_kubelet);
+        status.restarts.clear();
+        assert_eq!(restart_of(&status, 0), by_kubelet);
     }
 }

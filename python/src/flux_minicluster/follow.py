@@ -116,6 +116,7 @@ class Follower:
         self._log: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._restarts = 0
+        self._container_restarts = 0
         self._is_lost = False
         self._is_gone = False
         self._interrupts = 0
@@ -290,8 +291,14 @@ class Follower:
         count = self._seen.status.get("restartCount") or 0
         if count > self._restarts:
             self._restarts = count
-            last = (self._seen.status.get("restarts") or [{}])[-1]
-            self.screen.say(f"{self.name} restarts ({last.get('reason')}): {last.get('message')}")
+            by_kubelet = self._seen.status.get("containerRestarts") or 0
+            listed = self._seen.status.get("restarts")
+            # The status lists no restart by the kubelet, and only counts it.
+            if listed and by_kubelet <= self._container_restarts:
+                self.screen.say(f"{self.name} restarts ({listed[-1]['reason']}): {listed[-1]['message']}")
+            else:
+                self.screen.say(f"{self.name} restarts: the lead's container ended and runs again")
+            self._container_restarts = by_kubelet
 
     def _note_unread(self, why: str) -> None:
         self._unread = self._unread or why

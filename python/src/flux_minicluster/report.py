@@ -59,7 +59,8 @@ class Report:
     def __str__(self) -> str:
         first = f"{self.name} {self.phase}: {self.ready} of {self.size} brokers ready"
         first += f", exit code {self.exit_code}" if self.exit_code is not None else ""
-        lines = [first + (f", restarted {self.restarts} times" if self.restarts else "")]
+        times = "once" if self.restarts == 1 else f"{self.restarts} times"
+        lines = [first + (f", restarted {times}" if self.restarts else "")]
         if self.reason or self.message:
             lines.append(": ".join(filter(None, [self.reason, self.message])))
         if self.pods:
