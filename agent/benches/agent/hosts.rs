@@ -32,7 +32,7 @@ pub fn prepare(flux: &Path) {
     // Each host mounts a tmpfs over /mnt/flux, which hides the agent there.
     fs::copy(place::AGENT, "/mnt/agent").unwrap();
     let certificate = "/etc/flux-agent/curve/curve.cert";
-    // The bench's other parts use the one that is there, and Flux overwrites none.
+    // Flux's own in place of the one that the bench's other parts use.
     fs::remove_file(certificate).unwrap();
     place::run(&format!("{} keygen --name=bench {certificate}", flux.display()));
 }
@@ -100,7 +100,8 @@ pub fn start(flux: &Path, rank: usize, script: &str) -> Child {
 }
 
 /// A shell script that starts a broker at once, without the agent, with the same tree as the agent's default (flat).
-/// `more` is the end of the command line. (`flux start` passes the word after `-o` on to the broker.)
+/// `more` is the end of the command line. (`flux start` passes the word after `-o`, and all that
+/// follow its own options, on to the broker.)
 pub fn plain(size: usize, rank: usize, more: &str) -> String {
     let hostlist = format!("{CLUSTER}-[0-{}]", size - 1);
     format!(

@@ -40,18 +40,14 @@ pub fn render(text: &str, options: &Options) -> Result<String, OfflineError> {
     Ok(yaml::stream(documents?))
 }
 
-/// The objects of the first MiniCluster of `text`, in the order in which they are created. An installation with
-/// gangs is taken to have the API of the pods' scheduler.
+/// The objects of the first MiniCluster of `text`, in the order in which they are created. The cluster is taken to
+/// serve the gang API of the pods' scheduler.
 pub fn objects(text: &str, options: &Options) -> Result<Vec<Value>, OfflineError> {
     let manifest = manifest::parse(text).map_err(OfflineError::Problems)?;
     let cluster = validate_and_note(&manifest).and_then(|cluster| options.admit(cluster));
     let cluster = cluster.map_err(OfflineError::Problems)?;
     let facts = RenderFacts {
-        gangs: if options.gang {
-            Served::ALL
-        } else {
-            Served::default()
-        },
+        gangs: Served::ALL,
         ..RenderFacts::default()
     };
     let objects = render::objects(&cluster, options, &facts, placeholder(&cluster))?;

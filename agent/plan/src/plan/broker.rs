@@ -127,7 +127,7 @@ fn socket_link(resolved: &Resolved) -> Vec<Step> {
     let facts = resolved.facts;
     let is_there = facts.is_present(SYSTEM_RUN);
     let can_be_made = facts.is_writable(if is_there { SYSTEM_RUN } else { "/run" });
-    // Images with Flux of their own, as v1alpha1's all are, may look for the socket there. A view's Flux does not.
+    // Only v1alpha1's documents name this path. Its images have a Flux of their own, and so no view.
     if resolved.spec.view.enabled || resolved.spec.flux.disable_socket || !can_be_made {
         return Vec::new();
     }
