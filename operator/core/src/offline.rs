@@ -52,8 +52,7 @@ pub fn objects(text: &str, options: &Options) -> Result<Vec<Value>, OfflineError
     };
     let objects = render::objects(&cluster, options, &facts, placeholder(&cluster))?;
     if let GangOf::Unserved(why) = &objects.gang {
-        let why = why.trim_start_matches("spec.gang: ");
-        return Err(OfflineError::Problems(vec![Problem::new("spec.gang", why)]));
+        return Err(OfflineError::Problems(vec![why.clone()]));
     }
     values(&objects).map_err(OfflineError::Json)
 }

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use flux_shared::validate::{Gang, ValidMiniCluster};
+use flux_shared::validate::{Gang, Problem, ValidMiniCluster};
 use k8s_openapi::api::batch::v1::Job;
 use serde_json::{Value, json};
 
@@ -177,7 +177,7 @@ pub enum GangOf {
     /// No gang: each pod starts when there is room for it.
     None,
     /// A gang was asked for, but no served API can make it: why.
-    Unserved(String),
+    Unserved(Problem),
     Object(Box<GangObject>),
 }
 
@@ -206,7 +206,10 @@ pub fn count(least: Option<u32>, size: u32) -> u32 {
 pub(super) fn gang(cluster: &ValidMiniCluster, is_installed: bool, facts: &RenderFacts) -> GangOf {
     match api_for(cluster, facts.gangs) {
         Some(api) if is_installed => GangOf::Object(Box::new(object(cluster, api, facts))),
-        _ if cluster.gang == Gang::On => GangOf::Unserved(why_not(cluster, is_installed, facts.gangs.alpha)),
+        _ if cluster.gang == Gang::On => GangOf::Unserved(Problem::new(
+            "spec.gang",
+            why_not(cluster, is_installed, facts.gangs.alpha),
+        )),
         _ => GangOf::None,
     }
 }
@@ -215,7 +218,7 @@ fn why_not(cluster: &ValidMiniCluster, is_installed: bool, alpha: Option<Alpha>)
     let remedy = "set gang: auto to start without a gang";
     if !is_installed {
         return format!(
-            "spec.gang: the operator was installed without gangs: install it with gang.enabled=true, or {remedy}"
+            "the operator was installed without gangs: install it with gang.enabled=true, or {remedy}"
         );
     }
     let scheduler = scheduler(cluster).unwrap_or(DEFAULT_SCHEDULER);
@@ -226,7 +229,7 @@ fn why_not(cluster: &ValidMiniCluster, is_installed: bool, alpha: Option<Alpha>)
         (_, None) => "PodGroup of scheduling.k8s.io/v1beta1 (Kubernetes 1.37 or newer with the feature gate GenericWorkload and this API enabled)".to_owned(),
     };
     format!(
-        "spec.gang: the cluster does not serve {missing}, which scheduler {scheduler} needs to schedule all pods or none: enable it, or {remedy}"
+        "the cluster does not serve {missing}, which scheduler {scheduler} needs to schedule all pods or none: enable it, or {remedy}"
     )
 }
 
@@ -239,7 +242,7 @@ fn why_not_by(alpha: Alpha, scheduler: &str) -> String {
         }
     };
     format!(
-        "spec.gang: for scheduler {scheduler} the cluster serves only scheduling.k8s.io/{version}, an alpha API that Kubernetes {kubernetes} alone has, and the operator needs PodGroup of v1beta1 (Kubernetes 1.37 or newer): {enable}, use scheduler-plugins (pod.schedulerName: {COSCHEDULER}), or set gang: auto or off to start without a gang"
+        "for scheduler {scheduler} the cluster serves only scheduling.k8s.io/{version}, an alpha API that Kubernetes {kubernetes} alone has, and the operator needs PodGroup of v1beta1 (Kubernetes 1.37 or newer): {enable}, use scheduler-plugins (pod.schedulerName: {COSCHEDULER}), or set gang: auto or off to start without a gang"
     )
 }
 
@@ -457,7 +460,7 @@ mod tests {
                 "scheduler-plugins",
                 "gang: auto",
             ] {
-                assert!(why.contains(part), "{part}: {why}");
+                assert!(why.to_string().contains(part), "{part}: {why}");
             }
             assert_eq!(
                 of("auto", "default-scheduler", Some(alpha), false),
@@ -472,7 +475,7 @@ mod tests {
         let GangOf::Unserved(why) = of("\"on\"", "volcano", Some(Alpha::V1alpha2), false) else {
             panic!()
         };
-        assert!(why.contains("Volcano's PodGroup"), "{why}");
+        assert!(why.to_string().contains("Volcano's PodGroup"), "{why}");
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub(super) fn refuse_unserved(objects: &Objects) -> Result<(), ReconcileError> {
     match &objects.gang {
         GangOf::Unserved(why) => Err(ApplyError::from(Obstacle {
             reason: "GangUnavailable",
-            message: why.clone(),
+            message: why.to_string(),
         })
         .into()),
         GangOf::None | GangOf::Object(_) => Ok(()),
