@@ -191,12 +191,10 @@ async fn restart(number: usize, report: &mut Report) {
     has_pods(&client, number as i64 * i64::from(SIZE)).await;
     // Not until it is quiet: without a scheduler all of them wait, and it looks into their events, ten a second.
     tokio::time::sleep(SETTLING).await;
-    grown(&operator, &format!("restart-{number}"), report);
     let operator = start_again(operator, &plane, &format!("restart-{number}"), report).await;
     let kubelets = Kubelets::start(plane.kubeconfig_path()).await;
     kubelets.run_all().await;
     tokio::time::sleep(SETTLING).await;
-    grown(&operator, &format!("restart-{number}-running"), report);
     let operator = start_again(operator, &plane, &format!("restart-{number}-running"), report).await;
     for namespace in 0..NAMESPACES {
         let clusters: Api<MiniCluster> = Api::namespaced(client.clone(), &format!("bench-{namespace}"));
@@ -219,18 +217,12 @@ async fn restart(number: usize, report: &mut Report) {
     );
 }
 
-fn grown(operator: &Operator, what: &str, report: &mut Report) {
-    for (figure, field) in [("peak", "VmHWM"), ("idle", "VmRSS")] {
-        report.figure(
-            &format!("{what}-grown-rss-{figure}-mib"),
-            operator.memory(field) as f64,
-        );
-    }
-}
-
+/// Reports what the operator has grown to, and what another one takes that starts in its place.
 async fn start_again(operator: Operator, plane: &ControlPlane, what: &str, report: &mut Report) -> Operator {
-    drop(operator);
     let mut figure = |name: &str, value: f64| report.figure(&format!("{what}-{name}"), value);
+    figure("grown-rss-peak-mib", operator.memory("VmHWM") as f64);
+    figure("grown-rss-idle-mib", operator.memory("VmRSS") as f64);
+    drop(operator);
     let begin = Instant::now();
     let lines = plane.kubectl(&["get", "pods", "-A"]).unwrap().lines().count();
     let baseline = begin.elapsed().as_secs_f64();

@@ -9,7 +9,7 @@ use flux_operator::health::metrics::{LiveState, Metrics};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, PersistentVolume, ResourceQuota};
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, PropagationPolicy};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
@@ -327,11 +327,11 @@ fn waiting_minicluster_is_reconciled_once_in_10_s_at_most() {
 
         // Pods of a Job that is gone.
         running(&fixture, "orphans", json!({})).await;
-        let orphan = DeleteParams {
-            propagation_policy: Some(PropagationPolicy::Orphan),
-            ..DeleteParams::default()
-        };
-        fixture.api::<Job>().delete("orphans", &orphan).await.unwrap();
+        fixture
+            .api::<Job>()
+            .delete("orphans", &DeleteParams::orphan())
+            .await
+            .unwrap();
         // A pod of an earlier MiniCluster, on a dead node.
         let nodes: Api<Node> = Api::all(fixture.client.clone());
         let (held, _) = running(&fixture, "earlier", json!({})).await;

@@ -454,7 +454,7 @@ fn a_cluster_named_as_anothers_pod_is_not_taken_for_it() {
         gone(&fixture, "mc-0").await;
         let left = fixture.api::<Pod>().get(&one[&0].name_any()).await.unwrap();
         assert_eq!(left.labels()["flux-framework.org/minicluster"], "mc");
-        let status = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
+        let status = fixture.status("mc").await;
         assert_eq!(
             (&status["phase"], &status["readySize"]),
             (&json!("Running"), &json!(1)),
@@ -524,11 +524,11 @@ fn orphaned_job_stays_and_blocks_a_new_minicluster() {
         let _operator = fixture.operator().await;
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
         let pod = fixture.pods("mc", 1).await.remove(&0).unwrap();
-        let orphan = DeleteParams {
-            propagation_policy: Some(PropagationPolicy::Orphan),
-            ..DeleteParams::default()
-        };
-        fixture.api::<MiniCluster>().delete("mc", &orphan).await.unwrap();
+        fixture
+            .api::<MiniCluster>()
+            .delete("mc", &DeleteParams::orphan())
+            .await
+            .unwrap();
         let job = until("the Job has no owner", async || {
             let is_gone = fixture
                 .api::<MiniCluster>()

@@ -223,7 +223,7 @@ fn job_made_anew_after_an_edit_counts_as_no_restart() {
         })
         .await;
         assert_ne!(fixture.job("mc").await.metadata.uid, first);
-        let status = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
+        let status = fixture.status("mc").await;
         for field in ["restartCount", "backoffLimitUsed", "restarts"] {
             assert!(status[field].is_null(), "{field}: {status:#}");
         }

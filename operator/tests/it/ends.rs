@@ -5,7 +5,7 @@ use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, PropagationPolicy};
+use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
 use crate::restarts::{another_job, finished, run, running, said};
@@ -29,10 +29,6 @@ pub(crate) async fn let_go(fixture: &Fixture, pod: &Pod) {
         .patch::<Pod>(&pod.name_any(), json!({ "metadata": { "finalizers": null } }))
         .await
         .unwrap();
-}
-
-async fn status_of(fixture: &Fixture, name: &str) -> Value {
-    serde_json::to_value(fixture.get(name).await).unwrap()["status"].clone()
 }
 
 #[test]
@@ -339,7 +335,7 @@ fn end_is_reported_while_a_dead_node_keeps_a_pod() {
             .await
             .unwrap();
         tokio::time::sleep(SETTLE).await;
-        let after = status_of(&fixture, "bad").await;
+        let after = fixture.status("bad").await;
         assert_eq!(
             (&after["reason"], &after["message"]),
             (&status["reason"], &status["message"]),
@@ -398,11 +394,11 @@ fn orphaned_pods_of_a_deleted_job_are_waited_for() {
         let operator = fixture.operator().await;
         let (lead, _) = running(&fixture, "mc", json!({})).await;
         let first = fixture.job("mc").await.uid();
-        let orphan = DeleteParams {
-            propagation_policy: Some(PropagationPolicy::Orphan),
-            ..DeleteParams::default()
-        };
-        fixture.api::<Job>().delete("mc", &orphan).await.unwrap();
+        fixture
+            .api::<Job>()
+            .delete("mc", &DeleteParams::orphan())
+            .await
+            .unwrap();
         let status = fixture
             .when("mc", "waiting", |status| status["reason"] == "WaitingForPods")
             .await["status"]

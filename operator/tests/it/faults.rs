@@ -373,7 +373,7 @@ fn changes_during_api_server_outage_are_seen_afterwards() {
         }
         fixture.create("meanwhile", json!({ "size": 2 })).await.unwrap();
         tokio::time::sleep(Duration::from_secs(5)).await;
-        let status = serde_json::to_value(fixture.get("meanwhile").await).unwrap()["status"].clone();
+        let status = fixture.status("meanwhile").await;
         assert_eq!(status, serde_json::Value::Null, "it really is out of reach");
         is_gone.store(false, Ordering::SeqCst);
         fixture.when_condition("before", "Ready", "True").await;

@@ -472,14 +472,14 @@ fn an_evicted_follower_is_made_again_and_nobody_has_failed() {
                 })
             })
             .await;
-            let status = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
+            let status = fixture.status("mc").await;
             assert_eq!(condition(&status, "Failed")["status"], "False", "{status:#}");
             fixture.run_pod(&again).await;
             let is_whole =
                 |status: &serde_json::Value| status["readySize"] == 2 && status["exitCode"].is_null();
             fixture.when("mc", "whole", is_whole).await;
         }
-        let status = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
+        let status = fixture.status("mc").await;
         assert_eq!(
             status["restartCount"],
             serde_json::Value::Null,
@@ -529,7 +529,7 @@ fn evicted_lead_restarts_with_followers_that_left_with_it() {
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         let status = until("it has completed", async || {
             fixture.reap("mc").await;
-            let status = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
+            let status = fixture.status("mc").await;
             (condition(&status, "Complete")["status"] == "True").then_some(status)
         })
         .await;

@@ -88,10 +88,6 @@ async fn run(fixture: &Fixture, name: &str, count: usize) -> std::collections::B
     pods
 }
 
-async fn status(fixture: &Fixture, name: &str) -> Value {
-    serde_json::to_value(fixture.get(name).await).unwrap()["status"].clone()
-}
-
 fn sizes(job: &Job) -> (Option<i32>, Option<i32>, Option<bool>) {
     let spec = job.spec.as_ref().unwrap();
     (spec.parallelism, spec.completions, spec.suspend)
@@ -139,7 +135,7 @@ fn queue_labels_reach_job_and_pods_and_admission_comes_first() {
             .unwrap();
         assert_eq!(of_pods.keys().collect::<Vec<_>>(), [TOPOLOGY]);
         assert!(fixture.all_pods("mc").await.is_empty());
-        let waiting = status(&fixture, "mc").await;
+        let waiting = fixture.status("mc").await;
         assert_eq!(waiting["phase"], "Suspended");
         assert!(
             waiting["message"]
@@ -171,7 +167,7 @@ fn queue_labels_reach_job_and_pods_and_admission_comes_first() {
             "spot",
             "what Kueue added stays"
         );
-        let running = status(&fixture, "mc").await;
+        let running = fixture.status("mc").await;
         assert_eq!(
             (
                 &running["reason"],
@@ -267,10 +263,7 @@ fn queue_holds_partially_admitted_size_until_requeue() {
             (Some(2), Some(2), Some(false)),
             "nobody asks for the others"
         );
-        assert_eq!(
-            condition(&status(&fixture, "mc").await, "Valid")["reason"],
-            "Valid"
-        );
+        assert_eq!(condition(&fixture.status("mc").await, "Valid")["reason"], "Valid");
 
         fixture
             .patch::<MiniCluster>("mc", json!({ "spec": { "size": 3 } }))
@@ -353,7 +346,7 @@ fn evicted_cluster_waits_again_and_ends_with_its_own_code() {
         fixture.end_pod(&pods[&0], 7, "Error", "").await;
         let ended = until("it has ended", async || {
             fixture.reap("mc").await;
-            let status = status(&fixture, "mc").await;
+            let status = fixture.status("mc").await;
             (condition(&status, "Failed")["status"] == "True").then_some(status)
         })
         .await;
@@ -459,10 +452,7 @@ fn an_elastic_cluster_is_resized_while_it_runs() {
         let pods = run(&fixture, "mc", 2).await;
         assert_eq!(pods[&0].uid(), lead);
         assert_eq!(sizes(&fixture.job("mc").await), (Some(2), Some(2), Some(false)));
-        assert_eq!(
-            condition(&status(&fixture, "mc").await, "Valid")["reason"],
-            "Valid"
-        );
+        assert_eq!(condition(&fixture.status("mc").await, "Valid")["reason"], "Valid");
         operator.stop().await;
     });
 }
@@ -629,7 +619,7 @@ fn queue_labels_added_after_creation_do_not_change_the_job() {
         fixture.when("queued", "noted", noted).await;
         admit(&fixture, "queued", 2).await;
         run(&fixture, "queued", 2).await;
-        let now = status(&fixture, "queued").await;
+        let now = fixture.status("queued").await;
         assert_eq!(
             (&now["phase"], &now["readySize"]),
             (&json!("Running"), &json!(2)),
@@ -679,7 +669,7 @@ fn foreign_managed_by_is_ignored_and_immutable() {
         }
         operator.settled().await;
         for name in ["other", "large"] {
-            let status = status(&fixture, name).await;
+            let status = fixture.status(name).await;
             assert_eq!(
                 (&status["phase"], &status["observedGeneration"]),
                 (&json!("Completed"), &Value::Null),

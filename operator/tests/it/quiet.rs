@@ -101,7 +101,7 @@ fn operator_makes_no_calls_for_neighbours_that_are_not_used() {
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         until("it has ended", async || {
             fixture.reap("mc").await;
-            let status = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
+            let status = fixture.status("mc").await;
             status["completionTime"].is_string().then_some(())
         })
         .await;

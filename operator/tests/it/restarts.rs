@@ -73,7 +73,7 @@ pub(crate) async fn another_job(fixture: &Fixture, name: &str, than: &Option<Str
 pub(crate) async fn finished(fixture: &Fixture, name: &str, type_: &str) -> Value {
     until(&format!("{name} is {type_}"), async || {
         fixture.reap(name).await;
-        let status = serde_json::to_value(fixture.get(name).await).unwrap()["status"].clone();
+        let status = fixture.status(name).await;
         (condition(&status, type_)["status"] == "True").then_some(status)
     })
     .await
@@ -350,7 +350,7 @@ fn operator_killed_at_any_call_counts_a_start_once() {
             let is_done = async || {
                 fixture.reap(&name).await;
                 let there = fixture.api::<Job>().get_opt(&name).await.unwrap()?;
-                let status = serde_json::to_value(fixture.get(&name).await).unwrap()["status"].clone();
+                let status = fixture.status(&name).await;
                 (there.uid() != job && status["jobUid"] == json!(there.uid())).then_some(())
             };
             let was_done = until("it is killed, or done", async || {
@@ -414,7 +414,7 @@ fn a_suspended_start_is_counted_and_uses_nothing_up() {
             .await
             .unwrap();
         run(&fixture, "mc").await;
-        let status = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
+        let status = fixture.status("mc").await;
         assert_eq!(
             (&status["restartCount"], &status["backoffLimitUsed"]),
             (&json!(1), &Value::Null),

@@ -4,7 +4,7 @@ use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, PropagationPolicy};
+use kube::api::DeleteParams;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -38,19 +38,11 @@ async fn lead_index_failed(fixture: &Fixture, name: &str) {
     .await;
 }
 
-async fn status_of(fixture: &Fixture, name: &str) -> Value {
-    serde_json::to_value(fixture.get(name).await).unwrap()["status"].clone()
-}
-
 #[test]
 fn unseen_success_of_a_deleted_job_is_not_a_loss() {
     test("stale-success", async |fixture| {
         let is_silent = watch::Sender::new(true);
         let operator = operator_with_late_pods(&fixture, &is_silent, |_| None).await;
-        let orphan = DeleteParams {
-            propagation_policy: Some(PropagationPolicy::Orphan),
-            ..DeleteParams::default()
-        };
         // As far as the watch knows, one has a restart left, and the other has none.
         let clusters = [("restarts", 1), ("ends", 0)];
         for (name, limit) in clusters {
@@ -63,7 +55,11 @@ fn unseen_success_of_a_deleted_job_is_not_a_loss() {
             fixture
                 .when(name, "told of its Job", |status| status["jobUid"].is_string())
                 .await;
-            fixture.api::<Job>().delete(name, &orphan).await.unwrap();
+            fixture
+                .api::<Job>()
+                .delete(name, &DeleteParams::orphan())
+                .await
+                .unwrap();
             until("the Job is gone", async || {
                 let job = fixture.api::<Job>().get_opt(name).await.unwrap();
                 job.is_none().then_some(())
@@ -75,7 +71,7 @@ fn unseen_success_of_a_deleted_job_is_not_a_loss() {
         }
         tokio::time::sleep(SETTLE).await;
         for (name, _) in clusters {
-            let status = status_of(&fixture, name).await;
+            let status = fixture.status(name).await;
             assert_ne!(condition(&status, "Failed")["status"], "True", "{status:#}");
             assert_eq!(status["restartCount"], Value::Null, "{status:#}");
         }

@@ -69,7 +69,7 @@ fn job_without_pods_is_explained_and_continues_when_it_can() {
                 .find(|call| call.resource == "events" && call.verb == "list")
         })
         .await;
-        let now = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
+        let now = fixture.status("mc").await;
         assert_eq!(now["reason"], "FailedCreate", "{now:#}");
 
         let account: ServiceAccount =
@@ -211,7 +211,7 @@ fn obstacle_is_not_hidden_by_that_of_a_later_step() {
         })
         .await;
         tokio::time::sleep(SETTLE).await;
-        let status = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
+        let status = fixture.status("mc").await;
         assert!(of_job(&status), "{status:#}");
 
         no_scaling.store(false, Ordering::SeqCst);
@@ -221,7 +221,7 @@ fn obstacle_is_not_hidden_by_that_of_a_later_step() {
         };
         fixture.when("mc", "told of the ConfigMap", of_config_map).await;
         tokio::time::sleep(SETTLE).await;
-        let status = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
+        let status = fixture.status("mc").await;
         assert!(of_config_map(&status), "it stays: {status:#}");
         no_config_maps.store(false, Ordering::SeqCst);
         until("it is made again", async || {

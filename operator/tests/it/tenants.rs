@@ -96,7 +96,7 @@ fn host_path_and_secret_volumes_need_own_permission() {
 
 /// Nothing of `victim` has changed: not its objects, nor what is said of it.
 async fn is_unharmed(fixture: &Fixture, before: &Value, job: &Job) {
-    let now = serde_json::to_value(fixture.get("victim").await).unwrap()["status"].clone();
+    let now = fixture.status("victim").await;
     for field in ["phase", "size", "readySize", "reason", "exitCode", "maximumSize"] {
         assert_eq!(now[field], before[field], "{field}: {now:#}");
     }

@@ -399,6 +399,11 @@ impl Fixture {
         self.api().get(name).await.unwrap()
     }
 
+    /// The status; null before there is one.
+    pub async fn status(&self, name: &str) -> Value {
+        serde_json::to_value(self.get(name).await.status).unwrap()
+    }
+
     /// The MiniCluster, when its status fits.
     pub async fn when(&self, name: &str, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
         self.when_within(DEADLINE, name, what, fits).await

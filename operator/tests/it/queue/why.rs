@@ -10,7 +10,7 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patc
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use super::{admit, queue, status};
+use super::{admit, queue};
 use test_support::api_server::{Calls, Fixture, condition, test, until};
 
 /// Kueue's own CRD is larger; this much of it is read.
@@ -183,7 +183,7 @@ async fn elastic_growth_wait_is_explained_with_as_few_calls(fixture: &Fixture, c
     );
 
     open(4).await;
-    let goes_on = status(fixture, "grows").await;
+    let goes_on = fixture.status("grows").await;
     assert_eq!(
         (&goes_on["reason"], &goes_on["readySize"]),
         (&Value::Null, &json!(4)),
