@@ -289,9 +289,12 @@ fn job_uid(inputs: &Inputs, now: &[Condition]) -> Option<String> {
 /// suspension.
 fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     let mut known = inputs.previous.clone();
-    let Some(job) = inputs.job.filter(|job| !job.is_finished()) else {
+    let Some(job) = inputs.job else {
         return known;
     };
+    if job.is_finished() {
+        return restart::without_pending_restart(&known, job);
+    }
     let had_begun = known
         .timeline
         .as_ref()

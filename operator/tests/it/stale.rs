@@ -13,15 +13,16 @@ use crate::ends::{hold, let_go};
 use crate::restarts::{another_job, finished, running, said};
 use test_support::api_server::{Call, Calls, Fault, Fixture, Operator, SETTLE, condition, test, until};
 
-/// An operator whose watch of pods is silent while the switch is true.
-async fn operator_with_late_pods(
+/// An operator whose watch of this resource is silent while the switch is true.
+async fn operator_with_late(
+    resource: &'static str,
     fixture: &Fixture,
     is_silent: &watch::Sender<bool>,
     other: impl Fn(&Call) -> Option<Fault> + Send + Sync + 'static,
 ) -> Operator {
     let held = is_silent.subscribe();
     let calls = Calls::with_faults(move |call: &Call| {
-        let is_watch = call.verb == "watch" && call.resource == "pods";
+        let is_watch = call.verb == "watch" && call.resource == resource;
         is_watch
             .then(|| Fault::Held(held.clone()))
             .or_else(|| other(call))
@@ -42,7 +43,7 @@ async fn lead_index_failed(fixture: &Fixture, name: &str) {
 fn unseen_success_of_a_deleted_job_is_not_a_loss() {
     test("stale-success", async |fixture| {
         let is_silent = watch::Sender::new(true);
-        let operator = operator_with_late_pods(&fixture, &is_silent, |_| None).await;
+        let operator = operator_with_late("pods", &fixture, &is_silent, |_| None).await;
         // As far as the watch knows, one has a restart left, and the other has none.
         let clusters = [("restarts", 1), ("ends", 0)];
         for (name, limit) in clusters {
@@ -93,7 +94,7 @@ fn unseen_success_of_a_deleted_job_is_not_a_loss() {
 fn unseen_failure_is_not_restarted_by_a_suspension() {
     test("stale-failure", async |fixture| {
         let is_silent = watch::Sender::new(false);
-        let operator = operator_with_late_pods(&fixture, &is_silent, |_| None).await;
+        let operator = operator_with_late("pods", &fixture, &is_silent, |_| None).await;
         let (lead, _) = running(&fixture, "mc", json!({ "suspend": false })).await;
         let job = fixture.job("mc").await.uid();
         is_silent.send_replace(true);
@@ -117,8 +118,8 @@ fn unseen_failure_is_not_restarted_by_a_suspension() {
         is_silent.send_replace(false);
         let status = finished(&fixture, "mc", "Failed").await;
         assert_eq!(
-            (&status["exitCode"], &status["reason"]),
-            (&json!(7), &json!("NonZeroExitCode")),
+            (&status["exitCode"], &status["reason"], &status["restartCount"]),
+            (&json!(7), &json!("NonZeroExitCode"), &Value::Null),
             "{status:#}"
         );
         assert_eq!(fixture.job("mc").await.uid(), job, "the program ran once");
@@ -130,7 +131,7 @@ fn unseen_failure_is_not_restarted_by_a_suspension() {
 fn unseen_loss_of_the_lead_does_not_fail_the_job() {
     test("stale-loss", async |fixture| {
         let is_silent = watch::Sender::new(true);
-        let operator = operator_with_late_pods(&fixture, &is_silent, |_| None).await;
+        let operator = operator_with_late("pods", &fixture, &is_silent, |_| None).await;
         fixture
             .create("mc", json!({ "size": 2, "backoffLimit": 1 }))
             .await
@@ -176,7 +177,7 @@ fn edit_after_an_unseen_start_does_not_recreate_the_job() {
             let is_status = call.resource == "miniclusters/status" && *no_status.borrow();
             is_status.then_some(Fault::Answer(503))
         };
-        let operator = operator_with_late_pods(&fixture, &is_silent, refuse_status).await;
+        let operator = operator_with_late("pods", &fixture, &is_silent, refuse_status).await;
         fixture
             .create("mc", json!({ "size": 1, "containers": spec("first") }))
             .await
@@ -211,6 +212,54 @@ fn edit_after_an_unseen_start_does_not_recreate_the_job() {
         );
         assert_eq!(fixture.job("mc").await.uid(), job);
         assert_eq!(of_job(&fixture, "mc").await.as_deref(), Some("first"));
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn unseen_deletion_of_the_job_tells_no_pod_to_end() {
+    test("stale-job", async |fixture| {
+        let is_silent = watch::Sender::new(false);
+        let operator = operator_with_late("jobs", &fixture, &is_silent, |_| None).await;
+        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        let pods = fixture.pods("mc", 2).await;
+        for pod in pods.values() {
+            fixture.run_pod(pod).await;
+        }
+        fixture.when_condition("mc", "JobRunning", "True").await;
+        is_silent.send_replace(true);
+        fixture
+            .api::<Job>()
+            .delete("mc", &DeleteParams::orphan())
+            .await
+            .unwrap();
+        until("the Job is gone", async || {
+            let job = fixture.api::<Job>().get_opt("mc").await.unwrap();
+            job.is_none().then_some(())
+        })
+        .await;
+        let words = json!({ "snippet": "pre", "snippetCode": 1 });
+        fixture
+            .end_pod(&pods[&1], 1, "Error", &said("snippet", 1, words))
+            .await;
+        until("the operator looks at the Job itself", async || {
+            let calls = operator.calls.all();
+            let looks = calls.iter().any(|it| it.verb == "get" && it.resource == "jobs");
+            let tells = calls.iter().any(|it| it.verb == "patch" && it.resource == "pods");
+            (looks || tells).then_some(())
+        })
+        .await;
+        tokio::time::sleep(SETTLE).await;
+        let is_untold = async || {
+            let lead = fixture.api::<Pod>().get(&pods[&0].name_any()).await.unwrap();
+            assert_eq!(lead.annotations().get("flux-framework.org/end"), None);
+        };
+        is_untold().await;
+        is_silent.send_replace(false);
+        fixture
+            .when("mc", "waiting", |status| status["reason"] == "WaitingForPods")
+            .await;
+        is_untold().await;
         operator.stop().await;
     });
 }

@@ -33,7 +33,7 @@ use crate::previous_status;
 
 mod record;
 
-pub use record::{with_counted_restart, with_restart};
+pub use record::{with_counted_restart, with_restart, without_pending_restart};
 
 /// A lead that fails within so many seconds after a follower was lost, by this operator's clock alone, counts
 /// as failed because of it. (This matters only with `maxRestarts`, and mostly the agent knows the cause from

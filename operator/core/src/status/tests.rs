@@ -580,6 +580,49 @@ fn requeue_is_counted_once_and_uses_up_no_restart() {
 }
 
 #[test]
+fn end_while_suspended_takes_back_the_restart_that_was_to_follow() {
+    for (queue, by_whom) in [(None, "Suspended"), (Some("team"), "Requeued")] {
+        let mut observation = observation("size: 1");
+        let running = JobSeen {
+            queue: queue.map(str::to_owned),
+            ..job(1)
+        };
+        let suspended = JobSeen {
+            suspended: true,
+            ..running.clone()
+        };
+        (observation.job, observation.pods) = (Some(running.clone()), vec![ready(0)]);
+        observation.previous = observation.status();
+        observation.job = Some(suspended.clone());
+        observation.previous = observation.status();
+        let counted = &observation.previous;
+        assert_eq!(
+            (counted.restart_count, counted.restarts[0].reason.as_str()),
+            (1, by_whom)
+        );
+        let ended = |job: JobSeen| JobSeen {
+            failed: failed("", ""),
+            ..job
+        };
+        observation.job = Some(ended(running));
+        assert_eq!(
+            observation.status().restart_count,
+            1,
+            "it was resumed, and ran once more"
+        );
+        observation.job = Some(ended(suspended));
+        observation.previous = observation.status();
+        for status in [&observation.previous, &observation.status()] {
+            assert_eq!(
+                (status.restart_count, status.restarts.len()),
+                (0, 0),
+                "its program started once"
+            );
+        }
+    }
+}
+
+#[test]
 fn size_held_by_queue_is_reported_while_it_differs() {
     let told = |spec: &str, job: &JobSeen| {
         let mut observation = observation(spec);

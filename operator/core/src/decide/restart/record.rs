@@ -3,7 +3,8 @@
 use flux_shared::crd::v1alpha2::{MiniClusterStatus, Restart};
 use k8s_openapi::jiff::Timestamp;
 
-use super::Limit;
+use super::{Limit, REQUEUED, SUSPENDED};
+use crate::observe::job::JobSeen;
 use crate::previous_status::{self, rfc3339, short};
 
 /// How many restarts the status lists.
@@ -45,6 +46,20 @@ fn is_suspension_counted(status: &MiniClusterStatus, reason: &str) -> bool {
             .restarts
             .last()
             .is_some_and(|last| last.reason == reason && last.job_uid.is_none())
+}
+
+/// The status without the restart that was to follow the current suspension: the Job has ended before it was resumed,
+/// since its lead had ended before it was suspended.
+pub fn without_pending_restart(status: &MiniClusterStatus, ended: &JobSeen) -> MiniClusterStatus {
+    let mut after = status.clone();
+    let is_pending = [SUSPENDED, REQUEUED]
+        .iter()
+        .any(|reason| is_suspension_counted(status, reason));
+    if ended.suspended && is_pending {
+        after.restarts.pop();
+        after.restart_count -= 1;
+    }
+    after
 }
 
 /// The status with the uid of the replaced Job in its last restart.
