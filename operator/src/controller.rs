@@ -30,7 +30,8 @@ use crate::health::panics;
 use crate::health::server;
 use crate::observe::watch::{self, KINDS, Outlets, Wake};
 use crate::reconcile::apply::Writer;
-use crate::reconcile::context::{Context, Last};
+use crate::reconcile::context::Context;
+use crate::reconcile::context::pauses::Last;
 use crate::reconcile::error::ReconcileError;
 use crate::reconcile::lookups::warning::Reader;
 use crate::reconcile::{has_priority, reconcile, report_crowd, report_panic};
@@ -195,7 +196,7 @@ async fn control(
     };
     let reported = {
         let context = context.clone();
-        move |uid: &str, version: u64| context.note_reported(uid, version)
+        move |uid: &str, version: u64| context.statuses.note_reported(uid, version)
     };
     let (store, clusters) = watch::clusters(
         &client,
@@ -205,7 +206,7 @@ async fn control(
         forget,
         outlets.clone(),
     );
-    context.set_store(store.clone());
+    context.statuses.set_store(store.clone());
     let jobs = watch::jobs(client.clone(), namespace.clone(), index.clone(), outlets.clone());
     let pods = watch::pods(
         client.clone(),
@@ -306,7 +307,7 @@ async fn reconciles(
                 let key = Key::new(gone.namespace.unwrap_or_default(), gone.name);
                 context_of_log.queue.remove(&key);
                 // Of a reconcile that failed after the watch had reported the deletion.
-                context_of_log.clear_failures(&key);
+                context_of_log.pauses.clear(&key);
             }
             // The end of a namespace is no failure.
             Err(controller::Error::ReconcilerFailed(error, object))
@@ -336,7 +337,7 @@ async fn in_turn(
     note_waiting(&context, &key);
     let large = cluster::left_out(&cluster);
     // Those that have failed have had their pause: they neither hold others up nor wait for others that fail.
-    let last = context.last(&key);
+    let last = context.pauses.last(&key);
     let may_order = large.is_none() && last == Last::Well;
     let first = (may_order && has_priority(&cluster, &context)).then(|| context.job_first.begin());
     if first.is_none() && may_order {
@@ -344,7 +345,7 @@ async fn in_turn(
     }
     // A few large ones at the same time, and never a small one behind them.
     let room = match large {
-        Some(size) => context.room_for(size).await,
+        Some(size) => context.room.wait_for(size).await,
         None => None,
     };
     let slot = slots.take(last).await;
@@ -352,7 +353,7 @@ async fn in_turn(
     let working = context.queue.start(&key, begin);
     context.metrics.dequeued_after(working.waited);
     // It may have been edited or deleted while it waited: what an owner that is gone owns would run.
-    let Some(cluster) = context.current(cluster) else {
+    let Some(cluster) = context.statuses.current(cluster) else {
         return Ok(Action::await_change());
     };
     let span = tracing::info_span!("reconcile", id, minicluster = %key);
@@ -372,7 +373,7 @@ async fn in_turn(
     drop((room, working));
     context.metrics.reconciled(outcome, begin.elapsed());
     // What was noted of it since the watch has reported its end.
-    if context.is_gone(&key, &uid) {
+    if context.statuses.is_gone(&key, &uid) {
         context.forget(&key, &uid);
     }
     result
@@ -390,11 +391,11 @@ async fn reconcile_in_slot(
     let mut work = panics::catch(reconcile_whole(cluster.clone(), context.clone())).boxed();
     let result = match tokio::time::timeout(SLOT_TIME, &mut work).await {
         Ok(result) => {
-            context.note_slowness(&key, false);
+            context.pauses.note_slowness(&key, false);
             result
         }
         Err(_) => {
-            context.note_slowness(&key, true);
+            context.pauses.note_slowness(&key, true);
             let Some(_slow) = slots.take_slow() else {
                 drop(work);
                 report_crowd(&cluster, &context).await;
@@ -445,7 +446,7 @@ async fn reconcile_whole(cluster: Arc<Cluster>, context: Arc<Context>) -> Result
 fn error_policy(cluster: Arc<Cluster>, error: &ReconcileError, context: Arc<Context>) -> Action {
     context.metrics.retried();
     let key = Key::of(kube::Resource::meta(&*cluster));
-    Action::requeue(context.pause_after_failure(&key, error, Instant::now()))
+    Action::requeue(context.pauses.after_failure(&key, error, Instant::now()))
 }
 
 /// Queues the MiniClusters that have news, once all lists are complete: before that, an object that is not

@@ -65,7 +65,7 @@ pub fn has_priority(object: &Cluster, context: &Context) -> bool {
 /// Reconciles one MiniCluster.
 pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
     let begin = Instant::now();
-    let target = context.latest(Target::of(&object));
+    let target = context.statuses.latest(Target::of(&object));
     let job = context
         .index
         .job(&target.key)
@@ -98,7 +98,11 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
             Ok(done) => done,
             Err(_) => {
                 let silent = Obstacle::silent_api_server(SILENCE.as_secs());
-                let after = new_status(&target, &known, &checked, (Some(&silent), None), None, &context);
+                let news = News {
+                    obstacle: Some(&silent),
+                    ..News::default()
+                };
+                let after = new_status(&target, &known, &checked, news, &context);
                 // A status that cannot be written either is no reason to end the work.
                 drop(write_status(&object, &target, &after, &context).await);
                 work.await
@@ -106,20 +110,20 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
         }
     };
     match &done {
-        Ok(Done::MadeJob) => context.note_job_created(&target.uid, Instant::now()),
+        Ok(Done::MadeJob) => context.statuses.note_job_created(&target.uid, Instant::now()),
         Ok(Done::Restarted | Done::OutOfDate) => {}
         Ok(Done::All | Done::OutOfTime) => {
             return report(&object, &checked, &decision, done, &context, begin).await;
         }
         Err(error) => {
             if error.is_of_terminating_namespace() {
-                context.note_terminating(&target.key.namespace, Instant::now());
+                context.terminating.note(&target.key.namespace, Instant::now());
             }
             return report(&object, &checked, &decision, done, &context, begin).await;
         }
     }
     Ok(Action::requeue(
-        context.pause_after_change(&target.key, Instant::now()),
+        context.pauses.after_change(&target.key, Instant::now()),
     ))
 }
 
@@ -133,16 +137,16 @@ async fn report(
     begin: Instant,
 ) -> Result<Action, ReconcileError> {
     // A status may have been written meanwhile.
-    let target = context.latest(Target::of(object));
+    let target = context.statuses.latest(Target::of(object));
     let job = context
         .index
         .job(&target.key)
         .filter(|job| job.is_of(&target.uid));
     let target = target.with_queueing_of(job.as_ref());
     let known = with_losses(&target, context);
-    let over = match (decision, &done) {
-        (Decision::Ended { reason, message }, Ok(_)) => Some(ended_job(&target, reason, message)),
-        (_, Ok(Done::OutOfTime)) => Some(ended_job(
+    let ended_job = match (decision, &done) {
+        (Decision::Ended { reason, message }, Ok(_)) => Some(as_ended(&target, reason, message)),
+        (_, Ok(Done::OutOfTime)) => Some(as_ended(
             &target,
             "DeadlineExceeded",
             "deadlineSeconds exceeded before it could restart",
@@ -160,8 +164,11 @@ async fn report(
         &target,
         &known,
         checked,
-        (obstacle.as_ref(), over.as_ref()),
-        warning,
+        News {
+            obstacle: obstacle.as_ref(),
+            ended_job: ended_job.as_ref(),
+            warning,
+        },
         context,
     );
     let written = write_status(object, &target, &after, context).await;
@@ -172,13 +179,13 @@ async fn report(
         make_anew_with_copy(&target, &after, context).await?;
     }
     let until_deleted = delete_or_time_left(&target, &after, context).await?;
-    context.clear_failures(&target.key);
+    context.pauses.clear(&target.key);
     // No watch reports the operator's own status as news.
     let is_over = previous_status::is_finished(&after) && !previous_status::is_finished(&target.status);
     let observed = context.index.observed(&target.key);
     if is_over && decide(&target, checked.as_ref().ok(), &after, &observed) != Decision::Continue {
         return Ok(Action::requeue(
-            context.pause_after_change(&target.key, Instant::now()),
+            context.pauses.after_change(&target.key, Instant::now()),
         ));
     }
     let until_given_up = matches!(decision, Decision::EndPods { .. })
@@ -197,7 +204,11 @@ fn next_look(times: [Option<Duration>; 4]) -> Action {
 /// while the status says it already.
 fn is_told(error: &ReconcileError, target: &Target, context: &Context, begin: Instant) -> bool {
     let is_said = || target.status.reason.as_deref() == Some(error.as_obstacle().reason);
-    error.obstacle().is_some() || is_said() || context.is_lasting(&target.key, error, begin, Instant::now())
+    error.obstacle().is_some()
+        || is_said()
+        || context
+            .pauses
+            .is_lasting(&target.key, error, begin, Instant::now())
 }
 
 /// Says in the status that a reconcile was given up, if that lasts. Not where the spec is left out of the cache,
@@ -207,11 +218,11 @@ pub async fn report_crowd(object: &Cluster, context: &Context) {
         return;
     }
     let (target, error, now) = (
-        context.latest(Target::of(object)),
+        context.statuses.latest(Target::of(object)),
         ReconcileError::Crowd,
         Instant::now(),
     );
-    if !context.is_lasting(&target.key, &error, now, now) {
+    if !context.pauses.is_lasting(&target.key, &error, now, now) {
         return;
     }
     let (known, checked) = (with_losses(&target, context), target.validate(&context.options));
@@ -219,8 +230,10 @@ pub async fn report_crowd(object: &Cluster, context: &Context) {
         &target,
         &known,
         &checked,
-        (Some(&error.as_obstacle()), None),
-        None,
+        News {
+            obstacle: Some(&error.as_obstacle()),
+            ..News::default()
+        },
         context,
     );
     if let Err(error) = write_status(object, &target, &after, context).await {
@@ -279,7 +292,11 @@ async fn carry_out(
     context: &Context,
 ) -> Result<Done, ReconcileError> {
     let is_of_end = !matches!(decision, Decision::Continue | Decision::Delete { .. });
-    if is_of_end && context.is_terminating(&target.key.namespace, Instant::now()) {
+    if is_of_end
+        && context
+            .terminating
+            .contains(&target.key.namespace, Instant::now())
+    {
         return Err(ApplyError::NamespaceTerminating.into());
     }
     if !is_confirmed(decision, target, cluster, known, context).await? {
@@ -354,12 +371,14 @@ async fn write_status(
     };
     let pods_come = pods_come(target, after, context);
     let is_first_of_job = pods_come && target.status.observed_generation.is_none();
-    let wait = context.wait_to_write(&target.uid, pods_come, is_first_of_job, Instant::now());
+    let wait = context
+        .statuses
+        .wait_to_write(&target.uid, pods_come, is_first_of_job, Instant::now());
     let may_wait = is_first_of_job || !patch::is_telling(&target.status, after);
     let later = if may_wait { wait } else { None };
     if later.is_none() {
         if let Some(version) = context.writer.patch_status(&target.key, &change).await? {
-            context.remember_status(target, version, after, Instant::now());
+            context.statuses.remember(target, version, after, Instant::now());
             count_ready(object, &target.status, after, context);
             trace_end(object, target, after, context);
         }
@@ -489,7 +508,7 @@ async fn start_anew(
         let Some(version) = counted else {
             return Ok(Done::All);
         };
-        context.remember_status(target, version, &after, Instant::now());
+        context.statuses.remember(target, version, &after, Instant::now());
     }
     tracing::info!(
         reason,
@@ -508,7 +527,7 @@ async fn start_anew(
 }
 
 /// What is known of a Job that has ended and is gone: the condition that it would have.
-fn ended_job(target: &Target, reason: &str, message: &str) -> JobSeen {
+fn as_ended(target: &Target, reason: &str, message: &str) -> JobSeen {
     let now = Timestamp::now();
     let condition = job::TrueCondition {
         reason: reason.to_owned(),
@@ -544,7 +563,7 @@ fn pods_come(target: &Target, after: &MiniClusterStatus, context: &Context) -> b
 
 /// Reports a panic in the status, and where it was. The spec is not read: it may be the cause.
 pub async fn report_panic(object: &Cluster, context: &Context, panicked: &Panicked) {
-    let target = context.latest(Target::of(object));
+    let target = context.statuses.latest(Target::of(object));
     let after = status::panicked(&target.status, target.generation, panicked, Timestamp::now());
     let change = match patch::patch(&target, &target.status, &after) {
         Ok(Some(change)) => change,
@@ -555,7 +574,9 @@ pub async fn report_panic(object: &Cluster, context: &Context, panicked: &Panick
         }
     };
     match context.writer.patch_status(&target.key, &change).await {
-        Ok(Some(version)) => context.remember_status(&target, version, &after, Instant::now()),
+        Ok(Some(version)) => context
+            .statuses
+            .remember(&target, version, &after, Instant::now()),
         Ok(None) => return,
         Err(error) => crate::health::log::warn("failed to write a status", &error),
     }
@@ -595,15 +616,28 @@ fn is_unlabelled(obstacle: Option<&Obstacle>) -> bool {
     obstacle.is_some_and(|obstacle| obstacle.reason == JOB_UNLABELLED)
 }
 
+/// What a reconcile has found that no watch brings.
+#[derive(Debug, Clone, Copy, Default)]
+struct News<'a> {
+    obstacle: Option<&'a Obstacle>,
+    /// The Job that has ended and is gone.
+    ended_job: Option<&'a JobSeen>,
+    warning: Option<&'a Trouble>,
+}
+
 /// Computes the status as it should be now.
 fn new_status(
     target: &Target,
     known: &MiniClusterStatus,
     checked: &Result<ValidMiniCluster, Vec<Problem>>,
-    (obstacle, over): (Option<&Obstacle>, Option<&JobSeen>),
-    warning: Option<&Trouble>,
+    news: News,
     context: &Context,
 ) -> MiniClusterStatus {
+    let News {
+        obstacle,
+        ended_job,
+        warning,
+    } = news;
     let observed = context.index.observed(&target.key);
     let cluster = checked.as_ref().ok();
     let nodes = context
@@ -635,7 +669,7 @@ fn new_status(
         }
         _ => Cow::Borrowed(job),
     });
-    let job = over.or(decided.as_deref());
+    let job = ended_job.or(decided.as_deref());
     status::without_panic(status::status(&Inputs {
         name: &target.key.name,
         generation: target.generation,

@@ -165,8 +165,8 @@ impl Check<'_> {
             Some(DryRunAnswer::Exists) => Ok(None),
             Some(DryRunAnswer::Refused(status)) => Err(status.message.clone()),
         };
-        self.problems.extend(match (&object.cover, tried) {
-            (Some(cover), tried) => refusal::problem(cover, &tried),
+        self.problems.extend(match (&object.applied, tried) {
+            (Some(applied), tried) => refusal::problem(applied, &tried),
             (None, Err(words)) => Some(Problem::new(
                 "spec",
                 format!("the API server rejects its {what}: {words}"),

@@ -310,8 +310,12 @@ fn job_of(
     gang: &gang::GangOf,
 ) -> Result<Overlaid<Job>, RenderError> {
     let rendered = job::job(cluster, options, facts)?;
-    let place = ("/spec/template", "spec.template");
-    let job = Overlaid::new(rendered, cluster.pod_template.as_ref(), "spec.podTemplate", place);
+    let job = Overlaid::new(
+        rendered,
+        cluster.pod_template.as_ref(),
+        "spec.podTemplate",
+        "spec.template",
+    );
     let job = job.map_err(RenderError::Overlay)?;
     match gang {
         gang::GangOf::Object(object) => gang::tie(job, &object.at),
@@ -327,8 +331,8 @@ fn services_pod_of(
         return Ok(None);
     };
     let overlay = cluster.services_pod_template.as_ref();
-    let laid = Overlaid::new(rendered, overlay, "spec.servicesPodTemplate", ("", ""));
-    laid.map(Some).map_err(RenderError::Overlay)
+    let overlaid = Overlaid::new(rendered, overlay, "spec.servicesPodTemplate", "");
+    overlaid.map(Some).map_err(RenderError::Overlay)
 }
 
 /// Hash of the pod templates of the spec; None without any.

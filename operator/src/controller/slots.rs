@@ -10,7 +10,7 @@
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::reconcile::context::Last;
+use crate::reconcile::context::pauses::Last;
 
 /// At most this many reconciles that are not slow, each with up to three connections of its own (150 kB each). Fewer leave
 /// the API server idle at times, more only queue up in it.

@@ -88,7 +88,7 @@ async fn reconcile_takes_what_changed_while_it_waited_for_its_turn() {
     let image_of_the_job = async |meanwhile: Event<Cluster>| {
         let (context, jobs) = obliged();
         let (store, mut stored) = kube::runtime::reflector::store();
-        context.set_store(store);
+        context.statuses.set_store(store);
         stored.apply_watcher_event(&Event::Apply(seen("app:1", "u", 1)));
         stored.apply_watcher_event(&meanwhile);
         let waited = Arc::new(seen("app:1", "u", 1));
@@ -131,7 +131,7 @@ async fn calls_with_news_during(
             log.lock().unwrap().push(format!("{method} {object}"));
         }
     });
-    context.set_store(store);
+    context.statuses.set_store(store);
     let cluster = Arc::new(seen("app:1", "u", 1));
     in_turn(cluster, context.clone(), Arc::default(), 7)
         .await
@@ -168,10 +168,14 @@ async fn job_stays_where_its_owner_is_deleted_without_it() {
 #[tokio::test]
 async fn minicluster_deleted_in_its_reconcile_is_forgotten() {
     let (_, context) = calls_when_deleted_during("configmaps").await;
-    assert_eq!(context.wait_to_write("u", true, true, Instant::now()), None);
-    context.note_job_created("other", Instant::now());
+    assert_eq!(
+        context.statuses.wait_to_write("u", true, true, Instant::now()),
+        None
+    );
+    context.statuses.note_job_created("other", Instant::now());
     assert!(
         context
+            .statuses
             .wait_to_write("other", true, true, Instant::now())
             .is_some()
     );
@@ -218,7 +222,7 @@ async fn reconciles_in_flight_never_exceed_the_slots() {
             loop {
                 let result = in_turn(cluster.clone(), context.clone(), slots.clone(), number).await;
                 let error = result.unwrap_err();
-                tokio::time::sleep(context.pause_after_failure(&key, &error, Instant::now())).await;
+                tokio::time::sleep(context.pauses.after_failure(&key, &error, Instant::now())).await;
             }
         }
     });

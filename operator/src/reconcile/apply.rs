@@ -16,7 +16,7 @@ use flux_operator_core::obstacle::{JOB_UNLABELLED, Obstacle};
 use flux_operator_core::render::Objects;
 use flux_operator_core::render::gang::GangOf;
 use flux_operator_core::render::hidden_secret::HiddenSecret;
-use flux_operator_core::render::overlaid::{Cover, Overlaid};
+use flux_operator_core::render::overlaid::{AppliedOverlay, Overlaid};
 use flux_operator_core::render::services::Member;
 use flux_shared::crd::v1alpha2::{KIND, MiniCluster};
 use flux_shared::names;
@@ -328,13 +328,19 @@ impl Writer {
     /// errors. None: valid, but an object of this name exists. Nothing is created.
     pub async fn try_out<K>(
         &self,
-        cover: &Cover,
+        applied: &AppliedOverlay,
         key: &Key,
     ) -> Result<Result<Option<Value>, String>, ApplyError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
-        match dry_run::create(&self.client, &K::url_path(&(), Some(&key.namespace)), &cover.sent).await {
+        match dry_run::create(
+            &self.client,
+            &K::url_path(&(), Some(&key.namespace)),
+            &applied.sent,
+        )
+        .await
+        {
             Ok(DryRunAnswer::Taken(kept)) => Ok(Ok(Some(kept))),
             Ok(DryRunAnswer::Exists) => Ok(Ok(None)),
             Ok(DryRunAnswer::Refused(status)) => Ok(Err(status.message.clone())),

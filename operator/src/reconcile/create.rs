@@ -7,7 +7,7 @@ use flux_operator_core::observe::deleted::{Deleted, Propagation};
 use flux_operator_core::observe::node::ViewNodes;
 use flux_operator_core::observe::{Key, Observed};
 use flux_operator_core::obstacle::{Obstacle, POD_TEMPLATE_REFUSED, WAITING_FOR_PODS};
-use flux_operator_core::render::overlaid::Cover;
+use flux_operator_core::render::overlaid::AppliedOverlay;
 use flux_operator_core::render::services::Member;
 use flux_operator_core::render::{self, RenderFacts, refusal};
 use flux_operator_core::target::Target;
@@ -86,7 +86,10 @@ pub(super) async fn create_or_update(
             .into())
         }
         NextAction::Create { facts } => {
-            if context.is_terminating(&target.key.namespace, Instant::now()) {
+            if context
+                .terminating
+                .contains(&target.key.namespace, Instant::now())
+            {
                 return Err(ApplyError::NamespaceTerminating.into());
             }
             join_index(target, cluster, context);
@@ -112,13 +115,13 @@ pub(super) async fn create_or_update(
                 )?;
             }
             gang::before(&objects, target, &observed, context).await;
-            let is_deleted = || context.is_deleted(&target.key, &target.uid);
+            let is_deleted = || context.statuses.is_deleted(&target.key, &target.uid);
             let result = context
                 .writer
                 .create_all(&context.index, &objects, &member(target, cluster), is_deleted)
                 .await;
             gang::after(&objects, &result, context).await;
-            if context.is_deleted_with_its_own(&target.key, &target.uid) {
+            if context.statuses.is_deleted_with_its_own(&target.key, &target.uid) {
                 delete_late_job(target, context).await?;
             }
             result?;
@@ -281,17 +284,17 @@ pub(super) fn objects(
 /// Has the API server check the pod templates by a dry run, before anything is created. Without templates
 /// there is no call.
 async fn try_overlays(objects: &render::Objects, key: &Key, context: &Context) -> Result<(), ReconcileError> {
-    if let Some(cover) = &objects.job.cover {
-        judge(cover, context.writer.try_out::<Job>(cover, key).await?)?;
+    if let Some(applied) = &objects.job.applied {
+        judge(applied, context.writer.try_out::<Job>(applied, key).await?)?;
     }
-    if let Some(cover) = objects.services_pod.as_ref().and_then(|pod| pod.cover.as_ref()) {
-        judge(cover, context.writer.try_out::<Pod>(cover, key).await?)?;
+    if let Some(applied) = objects.services_pod.as_ref().and_then(|pod| pod.applied.as_ref()) {
+        judge(applied, context.writer.try_out::<Pod>(applied, key).await?)?;
     }
     Ok(())
 }
 
-fn judge(cover: &Cover, tried: Result<Option<Value>, String>) -> Result<(), ReconcileError> {
-    match refusal::problem(cover, &tried) {
+fn judge(applied: &AppliedOverlay, tried: Result<Option<Value>, String>) -> Result<(), ReconcileError> {
+    match refusal::problem(applied, &tried) {
         Some(problem) => Err(ApplyError::from(Obstacle {
             reason: POD_TEMPLATE_REFUSED,
             message: problem.to_string(),

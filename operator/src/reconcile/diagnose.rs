@@ -13,6 +13,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::create::objects;
 use super::error::ReconcileError;
 use crate::reconcile::context::Context;
+use crate::reconcile::context::event_checks::Waiting;
 
 /// The last warning about an object that waits although no status says why, and the time until the next
 /// check; None if nothing waits so. A ConfigMap that was deleted meanwhile is created again.
@@ -28,18 +29,17 @@ pub(super) async fn diagnose_and_mend(
         observed.job_of(&target.uid)
     };
     let (Some(job), Some(wait)) = (job, silent_wait::silent_wait(job, &observed)) else {
-        context.forget_event_check(&target.uid);
+        context.event_checks.forget(&target.uid);
         return Ok(None);
     };
-    let (object, patience) = (wait.object(), wait.patience(context.index.has_nodes()));
-    let has_waited = wait.has_waited(target.status.reason.as_deref());
-    if context.events_are_due(
-        &target.key.namespace,
-        &target.uid,
-        (&object, patience),
-        has_waited,
-        Instant::now(),
-    ) {
+    let waiting = Waiting {
+        namespace: &target.key.namespace,
+        uid: &target.uid,
+        object: &wait.object(),
+        patience: wait.patience(context.index.has_nodes()),
+        has_waited: wait.has_waited(target.status.reason.as_deref()),
+    };
+    if context.event_checks.are_due(waiting, Instant::now()) {
         match read_warning(&target.key.namespace, wait, context).await {
             Ok(mut found) => {
                 if let (Some(cluster), Some(found)) = (cluster, found.as_mut()) {
@@ -52,12 +52,12 @@ pub(super) async fn diagnose_and_mend(
                         None => {}
                     }
                 }
-                context.note_finding(&target.uid, found);
+                context.event_checks.note_finding(&target.uid, found);
             }
             Err(error) => crate::health::log::warn("failed to read events", &error),
         }
     }
-    let last = context.last_finding(&target.uid, Instant::now());
+    let last = context.event_checks.last_finding(&target.uid, Instant::now());
     Ok(last.map(|(finding, wait_time)| {
         let warning = match finding {
             // An operator that has just started does not take back what another has found.
@@ -92,7 +92,9 @@ fn note_refusal(error: &ReconcileError, target: &Target, context: &Context) {
         message: obstacle.message,
         ..Trouble::default()
     };
-    context.note_refusal(&target.uid, why, Instant::now());
+    context
+        .event_checks
+        .note_refusal(&target.uid, why, Instant::now());
 }
 
 /// The last warning about what waits; a few calls, however many pods wait.

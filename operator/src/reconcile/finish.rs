@@ -57,7 +57,9 @@ pub(super) async fn clean_up(
     if let Some(change) = patch::patch(target, after, &cleaned).map_err(ReconcileError::Status)?
         && let Some(version) = context.writer.patch_status(&target.key, &change).await?
     {
-        context.remember_status(target, version, &cleaned, Instant::now());
+        context
+            .statuses
+            .remember(target, version, &cleaned, Instant::now());
         tracing::info!("deleted pods and volumes (cleanupPods): the job has completed");
     }
     Ok(())
@@ -98,13 +100,16 @@ pub(super) async fn delete_or_time_left(
     let Some(spec) = target.spec.as_ref().ok() else {
         return Ok(None);
     };
-    let mut now = Timestamp::now();
-    if !spec.cleanup && spec.ttl_seconds_after_finished.is_some() && status::is_finished(after) {
+    let has_ttl = !spec.cleanup && spec.ttl_seconds_after_finished.is_some();
+    let now = if has_ttl && status::is_finished(after) {
         // The Job's end is a time of the control plane's.
-        now = context
-            .server_time(&target.key.namespace, (now, Instant::now()))
-            .await;
-    }
+        context
+            .server_clock
+            .now(&context.writer, &target.key.namespace)
+            .await
+    } else {
+        Timestamp::now()
+    };
     match next_action::seconds_to_live(spec, after, now) {
         None => Ok(None),
         Some(0) => {

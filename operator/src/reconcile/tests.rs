@@ -97,7 +97,9 @@ async fn large_spec_given_up_is_not_called_invalid() {
         cluster::shrink(&mut cluster);
         let now = Instant::now();
         for _ in 0..3 {
-            context.pause_after_failure(&Key::new("ns", "mc"), &ReconcileError::Crowd, now);
+            context
+                .pauses
+                .after_failure(&Key::new("ns", "mc"), &ReconcileError::Crowd, now);
         }
         let report = report_crowd(&cluster, &context);
         drop(tokio::time::timeout(Duration::from_secs(50), report).await);

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 /// The user's overlay on an object, and the object with it applied.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Cover {
+pub struct AppliedOverlay {
     /// Field of the spec that holds the overlay.
     pub field: &'static str,
     /// The overlay as the user wrote it.
@@ -23,27 +23,32 @@ pub struct Cover {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Overlaid<K> {
     pub rendered: K,
-    pub cover: Option<Cover>,
+    pub applied: Option<AppliedOverlay>,
     /// The object as it is sent, if there is no overlay but fields were added that its type does not have.
     whole: Option<Value>,
 }
 
 impl<K: Serialize> Overlaid<K> {
-    /// `rendered` with `overlay` applied at the JSON pointer.
+    /// `rendered` with `overlay` applied to the pod template at this path.
     pub(super) fn new(
         rendered: K,
         overlay: Option<&Overlay>,
         field: &'static str,
-        (pointer, at): (&str, &'static str),
+        at: &'static str,
     ) -> Result<Overlaid<K>, serde_json::Error> {
-        let cover = match overlay {
+        let applied = match overlay {
             None => None,
             Some(overlay) => {
                 let mut sent = serde_json::to_value(&rendered)?;
-                if let Some(template) = sent.pointer_mut(pointer) {
+                let pointer: String = at
+                    .split('.')
+                    .filter(|part| !part.is_empty())
+                    .map(|part| format!("/{part}"))
+                    .collect();
+                if let Some(template) = sent.pointer_mut(&pointer) {
                     *template = overlay.over(template.take());
                 }
-                Some(Cover {
+                Some(AppliedOverlay {
                     field,
                     overlay: overlay.value().clone(),
                     at,
@@ -53,7 +58,7 @@ impl<K: Serialize> Overlaid<K> {
         };
         Ok(Overlaid {
             rendered,
-            cover,
+            applied,
             whole: None,
         })
     }
@@ -71,8 +76,8 @@ impl<K: Serialize> Overlaid<K> {
             }
             place.insert(key.to_owned(), value);
         }
-        match &mut self.cover {
-            Some(cover) => cover.sent = sent,
+        match &mut self.applied {
+            Some(applied) => applied.sent = sent,
             None => self.whole = Some(sent),
         }
         Ok(self)
@@ -92,8 +97,8 @@ fn object(value: &mut Value) -> Result<&mut Map<String, Value>, serde_json::Erro
 /// Serialized as it is sent.
 impl<K: Serialize> Serialize for Overlaid<K> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match (&self.cover, &self.whole) {
-            (Some(cover), _) => cover.sent.serialize(serializer),
+        match (&self.applied, &self.whole) {
+            (Some(applied), _) => applied.sent.serialize(serializer),
             (None, Some(whole)) => whole.serialize(serializer),
             (None, None) => self.rendered.serialize(serializer),
         }

@@ -4,23 +4,23 @@ use flux_shared::overlay::merge_key;
 use flux_shared::validate::Problem;
 use serde_json::Value;
 
-use super::overlaid::Cover;
+use super::overlaid::AppliedOverlay;
 use crate::previous_status::MESSAGE_MAX;
 
 /// The problem in an overlay, and the remedy, from the object that the API server would store (None: it did
 /// not say) or from its refusal.
-pub fn problem(cover: &Cover, tried: &Result<Option<Value>, String>) -> Option<Problem> {
+pub fn problem(applied: &AppliedOverlay, tried: &Result<Option<Value>, String>) -> Option<Problem> {
     match tried {
         Err(words) => {
-            let words = rebased(begin_of(words), cover);
+            let words = rebased(begin_of(words), applied);
             Some(Problem::new(
-                cover.field,
+                applied.field,
                 format!("the API server refuses the pods with it: {words}"),
             ))
         }
         Ok(None) => None,
         Ok(Some(kept)) => {
-            let fields = left_out(kept, cover);
+            let fields = left_out(kept, applied);
             let what = "the API server drops it silently, as it does with fields of a disabled feature: leave it out, or enable the feature";
             (!fields.is_empty()).then(|| Problem::new(fields.join(", "), what))
         }
@@ -34,14 +34,14 @@ fn begin_of(words: &str) -> &str {
 }
 
 /// The API server's message with paths in the object replaced by paths in the overlay.
-pub fn rebased(words: &str, cover: &Cover) -> String {
+pub fn rebased(words: &str, applied: &AppliedOverlay) -> String {
     let mut text = String::with_capacity(words.len());
     let mut rest = words;
-    while let Some(start) = next_path(rest, cover) {
+    while let Some(start) = next_path(rest, applied) {
         let length = rest[start..].find(|c: char| !(c.is_ascii_alphanumeric() || ".[]_-/$".contains(c)));
         let path = rest[start..start + length.unwrap_or(rest.len() - start)].trim_end_matches('.');
         text.push_str(&rest[..start]);
-        text.push_str(&of_overlay(path, cover).unwrap_or_else(|| path.to_owned()));
+        text.push_str(&of_overlay(path, applied).unwrap_or_else(|| path.to_owned()));
         rest = &rest[start + path.len()..];
     }
     text.push_str(rest);
@@ -56,11 +56,11 @@ pub fn rebased(words: &str, cover: &Cover) -> String {
 }
 
 /// Position of the next path into the pod template.
-fn next_path(text: &str, cover: &Cover) -> Option<usize> {
-    let starts: &[&str] = if cover.at.is_empty() {
+fn next_path(text: &str, applied: &AppliedOverlay) -> Option<usize> {
+    let starts: &[&str] = if applied.at.is_empty() {
         &["spec.", "metadata."]
     } else {
-        &[cover.at]
+        &[applied.at]
     };
     let mut from = 0;
     loop {
@@ -76,18 +76,20 @@ fn next_path(text: &str, cover: &Cover) -> Option<usize> {
 
 /// The path in the overlay for a path in the object, with list items matched by their keys. None: the overlay
 /// does not set it.
-fn of_overlay(path: &str, cover: &Cover) -> Option<String> {
-    let below = path.strip_prefix(cover.at)?.trim_start_matches('.');
-    let sent = cover.sent.pointer(&format!("/{}", cover.at.replace('.', "/")));
+fn of_overlay(path: &str, applied: &AppliedOverlay) -> Option<String> {
+    let below = path.strip_prefix(applied.at)?.trim_start_matches('.');
+    let sent = applied
+        .sent
+        .pointer(&format!("/{}", applied.at.replace('.', "/")));
     let (mut sent, mut mine) = (
-        if cover.at.is_empty() {
-            Some(&cover.sent)
+        if applied.at.is_empty() {
+            Some(&applied.sent)
         } else {
             sent
         },
-        Some(&cover.overlay),
+        Some(&applied.overlay),
     );
-    let mut path = cover.field.to_owned();
+    let mut path = applied.field.to_owned();
     // The API server names a template's metadata like this.
     if ["labels", "annotations"]
         .iter()
@@ -121,17 +123,17 @@ fn of_overlay(path: &str, cover: &Cover) -> Option<String> {
 }
 
 /// Fields of the overlay that the API server would drop silently, as those of features that are switched off.
-pub fn left_out(kept: &Value, cover: &Cover) -> Vec<String> {
-    let pointer = if cover.at.is_empty() {
+pub fn left_out(kept: &Value, applied: &AppliedOverlay) -> Vec<String> {
+    let pointer = if applied.at.is_empty() {
         String::new()
     } else {
-        format!("/{}", cover.at.replace('.', "/"))
+        format!("/{}", applied.at.replace('.', "/"))
     };
     let mut missing = Vec::new();
     compare(
-        cover.field,
+        applied.field,
         "",
-        &cover.overlay,
+        &applied.overlay,
         kept.pointer(&pointer).unwrap_or(&Value::Null),
         &mut missing,
     );
@@ -221,8 +223,8 @@ mod tests {
 
     use super::*;
 
-    fn cover() -> Cover {
-        Cover {
+    fn applied() -> AppliedOverlay {
+        AppliedOverlay {
             field: "spec.podTemplate",
             overlay: json!({ "spec": { "containers": [{ "name": "app", "env": [{ "name": "B", "vaule": "x" }] }], "hostNetwrok": true } }),
             at: "spec.template",
@@ -234,7 +236,7 @@ mod tests {
 
     #[test]
     fn refusal_names_the_field_in_the_overlay() {
-        let said = |words: &str| rebased(words, &cover());
+        let said = |words: &str| rebased(words, &applied());
         assert_eq!(
             said(
                 r#"Job in version "v1" cannot be handled as a Job: strict decoding error: unknown field "spec.template.spec.containers[0].env[1].vaule", unknown field "spec.template.spec.hostNetwrok""#
@@ -265,9 +267,9 @@ mod tests {
         let kept = json!({ "spec": { "template": { "spec": {
             "tolerations": [{ "key": "a" }], "containers": [{ "name": "other" }, { "name": "app", "resources": {} }],
         } } } });
-        let cover = Cover { overlay, ..cover() };
+        let applied = AppliedOverlay { overlay, ..applied() };
         assert_eq!(
-            left_out(&kept, &cover),
+            left_out(&kept, &applied),
             [
                 "spec.podTemplate.spec.schedulingGroup",
                 "spec.podTemplate.spec.containers[0].resources.claims"
@@ -280,9 +282,9 @@ mod tests {
         let kept = json!({ "spec": { "template": { "spec": { "tolerations": kept } } } });
         left_out(
             &kept,
-            &Cover {
+            &AppliedOverlay {
                 overlay: json!({ "spec": { "tolerations": mine } }),
-                ..cover()
+                ..applied()
             },
         )
     }
@@ -334,10 +336,10 @@ mod tests {
 
     #[test]
     fn a_refusal_of_many_thousand_items_is_told_in_little_time() {
-        let cover = Cover {
+        let applied = AppliedOverlay {
             field: "spec.servicesPodTemplate",
             at: "",
-            ..cover()
+            ..applied()
         };
         let item = |number| {
             format!(
@@ -346,7 +348,7 @@ mod tests {
         };
         let words: String = (0..50_000).map(item).collect();
         let begin = std::time::Instant::now();
-        let said = problem(&cover, &Err(words)).unwrap().message;
+        let said = problem(&applied, &Err(words)).unwrap().message;
         assert!(
             said.contains("spec.servicesPodTemplate.spec.tolerations[0].key: Invalid value"),
             "{said}"

@@ -1,0 +1,187 @@
+//! The pauses between the reconciles of one MiniCluster, which grow while nothing comes of them.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use flux_operator_core::observe::Key;
+use flux_shared::backoff;
+
+use crate::reconcile::error::ReconcileError;
+
+/// The first pause after a failure; it doubles with each one.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// Longest pause when only somebody's change can help: with the spread, 60 s. Mostly a watch reports the
+/// change and ends the pause, but none reports that a quota has room again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(48);
+/// Shortest pause of a MiniCluster whose namespace is being deleted.
+const IN_TERMINATING_NAMESPACE: Duration = Duration::from_secs(12);
+/// The first pause before the result of the operator's own change is looked at. It doubles while changes
+/// follow each other and nothing comes of them.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+/// From so many failures in a row, or after so long, the status says what fails. A single failure is no news.
+const LASTING_FAILURES: u32 = 3;
+const LASTING_TIME: Duration = Duration::from_secs(5);
+/// Longest pause when a call failed: the API server may recover at any moment.
+const LONGEST_OUTAGE: Duration = Duration::from_secs(30);
+
+/// How the last reconcile of a MiniCluster ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Last {
+    Well,
+    Failed,
+    FailedSlowly,
+}
+
+/// The failures in a row of one MiniCluster.
+#[derive(Debug, Default)]
+struct Failures {
+    count: u32,
+    /// When the first of them was noted.
+    since: Option<Instant>,
+    /// Whether the last of them was slow, or the reconcile that runs is.
+    is_slow: bool,
+    /// Changes by the operator since the MiniCluster was last as it should be.
+    changes: u32,
+}
+
+/// The failures in a row of each MiniCluster, and the changes of which nothing has come yet.
+#[derive(Debug, Default)]
+pub struct Pauses {
+    failures: Mutex<HashMap<Key, Failures>>,
+}
+
+impl Pauses {
+    pub fn clear(&self, key: &Key) {
+        self.failures
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(key);
+    }
+
+    fn failures(&self) -> MutexGuard<'_, HashMap<Key, Failures>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a failure and returns the pause after it: for this object only, and spread so that not all
+    /// retry at the same time.
+    pub fn after_failure(&self, key: &Key, error: &ReconcileError, now: Instant) -> Duration {
+        let mut all = self.failures();
+        let failures = all.entry(key.clone()).or_default();
+        let is_outage = error.obstacle().is_none() && !matches!(error, ReconcileError::Panicked(_));
+        let longest = if is_outage { LONGEST_OUTAGE } else { LONGEST_PAUSE };
+        failures.count = failures.count.saturating_add(1);
+        failures.since.get_or_insert(now);
+        let least = if error.is_of_terminating_namespace() {
+            IN_TERMINATING_NAMESPACE
+        } else {
+            Duration::ZERO
+        };
+        let pause = backoff::after(failures.count, FIRST_PAUSE, longest)
+            .max(error.asked_to_wait())
+            .max(least);
+        let mut hasher = DefaultHasher::new();
+        (key, failures.count).hash(&mut hasher);
+        pause.mul_f64(1.0 + (hasher.finish() % 256) as f64 / 1024.0)
+    }
+
+    /// The pause before the next look at a MiniCluster for which something was just created or deleted, or
+    /// whose cached objects differ from the API server's. It grows if the next look finds the same again.
+    pub fn after_change(&self, key: &Key, now: Instant) -> Duration {
+        let mut all = self.failures();
+        let failures = all.entry(key.clone()).or_default();
+        failures.changes = failures.changes.saturating_add(1);
+        if failures.changes == 1 {
+            (failures.count, failures.since) = (0, None);
+        } else {
+            failures.since.get_or_insert(now);
+        }
+        backoff::after(failures.changes, FIRST_LOOK, LONGEST_OUTAGE)
+    }
+
+    /// Whether an error of a reconcile that began at `begin` is more than a passing failure: then the status
+    /// says it.
+    pub fn is_lasting(&self, key: &Key, error: &ReconcileError, begin: Instant, now: Instant) -> bool {
+        let all = self.failures();
+        let before = all.get(key);
+        let since = before
+            .and_then(|failures| failures.since)
+            .unwrap_or(begin)
+            .min(begin);
+        before.is_some_and(|failures| failures.count + 1 >= LASTING_FAILURES)
+            && !error.is_of_terminating_namespace()
+            || now.saturating_duration_since(since) >= LASTING_TIME
+            || error.asked_to_wait() >= LASTING_TIME
+    }
+
+    /// How the last reconcile of this MiniCluster ended.
+    pub fn last(&self, key: &Key) -> Last {
+        match self.failures().get(key) {
+            Some(failures) if failures.count > 0 && failures.is_slow => Last::FailedSlowly,
+            Some(failures) if failures.count > 0 => Last::Failed,
+            _ => Last::Well,
+        }
+    }
+
+    /// Notes whether a reconcile of this MiniCluster is slow.
+    pub fn note_slowness(&self, key: &Key, is_slow: bool) {
+        let mut all = self.failures();
+        if is_slow {
+            all.entry(key.clone()).or_default().is_slow = true;
+        } else if let Some(failures) = all.get_mut(key) {
+            failures.is_slow = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reconcile::apply::ApplyError;
+    use flux_operator_core::obstacle::Obstacle;
+
+    #[test]
+    fn each_object_has_its_own_pauses() {
+        let (pauses, now) = (Pauses::default(), Instant::now());
+        let (one, two) = (Key::new("a", "one"), Key::new("a", "two"));
+        let failed = |code: u16, retry_after_seconds: u32| {
+            let details = serde_json::json!({ "retryAfterSeconds": retry_after_seconds });
+            let details = Some(serde_json::from_value(details).unwrap());
+            let status = kube::core::Status {
+                code,
+                details,
+                ..Default::default()
+            };
+            let source = Box::new(kube::Error::Api(Box::new(status)));
+            ReconcileError::from(ApplyError::Api {
+                verb: "create",
+                kind: "Job".into(),
+                name: "one".into(),
+                source,
+            })
+        };
+        let obstacle = || Obstacle {
+            reason: "Forbidden",
+            message: String::new(),
+        };
+        let obstacle = || ReconcileError::from(ApplyError::from(obstacle()));
+        let seconds: Vec<f64> = (0..12)
+            .map(|_| pauses.after_failure(&one, &failed(500, 0), now).as_secs_f64())
+            .collect();
+        assert!(
+            seconds[0] < 0.4 && seconds[3] > 1.9 && (30.0..=37.5).contains(&seconds[11]),
+            "{seconds:?}"
+        );
+        assert!((48.0..=60.0).contains(&pauses.after_failure(&one, &obstacle(), now).as_secs_f64()));
+        assert!(
+            pauses.after_failure(&two, &failed(500, 0), now) < Duration::from_millis(400),
+            "nobody else waits"
+        );
+        pauses.clear(&one);
+        assert!(
+            pauses.after_failure(&one, &failed(429, 7), now) >= Duration::from_secs(7),
+            "as long as the API server asks"
+        );
+    }
+}

@@ -1,0 +1,232 @@
+//! The newest statuses, and how often they are written.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use flux_operator_core::observe::cluster::{self, Cluster};
+use flux_operator_core::observe::{Key, deleted};
+use flux_operator_core::target::Target;
+use flux_shared::crd::v1alpha2::MiniClusterStatus;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use kube::runtime::reflector::{ObjectRef, Store};
+
+/// Shortest time between two statuses that differ in numbers only. It doubles while they follow each other,
+/// so that thousands of pods that become ready within minutes take some twenty statuses.
+const BETWEEN_NUMBERS: Duration = Duration::from_secs(1);
+const LONGEST_BETWEEN_NUMBERS: Duration = Duration::from_secs(30);
+/// Shortest time between two such statuses while the Job controller still creates pods.
+const WHILE_PODS_COME: Duration = Duration::from_secs(30);
+/// Longest time that the first status waits for the pods to be created.
+const FIRST_STATUS: Duration = Duration::from_secs(10);
+
+/// When a status was last written, and how long one that differs in numbers only waits after it.
+#[derive(Debug, Clone, Copy)]
+struct WrittenAt {
+    time: Instant,
+    pause: Duration,
+}
+
+impl WrittenAt {
+    fn now(before: Option<WrittenAt>, now: Instant) -> WrittenAt {
+        let is_series = |before: &WrittenAt| now.saturating_duration_since(before.time) < before.pause * 2;
+        let pause = before
+            .filter(is_series)
+            .map_or(BETWEEN_NUMBERS, |before| before.pause * 2);
+        WrittenAt {
+            time: now,
+            pause: pause.min(LONGEST_BETWEEN_NUMBERS),
+        }
+    }
+}
+
+fn object_ref(key: &Key) -> ObjectRef<Cluster> {
+    ObjectRef::new(&key.name).within(&key.namespace)
+}
+
+/// The MiniClusters as the watch has reported them, and the statuses that were written since.
+#[derive(Debug, Default)]
+pub struct Statuses {
+    /// The MiniClusters as the watch has reported them; set when it starts.
+    store: OnceLock<Store<Cluster>>,
+    /// Statuses that were written and that the watch has not reported yet: resourceVersion and status, by
+    /// uid.
+    written: Mutex<HashMap<String, (u64, MiniClusterStatus)>>,
+    /// When statuses were written, by uid.
+    written_at: Mutex<HashMap<String, WrittenAt>>,
+}
+
+impl Statuses {
+    /// Sets where the watch keeps the MiniClusters.
+    pub fn set_store(&self, store: Store<Cluster>) {
+        // Set once: the process ends when its watches do.
+        let _ = self.store.set(store);
+    }
+
+    /// The target with the newest known status: the watch may lag behind our own writes, and the target
+    /// behind the watch.
+    pub fn latest(&self, mut target: Target) -> Target {
+        self.note_reported(&target.uid, target.resource_version);
+        let written = self.written().get(&target.uid).cloned();
+        let newest = written.or_else(|| self.stored(&target.key, &target.uid, target.resource_version));
+        if let Some((version, status)) = newest
+            && version > target.resource_version
+        {
+            (target.status, target.resource_version) = (status, version);
+            target.has_status = true;
+        }
+        target
+    }
+
+    /// The MiniCluster as the watch has reported it by now. None: it is gone, or another has its name.
+    pub fn current(&self, cluster: Arc<Cluster>) -> Option<Arc<Cluster>> {
+        let Some(store) = self.store.get() else {
+            return Some(cluster);
+        };
+        let now = store.get(&object_ref(&Key::of(cluster.meta())))?;
+        (now.meta().uid == cluster.meta().uid).then_some(now)
+    }
+
+    /// Whether the watch has reported by now that it is gone.
+    pub fn is_gone(&self, key: &Key, uid: &str) -> bool {
+        self.is_without(key, uid, |_| true)
+    }
+
+    /// Whether the watch has reported by now that it is gone, or is to go.
+    pub fn is_deleted(&self, key: &Key, uid: &str) -> bool {
+        self.is_without(key, uid, |metadata| metadata.deletion_timestamp.is_none())
+    }
+
+    /// The same, where what it owns goes with it.
+    pub fn is_deleted_with_its_own(&self, key: &Key, uid: &str) -> bool {
+        self.is_without(key, uid, |metadata| {
+            metadata.deletion_timestamp.is_none() || deleted::is_orphaning(metadata)
+        })
+    }
+
+    /// Whether there is no MiniCluster of this uid that `fits`.
+    fn is_without(&self, key: &Key, uid: &str, fits: impl Fn(&ObjectMeta) -> bool) -> bool {
+        let Some(store) = self.store.get() else {
+            return false;
+        };
+        let now = store.get(&object_ref(key));
+        now.is_none_or(|now| now.meta().uid.as_deref() != Some(uid) || !fits(now.meta()))
+    }
+
+    /// resourceVersion and status that the watch has reported after `version`.
+    fn stored(&self, key: &Key, uid: &str, version: u64) -> Option<(u64, MiniClusterStatus)> {
+        let stored = self.store.get()?.get(&object_ref(key))?;
+        let metadata = stored.meta();
+        let now = cluster::version(metadata);
+        let is_newer = now > version && metadata.uid.as_deref() == Some(uid);
+        is_newer.then(|| stored.status())?.map(|status| (now, status))
+    }
+
+    fn written(&self) -> MutexGuard<'_, HashMap<String, (u64, MiniClusterStatus)>> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The watch has reported this version, or a read has: what was written until then is known by it.
+    pub fn note_reported(&self, uid: &str, version: u64) {
+        let mut written = self.written();
+        if written.get(uid).is_some_and(|(until, _)| *until <= version) {
+            written.remove(uid);
+            // A rush leaves no memory behind.
+            if written.is_empty() {
+                written.shrink_to_fit();
+            }
+        }
+    }
+
+    /// Notes that the Job was created: the first status may wait until its pods exist (at most
+    /// `FIRST_STATUS`).
+    pub fn note_job_created(&self, uid: &str, now: Instant) {
+        self.note_write(uid, now);
+    }
+
+    fn note_write(&self, uid: &str, now: Instant) {
+        let mut written_at = self.written_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = WrittenAt::now(written_at.get(uid).copied(), now);
+        written_at.insert(uid.to_owned(), written);
+    }
+
+    /// How long a status that differs in numbers only has to wait: pods come one by one, and one write can
+    /// cover many. Longer while more pods are about to come.
+    pub fn wait_to_write(
+        &self,
+        uid: &str,
+        pods_come: bool,
+        is_first: bool,
+        now: Instant,
+    ) -> Option<Duration> {
+        let written = *self
+            .written_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(uid)?;
+        let least = match (pods_come, is_first) {
+            (true, true) => FIRST_STATUS,
+            (true, false) => WHILE_PODS_COME,
+            (false, _) => written.pause,
+        };
+        let wait = least.saturating_sub(now.saturating_duration_since(written.time));
+        (!wait.is_zero()).then_some(wait)
+    }
+
+    pub fn remember(&self, target: &Target, version: u64, status: &MiniClusterStatus, now: Instant) {
+        let Target { key, uid, .. } = target;
+        self.note_write(uid, now);
+        // The watch may have been faster than the answer.
+        if self.stored(key, uid, version.saturating_sub(1)).is_none() {
+            self.written().insert(uid.clone(), (version, status.clone()));
+        } else {
+            self.note_reported(uid, version);
+        }
+    }
+
+    /// Forgets a MiniCluster that is gone.
+    pub fn forget(&self, uid: &str) {
+        self.written().remove(uid);
+        self.written_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(uid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_writes_slow_down_until_changes_pause() {
+        let start = Instant::now();
+        let mut last = WrittenAt::now(None, start);
+        let mut times = vec![0];
+        while last.time < start + Duration::from_secs(400) {
+            last = WrittenAt::now(Some(last), last.time + last.pause);
+            times.push((last.time - start).as_secs());
+        }
+        assert_eq!(times[..7], [0, 1, 3, 7, 15, 31, 61]);
+        assert!(times.len() < 20, "{times:?}");
+        let later = WrittenAt::now(Some(last), last.time + Duration::from_secs(60));
+        assert_eq!(later.pause, BETWEEN_NUMBERS);
+    }
+
+    #[test]
+    fn numbers_in_the_status_lag_30_s_at_most() {
+        let (statuses, mut now) = (Statuses::default(), Instant::now());
+        let mut longest = Duration::ZERO;
+        for _ in 0..10 {
+            statuses.note_write("u", now);
+            for (pods_come, is_first) in [(false, false), (false, true), (true, false), (true, true)] {
+                let wait = statuses.wait_to_write("u", pods_come, is_first, now).unwrap();
+                longest = longest.max(wait);
+            }
+            now += statuses.wait_to_write("u", false, false, now).unwrap();
+            assert_eq!(statuses.wait_to_write("u", false, false, now), None, "it is due");
+        }
+        assert_eq!(longest, Duration::from_secs(30));
+    }
+}
