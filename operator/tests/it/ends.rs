@@ -308,6 +308,13 @@ fn end_is_reported_while_a_dead_node_keeps_a_pod() {
             "True",
             "the Job waits for its pod"
         );
+        let waits = [
+            "wait",
+            "--for=condition=Complete",
+            "minicluster/good",
+            "--timeout=5s",
+        ];
+        fixture.kubectl(&waits).unwrap();
         let_go(&fixture, &follower).await;
 
         let (lead, follower) = running(&fixture, "bad", json!({})).await;

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use kube::api::{EvictParams, ListParams};
 use serde_json::json;
 
-use test_support::api_server::{assert_message, condition, index, test, until};
+use test_support::api_server::{SETTLE, assert_message, condition, index, test, until};
 
 #[test]
 fn minicluster_gets_its_objects_pods_and_a_ready_status() {
@@ -367,6 +367,18 @@ fn view_is_copied_with_reason_when_it_cannot_be_mounted() {
         assert_eq!(first.1, "imageVolume");
         let volumes = pods[&0].spec.as_ref().unwrap().volumes.clone().unwrap();
         assert!(volumes.iter().any(|volume| volume.image.is_some()), "{volumes:?}");
+
+        // Another trouble of the runtime's is none of the image's.
+        fixture
+            .cannot_create_container(&pods[&1], "failed to reserve container name")
+            .await;
+        let status = fixture
+            .when("mc", "stuck", |status| status["reason"] == "CreateContainerError")
+            .await["status"]
+            .clone();
+        assert_message(&status, "failed to reserve container name");
+        tokio::time::sleep(SETTLE).await;
+        assert_eq!(view().await, Some(first.clone()), "the Job stays");
 
         fixture.cannot_mount(&pods[&1]).await;
         let second = until("another Job is there", async || {

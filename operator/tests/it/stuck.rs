@@ -234,6 +234,33 @@ fn obstacle_is_not_hidden_by_that_of_a_later_step() {
 
 /// The control plane of these tests has no scheduler at all.
 #[test]
+fn size_below_the_quorum_names_the_quorum_until_it_is_raised() {
+    test("quorum", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture
+            .create("mc", json!({ "size": 3, "maxSize": 4 }))
+            .await
+            .unwrap();
+        fixture.pods("mc", 3).await;
+        let resize = async |size: u32| {
+            fixture
+                .patch::<MiniCluster>("mc", json!({ "spec": { "size": size } }))
+                .await
+                .unwrap();
+        };
+        resize(2).await;
+        let is_below = |status: &Value| status["reason"] == "SizeBelowQuorum";
+        let status = fixture.when("mc", "told of its quorum", is_below).await["status"].clone();
+        assert_message(&status, "3 brokers");
+        resize(3).await;
+        fixture
+            .when("mc", "not told of it any more", |status| !is_below(status))
+            .await;
+        operator.stop().await;
+    });
+}
+
+#[test]
 fn status_names_the_scheduler_when_none_sees_the_pods() {
     test("unseen", async |fixture| {
         let operator = fixture.operator().await;

@@ -511,7 +511,13 @@ impl Fixture {
 
     /// Plays a kubelet whose runtime cannot mount the view's image.
     pub async fn cannot_mount(&self, pod: &Pod) {
-        let waiting = json!({ "reason": "CreateContainerError", "message": "failed to mount image volume: no such thing" });
+        self.cannot_create_container(pod, "failed to mount image volume: no such thing")
+            .await;
+    }
+
+    /// Plays a kubelet whose runtime cannot create the agent's container.
+    pub async fn cannot_create_container(&self, pod: &Pod, why: &str) {
+        let waiting = json!({ "reason": "CreateContainerError", "message": why });
         let status = json!({ "status": {
             "phase": "Pending",
             "initContainerStatuses": [{
