@@ -15,7 +15,7 @@ use crate::execute::timing::flux_time;
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::lead_presence::LeadPresence;
 use crate::flux_rpc::states::{StateActions, StateLog, States};
-use crate::metrics::Server;
+use crate::metrics::MetricsServer;
 use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::program::{Output, Program, StartError};
@@ -87,7 +87,9 @@ impl Executor<'_> {
         };
         let states = broker.clone().map(|broker| States::watch(broker, actions));
         let served = match (&launch.metrics, &broker) {
-            (Some(metrics), Some(broker)) => Server::start(metrics.port, &metrics.cluster, broker.clone()),
+            (Some(metrics), Some(broker)) => {
+                MetricsServer::start(metrics.port, &metrics.cluster, broker.clone())
+            }
             _ => None,
         };
         let silent = self.waits.lead_silent.map(Duration::from_secs);
