@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use flux_agent_plan::dry_run as explain;
-use flux_agent_plan::plan::ContainerRole;
+use flux_agent_plan::plan::PodContainer;
 use flux_shared::exit::Category;
 use flux_shared::paths::{
     DEFAULT_MOUNT_PATH, SOFTWARE_DIR, SOFTWARE_FOLDER, SOFTWARE_STAGING, TERMINATION_LOG,
@@ -297,9 +297,9 @@ impl Cli {
             }
             Command::Run { container, options } => run::run(
                 &options,
-                &container.map_or(ContainerRole::Runner, ContainerRole::Sidecar),
+                &container.map_or(PodContainer::Runner, PodContainer::Sidecar),
             ),
-            Command::Sidecar { name, options } => run::run(&options, &ContainerRole::Sidecar(name)),
+            Command::Sidecar { name, options } => run::run(&options, &PodContainer::Sidecar(name)),
             Command::DryRun(args) if args.here => here(args.format),
             Command::Facts { json } => print_answer(
                 entrypoint()
@@ -438,14 +438,14 @@ fn with_timeline_note<T>(
 }
 
 /// Role, options and process of this container's entrypoint, if process 1 is one.
-fn known_entrypoint() -> Option<(ContainerRole, run::RunOptions, Process)> {
+fn known_entrypoint() -> Option<(PodContainer, run::RunOptions, Process)> {
     let process = commands::process_one()?;
     let (role, options) = match Cli::try_parse_from(&process.words).ok()?.command {
         Command::Run { container, options } => (
-            container.map_or(ContainerRole::Runner, ContainerRole::Sidecar),
+            container.map_or(PodContainer::Runner, PodContainer::Sidecar),
             options,
         ),
-        Command::Sidecar { name, options } => (ContainerRole::Sidecar(name), options),
+        Command::Sidecar { name, options } => (PodContainer::Sidecar(name), options),
         _ => return None,
     };
     Some((role, options, process))

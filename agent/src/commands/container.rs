@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use flux_agent_plan::facts::Facts;
-use flux_agent_plan::plan::{ContainerRole, Waits};
+use flux_agent_plan::plan::{PodContainer, Waits};
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::secret_names::{LEFT_OUT, is_secret};
 use serde_json::Value;
@@ -17,7 +17,7 @@ use crate::run;
 pub struct OwnContainer {
     pub spec: AgentSpec,
     pub facts: Facts,
-    pub role: ContainerRole,
+    pub role: PodContainer,
     /// How long a follower waits, by the entrypoint's command line.
     pub waits: Waits,
     /// Whether process 1 is the entrypoint: otherwise its options are the usual ones, and the environment is
@@ -33,10 +33,10 @@ pub fn process_one() -> Option<Process> {
 }
 
 impl OwnContainer {
-    pub fn read(known: Option<(ContainerRole, run::RunOptions, Process)>) -> Result<OwnContainer, Failure> {
+    pub fn read(known: Option<(PodContainer, run::RunOptions, Process)>) -> Result<OwnContainer, Failure> {
         let is_known = known.is_some();
         let (role, options, process) =
-            known.unwrap_or_else(|| (ContainerRole::Runner, run::RunOptions::default(), Process::own()));
+            known.unwrap_or_else(|| (PodContainer::Runner, run::RunOptions::default(), Process::own()));
         let (spec, mut facts) = options.facts(process)?;
         // This output is handed on to helpers: secrets are left out.
         for (name, value) in &mut facts.environment {

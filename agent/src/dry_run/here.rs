@@ -17,7 +17,7 @@ pub fn here(container: OwnContainer, format: Format) -> Result<String, Failure> 
         is_known,
     } = container;
     let refused = |error: PlanError| Failure::new(error.category(), chain(&error), error.hint());
-    let plan = flux_agent_plan::plan::plan(&spec, &facts, &role)
+    let plan = flux_agent_plan::plan::build(&spec, &facts, &role)
         .map_err(refused)?
         .with_waits(waits);
     let unknown =
@@ -62,7 +62,7 @@ mod tests {
                 lead_silent: Some(6),
                 ..Default::default()
             };
-            let role = flux_agent_plan::plan::ContainerRole::Runner;
+            let role = flux_agent_plan::plan::PodContainer::Runner;
             here(
                 OwnContainer {
                     spec,
