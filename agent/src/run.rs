@@ -19,13 +19,13 @@ use flux_shared::names::COMPLETION_INDEX;
 use flux_shared::paths::{END_KEY, SPEC_DIR, SPEC_FILE, TERMINATION_LOG};
 
 use crate::execute::retry::{AfterFailure, Attempts, PATIENCE};
-use crate::execute::timing::Timeline;
+use crate::execute::timing::ContainerTimeline;
 use crate::execute::{self, execute};
 use crate::facts::{self, Process};
 use crate::report::activity::{ActivityFile, Awaited};
 use crate::report::ending::ContainerEnd;
 use crate::report::failure::{Failure, without_number, write_termination};
-use crate::report::log::{self, Format};
+use crate::report::log::{self, LineFormat};
 use crate::spec::ReadError;
 use crate::supervise::{Interrupted, Stop, Supervisor};
 use crate::system::below;
@@ -41,7 +41,7 @@ pub struct RunOptions {
     pub spec: Option<PathBuf>,
     /// Format of the agent's own log lines [default: logging.format of the spec, else text]
     #[arg(long, value_enum, value_name = "FORMAT")]
-    pub log_format: Option<Format>,
+    pub log_format: Option<LineFormat>,
     /// Seconds to wait for the parent broker at the start [default: the spec's, else no limit]
     #[arg(long, value_name = "SECONDS")]
     parent_deadline: Option<u64>,
@@ -75,7 +75,7 @@ pub struct RunOptions {
 /// Runs the container; returns its exit code.
 pub fn run(options: &RunOptions, container: &PodContainer) -> u8 {
     report_panics(options);
-    let (mut timeline, mut ending) = (Timeline::start(), ContainerEnd::default());
+    let (mut timeline, mut ending) = (ContainerTimeline::start(), ContainerEnd::default());
     // As the command line says, until the spec has been read.
     log::set_format(options.log_format.unwrap_or_default());
     let mut planned = None;
@@ -104,7 +104,7 @@ fn role_name(plan: &Plan) -> &'static str {
 async fn entrypoint(
     options: &RunOptions,
     container: &PodContainer,
-    timeline: &mut Timeline,
+    timeline: &mut ContainerTimeline,
     ending: &mut ContainerEnd,
     known: &mut Option<Plan>,
 ) -> Result<u8, Failure> {
@@ -145,7 +145,7 @@ async fn carry_out(
     plan: &Plan,
     again: &dyn Fn() -> Result<Plan, Failure>,
     how: execute::Options,
-    timeline: &mut Timeline,
+    timeline: &mut ContainerTimeline,
     ending: &mut ContainerEnd,
     supervisor: &mut Supervisor,
 ) -> Result<u8, Failure> {
