@@ -7,21 +7,20 @@ use std::time::Instant;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use flux_agent_plan::dry_run as explain;
-use flux_agent_plan::plan::ContainerRole;
+use flux_agent_plan::plan::PodContainer;
 use flux_shared::exit::Category;
 use flux_shared::paths::{
     DEFAULT_MOUNT_PATH, SOFTWARE_DIR, SOFTWARE_FOLDER, SOFTWARE_STAGING, TERMINATION_LOG,
 };
 
-use crate::commands::{self, PodPlace, Shell};
+use crate::commands::{self, CompletionShell, PodPlace};
 use crate::dry_run;
 use crate::execute;
-use crate::facts::Process;
 use crate::in_instance::{accounting, batch, diagnostics, program, restful, time};
 use crate::install::{self, Installed, install};
 use crate::local;
 use crate::report::failure::Failure;
-use crate::report::log::{self, Format};
+use crate::report::log::{self, LineFormat};
 use crate::run;
 use crate::system::below;
 use crate::system::runtime::end_when_told;
@@ -173,7 +172,7 @@ enum Command {
     },
     /// Print completions for a shell: `source <(flux-agent completions bash)`
     Completions {
-        shell: Shell,
+        shell: CompletionShell,
     },
     /// Run a command and print its wall time to standard error: `FLUXTIME label wall time 0:04.73`
     Time {
@@ -218,14 +217,14 @@ enum Command {
     },
     /// Tell the agent the state of the shell that runs this
     #[command(hide = true)]
-    SnippetState(execute::shell_state::Report),
+    SnippetState(execute::shell_state::StateReport),
 }
 
 #[derive(Debug, Args)]
 struct LogArgs {
     /// Format of the agent's own log lines [default: text]
     #[arg(long, value_enum, value_name = "FORMAT")]
-    log_format: Option<Format>,
+    log_format: Option<LineFormat>,
 }
 
 impl LogArgs {
@@ -253,15 +252,14 @@ impl Cli {
                 log,
             } => {
                 log.apply();
-                let software = || {
-                    link_view
-                        .as_deref()
-                        .zip(runner_image)
-                        .map_or(Ok(()), merge_mounted)
+                let view = link_view.as_deref();
+                let merge = || match (view, runner_image) {
+                    (Some(view), Some(runner)) => merge_mounted(view, runner),
+                    _ => Ok(()),
                 };
                 code_of_init_container(
-                    install_binary(binary, to, link_view.as_deref())
-                        .and_then(|()| software())
+                    install_binary(binary, to, view)
+                        .and_then(|()| merge())
                         .map(|()| 0),
                 )
             }
@@ -274,7 +272,7 @@ impl Cli {
             } => {
                 log.apply();
                 code_of_init_container(
-                    bring_view(
+                    copy_or_link_view(
                         view::Places {
                             root,
                             mount: to,
@@ -292,14 +290,14 @@ impl Cli {
                 log,
             } => {
                 log.apply();
-                let merge = || view::software(&view::SoftwareOptions { root, packages, to });
+                let merge = || view::merge_software(&view::SoftwareOptions { root, packages, to });
                 code_of_init_container(end_when_told().and_then(|()| merge()).map(|()| 0))
             }
             Command::Run { container, options } => run::run(
                 &options,
-                &container.map_or(ContainerRole::Runner, ContainerRole::Sidecar),
+                &container.map_or(PodContainer::Runner, PodContainer::Sidecar),
             ),
-            Command::Sidecar { name, options } => run::run(&options, &ContainerRole::Sidecar(name)),
+            Command::Sidecar { name, options } => run::run(&options, &PodContainer::Sidecar(name)),
             Command::DryRun(args) if args.here => here(args.format),
             Command::Facts { json } => print_answer(
                 entrypoint()
@@ -307,7 +305,7 @@ impl Cli {
                     .map(|text| (text, 0)),
             ),
             Command::DryRun(args) => show_plans(&args),
-            Command::Local(args) => exit_code(local::local(&args)),
+            Command::Local(args) => exit_code(local::run(&args)),
             Command::LocalContainer { file } => exit_code(local::become_container(&file)),
             Command::Connect { place, command } => {
                 exit_code(commands::connect(&as_entrypoint(place), &command))
@@ -405,9 +403,9 @@ fn install_binary(
 
 /// In the same container: makes one folder of the packages of the view's image and of the runner's, both
 /// mounted.
-fn merge_mounted((view, runner): (&Path, PathBuf)) -> Result<(), Failure> {
+fn merge_mounted(view: &Path, runner: PathBuf) -> Result<(), Failure> {
     let packages = below(view, SOFTWARE_DIR);
-    view::software(&view::SoftwareOptions {
+    view::merge_software(&view::SoftwareOptions {
         root: runner,
         packages,
         to: Path::new(SOFTWARE_STAGING).join(SOFTWARE_FOLDER),
@@ -415,13 +413,13 @@ fn merge_mounted((view, runner): (&Path, PathBuf)) -> Result<(), Failure> {
 }
 
 /// In the view's container: copies the view into the shared volume, or links it.
-fn bring_view(options: view::Places, link: bool) -> Result<(), Failure> {
+fn copy_or_link_view(options: view::Places, link: bool) -> Result<(), Failure> {
     let view::Places { root, mount, .. } = &options;
     if link {
         return with_timeline_note("view", mount, || view::link(root, mount))
             .and_then(|()| install::link_own(mount));
     }
-    with_timeline_note("view", mount, || view::view(&options))
+    with_timeline_note("view", mount, || view::install(&options))
 }
 
 /// Does `work` and, if it succeeded, leaves a note for the timelines of the pod's other containers.
@@ -437,21 +435,25 @@ fn with_timeline_note<T>(
     Ok(done)
 }
 
-/// Role, options and process of this container's entrypoint, if process 1 is one.
-fn known_entrypoint() -> Option<(ContainerRole, run::RunOptions, Process)> {
+/// This container's entrypoint, if process 1 is one.
+fn known_entrypoint() -> Option<commands::Entrypoint> {
     let process = commands::process_one()?;
-    let (role, options) = match Cli::try_parse_from(&process.words).ok()?.command {
+    let (container, options) = match Cli::try_parse_from(&process.words).ok()?.command {
         Command::Run { container, options } => (
-            container.map_or(ContainerRole::Runner, ContainerRole::Sidecar),
+            container.map_or(PodContainer::Runner, PodContainer::Sidecar),
             options,
         ),
-        Command::Sidecar { name, options } => (ContainerRole::Sidecar(name), options),
+        Command::Sidecar { name, options } => (PodContainer::Sidecar(name), options),
         _ => return None,
     };
-    Some((role, options, process))
+    Some(commands::Entrypoint {
+        container,
+        options,
+        process,
+    })
 }
 
-/// Spec, facts and role of this container's entrypoint.
+/// What this container's entrypoint plans from.
 fn entrypoint() -> Result<commands::OwnContainer, Failure> {
     commands::OwnContainer::read(known_entrypoint())
 }
@@ -459,7 +461,7 @@ fn entrypoint() -> Result<commands::OwnContainer, Failure> {
 /// `place` with the options of this container's entrypoint, if process 1 is one.
 fn as_entrypoint(place: PodPlace) -> PodPlace {
     match known_entrypoint() {
-        Some((_, options, _)) => place.beside(options),
+        Some(entrypoint) => place.beside(entrypoint.options),
         None => place,
     }
 }

@@ -22,9 +22,9 @@ use crate::report::failure::Failure;
 use crate::report::log::write_whole;
 use crate::system::runtime;
 
-pub use completions::{Shell, script};
+pub use completions::{CompletionShell, script};
 pub use connect::{as_flux, connect, stop};
-pub use container::{OwnContainer, facts, process_one};
+pub use container::{Entrypoint, OwnContainer, facts, process_one};
 use pod::Pod;
 pub use pod::PodPlace;
 

@@ -58,11 +58,11 @@ use crate::report::ending::ContainerEnd;
 use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::{Interrupted, Supervisor};
-use curve::Certificate;
+use curve::CertificateBytes;
 pub use executor::Options;
 use executor::{Executor, Flow, wait_failed};
 use retry::AfterFailure;
-use timing::Timeline;
+use timing::ContainerTimeline;
 
 /// The user and group of this process.
 fn process_owner() -> Owner {
@@ -89,7 +89,7 @@ pub async fn execute(
     again: &dyn Fn() -> Result<Plan, Failure>,
     options: Options,
     supervisor: &mut Supervisor,
-    timeline: &mut Timeline,
+    timeline: &mut ContainerTimeline,
     ending: &mut ContainerEnd,
 ) -> Result<u8, Failure> {
     if plan
@@ -200,7 +200,7 @@ impl Executor<'_> {
             ) {
                 (AfterFailure::Retry, _) => {}
                 (AfterFailure::GiveUp(failure), Some(snippet)) => {
-                    return Ok(self.pass_over(snippet, &failure));
+                    return Ok(self.skip_failed_snippet(snippet, &failure));
                 }
                 (AfterFailure::GiveUp(failure), None) => return Err(failure),
                 (AfterFailure::Stop(stop), Some(snippet)) => return Ok(self.stopped_before(snippet, stop)),
@@ -294,11 +294,11 @@ impl Executor<'_> {
                 self.files.ensure_file(path, mode, owner, &secret)?;
             }
             Content::Curve { source } => {
-                let certificate = Certificate::read(&self.files.at(source))?;
+                let certificate = CertificateBytes::read(&self.files.at(source))?;
                 self.files.ensure_file(path, mode, owner, certificate.bytes())?;
             }
             Content::DerivedCurve { seed, name, of } => {
-                let certificate = Certificate::derive(&self.files.at(seed), name, of)?;
+                let certificate = CertificateBytes::derive(&self.files.at(seed), name, of)?;
                 self.files.ensure_file(path, mode, owner, certificate.bytes())?;
             }
         }
@@ -391,7 +391,7 @@ impl Executor<'_> {
         let real = self.files.at(path);
         let waited = self
             .supervisor
-            .unless_stopped(crate::wait::socket::wait_aloud(&real))
+            .unless_stopped(crate::wait::socket::wait_and_report(&real))
             .await;
         self.timeline.record("socket", begin);
         match waited.map_err(wait_failed)? {

@@ -31,7 +31,7 @@ pub const SHELLS: [&str; 4] = ["/bin/bash", "/usr/bin/bash", "/bin/sh", "/usr/bi
 
 /// The facts of this host, for `spec` and a process of this container; files are looked for below `root`.
 pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, FactsError> {
-    let host = host::Host::new(root);
+    let host = host::HostFiles::new(root);
     let hostname = network::hostname()?;
     let Process {
         program: agent,
@@ -130,7 +130,7 @@ pub const OF_THE_POD: [&str; 3] = [OF_THE_INDEX[0], OF_THE_INDEX[1], names::POD_
 
 /// The shell that all of the container's snippets and scripts run in: bash on the PATH, else sh on it, else
 /// one in the usual places. If a usual path leads to the same file, it is named by that.
-fn shell(host: &host::Host, path: &str) -> Option<String> {
+fn shell(host: &host::HostFiles, path: &str) -> Option<String> {
     let on_path = ["bash", "sh"].into_iter().find_map(|name| host.which(name, path));
     let in_usual_place = || {
         SHELLS
@@ -235,7 +235,7 @@ mod tests {
             std::fs::write(&at, path).unwrap();
             std::fs::set_permissions(at, PermissionsExt::from_mode(0o755)).unwrap();
         };
-        let found = |path: &str| shell(&host::Host::new(root.path()), path);
+        let found = |path: &str| shell(&host::HostFiles::new(root.path()), path);
         assert_eq!(found(DEFAULT_PATH), None);
         add("usr/bin/sh");
         symlink("usr/bin", root.path().join("bin")).unwrap();

@@ -30,7 +30,7 @@ use crate::dry_run::source;
 use crate::report::failure::{Failure, plain};
 use crate::report::log;
 use crate::run::chain;
-use crate::supervise::program::{Environment, Found, find};
+use crate::supervise::program::{Environment, Lookup, find};
 use containers::{Arrangement, Machine};
 pub use inside::become_container;
 
@@ -60,7 +60,7 @@ pub struct LocalArgs {
 }
 
 /// Runs the MiniCluster, or a shell in it; returns the exit code of the lead or of the shell.
-pub fn local(args: &LocalArgs) -> Result<u8, Failure> {
+pub fn run(args: &LocalArgs) -> Result<u8, Failure> {
     let source = source(&args.file).map_err(refused)?;
     let run_folder = run_folder::RunFolder::of(&source.spec.name)?;
     if let Some(index) = args.shell {
@@ -169,7 +169,7 @@ fn prefix(given: Option<&Path>) -> Result<PathBuf, Failure> {
         return real(prefix);
     }
     let environment: Environment = std::env::vars_os().collect();
-    let Found::Program(program) = find(OsStr::new("flux"), &environment, Path::new("/")) else {
+    let Lookup::Program(program) = find(OsStr::new("flux"), &environment, Path::new("/")) else {
         return Err(not_there("there is no `flux` on the PATH".into()));
     };
     // A link on the PATH leads to where it is installed.

@@ -1,7 +1,7 @@
 //! Metrics of the instance over HTTP, for autoscalers: `/metrics` (Prometheus), `/metrics.json` (KEDA).
 //!
 //! ```text
-//! a connection ─► its request's head ─► the figures, at most a second old ◄─ a request, its own task ─ flux_rpc ─► broker
+//! a connection ─► its request's head ─► the metrics, at most a second old ◄─ a request, its own task ─ flux_rpc ─► broker
 //!      └──────────── answer (pure), closed ◄──────────┘
 //! ```
 //!
@@ -42,22 +42,22 @@ const LONGEST: usize = 4 << 10;
 
 /// Serves until it is dropped.
 #[derive(Debug)]
-pub struct Server(JoinHandle<()>);
+pub struct MetricsServer(JoinHandle<()>);
 
-impl Drop for Server {
+impl Drop for MetricsServer {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl Server {
-    /// Serves the figures of the broker's instance, which belongs to `cluster`. A port that cannot be used is
+impl MetricsServer {
+    /// Serves the metrics of the broker's instance, which belongs to `cluster`. A port that cannot be used is
     /// logged and ignored: it ends no job.
-    pub fn start(port: u16, cluster: &str, broker: Broker) -> Option<Server> {
+    pub fn start(port: u16, cluster: &str, broker: Broker) -> Option<MetricsServer> {
         match listen(port) {
             Ok(listener) => {
-                let figures = Figures::new(cluster, broker);
-                Some(Server(tokio::spawn(serve(listener, Arc::new(figures)))))
+                let metrics = InstanceMetrics::new(cluster, broker);
+                Some(MetricsServer(tokio::spawn(serve(listener, Arc::new(metrics)))))
             }
             Err(error) => {
                 let why = crate::report::failure::plain(&error);
@@ -79,7 +79,7 @@ fn listen(port: u16) -> io::Result<TcpListener> {
     TcpListener::from_std(listener)
 }
 
-async fn serve(listener: TcpListener, figures: Arc<Figures>) {
+async fn serve(listener: TcpListener, metrics: Arc<InstanceMetrics>) {
     // Dropping the set ends all connections.
     let (mut all, mut oldest) = (JoinSet::new(), VecDeque::<AbortHandle>::new());
     loop {
@@ -94,21 +94,21 @@ async fn serve(listener: TcpListener, figures: Arc<Figures>) {
         {
             task.abort();
         }
-        let figures = Arc::clone(&figures);
+        let metrics = Arc::clone(&metrics);
         oldest.push_back(all.spawn(async move {
             // A client that is gone or too slow gets no answer.
-            let _ = tokio::time::timeout(CONNECTION, talk(stream, &figures)).await;
+            let _ = tokio::time::timeout(CONNECTION, talk(stream, &metrics)).await;
         }));
     }
 }
 
-async fn talk(mut stream: TcpStream, figures: &Figures) -> io::Result<()> {
+async fn talk(mut stream: TcpStream, metrics: &InstanceMetrics) -> io::Result<()> {
     let (mut head, mut room) = (Vec::new(), [0; 512]);
     let response = loop {
         let count = stream.read(&mut room).await?;
         head.extend_from_slice(&room[..count]);
         match answer::parse_request(&head) {
-            Some(Ok(request)) => break request.respond(&figures.cluster, figures.now().await.as_ref()),
+            Some(Ok(request)) => break request.respond(&metrics.cluster, metrics.now().await.as_ref()),
             Some(Err(refusal)) => break refusal,
             None if count == 0 => return Ok(()),
             None if head.len() > LONGEST => break Response::too_long(),
@@ -119,9 +119,9 @@ async fn talk(mut stream: TcpStream, figures: &Figures) -> io::Result<()> {
     stream.shutdown().await
 }
 
-/// The figures of the instance, by the last request to the broker.
+/// The metrics of the instance, by the last request to the broker.
 #[derive(Debug)]
-struct Figures {
+struct InstanceMetrics {
     cluster: String,
     broker: Broker,
     last: Mutex<Option<Question>>,
@@ -134,23 +134,23 @@ struct Question {
     _task: JoinSet<()>,
 }
 
-/// The broker's answer, and when it came; no figures: the broker did not answer.
+/// The broker's answer, and when it came; no usage: the broker did not answer.
 #[derive(Debug, Clone)]
 struct BrokerAnswer {
     at: Instant,
     usage: Option<Usage>,
 }
 
-impl Figures {
-    fn new(cluster: &str, broker: Broker) -> Figures {
-        Figures {
+impl InstanceMetrics {
+    fn new(cluster: &str, broker: Broker) -> InstanceMetrics {
+        InstanceMetrics {
             cluster: cluster.to_owned(),
             broker,
             last: Mutex::new(None),
         }
     }
 
-    /// The current figures; none: the broker does not answer.
+    /// The current metrics; none: the broker does not answer.
     async fn now(&self) -> Option<Usage> {
         let mut answer = self.question();
         let answer = answer.wait_for(Option::is_some).await.ok()?;
@@ -175,7 +175,9 @@ impl Question {
         let (tell, answer) = watch::channel(None);
         let mut task = JoinSet::new();
         task.spawn(async move {
-            let usage = tokio::time::timeout(BROKER, usage::figures(&broker)).await.ok();
+            let usage = tokio::time::timeout(BROKER, usage::nodes_and_jobs(&broker))
+                .await
+                .ok();
             tell.send_replace(Some(BrokerAnswer {
                 at: Instant::now(),
                 usage,

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use flux_agent_plan::facts::Facts;
-use flux_agent_plan::plan::{ContainerRole, FromEnvironment, Plan, PlanError, Role, Waits};
+use flux_agent_plan::plan::{FromEnvironment, Plan, PlanError, PodContainer, Role, Waits};
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::causes::causes_by;
 use flux_shared::exit::{Category, of_stop_before_program};
@@ -19,13 +19,13 @@ use flux_shared::names::COMPLETION_INDEX;
 use flux_shared::paths::{END_KEY, SPEC_DIR, SPEC_FILE, TERMINATION_LOG};
 
 use crate::execute::retry::{AfterFailure, Attempts, PATIENCE};
-use crate::execute::timing::Timeline;
+use crate::execute::timing::ContainerTimeline;
 use crate::execute::{self, execute};
 use crate::facts::{self, Process};
 use crate::report::activity::{ActivityFile, Awaited};
 use crate::report::ending::ContainerEnd;
 use crate::report::failure::{Failure, without_number, write_termination};
-use crate::report::log::{self, Format};
+use crate::report::log::{self, LineFormat};
 use crate::spec::ReadError;
 use crate::supervise::{Interrupted, Stop, Supervisor};
 use crate::system::below;
@@ -41,7 +41,7 @@ pub struct RunOptions {
     pub spec: Option<PathBuf>,
     /// Format of the agent's own log lines [default: logging.format of the spec, else text]
     #[arg(long, value_enum, value_name = "FORMAT")]
-    pub log_format: Option<Format>,
+    pub log_format: Option<LineFormat>,
     /// Seconds to wait for the parent broker at the start [default: the spec's, else no limit]
     #[arg(long, value_name = "SECONDS")]
     parent_deadline: Option<u64>,
@@ -73,9 +73,9 @@ pub struct RunOptions {
 }
 
 /// Runs the container; returns its exit code.
-pub fn run(options: &RunOptions, container: &ContainerRole) -> u8 {
+pub fn run(options: &RunOptions, container: &PodContainer) -> u8 {
     report_panics(options);
-    let (mut timeline, mut ending) = (Timeline::start(), ContainerEnd::default());
+    let (mut timeline, mut ending) = (ContainerTimeline::start(), ContainerEnd::default());
     // As the command line says, until the spec has been read.
     log::set_format(options.log_format.unwrap_or_default());
     let mut planned = None;
@@ -103,8 +103,8 @@ fn role_name(plan: &Plan) -> &'static str {
 
 async fn entrypoint(
     options: &RunOptions,
-    container: &ContainerRole,
-    timeline: &mut Timeline,
+    container: &PodContainer,
+    timeline: &mut ContainerTimeline,
     ending: &mut ContainerEnd,
     known: &mut Option<Plan>,
 ) -> Result<u8, Failure> {
@@ -145,7 +145,7 @@ async fn carry_out(
     plan: &Plan,
     again: &dyn Fn() -> Result<Plan, Failure>,
     how: execute::Options,
-    timeline: &mut Timeline,
+    timeline: &mut ContainerTimeline,
     ending: &mut ContainerEnd,
     supervisor: &mut Supervisor,
 ) -> Result<u8, Failure> {
@@ -204,7 +204,7 @@ fn report_panics(options: &RunOptions) {
 /// The plan, once spec and view are there.
 async fn plan_with_retries(
     options: &RunOptions,
-    container: &ContainerRole,
+    container: &PodContainer,
     process: &Process,
     supervisor: &mut Supervisor,
 ) -> Result<Interrupted<(Plan, String)>, Failure> {
@@ -241,10 +241,10 @@ fn stop_code(stop: Stop) -> u8 {
 /// The plan, and the mount path of the pod's volume.
 fn plan(
     options: &RunOptions,
-    container: &ContainerRole,
+    container: &PodContainer,
     process: &Process,
 ) -> Result<(Plan, String), Failure> {
-    if let ContainerRole::Sidecar(name) = container
+    if let PodContainer::Sidecar(name) = container
         && options.from_environment.is_program_given()
     {
         return Err(Failure::new(
@@ -256,7 +256,7 @@ fn plan(
         ));
     }
     let (spec, facts) = options.facts(process.clone())?;
-    let planned = flux_agent_plan::plan::plan(&spec, &facts, container);
+    let planned = flux_agent_plan::plan::build(&spec, &facts, container);
     let view = below(&options.root, &spec.paths().view());
     planned
         .map(|plan| (plan.with_waits(options.waits()), spec.mount_path))
@@ -379,7 +379,7 @@ impl RunOptions {
         }
     }
 
-    fn for_execute(&self, container: &ContainerRole) -> execute::Options {
+    fn for_execute(&self, container: &PodContainer) -> execute::Options {
         execute::Options {
             root: self.root.clone(),
             agent: "/proc/self/exe".into(),
@@ -389,7 +389,7 @@ impl RunOptions {
     }
 
     /// The activity file, which only the runner has: `status` reads what that is doing.
-    fn activity_file(&self, container: &ContainerRole) -> ActivityFile {
-        ActivityFile(matches!(container, ContainerRole::Runner).then(|| self.termination_log.clone()))
+    fn activity_file(&self, container: &PodContainer) -> ActivityFile {
+        ActivityFile(matches!(container, PodContainer::Runner).then(|| self.termination_log.clone()))
     }
 }

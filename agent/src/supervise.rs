@@ -28,8 +28,8 @@ use flux_agent_plan::plan::SignalTarget;
 use crate::system::raw::{self, Status};
 use crate::system::signals::{Received, Signals};
 use hold::Hold;
-use policy::{AtStop, Order, Policy, Request, SecondStop, Terms};
-use program::{Child, Program, StartError};
+use policy::{AtStop, Order, Policy, PolicyRequest, SecondStop, Terms};
+use program::{Child, ChildProgram, StartError};
 
 /// A second stop signal within this time is the first one sent twice (to a process and to its group).
 const SAME_WISH: Duration = Duration::from_millis(200);
@@ -186,7 +186,7 @@ impl Supervisor {
     }
 
     /// Starts a program, whose end is remembered until somebody asks for it.
-    pub fn start(&mut self, program: &Program) -> Result<Child, StartError> {
+    pub fn start(&mut self, program: &ChildProgram) -> Result<Child, StartError> {
         let child = program.start()?;
         self.remember(child.pid);
         Ok(child)
@@ -339,9 +339,9 @@ impl Supervisor {
         };
         let at = Instant::now();
         if self.terminal {
-            terminal::take_back();
+            terminal::reclaim();
         }
-        let first_output = copier.as_ref().and_then(output::Copier::first_output);
+        let first_output = copier.as_ref().and_then(output::OutputCopier::first_output);
         if let Some(copier) = copier {
             self.drain(copier).await?;
         }
@@ -401,14 +401,14 @@ impl Supervisor {
     /// terminal back.
     fn suspend_self(&self) {
         if self.terminal && std::process::id() != 1 {
-            terminal::take_back();
+            terminal::reclaim();
             let _ = raw::send(std::process::id().cast_signed(), libc::SIGSTOP);
         }
     }
 
     /// Waits until all output of an ended child is copied. After a stop there is time for that until the
     /// deadline; if there is no deadline, a stop ends the wait.
-    async fn drain(&mut self, copier: output::Copier) -> io::Result<()> {
+    async fn drain(&mut self, copier: output::OutputCopier) -> io::Result<()> {
         let done = raw::watch(copier.finish())?;
         let copied = done.readable();
         tokio::pin!(copied);
@@ -439,7 +439,7 @@ struct Stopping {
 
 /// A request that is not answered yet.
 struct Asked {
-    request: Request,
+    request: PolicyRequest,
     purpose: Purpose,
 }
 

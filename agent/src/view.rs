@@ -32,7 +32,7 @@ use find::find_view;
 pub use layout::lay_out;
 pub use link::link;
 use progress::Progress;
-pub use software::{SoftwareOptions, software};
+pub use software::{SoftwareOptions, merge_software};
 use tree::{Tree, TreeError};
 
 /// Source and targets of the copy. The sources are looked for below `root`.
@@ -44,7 +44,7 @@ pub struct Places {
 }
 
 /// Brings the view in, unless it is there.
-pub fn view(options: &Places) -> Result<(), Failure> {
+pub fn install(options: &Places) -> Result<(), Failure> {
     let begin = Instant::now();
     let paths = PodPaths::new(&options.mount.to_string_lossy());
     let (marker, target) = (PathBuf::from(paths.view_done()), PathBuf::from(paths.view()));
@@ -66,7 +66,7 @@ pub fn view(options: &Places) -> Result<(), Failure> {
         fold::fold(&mut view, software, Path::new(SOFTWARE_DIR));
     }
     let progress = Progress::new(view.bytes + software.as_ref().map_or(0, |tree| tree.bytes));
-    let result = bring(
+    let result = copy_trees(
         options,
         &view,
         software.as_ref(),
@@ -115,7 +115,7 @@ fn list(view: &Path, software: &Path) -> Result<(Tree, Option<Tree>), TreeError>
     Ok((view?, listed?))
 }
 
-fn bring(
+fn copy_trees(
     options: &Places,
     view: &Tree,
     software: Option<&Tree>,
@@ -124,7 +124,7 @@ fn bring(
     progress: &Progress,
 ) -> Result<(), Failure> {
     if let Some(software) = software {
-        bring_software(software, &options.software, spare_memory, progress)?;
+        copy_software(software, &options.software, spare_memory, progress)?;
     }
     let beside = options.mount.join(".view.new");
     tree::remove(&beside)?;
@@ -135,7 +135,7 @@ fn bring(
 
 /// Copies beside, then renames entry by entry: the staging folder is a volume's mount point, which cannot be
 /// renamed.
-fn bring_software(
+fn copy_software(
     software: &Tree,
     staging: &Path,
     spare_memory: bool,
@@ -203,7 +203,7 @@ mod tests {
     fn view_copy_has_software_links_and_the_marker_last() {
         let (root, pod) = (image(), tempfile::tempdir().unwrap());
         let options = options(root.path(), pod.path());
-        view(&options).unwrap();
+        install(&options).unwrap();
         let at = |path: &str| pod.path().join(path);
         assert_eq!(fs::read(at("software/flux/bin/flux")).unwrap(), b"flux");
         assert_eq!(
@@ -245,12 +245,12 @@ mod tests {
     fn view_is_copied_again_only_when_the_image_has_changed() {
         let (root, pod) = (image(), tempfile::tempdir().unwrap());
         let options = options(root.path(), pod.path());
-        view(&options).unwrap();
+        install(&options).unwrap();
         fs::write(pod.path().join("flux/view/mine"), "").unwrap();
-        view(&options).unwrap();
+        install(&options).unwrap();
         assert!(pod.path().join("flux/view/mine").exists());
         fs::write(root.path().join("opt/software/flux/bin/flux"), "newer flux").unwrap();
-        view(&options).unwrap();
+        install(&options).unwrap();
         assert!(!pod.path().join("flux/view/mine").exists());
         assert_eq!(
             fs::read(pod.path().join("software/flux/bin/flux")).unwrap(),
@@ -266,7 +266,7 @@ mod tests {
         fs::create_dir_all(pod.path().join("flux/view/half")).unwrap();
         fs::create_dir_all(pod.path().join("software/.software.new/x")).unwrap();
         fs::create_dir_all(pod.path().join("software/flux/half")).unwrap();
-        view(&options).unwrap();
+        install(&options).unwrap();
         assert!(
             !pod.path().join("flux/view/half").exists() && !pod.path().join("software/flux/half").exists()
         );
@@ -276,7 +276,7 @@ mod tests {
     fn an_image_without_a_view_or_with_two_is_refused() {
         let pod = tempfile::tempdir().unwrap();
         let empty = tempfile::tempdir().unwrap();
-        let refused = |root: &Path| view(&options(root, pod.path())).unwrap_err();
+        let refused = |root: &Path| install(&options(root, pod.path())).unwrap_err();
         assert_eq!(refused(empty.path()).category, Category::ViewMissing);
         let two = image();
         fs::create_dir(two.path().join("opt/views/._view/def")).unwrap();

@@ -66,11 +66,11 @@ enum Command {
     /// Change the number of pods
     Scale(wait::Scale),
     /// Open a shell in the instance, or run a command in it
-    Connect(connect::Connect),
+    Connect(connect::ConnectArgs),
     /// Submit a job to a running instance
-    Submit(connect::Submit),
+    Submit(connect::SubmitArgs),
     /// List the jobs of a running instance
-    Jobs(connect::Jobs),
+    Jobs(connect::JobsArgs),
     /// Show nodes, cores, GPUs and jobs of a running instance; live on a terminal, until q or Ctrl-C
     Top(top::Args),
     /// Show how long each phase of the start and the job took
@@ -230,18 +230,18 @@ async fn call(
 ) -> Result<u8, Failure> {
     match command {
         Command::Run(args) => run::run(target, is_asked_for, &args, output).await,
-        Command::List(args) => list::list(&target, &args, output).await,
-        Command::Status(args) => status::status(&target, &args, output).await,
+        Command::List(args) => list::run(&target, &args, output).await,
+        Command::Status(args) => status::run(&target, &args, output).await,
         Command::Logs(args) => {
             output.refuse("logs", "it prints what the pods have printed")?;
-            logs::logs(&target, &args).await
+            logs::run(&target, &args).await
         }
         Command::Wait(args) => {
             output.refuse("wait", "it prints nothing; its exit code is the answer")?;
-            wait::wait(&target, &args).await
+            wait::run(&target, &args).await
         }
         Command::Stop(args) => {
-            let way = stop::stop(&target, &args).await?;
+            let way = stop::run(&target, &args).await?;
             let about = json!({ "name": args.name, "way": way });
             output
                 .show(&about, || format!("{}\n", way.text(&args.name)))
@@ -254,9 +254,9 @@ async fn call(
         }
         Command::Submit(args) => connect::submit(&target, &args, output).await,
         Command::Jobs(args) => connect::jobs(&target, &args, output).await,
-        Command::Debug(args) => debug::debug(&target, &args, output, version).await,
-        Command::Timeline(args) => timeline::timeline(&target, &args, output).await,
-        Command::Top(args) => top::top(&target, &args, output).await,
+        Command::Debug(args) => debug::run(&target, &args, output, version).await,
+        Command::Timeline(args) => timeline::run(&target, &args, output).await,
+        Command::Top(args) => top::run(&target, &args, output).await,
         Command::Validate(ValidateArgs { files, .. }) => {
             let asked = on_server::Target {
                 namespace: &target.namespace,

@@ -24,7 +24,7 @@ const NEEDS_EXEC: &str = "You need permission to `create` `pods/exec` in this na
 
 /// Arguments of `connect`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Connect {
+pub struct ConnectArgs {
     /// Name of the MiniCluster
     pub name: String,
     /// Index of the pod; 0 is the lead
@@ -37,7 +37,7 @@ pub struct Connect {
 
 /// Arguments of `submit`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Submit {
+pub struct SubmitArgs {
     /// Name of the MiniCluster
     pub name: String,
     /// Print the job's output and exit with its code
@@ -50,7 +50,7 @@ pub struct Submit {
 
 /// Arguments of `jobs`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Jobs {
+pub struct JobsArgs {
     /// Name of the MiniCluster
     pub name: String,
     /// Include jobs that have ended
@@ -59,7 +59,7 @@ pub struct Jobs {
 }
 
 /// Runs a shell or a command in the instance; returns its exit code.
-pub async fn connect(target: &Target, args: &Connect) -> Result<u8, Failure> {
+pub async fn connect(target: &Target, args: &ConnectArgs) -> Result<u8, Failure> {
     let pod = running(target, &args.name, args.index).await?;
     let mut words = vec!["connect"];
     if !args.command.is_empty() {
@@ -71,7 +71,7 @@ pub async fn connect(target: &Target, args: &Connect) -> Result<u8, Failure> {
 }
 
 /// Submits a job; the exit code of the submission, or with `--watch` the job's.
-pub async fn submit(target: &Target, args: &Submit, output: Output) -> Result<u8, Failure> {
+pub async fn submit(target: &Target, args: &SubmitArgs, output: Output) -> Result<u8, Failure> {
     if args.watch {
         output.refuse(
             "submit --watch",
@@ -97,7 +97,7 @@ pub async fn submit(target: &Target, args: &Submit, output: Output) -> Result<u8
 }
 
 /// Lists the jobs; with `-o` as `flux jobs --json` does.
-pub async fn jobs(target: &Target, args: &Jobs, output: Output) -> Result<u8, Failure> {
+pub async fn jobs(target: &Target, args: &JobsArgs, output: Output) -> Result<u8, Failure> {
     let mut words = vec!["flux", "jobs"];
     words.extend(args.all.then_some("-a"));
     let Some(format) = output.format else {

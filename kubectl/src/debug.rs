@@ -45,7 +45,7 @@ pub struct Args {
 type Entries = Vec<(String, String)>;
 
 /// Collects everything, writes it, and prints where.
-pub async fn debug(target: &Target, args: &Args, output: Output, version: &str) -> Result<u8, Failure> {
+pub async fn run(target: &Target, args: &Args, output: Output, version: &str) -> Result<u8, Failure> {
     let name = &args.name;
     let path = args
         .to

@@ -21,7 +21,7 @@ pub struct Args {
 }
 
 /// Prints the MiniClusters.
-pub async fn list(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
+pub async fn run(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
     let clusters = if args.all_namespaces {
         Api::all(target.client.clone())
     } else {

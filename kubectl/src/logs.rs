@@ -13,7 +13,7 @@ use kube::Api;
 use kube::api::LogParams;
 
 use crate::failure::{self, Failure};
-use crate::observed::{self, Start};
+use crate::observed::{self, RunnerStart};
 use crate::screen;
 use crate::target::Target;
 pub use resume::Resume;
@@ -53,7 +53,7 @@ pub struct Args {
 }
 
 /// Prints the logs.
-pub async fn logs(target: &Target, args: &Args) -> Result<u8, Failure> {
+pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
     if args.follow && !args.all {
         wait_for_start(target, args).await?;
     }
@@ -209,7 +209,7 @@ async fn stream(
 pub async fn follow(
     pods: &Api<Pod>,
     pod: &Pod,
-    start: &Start,
+    start: &RunnerStart,
     resume: &mut Resume,
     before_print: impl Fn(),
 ) -> Result<(), Failure> {
@@ -225,7 +225,10 @@ pub async fn follow(
     resume.begin_container();
     let (mut failures, mut was_complete, mut has_gap) = (0, false, false);
     loop {
-        let (restarts, is_over) = (observed::restarts(&pod) - start.1, observed::is_over(&pod, start));
+        let (restarts, is_over) = (
+            observed::restarts(&pod) - start.restarts,
+            observed::is_over(&pod, start),
+        );
         // The kubelet keeps the log of one earlier container.
         if restarts > 1 && !was_complete {
             return unread("its container has restarted twice meanwhile");
@@ -302,7 +305,7 @@ pub async fn follow(
             None if was_complete => break,
             None => return unread(POD_GONE),
         };
-        if may_be_of_next && observed::restarts(&pod) > start.1 && resume.end() {
+        if may_be_of_next && observed::restarts(&pod) > start.restarts && resume.end() {
             // The log had been read whole, and these were the next container's lines.
             break;
         }
@@ -319,9 +322,9 @@ pub async fn follow(
 }
 
 /// Whether the runner was started again after this start.
-async fn has_restarted(pods: &Api<Pod>, name: &str, start: &Start) -> bool {
+async fn has_restarted(pods: &Api<Pod>, name: &str, start: &RunnerStart) -> bool {
     let pod = pods.get_opt(name).await.ok().flatten();
-    pod.is_some_and(|pod| observed::restarts(&pod) > start.1)
+    pod.is_some_and(|pod| observed::restarts(&pod) > start.restarts)
 }
 
 /// How a read of a log ended.

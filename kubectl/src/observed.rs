@@ -20,8 +20,13 @@ pub struct Snapshot {
     pub pods: BTreeMap<String, Pod>,
 }
 
-/// One run of a container: the pod's uid, and how often it was started again.
-pub type Start = (String, i32);
+/// One run of a pod's runner.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RunnerStart {
+    pub pod_uid: String,
+    /// How often the runner had restarted before.
+    pub restarts: i32,
+}
 
 impl Snapshot {
     pub fn status(&self) -> Option<&MiniClusterStatus> {
@@ -61,7 +66,11 @@ impl Snapshot {
 
     /// Its pods, without those of another MiniCluster of its name.
     pub fn own_pods(&self) -> impl Iterator<Item = &Pod> {
-        let is_own = |pod: &&Pod| self.cluster.as_ref().is_some_and(|cluster| is_of(pod, cluster));
+        let is_own = |pod: &&Pod| {
+            self.cluster
+                .as_ref()
+                .is_some_and(|cluster| belongs_to(pod, cluster))
+        };
         self.pods.values().filter(is_own)
     }
 
@@ -71,7 +80,7 @@ impl Snapshot {
     }
 
     /// The lead and its runner's start, if it has started, so that there is a log to read.
-    pub fn started_lead(&self) -> Option<(&Pod, Start)> {
+    pub fn started_lead(&self) -> Option<(&Pod, RunnerStart)> {
         let lead = self.lead()?;
         Some((lead, started(lead)?))
     }
@@ -79,7 +88,7 @@ impl Snapshot {
 
 /// Whether the pod is of a Job of this MiniCluster. One that was deleted may have had the same name, and have
 /// pods still.
-pub fn is_of(pod: &Pod, cluster: &MiniCluster) -> bool {
+pub fn belongs_to(pod: &Pod, cluster: &MiniCluster) -> bool {
     let job = pod
         .metadata
         .labels
@@ -153,10 +162,12 @@ fn runner_state(pod: &Pod) -> Option<&ContainerState> {
 }
 
 /// The runner's current or last start.
-pub fn started(pod: &Pod) -> Option<Start> {
+pub fn started(pod: &Pod) -> Option<RunnerStart> {
     let state = runner_state(pod)?;
-    (state.running.is_some() || state.terminated.is_some())
-        .then(|| (pod.metadata.uid.clone().unwrap_or_default(), restarts(pod)))
+    (state.running.is_some() || state.terminated.is_some()).then(|| RunnerStart {
+        pod_uid: pod.metadata.uid.clone().unwrap_or_default(),
+        restarts: restarts(pod),
+    })
 }
 
 /// How often the runner was restarted.
@@ -169,17 +180,17 @@ pub fn is_running(pod: &Pod) -> bool {
 }
 
 /// Whether this start of the runner is over.
-pub fn is_over(pod: &Pod, start: &Start) -> bool {
+pub fn is_over(pod: &Pod, start: &RunnerStart) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     !is_pod_of(pod, start)
         || matches!(phase, Some("Succeeded" | "Failed"))
         || runner_state(pod).is_some_and(|state| state.terminated.is_some())
-        || restarts(pod) > start.1
+        || restarts(pod) > start.restarts
 }
 
 /// Whether it is the pod of this start, and not another of its name.
-pub fn is_pod_of(pod: &Pod, start: &Start) -> bool {
-    pod.metadata.uid.as_deref() == Some(start.0.as_str())
+pub fn is_pod_of(pod: &Pod, start: &RunnerStart) -> bool {
+    pod.metadata.uid.as_deref() == Some(start.pod_uid.as_str())
 }
 
 /// Whether the pod has a node.

@@ -19,7 +19,7 @@ use crate::screen::{self, Screen};
 use crate::signals::Interrupts;
 use crate::stop;
 use crate::target::Target;
-use follow::{Followed, RunEnd};
+use follow::{ClusterId, Followed, RunEnd};
 use manifest::{RUN, Wanted};
 
 /// Most attempts to create the MiniCluster if the API server does not answer.
@@ -95,14 +95,18 @@ pub async fn run(
         pods(created.spec.size)
     ));
     let uid = created.uid().unwrap_or_default();
-    let followed = follow::follow(&target, (&name, &uid), &screen, &mut interrupts, is_interrupted).await;
+    let id = ClusterId {
+        name: &name,
+        uid: &uid,
+    };
+    let followed = follow::follow(&target, id, &screen, &mut interrupts, is_interrupted).await;
     screen.end();
     let followed = followed?;
     if let Some(text) = followed.end.text(&name) {
         screen.say(&text);
     }
     tokio::select! {
-        () = tidy_up(&target, (&name, &uid), &followed, args.keep) => {}
+        () = tidy_up(&target, id, &followed, args.keep) => {}
         () = interrupts.next() => screen::tell(&format!("{name} may not be deleted: `kubectl minicluster stop --now {name}`")),
     }
     Ok(followed.end.code())
@@ -117,7 +121,8 @@ fn pods(size: i32) -> String {
 }
 
 /// Has the operator delete the MiniCluster (`spec.cleanup`), which needs no permission to delete.
-async fn tidy_up(target: &Target, (name, uid): (&str, &str), followed: &Followed, keep: bool) {
+async fn tidy_up(target: &Target, id: ClusterId<'_>, followed: &Followed, keep: bool) {
+    let ClusterId { name, uid } = id;
     let (RunEnd::Finished { .. } | RunEnd::Unread) = followed.end else {
         return;
     };
@@ -181,7 +186,7 @@ async fn create(target: &Target, cluster: &MiniCluster) -> Result<MiniCluster, F
         tries += 1;
         Ok(())
     };
-    match until_done((PAUSE, PAUSE), || clusters.create(&parameters, cluster), judge).await {
+    match until_done(PAUSE, || clusters.create(&parameters, cluster), judge).await {
         Err(error) if failure::is_code(&error, 409) => {
             let existing = clusters.get_opt(&name).await.map_err(doing())?;
             let mark = |it: &MiniCluster| it.annotations().get(RUN).cloned();

@@ -33,7 +33,7 @@ pub struct Args {
 /// The report.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Report {
+struct StatusReport {
     name: String,
     namespace: String,
     phase: String,
@@ -67,7 +67,7 @@ struct EventLine {
 }
 
 /// Prints the report.
-pub async fn status(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
+pub async fn run(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
     let cluster = target.cluster(&args.name).await?;
     let pods = target.pods_of(&cluster).await?;
     let report = ask_for_report(target, &cluster, &pods).await;
@@ -81,7 +81,7 @@ pub async fn text(target: &Target, cluster: &MiniCluster, pods: &[Pod]) -> Strin
     report_text(&ask_for_report(target, cluster, pods).await)
 }
 
-async fn ask_for_report(target: &Target, cluster: &MiniCluster, pods: &[Pod]) -> Report {
+async fn ask_for_report(target: &Target, cluster: &MiniCluster, pods: &[Pod]) -> StatusReport {
     let lead = lead_of(pods.iter());
     let events = events(target, cluster, lead).await;
     let instance = match lead.filter(|lead| observed::is_running(lead)) {
@@ -132,7 +132,7 @@ fn uids<'a>(cluster: &'a MiniCluster, lead: Option<&'a Pod>) -> Vec<&'a String> 
 }
 
 /// Whether nothing is wrong (any more): earlier warnings have lost their cause.
-fn is_well(status: &MiniClusterStatus, size: i32) -> bool {
+fn is_healthy(status: &MiniClusterStatus, size: i32) -> bool {
     match status.phase() {
         Some(Phase::Completed) => true,
         Some(Phase::Running) => status.reason.is_none() && status.ready_size >= size,
@@ -146,9 +146,9 @@ fn report(
     pods: &[Pod],
     events: &[Event],
     instance: Option<Value>,
-) -> Report {
+) -> StatusReport {
     let status = cluster.status.clone().unwrap_or_default();
-    let is_well = is_well(&status, cluster.spec.size);
+    let is_healthy = is_healthy(&status, cluster.spec.size);
     let is_complete = status.phase() == Some(Phase::Completed);
     let MiniClusterStatus {
         ready_size,
@@ -162,10 +162,10 @@ fn report(
     lines.sort_by_key(|line| (line.state == "running", line.index));
     let warnings = events
         .iter()
-        .filter(|event| !is_well && event.type_.as_deref() == Some("Warning"));
+        .filter(|event| !is_healthy && event.type_.as_deref() == Some("Warning"));
     let warnings: Vec<EventLine> = warnings.map(event_line).collect();
     let skipped = warnings.len().saturating_sub(EVENTS);
-    Report {
+    StatusReport {
         name: cluster.metadata.name.clone().unwrap_or_default(),
         namespace: target.namespace.clone(),
         size: cluster.spec.size,
@@ -245,8 +245,8 @@ fn event_line(event: &Event) -> EventLine {
     }
 }
 
-fn report_text(report: &Report) -> String {
-    let Report {
+fn report_text(report: &StatusReport) -> String {
+    let StatusReport {
         name,
         phase,
         size,
@@ -360,11 +360,11 @@ mod tests {
 
     #[test]
     fn warning_whose_cause_is_gone_is_not_shown() {
-        let is_well = |status| is_well(cluster(&status).status.as_ref().unwrap(), 2);
-        assert!(is_well(json!({ "phase": "Running", "readySize": 2 })));
-        assert!(is_well(json!({ "phase": "Completed", "reason": "Completed" })));
-        assert!(!is_well(json!({ "phase": "Running", "readySize": 1 })));
-        assert!(!is_well(
+        let is_healthy = |status| is_healthy(cluster(&status).status.as_ref().unwrap(), 2);
+        assert!(is_healthy(json!({ "phase": "Running", "readySize": 2 })));
+        assert!(is_healthy(json!({ "phase": "Completed", "reason": "Completed" })));
+        assert!(!is_healthy(json!({ "phase": "Running", "readySize": 1 })));
+        assert!(!is_healthy(
             json!({ "phase": "Starting", "readySize": 2, "reason": "BrokersNotReady" })
         ));
     }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::connect;
 use crate::failure::{self, Failure};
-use crate::observed::{self, Snapshot, Start, lead_of};
+use crate::observed::{self, RunnerStart, Snapshot, lead_of};
 use crate::target::Target;
 
 /// Most looks at what runs, and the time between two of them.
@@ -70,7 +70,7 @@ impl Way {
 }
 
 /// Ends the MiniCluster as the options say.
-pub async fn stop(target: &Target, args: &Args) -> Result<Way, Failure> {
+pub async fn run(target: &Target, args: &Args) -> Result<Way, Failure> {
     if args.now {
         at_once(target, &args.name, None).await
     } else {
@@ -116,7 +116,7 @@ struct Attempts<'a> {
     name: &'a str,
     uid: Option<String>,
     /// The start of the lead that was asked to shut down, perhaps without an answer.
-    asked: Option<Start>,
+    asked: Option<RunnerStart>,
     /// The lead has ended, and the operator has not reported it yet.
     has_ended: bool,
     obstacle: String,

@@ -102,7 +102,7 @@ impl Target {
     /// The pods of its brokers, without those of another MiniCluster of its name.
     pub async fn pods_of(&self, cluster: &MiniCluster) -> Result<Vec<Pod>, Failure> {
         let mut pods = self.pods_named(&cluster.name_any()).await?;
-        pods.retain(|pod| observed::is_of(pod, cluster));
+        pods.retain(|pod| observed::belongs_to(pod, cluster));
         Ok(pods)
     }
 

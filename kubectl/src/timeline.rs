@@ -32,7 +32,7 @@ pub struct Step {
 }
 
 /// Prints the timeline.
-pub async fn timeline(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
+pub async fn run(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
     let cluster = target.cluster(&args.name).await?;
     let steps = steps(&cluster);
     let room = screen::width().map_or(WIDTH, |columns| columns.saturating_sub(TEXT).clamp(NARROW, WIDTH));

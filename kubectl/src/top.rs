@@ -46,7 +46,7 @@ pub struct Args {
 }
 
 #[derive(Debug, Serialize)]
-struct Report<'a> {
+struct TopReport<'a> {
     name: &'a str,
     namespace: &'a str,
     #[serde(flatten)]
@@ -54,14 +54,14 @@ struct Report<'a> {
 }
 
 /// Prints the usage once, or shows it live.
-pub async fn top(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
+pub async fn run(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
     let (lead, usage) = find_usage(target, &args.name)
         .await
         .map_err(|no_usage| no_usage.why)?;
     if output.format.is_none() && !args.once && screen::is_terminal() {
         return live(target, args, lead, usage).await;
     }
-    let report = Report {
+    let report = TopReport {
         name: &args.name,
         namespace: &target.namespace,
         usage: &usage,

@@ -54,7 +54,7 @@ pub struct Scale {
 }
 
 /// Waits for the state; returns the exit code.
-pub async fn wait(target: &Target, args: &Args) -> Result<u8, Failure> {
+pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
     let reached = async {
         if args.until != For::Deleted {
             target.cluster(&args.name).await?;
@@ -170,7 +170,7 @@ mod tests {
                 until,
                 timeout: Some(1),
             };
-            assert_eq!(wait(&target, &args).await.unwrap(), TIMED_OUT);
+            assert_eq!(run(&target, &args).await.unwrap(), TIMED_OUT);
         }
         assert!(!requests.lock().unwrap().is_empty());
     }

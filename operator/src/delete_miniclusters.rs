@@ -97,7 +97,7 @@ pub async fn delete_all(client: &Client, seconds: u32) -> Result<String, Deletio
             log::warn("the API server did not answer; retrying", &error);
             Ok(())
         };
-        let left = until_done((PAUSE, PAUSE), || delete_some(client), judge).await?;
+        let left = until_done(PAUSE, || delete_some(client), judge).await?;
         if left.is_empty() {
             break;
         }

@@ -73,11 +73,11 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
     let misspelt = documents
         .iter()
         .filter_map(|it| text(it, "kind"))
-        .find(|kind| is_nearly_ours(kind));
+        .find(|kind| resembles_minicluster(kind));
     // A document with a misspelt kind is not skipped as another kind, even beside valid ones.
     let is_ours = |document: &Value| {
         let is_of_group = text(document, "apiVersion").is_some_and(|version| version.starts_with(GROUP));
-        text(document, "kind").is_some_and(|kind| kind == KIND || is_of_group && is_nearly_ours(&kind))
+        text(document, "kind").is_some_and(|kind| kind == KIND || is_of_group && resembles_minicluster(&kind))
     };
     let ours: Vec<Value> = documents.into_iter().filter(is_ours).collect();
     match (ours.is_empty(), misspelt) {
@@ -129,7 +129,7 @@ fn first_line(error: &serde_saphyr::Error) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
-fn is_nearly_ours(kind: &str) -> bool {
+fn resembles_minicluster(kind: &str) -> bool {
     suggest::nearest(kind, [KIND].into_iter()).is_some()
 }
 
@@ -149,7 +149,7 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
         ));
     }
     if document.kind != KIND {
-        let remedy = if is_nearly_ours(&document.kind) {
+        let remedy = if resembles_minicluster(&document.kind) {
             format!("; did you mean {KIND}?")
         } else {
             format!(", must be {KIND}")
@@ -194,7 +194,7 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
             })
             .err()
             .unwrap_or_default();
-            let is_own = |other: &Problem| !follows(other, &problems);
+            let is_own = |other: &Problem| !may_follow_from(other, &problems);
             let others: Vec<Problem> = others.into_iter().filter(is_own).collect();
             problems.extend(others);
             Err(problems)
@@ -211,7 +211,7 @@ fn texts(map: &Value) -> BTreeMap<String, String> {
 
 /// Whether a problem may exist only because a misfit was removed: it is about the same field, or about
 /// something missing.
-fn follows(problem: &Problem, misfits: &[Problem]) -> bool {
+fn may_follow_from(problem: &Problem, misfits: &[Problem]) -> bool {
     let is_about = |misfit: &Problem| {
         misfit.field.starts_with(&problem.field) || problem.field.starts_with(&misfit.field)
     };

@@ -131,7 +131,8 @@ impl PodPaths {
         }
     }
 
-    fn at(&self, relative: &str) -> String {
+    /// A path below the mount path.
+    pub fn at(&self, relative: &str) -> String {
         format!("{}/{relative}", self.mount)
     }
 
@@ -157,11 +158,6 @@ impl PodPaths {
     /// File with the times of an init container's stage, for the timeline.
     pub fn timeline_note(&self, name: &str) -> String {
         timeline_note_in(&self.mount, name)
-    }
-
-    /// Path and target of a link of ours.
-    pub fn link(&self, (path, target): (&str, &str)) -> (String, String) {
-        (self.at(path), target.to_owned())
     }
 
     pub fn software_link(&self) -> String {

@@ -126,7 +126,7 @@ pub struct States {
 
 /// A metric for autoscalers, with the name that flux-metrics-api uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Figure {
+pub struct Metric {
     pub name: &'static str,
     pub help: &'static str,
     pub value: u64,
@@ -147,26 +147,26 @@ impl Count {
 
 impl Usage {
     /// The known numbers of nodes and jobs as metrics.
-    pub fn figures(&self) -> Vec<Figure> {
-        let figure = |name, help, value| Figure { name, help, value };
-        let mut figures = Vec::new();
+    pub fn metrics(&self) -> Vec<Metric> {
+        let metric = |name, help, value| Metric { name, help, value };
+        let mut metrics = Vec::new();
         if let Some(resources) = &self.resources {
             let up = || resources.hosts.iter().filter(|host| host.state == HostState::Up);
             let free = |host: &Host| host.cores.saturating_sub(host.cores_used) as u64;
             let cores_up = up().map(|host| host.cores as u64).sum();
-            figures.extend([
-                figure(
+            metrics.extend([
+                metric(
                     "node_up_count",
                     "Nodes available to jobs: neither down nor drained.",
                     up().count() as u64,
                 ),
-                figure(
+                metric(
                     "node_free_count",
                     "Available nodes with at least one free core.",
                     up().filter(|host| free(host) > 0).count() as u64,
                 ),
-                figure("node_cores_up_count", "Cores of the available nodes.", cores_up),
-                figure(
+                metric("node_cores_up_count", "Cores of the available nodes.", cores_up),
+                metric(
                     "node_cores_free_count",
                     "Free cores of the available nodes.",
                     up().map(free).sum(),
@@ -176,56 +176,56 @@ impl Usage {
         if let Some(Jobs { states, .. }) = self.jobs {
             let pending = states.depend + states.priority + states.sched;
             let running = states.run + states.cleanup;
-            figures.extend([
-                figure(
+            metrics.extend([
+                metric(
                     "job_queue_state_new_count",
                     "Jobs that were just submitted.",
                     states.new,
                 ),
-                figure(
+                metric(
                     "job_queue_state_depend_count",
                     "Jobs that wait for other jobs or for a time.",
                     states.depend,
                 ),
-                figure(
+                metric(
                     "job_queue_state_priority_count",
                     "Jobs that wait for a priority.",
                     states.priority,
                 ),
-                figure(
+                metric(
                     "job_queue_state_sched_count",
                     "Jobs that wait for resources.",
                     states.sched,
                 ),
-                figure("job_queue_state_run_count", "Jobs that run.", states.run),
-                figure(
+                metric("job_queue_state_run_count", "Jobs that run.", states.run),
+                metric(
                     "job_queue_state_cleanup_count",
                     "Jobs that have ended and release their resources.",
                     states.cleanup,
                 ),
-                figure(
+                metric(
                     "job_queue_state_inactive_count",
                     "Jobs that have ended.",
                     states.inactive,
                 ),
-                figure(
+                metric(
                     "job_queue_state_pending_count",
                     "Jobs in depend, priority or sched.",
                     pending,
                 ),
-                figure(
+                metric(
                     "job_queue_state_running_count",
                     "Jobs in run or cleanup.",
                     running,
                 ),
-                figure(
+                metric(
                     "job_queue_state_active_count",
                     "Jobs that have not ended: pending or running.",
                     pending + running,
                 ),
             ]);
         }
-        figures
+        metrics
     }
 }
 
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn metrics_omit_unknown_usage_and_drained_nodes_are_not_up() {
-        assert_eq!(Usage::default().figures(), []);
+        assert_eq!(Usage::default().metrics(), []);
         let host = |state, cores, cores_used| Host {
             state,
             cores,
@@ -302,9 +302,9 @@ mod tests {
         };
         let value = |name: &str| {
             usage
-                .figures()
+                .metrics()
                 .iter()
-                .find(|figure| figure.name == name)
+                .find(|metric| metric.name == name)
                 .unwrap()
                 .value
         };

@@ -107,9 +107,9 @@ pub struct Plan {
     pub steps: Vec<Step>,
 }
 
-/// Which container is planned for.
+/// The container that is planned for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ContainerRole {
+pub enum PodContainer {
     /// The container that runs Flux.
     Runner,
     /// A sidecar, by name.
@@ -117,10 +117,10 @@ pub enum ContainerRole {
 }
 
 /// Plans what the container does on the host that `facts` describe.
-pub fn plan(spec: &AgentSpec, facts: &Facts, container: &ContainerRole) -> Result<Plan, PlanError> {
+pub fn build(spec: &AgentSpec, facts: &Facts, container: &PodContainer) -> Result<Plan, PlanError> {
     let mut resolved = Resolved::new(spec, facts)?;
     let (role, steps) = match container {
-        ContainerRole::Sidecar(name) => {
+        PodContainer::Sidecar(name) => {
             let sidecar = spec
                 .sidecars
                 .get(name)
@@ -131,18 +131,18 @@ pub fn plan(spec: &AgentSpec, facts: &Facts, container: &ContainerRole) -> Resul
                 sidecar::steps(&resolved, name, sidecar)?,
             )
         }
-        ContainerRole::Runner if resolved.is_lead() => (Role::Lead, lead::steps(&resolved)?),
-        ContainerRole::Runner => (Role::Follower, follower::steps(&resolved)?),
+        PodContainer::Runner if resolved.is_lead() => (Role::Lead, lead::steps(&resolved)?),
+        PodContainer::Runner => (Role::Follower, follower::steps(&resolved)?),
     };
     let command = match container {
-        ContainerRole::Sidecar(name) => spec
+        PodContainer::Sidecar(name) => spec
             .sidecars
             .get(name)
             .map(|sidecar| sidecar.command.as_deref().unwrap_or("")),
-        ContainerRole::Runner => None,
+        PodContainer::Runner => None,
     };
     let mut steps = snippets::in_one_shell(&resolved, steps, command)?;
-    if matches!(container, ContainerRole::Runner) {
+    if matches!(container, PodContainer::Runner) {
         steps.extend(sidecar::note_end(&resolved));
     }
     let logging = &spec.logging;
@@ -157,7 +157,7 @@ pub fn plan(spec: &AgentSpec, facts: &Facts, container: &ContainerRole) -> Resul
             Waits::default()
         },
         kill_after: resolved::kill_after(facts),
-        binding: matches!(container, ContainerRole::Runner).then(|| resolved.binding.clone()),
+        binding: matches!(container, PodContainer::Runner).then(|| resolved.binding.clone()),
         role,
         hostname: resolved.hostname.clone(),
         log: Log {
@@ -165,10 +165,11 @@ pub fn plan(spec: &AgentSpec, facts: &Facts, container: &ContainerRole) -> Resul
             timed: logging.timed && !logging.quiet,
             format: logging.format,
         },
-        trace: spec
-            .trace
-            .clone()
-            .filter(|_| resolved.index() < PODS && !matches!(container, ContainerRole::Sidecar(_))),
+        trace: if resolved.index() < PODS && matches!(container, PodContainer::Runner) {
+            spec.trace.clone()
+        } else {
+            None
+        },
         notices: notices::of(&resolved),
         steps,
     })

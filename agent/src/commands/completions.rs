@@ -6,14 +6,14 @@ use clap::Command;
 
 /// A shell that completions are made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Shell {
+pub enum CompletionShell {
     Bash,
     Fish,
     Zsh,
 }
 
 /// The script of completions, to be sourced: `source <(flux-agent completions bash)`.
-pub fn script(shell: Shell, command: &Command) -> String {
+pub fn script(shell: CompletionShell, command: &Command) -> String {
     let words = |names: &mut dyn Iterator<Item = String>| names.collect::<Vec<String>>().join(" ");
     let commands = || command.get_subcommands().filter(|sub| !sub.is_hide_set());
     let all = words(&mut commands().map(|sub| sub.get_name().to_owned()));
@@ -21,7 +21,7 @@ pub fn script(shell: Shell, command: &Command) -> String {
         let shown = sub.get_arguments().filter(|argument| !argument.is_hide_set());
         words(&mut shown.filter_map(|argument| Some(format!("--{}", argument.get_long()?))))
     };
-    if shell == Shell::Fish {
+    if shell == CompletionShell::Fish {
         let mut text = format!("complete -c flux-agent -f -n __fish_use_subcommand -a '{all}'\n");
         for sub in commands() {
             let (name, options) = (sub.get_name(), options(sub));
@@ -30,7 +30,7 @@ pub fn script(shell: Shell, command: &Command) -> String {
         }
         return text;
     }
-    let mut text = String::from(if shell == Shell::Zsh {
+    let mut text = String::from(if shell == CompletionShell::Zsh {
         "autoload -U +X bashcompinit && bashcompinit\n"
     } else {
         ""

@@ -11,7 +11,7 @@ use super::pod::{Pod, PodPlace};
 use crate::execute::session::Session;
 use crate::report::failure::{Failure, plain};
 use crate::report::log::write_whole;
-use crate::supervise::program::{Found, find};
+use crate::supervise::program::{Lookup, find};
 use crate::system::runtime;
 
 /// Becomes a shell, or `command`, with Flux's environment and user. Returns only if that does not start.
@@ -110,9 +110,9 @@ fn inside(pod: &Pod) -> Session {
 fn become_program(session: Session, argv: &[OsString]) -> u8 {
     let name = argv.first().map_or(OsStr::new(""), OsString::as_os_str);
     let (path, why, code) = match find(name, &session.environment, &session.directory) {
-        Found::Program(path) => (Some(path), String::new(), NOT_EXECUTABLE),
-        Found::NotExecutable(_) => (None, "it is not executable".into(), NOT_EXECUTABLE),
-        Found::Nowhere => (None, "not found on the PATH".into(), NOT_FOUND),
+        Lookup::Program(path) => (Some(path), String::new(), NOT_EXECUTABLE),
+        Lookup::NotExecutable(_) => (None, "it is not executable".into(), NOT_EXECUTABLE),
+        Lookup::NotFound => (None, "not found on the PATH".into(), NOT_FOUND),
     };
     let why = path.map_or(why, |path| {
         plain(

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use flux_agent_plan::facts::Facts;
-use flux_agent_plan::plan::{ContainerRole, Waits};
+use flux_agent_plan::plan::{PodContainer, Waits};
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::secret_names::{LEFT_OUT, is_secret};
 use serde_json::Value;
@@ -12,12 +12,20 @@ use crate::facts::Process;
 use crate::report::failure::Failure;
 use crate::run;
 
+/// What the entrypoint of this container was started with.
+#[derive(Debug)]
+pub struct Entrypoint {
+    pub container: PodContainer,
+    pub options: run::RunOptions,
+    pub process: Process,
+}
+
 /// All that a container's plan is made from.
 #[derive(Debug)]
 pub struct OwnContainer {
     pub spec: AgentSpec,
     pub facts: Facts,
-    pub role: ContainerRole,
+    pub container: PodContainer,
     /// How long a follower waits, by the entrypoint's command line.
     pub waits: Waits,
     /// Whether process 1 is the entrypoint: otherwise its options are the usual ones, and the environment is
@@ -33,10 +41,17 @@ pub fn process_one() -> Option<Process> {
 }
 
 impl OwnContainer {
-    pub fn read(known: Option<(ContainerRole, run::RunOptions, Process)>) -> Result<OwnContainer, Failure> {
+    pub fn read(known: Option<Entrypoint>) -> Result<OwnContainer, Failure> {
         let is_known = known.is_some();
-        let (role, options, process) =
-            known.unwrap_or_else(|| (ContainerRole::Runner, run::RunOptions::default(), Process::own()));
+        let Entrypoint {
+            container,
+            options,
+            process,
+        } = known.unwrap_or_else(|| Entrypoint {
+            container: PodContainer::Runner,
+            options: run::RunOptions::default(),
+            process: Process::own(),
+        });
         let (spec, mut facts) = options.facts(process)?;
         // This output is handed on to helpers: secrets are left out.
         for (name, value) in &mut facts.environment {
@@ -47,7 +62,7 @@ impl OwnContainer {
         Ok(OwnContainer {
             spec,
             facts,
-            role,
+            container,
             waits: options.waits(),
             is_known,
         })

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::observe;
 use super::pod::Pod;
-use super::preflight::{Findings, HugePages, Names, Numa, Resources};
+use super::preflight::{Findings, HugePages, Names, Numa, ResourceTotals};
 use crate::report::failure::{Failure, plain};
 use crate::system::below;
 use crate::system::glibc::Libc;
@@ -188,7 +188,7 @@ fn certificate(candidates: &[PathBuf]) -> Result<String, String> {
 }
 
 /// The number of hosts in R, and the cores of its first group of nodes.
-fn resources(text: &str) -> Option<Resources> {
+fn resources(text: &str) -> Option<ResourceTotals> {
     let r: Value = serde_json::from_str(text).ok()?;
     let execution = &r["execution"];
     let count = |list: &str| hostlist::expand(list).ok().map(|names| names.len());
@@ -199,7 +199,7 @@ fn resources(text: &str) -> Option<Resources> {
     let cores = execution["R_lite"][0]["children"]["core"]
         .as_str()
         .and_then(|ids| count(&format!("[{ids}]")))?;
-    Some(Resources {
+    Some(ResourceTotals {
         hosts: hosts.sum::<Option<usize>>()?,
         cores: u32::try_from(cores).ok()?,
     })
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn r_is_counted() {
         let r = r#"{"version":1,"execution":{"R_lite":[{"rank":"0-4","children":{"core":"0-3"}}],"nodelist":["mc-[0-3]","x"]}}"#;
-        assert_eq!(resources(r), Some(Resources { hosts: 5, cores: 4 }));
+        assert_eq!(resources(r), Some(ResourceTotals { hosts: 5, cores: 4 }));
         assert_eq!(resources("{}"), None);
     }
 

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 
 use super::pod::Pod;
-use super::status::{self, Absent, Link, Observations, State};
+use super::status::{self, Absent, BrokerState, Link, Observations};
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::message::{ANY, AskError};
 use crate::flux_rpc::usage;
@@ -33,17 +33,17 @@ const SLOWLY: Duration = Duration::from_millis(500);
 const SHORT_WHILE: Duration = Duration::from_millis(400);
 
 /// The state of this pod's broker.
-pub async fn state(pod: &Pod) -> Result<State, AskError> {
+pub async fn state(pod: &Pod) -> Result<BrokerState, AskError> {
     let answer = broker(pod).ask(ANY, "state-machine.get", "{}").await?;
     let name = answer["state"].as_str().unwrap_or("unknown").to_owned();
-    Ok(State {
+    Ok(BrokerState {
         name,
         seconds: answer["duration"].as_f64().unwrap_or_default() as u64,
     })
 }
 
 /// The broker's state, and what the entrypoint is doing if there is no broker.
-pub async fn state_and_activity(pod: &Pod) -> (Result<State, AskError>, Option<Activity>) {
+pub async fn state_and_activity(pod: &Pod) -> (Result<BrokerState, AskError>, Option<Activity>) {
     let state = state(pod).await;
     let activity = if status::is_absent(&state) {
         crate::report::activity::read(&pod.termination_log)
@@ -89,7 +89,11 @@ pub async fn check_served(pod: &Pod) -> Result<(), String> {
 }
 
 /// Everything that can be found out from this pod.
-pub async fn all(pod: &Pod, state: Result<State, AskError>, activity: Option<Activity>) -> Observations<'_> {
+pub async fn all(
+    pod: &Pod,
+    state: Result<BrokerState, AskError>,
+    activity: Option<Activity>,
+) -> Observations<'_> {
     let mut observed = Observations {
         activity,
         ..Observations::new(&pod.instance, state)
@@ -130,7 +134,7 @@ pub async fn all(pod: &Pod, state: Result<State, AskError>, activity: Option<Act
 /// The instance's usage, or why it is unknown.
 pub async fn usage(pod: &Pod) -> Result<Usage, String> {
     let (state, activity) = state_and_activity(pod).await;
-    let (Ok(found), true) = (&state, state.as_ref().is_ok_and(State::has_joined)) else {
+    let (Ok(found), true) = (&state, state.as_ref().is_ok_and(BrokerState::has_joined)) else {
         return Err(status::ready(&state, activity.as_ref()).err().unwrap_or_default());
     };
     let instance = usage::KnownHosts {
@@ -220,7 +224,7 @@ pub fn become_owner(pod: &Pod) -> Result<(), Failure> {
         gid: data.gid(),
     });
     match Credentials::of(owner, &pod.root)? {
-        Some(identity) => identity.take_on().map_err(|error| {
+        Some(identity) => identity.assume().map_err(|error| {
             let cause = format!(
                 "failed to become uid {}, whom Flux runs as: {}",
                 owner.uid,

@@ -50,7 +50,7 @@ pub struct Findings<'a> {
     pub memory_lock: Option<u64>,
     /// The first characters of the certificate's public key, or why there is none.
     pub certificate: Result<String, String>,
-    pub resources: Option<Resources>,
+    pub resources: Option<ResourceTotals>,
     pub libc: Option<Libc>,
     /// The clock says a time before Flux was built.
     pub clock_behind: bool,
@@ -92,7 +92,7 @@ pub struct Names {
 
 /// What the file R lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Resources {
+pub struct ResourceTotals {
     pub hosts: usize,
     pub cores: u32,
 }
@@ -306,7 +306,7 @@ fn cores(findings: &Findings) -> (Level, String) {
     }
 }
 
-fn claimed(findings: &Findings, Resources { hosts, cores }: Resources) -> (Level, String) {
+fn claimed(findings: &Findings, ResourceTotals { hosts, cores }: ResourceTotals) -> (Level, String) {
     let (size, present) = (findings.instance.hosts.len(), findings.facts.cores);
     let claims = format!("R lists {hosts} nodes with {cores} cores");
     match findings.claimed_cores {

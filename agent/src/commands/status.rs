@@ -15,13 +15,13 @@ const STUCK: u64 = 10;
 
 /// A broker's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct State {
+pub struct BrokerState {
     pub name: String,
     /// How long it has been in this state.
     pub seconds: u64,
 }
 
-impl State {
+impl BrokerState {
     /// Whether the parent has admitted it, so that requests reach the lead.
     pub fn has_joined(&self) -> bool {
         !matches!(self.name.as_str(), "none" | "load-builtins" | "join")
@@ -60,7 +60,7 @@ pub struct Absent {
 #[derive(Debug)]
 pub struct Observations<'a> {
     pub instance: &'a Instance,
-    pub state: Result<State, AskError>,
+    pub state: Result<BrokerState, AskError>,
     /// What the pod's entrypoint is doing.
     pub activity: Option<Activity>,
     pub online: Option<Vec<u32>>,
@@ -77,7 +77,7 @@ pub struct Observations<'a> {
 }
 
 impl<'a> Observations<'a> {
-    pub fn new(instance: &'a Instance, state: Result<State, AskError>) -> Observations<'a> {
+    pub fn new(instance: &'a Instance, state: Result<BrokerState, AskError>) -> Observations<'a> {
         let (drained, jobs, recent) = (Value::Null, Value::Null, Value::Null);
         Observations {
             instance,
@@ -144,12 +144,12 @@ impl<'a> Observations<'a> {
 }
 
 /// Whether there is no broker: before it has started, or after its end.
-pub fn is_absent(state: &Result<State, AskError>) -> bool {
+pub fn is_absent(state: &Result<BrokerState, AskError>) -> bool {
     matches!(state, Err(AskError::NoSocket(_) | AskError::Ended))
 }
 
 /// Checks that the pod's broker is in its running state; the error says why not.
-pub fn ready(state: &Result<State, AskError>, activity: Option<&Activity>) -> Result<(), String> {
+pub fn ready(state: &Result<BrokerState, AskError>, activity: Option<&Activity>) -> Result<(), String> {
     match state {
         Ok(state) if state.name == "run" => Ok(()),
         // Without the time: Kubernetes counts equal messages as one event.
@@ -173,12 +173,12 @@ pub fn with_causes(why: String, observed: &Observations) -> String {
 
 /// What a person reads: topics with a line each.
 #[derive(Debug)]
-pub struct Report<'a> {
+pub struct StatusReport<'a> {
     observed: &'a Observations<'a>,
     lines: Vec<(&'static str, String)>,
 }
 
-pub fn report<'a>(observed: &'a Observations<'a>) -> Report<'a> {
+pub fn report<'a>(observed: &'a Observations<'a>) -> StatusReport<'a> {
     let mut lines = vec![("broker", broker(observed))];
     lines.extend(
         observed
@@ -234,10 +234,10 @@ pub fn report<'a>(observed: &'a Observations<'a>) -> Report<'a> {
             .flatten()
             .filter_map(|found| Some(("job", job(found)?))),
     );
-    Report { observed, lines }
+    StatusReport { observed, lines }
 }
 
-impl Report<'_> {
+impl StatusReport<'_> {
     pub fn text(&self) -> String {
         self.lines
             .iter()
@@ -316,7 +316,7 @@ fn spare(count: usize) -> String {
 }
 
 /// What a state other than `run` means.
-fn meaning(state: &State) -> &'static str {
+fn meaning(state: &BrokerState) -> &'static str {
     match state.name.as_str() {
         "join" => ": it waits for its parent broker",
         "config-sync" | "init" => ": it runs its start-up script",

@@ -12,12 +12,12 @@ pub fn here(container: OwnContainer, format: Format) -> Result<String, Failure> 
     let OwnContainer {
         spec,
         facts,
-        role,
+        container,
         waits,
         is_known,
     } = container;
     let refused = |error: PlanError| Failure::new(error.category(), chain(&error), error.hint());
-    let plan = flux_agent_plan::plan::plan(&spec, &facts, &role)
+    let plan = flux_agent_plan::plan::build(&spec, &facts, &container)
         .map_err(refused)?
         .with_waits(waits);
     let unknown =
@@ -62,12 +62,12 @@ mod tests {
                 lead_silent: Some(6),
                 ..Default::default()
             };
-            let role = flux_agent_plan::plan::ContainerRole::Runner;
+            let container = flux_agent_plan::plan::PodContainer::Runner;
             here(
                 OwnContainer {
                     spec,
                     facts,
-                    role,
+                    container,
                     waits,
                     is_known,
                 },

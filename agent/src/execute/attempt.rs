@@ -14,11 +14,11 @@ use super::session::Session;
 use crate::execute::timing::flux_time;
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::lead_presence::LeadPresence;
-use crate::flux_rpc::states::{StateActions, StateLog, States};
-use crate::metrics::Server;
+use crate::flux_rpc::states::{StateActions, StateLog, StateWatcher};
+use crate::metrics::MetricsServer;
 use crate::report::failure::Failure;
 use crate::report::log;
-use crate::supervise::program::{Output, Program, StartError};
+use crate::supervise::program::{ChildProgram, Output, StartError};
 use crate::supervise::{ChildEnd, Stop};
 use crate::system::identity::Credentials;
 use crate::system::raw::ChildSetup;
@@ -48,7 +48,7 @@ impl Executor<'_> {
         }
         let mut session = self.session.of_flux(launch.run_as.as_ref());
         launch.environment.iter().for_each(|change| session.apply(change));
-        let argv = broker_options::with_those_of_snippets(launch, &session);
+        let argv = broker_options::argv_after_snippets(launch, &session);
         if launch.part != InstancePart::Command {
             for name in session.leave_out_bytes() {
                 tracing::warn!(
@@ -85,9 +85,11 @@ impl Executor<'_> {
             presence: staying.clone(),
             asks_lead: launch.part == InstancePart::Follower,
         };
-        let states = broker.clone().map(|broker| States::watch(broker, actions));
+        let states = broker.clone().map(|broker| StateWatcher::watch(broker, actions));
         let served = match (&launch.metrics, &broker) {
-            (Some(metrics), Some(broker)) => Server::start(metrics.port, &metrics.cluster, broker.clone()),
+            (Some(metrics), Some(broker)) => {
+                MetricsServer::start(metrics.port, &metrics.cluster, broker.clone())
+            }
             _ => None,
         };
         let silent = self.waits.lead_silent.map(Duration::from_secs);
@@ -97,7 +99,7 @@ impl Executor<'_> {
             .map_err(|error| Failure::internal(format!("failed to supervise {}: {error}", called(launch))))?;
         let mut ended = policy.ended(ended);
         drop(served);
-        let StateLog { states, lead_goes_on } = states.map(States::end).unwrap_or_default();
+        let StateLog { states, lead_goes_on } = states.map(StateWatcher::end).unwrap_or_default();
         ended.lead_goes_on = lead_goes_on;
         ended.lasted = ended.at.duration_since(begin);
         ended.joined = if states.is_empty() {
@@ -121,13 +123,13 @@ impl Executor<'_> {
         launch: &Launch,
         argv: &'a [OsString],
         session: &'a Session,
-    ) -> Result<Program<'a>, Failure> {
+    ) -> Result<ChildProgram<'a>, Failure> {
         let identity = launch
             .run_as
             .as_ref()
             .map(|user| Credentials::of(user.owner, &self.options.root))
             .transpose()?;
-        Ok(Program {
+        Ok(ChildProgram {
             argv,
             environment: &session.environment,
             directory: &session.directory,
@@ -208,7 +210,7 @@ fn stages(
     let marks = [
         ("broker", Some(begin)),
         ("quorum", at(&["quorum"]).or(run)),
-        ("submit", run.filter(|_| ended.first_output.is_some())),
+        ("submit", ended.first_output.and(run)),
         ("job", ended.first_output.or(run)),
         ("stop", stop),
     ];

@@ -11,7 +11,7 @@ use super::session::Session;
 const NEEDED: [&str; 2] = ["-Srundir=", "-Slocal-uri="];
 
 /// The words of `launch`, resolved. Its options are those that the snippets have left.
-pub fn with_those_of_snippets(launch: &Launch, session: &Session) -> Vec<OsString> {
+pub fn argv_after_snippets(launch: &Launch, session: &Session) -> Vec<OsString> {
     let resolve = |words: &[Word]| {
         words
             .iter()

@@ -19,7 +19,7 @@ use flux_shared::hostlist;
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::departure::Departure;
 use crate::flux_rpc::lead_presence::{LeadPresence, lead_stays};
-use crate::supervise::policy::{AtStop, Order, Policy, Reason, SecondStop, Terms};
+use crate::supervise::policy::{AtStop, EndReason, Order, Policy, SecondStop, Terms};
 use crate::supervise::{self, ChildEnd, Stop, orphans};
 use crate::wait::{Missing, ParentProbe, Presence};
 
@@ -35,7 +35,7 @@ const ASK_LEAD_EVERY: Duration = Duration::from_secs(2);
 /// The policy of one launched program: a broker, or a command, which has none of these fields.
 #[derive(Debug)]
 pub(super) struct BrokerPolicy<'a> {
-    hold: Option<Hold<'a>>,
+    hold: Option<HeldStop<'a>>,
     /// The lead's membership in the group that tells followers that it stays, until it is stopped.
     staying: Option<&'a LeadPresence>,
     lost: Option<Missing>,
@@ -65,7 +65,7 @@ pub(super) struct LaunchEnd {
 
 /// A follower's terms: a stop is held back as long as the parent may still end the instance in order.
 #[derive(Debug)]
-struct Hold<'a> {
+struct HeldStop<'a> {
     parent: &'a mut ParentProbe,
     presence: Presence,
     bound: Duration,
@@ -118,7 +118,7 @@ impl<'a> BrokerPolicy<'a> {
         });
         let hold = parent.zip(launch.hold_stop).map(|(parent, bound)| {
             let bound = Duration::from_secs_f64(bound);
-            Hold {
+            HeldStop {
                 parent,
                 presence: Presence::new(),
                 bound,
@@ -164,7 +164,7 @@ impl Policy for BrokerPolicy<'_> {
         if let Some(staying) = self.staying {
             staying.leave();
         }
-        let Some(Hold { bound, .. }) = &self.hold else {
+        let Some(HeldStop { bound, .. }) = &self.hold else {
             return AtStop::PassOn(Order::signal(signal));
         };
         tracing::info!(
@@ -175,7 +175,7 @@ impl Policy for BrokerPolicy<'_> {
         AtStop::Hold(*bound)
     }
 
-    fn reason(&mut self, child: i32, held: Option<Instant>) -> Reason<'_> {
+    fn reason(&mut self, child: i32, held: Option<Instant>) -> EndReason<'_> {
         Box::pin(async move {
             let BrokerPolicy {
                 hold: Some(hold),
@@ -228,7 +228,7 @@ enum HoldEnd {
     Alone,
 }
 
-impl Hold<'_> {
+impl HeldStop<'_> {
     /// Waits until the parent has been silent for longer than the user allows, if there is such a bound.
     async fn until_silent(&mut self) -> Missing {
         self.parent.note_addresses().await;

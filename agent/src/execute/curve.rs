@@ -11,15 +11,15 @@ use flux_shared::exit::Category;
 use crate::report::failure::{Failure, plain};
 
 /// A certificate's bytes. Deliberately without Debug or Display.
-pub struct Certificate(Vec<u8>);
+pub struct CertificateBytes(Vec<u8>);
 
-impl Certificate {
+impl CertificateBytes {
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
     /// The checked certificate in `path`.
-    pub fn read(path: &Path) -> Result<Certificate, Failure> {
+    pub fn read(path: &Path) -> Result<CertificateBytes, Failure> {
         let bytes = std::fs::read(path).map_err(|error| {
             let remedy = match error.kind() {
                 ErrorKind::PermissionDenied => {
@@ -37,7 +37,7 @@ impl Certificate {
         })?;
         let text = std::str::from_utf8(&bytes).map_err(|_| malformed(path, "it is not text"))?;
         flux_shared::curve::Certificate::parse(text).map_err(|why| malformed(path, &why))?;
-        Ok(Certificate(bytes))
+        Ok(CertificateBytes(bytes))
     }
 }
 
@@ -73,7 +73,7 @@ mod tests {
         ] {
             std::fs::write(&path, &text).unwrap();
             assert_eq!(
-                Certificate::read(&path)
+                CertificateBytes::read(&path)
                     .map_err(|failure| failure.to_string())
                     .unwrap()
                     .bytes(),
@@ -87,7 +87,7 @@ mod tests {
             (String::new(), "name"),
         ] {
             std::fs::write(&path, &text).unwrap();
-            let failure = Certificate::read(&path).err().unwrap();
+            let failure = CertificateBytes::read(&path).err().unwrap();
             assert!(failure.cause.contains(word), "{failure}");
             assert!(
                 failure.category == Category::CurveUnreadable && !failure.to_string().contains(&KEY[..8])
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_missing_certificate_names_the_secret() {
-        let failure = Certificate::read(Path::new("/nonexistent/curve.cert"))
+        let failure = CertificateBytes::read(Path::new("/nonexistent/curve.cert"))
             .err()
             .unwrap();
         assert!(failure.remedy.contains("Secret"), "{failure}");

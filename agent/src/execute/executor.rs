@@ -12,7 +12,7 @@ use super::retry::Attempts;
 use super::session::Session;
 use super::shell::Shell;
 use super::start_record::Record;
-use super::timing::Timeline;
+use super::timing::ContainerTimeline;
 use crate::files::Files;
 use crate::report::activity::ActivityFile;
 use crate::report::ending::ContainerEnd;
@@ -48,7 +48,7 @@ pub struct Executor<'a> {
     pub(super) role: Role,
     pub(super) timed: bool,
     pub(super) waits: Waits,
-    pub(super) timeline: &'a mut Timeline,
+    pub(super) timeline: &'a mut ContainerTimeline,
     /// What the steps find out about the container's end.
     pub(super) ending: &'a mut ContainerEnd,
     /// How the lead's broker ended, once it has.
@@ -71,7 +71,7 @@ impl<'a> Executor<'a> {
         plan: &Plan,
         options: Options,
         supervisor: &'a mut Supervisor,
-        timeline: &'a mut Timeline,
+        timeline: &'a mut ContainerTimeline,
         ending: &'a mut ContainerEnd,
     ) -> Self {
         let tag = match &plan.role {

@@ -9,7 +9,7 @@ use super::executor::Executor;
 use super::retry::Start;
 use crate::report::failure::Failure;
 use crate::supervise::policy::{DefaultPolicy, Terms};
-use crate::supervise::program::{Output, Program};
+use crate::supervise::program::{ChildProgram, Output};
 use crate::system::raw::ChildSetup;
 
 impl Executor<'_> {
@@ -32,7 +32,7 @@ impl Executor<'_> {
     /// Starts a program and waits until it has gone to the background.
     pub(super) async fn start_daemon(&mut self, argv: &[String]) -> Result<(), Failure> {
         let words: Vec<OsString> = argv.iter().map(OsString::from).collect();
-        let program = Program {
+        let program = ChildProgram {
             argv: &words,
             environment: &self.session.environment,
             directory: &self.session.directory,

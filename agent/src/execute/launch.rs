@@ -15,7 +15,7 @@ use crate::execute::program_note::noted;
 use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::ChildEnd;
-use crate::supervise::program::{Found, find};
+use crate::supervise::program::{Lookup, find};
 use crate::system::glibc::Libc;
 
 /// A program that ended so long before its broker did not end because of that.
@@ -101,8 +101,8 @@ impl Executor<'_> {
         if let Some(stop) = ended.stopped {
             return of_signal(stop.signal);
         }
-        let unfit = self.unfit(launch, ended.end);
-        let why = unfit.unwrap_or_else(|| self.look_into_the_log());
+        let unusable = self.why_unusable(launch, ended.end);
+        let why = unusable.unwrap_or_else(|| self.log_hint());
         self.report_no_instance(format!(
             "the instance did not come up (the broker ended with code {}): {why}",
             ended.end.code()
@@ -111,14 +111,14 @@ impl Executor<'_> {
 
     /// Where the cause is. An image without bash is named, since Flux 0.88 starts by bash scripts, and its own
     /// messages do not say what to do. (Other versions may do without, so this is no verdict.)
-    fn look_into_the_log(&self) -> String {
+    fn log_hint(&self) -> String {
         let log = "see its messages in the log";
         match find(
             OsStr::new("bash"),
             &self.session.environment,
             &self.session.directory,
         ) {
-            Found::Program(_) => log.into(),
+            Lookup::Program(_) => log.into(),
             _ => format!("{log}. The image has no bash, with which Flux 0.88 starts: use an image with bash"),
         }
     }
@@ -126,7 +126,7 @@ impl Executor<'_> {
     /// The program's exit code, unchanged; reports why if the image cannot run Flux.
     fn report_end(&mut self, launch: &Launch, end: ChildEnd) -> u8 {
         let code = end.code();
-        if let Some(why) = self.unfit(launch, end) {
+        if let Some(why) = self.why_unusable(launch, end) {
             let line = format!("the program ended with code {code}: {why}");
             log::plain("broker", &format!("flux-agent: {line}"));
             self.ending.note(line);
@@ -136,13 +136,13 @@ impl Executor<'_> {
 
     /// Why the image cannot run Flux, asked only if the program ended with a code that its dynamic loader
     /// ends with.
-    fn unfit(&self, launch: &Launch, end: ChildEnd) -> Option<String> {
+    fn why_unusable(&self, launch: &Launch, end: ChildEnd) -> Option<String> {
         if launch.part == InstancePart::Command || !matches!(end, ChildEnd::Exited(1 | NOT_FOUND)) {
             return None;
         }
         let name = self.session.resolve(launch.argv.first()?);
         let path = match find(&name, &self.session.environment, &self.session.directory) {
-            Found::Program(path) => path,
+            Lookup::Program(path) => path,
             _ => return None,
         };
         Libc::of(&path, Path::new("/"))?.trouble()

@@ -8,7 +8,7 @@ use flux_shared::backoff;
 use super::executor::wait_failed;
 use crate::report::activity::{Activity, ActivityFile, Awaited};
 use crate::report::failure::Failure;
-use crate::supervise::program::{Child, Program, StartError};
+use crate::supervise::program::{Child, ChildProgram, StartError};
 use crate::supervise::{Interrupted, Stop, Supervisor};
 
 /// How long failures that may be temporary are retried, unless `--patience` says otherwise.
@@ -90,7 +90,7 @@ impl Attempts {
     /// Starts a program, again while no process more is allowed.
     pub async fn start(
         mut self,
-        program: &Program<'_>,
+        program: &ChildProgram<'_>,
         supervisor: &mut Supervisor,
     ) -> Result<Start, Failure> {
         loop {

@@ -24,9 +24,9 @@ use tokio::io::unix::AsyncFd;
 
 use super::last_errors::LastErrors;
 use super::session::{Session, assignments, current_limits, shell_changes};
-use super::shell_state::{self, State, without_shells_own};
+use super::shell_state::{self, ShellState, without_shells_own};
 use crate::report::failure::{Failure, is_passing, plain};
-use crate::supervise::program::{Child, Environment, Output, Program, StartError};
+use crate::supervise::program::{Child, ChildProgram, Environment, Output, StartError};
 use crate::supervise::{ChildEnd, Event, Supervisor, is_stop, terminal, until};
 use crate::system::raw;
 use crate::system::raw::ChildSetup;
@@ -107,7 +107,7 @@ pub enum SnippetRun {
 
 /// What the shell reports after a snippet.
 enum Reply {
-    State(Box<State>),
+    State(Box<ShellState>),
     Unheard,
     /// It can start no program any more, by this code.
     Unusable(u8),
@@ -257,7 +257,7 @@ impl Shell {
         };
         // Opened now: by its path, the shell might run what has taken its place by then.
         let program = open_program(agent).map_err(failed)?;
-        let as_file = |fd: OwnedFd| File::from(raised(fd));
+        let as_file = |fd: OwnedFd| File::from(with_high_number(fd));
         let has_terminal = supervisor.has_terminal();
         let mut files = ShellFiles {
             agent: as_file(program.into()),
@@ -279,7 +279,7 @@ impl Shell {
         };
         let numbers = files.numbers();
         let argv = command_line(planned, &numbers, access);
-        let program = Program {
+        let program = ChildProgram {
             argv: &argv,
             environment: &session.environment,
             directory: &session.directory,
@@ -345,7 +345,7 @@ impl Shell {
         // What it wrote comes before what the agent, or the program, writes next.
         self.shown.iter().for_each(LastErrors::drain);
         if supervisor.has_terminal() {
-            terminal::take_back();
+            terminal::reclaim();
         }
         Ok(match heard {
             Heard::Reply(Reply::State(state)) => {
@@ -536,7 +536,7 @@ fn not_started(error: StartError) -> Failure {
 }
 
 /// The same descriptor under a number that scripts do not use, if one is left.
-fn raised(fd: OwnedFd) -> OwnedFd {
+fn with_high_number(fd: OwnedFd) -> OwnedFd {
     rustix::io::fcntl_dupfd_cloexec(&fd, INHERITED).unwrap_or(fd)
 }
 

@@ -22,7 +22,7 @@ const LAST: &[u8] = b"\0end\0";
 
 /// What a shell reported after a snippet.
 #[derive(Debug, PartialEq)]
-pub struct State {
+pub struct ShellState {
     pub status: u8,
     pub umask: u32,
     pub directory: PathBuf,
@@ -36,7 +36,7 @@ pub struct State {
 
 /// What the shell tells of its state: the rest is in the process that it starts for it.
 #[derive(Debug, clap::Args)]
-pub struct Report {
+pub struct StateReport {
     output: PathBuf,
     status: String,
     #[arg(allow_hyphen_values = true)]
@@ -48,8 +48,8 @@ pub struct Report {
 }
 
 /// Writes the state of this process, which it has from the shell that runs it.
-pub fn report(report: &Report) -> io::Result<()> {
-    let Report {
+pub fn report(report: &StateReport) -> io::Result<()> {
+    let StateReport {
         output,
         status,
         as_flux,
@@ -101,11 +101,11 @@ fn is_shells_own(name: &OsStr) -> bool {
 
 /// The state that `bytes` begin with; none if it is not complete yet. A shell in which `.` was replaced reports
 /// at once after it that it does not hear the agent.
-pub fn parse(bytes: &[u8]) -> Option<State> {
+pub fn parse(bytes: &[u8]) -> Option<ShellState> {
     let end = bytes.windows(LAST.len()).position(|part| part == LAST)?;
     let body = &bytes[..end];
     let mut records = body.split(|byte| *byte == 0);
-    let mut state = State {
+    let mut state = ShellState {
         status: 0,
         umask: 0o022,
         directory: PathBuf::new(),
@@ -153,7 +153,7 @@ fn parse_limit(text: &str) -> Option<(&'static str, u64, u64)> {
     Some((name, parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-impl State {
+impl ShellState {
     /// Hands the state on to later steps. `before` are the agent's own limits.
     pub fn carry_over(&self, session: &mut Session, before: &[(&'static str, u64, u64)]) {
         let old = std::mem::take(&mut session.environment);
@@ -250,7 +250,7 @@ mod tests {
             ("_", "x"),
             ("flux_agent_ask", "y"),
         ];
-        let state = State {
+        let state = ShellState {
             status: 0,
             umask: 0o077,
             directory: "/tmp".into(),

@@ -106,7 +106,7 @@ impl Executor<'_> {
 
     /// A snippet that runs after the program, which the agent could not run: no reason to change the
     /// program's result.
-    pub(super) fn pass_over(&mut self, snippet: &Snippet, failure: &Failure) -> Flow {
+    pub(super) fn skip_failed_snippet(&mut self, snippet: &Snippet, failure: &Failure) -> Flow {
         log::failure(failure);
         let (name, code) = (snippet.name.to_owned(), failure.category.code());
         self.ending.snippet = Some(EndedSnippet {

@@ -83,7 +83,7 @@ fn execute_plan(plan: &Plan) -> (Result<u8, Failure>, ContainerEnd) {
     runtime.block_on(async {
         let mut supervisor = Supervisor::new().unwrap();
         let again = || panic!("nothing says look again");
-        let (mut timeline, mut ending) = (Timeline::start(), ContainerEnd::default());
+        let (mut timeline, mut ending) = (ContainerTimeline::start(), ContainerEnd::default());
         let code = execute(
             plan,
             &again,
@@ -299,7 +299,7 @@ fn stopped_before(launch: &Launch) -> u8 {
     runtime.block_on(async {
         let mut supervisor = Supervisor::new().unwrap();
         nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::SIGTERM).unwrap();
-        let (mut timeline, mut ending) = (Timeline::start(), ContainerEnd::default());
+        let (mut timeline, mut ending) = (ContainerTimeline::start(), ContainerEnd::default());
         let plan = plan(Role::Lead, false, Vec::new());
         let mut executor = Executor::new(&plan, options(), &mut supervisor, &mut timeline, &mut ending);
         executor.launch(launch).await.unwrap()

@@ -12,11 +12,11 @@ use flux_shared::paths::{AGENT_DIR, PodPaths, timeline_note_in};
 use flux_shared::timeline::{self, PodTimeline};
 
 use crate::files::Files;
-use crate::report::log::{self, Format, since_epoch, timestamp};
+use crate::report::log::{self, LineFormat, since_epoch, timestamp};
 
 /// The stages of one container, in order.
 #[derive(Debug)]
-pub struct Timeline {
+pub struct ContainerTimeline {
     started: Instant,
     /// The same moment, since 1970.
     started_at: Duration,
@@ -49,9 +49,9 @@ pub fn leave_note(mount: &str, name: &str, begin: Instant) {
     );
 }
 
-impl Timeline {
-    pub fn start() -> Timeline {
-        Timeline {
+impl ContainerTimeline {
+    pub fn start() -> ContainerTimeline {
+        ContainerTimeline {
             started: Instant::now(),
             started_at: since_epoch(),
             stages: Vec::new(),
@@ -100,7 +100,7 @@ impl Timeline {
     /// Prints the timeline: a JSON line, after a table if the log is text.
     pub fn report(&self, role: &str, exit_code: u8) {
         let total = self.started.elapsed();
-        if log::format() == Format::Text {
+        if log::format() == LineFormat::Text {
             log::plain("timeline", &self.table(total));
         }
         log::write_whole(format!("{}\n", self.json(role, total, exit_code)));
@@ -192,7 +192,7 @@ mod tests {
             Instant::now().checked_sub(Duration::from_secs(2)).unwrap(),
         );
         std::fs::write(pod.path().join(".flux-stage.view"), "no number").unwrap();
-        let mut timeline = Timeline::start();
+        let mut timeline = ContainerTimeline::start();
         timeline.add_earlier(Path::new("/"), mount);
         let [stage] = timeline.stages.as_slice() else {
             panic!("{timeline:?}")
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn message_has_the_stages_in_microseconds() {
-        let mut timeline = Timeline::start();
+        let mut timeline = ContainerTimeline::start();
         for (name, start, seconds) in [("view", -2.0, 1.5), ("plan", 0.0, 0.25)] {
             timeline.stages.push(Stage { name, start, seconds });
         }
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn the_timeline_joins_neighbours_and_names_every_stage() {
-        let mut timeline = Timeline::start();
+        let mut timeline = ContainerTimeline::start();
         let begin = timeline.started;
         timeline.record_until("config", begin, begin + Duration::from_millis(2));
         timeline.record_until("config", begin, begin + Duration::from_millis(3));

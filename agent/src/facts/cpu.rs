@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use flux_shared::hostlist;
 
-use super::host::Host;
+use super::host::HostFiles;
 
 /// Cores in the affinity mask, each with its CPUs: SMT siblings are one, as hwloc and Flux have it.
-pub fn cores(host: &Host) -> Vec<Vec<u32>> {
+pub fn cores(host: &HostFiles) -> Vec<Vec<u32>> {
     let mask = mask(host);
     let topology = |cpu: usize, file: &str| {
         let text = host.text(&format!("/sys/devices/system/cpu/cpu{cpu}/topology/{file}"))?;
@@ -20,7 +20,7 @@ pub fn cores(host: &Host) -> Vec<Vec<u32>> {
 }
 
 /// Number of CPUs in the affinity mask, if the machine has more that are online.
-pub fn cpuset(host: &Host) -> Option<u32> {
+pub fn cpuset(host: &HostFiles) -> Option<u32> {
     // The kernel's lists are idsets.
     let online = hostlist::idset(host.text("/sys/devices/system/cpu/online")?.trim())?;
     let allowed = mask(host).len();
@@ -32,7 +32,7 @@ pub fn cpuset(host: &Host) -> Option<u32> {
 }
 
 /// This process's oom_score_adj, which the kubelet sets by the pod's QoS class.
-pub fn oom_score(host: &Host) -> i32 {
+pub fn oom_score(host: &HostFiles) -> i32 {
     host.text("/proc/self/oom_score_adj")
         .and_then(|text| text.trim().parse().ok())
         .unwrap_or_default()
@@ -40,7 +40,7 @@ pub fn oom_score(host: &Host) -> i32 {
 
 /// The CPUs of the affinity mask. The call takes 1024 at most and fails on a larger machine: then by the
 /// kernel's text.
-fn mask(host: &Host) -> Vec<usize> {
+fn mask(host: &HostFiles) -> Vec<usize> {
     if let Ok(set) = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)) {
         return (0..nix::sched::CpuSet::count())
             .filter(|cpu| set.is_set(*cpu).unwrap_or(false))
@@ -82,7 +82,7 @@ fn group(cpus: &[usize], place: impl Fn(usize) -> Option<(i64, i64)>) -> Vec<Vec
 
 /// CPUs' worth of time that the container's cgroup and those above it allow; none: no limit. Versions 1 and
 /// 2.
-pub fn quota(host: &Host) -> Option<f64> {
+pub fn quota(host: &HostFiles) -> Option<f64> {
     let text = host.text("/proc/self/cgroup").unwrap_or_default();
     let limits = folders(&text).into_iter().filter_map(|folder| {
         let file = |name: &str| host.text(&format!("{folder}/{name}"));
@@ -102,10 +102,10 @@ fn folders(proc_self_cgroup: &str) -> Vec<String> {
             continue;
         };
         if controllers.is_empty() {
-            folders.extend(upwards("/sys/fs/cgroup", path));
+            folders.extend(ancestors_within("/sys/fs/cgroup", path));
         } else if controllers.split(',').any(|controller| controller == "cpu") {
-            folders.extend(upwards(&format!("/sys/fs/cgroup/{controllers}"), path));
-            folders.extend(upwards("/sys/fs/cgroup/cpu", path));
+            folders.extend(ancestors_within(&format!("/sys/fs/cgroup/{controllers}"), path));
+            folders.extend(ancestors_within("/sys/fs/cgroup/cpu", path));
         }
     }
     if folders.is_empty() {
@@ -115,7 +115,7 @@ fn folders(proc_self_cgroup: &str) -> Vec<String> {
 }
 
 /// `base` with `path` below it, and with every shorter path up to `base` itself.
-fn upwards(base: &str, path: &str) -> Vec<String> {
+fn ancestors_within(base: &str, path: &str) -> Vec<String> {
     let path = path.trim_end_matches('/');
     let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
     ends.map(|end| format!("{base}{}", &path[..end])).collect()
@@ -170,18 +170,18 @@ mod tests {
 
     #[test]
     fn a_mask_that_has_all_cpus_of_the_machine_is_no_cpuset() {
-        let own = mask(&Host::new("/".as_ref())).len() as u32;
+        let own = mask(&HostFiles::new("/".as_ref())).len() as u32;
         let of = |online: &str| {
             let root = tempfile::tempdir().unwrap();
             let folder = root.path().join("sys/devices/system/cpu");
             std::fs::create_dir_all(&folder).unwrap();
             std::fs::write(folder.join("online"), online).unwrap();
-            cpuset(&Host::new(root.path()))
+            cpuset(&HostFiles::new(root.path()))
         };
         assert_eq!(of(&format!("0-{}\n", own - 1)), None);
         assert_eq!(of(&format!("0-{},900,902-903\n", own - 1)), Some(own));
         assert_eq!((of("x"), of("")), (None, None));
-        assert_eq!(cpuset(&Host::new(tempfile::tempdir().unwrap().path())), None);
+        assert_eq!(cpuset(&HostFiles::new(tempfile::tempdir().unwrap().path())), None);
     }
 
     #[test]
@@ -193,7 +193,7 @@ mod tests {
                 std::fs::create_dir_all(path.parent().unwrap()).unwrap();
                 std::fs::write(path, text).unwrap();
             }
-            quota(&Host::new(root.path()))
+            quota(&HostFiles::new(root.path()))
         };
         assert_eq!(read(&[]), None);
         assert_eq!(read(&[("sys/fs/cgroup/cpu.max", "max 100000\n")]), None);

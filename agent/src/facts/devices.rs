@@ -8,14 +8,14 @@
 
 use std::collections::BTreeSet;
 
-use super::host::Host;
+use super::host::HostFiles;
 
 const AMD: &str = "0x1002";
 const INTEL: &str = "0x8086";
 /// The PCI address of the graphics in Intel's processors.
 const OF_THE_PROCESSOR: &str = "PCI_SLOT_NAME=0000:00:02.0";
 
-pub fn gpus(host: &Host) -> u32 {
+pub fn gpus(host: &HostFiles) -> u32 {
     let whole = host
         .names("/dev")
         .into_iter()
@@ -42,7 +42,7 @@ pub fn gpus(host: &Host) -> u32 {
 
 /// Parts of divided devices that this container may compute on (`gpu0/gi3/ci0/access 12` is
 /// `/dev/nvidia-caps/nvidia-cap12`).
-fn parts(host: &Host) -> usize {
+fn parts(host: &HostFiles) -> usize {
     let list = host
         .text("/proc/driver/nvidia-caps/mig-minors")
         .unwrap_or_default();
@@ -62,12 +62,12 @@ fn parts(host: &Host) -> usize {
         .count()
 }
 
-fn vendor(host: &Host, node: &str) -> Option<String> {
+fn vendor(host: &HostFiles, node: &str) -> Option<String> {
     host.text(&format!("/sys/class/drm/{node}/device/vendor"))
         .map(|vendor| vendor.trim().to_owned())
 }
 
-fn is_in_the_processor(host: &Host, node: &str) -> bool {
+fn is_in_the_processor(host: &HostFiles, node: &str) -> bool {
     let device = host
         .text(&format!("/sys/class/drm/{node}/device/uevent"))
         .unwrap_or_default();
@@ -104,7 +104,7 @@ mod tests {
         }
         make("sys/class/drm/renderD128/device/vendor", "0x1002\n");
         make("sys/class/drm/renderD129/device/vendor", "0x8086\n");
-        let counted = || gpus(&Host::new(root.path()));
+        let counted = || gpus(&HostFiles::new(root.path()));
         assert_eq!(counted(), 4, "two of NVIDIA's, one of AMD's, one of Intel's");
         make(
             "sys/class/drm/renderD129/device/uevent",

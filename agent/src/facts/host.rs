@@ -12,13 +12,13 @@ use crate::files::safe_path::{MAX_LINKS, components};
 
 /// A host's files, below a root.
 #[derive(Debug)]
-pub struct Host {
+pub struct HostFiles {
     root: PathBuf,
 }
 
-impl Host {
-    pub fn new(root: &Path) -> Host {
-        Host {
+impl HostFiles {
+    pub fn new(root: &Path) -> HostFiles {
+        HostFiles {
             root: root.to_owned(),
         }
     }
@@ -149,7 +149,7 @@ mod tests {
         symlink("loop", at("mnt/loop")).unwrap();
         symlink("../../opt/software/gone", at("mnt/view/gone")).unwrap();
 
-        let host = Host::new(root.path());
+        let host = HostFiles::new(root.path());
         assert!(host.is_executable("/mnt/view/bin/flux"));
         assert!(!host.exists("/mnt/loop") && !host.exists("/mnt/view/gone"));
         assert_eq!(

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::FactsError;
-use super::host::Host;
+use super::host::HostFiles;
 
 /// The name of this host.
 pub fn hostname() -> Result<String, FactsError> {
@@ -24,7 +24,7 @@ pub fn parse_address(text: Option<String>) -> Option<String> {
 /// The host's own address: its line in /etc/hosts, else the first interface that is no loopback, IPv4 before
 /// IPv6. None with the node's network: the node's files and interfaces do not say which address the pod's
 /// name resolves to.
-pub fn address(host: &Host, hostname: &str, is_nodes: bool) -> Option<String> {
+pub fn address(host: &HostFiles, hostname: &str, is_nodes: bool) -> Option<String> {
     if is_nodes {
         return None;
     }
@@ -70,7 +70,7 @@ fn is_link_local(address: &IpAddr) -> bool {
 }
 
 /// The cluster's domain: what follows `svc.` in the search list of resolv.conf.
-pub fn cluster_domain(host: &Host) -> Option<String> {
+pub fn cluster_domain(host: &HostFiles) -> Option<String> {
     from_resolv_conf(&host.text("/etc/resolv.conf")?)
 }
 
@@ -100,7 +100,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("etc")).unwrap();
         std::fs::write(root.path().join("etc/hosts"), "10.0.0.7 node-3\n").unwrap();
-        let host = Host::new(root.path());
+        let host = HostFiles::new(root.path());
         assert_eq!(address(&host, "node-3", false).as_deref(), Some("10.0.0.7"));
         assert_eq!(address(&host, "node-3", true), None);
         let of = |text: &str| parse_address(Some(text.to_owned()));

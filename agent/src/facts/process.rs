@@ -28,7 +28,7 @@ impl Process {
             program: std::env::current_exe()
                 .ok()
                 .and_then(|file| file.to_str().map(str::to_owned))
-                .unwrap_or_else(usual),
+                .unwrap_or_else(default_agent_path),
             words: text(std::env::args_os()),
             environment: std::env::vars_os()
                 .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -66,7 +66,7 @@ impl Process {
         };
         let input = leads_to("fd/0").unwrap_or_default();
         Some(Process {
-            program: leads_to("exe").unwrap_or_else(usual),
+            program: leads_to("exe").unwrap_or_else(default_agent_path),
             words: parts("cmdline")?,
             environment: variables
                 .iter()
@@ -82,7 +82,7 @@ impl Process {
 }
 
 /// Where the operator puts the agent: its path, if the kernel does not say.
-fn usual() -> String {
+fn default_agent_path() -> String {
     AGENT_FILE.to_owned()
 }
 

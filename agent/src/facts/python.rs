@@ -4,11 +4,11 @@
 //! files, or one whose sources were copied without their times, has none that serve: each command then takes
 //! a second more.
 
-use super::host::Host;
+use super::host::HostFiles;
 
 /// Whether all of Flux's Python that is looked at is compiled: its own package, and its interpreter's
 /// library. What is not found is not looked at.
-pub fn is_compiled(host: &Host, installation: &str) -> bool {
+pub fn is_compiled(host: &HostFiles, installation: &str) -> bool {
     let sources = pythons(host, installation).into_iter().flat_map(|python| {
         let known = [
             format!("{installation}/lib/{python}/os.py"),
@@ -26,7 +26,7 @@ pub fn is_compiled(host: &Host, installation: &str) -> bool {
 }
 
 /// The Python versions that Flux has modules for, such as `python3.11`.
-fn pythons(host: &Host, installation: &str) -> Vec<String> {
+fn pythons(host: &HostFiles, installation: &str) -> Vec<String> {
     let folders = ["lib", "lib/flux"]
         .into_iter()
         .flat_map(|folder| host.names(&format!("{installation}/{folder}")));
@@ -43,7 +43,7 @@ fn is_python(name: &str) -> bool {
 
 /// A file of the library of the interpreter that Flux's wrapper for this Python starts: `exec
 /// /usr/bin/python3 "$@"`.
-fn library(host: &Host, installation: &str, python: &str) -> Option<String> {
+fn library(host: &HostFiles, installation: &str, python: &str) -> Option<String> {
     let wrapper = host.text(&format!("{installation}/libexec/flux/cmd/flux-{python}"))?;
     let interpreter = wrapper
         .lines()
@@ -55,7 +55,7 @@ fn library(host: &Host, installation: &str, python: &str) -> Option<String> {
 }
 
 /// Whether the compiled file of `source` is that of the source; none: there is no such source.
-fn is_fresh(host: &Host, python: &str, source: &str) -> Option<bool> {
+fn is_fresh(host: &HostFiles, python: &str, source: &str) -> Option<bool> {
     let (seconds, size) = host.time_and_size(source)?;
     let (folder, name) = source.rsplit_once('/')?;
     let tag = format!("c{}", python.replacen("python3.", "python-3", 1));
@@ -103,14 +103,14 @@ mod tests {
             b"#!/bin/sh\nexec /usr/bin/python3 \"$@\"\n",
         );
         change(root.path());
-        is_compiled(&Host::new(root.path()), "/opt/flux")
+        is_compiled(&HostFiles::new(root.path()), "/opt/flux")
     }
 
     #[test]
     fn compiled_files_serve_if_they_are_those_of_their_sources() {
         assert!(compiled(|_| {}));
         assert!(
-            is_compiled(&Host::new(tempfile::tempdir().unwrap().path()), "/opt/flux"),
+            is_compiled(&HostFiles::new(tempfile::tempdir().unwrap().path()), "/opt/flux"),
             "nothing is known"
         );
         let own = "opt/flux/lib/flux/python3.11/flux";

@@ -2,10 +2,10 @@
 
 use flux_agent_plan::facts::ViewFacts;
 
-use super::host::Host;
+use super::host::HostFiles;
 
 /// What the view at the absolute path `view` holds.
-pub fn read(host: &Host, view: &str) -> ViewFacts {
+pub fn read(host: &HostFiles, view: &str) -> ViewFacts {
     let at = |path: &str| format!("{view}/{path}");
     let python = host
         .names(&at("lib"))
@@ -37,7 +37,7 @@ mod tests {
         make("view/lib/python3.11/site-packages/flux.py");
         make("view/lib/python3.13/other");
         make("view/lib/flux/modules/sched-fluxion-qmanager.so");
-        let view = read(&Host::new(root.path()), "/view");
+        let view = read(&HostFiles::new(root.path()), "/view");
         assert_eq!(
             view,
             ViewFacts {

@@ -8,7 +8,9 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-use crate::flux_rpc::message::{AskError, HEAD, PATIENCE, answer, errno_text, length, request};
+use crate::flux_rpc::message::{
+    AskError, BrokerReply, HEAD, PATIENCE, errno_text, length, parse_reply, request,
+};
 use crate::system::identity;
 use crate::wait::socket::connect_at_once;
 
@@ -30,7 +32,10 @@ impl Broker {
                 .send(&request(rank, topic, payload))
                 .await
                 .map_err(ask_error)?;
-            conversation.receive().await.map_err(ask_error)?
+            match conversation.receive().await.map_err(ask_error)? {
+                BrokerReply::Payload(value) => Ok(value),
+                BrokerReply::Error(text) => Err(AskError::Answer(text)),
+            }
         };
         tokio::time::timeout(PATIENCE, asked)
             .await
@@ -82,16 +87,16 @@ impl Conversation {
         self.stream.write_all(question).await
     }
 
-    /// Receives the next answer. The outer error ends the conversation: what came is no answer, or the
-    /// connection is closed.
-    pub async fn receive(&mut self) -> io::Result<Result<Value, AskError>> {
+    /// Receives the next reply. An error ends the conversation: what came is no reply, or the connection is
+    /// closed.
+    pub async fn receive(&mut self) -> io::Result<BrokerReply> {
         let mut head = [0; HEAD];
         self.stream.read_exact(&mut head).await?;
         let length =
             length(head).ok_or_else(|| io::Error::other("unexpected message format (another version?)"))?;
         let mut message = vec![0; length];
         self.stream.read_exact(&mut message).await?;
-        answer(&message).ok_or_else(|| io::Error::other("its answer cannot be read"))
+        parse_reply(&message).ok_or_else(|| io::Error::other("its answer cannot be read"))
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use flux_shared::hostlist;
 
 use super::connection::{Broker, Conversation};
-use crate::flux_rpc::message::{ANY, request};
+use crate::flux_rpc::message::{ANY, BrokerReply, request};
 use crate::wait::{Backoff, LONGEST_PAUSE};
 
 /// Payload that names the group: the lead is in it as long as it stays.
@@ -47,12 +47,12 @@ impl LeadPresence {
                 return;
             }
             match conversation.receive().await {
-                Ok(Ok(_)) => {
+                Ok(BrokerReply::Payload(_)) => {
                     let mut membership = self.lock();
                     membership.connection = (!membership.over).then_some(conversation);
                     return;
                 }
-                Ok(Err(_)) => refused.pause(LONGEST_PAUSE).await,
+                Ok(BrokerReply::Error(_)) => refused.pause(LONGEST_PAUSE).await,
                 Err(_) => return,
             }
         }

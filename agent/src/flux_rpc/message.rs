@@ -87,8 +87,16 @@ pub fn length(head: [u8; HEAD]) -> Option<usize> {
     (magic == MAGIC && length <= LONGEST).then_some(length)
 }
 
-/// The answer in a message; none if it is not a valid answer.
-pub fn answer(message: &[u8]) -> Option<Result<Value, AskError>> {
+/// A broker's reply to a request.
+#[derive(Debug, PartialEq)]
+pub enum BrokerReply {
+    Payload(Value),
+    /// The broker refuses; its text, or that of its errno.
+    Error(String),
+}
+
+/// The reply in a message; none if it is not a valid one.
+pub fn parse_reply(message: &[u8]) -> Option<BrokerReply> {
     let mut frames = frames(message)?;
     let header = frames.pop().filter(|header| header.len() == HEADER)?;
     let errno = u32::from_be_bytes(header[12..16].try_into().ok()?);
@@ -100,11 +108,11 @@ pub fn answer(message: &[u8]) -> Option<Result<Value, AskError>> {
     };
     let payload = payload.strip_suffix(b"\0").unwrap_or(payload);
     Some(match errno {
-        0 if payload.is_empty() => Ok(Value::Null),
-        0 => Ok(serde_json::from_str(std::str::from_utf8(payload).ok()?).ok()?),
+        0 if payload.is_empty() => BrokerReply::Payload(Value::Null),
+        0 => BrokerReply::Payload(serde_json::from_str(std::str::from_utf8(payload).ok()?).ok()?),
         // An error may come with a text.
-        _ if payload.is_empty() => Err(AskError::Answer(errno_text(errno))),
-        _ => Err(AskError::Answer(String::from_utf8_lossy(payload).into_owned())),
+        _ if payload.is_empty() => BrokerReply::Error(errno_text(errno)),
+        _ => BrokerReply::Error(String::from_utf8_lossy(payload).into_owned()),
     })
 }
 
@@ -128,6 +136,7 @@ fn frames(message: &[u8]) -> Option<Vec<&[u8]>> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
     use test_support::mutate;
 
     use super::*;
@@ -152,17 +161,17 @@ mod tests {
 
     #[test]
     fn an_answer_is_json_or_says_why_not() {
-        let value = answer(&response(0, 0b1011, b"{\"state\":\"run\"}\0"))
-            .unwrap()
-            .unwrap();
-        assert_eq!(value["state"], "run");
-        assert_eq!(answer(&response(0, 0b1001, b"")), Some(Ok(Value::Null)));
+        let state = parse_reply(&response(0, 0b1011, b"{\"state\":\"run\"}\0"));
+        assert_eq!(state, Some(BrokerReply::Payload(json!({ "state": "run" }))));
+        let empty = parse_reply(&response(0, 0b1001, b""));
+        assert_eq!(empty, Some(BrokerReply::Payload(Value::Null)));
+        let refusal = parse_reply(&response(1, 0b1001, b""));
         assert_eq!(
-            answer(&response(1, 0b1001, b"")),
-            Some(Err(AskError::Answer("operation not permitted".into())))
+            refusal,
+            Some(BrokerReply::Error("operation not permitted".into()))
         );
-        let why = answer(&response(38, 0b1011, b"no such service\0"));
-        assert_eq!(why, Some(Err(AskError::Answer("no such service".into()))));
+        let refusal = parse_reply(&response(38, 0b1011, b"no such service\0"));
+        assert_eq!(refusal, Some(BrokerReply::Error("no such service".into())));
     }
 
     #[test]
@@ -188,7 +197,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_bytes_are_answered(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..80)) {
-            let _ = answer(&bytes);
+            let _ = parse_reply(&bytes);
         }
     }
 
@@ -212,7 +221,7 @@ mod tests {
                     break;
                 }
             }
-            understood += usize::from(matches!(answer(&bytes), Some(Ok(_))));
+            understood += usize::from(matches!(parse_reply(&bytes), Some(BrokerReply::Payload(_))));
             let head: Vec<u8> = bytes.iter().copied().chain([0; 8]).take(8).collect();
             let _ = length(head.try_into().unwrap());
         });

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::connection::{Broker, Conversation};
 use super::departure::{REASON, REASON_BELOW};
-use crate::flux_rpc::message::{ANY, AskError, stream_request};
+use crate::flux_rpc::message::{ANY, AskError, BrokerReply, stream_request};
 use crate::wait::Backoff;
 
 /// Payload that names the group of all brokers that have joined.
@@ -40,19 +40,15 @@ pub async fn undrain(broker: &Broker) {
         let Ok(conversation) = Conversation::open(broker).await else {
             return;
         };
-        match follow(broker, conversation, &mut returned).await {
-            Ok(AskError::Answer(_)) => refused.pause(LONGEST_PAUSE).await,
-            _ => return,
+        if follow(broker, conversation, &mut returned).await.is_err() {
+            return;
         }
+        refused.pause(LONGEST_PAUSE).await;
     }
 }
 
-/// Follows the group until the broker refuses to (the answer), or has ended.
-async fn follow(
-    broker: &Broker,
-    mut conversation: Conversation,
-    returned: &mut Returned,
-) -> io::Result<AskError> {
+/// Follows the group until the broker refuses to. An error: the broker has ended.
+async fn follow(broker: &Broker, mut conversation: Conversation, returned: &mut Returned) -> io::Result<()> {
     conversation
         .send(&stream_request(ANY, "groups.get", ONLINE))
         .await?;
@@ -62,8 +58,8 @@ async fn follow(
         let members = loop {
             tokio::select! {
                 answer = &mut answer => match answer? {
-                    Ok(value) => break value,
-                    Err(refusal) => return Ok(refusal),
+                    BrokerReply::Payload(value) => break value,
+                    BrokerReply::Error(_) => return Ok(()),
                 },
                 () = due(returned.look_at) => returned.look(broker).await,
             }

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use super::connection::{Broker, Conversation};
 use super::lead_presence::LeadPresence;
 use super::returned_nodes;
-use crate::flux_rpc::message::{ANY, request, stream_request};
+use crate::flux_rpc::message::{ANY, BrokerReply, request, stream_request};
 use crate::wait::{Backoff, LONGEST_PAUSE, socket};
 
 /// States in which the broker waits for its clients to disconnect.
@@ -43,14 +43,14 @@ pub struct StateLog {
 
 /// A task that watches a broker's states.
 #[derive(Debug)]
-pub struct States {
+pub struct StateWatcher {
     log: Arc<Mutex<StateLog>>,
     task: tokio::task::JoinHandle<()>,
 }
 
-impl States {
+impl StateWatcher {
     /// Watches the broker once its socket is there.
-    pub fn watch(broker: Broker, actions: StateActions) -> States {
+    pub fn watch(broker: Broker, actions: StateActions) -> StateWatcher {
         let log = Arc::new(Mutex::new(StateLog::default()));
         let shared = Arc::clone(&log);
         let task = tokio::spawn(async move {
@@ -78,7 +78,7 @@ impl States {
             // Where its states are unknown, until it ends.
             while returns.join_next().await.is_some() {}
         });
-        States { log, task }
+        StateWatcher { log, task }
     }
 
     /// Ends the watch; returns what was seen.
@@ -111,7 +111,7 @@ async fn follow(mut conversation: Conversation, log: &Mutex<StateLog>) -> io::Re
     let mut refused = Backoff::default();
     conversation.send(&monitor).await?;
     loop {
-        let Ok(value) = conversation.receive().await? else {
+        let BrokerReply::Payload(value) = conversation.receive().await? else {
             // A broker that has not joined yet answers with an error.
             refused.pause(LONGEST_PAUSE).await;
             conversation.send(&monitor).await?;
@@ -154,7 +154,7 @@ mod tests {
             .build()
             .unwrap();
         runtime.block_on(async {
-            let mut states = States::watch(
+            let mut states = StateWatcher::watch(
                 Broker {
                     socket: path,
                     owner: None,

@@ -48,7 +48,7 @@ pub async fn full(broker: &Broker, instance: KnownHosts<'_>, has_resources: bool
 }
 
 /// Nodes and jobs, asked of the lead. What it does not know yet is left out.
-pub async fn figures(broker: &Broker) -> Usage {
+pub async fn nodes_and_jobs(broker: &Broker) -> Usage {
     let answers = Answers {
         resources: resource_sets(broker).await.unwrap_or_default(),
         jobs: broker

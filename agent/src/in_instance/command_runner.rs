@@ -12,7 +12,7 @@ use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::Supervisor;
 use crate::supervise::policy::{DefaultPolicy, Policy, SecondStop, Terms};
-use crate::supervise::program::{Output, Program};
+use crate::supervise::program::{ChildProgram, Output};
 use crate::system::raw::ChildSetup;
 
 /// Runs commands, supervised, in the instance's environment.
@@ -54,7 +54,7 @@ impl CommandRunner {
         if let Some(code) = self.stop_code() {
             return Ok(code);
         }
-        let program = Program {
+        let program = ChildProgram {
             argv,
             environment: &self.session.environment,
             directory: &self.session.directory,

@@ -14,7 +14,7 @@ use crate::execute::program_note::{note_end, note_start};
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::jobs;
 use crate::report::failure::Failure;
-use crate::supervise::policy::{AtStop, Order, Policy, Request, SecondStop, Terms};
+use crate::supervise::policy::{AtStop, Order, Policy, PolicyRequest, SecondStop, Terms};
 use crate::supervise::program::{Environment, Output};
 
 /// How the lead's program is run.
@@ -114,12 +114,12 @@ impl Policy for GracefulStop {
         AtStop::PassOn(Order::signal(libc::SIGTERM))
     }
 
-    fn in_place_of_signal(&mut self) -> Option<Request> {
+    fn in_place_of_signal(&mut self) -> Option<PolicyRequest> {
         let broker = self.jobs.clone()?;
         Some(Box::pin(async move { jobs::stop(&broker).await }))
     }
 
-    fn kill_first(&mut self) -> Option<Request> {
+    fn kill_first(&mut self) -> Option<PolicyRequest> {
         if self.are_killed {
             return None;
         }

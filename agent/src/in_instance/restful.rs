@@ -27,12 +27,11 @@ const PACKAGES: &str = ".packages";
 /// Constraints for pip, since newer releases break the API: passlib, without a release since 2020, reads a
 /// name that bcrypt lacks since 4.1, and fails with 5; its pages call starlette as before 1.0, and are errors
 /// with 1.10.
-const CONSTRAINTS: (&str, &str) = (".flux-agent-constraints", "bcrypt<4.1\nstarlette<1\n");
+const CONSTRAINTS: &str = "bcrypt<4.1\nstarlette<1\n";
+const CONSTRAINTS_FILE: &str = ".flux-agent-constraints";
 /// How uvicorn logs: all on standard error. Standard output is the API's own prints, with tokens and
 /// passwords in clear.
-const LOGGING: (&str, &str) = (
-    ".flux-agent-logging.json",
-    r#"{"version": 1, "disable_existing_loggers": false,
+const LOGGING: &str = r#"{"version": 1, "disable_existing_loggers": false,
 "formatters": {"default": {"()": "uvicorn.logging.DefaultFormatter", "fmt": "%(levelprefix)s %(message)s"},
 "access": {"()": "uvicorn.logging.AccessFormatter",
 "fmt": "%(levelprefix)s %(client_addr)s - \"%(request_line)s\" %(status_code)s"}},
@@ -40,8 +39,8 @@ const LOGGING: (&str, &str) = (
 "access": {"class": "logging.StreamHandler", "formatter": "access"}},
 "loggers": {"uvicorn": {"handlers": ["default"], "level": "INFO", "propagate": false},
 "uvicorn.access": {"handlers": ["access"], "level": "INFO", "propagate": false}}}
-"#,
-);
+"#;
+const LOGGING_FILE: &str = ".flux-agent-logging.json";
 
 /// Calls the API's own script to add a user, with the password from a file: all of the pod can see a command
 /// line.
@@ -99,7 +98,7 @@ impl Stopped {
 /// Serves; returns the exit code.
 pub fn run(args: &RestfulArgs) -> Result<u8, Failure> {
     crate::system::runtime::block_on(Box::pin(async {
-        let mut server = Server {
+        let mut server = RestfulServer {
             runner: CommandRunner::new()?,
             args,
             code: args.directory.join("api"),
@@ -117,14 +116,14 @@ pub fn run(args: &RestfulArgs) -> Result<u8, Failure> {
     }))
 }
 
-struct Server<'a> {
+struct RestfulServer<'a> {
     runner: CommandRunner,
     args: &'a RestfulArgs,
     /// The folder of the checkout.
     code: PathBuf,
 }
 
-impl Server<'_> {
+impl RestfulServer<'_> {
     async fn prepare(&mut self) -> Result<(), Stopped> {
         if self.code.join(INSTALLED).exists() {
             return self.enter();
@@ -141,8 +140,8 @@ impl Server<'_> {
         self.install().await?;
         self.enter()?;
         self.database().await?;
-        self.write(LOGGING)?;
-        self.write((INSTALLED, "")).map(drop)
+        self.write(LOGGING_FILE, LOGGING)?;
+        self.write(INSTALLED, "").map(drop)
     }
 
     async fn fetch(&mut self) -> Result<(), Stopped> {
@@ -226,7 +225,7 @@ impl Server<'_> {
             "--no-input",
         ];
         let (target, list) = (self.code.join(PACKAGES), self.code.join("requirements.txt"));
-        let constraints = self.write(CONSTRAINTS)?;
+        let constraints = self.write(CONSTRAINTS_FILE, CONSTRAINTS)?;
         let argv = words.into_iter().map(OsString::from);
         let argv = argv.chain([
             "--target".into(),
@@ -246,7 +245,7 @@ impl Server<'_> {
     }
 
     /// Writes a file of ours into the checkout; its path.
-    fn write(&self, (name, text): (&str, &str)) -> Result<PathBuf, Stopped> {
+    fn write(&self, name: &str, text: &str) -> Result<PathBuf, Stopped> {
         let path = self.code.join(name);
         fs::write(&path, text).map_err(|error| failed("write", &path, &error))?;
         Ok(path)
@@ -355,7 +354,7 @@ impl Server<'_> {
     }
 
     async fn serve(&mut self) -> Result<u8, Stopped> {
-        let logging = self.code.join(LOGGING.0);
+        let logging = self.code.join(LOGGING_FILE);
         let options = [
             // No address means all of them, of both families if the kernel has both; any named one would be
             // of one family.

@@ -42,7 +42,7 @@ impl Machine {
 #[derive(Debug)]
 pub struct Arrangement {
     pub spec: AgentSpec,
-    pub containers: Vec<Container>,
+    pub containers: Vec<LocalContainer>,
     /// Seconds from a stop to a kill.
     pub grace_period: u64,
     /// The certificate's text, if the MiniCluster brings one.
@@ -53,7 +53,7 @@ pub struct Arrangement {
 
 /// One container of a pod, as `inside` makes it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Container {
+pub struct LocalContainer {
     pub index: u32,
     /// The sidecar's name; none: the container that runs Flux.
     pub sidecar: Option<String>,
@@ -96,7 +96,7 @@ impl Bind {
     }
 }
 
-impl Container {
+impl LocalContainer {
     /// The name in lines and messages.
     pub fn name(&self) -> String {
         match &self.sidecar {
@@ -155,7 +155,7 @@ impl Arrangement {
         drop_unsupported(&mut spec, machine, &mut notices);
         let mut containers = Vec::new();
         for index in 0..spec.size {
-            let runner = Container::of(
+            let runner = LocalContainer::of(
                 &spec,
                 machine,
                 index,
@@ -165,7 +165,7 @@ impl Arrangement {
             containers.push(runner);
             for name in spec.sidecars.keys() {
                 let given = cluster.and_then(|it| it.sidecars.iter().find(|it| it.container.name == *name));
-                containers.push(Container::of(
+                containers.push(LocalContainer::of(
                     &spec,
                     machine,
                     index,
@@ -187,20 +187,20 @@ impl Arrangement {
     }
 }
 
-impl Container {
+impl LocalContainer {
     fn of(
         spec: &AgentSpec,
         machine: &Machine,
         index: u32,
         sidecar: Option<&str>,
         given: Option<&ValidContainer>,
-    ) -> Container {
+    ) -> LocalContainer {
         let hostname = names::host(&spec.name, index);
         let words = match sidecar {
             Some(name) => vec!["sidecar".to_owned(), name.to_owned()],
             None => vec!["run".to_owned(), format!("{RESTARTS_LEFT}=0")],
         };
-        let mut container = Container {
+        let mut container = LocalContainer {
             index,
             sidecar: sidecar.map(str::to_owned),
             hostname,
@@ -215,7 +215,7 @@ impl Container {
             },
             mount_path: spec.mount_path.trim_end_matches('/').to_owned(),
             view: spec.view.enabled && sidecar.is_none(),
-            ..Container::default()
+            ..LocalContainer::default()
         };
         container.environment = environment(spec, machine, index, given);
         container.add_machine_mounts(machine);

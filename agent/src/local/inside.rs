@@ -18,7 +18,7 @@ use flux_shared::paths::{AGENT_FILE, TERMINATION_LOG, VIEW_IMAGE_MOUNT};
 use nix::mount::{MntFlags, umount2};
 use nix::sched::{CloneFlags, unshare};
 
-use super::containers::{Bind, Container};
+use super::containers::{Bind, LocalContainer};
 use super::run_folder::failed;
 use crate::report::failure::{Failure, plain};
 use crate::report::log;
@@ -26,7 +26,7 @@ use crate::system::below;
 use crate::system::identity::Credentials;
 
 /// Reads the container that `file` describes.
-pub fn read(file: &Path) -> Result<Container, Failure> {
+pub fn read(file: &Path) -> Result<LocalContainer, Failure> {
     let text = fs::read_to_string(file).map_err(|error| failed("read", file, &error))?;
     serde_json::from_str(&text)
         .map_err(|error| Failure::internal(format!("failed to understand {}: {error}", file.display())))
@@ -57,7 +57,7 @@ pub fn become_container(file: &Path) -> Result<u8, Failure> {
         .flatten()
     {
         identity
-            .take_on()
+            .assume()
             .map_err(|error| failed("run as another user", Path::new(&container.name()), &error))?;
     }
     lay_out(&container)?;
@@ -73,7 +73,7 @@ pub fn become_container(file: &Path) -> Result<u8, Failure> {
 }
 
 /// Does what the init containers do in a pod.
-fn lay_out(container: &Container) -> Result<(), Failure> {
+fn lay_out(container: &LocalContainer) -> Result<(), Failure> {
     if container.sidecar.is_some() {
         return Ok(());
     }
@@ -97,7 +97,7 @@ impl Root {
         below(&self.path, path)
     }
 
-    fn build(&self, container: &Container) -> Result<(), Failure> {
+    fn build(&self, container: &LocalContainer) -> Result<(), Failure> {
         mounts::make_private().map_err(|error| failed("make private", Path::new("/"), &error))?;
         mounts::bind(&self.path, &self.path).map_err(|error| failed("mount", &self.path, &error))?;
         let opened = container.opened();
@@ -192,7 +192,7 @@ impl Root {
 
     /// Makes every mount read-only that is not meant to be writable. A failure counts only for the machine's
     /// root: anybody else can write only to what is theirs anyway.
-    fn protect(&self, container: &Container) -> Result<(), Failure> {
+    fn protect(&self, container: &LocalContainer) -> Result<(), Failure> {
         let writable: Vec<PathBuf> = container
             .mounts
             .iter()

@@ -15,13 +15,13 @@ use flux_shared::paths::TERMINATION_LOG;
 use flux_shared::termination::Termination;
 use nix::sched::{CloneFlags, unshare};
 
-use super::containers::{Arrangement, Container, Machine};
+use super::containers::{Arrangement, LocalContainer, Machine};
 use super::inside::not_started;
 use super::output::{self, To};
 use super::run_folder::{LockedRunFolder, pod_folder};
 use crate::report::failure::Failure;
 use crate::supervise::policy::{DefaultPolicy, Terms};
-use crate::supervise::program::{Environment, Output, Program};
+use crate::supervise::program::{ChildProgram, Environment, Output};
 use crate::supervise::{Event, Supervisor, is_stop, until};
 use crate::system::below;
 use crate::system::raw::{self, ChildSetup};
@@ -33,7 +33,7 @@ const AFTER_THE_LEAD: Duration = Duration::from_secs(5);
 /// A started container.
 #[derive(Debug)]
 struct Running<'a> {
-    container: &'a Container,
+    container: &'a LocalContainer,
     pid: i32,
     code: Option<u8>,
 }
@@ -96,7 +96,7 @@ async fn certificate(
     let name = format!("--name={}", names::host(&arrangement.spec.name, 0));
     let argv = [flux.into(), "keygen".into(), name.into(), path.into_os_string()];
     let environment: Environment = std::env::vars_os().collect();
-    let keygen = Program {
+    let keygen = ChildProgram {
         argv: &argv,
         environment: &environment,
         directory: Path::new("/"),
@@ -122,7 +122,7 @@ async fn certificate(
 
 /// Starts a container; returns the pid of its first process, which dies with this one.
 fn start(
-    container: &Container,
+    container: &LocalContainer,
     run_folder: &LockedRunFolder,
     arrangement: &Arrangement,
     machine: &Machine,
@@ -291,7 +291,7 @@ impl RunState<'_> {
         self.signal(libc::SIGKILL, |_| true);
     }
 
-    fn signal(&self, signal: i32, whom: impl Fn(&Container) -> bool) {
+    fn signal(&self, signal: i32, whom: impl Fn(&LocalContainer) -> bool) {
         for running in self
             .all
             .iter()
@@ -304,7 +304,7 @@ impl RunState<'_> {
 }
 
 /// How a container ended, by its exit code and its own termination message.
-fn end_of(container: &Container, code: u8, run_folder: &LockedRunFolder) -> String {
+fn end_of(container: &LocalContainer, code: u8, run_folder: &LockedRunFolder) -> String {
     let path = below(
         &pod_folder(run_folder.path(), container.index).join("root"),
         TERMINATION_LOG,

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use flux_shared::exit::Category;
 use nix::fcntl::{Flock, FlockArg};
 
-use super::containers::{Arrangement, Bind, Container, run_folder_mounts};
+use super::containers::{Arrangement, Bind, LocalContainer, run_folder_mounts};
 use crate::report::failure::{Failure, plain};
 use crate::system::mount_table;
 
@@ -148,7 +148,7 @@ impl LockedRunFolder {
     }
 
     /// Copies the certificate for each pod; the copy belongs to the user who reads it.
-    pub fn hand_out(&self, containers: &[Container]) -> Result<(), Failure> {
+    pub fn hand_out(&self, containers: &[LocalContainer]) -> Result<(), Failure> {
         for container in containers.iter().filter(|container| container.sidecar.is_none()) {
             let pod = pod_folder(&self.folder, container.index);
             let certificate = pod.join("curve.cert");
@@ -182,7 +182,7 @@ impl LockedRunFolder {
         }
         for name in ["pods", "volumes"] {
             let folder = self.folder.join(name);
-            open_up(&folder);
+            grant_owner_access(&folder);
             match fs::remove_dir_all(&folder) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(Failure::write("remove", &folder, &error));
@@ -195,12 +195,12 @@ impl LockedRunFolder {
 }
 
 /// Gives the owner access to all folders: without it they cannot be removed.
-fn open_up(folder: &Path) {
+fn grant_owner_access(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             let _ = fs::set_permissions(entry.path(), PermissionsExt::from_mode(0o700));
-            open_up(&entry.path());
+            grant_owner_access(&entry.path());
         }
     }
 }

@@ -9,13 +9,13 @@ use flux_shared::exit::Category;
 use flux_shared::paths::AGENT_FILE;
 use nix::sched::{CloneFlags, setns};
 
-use super::containers::Container;
+use super::containers::LocalContainer;
 use super::inside;
 use super::run_folder::{RunFolder, failed, pod_folder};
 use crate::report::failure::Failure;
 use crate::supervise::Supervisor;
 use crate::supervise::policy::{DefaultPolicy, Terms};
-use crate::supervise::program::{Environment, Output, Program};
+use crate::supervise::program::{ChildProgram, Environment, Output};
 use crate::system::raw::ChildSetup;
 
 /// The user namespace comes first: only in it may the others be entered.
@@ -71,7 +71,7 @@ pub fn shell(run_folder: &RunFolder, name: &str, index: u32, command: &[OsString
 }
 
 /// Runs `flux-agent connect`, which knows the environment, the socket and the user of Flux.
-async fn connect(container: &Container, command: &[OsString]) -> Result<u8, Failure> {
+async fn connect(container: &LocalContainer, command: &[OsString]) -> Result<u8, Failure> {
     let lost = |error: io::Error| Failure::internal(format!("failed to receive signals: {error}"));
     let mut supervisor = Supervisor::new().map_err(lost)?;
     let environment: Environment = container
@@ -82,7 +82,7 @@ async fn connect(container: &Container, command: &[OsString]) -> Result<u8, Fail
     let mut argv: Vec<OsString> = vec![AGENT_FILE.into(), "connect".into(), "--".into()];
     argv.extend(command.iter().cloned());
     let foreground = supervisor.has_terminal();
-    let program = Program {
+    let program = ChildProgram {
         argv: &argv,
         environment: &environment,
         directory: Path::new("/"),

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use flux_shared::usage::{Figure, Usage};
+use flux_shared::usage::{Metric, Usage};
 use serde_json::{Map, Value};
 
 /// A request for the metrics.
@@ -67,11 +67,11 @@ pub fn parse_request(head: &[u8]) -> Option<Result<Request, Response>> {
 }
 
 impl Request {
-    /// The response; without figures it says that there are none.
+    /// The response; without metrics it says that there are none.
     pub fn respond(self, cluster: &str, usage: Option<&Usage>) -> Response {
-        let figures = usage.map(Usage::figures).unwrap_or_default();
+        let metrics = usage.map(Usage::metrics).unwrap_or_default();
         let without_body = self.without_body;
-        if figures.is_empty() {
+        if metrics.is_empty() {
             let why = "the broker did not report its metrics: it is starting, stopping or very busy";
             return Response {
                 without_body,
@@ -81,9 +81,9 @@ impl Request {
         let (kind, body) = match self.form {
             Form::Prometheus => (
                 "text/plain; version=0.0.4; charset=utf-8",
-                text(cluster, &figures),
+                text(cluster, &metrics),
             ),
-            Form::Json => ("application/json", json(cluster, &figures)),
+            Form::Json => ("application/json", json(cluster, &metrics)),
         };
         Response {
             status: "200 OK",
@@ -130,9 +130,9 @@ impl Response {
 }
 
 /// Prometheus' text format. A cluster's name needs no quoting.
-fn text(cluster: &str, figures: &[Figure]) -> String {
+fn text(cluster: &str, metrics: &[Metric]) -> String {
     let mut text = String::new();
-    for Figure { name, help, value } in figures {
+    for Metric { name, help, value } in metrics {
         let _ = writeln!(
             text,
             "# HELP {name} {help}\n# TYPE {name} gauge\n{name}{{minicluster=\"{cluster}\"}} {value}"
@@ -141,12 +141,12 @@ fn text(cluster: &str, figures: &[Figure]) -> String {
     text
 }
 
-fn json(cluster: &str, figures: &[Figure]) -> String {
+fn json(cluster: &str, metrics: &[Metric]) -> String {
     let mut object = Map::from_iter([("minicluster".to_owned(), Value::from(cluster))]);
     object.extend(
-        figures
+        metrics
             .iter()
-            .map(|figure| (figure.name.to_owned(), figure.value.into())),
+            .map(|metric| (metric.name.to_owned(), metric.value.into())),
     );
     format!("{}\n", Value::from(object))
 }

@@ -34,8 +34,8 @@ fn beside<T: Send + 'static>(
     let found = runtime.block_on(async {
         let listener = listen(0).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let figures = Figures::new("mc", Broker { socket, owner: None });
-        let server = Server(tokio::spawn(serve(listener, Arc::new(figures))));
+        let metrics = InstanceMetrics::new("mc", Broker { socket, owner: None });
+        let server = MetricsServer(tokio::spawn(serve(listener, Arc::new(metrics))));
         let found = tokio::task::spawn_blocking(move || work(([127, 0, 0, 1], port).into()))
             .await
             .unwrap();

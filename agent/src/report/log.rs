@@ -26,17 +26,17 @@ use crate::report::failure::Failure;
 
 /// How lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub enum Format {
+pub enum LineFormat {
     #[default]
     Text,
     Json,
 }
 
-impl From<LogFormat> for Format {
-    fn from(format: LogFormat) -> Format {
+impl From<LogFormat> for LineFormat {
+    fn from(format: LogFormat) -> LineFormat {
         match format {
-            LogFormat::Text => Format::Text,
-            LogFormat::Json => Format::Json,
+            LogFormat::Text => LineFormat::Text,
+            LogFormat::Json => LineFormat::Json,
         }
     }
 }
@@ -59,15 +59,15 @@ pub fn start() {
     let _ = tracing::subscriber::set_global_default(lines.event_format(Lines).finish());
 }
 
-pub fn set_format(format: Format) {
-    JSON.store(format == Format::Json, Ordering::Relaxed);
+pub fn set_format(format: LineFormat) {
+    JSON.store(format == LineFormat::Json, Ordering::Relaxed);
 }
 
-pub fn format() -> Format {
+pub fn format() -> LineFormat {
     if JSON.load(Ordering::Relaxed) {
-        Format::Json
+        LineFormat::Json
     } else {
-        Format::Text
+        LineFormat::Text
     }
 }
 
@@ -151,12 +151,18 @@ where
     }
 }
 
-fn line(to: &mut dyn fmt::Write, format: Format, is_plain: bool, level: Level, said: &Said) -> fmt::Result {
+fn line(
+    to: &mut dyn fmt::Write,
+    format: LineFormat,
+    is_plain: bool,
+    level: Level,
+    said: &Said,
+) -> fmt::Result {
     let Said { stage, message } = said;
     match format {
-        Format::Text if is_plain => writeln!(to, "{message}"),
-        Format::Text => writeln!(to, "{} flux-agent: {message}", &timestamp(since_epoch())[11..23]),
-        Format::Json => {
+        LineFormat::Text if is_plain => writeln!(to, "{message}"),
+        LineFormat::Text => writeln!(to, "{} flux-agent: {message}", &timestamp(since_epoch())[11..23]),
+        LineFormat::Json => {
             let level = match level {
                 Level::ERROR => "error",
                 Level::WARN => "warn",
@@ -218,16 +224,16 @@ mod tests {
             text
         };
         assert_eq!(
-            text(Format::Text, false, Level::INFO)[12..],
+            text(LineFormat::Text, false, Level::INFO)[12..],
             *" flux-agent: told \"so\"\n"
         );
-        assert_eq!(text(Format::Text, true, Level::ERROR), "told \"so\"\n");
+        assert_eq!(text(LineFormat::Text, true, Level::ERROR), "told \"so\"\n");
         for (level, name) in [
             (Level::ERROR, "error"),
             (Level::WARN, "warn"),
             (Level::INFO, "info"),
         ] {
-            let line: serde_json::Value = serde_json::from_str(&text(Format::Json, true, level)).unwrap();
+            let line: serde_json::Value = serde_json::from_str(&text(LineFormat::Json, true, level)).unwrap();
             assert_eq!(
                 (&line["level"], &line["stage"], &line["message"]),
                 (&name.into(), &"stop".into(), &"told \"so\"".into())

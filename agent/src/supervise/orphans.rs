@@ -31,9 +31,9 @@ impl Others {
     }
 
     /// The children of this process that are none of them.
-    fn orphans(&self, processes: &BTreeMap<i32, Process>) -> BTreeSet<i32> {
+    fn orphans(&self, processes: &BTreeMap<i32, ProcStat>) -> BTreeSet<i32> {
         let this = std::process::id().cast_signed();
-        let is_orphan = |pid: &i32, process: &Process| {
+        let is_orphan = |pid: &i32, process: &ProcStat| {
             process.parent == this && !self.pids.contains(pid) && !self.groups.contains(&process.group)
         };
         let orphans = processes.iter().filter(|(pid, process)| is_orphan(pid, process));
@@ -70,13 +70,13 @@ pub fn has_descendant(pid: i32, name: &str) -> bool {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Process {
+struct ProcStat {
     parent: i32,
     group: i32,
 }
 
 /// Every process that has not ended.
-fn processes(proc: &Path) -> BTreeMap<i32, Process> {
+fn processes(proc: &Path) -> BTreeMap<i32, ProcStat> {
     let entries = std::fs::read_dir(proc).into_iter().flatten().flatten();
     let process_at = |path: &Path| {
         // The name, in brackets, may hold anything.
@@ -85,7 +85,7 @@ fn processes(proc: &Path) -> BTreeMap<i32, Process> {
         let mut words = text.rsplit_once(") ")?.1.split(' ');
         let (state, parent, group) = (words.next()?, words.next()?, words.next()?);
         let (parent, group) = (parent.parse().ok()?, group.parse().ok()?);
-        (!matches!(state, "Z" | "X")).then_some(Process { parent, group })
+        (!matches!(state, "Z" | "X")).then_some(ProcStat { parent, group })
     };
     let process = |entry: std::fs::DirEntry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
@@ -94,7 +94,7 @@ fn processes(proc: &Path) -> BTreeMap<i32, Process> {
     entries.filter_map(process).collect()
 }
 
-fn with_descendants(processes: &BTreeMap<i32, Process>, mut all: BTreeSet<i32>) -> BTreeSet<i32> {
+fn with_descendants(processes: &BTreeMap<i32, ProcStat>, mut all: BTreeSet<i32>) -> BTreeSet<i32> {
     loop {
         let more: Vec<i32> = processes
             .iter()
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn descendants_of_orphans_go_along_and_those_of_others_stay() {
         let this = std::process::id().cast_signed();
-        let of = |parent: i32, group: i32| Process { parent, group };
+        let of = |parent: i32, group: i32| ProcStat { parent, group };
         let processes = BTreeMap::from([
             (-2, of(this, -2)),
             (-3, of(this, -3)),
@@ -147,7 +147,7 @@ mod tests {
             std::fs::create_dir(folder.path().join(pid)).unwrap();
             std::fs::write(folder.path().join(pid).join("stat"), text).unwrap();
         }
-        let of = |group| Process { parent: 1, group };
+        let of = |group| ProcStat { parent: 1, group };
         assert_eq!(processes(folder.path()), [(7, of(7)), (9, of(9))].into());
     }
 }

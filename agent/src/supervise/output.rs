@@ -31,16 +31,16 @@ pub fn open() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// The thread that copies.
 #[derive(Debug)]
-pub struct Copier {
+pub struct OutputCopier {
     thread: std::thread::JoinHandle<()>,
     child_ended: OwnedFd,
     done: OwnedFd,
     first: Arc<Mutex<Option<Instant>>>,
 }
 
-impl Copier {
+impl OutputCopier {
     /// Copies from `stdout` and `stderr` to this process's own.
-    pub fn start(stdout: OwnedFd, stderr: OwnedFd) -> io::Result<Copier> {
+    pub fn start(stdout: OwnedFd, stderr: OwnedFd) -> io::Result<OutputCopier> {
         let (wake, child_ended) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
         let (done, done_here) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
         let first = Arc::new(Mutex::new(None));
@@ -61,7 +61,7 @@ impl Copier {
                 copy(streams, &wake);
                 drop(done_here);
             })?;
-        Ok(Copier {
+        Ok(OutputCopier {
             thread,
             child_ended,
             done,

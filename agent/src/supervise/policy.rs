@@ -58,9 +58,9 @@ pub enum AtStop {
 }
 
 /// A wait that ends when the policy has a reason to end the program.
-pub type Reason<'a> = Pin<Box<dyn Future<Output = Order> + 'a>>;
+pub type EndReason<'a> = Pin<Box<dyn Future<Output = Order> + 'a>>;
 /// A request to others, awaited while signals and children are handled; whether it was of use.
-pub type Request = Pin<Box<dyn Future<Output = bool>>>;
+pub type PolicyRequest = Pin<Box<dyn Future<Output = bool>>>;
 
 /// What is particular to one program. The defaults: a stop is passed on at once, and nothing else ends the
 /// program.
@@ -72,7 +72,7 @@ pub trait Policy {
 
     /// Waits for a reason to end the process `child` without a stop, or to end the hold, which began at
     /// `held`. Dropped and called again at every event; not called any more once a stop was passed on.
-    fn reason(&mut self, _child: i32, _held: Option<Instant>) -> Reason<'_> {
+    fn reason(&mut self, _child: i32, _held: Option<Instant>) -> EndReason<'_> {
         Box::pin(std::future::pending())
     }
 
@@ -82,13 +82,13 @@ pub trait Policy {
     }
 
     /// A request in place of the stop signal, which the program is still sent if the request was of no use.
-    fn in_place_of_signal(&mut self) -> Option<Request> {
+    fn in_place_of_signal(&mut self) -> Option<PolicyRequest> {
         None
     }
 
     /// A request, when the time is over, to kill what the program waits for, so that it ends by itself.
     /// Called each time that the time is over, until there is none.
-    fn kill_first(&mut self) -> Option<Request> {
+    fn kill_first(&mut self) -> Option<PolicyRequest> {
         None
     }
 }

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use flux_agent_plan::known_paths::DEFAULT_PATH;
 use flux_shared::exit::{NOT_EXECUTABLE, NOT_FOUND};
 
-use super::output::{self, Copier};
+use super::output::{self, OutputCopier};
 use crate::report::failure::{is_passing, plain};
 use crate::system::glibc::Libc;
 use crate::system::raw::{self, ChildSetup};
@@ -31,7 +31,7 @@ pub enum Output {
 
 /// A program to start.
 #[derive(Debug)]
-pub struct Program<'a> {
+pub struct ChildProgram<'a> {
     pub argv: &'a [OsString],
     pub environment: &'a Environment,
     pub directory: &'a Path,
@@ -43,7 +43,7 @@ pub struct Program<'a> {
 #[derive(Debug)]
 pub struct Child {
     pub pid: i32,
-    pub copier: Option<Copier>,
+    pub copier: Option<OutputCopier>,
 }
 
 /// Why a program did not start, with the code that a shell would give.
@@ -57,7 +57,7 @@ pub struct StartError {
     pub is_passing: bool,
 }
 
-impl Program<'_> {
+impl ChildProgram<'_> {
     /// Starts it; only the supervisor does, which then knows the child.
     pub(super) fn start(&self) -> Result<Child, StartError> {
         let name = self
@@ -76,14 +76,14 @@ impl Program<'_> {
             self.environment,
             self.directory,
         ) {
-            Found::Program(path) => path,
-            Found::NotExecutable(path) => {
+            Lookup::Program(path) => path,
+            Lookup::NotExecutable(path) => {
                 return Err(fail(
                     NOT_EXECUTABLE,
                     &format!("{} is not executable", path.display()),
                 ));
             }
-            Found::Nowhere => return Err(fail(NOT_FOUND, "not found")),
+            Lookup::NotFound => return Err(fail(NOT_FOUND, "not found")),
         };
         let first = self.spawn(&path, &self.argv[1..]);
         let result = match first {
@@ -144,7 +144,7 @@ impl Program<'_> {
             Output::LineBuffered => {
                 if let (Ok(stdout), Ok(stderr)) = (output::open(), output::open()) {
                     // Before the child: once that has started, nothing may fail.
-                    copier = Some(Copier::start(stdout.0, stderr.0)?);
+                    copier = Some(OutputCopier::start(stdout.0, stderr.0)?);
                     command
                         .stdout(Stdio::from(stdout.1))
                         .stderr(Stdio::from(stderr.1));
@@ -177,22 +177,22 @@ fn interpreter(script: &Path) -> Option<String> {
 
 /// What a name on the PATH leads to.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum Lookup {
     Program(PathBuf),
     NotExecutable(PathBuf),
-    Nowhere,
+    NotFound,
 }
 
 /// Looks `name` up as a shell does: with a slash as it is, else along the PATH.
-pub fn find(name: &OsStr, environment: &Environment, directory: &Path) -> Found {
+pub fn find(name: &OsStr, environment: &Environment, directory: &Path) -> Lookup {
     if name.is_empty() {
-        return Found::Nowhere;
+        return Lookup::NotFound;
     }
     let path = environment
         .get(OsStr::new("PATH"))
         .map_or(OsStr::new(DEFAULT_PATH), OsString::as_os_str);
     if let Ok(program) = which::which_in(name, Some(path), directory) {
-        return Found::Program(program);
+        return Lookup::Program(program);
     }
     // `which` says only that there is none; a shell's codes tell a file that may not be executed from none at
     // all.
@@ -205,7 +205,7 @@ pub fn find(name: &OsStr, environment: &Environment, directory: &Path) -> Found 
         .into_iter()
         .map(|folder| directory.join(folder).join(name))
         .find(|file| file.exists());
-    not_executable.map_or(Found::Nowhere, Found::NotExecutable)
+    not_executable.map_or(Lookup::NotFound, Lookup::NotExecutable)
 }
 
 #[cfg(test)]
@@ -217,7 +217,7 @@ mod tests {
     fn error_of(program: &Path, directory: &Path) -> String {
         let argv = [program.into()];
         let (output, setup) = (Output::Inherit, ChildSetup::default());
-        let program = Program {
+        let program = ChildProgram {
             argv: &argv,
             environment: &Environment::new(),
             directory,
@@ -261,15 +261,15 @@ mod tests {
         let path = format!("{}:{}:", at("a").display(), at("b").display());
         let environment = Environment::from([("PATH".into(), path.into())]);
         let look = |name: &str| find(OsStr::new(name), &environment, folder.path());
-        assert_eq!(look("tool"), Found::Program(at("b/tool")));
-        assert_eq!(look("plain"), Found::NotExecutable(at("a/plain")));
-        assert_eq!(look("nothing"), Found::Nowhere);
-        assert_eq!(look("b/tool"), Found::Program(at("b/tool")));
+        assert_eq!(look("tool"), Lookup::Program(at("b/tool")));
+        assert_eq!(look("plain"), Lookup::NotExecutable(at("a/plain")));
+        assert_eq!(look("nothing"), Lookup::NotFound);
+        assert_eq!(look("b/tool"), Lookup::Program(at("b/tool")));
         assert_eq!(
             look("b"),
-            Found::NotExecutable(at("b")),
+            Lookup::NotExecutable(at("b")),
             "the empty entry of the PATH is the working directory"
         );
-        assert_eq!(look(""), Found::Nowhere);
+        assert_eq!(look(""), Lookup::NotFound);
     }
 }

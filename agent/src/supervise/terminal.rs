@@ -16,6 +16,6 @@ pub fn give_to(group: i32) {
 }
 
 /// Takes the terminal back. (SIGTTOU is blocked, so this works from the background.)
-pub fn take_back() {
+pub fn reclaim() {
     let _ = tcsetpgrp(stdin(), getpgrp());
 }

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use test_support::waiting::{DEADLINE, eventually};
 
 use super::policy::DefaultPolicy;
-use super::program::{Environment, Output, Program};
+use super::program::{ChildProgram, Environment, Output};
 use super::*;
 use crate::system::raw::ChildSetup;
 use crate::testing::{allow_processes, alone, become_user, signal, stop_after};
@@ -29,7 +29,7 @@ fn supervise(
         let argv = ["/bin/sh", "-c", source].map(OsString::from);
         let environment: Environment = std::env::vars_os().collect();
         let (output, setup) = (Output::Inherit, ChildSetup::default());
-        let program = Program {
+        let program = ChildProgram {
             argv: &argv,
             environment: &environment,
             directory: folder,
@@ -61,7 +61,7 @@ struct Asks {
 }
 
 impl Policy for Asks {
-    fn in_place_of_signal(&mut self) -> Option<Request> {
+    fn in_place_of_signal(&mut self) -> Option<PolicyRequest> {
         let answered = self.answered.clone();
         Some(Box::pin(async move {
             while !answered.exists() {
@@ -142,11 +142,11 @@ struct Answers {
 }
 
 impl Policy for Answers {
-    fn in_place_of_signal(&mut self) -> Option<Request> {
+    fn in_place_of_signal(&mut self) -> Option<PolicyRequest> {
         Some(Box::pin(ready(self.useful)))
     }
 
-    fn kill_first(&mut self) -> Option<Request> {
+    fn kill_first(&mut self) -> Option<PolicyRequest> {
         std::fs::write(self.killed.take()?, "").unwrap();
         Some(Box::pin(ready(true)))
     }
@@ -202,7 +202,7 @@ impl Policy for Holds {
         AtStop::Hold(DEADLINE)
     }
 
-    fn reason(&mut self, _: i32, held: Option<Instant>) -> policy::Reason<'_> {
+    fn reason(&mut self, _: i32, held: Option<Instant>) -> policy::EndReason<'_> {
         Box::pin(async move {
             if held.is_none() {
                 return std::future::pending().await;
@@ -260,7 +260,7 @@ fn start_that_fails_for_want_of_a_thread_leaves_no_program() {
             .unwrap();
         runtime.block_on(async {
             let argv = ["/bin/sh", "-c", ": >ran"].map(OsString::from);
-            let program = Program {
+            let program = ChildProgram {
                 argv: &argv,
                 environment: &Environment::new(),
                 directory: folder,

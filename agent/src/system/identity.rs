@@ -56,9 +56,9 @@ impl Credentials {
         }))
     }
 
-    /// Takes on the groups, the group and the user, or fails. May be called between fork and exec: it neither
+    /// Switches to the groups, the group and the user, or fails. May be called between fork and exec: it neither
     /// allocates nor takes a lock.
-    pub fn take_on(&self) -> io::Result<()> {
+    pub fn assume(&self) -> io::Result<()> {
         nix::unistd::setgroups(&self.groups)?;
         nix::unistd::setgid(self.gid)?;
         nix::unistd::setuid(self.uid)?;

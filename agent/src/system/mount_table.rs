@@ -14,16 +14,16 @@ pub fn read() -> io::Result<Vec<u8>> {
 
 /// A mount point, and the options of the mount.
 #[derive(Debug)]
-pub struct Entry<'a> {
+pub struct MountEntry<'a> {
     pub point: PathBuf,
     pub options: &'a str,
 }
 
 /// The mounts of a table.
-pub fn entries(table: &[u8]) -> impl Iterator<Item = Entry<'_>> {
+pub fn entries(table: &[u8]) -> impl Iterator<Item = MountEntry<'_>> {
     table.split(|byte| *byte == b'\n').filter_map(|line| {
         let mut words = line.split(|byte| *byte == b' ').skip(4);
-        Some(Entry {
+        Some(MountEntry {
             point: unescaped(words.next()?),
             options: str::from_utf8(words.next()?).ok()?,
         })
@@ -31,7 +31,7 @@ pub fn entries(table: &[u8]) -> impl Iterator<Item = Entry<'_>> {
 }
 
 /// The mounts at `top` and below it.
-pub fn below<'a>(table: &'a [u8], top: &Path) -> impl Iterator<Item = Entry<'a>> {
+pub fn below<'a>(table: &'a [u8], top: &Path) -> impl Iterator<Item = MountEntry<'a>> {
     entries(table).filter(move |entry| entry.point.starts_with(top))
 }
 

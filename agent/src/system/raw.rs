@@ -73,7 +73,7 @@ pub fn with_identity(identity: &Credentials, work: impl FnOnce() -> io::Result<(
     let child = match unsafe { libc::fork() } {
         -1 => return Err(io::Error::last_os_error()),
         0 => {
-            let done = identity.take_on().and_then(|()| work());
+            let done = identity.assume().and_then(|()| work());
             let number = done.map_or_else(|error| error.raw_os_error().unwrap_or(libc::EACCES), |()| 0);
             // SAFETY: `_exit` ends the process and touches no memory.
             unsafe { libc::_exit(number) }
@@ -146,7 +146,7 @@ pub fn prepare(command: &mut Command, setup: ChildSetup) {
             nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()))?;
         }
         if let Some(identity) = &setup.identity {
-            identity.take_on()?;
+            identity.assume()?;
         }
         // Default handling, as from init: `nohup` and a shell's `&` above the agent leave signals ignored.
         for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM] {

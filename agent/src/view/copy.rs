@@ -20,7 +20,7 @@ use nix::unistd::symlinkat;
 use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, futimens, ioctl_ficlone};
 
 use super::progress::Progress;
-use super::tree::{Entry, Kind, Tree, TreeError, reading, writing};
+use super::tree::{EntryKind, Tree, TreeEntry, TreeError, reading, writing};
 
 /// Below this memory limit, page cache is given back while copying.
 const SCARCE: u64 = 256 << 20;
@@ -64,12 +64,12 @@ pub fn copy(tree: &Tree, target: &Path, spare_memory: bool, progress: &Progress)
         for entry in &folder.entries {
             let path = || folder.path.join(&entry.name);
             match &entry.kind {
-                Kind::Directory { mode } => {
+                EntryKind::Directory { mode } => {
                     let path = target.join(path());
                     fs::create_dir(&path).map_err(writing(&path))?;
                     modes.push((path, *mode));
                 }
-                Kind::File {
+                EntryKind::File {
                     shared: Some(inode), ..
                 } => match first_of.entry(*inode) {
                     Occupied(first) => hard_links.push((first.get().clone(), path())),
@@ -163,17 +163,17 @@ struct Copier<'a> {
 }
 
 impl Copier<'_> {
-    fn copy(&self, entry: &Entry, buffer: &mut [u8]) -> Result<(), TreeError> {
+    fn copy(&self, entry: &TreeEntry, buffer: &mut [u8]) -> Result<(), TreeError> {
         let name = entry.name.as_os_str();
         let read_failed = |error: io::Error| reading(&self.from.join(name))(error);
         let write_failed = |error: io::Error| writing(&self.to.join(name))(error);
         let (mode, size, modified) = match &entry.kind {
-            Kind::Directory { .. } => return Ok(()),
-            Kind::Link { target } => {
+            EntryKind::Directory { .. } => return Ok(()),
+            EntryKind::Link { target } => {
                 return symlinkat(target.as_path(), &self.target, name)
                     .map_err(|error| write_failed(error.into()));
             }
-            Kind::File {
+            EntryKind::File {
                 mode, size, modified, ..
             } => (*mode, *size, *modified),
         };

@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::tree::{Entry, Folder, Kind, Tree};
+use super::tree::{EntryKind, Folder, Tree, TreeEntry};
 
 /// Folds the folders of `view` that can be folded. Its links lead to `software`, at the path `place`.
 pub fn fold(view: &mut Tree, software: &Tree, place: &Path) {
@@ -42,7 +42,7 @@ pub fn fold(view: &mut Tree, software: &Tree, place: &Path) {
     for folder in &mut view.folders {
         for entry in &mut folder.entries {
             if let Some(target) = folded.remove(&folder.path.join(&entry.name)) {
-                entry.kind = Kind::Link { target };
+                entry.kind = EntryKind::Link { target };
             }
         }
     }
@@ -51,13 +51,13 @@ pub fn fold(view: &mut Tree, software: &Tree, place: &Path) {
 /// Where an entry of the view leads: a link, or a folder that was folded.
 fn leads_to<'a>(
     folder: &Folder,
-    entry: &'a Entry,
+    entry: &'a TreeEntry,
     folded: &'a HashMap<PathBuf, PathBuf>,
 ) -> Option<&'a Path> {
     match &entry.kind {
-        Kind::Link { target } => Some(target),
-        Kind::Directory { .. } => folded.get(&folder.path.join(&entry.name)).map(PathBuf::as_path),
-        Kind::File { .. } => None,
+        EntryKind::Link { target } => Some(target),
+        EntryKind::Directory { .. } => folded.get(&folder.path.join(&entry.name)).map(PathBuf::as_path),
+        EntryKind::File { .. } => None,
     }
 }
 
@@ -98,7 +98,7 @@ mod tests {
             for (inner, entry) in all(&Tree::list(&package).unwrap()) {
                 let path = view.join(&inner);
                 match entry.kind {
-                    Kind::Directory { .. } => drop(fs::create_dir(path)),
+                    EntryKind::Directory { .. } => drop(fs::create_dir(path)),
                     _ => symlink(
                         Path::new("/opt/software")
                             .join(package.file_name().unwrap())
@@ -113,7 +113,7 @@ mod tests {
     }
 
     /// Every entry and its path.
-    fn all(tree: &Tree) -> Vec<(PathBuf, &Entry)> {
+    fn all(tree: &Tree) -> Vec<(PathBuf, &TreeEntry)> {
         let mut all = Vec::new();
         for folder in &tree.folders {
             all.extend(
@@ -143,7 +143,7 @@ mod tests {
         let mut lines: Vec<String> = all(&view)
             .iter()
             .map(|(path, entry)| match &entry.kind {
-                Kind::Link { target } => format!("{} {}", path.display(), target.display()),
+                EntryKind::Link { target } => format!("{} {}", path.display(), target.display()),
                 _ => path.display().to_string(),
             })
             .collect();

@@ -19,8 +19,8 @@ use flux_shared::paths::SOFTWARE_DIR;
 
 use super::copy;
 use super::progress::Progress;
-use super::tree::{self, Kind, Tree, TreeError};
-use crate::facts::host::Host;
+use super::tree::{self, EntryKind, Tree, TreeError};
+use crate::facts::host::HostFiles;
 use crate::files::make_parents;
 use crate::report::failure::{Failure, plain};
 use crate::system::below;
@@ -35,9 +35,9 @@ pub struct SoftwareOptions {
 }
 
 /// Makes the folder.
-pub fn software(options: &SoftwareOptions) -> Result<(), Failure> {
+pub fn merge_software(options: &SoftwareOptions) -> Result<(), Failure> {
     let SoftwareOptions { root, packages, to } = options;
-    let of_the_image = Host::new(root)
+    let of_the_image = HostFiles::new(root)
         .real(SOFTWARE_DIR)
         .unwrap_or_else(|| below(root, SOFTWARE_DIR));
     let name = to.file_name().unwrap_or_default().to_string_lossy();
@@ -94,14 +94,14 @@ fn links(tree: &mut Tree, packages: &Path) -> Result<Vec<PathBuf>, TreeError> {
             };
             let path = folder.path.join(&entry.name);
             match &mut entry.kind {
-                Kind::Directory { mode } if *is_folder => {
+                EntryKind::Directory { mode } if *is_folder => {
                     // Links are made in it.
                     *mode |= 0o700;
                     view.remove(&entry.name);
                     of_both.insert(path);
                     return true;
                 }
-                Kind::Directory { .. } => hidden.push(path),
+                EntryKind::Directory { .. } => hidden.push(path),
                 _ => {}
             }
             false
@@ -185,7 +185,7 @@ mod tests {
         // What a killed run has left is made anew.
         file(at("volume/.software.new/half"), "");
         for _ in 0..2 {
-            software(&options).unwrap();
+            merge_software(&options).unwrap();
             let read = |path: &str| fs::read_to_string(at("volume/software").join(path)).unwrap();
             let all = [
                 ("linux/gcc/app-1/bin/app", "own"),
@@ -215,7 +215,7 @@ mod tests {
         file(at("packages/flux/bin/flux"), "view");
         let to = at("volume/software");
         for (packages, count) in [("packages", 1), ("nothing", 0)] {
-            software(&SoftwareOptions {
+            merge_software(&SoftwareOptions {
                 root: at("image"),
                 packages: at(packages),
                 to: to.clone(),

@@ -23,18 +23,18 @@ use crate::report::failure::{Failure, plain};
 pub struct Folder {
     /// The path below the tree's top.
     pub path: PathBuf,
-    pub entries: Vec<Entry>,
+    pub entries: Vec<TreeEntry>,
 }
 
 #[derive(Debug)]
-pub struct Entry {
+pub struct TreeEntry {
     /// The entry's name: one part of a path.
     pub name: OsString,
-    pub kind: Kind,
+    pub kind: EntryKind,
 }
 
 #[derive(Debug)]
-pub enum Kind {
+pub enum EntryKind {
     Directory {
         mode: u32,
     },
@@ -56,11 +56,11 @@ impl Folder {
     }
 }
 
-impl Entry {
+impl TreeEntry {
     /// Bytes that have to be copied.
     pub fn size(&self) -> u64 {
         match self.kind {
-            Kind::File { size, .. } => size,
+            EntryKind::File { size, .. } => size,
             _ => 0,
         }
     }
@@ -132,7 +132,7 @@ impl Tree {
             let entries = entries(top, &path, &mut buffers)?;
             let folders = entries
                 .iter()
-                .filter(|entry| matches!(entry.kind, Kind::Directory { .. }));
+                .filter(|entry| matches!(entry.kind, EntryKind::Directory { .. }));
             paths.extend(folders.map(|entry| path.join(&entry.name)));
             tree.folders.push(Folder { path, entries });
         }
@@ -158,9 +158,9 @@ impl Tree {
     pub fn count(&mut self) {
         let entries = || self.folders.iter().flat_map(|folder| &folder.entries);
         let files = entries()
-            .filter(|entry| matches!(entry.kind, Kind::File { .. }))
+            .filter(|entry| matches!(entry.kind, EntryKind::File { .. }))
             .count();
-        (self.files, self.bytes) = (files, entries().map(Entry::size).sum());
+        (self.files, self.bytes) = (files, entries().map(TreeEntry::size).sum());
     }
 
     /// A digest of the listing: names, kinds, modes, sizes, times and targets.
@@ -172,13 +172,13 @@ impl Tree {
             for entry in &folder.entries {
                 entry.name.hash(&mut hasher);
                 match &entry.kind {
-                    Kind::Directory { mode } => (0, mode).hash(&mut hasher),
-                    Kind::File {
+                    EntryKind::Directory { mode } => (0, mode).hash(&mut hasher),
+                    EntryKind::File {
                         mode, size, modified, ..
                     } => {
                         (1, mode, size, modified.tv_sec, modified.tv_nsec).hash(&mut hasher);
                     }
-                    Kind::Link { target } => (2, target.as_os_str()).hash(&mut hasher),
+                    EntryKind::Link { target } => (2, target.as_os_str()).hash(&mut hasher),
                 }
             }
         }
@@ -197,7 +197,7 @@ struct Buffers {
     target: Vec<MaybeUninit<u8>>,
 }
 
-fn entries(top: &Path, path: &Path, buffers: &mut Buffers) -> Result<Vec<Entry>, TreeError> {
+fn entries(top: &Path, path: &Path, buffers: &mut Buffers) -> Result<Vec<TreeEntry>, TreeError> {
     let real = top.join(path);
     let folder = File::open(&real).map_err(reading(&real))?;
     let mut entries = Vec::new();
@@ -210,7 +210,7 @@ fn entries(top: &Path, path: &Path, buffers: &mut Buffers) -> Result<Vec<Entry>,
         }
         let kind = kind(&folder, name, entry.file_type(), &mut buffers.target);
         if let Some(kind) = kind.map_err(|error| reading(&real.join(name))(error))? {
-            entries.push(Entry {
+            entries.push(TreeEntry {
                 name: name.to_owned(),
                 kind,
             });
@@ -227,19 +227,19 @@ fn kind(
     name: &OsStr,
     said: FileType,
     target: &mut [MaybeUninit<u8>],
-) -> io::Result<Option<Kind>> {
+) -> io::Result<Option<EntryKind>> {
     let look = || -> io::Result<Stat> { Ok(statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?) };
     let kind = match said {
         FileType::Unknown => FileType::from_raw_mode(look()?.st_mode),
         known => known,
     };
     Ok(match kind {
-        FileType::Directory => Some(Kind::Directory {
+        FileType::Directory => Some(EntryKind::Directory {
             mode: look()?.st_mode & 0o7777,
         }),
         FileType::Symlink => {
             let (target, _) = readlinkat_raw(folder.as_fd(), name, target)?;
-            Some(Kind::Link {
+            Some(EntryKind::Link {
                 target: OsStr::from_bytes(target).into(),
             })
         }
@@ -250,7 +250,7 @@ fn kind(
                 tv_nsec: data.st_mtime_nsec as _,
             };
             let shared = (data.st_nlink > 1).then_some((data.st_dev, data.st_ino));
-            Some(Kind::File {
+            Some(EntryKind::File {
                 mode: data.st_mode & 0o7777,
                 size: data.st_size as u64,
                 modified,

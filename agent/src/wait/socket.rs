@@ -23,7 +23,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 const SLOW_POLL: Duration = Duration::from_secs(2);
 
 /// Waits until something answers at `path`, and logs now and then what is missing.
-pub async fn wait_aloud(path: &Path) {
+pub async fn wait_and_report(path: &Path) {
     let mut report = Reporter::new(Instant::now());
     until_answered(path, |missing| report.tick(&path.display().to_string(), missing)).await;
 }

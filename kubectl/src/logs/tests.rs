@@ -58,7 +58,7 @@ fn broken(bytes: &'static [u8]) -> Log {
 /// Follows the log of a container that has ended; the result, and how many of the logs were not read.
 async fn followed(logs: Vec<Log>) -> (Result<(), Failure>, usize) {
     let (target, left, _) = server([Some(ended_pod())], logs);
-    let start = ("u".to_owned(), 0);
+    let start = start(0);
     let result = follow(
         &target.pods(),
         &pod(0, "running"),
@@ -71,6 +71,13 @@ async fn followed(logs: Vec<Log>) -> (Result<(), Failure>, usize) {
     (result, left)
 }
 
+fn start(restarts: i32) -> RunnerStart {
+    RunnerStart {
+        pod_uid: "u".to_owned(),
+        restarts,
+    }
+}
+
 /// Follows the log of the first start of a pod that runs and becomes these; the requests for logs.
 async fn followed_of(
     pods: Vec<Option<Pod>>,
@@ -78,7 +85,7 @@ async fn followed_of(
     resume: &mut Resume,
 ) -> (Result<(), Failure>, Vec<String>) {
     let (target, _, requests) = server(pods, logs);
-    let start = ("u".to_owned(), 0);
+    let start = start(0);
     let result = follow(&target.pods(), &pod(0, "running"), &start, resume, || ()).await;
     let mut requests = requests.lock().unwrap().clone();
     requests.retain(|request| request.contains("/log?"));
@@ -140,7 +147,7 @@ async fn follow_reads_the_previous_container_after_a_restart() {
         "{requests:?}"
     );
     let (target, ..) = server([Some(pod(1, "terminated"))], [whole(LATER)]);
-    let start = ("u".to_owned(), 1);
+    let start = start(1);
     follow(&target.pods(), &pod(1, "terminated"), &start, &mut resume, || ())
         .await
         .unwrap();

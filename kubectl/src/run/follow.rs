@@ -14,7 +14,7 @@ use kube::runtime::watcher::{self, Event};
 
 use crate::failure::{FAILED, Failure, UNREAD};
 use crate::logs::{self, Resume};
-use crate::observed::{self, Snapshot, Start, code_of};
+use crate::observed::{self, RunnerStart, Snapshot, code_of};
 use crate::progress;
 use crate::screen::Screen;
 use crate::signals::Interrupts;
@@ -83,8 +83,22 @@ impl RunEnd {
     }
 }
 
-type Log<'a> = Pin<Box<dyn Future<Output = (String, Resume, Result<(), Failure>)> + 'a>>;
+type LogPrint<'a> = Pin<Box<dyn Future<Output = PrintedLog> + 'a>>;
 type Stopping<'a> = Pin<Box<dyn Future<Output = Result<Way, Failure>> + 'a>>;
+
+/// A log that was printed to its end, or to a failure.
+struct PrintedLog {
+    pod_uid: String,
+    resume: Resume,
+    result: Result<(), Failure>,
+}
+
+/// Name and uid of the MiniCluster that this run has created.
+#[derive(Debug, Clone, Copy)]
+pub struct ClusterId<'a> {
+    pub name: &'a str,
+    pub uid: &'a str,
+}
 
 struct Follower<'a> {
     target: &'a Target,
@@ -93,7 +107,7 @@ struct Follower<'a> {
     screen: &'a Screen,
     seen: Snapshot,
     /// Starts of the lead whose logs were printed.
-    read: BTreeSet<Start>,
+    read: BTreeSet<RunnerStart>,
     /// The uid of the pod whose log was read last, and how far.
     resume: Option<(String, Resume)>,
     /// Whether all output was printed, as far as is known.
@@ -116,14 +130,15 @@ pub struct Followed {
     pub is_whole: bool,
 }
 
-/// Follows the MiniCluster of this name and uid to its end. `is_interrupted`: Ctrl-C was pressed before.
+/// Follows the MiniCluster to its end. `is_interrupted`: Ctrl-C was pressed before.
 pub async fn follow(
     target: &Target,
-    (name, uid): (&str, &str),
+    id: ClusterId<'_>,
     screen: &Screen,
     interrupts: &mut Interrupts,
     is_interrupted: bool,
 ) -> Result<Followed, Failure> {
+    let ClusterId { name, uid } = id;
     let (mut clusters, mut pods) = (target.watch(name), target.watch_pods_of(name));
     let api = target.pods();
     let mut follower = Follower {
@@ -163,17 +178,17 @@ impl<'a> Follower<'a> {
         api: &'a kube_pods::Pods,
     ) -> Result<RunEnd, Failure> {
         let (target, name, uid) = (self.target, self.name, self.uid);
-        let mut log: Option<Log<'a>> = None;
+        let mut log: Option<LogPrint<'a>> = None;
         let mut way = None;
         let mut operator = Some(Box::pin(tokio::time::sleep(SILENT_OPERATOR)));
         loop {
             tokio::select! {
                 Some(event) = clusters.next() => self.on_cluster_event(event),
                 Some(event) = pods.next() => self.on_pod_event(event),
-                (pod, resume, done) = wait(&mut log), if log.is_some() => {
+                printed = wait(&mut log), if log.is_some() => {
                     log = None;
-                    self.resume = Some((pod, resume));
-                    match done {
+                    self.resume = Some((printed.pod_uid, printed.resume));
+                    match printed.result {
                         Ok(()) => {}
                         Err(Failure::Unread) if self.interrupts == 0 => {
                             self.is_unread = true;
@@ -337,7 +352,7 @@ impl<'a> Follower<'a> {
 
     /// What prints the log of a lead's start that was not printed yet, and marks it as printed; None if there
     /// is none.
-    fn next_log(&mut self, api: &'a kube_pods::Pods) -> Option<Log<'a>> {
+    fn next_log(&mut self, api: &'a kube_pods::Pods) -> Option<LogPrint<'a>> {
         if self.is_unread {
             return None;
         }
@@ -346,10 +361,13 @@ impl<'a> Follower<'a> {
             return None;
         }
         let (lead, screen) = (lead.clone(), self.screen);
-        let earlier = |by: i32| (start.0.clone(), start.1 - by);
-        if start.1 > 0 && !self.read.contains(&earlier(1)) {
+        let earlier = |by: i32| RunnerStart {
+            pod_uid: start.pod_uid.clone(),
+            restarts: start.restarts - by,
+        };
+        if start.restarts > 0 && !self.read.contains(&earlier(1)) {
             // The kubelet still has the log of the container before this one, and of no other.
-            let is_lost = start.1 > 1 && !self.read.contains(&earlier(2));
+            let is_lost = start.restarts > 1 && !self.read.contains(&earlier(2));
             start = earlier(1);
             if is_lost {
                 let pod = observed::name(&lead);
@@ -359,11 +377,15 @@ impl<'a> Follower<'a> {
             }
         }
         self.read.insert(start.clone());
-        let of_pod = self.resume.take().filter(|(pod, _)| *pod == start.0);
+        let of_pod = self.resume.take().filter(|(pod, _)| *pod == start.pod_uid);
         let mut resume = of_pod.map(|(_, resume)| resume).unwrap_or_default();
         let log = async move {
-            let done = logs::follow(api, &lead, &start, &mut resume, || screen.end()).await;
-            (start.0, resume, done)
+            let result = logs::follow(api, &lead, &start, &mut resume, || screen.end()).await;
+            PrintedLog {
+                pod_uid: start.pod_uid,
+                resume,
+                result,
+            }
         };
         Some(log.boxed_local())
     }
@@ -377,7 +399,7 @@ impl<'a> Follower<'a> {
             tries += 1;
             if tries > TRIES { Err(failure) } else { Ok(()) }
         };
-        match until_done((PAUSE, PAUSE), || self.target.pods_of(cluster), judge).await {
+        match until_done(PAUSE, || self.target.pods_of(cluster), judge).await {
             Ok(pods) => {
                 let named = pods.into_iter().map(|pod| (observed::name(&pod).to_owned(), pod));
                 self.seen.pods = named.collect();

@@ -20,7 +20,7 @@ pub async fn ask(client: &Client) -> u32 {
         log::warn("failed to ask for the version of Kubernetes", &error);
         Ok::<(), Infallible>(())
     };
-    let Ok(info) = retry::until_done((PAUSE, PAUSE), || client.apiserver_version(), tell).await;
+    let Ok(info) = retry::until_done(PAUSE, || client.apiserver_version(), tell).await;
     tracing::info!(version = info.git_version, "found Kubernetes");
     minor(&info.minor)
 }

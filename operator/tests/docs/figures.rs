@@ -17,9 +17,9 @@ fn the_figures_of_the_page_are_those_of_the_code() {
         ..Usage::default()
     };
     let rows = all
-        .figures()
+        .metrics()
         .into_iter()
-        .map(|figure| format!("| `{}` | {} |\n", figure.name, figure.help));
+        .map(|metric| format!("| `{}` | {} |\n", metric.name, metric.help));
     let table = format!(
         "{BEGIN}| metric | what it counts |\n| --- | --- |\n{}{END}",
         rows.collect::<String>()

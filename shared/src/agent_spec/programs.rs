@@ -36,7 +36,7 @@ pub enum Program {
 
 impl Program {
     /// Whether the user has given it: a command, script or batch.
-    pub fn is_users(&self) -> bool {
+    pub fn is_from_user(&self) -> bool {
         !matches!(self, Program::Persistent | Program::Diagnostics)
     }
 }

@@ -154,12 +154,12 @@ impl Pod {
     }
 
     fn metadata(&self, path: &str, metadata: &Value, found: &mut Found) {
-        found.not_whole(path, metadata);
+        found.reject_removal(path, metadata);
         for (key, value) in members(metadata) {
             let path = format!("{path}.{key}");
             match key.as_str() {
                 "annotations" => {
-                    found.not_whole(&path, value);
+                    found.reject_removal(&path, value);
                     for (key, _) in members(value) {
                         if let Some(why) = reserved_annotation(key) {
                             found.add(format!("{path}[{key}]"), why);
@@ -167,7 +167,7 @@ impl Pod {
                     }
                 }
                 "labels" => {
-                    found.not_whole(&path, value);
+                    found.reject_removal(&path, value);
                     for (key, _) in members(value) {
                         let is_ours =
                             OWN_POD_LABELS.contains(&key.as_str()) || key.starts_with("flux-framework.org/");
@@ -196,7 +196,7 @@ impl Pod {
     }
 
     fn spec(&self, path: &str, spec: &Value, found: &mut Found) {
-        found.not_whole(path, spec);
+        found.reject_removal(path, spec);
         let is_services = self.is_services();
         for (key, value) in members(spec) {
             let path = format!("{path}.{key}");
@@ -248,7 +248,7 @@ impl Pod {
                 );
                 continue;
             }
-            if kind.is_some() && retains(item) {
+            if kind.is_some() && has_retain_keys(item) {
                 found.add(path, TAKES_AWAY);
                 continue;
             }
@@ -389,8 +389,8 @@ impl Found {
     }
 
     /// Checks an object with content of the operator's: it may not be removed or replaced.
-    fn not_whole(&mut self, path: &str, value: &Value) {
-        if directive(value).is_some() || retains(value) || value.is_null() {
+    fn reject_removal(&mut self, path: &str, value: &Value) {
+        if directive(value).is_some() || has_retain_keys(value) || value.is_null() {
             self.add(path, TAKES_AWAY);
         } else {
             self.not_another_shape(path, value);
@@ -421,7 +421,7 @@ impl Found {
 }
 
 /// Whether the object has `$retainKeys`, which removes every key that it does not name.
-fn retains(value: &Value) -> bool {
+fn has_retain_keys(value: &Value) -> bool {
     value.get(RETAIN_KEYS).is_some()
 }
 

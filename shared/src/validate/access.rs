@@ -66,7 +66,7 @@ pub(super) fn restful(
             (_, true) => "the lead broker is in another cluster",
             _ => "the cluster has a command",
         };
-        if says_something(given) {
+        if has_values(given) {
             report.notice("spec.fluxRestful", format!("has no effect: {why}"));
         }
         return None;
@@ -91,7 +91,7 @@ pub(super) fn restful(
 }
 
 /// Whether the block has more than defaults: typed clients of v1alpha1 write it always.
-fn says_something(given: &FluxRestful) -> bool {
+fn has_values(given: &FluxRestful) -> bool {
     let is_text = |text: &Option<String>| text.as_deref().is_some_and(|text| !text.is_empty());
     let is_usual_branch = given
         .branch

@@ -182,16 +182,28 @@ fn runner(
         init: snippet(&commands.init),
         pre_command: snippet(&container.pre_command),
         pre: snippet(&commands.pre),
-        broker_pre: one_of(
+        broker_pre: either_spelling(
             field,
-            ("brokerPre", &commands.broker_pre),
-            ("preBroker", &commands.pre_broker),
+            Spelling {
+                name: "brokerPre",
+                value: &commands.broker_pre,
+            },
+            Spelling {
+                name: "preBroker",
+                value: &commands.pre_broker,
+            },
             report,
         ),
-        worker_pre: one_of(
+        worker_pre: either_spelling(
             field,
-            ("workerPre", &commands.worker_pre),
-            ("preWorker", &commands.pre_worker),
+            Spelling {
+                name: "workerPre",
+                value: &commands.worker_pre,
+            },
+            Spelling {
+                name: "preWorker",
+                value: &commands.pre_worker,
+            },
             report,
         ),
         post: snippet(&commands.post),
@@ -221,18 +233,19 @@ fn snippet(text: &Option<String>) -> Option<String> {
     text.clone().filter(|text| !text.trim().is_empty())
 }
 
-/// One field with two spellings, of which one may be given.
-fn one_of(
-    field: &str,
-    (name, value): (&str, &Option<String>),
-    (other_name, other): (&str, &Option<String>),
-    report: &mut Report,
-) -> Option<String> {
-    match (snippet(value), snippet(other)) {
+/// One spelling of a field of `commands`.
+struct Spelling<'a> {
+    name: &'a str,
+    value: &'a Option<String>,
+}
+
+/// The snippet of a field with two spellings, of which one may be given.
+fn either_spelling(field: &str, first: Spelling, second: Spelling, report: &mut Report) -> Option<String> {
+    match (snippet(first.value), snippet(second.value)) {
         (Some(value), Some(other)) if value != other => {
             report.problem(
-                format!("{field}.commands.{other_name}"),
-                format!("is another spelling of {name}: set only one"),
+                format!("{field}.commands.{}", second.name),
+                format!("is another spelling of {}: set only one", first.name),
             );
             Some(value)
         }
@@ -415,7 +428,7 @@ fn named(field: &str, container: &Container, report: &mut Report) {
     }
 }
 
-fn says_something(commands: &Commands) -> bool {
+fn has_values(commands: &Commands) -> bool {
     let texts = [&commands.prefix, &commands.script];
     commands.run_flux_as_root || texts.into_iter().chain(snippets(commands)).any(is_given)
 }
@@ -465,7 +478,7 @@ fn service(
                 .is_some_and(|level| level != i32::from(DEFAULT_LOG_LEVEL)),
         ),
         ("preCommand", is_given(&container.pre_command)),
-        ("commands", says_something(&commands)),
+        ("commands", has_values(&commands)),
         (
             "noWrapEntrypoint",
             container.no_wrap_entrypoint && is_given(&container.command),

@@ -90,7 +90,7 @@ impl ValidMiniCluster {
         let mounts = &self.runner.container.mounts;
         let is_shared = mounts
             .iter()
-            .any(|mount| Path::new(folder).starts_with(&mount.path) && lasts(&mount.source));
+            .any(|mount| Path::new(folder).starts_with(&mount.path) && outlives_pod(&mount.source));
         let scattered = self.runs() && self.size > 1 && !is_shared;
         scattered.then(|| {
             let message = format!(
@@ -114,7 +114,7 @@ fn installs_into_the_view(line: &str, mount_path: &str) -> bool {
 }
 
 /// Whether what is written to the volume survives the pod.
-fn lasts(source: &VolumeSource) -> bool {
+fn outlives_pod(source: &VolumeSource) -> bool {
     match source {
         VolumeSource::Claim(_) | VolumeSource::HostPath(_) => true,
         VolumeSource::Csi { read_only, .. } => !read_only,

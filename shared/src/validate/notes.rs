@@ -18,7 +18,7 @@ pub(super) fn tell(
     let (program, lead_is_elsewhere) = (&cluster.runner.program, cluster.flux.lead.is_some());
     let is_idle = lead_is_elsewhere || spec.interactive;
     if is_idle
-        && program.is_users()
+        && program.is_from_user()
         && let Some((field, container)) = flux::runner(spec)
     {
         let name = if container.command.iter().any(|it| !it.trim().is_empty()) {
@@ -33,7 +33,7 @@ pub(super) fn tell(
         };
         report.notice(format!("{field}.{name}"), format!("is not run: {why}"));
     }
-    if cleans_by_default && cluster.cleanup_pods && program.is_users() && !is_idle {
+    if cleans_by_default && cluster.cleanup_pods && program.is_from_user() && !is_idle {
         report.notice(
             "spec.cleanup",
             "is not set, so v1alpha1 deletes the pods, and the output with them, when the job has completed: set cleanup: false to keep them",
@@ -66,7 +66,7 @@ pub(super) fn tell(
 }
 
 /// Whether the block has a field.
-fn says_something(block: &Value) -> bool {
+fn has_values(block: &Value) -> bool {
     block.as_object().is_some_and(|fields| !fields.is_empty())
 }
 
@@ -127,7 +127,7 @@ fn options(spec: &MiniClusterSpec, submits: bool, is_raw: bool, report: &mut Rep
             DISABLED,
         ),
         (
-            view.disable && view.security_context.as_ref().is_some_and(says_something),
+            view.disable && view.security_context.as_ref().is_some_and(has_values),
             "spec.flux.container.securityContext",
             DISABLED,
         ),

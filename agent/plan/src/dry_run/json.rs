@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::pods::PlannedContainer;
-use super::source::{Kind, Source};
+use super::source::{Source, SourceKind};
 use crate::facts::Facts;
 
 /// Version of this form.
@@ -19,7 +19,7 @@ struct Document<'a> {
 
 #[derive(Serialize)]
 struct About<'a> {
-    kind: Kind,
+    kind: SourceKind,
     name: &'a str,
     namespace: &'a str,
     size: u32,

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::error::DryRunError;
 use super::source::Source;
 use crate::facts::Facts;
-use crate::plan::{self, ContainerRole, Plan};
+use crate::plan::{self, Plan, PodContainer};
 
 /// One container's plan, and the completion indexes that do the same.
 #[derive(Debug, Clone, Serialize)]
@@ -47,11 +47,11 @@ pub fn plan(
     };
     let mut plans = Vec::new();
     for indexes in runners {
-        plans.push(plan_of(source, &facts, indexes, &ContainerRole::Runner)?);
+        plans.push(plan_of(source, &facts, indexes, &PodContainer::Runner)?);
     }
     for name in spec.sidecars.keys() {
-        let role = ContainerRole::Sidecar(name.clone());
-        plans.push(plan_of(source, &facts, first..=last, &role)?);
+        let container = PodContainer::Sidecar(name.clone());
+        plans.push(plan_of(source, &facts, first..=last, &container)?);
     }
     Ok(plans)
 }
@@ -61,7 +61,7 @@ fn plan_of(
     source: &Source,
     facts: &Facts,
     indexes: RangeInclusive<u32>,
-    role: &ContainerRole,
+    container: &PodContainer,
 ) -> Result<PlannedContainer, DryRunError> {
     let (first, last) = (*indexes.start(), *indexes.end());
     let mut facts = facts.clone();
@@ -70,7 +70,7 @@ fn plan_of(
         facts.hostname.clear();
         facts.index = Some(first);
     }
-    let plan = plan::plan(&source.spec, &facts, role).map_err(|source| DryRunError::Plan {
+    let plan = plan::build(&source.spec, &facts, container).map_err(|source| DryRunError::Plan {
         index: Some(first),
         source,
     })?;

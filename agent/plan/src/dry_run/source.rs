@@ -15,7 +15,7 @@ use crate::plan::FromEnvironment;
 
 /// What the input was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Kind {
+pub enum SourceKind {
     MiniCluster,
     AgentSpec,
 }
@@ -23,7 +23,7 @@ pub enum Kind {
 /// The parsed input.
 #[derive(Debug)]
 pub struct Source {
-    pub kind: Kind,
+    pub kind: SourceKind,
     /// Whether the facts are those of the pod that this runs in.
     pub is_here: bool,
     pub spec: AgentSpec,
@@ -80,7 +80,7 @@ impl Source {
     /// The spec of the pod that this runs in.
     pub fn here(spec: AgentSpec, notices: Vec<String>) -> Source {
         Source {
-            kind: Kind::AgentSpec,
+            kind: SourceKind::AgentSpec,
             is_here: true,
             spec,
             notices,
@@ -138,7 +138,7 @@ impl Source {
         }
         facts
             .environment
-            .extend(laid_over(cluster, &container.environment));
+            .extend(overlaid_environment(cluster, &container.environment));
         if let Some(folder) = &container.working_dir {
             facts.working_directory = folder.clone();
             facts.writable.insert(folder.clone());
@@ -149,7 +149,10 @@ impl Source {
 
 /// The variables of the container that runs Flux, with those that `spec.podTemplate` adds or removes. (Values
 /// that come from other objects are unknown here.)
-fn laid_over(cluster: &ValidMiniCluster, environment: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+fn overlaid_environment(
+    cluster: &ValidMiniCluster,
+    environment: &BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
     let Some(overlay) = &cluster.pod_template else {
         return environment.clone();
     };
@@ -197,7 +200,7 @@ fn mini_cluster(text: &str) -> Result<Source, Vec<Problem>> {
     });
     let others = sidecars.chain(services).collect();
     Ok(Source {
-        kind: Kind::MiniCluster,
+        kind: SourceKind::MiniCluster,
         is_here: false,
         spec: derive::agent_spec(&cluster),
         notices: cluster
@@ -249,7 +252,7 @@ fn agent_spec(
         .map_err(|error| problem(error.to_string()))?;
     spec.check().map_err(|error| problem(error.to_string()))?;
     Ok(Source {
-        kind: Kind::AgentSpec,
+        kind: SourceKind::AgentSpec,
         is_here: false,
         spec,
         notices: Vec::new(),

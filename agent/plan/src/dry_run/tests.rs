@@ -73,7 +73,7 @@ fn agent_spec_stays_toml_when_a_snippet_holds_a_manifest() {
     for begin in ["", "\n# mine\n\n"] {
         let text = format!("{begin}name = 'mc'\n[runner.snippets]\npre = '''\n{snippet}'''\n");
         let source = super::source::Source::parse(&text).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(source.kind, super::source::Kind::AgentSpec);
+        assert_eq!(source.kind, super::source::SourceKind::AgentSpec);
     }
 }
 

@@ -372,7 +372,7 @@ fn step(out: &mut String, number: &str, step: &Step, is_known: bool) {
             quote(to)
         )),
         Step::CheckEarlierStarts { record, restarts, .. } => {
-            let unless = once_unless(*restarts);
+            let unless = unless_outcome(*restarts);
             first(&format!(
                 "exit at once if the program has already {unless}, as recorded in {}",
                 quote(record)
@@ -395,7 +395,7 @@ fn step(out: &mut String, number: &str, step: &Step, is_known: bool) {
     }
 }
 
-fn once_unless(restarts: u32) -> String {
+fn unless_outcome(restarts: u32) -> String {
     match restarts {
         0 => "started".to_owned(),
         u32::MAX => "ended with 0".to_owned(),

@@ -13,7 +13,7 @@ pub fn prepare(resolved: &Resolved) -> Option<Step> {
     let archive = resolved.spec.archive.as_deref()?;
     let step = Step::PrepareArchive {
         dump: dump(resolved, archive),
-        leftovers: beside(resolved, archive, &ANY.to_string()),
+        leftovers: dump_path(resolved, archive, &ANY.to_string()),
         owner: resolved.identity.owner,
     };
     Some(step)
@@ -44,13 +44,13 @@ pub fn options(resolved: &Resolved) -> Vec<String> {
 }
 
 fn dump(resolved: &Resolved, archive: &str) -> String {
-    beside(resolved, archive, &resolved.facts.attempt)
+    dump_path(resolved, archive, &resolved.facts.attempt)
 }
 
 /// Path of a dump: in the archive's folder, so that it can be renamed, and with its suffix, by which Flux
 /// knows the format. The name belongs to this MiniCluster and this start: a lost pod may still be dumping
 /// when the next one begins.
-fn beside(resolved: &Resolved, archive: &str, attempt: &str) -> String {
+fn dump_path(resolved: &Resolved, archive: &str, attempt: &str) -> String {
     let spec = resolved.spec;
     let digest = Sha256::digest(format!("{}/{}:{archive}", spec.namespace, spec.name));
     let id: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();

@@ -94,9 +94,9 @@ pub fn documented_links(resolved: &Resolved) -> Vec<Step> {
     if resolved.spec.view.enabled {
         return links;
     }
-    links.extend(VIEW_LINKS.into_iter().map(|link| {
-        let (path, target) = resolved.paths.link(link);
-        Step::Link { path, target }
+    links.extend(VIEW_LINKS.into_iter().map(|(path, target)| Step::Link {
+        path: resolved.paths.at(path),
+        target: target.to_owned(),
     }));
     links
 }

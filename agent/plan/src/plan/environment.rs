@@ -69,7 +69,7 @@ fn temporary(resolved: &Resolved, steps: &mut Vec<Step>) -> Option<EnvChange> {
 
 /// `init`, with the view's programs on the PATH while it runs. What is appended for it is withdrawn after it:
 /// later steps append it again, behind what `init` has appended.
-pub fn around(resolved: &Resolved, init: Option<Step>) -> Vec<Step> {
+pub fn around_init(resolved: &Resolved, init: Option<Step>) -> Vec<Step> {
     let Some(init) = init else { return Vec::new() };
     let is_there = |name: &str, path: &str| {
         let value = resolved.facts.environment.get(name);

@@ -47,7 +47,7 @@ mod tests {
 
     use super::*;
     use crate::facts::Facts;
-    use crate::plan::{ContainerRole, Content, Plan, Step, plan, shell_quote};
+    use crate::plan::{Content, Plan, PodContainer, Step, build, shell_quote};
 
     const JOB: &str = "[runner.program]\nmode = 'submit'\nwords = ['hostname']\n";
 
@@ -58,7 +58,7 @@ mod tests {
             index: Some(index),
             ..Facts::default()
         };
-        plan(&spec, &facts, &ContainerRole::Runner).unwrap()
+        build(&spec, &facts, &PodContainer::Runner).unwrap()
     }
 
     /// The words of the broker, and what it alone is told.
@@ -128,7 +128,7 @@ mod tests {
             index: Some(1),
             ..Facts::default()
         };
-        let (words, told) = started(&plan(&spec, &facts, &ContainerRole::Runner).unwrap());
+        let (words, told) = started(&build(&spec, &facts, &PodContainer::Runner).unwrap());
         assert!(!words.contains("hostname") && told.is_empty(), "{words}");
     }
 }

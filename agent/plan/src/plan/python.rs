@@ -80,7 +80,7 @@ pub fn kept_from_tasks(resolved: &Resolved) -> Option<String> {
 mod tests {
     use super::*;
     use crate::facts::Facts;
-    use crate::plan::{ContainerRole, Content, plan};
+    use crate::plan::{Content, PodContainer, build};
     use flux_shared::agent_spec::AgentSpec;
     use flux_shared::command_words::Word;
 
@@ -92,7 +92,7 @@ mod tests {
 
     fn planned(text: &str, facts: &Facts) -> Vec<Step> {
         let spec = AgentSpec::from_toml(text).unwrap();
-        let plan = plan(&spec, facts, &ContainerRole::Runner).unwrap();
+        let plan = build(&spec, facts, &PodContainer::Runner).unwrap();
         plan.steps
     }
 

@@ -12,7 +12,7 @@ use super::hosts::encode;
 use super::{Content, Mode, PlanError, Resolved, SnippetResources, Step, broker, discovery};
 
 #[derive(Serialize)]
-struct Resources {
+struct ResourceSet {
     version: u32,
     execution: Execution,
 }
@@ -84,7 +84,7 @@ fn text(resolved: &Resolved) -> Result<String, PlanError> {
         .filter(|cores| *cores > 0)
         .unwrap_or_else(|| resolved.facts.usable_cores());
     let gpus = resolved.facts.gpus;
-    let resources = Resources {
+    let resources = ResourceSet {
         version: 1,
         execution: Execution {
             r_lite: [Ranks {

@@ -28,7 +28,7 @@ pub fn prepare(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     } else {
         steps.extend(users(resolved));
         steps.extend(own_files(resolved)?);
-        steps.extend(environment::around(resolved, init));
+        steps.extend(environment::around_init(resolved, init));
         steps.extend(environment::steps(resolved)?);
         steps.extend(files(resolved)?);
         steps.extend(pre_command);

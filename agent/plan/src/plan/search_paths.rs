@@ -102,7 +102,7 @@ pub fn given_to_tasks(resolved: &Resolved) -> String {
 mod tests {
     use super::*;
     use crate::facts::Facts;
-    use crate::plan::{ContainerRole, Launch, Step, plan};
+    use crate::plan::{Launch, PodContainer, Step, build};
     use flux_shared::agent_spec::AgentSpec;
 
     fn launch(spec: &str, index: u32) -> Box<Launch> {
@@ -111,7 +111,7 @@ mod tests {
             index: Some(index),
             ..Facts::default()
         };
-        let steps = plan(&spec, &facts, &ContainerRole::Runner).unwrap().steps;
+        let steps = build(&spec, &facts, &PodContainer::Runner).unwrap().steps;
         let launch = steps.into_iter().find_map(|step| match step {
             Step::Launch(launch) => Some(launch),
             _ => None,

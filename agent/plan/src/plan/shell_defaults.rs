@@ -92,7 +92,7 @@ pub fn variable(resolved: &Resolved) -> EnvChange {
 mod tests {
     use super::*;
     use crate::facts::Facts;
-    use crate::plan::{ContainerRole, plan};
+    use crate::plan::{PodContainer, build};
     use flux_shared::agent_spec::AgentSpec;
 
     #[test]
@@ -129,10 +129,10 @@ mod tests {
         facts
             .environment
             .extend(values.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        let plan = plan(
+        let plan = build(
             &AgentSpec::from_toml(spec).unwrap(),
             &facts,
-            &ContainerRole::Runner,
+            &PodContainer::Runner,
         )
         .unwrap();
         let text = plan.steps.iter().find_map(|step| match step {

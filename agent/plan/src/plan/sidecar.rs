@@ -12,7 +12,7 @@ use super::{
 
 pub fn steps(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Vec<Step>, PlanError> {
     let mut steps = user::steps(resolved);
-    steps.extend(environment::around(
+    steps.extend(environment::around_init(
         resolved,
         snippets::step(resolved, "init", sidecar.init.as_ref()),
     ));
@@ -46,7 +46,7 @@ pub fn steps(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Vec<S
 /// How long the command may take to end by itself once Flux has ended, in seconds.
 const LINGER: f64 = 10.0;
 
-/// A server is waited for by nobody.
+/// The step that waits for the command to end by itself; none for a server, which never does.
 fn linger(resolved: &Resolved, sidecar: &Sidecar) -> Option<Step> {
     let seconds = LINGER.min(grace_share(resolved.facts, 2.0 / 3.0));
     let step = Step::Linger {

@@ -19,9 +19,9 @@ pub fn steps(resolved: &Resolved) -> Vec<Step> {
         owner: resolved.agent_owner(),
         content,
     };
-    let links = HELPER_LINKS.into_iter().map(|link| {
-        let (path, target) = paths.link(link);
-        Step::Link { path, target }
+    let links = HELPER_LINKS.into_iter().map(|(path, target)| Step::Link {
+        path: paths.at(path),
+        target: target.to_owned(),
     });
     let files = [
         file(paths.flux_view_sh(), Content::Exports(exports(resolved))),

@@ -22,7 +22,7 @@ fn facts(index: u32) -> Facts {
 }
 
 fn run(spec: &AgentSpec, facts: &Facts) -> Plan {
-    plan(spec, facts, &ContainerRole::Runner).unwrap()
+    build(spec, facts, &PodContainer::Runner).unwrap()
 }
 
 fn launch(plan: &Plan) -> &Launch {
@@ -193,7 +193,7 @@ fn plan_that_needs_a_shell_fails_when_the_image_has_none() {
         "[runner.program]\nmode = 'batch'\nlines = []\n",
         "[runner.program]\nmode = 'batch-raw'\ntext = 'true'\n",
     ] {
-        let error = plan(&spec(text), &scratch, &ContainerRole::Runner).unwrap_err();
+        let error = build(&spec(text), &scratch, &PodContainer::Runner).unwrap_err();
         assert_eq!(
             error.category(),
             flux_shared::exit::Category::ShellMissing,
@@ -201,7 +201,7 @@ fn plan_that_needs_a_shell_fails_when_the_image_has_none() {
         );
     }
     let own = spec("[runner.program]\nmode = 'script'\ntext = \"#!/usr/bin/env python3\\n\"\n");
-    assert!(plan(&own, &scratch, &ContainerRole::Runner).is_ok());
+    assert!(build(&own, &scratch, &PodContainer::Runner).is_ok());
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_host_that_is_not_listed_is_told_with_a_remedy() {
         hostname: "other-7".into(),
         ..facts(0)
     };
-    let error = plan(&spec("size = 4"), &stranger, &ContainerRole::Runner).unwrap_err();
+    let error = build(&spec("size = 4"), &stranger, &PodContainer::Runner).unwrap_err();
     assert_eq!(
         error.to_string(),
         "failed to find host `other-7` in the hostlist mc-[0-3]"
@@ -252,7 +252,7 @@ fn quorum_is_said_only_where_it_is_not_the_whole_instance() {
         quorum("size = 4\n[network]\nhostlist = 'mc-[0-3],burst-0-[0-3]'").as_deref(),
         Some("4")
     );
-    assert!(plan(&spec("size = 2\nquorum = 3"), &facts(0), &ContainerRole::Runner).is_err());
+    assert!(build(&spec("size = 2\nquorum = 3"), &facts(0), &PodContainer::Runner).is_err());
 }
 
 #[test]
@@ -483,18 +483,18 @@ fn a_missing_flux_and_a_missing_fluxion_are_told() {
     facts.view.fluxion = false;
     let wanted = spec("[flux]\nscheduler = 'fluxion'");
     assert!(matches!(
-        plan(&wanted, &facts, &ContainerRole::Runner),
+        build(&wanted, &facts, &PodContainer::Runner),
         Err(PlanError::FluxionMissing(_))
     ));
     facts.view.flux = false;
     assert!(matches!(
-        plan(&spec(""), &facts, &ContainerRole::Runner),
+        build(&spec(""), &facts, &PodContainer::Runner),
         Err(PlanError::FluxMissing(_))
     ));
     facts.flux_on_path = None;
     let disabled = spec("[view]\nenabled = false");
     assert!(matches!(
-        plan(&disabled, &facts, &ContainerRole::Runner),
+        build(&disabled, &facts, &PodContainer::Runner),
         Err(PlanError::FluxMissing(_))
     ));
 }
@@ -510,7 +510,7 @@ fn install_root_precedes_path_when_view_is_disabled() {
 
 #[test]
 fn an_unknown_sidecar_is_told() {
-    let error = plan(&spec(""), &facts(0), &ContainerRole::Sidecar("db".into())).unwrap_err();
+    let error = build(&spec(""), &facts(0), &PodContainer::Sidecar("db".into())).unwrap_err();
     assert_eq!(error, PlanError::UnknownSidecar("db".into()));
 }
 

@@ -29,7 +29,7 @@ fn troubles(facts: Facts, change: impl FnOnce(&mut Findings)) -> Vec<(Level, &'s
         rdma: 2,
         memory_lock: None,
         certificate: Ok("ABCDEFGH".into()),
-        resources: Some(Resources { hosts: 4, cores: 4 }),
+        resources: Some(ResourceTotals { hosts: 4, cores: 4 }),
         libc: Some(Libc {
             machine: std::env::consts::ARCH,
             loader: "/lib64/ld.so".into(),
@@ -87,10 +87,10 @@ fn each_trouble_is_found_alone_and_has_its_remedy() {
         f.resources = None;
     });
     only(Fail, "R", "5 nodes", |f| {
-        f.resources = Some(Resources { hosts: 5, cores: 4 })
+        f.resources = Some(ResourceTotals { hosts: 5, cores: 4 })
     });
     only(Fail, "R", "drain", |f| {
-        f.resources = Some(Resources { hosts: 4, cores: 64 })
+        f.resources = Some(ResourceTotals { hosts: 4, cores: 64 })
     });
     only(Warn, "mpi", "IPC_LOCK", |f| f.memory_lock = Some(8 << 20));
     only(Warn, "shm", "64 MiB", |f| f.shared_memory = Some(64 << 20));

@@ -15,8 +15,8 @@ fn instance(index: u32) -> Instance {
     .unwrap()
 }
 
-fn state(name: &str, seconds: u64) -> Result<State, AskError> {
-    Ok(State {
+fn state(name: &str, seconds: u64) -> Result<BrokerState, AskError> {
+    Ok(BrokerState {
         name: name.into(),
         seconds,
     })
@@ -188,7 +188,7 @@ fn a_host_that_nobody_may_have_asked_for_is_not_missing() {
 #[test]
 fn a_follower_says_what_its_parent_lacks() {
     let follower = instance(2);
-    type Case = (Result<State, AskError>, Result<Link, Missing>, &'static str);
+    type Case = (Result<BrokerState, AskError>, Result<Link, Missing>, &'static str);
     let cases: [Case; 4] = [
         (state("join", 60), Ok(Link::Broken), "certificate"),
         (

@@ -9,7 +9,7 @@ use hkdf::Hkdf;
 use sha2::Sha256;
 use x25519_dalek::{PublicKey, StaticSecret};
 
-use super::Certificate;
+use super::CertificateBytes;
 use crate::report::failure::{Failure, plain};
 
 /// The purpose of the key: any other use of the same seed gets other bytes.
@@ -17,9 +17,9 @@ const SALT: &[u8] = b"flux-agent curve certificate 1";
 /// Least number of bytes of a seed: those of a key.
 const LEAST: usize = 32;
 
-impl Certificate {
+impl CertificateBytes {
     /// Derives the certificate `name` from the seed in `path` and the values `of`.
-    pub fn derive(path: &Path, name: &str, of: &[String]) -> Result<Certificate, Failure> {
+    pub fn derive(path: &Path, name: &str, of: &[String]) -> Result<CertificateBytes, Failure> {
         let seed = std::fs::read(path).map_err(|error| {
             let cause = format!("failed to read the seed {}: {}", path.display(), plain(&error));
             Failure::new(
@@ -42,7 +42,7 @@ impl Certificate {
         }
         let text = of_seed(&seed, name, of)
             .map_err(|why| Failure::internal(format!("failed to derive a key: {why}")))?;
-        Ok(Certificate(text.into_bytes()))
+        Ok(CertificateBytes(text.into_bytes()))
     }
 }
 
@@ -121,7 +121,7 @@ mod tests {
     fn a_seed_that_is_missing_or_short_is_told_without_showing_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("seed");
-        let why = |path: &Path| Certificate::derive(path, "job-0", &[]).err().unwrap();
+        let why = |path: &Path| CertificateBytes::derive(path, "job-0", &[]).err().unwrap();
         let missing = why(&path);
         assert!(
             missing.category == Category::CurveUnreadable && missing.cause.contains("seed"),
@@ -134,6 +134,6 @@ mod tests {
             "{short}"
         );
         std::fs::write(&path, SEED).unwrap();
-        assert!(Certificate::derive(&path, "job-0", &[]).is_ok());
+        assert!(CertificateBytes::derive(&path, "job-0", &[]).is_ok());
     }
 }

@@ -30,7 +30,7 @@ pub(super) fn fill(block: &mut Block, defaults: &[(&str, Value)]) {
 }
 
 /// Whether the block has nothing but these defaults.
-pub(super) fn says_only(block: &Block, defaults: &[(&str, Value)]) -> bool {
+pub(super) fn has_only(block: &Block, defaults: &[(&str, Value)]) -> bool {
     block.iter().all(|(name, value)| {
         value.is_null()
             || defaults

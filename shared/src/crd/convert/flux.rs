@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::block::{Block, fill, is_missing, is_true, object, object_mut, says_only};
+use super::block::{Block, fill, has_only, is_missing, is_true, object, object_mut};
 use crate::crd::v1alpha2;
 
 /// Defaults of the options in both versions.
@@ -40,8 +40,8 @@ fn container() -> [(&'static str, Value); 2] {
 }
 
 /// Whether the container's block has nothing but these defaults.
-fn container_says_only(flux: &Block, defaults: &[(&str, Value)]) -> bool {
-    object(flux, "container").is_some_and(|container| says_only(container, defaults))
+fn container_has_only(flux: &Block, defaults: &[(&str, Value)]) -> bool {
+    object(flux, "container").is_some_and(|container| has_only(container, defaults))
 }
 
 /// Converts the block to v1alpha2. In v1alpha1 no container means the image's own Flux; an installRoot shows
@@ -70,9 +70,9 @@ fn say_source(spec: &mut Block) {
         flux.insert("container".into(), json!({ "disable": true }));
         return;
     }
-    if container_says_only(flux, &container()) {
+    if container_has_only(flux, &container()) {
         flux.shift_remove("container");
-        if says_only(flux, &options_and_root()) {
+        if has_only(flux, &options_and_root()) {
             spec.shift_remove("flux");
             return;
         }
@@ -96,9 +96,9 @@ pub(super) fn to_v1alpha1(spec: &mut Block) {
     };
     if is_missing(flux, "container") {
         flux.insert("container".into(), json!({}));
-    } else if is_disabled(flux) && container_says_only(flux, &disabled_container()) {
+    } else if is_disabled(flux) && container_has_only(flux, &disabled_container()) {
         flux.shift_remove("container");
-        if says_only(flux, &options()) {
+        if has_only(flux, &options()) {
             spec.shift_remove("flux");
             return;
         }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::block::{Block, fill, has_text, is_missing, is_true, object, object_mut, says_only};
+use super::block::{Block, fill, has_only, has_text, is_missing, is_true, object, object_mut};
 use super::flux;
 
 const TOKEN: &str = "automountServiceAccountToken";
@@ -50,7 +50,7 @@ fn token_to_v1alpha2(spec: &mut Block) {
         return;
     };
     fill(pod, &[(TOKEN, json!(true))]);
-    without_saying(spec, "pod", TOKEN, &json!(false));
+    remove_if_default(spec, "pod", TOKEN, &json!(false));
 }
 
 fn token_to_v1alpha1(spec: &mut Block) {
@@ -61,11 +61,11 @@ fn token_to_v1alpha1(spec: &mut Block) {
         return;
     };
     fill(pod, &[(TOKEN, json!(false))]);
-    without_saying(spec, "pod", TOKEN, &json!(true));
+    remove_if_default(spec, "pod", TOKEN, &json!(true));
 }
 
 /// Removes a field that has its default, and the block if nothing is left.
-fn without_saying(spec: &mut Block, name: &str, field: &str, value: &Value) {
+fn remove_if_default(spec: &mut Block, name: &str, field: &str, value: &Value) {
     let Some(block) = object_mut(spec, name) else {
         return;
     };
@@ -154,7 +154,7 @@ fn only_disables(block: &Block, defaults: &[(&'static str, Value)]) -> bool {
         .cloned()
         .chain([("disable", json!(true))])
         .collect();
-    is_true(block, "disable") && says_only(block, &defaults)
+    is_true(block, "disable") && has_only(block, &defaults)
 }
 
 fn user_to_v1alpha2(runner: &mut Block) {

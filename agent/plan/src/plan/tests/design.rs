@@ -77,7 +77,7 @@ fn design_3_3_statement_4_image_needs_flux_but_no_restful_api() {
             flux_on_path: None,
             ..facts(0)
         };
-        let why = plan(&spec, &without, &ContainerRole::Runner).unwrap_err();
+        let why = build(&spec, &without, &PodContainer::Runner).unwrap_err();
         assert!(matches!(why, PlanError::FluxMissing(_)), "{version}: {why}");
         let words = argv(&run(&spec, &with_flux(0)));
         // v1alpha2 serves it where it is asked to.

@@ -195,8 +195,8 @@ fn outcome(spec: &AgentSpec) -> String {
     let sidecars = spec
         .sidecars
         .keys()
-        .map(|name| ContainerRole::Sidecar(name.clone()));
-    let roles: Vec<ContainerRole> = sidecars.chain([ContainerRole::Runner]).collect();
+        .map(|name| PodContainer::Sidecar(name.clone()));
+    let roles: Vec<PodContainer> = sidecars.chain([PodContainer::Runner]).collect();
     let plans = (0..3).flat_map(|index| {
         let mut facts = facts(index);
         facts.present.insert("/opt/flux/bin/flux".into());
@@ -205,7 +205,7 @@ fn outcome(spec: &AgentSpec) -> String {
             .map(move |role| (role.clone(), facts.clone()))
             .collect::<Vec<_>>()
     });
-    let told = plans.map(|(role, facts)| match plan(&spec, &facts, &role) {
+    let told = plans.map(|(role, facts)| match build(&spec, &facts, &role) {
         Ok(plan) => serde_json::to_value(plan).unwrap(),
         Err(why) => json!(why.to_string()),
     });

@@ -79,9 +79,9 @@ fn accepted_manifest_has_a_plan_on_any_host() {
         let sidecars = spec
             .sidecars
             .keys()
-            .map(|name| ContainerRole::Sidecar(name.clone()));
-        for role in sidecars.chain([ContainerRole::Runner]) {
-            match plan(&spec, &host(dice), &role) {
+            .map(|name| PodContainer::Sidecar(name.clone()));
+        for role in sidecars.chain([PodContainer::Runner]) {
+            match build(&spec, &host(dice), &role) {
                 Ok(plan) => drop(serde_json::to_string(&plan).unwrap()),
                 Err(why) => assert!(!why.to_string().is_empty()),
             }

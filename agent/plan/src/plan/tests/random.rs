@@ -78,10 +78,10 @@ prop_compose! {
 proptest! {
     #[test]
     fn any_spec_on_any_host_is_answered(spec in any_spec(), facts in any_facts()) {
-        for role in [ContainerRole::Runner, ContainerRole::Sidecar("side".into()), ContainerRole::Sidecar("none".into())] {
-            match plan(&spec, &facts, &role) {
+        for role in [PodContainer::Runner, PodContainer::Sidecar("side".into()), PodContainer::Sidecar("none".into())] {
+            match build(&spec, &facts, &role) {
                 Ok(plan) => {
-                    let again = crate::plan::plan(&spec, &facts, &role);
+                    let again = crate::plan::build(&spec, &facts, &role);
                     prop_assert_eq!(again.as_ref(), Ok(&plan), "the same input, the same plan");
                     prop_assert!(serde_json::to_string(&plan).is_ok());
                 }

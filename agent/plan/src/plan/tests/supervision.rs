@@ -203,8 +203,8 @@ fn with_snippets(logging: &str, facts: &Facts) -> [Vec<Step>; 2] {
     let text = format!(
         "[logging]\n{logging}\n[runner.snippets]\npre = 'a'\npost = 'b'\n[sidecars.side]\npre = 'c'\ncommand = 'd'\npost = 'e'\n"
     );
-    let plans = [ContainerRole::Runner, ContainerRole::Sidecar("side".into())];
-    plans.map(|role| plan(&spec(&text), facts, &role).unwrap().steps)
+    let plans = [PodContainer::Runner, PodContainer::Sidecar("side".into())];
+    plans.map(|role| build(&spec(&text), facts, &role).unwrap().steps)
 }
 
 fn snippets(logging: &str, facts: &Facts) -> Vec<Snippet> {
