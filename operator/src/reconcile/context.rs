@@ -502,6 +502,7 @@ mod tests {
     use super::*;
     use crate::reconcile::apply::ApplyError;
     use flux_operator_core::obstacle::Obstacle;
+    use flux_operator_core::vocabulary::Reason;
 
     #[test]
     fn status_writes_slow_down_until_changes_pause() {
@@ -570,7 +571,7 @@ mod tests {
             })
         };
         let obstacle = || Obstacle {
-            reason: "Forbidden",
+            reason: Reason::Forbidden,
             message: String::new(),
         };
         let obstacle = || ReconcileError::from(ApplyError::from(obstacle()));

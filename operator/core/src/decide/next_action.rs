@@ -12,6 +12,7 @@ use crate::previous_status;
 use crate::render::elastic::Elastic;
 use crate::render::{RenderFacts, spec_hash};
 use crate::target::Target;
+use crate::vocabulary::ConditionType;
 
 /// What the reconcile has to do.
 #[derive(Debug, Clone, PartialEq)]
@@ -217,8 +218,8 @@ pub fn is_to_be_cleaned_up(
     observed: &Observed,
     job: &str,
 ) -> bool {
-    let completed =
-        previous_status::condition(status, "Complete").is_some_and(|condition| condition.status == "True");
+    let completed = previous_status::condition(status, ConditionType::Complete)
+        .is_some_and(|condition| condition.status == "True");
     let mut pods = observed
         .pods
         .values()

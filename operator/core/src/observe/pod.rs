@@ -17,6 +17,7 @@ use super::controller_uid;
 use crate::labels;
 use crate::labels::AGENT;
 use crate::observe::partial::Partial;
+use crate::vocabulary::Reason;
 
 /// A pod's status, and of its specification (most of a pod's bytes) only [`PodPlace`].
 pub type PodStatusObject = Partial<Pod, PodPlace, PodStatus>;
@@ -243,15 +244,20 @@ impl PodSeen {
 
     /// Whether the cluster or its node says that it took it away.
     pub fn was_evicted(&self) -> bool {
-        const BY_THE_NODE: [&str; 6] = [
-            "Evicted",
-            "NodeLost",
-            "NodeShutdown",
-            "Shutdown",
-            "Terminated",
-            "Preempting",
-        ];
-        let by_node = |it: &Trouble| it.init.is_none() && BY_THE_NODE.contains(&it.reason.as_str());
+        let by_node = |it: &Trouble| {
+            it.init.is_none()
+                && matches!(
+                    Reason::parse(&it.reason),
+                    Some(
+                        Reason::Evicted
+                            | Reason::NodeLost
+                            | Reason::NodeShutdown
+                            | Reason::Shutdown
+                            | Reason::Terminated
+                            | Reason::Preempting
+                    )
+                )
+        };
         self.trouble
             .as_ref()
             .is_some_and(|trouble| trouble.disruption || by_node(trouble))
@@ -447,12 +453,10 @@ fn not_made(status: &PodStatus) -> Option<String> {
     let init = status.init_container_statuses.as_deref().unwrap_or_default();
     let agent = init.iter().find(|container| container.name == AGENT)?;
     let waiting = agent.state.as_ref()?.waiting.as_ref()?;
-    let is_runtimes = waiting.reason.as_deref() == Some("CreateContainerError");
+    let is_runtimes = waiting.reason.as_deref().and_then(Reason::parse) == Some(Reason::CreateContainerError);
     is_runtimes.then(|| first_line(waiting.message.as_deref()))
 }
 
-/// The kubelet's reason for a container of which the runtime knows nothing.
-const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 /// containerd's reason for a container that it finds dead when it starts.
 const CONTAINERD_UNKNOWN: &str = "Unknown";
 
@@ -498,7 +502,7 @@ fn exit(terminated: &ContainerStateTerminated) -> Exit {
     let reason = terminated.reason.clone().unwrap_or_default();
     Exit {
         code: terminated.exit_code,
-        is_unseen: matches!(reason.as_str(), STATUS_UNKNOWN | CONTAINERD_UNKNOWN),
+        is_unseen: reason == Reason::ContainerStatusUnknown || reason == CONTAINERD_UNKNOWN,
         signal: terminated.signal.filter(|signal| *signal > 0),
         reason,
         message: match &termination {
@@ -539,7 +543,11 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool, user_init: &str) -> Opt
         ..Trouble::default()
     };
     if let Some(("True", reason, message)) = condition(status, "DisruptionTarget") {
-        let reason = if reason.is_empty() { "Disrupted" } else { reason };
+        let reason = if reason.is_empty() {
+            Reason::Disrupted.name()
+        } else {
+            reason
+        };
         return Some(Trouble {
             disruption: true,
             ..new(reason, message)
@@ -568,7 +576,7 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool, user_init: &str) -> Opt
         {
             let exit = exit(terminated);
             return Some(Trouble {
-                reason: "InitFailed".into(),
+                reason: Reason::InitFailed.into(),
                 message: exit.message.clone(),
                 init: Some(FailedInit {
                     name: container.name.clone(),
@@ -582,8 +590,11 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool, user_init: &str) -> Opt
     if ended {
         return None;
     }
-    if let Some(("False", reason @ ("Unschedulable" | "SchedulingGated" | "SchedulerError"), message)) =
-        condition(status, "PodScheduled")
+    if let Some(("False", reason, message)) = condition(status, "PodScheduled")
+        && matches!(
+            Reason::parse(reason),
+            Some(Reason::Unschedulable | Reason::SchedulingGated | Reason::SchedulerError)
+        )
     {
         return Some(new(reason, message));
     }
@@ -608,8 +619,13 @@ fn pull(container: &ContainerStatus, waiting: &ContainerStateWaiting) -> Option<
         waiting.message.as_deref().unwrap_or_default(),
     );
     let is_pull = matches!(
-        reason,
-        "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull"
+        Reason::parse(reason),
+        Some(
+            Reason::ErrImagePull
+                | Reason::ImagePullBackOff
+                | Reason::InvalidImageName
+                | Reason::ErrImageNeverPull
+        )
     );
     let is_mounted = container.name == AGENT && !text.is_empty() && !text.contains(&container.image);
     is_pull.then(|| {

@@ -5,8 +5,6 @@ use kube::ResourceExt;
 use kube::core::{ApiResource, GroupVersionKind};
 use serde::{Deserialize, Serialize};
 
-/// `status.reason` of a MiniCluster that waits in a queue.
-pub const QUEUED: &str = "Queued";
 /// The label with the uid of the Workload's Job.
 pub const JOB_UID: &str = "kueue.x-k8s.io/job-uid";
 pub const GROUP: &str = "kueue.x-k8s.io";

@@ -3,8 +3,9 @@
 use flux_shared::termination::{POST, Termination};
 
 use super::outcome::{Outcome, place_of};
-use super::{Inputs, POST_SUCCEEDED, condition};
+use super::{Inputs, condition};
 use crate::observe::pod::PodSeen;
+use crate::vocabulary::ConditionType;
 
 /// What failed, if a pod has reported that its `post` did, now or while it was there.
 pub(super) fn failure(inputs: &Inputs) -> Option<String> {
@@ -16,7 +17,7 @@ fn reported(inputs: &Inputs) -> Option<String> {
     if inputs.previous.job_uid.as_deref() != Some(&inputs.job?.uid) {
         return None;
     }
-    let before = condition(inputs.previous, POST_SUCCEEDED)?;
+    let before = condition(inputs.previous, ConditionType::PostSucceeded)?;
     (before.status == "False").then(|| before.message.clone())
 }
 

@@ -5,6 +5,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::Limit;
 use crate::previous_status::{self, rfc3339, short};
+use crate::vocabulary::ConditionType;
 
 /// How many restarts the status lists.
 const RESTARTS_KEPT: usize = 20;
@@ -39,7 +40,8 @@ pub fn with_counted_restart(
 
 /// Whether the current suspension has been counted as a restart.
 fn is_suspension_counted(status: &MiniClusterStatus, reason: &str) -> bool {
-    let is_suspended = previous_status::condition(status, "Suspended").is_some_and(|it| it.status == "True");
+    let is_suspended =
+        previous_status::condition(status, ConditionType::Suspended).is_some_and(|it| it.status == "True");
     is_suspended
         && status
             .restarts

@@ -1,7 +1,6 @@
 //! What is said of the view, of volumes and of the archive.
 
 use super::*;
-use crate::status::ARCHIVE_SAVED;
 
 #[test]
 fn unmountable_view_is_reported_and_keeps_the_job() {
@@ -312,13 +311,13 @@ fn archive_condition_is_set_once_known_when_archive_is_asked() {
         observation.job = Some(job(1));
         observation.pods = vec![ready(0)];
         let running = observation.status();
-        assert_eq!(condition(&running, ARCHIVE_SAVED), None, "nobody knows yet");
+        assert_eq!(condition(&running, "ArchiveSaved"), None, "nobody knows yet");
         observation.pods = vec![ended(0, 0, 5)];
         observation.pods[0].exit.as_mut().unwrap().said = said;
         let after = observation.status();
         let events = events::events(&running, &after).into_iter();
         let warned = events.filter(|event| event.reason == "ArchiveNotSaved").count();
-        let found = condition(&after, ARCHIVE_SAVED)?;
+        let found = condition(&after, "ArchiveSaved")?;
         assert_eq!(warned, usize::from(found.status == "False"));
         Some((found.status.clone(), found.message.clone()))
     };

@@ -132,7 +132,7 @@ impl World {
             }
             Decision::Wait => {
                 let status = MiniClusterStatus {
-                    reason: Some(WAITING_FOR_PODS.into()),
+                    reason: Some("WaitingForPods".into()),
                     ..known
                 };
                 self.write(status);
