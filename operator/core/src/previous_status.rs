@@ -1,6 +1,6 @@
 //! What a MiniCluster's status says already, and how texts and times are written into it. Pure.
 
-use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus};
+use flux_shared::crd::v1alpha2::{Condition, ConditionStatus, MiniClusterStatus};
 use k8s_openapi::jiff::{Timestamp, Unit};
 
 use crate::vocabulary::{ConditionType, Reason};
@@ -10,12 +10,12 @@ pub const MESSAGE_MAX: usize = 1024;
 
 /// Whether the MiniCluster has ended.
 pub fn is_finished(status: &MiniClusterStatus) -> bool {
-    has(status, ConditionType::JobFinished, "True").is_some()
+    has(status, ConditionType::JobFinished, ConditionStatus::True).is_some()
 }
 
 /// Whether pods and volumes have been deleted after the end.
 pub fn is_cleaned_up(status: &MiniClusterStatus) -> bool {
-    has(status, ConditionType::CleanedUp, "True").is_some()
+    has(status, ConditionType::CleanedUp, ConditionStatus::True).is_some()
 }
 
 /// Whether the operator has noticed that the Job was deleted while its program had not ended.
@@ -26,12 +26,13 @@ pub fn waits_for_pods(status: &MiniClusterStatus) -> bool {
 /// Whether a pod could not mount the view's image: the Job is created again with a copy of the view, from
 /// then on.
 pub fn image_volume_failed(status: &MiniClusterStatus) -> bool {
-    has(status, ConditionType::ViewMounted, "False").is_some_and(|it| it.reason != Reason::ViewCopied)
+    has(status, ConditionType::ViewMounted, ConditionStatus::False)
+        .is_some_and(|it| it.reason != Reason::ViewCopied)
 }
 
 /// When the MiniCluster ended.
 pub fn end(status: &MiniClusterStatus) -> Option<Timestamp> {
-    let finished = has(status, ConditionType::JobFinished, "True")?;
+    let finished = has(status, ConditionType::JobFinished, ConditionStatus::True)?;
     status
         .completion_time
         .as_ref()
@@ -49,7 +50,11 @@ pub fn condition<'a>(status: &'a MiniClusterStatus, type_: ConditionType) -> Opt
 }
 
 /// The condition of a type, if its status is `value`.
-fn has<'a>(status: &'a MiniClusterStatus, type_: ConditionType, value: &str) -> Option<&'a Condition> {
+fn has<'a>(
+    status: &'a MiniClusterStatus,
+    type_: ConditionType,
+    value: ConditionStatus,
+) -> Option<&'a Condition> {
     condition(status, type_).filter(|condition| condition.status == value)
 }
 

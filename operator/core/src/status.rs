@@ -8,7 +8,7 @@
 //! The Job decides what has ended; the pods say why. A condition's time is when its status changed, not when
 //! it was seen again; where Kubernetes knows the time, it is Kubernetes' time.
 
-use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus, Timeline};
+use flux_shared::crd::v1alpha2::{Condition, ConditionStatus, MiniClusterStatus, Timeline};
 use flux_shared::names;
 use flux_shared::phase::Phase;
 use flux_shared::validate::{Problem, ValidMiniCluster};
@@ -270,7 +270,7 @@ fn job_uid(inputs: &Inputs, now: &[Condition]) -> Option<String> {
     // It is about to be replaced by one that copies the view.
     let cannot_mount = now
         .iter()
-        .any(|it| it.type_ == ConditionType::ViewMounted && it.status == "False");
+        .any(|it| it.type_ == ConditionType::ViewMounted && it.status == ConditionStatus::False);
     match inputs.job {
         Some(job) if restart::is_given_up(inputs.previous, job) || (job.mounts_view && cannot_mount) => None,
         Some(job) => Some(job.uid.clone()),
@@ -289,8 +289,8 @@ fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
         .timeline
         .as_ref()
         .is_some_and(|timeline| timeline.running.is_some());
-    let was_suspended =
-        condition(&known, ConditionType::Suspended).is_some_and(|condition| condition.status == "True");
+    let was_suspended = condition(&known, ConditionType::Suspended)
+        .is_some_and(|condition| condition.status == ConditionStatus::True);
     if job.suspended && had_begun && !was_suspended {
         let (reason, message) = match job.queue {
             Some(_) => (
@@ -372,7 +372,7 @@ pub fn cleaned_up(status: &MiniClusterStatus, now: Timestamp) -> MiniClusterStat
     };
     status.conditions.push(Condition {
         type_: ConditionType::CleanedUp.into(),
-        status: "True".into(),
+        status: ConditionStatus::True,
         observed_generation: status.observed_generation,
         last_transition_time: rfc3339(now),
         reason: Reason::Completed.into(),
@@ -399,7 +399,7 @@ pub fn panicked(
     let mut status = without_panic(before.clone());
     status.conditions.push(Condition {
         type_: ConditionType::OperatorPanicked.into(),
-        status: "True".into(),
+        status: ConditionStatus::True,
         observed_generation: generation,
         last_transition_time: rfc3339(now),
         reason: Reason::Defect.into(),

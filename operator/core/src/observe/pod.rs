@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
+use flux_shared::crd::v1alpha2::ConditionStatus;
 use flux_shared::exit::UNSEEN;
 use flux_shared::names;
 use flux_shared::paths::AGENT_FILE;
@@ -348,7 +349,8 @@ impl PodSeen {
         let runner = runner_status(status, runner);
         let state = runner.and_then(|runner| runner.state.as_ref());
         let deleting = metadata.deletion_timestamp.is_some();
-        let is_ready = condition(status, "Ready").is_some_and(|(status, _, _)| status == "True");
+        let is_ready =
+            condition(status, "Ready").is_some_and(|(status, _, _)| status == ConditionStatus::True);
         let joined = !ended && runner.is_some_and(|runner| runner.ready);
         let exit = state
             .and_then(|state| state.terminated.as_ref())
@@ -376,8 +378,10 @@ impl PodSeen {
             created: metadata.creation_timestamp.as_ref().map(|time| time.0),
             deleting,
             labelled: label(labels::JOB_INDEX).is_some_and(|text| Some(text) == index_label)
-                && condition(status, labels::LEAD).is_some_and(|(status, _, _)| status == "True"),
-            scheduled: condition(status, "PodScheduled").is_some_and(|(status, _, _)| status == "True"),
+                && condition(status, labels::LEAD)
+                    .is_some_and(|(status, _, _)| status == ConditionStatus::True),
+            scheduled: condition(status, "PodScheduled")
+                .is_some_and(|(status, _, _)| status == ConditionStatus::True),
             held_by_queue: false,
             // From 1.35 on the scheduler names a node before it holds the pod for a gang or a volume.
             unseen: !ended
@@ -436,8 +440,9 @@ fn has_begun(container: &ContainerStatus) -> bool {
 /// Whether the pod's node has stopped answering: then the node controller sets Ready to False without a
 /// reason. The kubelet always gives one, and agrees with the containers' state.
 fn is_lost(status: &PodStatus) -> bool {
-    condition(status, "Ready").is_some_and(|(status, reason, _)| status == "False" && reason.is_empty())
-        && condition(status, "ContainersReady").is_some_and(|(status, _, _)| status == "True")
+    condition(status, "Ready")
+        .is_some_and(|(status, reason, _)| status == ConditionStatus::False && reason.is_empty())
+        && condition(status, "ContainersReady").is_some_and(|(status, _, _)| status == ConditionStatus::True)
 }
 
 /// Whether a runtime's error names the mount. A busy node has others, which pass ("failed to reserve
@@ -514,14 +519,14 @@ fn exit(terminated: &ContainerStateTerminated) -> Exit {
     }
 }
 
-fn condition<'a>(status: &'a PodStatus, type_: &str) -> Option<(&'a str, &'a str, &'a str)> {
+fn condition<'a>(status: &'a PodStatus, type_: &str) -> Option<(ConditionStatus, &'a str, &'a str)> {
     let found = status
         .conditions
         .as_deref()?
         .iter()
         .find(|condition| condition.type_ == type_)?;
     Some((
-        found.status.as_str(),
+        found.status.as_str().into(),
         found.reason.as_deref().unwrap_or_default(),
         found.message.as_deref().unwrap_or_default(),
     ))
@@ -542,7 +547,7 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool, user_init: &str) -> Opt
         message: first_line(Some(message)),
         ..Trouble::default()
     };
-    if let Some(("True", reason, message)) = condition(status, "DisruptionTarget") {
+    if let Some((ConditionStatus::True, reason, message)) = condition(status, "DisruptionTarget") {
         let reason = if reason.is_empty() {
             Reason::Disrupted.name()
         } else {
@@ -590,7 +595,7 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool, user_init: &str) -> Opt
     if ended {
         return None;
     }
-    if let Some(("False", reason, message)) = condition(status, "PodScheduled")
+    if let Some((ConditionStatus::False, reason, message)) = condition(status, "PodScheduled")
         && matches!(
             Reason::parse(reason),
             Some(Reason::Unschedulable | Reason::SchedulingGated | Reason::SchedulerError)

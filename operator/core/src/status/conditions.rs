@@ -2,6 +2,7 @@
 //! wait`, kstatus) are added.
 
 use flux_shared::crd::v1alpha2::Condition;
+use flux_shared::crd::v1alpha2::ConditionStatus::{self, False, True, Unknown};
 use flux_shared::termination::{Ender, Termination};
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::jiff::Timestamp;
@@ -18,8 +19,7 @@ use crate::vocabulary::{ConditionType, Reason};
 /// A condition without its time.
 struct Statement {
     type_: ConditionType,
-    /// None: unknown.
-    is_true: Option<bool>,
+    status: ConditionStatus,
     reason: String,
     message: String,
     /// When it became true, if Kubernetes knows.
@@ -29,13 +29,13 @@ struct Statement {
 impl Statement {
     fn new(
         type_: ConditionType,
-        is_true: bool,
+        status: ConditionStatus,
         reason: impl Into<String>,
         message: impl Into<String>,
     ) -> Statement {
         Statement {
             type_,
-            is_true: Some(is_true),
+            status,
             reason: reason.into(),
             message: message.into(),
             since: None,
@@ -45,10 +45,9 @@ impl Statement {
     /// As the previous status has it.
     fn before(inputs: &Inputs, type_: ConditionType) -> Option<Statement> {
         let before = super::condition(inputs.previous, type_)?;
-        let is_true = before.status == "True";
         Some(Statement::new(
             type_,
-            is_true,
+            before.status,
             before.reason.clone(),
             before.message.clone(),
         ))
@@ -106,9 +105,9 @@ impl JobState {
         }
         .idle();
         if self == wanted {
-            Statement::new(type_, true, reason, message)
+            Statement::new(type_, True, reason, message)
         } else {
-            Statement::new(type_, false, idle.0, idle.1)
+            Statement::new(type_, False, idle.0, idle.1)
         }
     }
 }
@@ -121,7 +120,7 @@ pub(super) fn conditions(inputs: &Inputs, summary: &PodSummary, outcome: &Outcom
     let finished = if state.is_finished() {
         Statement::new(
             ConditionType::JobFinished,
-            true,
+            True,
             outcome.reason.clone(),
             outcome.message.clone(),
         )
@@ -162,7 +161,12 @@ pub(super) fn conditions(inputs: &Inputs, summary: &PodSummary, outcome: &Outcom
                 &outcome.message,
             )
         },
-        Statement::new(ConditionType::Suspended, is_suspended, suspended.0, suspended.1),
+        Statement::new(
+            ConditionType::Suspended,
+            is_suspended.into(),
+            suspended.0,
+            suspended.1,
+        ),
     ];
     let optional = view(inputs, summary)
         .into_iter()
@@ -182,19 +186,19 @@ fn requested(state: JobState, inputs: &Inputs, outcome: &Outcome) -> Statement {
     match state {
         JobState::NotRequested if !outcome.reason.is_empty() => Statement::new(
             ConditionType::JobRequested,
-            false,
+            False,
             outcome.reason.clone(),
             outcome.message.clone(),
         ),
         JobState::NotRequested => Statement::new(
             ConditionType::JobRequested,
-            false,
+            False,
             Reason::NotRequested,
             "the Job has not been created yet",
         ),
         _ => Statement::new(
             ConditionType::JobRequested,
-            true,
+            True,
             Reason::JobCreated,
             format!("Job {} was created", inputs.name),
         ),
@@ -207,11 +211,11 @@ fn waiting(state: JobState, summary: &PodSummary, outcome: &Outcome) -> Statemen
     let waits = summary.running < summary.wanted.saturating_sub(summary.left);
     match state {
         JobState::Active if waits && !outcome.reason.is_empty() => {
-            Statement::new(TYPE, true, outcome.reason.clone(), outcome.message.clone())
+            Statement::new(TYPE, True, outcome.reason.clone(), outcome.message.clone())
         }
-        JobState::Active if waits => Statement::new(TYPE, true, Reason::PodsStarting, progress(summary)),
-        JobState::Active => Statement::new(TYPE, false, Reason::PodsRunning, progress(summary)),
-        _ => Statement::new(TYPE, false, state.idle().0, state.idle().1),
+        JobState::Active if waits => Statement::new(TYPE, True, Reason::PodsStarting, progress(summary)),
+        JobState::Active => Statement::new(TYPE, False, Reason::PodsRunning, progress(summary)),
+        _ => Statement::new(TYPE, False, state.idle().0, state.idle().1),
     }
 }
 
@@ -220,24 +224,21 @@ fn running(state: JobState, summary: &PodSummary) -> Statement {
     match state {
         JobState::Active if summary.lead.is_some_and(|lead| lead.lost) => {
             let message = "the lead's node has stopped responding: whether its container runs is unknown";
-            Statement {
-                is_true: None,
-                ..Statement::new(TYPE, false, Reason::NodeLost, message)
-            }
+            Statement::new(TYPE, Unknown, Reason::NodeLost, message)
         }
         JobState::Active if summary.lead_runs() => Statement::new(
             TYPE,
-            true,
+            True,
             Reason::LeadRunning,
             "the lead broker's container runs",
         ),
         JobState::Active => Statement::new(
             TYPE,
-            false,
+            False,
             Reason::LeadNotRunning,
             "the lead broker's container does not run",
         ),
-        _ => Statement::new(TYPE, false, state.idle().0, state.idle().1),
+        _ => Statement::new(TYPE, False, state.idle().0, state.idle().1),
     }
 }
 
@@ -245,10 +246,10 @@ fn brokers(state: JobState, summary: &PodSummary) -> Statement {
     const TYPE: ConditionType = ConditionType::JobMiniClusterReady;
     match state {
         JobState::Active if summary.is_ready() => {
-            Statement::new(TYPE, true, Reason::BrokersReady, quorum(summary))
+            Statement::new(TYPE, True, Reason::BrokersReady, quorum(summary))
         }
-        JobState::Active => Statement::new(TYPE, false, Reason::BrokersNotReady, quorum(summary)),
-        _ => Statement::new(TYPE, false, state.idle().0, state.idle().1),
+        JobState::Active => Statement::new(TYPE, False, Reason::BrokersNotReady, quorum(summary)),
+        _ => Statement::new(TYPE, False, state.idle().0, state.idle().1),
     }
 }
 
@@ -259,21 +260,21 @@ fn ready(state: JobState, summary: &PodSummary, outcome: &Outcome) -> Statement 
     match state {
         JobState::Completed => Statement::new(
             TYPE,
-            true,
+            True,
             Reason::Completed,
             "the job has completed: nothing is left to do",
         ),
         JobState::Active if summary.is_ready() => {
-            Statement::new(TYPE, true, Reason::BrokersReady, quorum(summary))
+            Statement::new(TYPE, True, Reason::BrokersReady, quorum(summary))
         }
         JobState::Active | JobState::NotRequested if !outcome.reason.is_empty() => {
-            Statement::new(TYPE, false, outcome.reason.clone(), outcome.message.clone())
+            Statement::new(TYPE, False, outcome.reason.clone(), outcome.message.clone())
         }
         JobState::Suspended if outcome.reason == Reason::Queued => {
-            Statement::new(TYPE, false, Reason::Queued, outcome.message.clone())
+            Statement::new(TYPE, False, Reason::Queued, outcome.message.clone())
         }
-        JobState::Active => Statement::new(TYPE, false, Reason::BrokersNotReady, quorum(summary)),
-        _ => Statement::new(TYPE, false, state.idle().0, state.idle().1),
+        JobState::Active => Statement::new(TYPE, False, Reason::BrokersNotReady, quorum(summary)),
+        _ => Statement::new(TYPE, False, state.idle().0, state.idle().1),
     }
 }
 
@@ -286,22 +287,22 @@ fn reconciling(
 ) -> Option<Statement> {
     const TYPE: ConditionType = ConditionType::Reconciling;
     match state {
-        _ if is_stalled || ready.is_true == Some(true) => None,
+        _ if is_stalled || ready.status == True => None,
         JobState::NotRequested if ready.reason != Reason::NotRequested => Some(Statement::new(
             TYPE,
-            true,
+            True,
             ready.reason.clone(),
             ready.message.clone(),
         )),
         JobState::NotRequested => Some(Statement::new(
             TYPE,
-            true,
+            True,
             Reason::NotRequested,
             "the Job is about to be created",
         )),
         JobState::Active => Some(Statement::new(
             TYPE,
-            true,
+            True,
             Reason::PodsStarting,
             progress(summary),
         )),
@@ -315,27 +316,27 @@ fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcom
     let obstacle = inputs.obstacle.filter(|obstacle| !obstacle.is_passing());
     match state {
         JobState::Completed => None,
-        JobState::Failed => Some(Statement::new(TYPE, true, outcome.reason.clone(), state.idle().1)),
+        JobState::Failed => Some(Statement::new(TYPE, True, outcome.reason.clone(), state.idle().1)),
         // The Job goes on with the size that it has.
-        _ if valid.is_true == Some(false)
+        _ if valid.status == False
             && valid.reason != Reason::SizeBeyondMaximum
             && valid.reason != Reason::SizeHeldByQueue =>
         {
             Some(Statement::new(
                 TYPE,
-                true,
+                True,
                 valid.reason.clone(),
                 "the spec cannot be used, or the Job does not match it: see the condition Valid",
             ))
         }
-        _ => obstacle.map(|obstacle| Statement::new(TYPE, true, obstacle.reason, obstacle.message.clone())),
+        _ => obstacle.map(|obstacle| Statement::new(TYPE, True, obstacle.reason, obstacle.message.clone())),
     }
 }
 
 /// Whether the view's image could be mounted, if that was tried; a failure is remembered.
 fn view(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
-    let say = |is_true: bool, reason: Reason, message: String| {
-        Statement::new(ConditionType::ViewMounted, is_true, reason, message)
+    let say = |status: ConditionStatus, reason: Reason, message: String| {
+        Statement::new(ConditionType::ViewMounted, status, reason, message)
     };
     if super::image_volume_failed(inputs.previous) {
         return Statement::before(inputs, ConditionType::ViewMounted);
@@ -349,17 +350,17 @@ fn view(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
         summary.lead.is_some_and(|lead| lead.joined) || inputs.pods.iter().any(|pod| pod.exit.is_some());
     Some(match not_mounted(inputs) {
         Some((who, error)) if !begun => say(
-            false,
+            False,
             Reason::ImageVolumeFailed,
             format!(
                 "{who} could not mount the view's image, so the view is copied (flux.container.source: copy skips the attempt). The node's error: {error}"
             ),
         ),
         _ if inputs.nodes_mount_images => {
-            say(true, Reason::ImageVolume, "the view's image is mounted: nothing is copied".to_owned())
+            say(True, Reason::ImageVolume, "the view's image is mounted: nothing is copied".to_owned())
         }
         _ => say(
-            true,
+            True,
             Reason::ImageVolumeUnsure,
             "the view's image is mounted as flux.container.source says, though not every node is known to support that (Kubernetes 1.35, containerd 2.1 or CRI-O 1.33); if a node cannot, the view is copied".to_owned(),
         ),
@@ -372,7 +373,7 @@ fn copied(inputs: &Inputs, job: &JobSeen) -> Option<Statement> {
     let say = |message: String| {
         Some(Statement::new(
             ConditionType::ViewMounted,
-            false,
+            False,
             Reason::ViewCopied,
             message,
         ))
@@ -391,10 +392,10 @@ fn copied(inputs: &Inputs, job: &JobSeen) -> Option<Statement> {
 /// Whether volumes of CSI drivers are probably what their author means, if there are any. Nothing waits for
 /// it: shared disks may work, and a volume is bound to its claim even without its class.
 fn volumes(inputs: &Inputs) -> Option<Statement> {
-    let say = |is_true: bool, reason: Reason, message: String| {
+    let say = |status: ConditionStatus, reason: Reason, message: String| {
         Some(Statement::new(
             ConditionType::VolumesValid,
-            is_true,
+            status,
             reason,
             message,
         ))
@@ -418,11 +419,11 @@ fn volumes(inputs: &Inputs) -> Option<Statement> {
     match (disks.is_empty(), problems.is_empty()) {
         (true, _) => None,
         (false, true) => say(
-            true,
+            True,
             Reason::Valid,
             "each CSI volume has its own handle and an existing storage class".to_owned(),
         ),
-        (false, false) => say(false, reason, problems.join("; ")),
+        (false, false) => say(False, reason, problems.join("; ")),
     }
 }
 
@@ -433,17 +434,17 @@ fn archive(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
         return None;
     };
     let path = cluster.archive.as_deref()?;
-    let say = |is_true: bool, reason: Reason, message: String| {
+    let say = |status: ConditionStatus, reason: Reason, message: String| {
         Some(Statement::new(
             ConditionType::ArchiveSaved,
-            is_true,
+            status,
             reason,
             message,
         ))
     };
     let not_saved = |why: &str| {
         say(
-            false,
+            False,
             Reason::NotSaved,
             format!("the archive {path} was not saved and is unchanged: {why}"),
         )
@@ -460,7 +461,7 @@ fn archive(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
             ..
         }) => not_saved(why),
         Some(_) => say(
-            true,
+            True,
             Reason::Saved,
             format!("the state of Flux was saved to {path}"),
         ),
@@ -480,7 +481,7 @@ fn post(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
     if let Some(failure) = post::failure(inputs) {
         return Some(Statement::new(
             ConditionType::PostSucceeded,
-            false,
+            False,
             Reason::PostFailed,
             failure,
         ));
@@ -494,7 +495,7 @@ fn post(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
     has_run.then(|| {
         Statement::new(
             ConditionType::PostSucceeded,
-            true,
+            True,
             Reason::PostCompleted,
             "post ended with exit code 0",
         )
@@ -596,26 +597,26 @@ fn holds_size(cluster: &ValidMiniCluster, job: &JobSeen) -> bool {
 
 fn valid(inputs: &Inputs) -> Statement {
     let maximum = super::maximum_size(inputs).map(i64::from);
-    let (is_true, reason, message) = match (inputs.spec, maximum) {
+    let (status, reason, message) = match (inputs.spec, maximum) {
         (CheckedSpec::Invalid(problems), _) => {
             let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            (false, Reason::Invalid, lines.join("; "))
+            (False, Reason::Invalid, lines.join("; "))
         }
         (CheckedSpec::Valid(_), _) if inputs.obstacle.is_some_and(|it| it.reason == Reason::PodTemplateRefused) => {
-            (false, Reason::PodTemplateRefused, inputs.obstacle.map(|it| it.message.clone()).unwrap_or_default())
+            (False, Reason::PodTemplateRefused, inputs.obstacle.map(|it| it.message.clone()).unwrap_or_default())
         }
         (CheckedSpec::Valid(cluster), _) if inputs.overlay_differs(cluster) => (
-            false,
+            False,
             Reason::ChangedTooLate,
             "spec.podTemplate or spec.servicesPodTemplate was changed after the pods were created, so the earlier one runs: delete and recreate the MiniCluster to run the current one".to_owned(),
         ),
         (CheckedSpec::Valid(_), _) if inputs.changed_too_late() => (
-            false,
+            False,
             Reason::ChangedTooLate,
             "the spec was changed while its Job was being created, so the Job runs the earlier spec: delete and recreate the MiniCluster to run the current one".to_owned(),
         ),
         (CheckedSpec::Valid(cluster), Some(maximum)) if i64::from(cluster.size) > maximum => (
-            false,
+            False,
             Reason::SizeBeyondMaximum,
             format!(
                 "spec.size: is {}, but this cluster can have {maximum} pods at most, fixed when it was created; its size is unchanged: lower spec.size, or recreate it with a larger maxSize",
@@ -623,7 +624,7 @@ fn valid(inputs: &Inputs) -> Statement {
             ),
         ),
         (CheckedSpec::Valid(cluster), _) if inputs.job.is_some_and(|job| holds_size(cluster, job)) => (
-            false,
+            False,
             Reason::SizeHeldByQueue,
             format!(
                 "spec.size: is {}, but the queue has admitted {} pods, and would evict the Job to change that. The new size takes effect if the queue evicts it; to resize a running cluster, create it with maxSize",
@@ -633,30 +634,26 @@ fn valid(inputs: &Inputs) -> Statement {
         ),
         (CheckedSpec::Valid(cluster), _) if !cluster.notices.is_empty() => {
             let lines: Vec<String> = cluster.notices.iter().map(ToString::to_string).collect();
-            (true, Reason::ValidWithNotes, lines.join("; "))
+            (True, Reason::ValidWithNotes, lines.join("; "))
         }
-        (CheckedSpec::Valid(_), _) => (true, Reason::Valid, "every field can be used".to_owned()),
+        (CheckedSpec::Valid(_), _) => (True, Reason::Valid, "every field can be used".to_owned()),
     };
-    Statement::new(ConditionType::Valid, is_true, reason, message)
+    Statement::new(ConditionType::Valid, status, reason, message)
 }
 
 /// The condition, with the time of the last change of its status.
 fn stamped(inputs: &Inputs, statement: Statement) -> Condition {
-    let status = match statement.is_true {
-        Some(true) => "True",
-        Some(false) => "False",
-        None => "Unknown",
-    };
+    let status = statement.status;
     let previous =
         super::condition(inputs.previous, statement.type_).filter(|previous| previous.status == status);
     let since = match previous {
         Some(previous) => previous.last_transition_time.clone(),
-        None if statement.is_true == Some(true) => rfc3339(statement.since.unwrap_or(inputs.now)),
+        None if status == True => rfc3339(statement.since.unwrap_or(inputs.now)),
         None => rfc3339(inputs.now),
     };
     Condition {
         type_: statement.type_.into(),
-        status: status.to_owned(),
+        status,
         observed_generation: inputs.generation,
         last_transition_time: since,
         reason: if statement.reason.is_empty() {

@@ -1,5 +1,6 @@
 //! A `post` that has failed: a fact beside the job's result, which it does not change.
 
+use flux_shared::crd::v1alpha2::ConditionStatus;
 use flux_shared::termination::{POST, Termination};
 
 use super::outcome::{Outcome, place_of};
@@ -18,7 +19,7 @@ fn reported(inputs: &Inputs) -> Option<String> {
         return None;
     }
     let before = condition(inputs.previous, ConditionType::PostSucceeded)?;
-    (before.status == "False").then(|| before.message.clone())
+    (before.status == ConditionStatus::False).then(|| before.message.clone())
 }
 
 /// What failed, by the pods that are there: the first in words, the others as a number.

@@ -1,4 +1,4 @@
-use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus, Restart};
+use flux_shared::crd::v1alpha2::{Condition, ConditionStatus, MiniClusterStatus, Restart};
 use flux_shared::exit::Category;
 use flux_shared::termination::{Ender, Termination};
 use flux_shared::validate::{Problem, ValidMiniCluster};
@@ -153,7 +153,7 @@ impl Observation {
 }
 
 fn is(status: &MiniClusterStatus, type_: &str) -> bool {
-    condition(status, type_).unwrap().status == "True"
+    condition(status, type_).unwrap().status == ConditionStatus::True
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn each_condition_says_one_thing_in_every_phase() {
         let told = status
             .conditions
             .iter()
-            .map(|it| format!("{} {} {}", it.type_, it.status, it.reason));
+            .map(|it| format!("{} {:?} {}", it.type_, it.status, it.reason));
         told.collect::<Vec<_>>().join("\n")
     };
     let common = |pending: &str| format!("Valid True Valid\n{pending}");
@@ -383,8 +383,8 @@ fn an_edit_that_came_too_late_is_said_until_a_new_job_has_it() {
     observation.previous = observation.status();
     let valid = condition(&observation.previous, "Valid").unwrap();
     assert_eq!(
-        (valid.status.as_str(), valid.reason.as_str()),
-        ("False", "ChangedTooLate")
+        (valid.status, valid.reason.as_str()),
+        (ConditionStatus::False, "ChangedTooLate")
     );
     assert!(is(&observation.previous, "Stalled"));
     assert_eq!(
@@ -506,12 +506,8 @@ fn what_waits_in_a_queue_says_in_which_and_what_for() {
         condition(&told, "Suspended").unwrap(),
     );
     assert_eq!(
-        (
-            ready.reason.as_str(),
-            suspended.reason.as_str(),
-            suspended.status.as_str()
-        ),
-        ("Queued", "Queued", "True")
+        (ready.reason.as_str(), suspended.reason.as_str(), suspended.status),
+        ("Queued", "Queued", ConditionStatus::True)
     );
     assert!(
         events::events(&MiniClusterStatus::default(), &told).is_empty(),

@@ -1,6 +1,6 @@
 //! How the status records a restart.
 
-use flux_shared::crd::v1alpha2::{MiniClusterStatus, Restart};
+use flux_shared::crd::v1alpha2::{ConditionStatus, MiniClusterStatus, Restart};
 use k8s_openapi::jiff::Timestamp;
 
 use super::Limit;
@@ -40,8 +40,8 @@ pub fn with_counted_restart(
 
 /// Whether the current suspension has been counted as a restart.
 fn is_suspension_counted(status: &MiniClusterStatus, reason: &str) -> bool {
-    let is_suspended =
-        previous_status::condition(status, ConditionType::Suspended).is_some_and(|it| it.status == "True");
+    let is_suspended = previous_status::condition(status, ConditionType::Suspended)
+        .is_some_and(|it| it.status == ConditionStatus::True);
     is_suspended
         && status
             .restarts

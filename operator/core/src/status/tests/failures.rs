@@ -50,7 +50,10 @@ fn silent_node_is_named_and_its_pods_are_not_ready() {
             "{message}"
         );
         assert_eq!(message.contains("has evicted it"), going, "{message}");
-        assert_eq!(condition(&status, "JobRunning").unwrap().status, "Unknown");
+        assert_eq!(
+            condition(&status, "JobRunning").unwrap().status,
+            ConditionStatus::Unknown
+        );
         assert_eq!(
             status.phase.as_deref(),
             Some("Running"),
@@ -683,11 +686,15 @@ fn post_that_fails_in_a_pod_is_told_beside_the_jobs_result() {
         let after = observation.status();
         assert_eq!((after.exit_code, is(&after, "Complete")), (Some(0), true));
         let events = events::events(&running, &after);
-        let found = condition(&after, "PostSucceeded").map(|it| (it.status.clone(), it.message.clone()));
+        let found = condition(&after, "PostSucceeded").map(|it| (it.status, it.message.clone()));
         let warned = events.iter().filter(|event| event.reason == "PostFailed").count();
         assert_eq!(
             warned,
-            usize::from(found.as_ref().is_some_and(|(status, _)| status == "False"))
+            usize::from(
+                found
+                    .as_ref()
+                    .is_some_and(|(status, _)| *status == ConditionStatus::False)
+            )
         );
         observation.previous = after.clone();
         observation.pods.clear();
@@ -700,21 +707,27 @@ fn post_that_fails_in_a_pod_is_told_beside_the_jobs_result() {
         assert_eq!(later.message, after.message);
         (found, after.message.unwrap())
     };
-    let text = |status: &str, message: &str| Some((status.to_owned(), message.to_owned()));
+    let text = |status: ConditionStatus, message: &str| Some((status, message.to_owned()));
     let succeeded = "the job ended with exit code 0";
     assert_eq!(
         told([0, 0, 0], container),
-        (text("True", "post ended with exit code 0"), succeeded.to_owned())
+        (
+            text(ConditionStatus::True, "post ended with exit code 0"),
+            succeeded.to_owned()
+        )
     );
     assert_eq!(told([0, 0, 0], ""), (None, succeeded.to_owned()));
     let one = "post of the pod of index 1 ended with exit code 2: cat: /tmp/out: No such file or directory";
     assert_eq!(
         told([0, 2, 0], container),
-        (text("False", one), format!("{succeeded}; {one}"))
+        (text(ConditionStatus::False, one), format!("{succeeded}; {one}"))
     );
     let both = format!("{one} (and 1 more pod)");
     assert_eq!(
         told([0, 2, 1], container),
-        (text("False", &both), format!("{succeeded}; {both}"))
+        (
+            text(ConditionStatus::False, &both),
+            format!("{succeeded}; {both}")
+        )
     );
 }

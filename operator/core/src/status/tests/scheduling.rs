@@ -43,9 +43,9 @@ fn elastic_cluster_names_queue_and_reason_when_it_cannot_grow() {
         Some("waits in queue team for 2 of 3 pods: no cpu")
     );
     for (type_, status) in [
-        ("Suspended", "False"),
-        ("JobRunning", "True"),
-        ("JobWaitingForResources", "True"),
+        ("Suspended", ConditionStatus::False),
+        ("JobRunning", ConditionStatus::True),
+        ("JobWaitingForResources", ConditionStatus::True),
     ] {
         assert_eq!(
             condition(&told, type_).unwrap().status,
