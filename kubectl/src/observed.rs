@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::failure::FAILED;
 use flux_operator_core::labels;
-use flux_shared::crd::v1alpha2::{Condition, MiniCluster, MiniClusterStatus};
+use flux_shared::crd::v1alpha2::{Condition, ConditionStatus, MiniCluster, MiniClusterStatus};
 use flux_shared::phase::Phase;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
 use k8s_openapi::jiff::Timestamp;
@@ -46,7 +46,8 @@ impl Snapshot {
     }
 
     pub fn is_true(&self, condition: &str) -> bool {
-        self.condition(condition).is_some_and(|it| it.status == "True")
+        self.condition(condition)
+            .is_some_and(|it| it.status == ConditionStatus::True)
     }
 
     /// Whether the operator has found the spec invalid.

@@ -1,7 +1,7 @@
 //! What a start waits for, in four lines: pods, view, brokers, quorum. Pure.
 
 use flux_operator_core::labels;
-use flux_operator_core::observe::workload::QUEUED;
+use flux_operator_core::vocabulary::Reason;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::observed::{self, Snapshot};
@@ -74,7 +74,7 @@ fn pods(seen: &Snapshot) -> Stage {
     if seen.is_true("Suspended") {
         let queued = seen
             .status()
-            .filter(|status| status.reason.as_deref() == Some(QUEUED));
+            .filter(|status| status.reason.as_deref().and_then(Reason::parse) == Some(Reason::Queued));
         let waits = queued.and_then(|status| status.message.clone());
         let suspended = || "suspended: spec.suspend is true, or its Job was suspended".to_owned();
         return stage("pods", State::Stuck, waits.unwrap_or_else(suspended));

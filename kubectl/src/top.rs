@@ -9,7 +9,7 @@ mod table;
 
 use std::time::Duration;
 
-use flux_operator_core::observe::workload::QUEUED;
+use flux_operator_core::vocabulary::Reason;
 use flux_shared::causes::causes;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use flux_shared::usage::Usage;
@@ -120,7 +120,9 @@ fn no_usage(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<NoUsage
         )
     } else if lead_runs {
         return None;
-    } else if observed.is_true("Suspended") && status.and_then(|it| it.reason.as_deref()) == Some(QUEUED) {
+    } else if observed.is_true("Suspended")
+        && status.and_then(|it| it.reason.as_deref()).and_then(Reason::parse) == Some(Reason::Queued)
+    {
         let waits = status.and_then(|it| it.message.as_deref()).unwrap_or_default();
         format!("{name} has no pods: it {waits}")
     } else if observed.is_true("Suspended") {

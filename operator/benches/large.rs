@@ -25,7 +25,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use flux_operator::definition::{self, crd};
-use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
+use flux_shared::crd::v1alpha2::{ConditionStatus, MiniCluster, MiniClusterStatus};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, PostParams};
@@ -134,7 +134,7 @@ impl Fleet {
             status
                 .conditions
                 .iter()
-                .any(|it| it.type_ == condition && it.status == "True")
+                .any(|it| it.type_ == condition && it.status == ConditionStatus::True)
         };
         let begin = Instant::now();
         while !api.get(name).await.unwrap().status.as_ref().is_some_and(is) {

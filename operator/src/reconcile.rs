@@ -22,11 +22,12 @@ use flux_operator_core::observe::node::ViewNodes;
 use flux_operator_core::observe::pod::Trouble;
 use flux_operator_core::observe::pod_end;
 use flux_operator_core::observe::{Key, Observed};
-use flux_operator_core::obstacle::{JOB_UNLABELLED, Panicked, WAITING_FOR_PODS};
+use flux_operator_core::obstacle::Panicked;
 use flux_operator_core::status::{self, CheckedSpec, Inputs, Obstacle, events, patch};
 use flux_operator_core::target::Target;
+use flux_operator_core::vocabulary::{ConditionType, Reason};
 use flux_operator_core::{previous_status, render, spans};
-use flux_shared::crd::v1alpha2::{LostPod, MiniClusterStatus};
+use flux_shared::crd::v1alpha2::{ConditionStatus, LostPod, MiniClusterStatus};
 use flux_shared::validate::{Problem, ValidMiniCluster};
 use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
@@ -148,7 +149,7 @@ async fn report(
         (Decision::Ended { reason, message }, Ok(_)) => Some(as_ended(&target, reason, message)),
         (_, Ok(Done::OutOfTime)) => Some(as_ended(
             &target,
-            "DeadlineExceeded",
+            Reason::DeadlineExceeded.name(),
             "deadlineSeconds exceeded before it could restart",
         )),
         _ => None,
@@ -203,7 +204,7 @@ fn next_look(times: [Option<Duration>; 4]) -> Action {
 /// Whether the status says what failed: what a person can help with at once, anything else when it lasts, or
 /// while the status says it already.
 fn is_told(error: &ReconcileError, target: &Target, context: &Context, begin: Instant) -> bool {
-    let is_said = || target.status.reason.as_deref() == Some(error.as_obstacle().reason);
+    let is_said = || target.status.reason.as_deref() == Some(error.as_obstacle().reason.name());
     error.obstacle().is_some()
         || is_said()
         || context
@@ -316,7 +317,7 @@ async fn carry_out(
             let message =
                 format!("the Job was deleted, and the MiniCluster restarts when its pods have ended: {pods}");
             Err(ApplyError::from(Obstacle {
-                reason: WAITING_FOR_PODS,
+                reason: Reason::WaitingForPods,
                 message,
             })
             .into())
@@ -534,7 +535,7 @@ fn as_ended(target: &Target, reason: &str, message: &str) -> JobSeen {
         message: message.to_owned(),
         since: Some(now),
     };
-    let is_complete = reason == "Completed";
+    let is_complete = *reason == Reason::Completed;
     JobSeen {
         uid: target.status.job_uid.clone().unwrap_or_default(),
         owner_uid: Some(target.uid.clone()),
@@ -587,8 +588,10 @@ pub async fn report_panic(object: &Cluster, context: &Context, panicked: &Panick
 }
 
 fn count_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniClusterStatus, context: &Context) {
-    let is_ready =
-        |it| status::condition(it, "JobMiniClusterReady").is_some_and(|condition| condition.status == "True");
+    let is_ready = |it| {
+        status::condition(it, ConditionType::JobMiniClusterReady)
+            .is_some_and(|condition| condition.status == ConditionStatus::True)
+    };
     if is_ready(after)
         && !is_ready(before)
         && let Some(created) = object.meta().creation_timestamp.as_ref()
@@ -613,7 +616,7 @@ fn trace_end(object: &Cluster, target: &Target, after: &MiniClusterStatus, conte
 }
 
 fn is_unlabelled(obstacle: Option<&Obstacle>) -> bool {
-    obstacle.is_some_and(|obstacle| obstacle.reason == JOB_UNLABELLED)
+    obstacle.is_some_and(|obstacle| obstacle.reason == Reason::JobUnlabelled)
 }
 
 /// What a reconcile has found that no watch brings.

@@ -53,7 +53,7 @@ fn plain(line: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use flux_operator_core::vocabulary::REASONS;
+    use flux_operator_core::vocabulary::Reason;
 
     use super::*;
 
@@ -67,12 +67,11 @@ mod tests {
 
     #[test]
     fn every_operator_reason_has_a_remedy() {
-        for reason in REASONS {
-            let found = of(reason.name).unwrap_or_default();
+        for reason in Reason::ALL {
+            let found = of(reason.name()).unwrap_or_default();
             assert!(
                 !found.is_empty() && !found.contains('`') && !found.contains("]("),
-                "{}: {found}",
-                reason.name
+                "{reason}: {found}"
             );
         }
         assert_eq!(

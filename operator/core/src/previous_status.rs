@@ -1,43 +1,38 @@
 //! What a MiniCluster's status says already, and how texts and times are written into it. Pure.
 
-use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus};
+use flux_shared::crd::v1alpha2::{Condition, ConditionStatus, MiniClusterStatus};
 use k8s_openapi::jiff::{Timestamp, Unit};
 
-use crate::obstacle::WAITING_FOR_PODS;
+use crate::vocabulary::{ConditionType, Reason};
 
-/// The condition that pods and volumes have been deleted (`cleanupPods`).
-pub const CLEANED_UP: &str = "CleanedUp";
-/// The condition about mounting the view's image.
-pub const VIEW_MOUNTED: &str = "ViewMounted";
-/// The reason that the view is copied because of a node, and not since it could not be mounted.
-pub const VIEW_COPIED: &str = "ViewCopied";
 /// Longest message in a status or an event.
 pub const MESSAGE_MAX: usize = 1024;
 
 /// Whether the MiniCluster has ended.
 pub fn is_finished(status: &MiniClusterStatus) -> bool {
-    has(status, "JobFinished", "True").is_some()
+    has(status, ConditionType::JobFinished, ConditionStatus::True).is_some()
 }
 
 /// Whether pods and volumes have been deleted after the end.
 pub fn is_cleaned_up(status: &MiniClusterStatus) -> bool {
-    has(status, CLEANED_UP, "True").is_some()
+    has(status, ConditionType::CleanedUp, ConditionStatus::True).is_some()
 }
 
 /// Whether the operator has noticed that the Job was deleted while its program had not ended.
 pub fn waits_for_pods(status: &MiniClusterStatus) -> bool {
-    status.reason.as_deref() == Some(WAITING_FOR_PODS)
+    status.reason.as_deref().and_then(Reason::parse) == Some(Reason::WaitingForPods)
 }
 
 /// Whether a pod could not mount the view's image: the Job is created again with a copy of the view, from
 /// then on.
 pub fn image_volume_failed(status: &MiniClusterStatus) -> bool {
-    has(status, VIEW_MOUNTED, "False").is_some_and(|it| it.reason != VIEW_COPIED)
+    has(status, ConditionType::ViewMounted, ConditionStatus::False)
+        .is_some_and(|it| it.reason != Reason::ViewCopied)
 }
 
 /// When the MiniCluster ended.
 pub fn end(status: &MiniClusterStatus) -> Option<Timestamp> {
-    let finished = has(status, "JobFinished", "True")?;
+    let finished = has(status, ConditionType::JobFinished, ConditionStatus::True)?;
     status
         .completion_time
         .as_ref()
@@ -47,7 +42,7 @@ pub fn end(status: &MiniClusterStatus) -> Option<Timestamp> {
 }
 
 /// The condition of a type.
-pub fn condition<'a>(status: &'a MiniClusterStatus, type_: &str) -> Option<&'a Condition> {
+pub fn condition(status: &MiniClusterStatus, type_: ConditionType) -> Option<&Condition> {
     status
         .conditions
         .iter()
@@ -55,7 +50,7 @@ pub fn condition<'a>(status: &'a MiniClusterStatus, type_: &str) -> Option<&'a C
 }
 
 /// The condition of a type, if its status is `value`.
-fn has<'a>(status: &'a MiniClusterStatus, type_: &str, value: &str) -> Option<&'a Condition> {
+fn has(status: &MiniClusterStatus, type_: ConditionType, value: ConditionStatus) -> Option<&Condition> {
     condition(status, type_).filter(|condition| condition.status == value)
 }
 

@@ -8,7 +8,7 @@
 //! The Job decides what has ended; the pods say why. A condition's time is when its status changed, not when
 //! it was seen again; where Kubernetes knows the time, it is Kubernetes' time.
 
-use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus, Timeline};
+use flux_shared::crd::v1alpha2::{Condition, ConditionStatus, MiniClusterStatus, Timeline};
 use flux_shared::names;
 use flux_shared::phase::Phase;
 use flux_shared::validate::{Problem, ValidMiniCluster};
@@ -22,10 +22,11 @@ use crate::observe::pod_end::{PodEnd, end_of};
 use crate::observe::storage::DiskSeen;
 use crate::obstacle::Panicked;
 use crate::render;
+use crate::vocabulary::{ConditionType, Reason};
 
 pub use super::obstacle::Obstacle;
-use super::previous_status::{CLEANED_UP, VIEW_MOUNTED, is_cleaned_up, rfc3339, short};
 pub use super::previous_status::{condition, image_volume_failed, is_finished};
+use super::previous_status::{is_cleaned_up, rfc3339, short};
 
 mod conditions;
 pub mod events;
@@ -34,17 +35,6 @@ pub mod patch;
 mod post;
 
 use outcome::Outcome;
-
-/// The condition about volumes that Kubernetes accepts but that are probably a mistake.
-pub const VOLUMES_VALID: &str = "VolumesValid";
-/// The condition that the archive was saved, if one is asked for and the result is known.
-pub const ARCHIVE_SAVED: &str = "ArchiveSaved";
-/// The condition that no pod's `post` has failed.
-pub const POST_SUCCEEDED: &str = "PostSucceeded";
-/// The reason of condition Valid if the spec was changed after the Job was created from it.
-pub const CHANGED_TOO_LATE: &str = "ChangedTooLate";
-/// The condition that the operator panicked at this MiniCluster.
-pub const OPERATOR_PANICKED: &str = "OperatorPanicked";
 
 /// Whether the spec can be used.
 #[derive(Debug, Clone, Copy)]
@@ -84,8 +74,8 @@ impl Inputs<'_> {
     /// status: from then on the API server refuses such a change. (So it does not matter if a later version
     /// computes another hash.)
     fn changed_too_late(&self) -> bool {
-        let was_said =
-            condition(self.previous, "Valid").is_some_and(|valid| valid.reason == CHANGED_TOO_LATE);
+        let was_said = condition(self.previous, ConditionType::Valid)
+            .is_some_and(|valid| valid.reason == Reason::ChangedTooLate);
         let differs = self
             .job
             .is_some_and(|job| !job.deleting && job.differs_from(self.spec_hash));
@@ -184,18 +174,16 @@ fn after_the_end(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     } else {
         conditions::conditions(inputs, summary, &outcome)
     };
-    let later = |type_: &str| {
-        now.iter()
-            .find(|it| it.type_ == type_ && AFTER_THE_END.contains(&type_))
-    };
+    let is_open =
+        |it: &Condition| ConditionType::parse(&it.type_).is_some_and(|type_| AFTER_THE_END.contains(&type_));
+    let is_of = |type_: &str| now.iter().find(|it| it.type_ == type_ && is_open(it));
     let kept = previous.conditions.iter().map(|it| {
-        later(&it.type_)
+        is_of(&it.type_)
             .cloned()
             .unwrap_or(seen_again(it, inputs.generation))
     });
-    let is_new = |it: &&Condition| {
-        AFTER_THE_END.contains(&it.type_.as_str()) && condition(previous, &it.type_).is_none()
-    };
+    let is_new =
+        |it: &&Condition| is_open(it) && previous.conditions.iter().all(|before| before.type_ != it.type_);
     let conditions = kept.chain(now.iter().filter(is_new).cloned()).collect();
     let lead = if is_gone { None } else { lead_exit(inputs, summary) };
     MiniClusterStatus {
@@ -217,7 +205,12 @@ fn after_the_end(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
 }
 
 /// Conditions that may become known, or change, after the end.
-const AFTER_THE_END: [&str; 4] = ["Valid", ARCHIVE_SAVED, POST_SUCCEEDED, VOLUMES_VALID];
+const AFTER_THE_END: [ConditionType; 4] = [
+    ConditionType::Valid,
+    ConditionType::ArchiveSaved,
+    ConditionType::PostSucceeded,
+    ConditionType::VolumesValid,
+];
 
 /// How the lead's program ended, if somebody saw it.
 fn lead_exit<'a>(inputs: &Inputs<'a>, summary: &PodSummary<'a>) -> Option<&'a Exit> {
@@ -277,7 +270,7 @@ fn job_uid(inputs: &Inputs, now: &[Condition]) -> Option<String> {
     // It is about to be replaced by one that copies the view.
     let cannot_mount = now
         .iter()
-        .any(|it| it.type_ == VIEW_MOUNTED && it.status == "False");
+        .any(|it| it.type_ == ConditionType::ViewMounted && it.status == ConditionStatus::False);
     match inputs.job {
         Some(job) if restart::is_given_up(inputs.previous, job) || (job.mounts_view && cannot_mount) => None,
         Some(job) => Some(job.uid.clone()),
@@ -299,19 +292,20 @@ fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
         .timeline
         .as_ref()
         .is_some_and(|timeline| timeline.running.is_some());
-    let was_suspended = condition(&known, "Suspended").is_some_and(|condition| condition.status == "True");
+    let was_suspended = condition(&known, ConditionType::Suspended)
+        .is_some_and(|condition| condition.status == ConditionStatus::True);
     if job.suspended && had_begun && !was_suspended {
         let (reason, message) = match job.queue {
             Some(_) => (
-                restart::REQUEUED,
+                Reason::Requeued,
                 "the queue stopped the pods; it restarts when it is admitted again",
             ),
             None => (
-                restart::SUSPENDED,
+                Reason::Suspended,
                 "the pods were stopped to suspend the MiniCluster; it restarts when it is resumed",
             ),
         };
-        known = restart::with_restart(&known, None, reason, message, inputs.now);
+        known = restart::with_restart(&known, None, reason.name(), message, inputs.now);
     }
     // A restart beyond the allowed ones runs nothing, so it is not counted.
     let allowed = match inputs.spec {
@@ -380,11 +374,11 @@ pub fn cleaned_up(status: &MiniClusterStatus, now: Timestamp) -> MiniClusterStat
         ..status.clone()
     };
     status.conditions.push(Condition {
-        type_: CLEANED_UP.into(),
-        status: "True".into(),
+        type_: ConditionType::CleanedUp.into(),
+        status: ConditionStatus::True,
         observed_generation: status.observed_generation,
         last_transition_time: rfc3339(now),
-        reason: "Completed".into(),
+        reason: Reason::Completed.into(),
         message: "pods, with their logs, claims and volumes were deleted after the job had completed, because of cleanupPods (v1alpha1: cleanup, whose default is true): set it to false to keep them".into(),
     });
     status
@@ -400,17 +394,18 @@ pub fn panicked(
     let message = format!(
         "{panicked}: this is a bug in the operator, please report it with this MiniCluster's spec; its pods keep running, and the operator retries"
     );
-    let is_new = condition(before, OPERATOR_PANICKED).is_none_or(|before| before.message != message);
+    let is_new =
+        condition(before, ConditionType::OperatorPanicked).is_none_or(|before| before.message != message);
     if !is_new {
         return before.clone();
     }
     let mut status = without_panic(before.clone());
     status.conditions.push(Condition {
-        type_: OPERATOR_PANICKED.into(),
-        status: "True".into(),
+        type_: ConditionType::OperatorPanicked.into(),
+        status: ConditionStatus::True,
         observed_generation: generation,
         last_transition_time: rfc3339(now),
-        reason: "Defect".into(),
+        reason: Reason::Defect.into(),
         message,
     });
     status
@@ -420,7 +415,7 @@ pub fn panicked(
 pub fn without_panic(mut status: MiniClusterStatus) -> MiniClusterStatus {
     status
         .conditions
-        .retain(|condition| condition.type_ != OPERATOR_PANICKED);
+        .retain(|condition| condition.type_ != ConditionType::OperatorPanicked);
     status
 }
 

@@ -91,6 +91,7 @@ impl Target {
 
 #[cfg(test)]
 mod tests {
+    use flux_shared::crd::v1alpha2::ConditionStatus;
     use flux_shared::crd::v1alpha2::MiniClusterStatus;
     use flux_shared::queueing::QUEUE_NAME;
 
@@ -134,6 +135,24 @@ mod tests {
                 "it would empty the status: {change}"
             );
         }
+    }
+
+    #[test]
+    fn condition_with_an_odd_status_reads_as_unknown() {
+        let condition = |status: &str| {
+            format!(
+                r#"{{"type":"Ready","status":"{status}","lastTransitionTime":"","reason":"","message":""}}"#
+            )
+        };
+        let (odd, known) = (condition("true"), condition("False"));
+        let object = format!(
+            r#"{{"metadata":{{"name":"mc","uid":"u"}},"spec":{{"size":2,"containers":[]}},"status":{{"size":2,"conditions":[{odd},{known}]}}}}"#
+        );
+        let target = Target::of(&serde_json::from_str(&object).unwrap());
+        assert!(target.spec.is_ok(), "{:?}", target.spec);
+        assert_eq!(target.status.size, 2);
+        let found: Vec<ConditionStatus> = target.status.conditions.iter().map(|it| it.status).collect();
+        assert_eq!(found, [ConditionStatus::Unknown, ConditionStatus::False]);
     }
 
     fn target(queue: &str) -> Target {

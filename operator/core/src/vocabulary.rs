@@ -1,112 +1,143 @@
 //! The words in conditions, reasons and events, each with its meaning. The reference (`docs/reference`) is
 //! made from them, and a test (`tests/docs`) checks them against the code and the headings of
 //! `docs/troubleshooting.md`.
+//!
+//! What the operator itself reports is a [`Reason`] until it becomes text in a status or an event. A text may
+//! also be a reason that Kubernetes, Kueue or the agent gave: such a text compares with a [`Reason`].
 
-/// A condition's type, and what it means where it is true and where it is not.
-#[derive(Debug)]
-pub struct ConditionType {
-    pub name: &'static str,
-    pub when_true: &'static str,
-    pub when_false: &'static str,
+use std::fmt;
+
+use flux_shared::exit::Category;
+
+/// Declares a closed set of words: an enum whose variants are the words.
+macro_rules! words {
+    ($(#[$attribute:meta])* $type_:ident: $($word:ident)*) => {
+        $(#[$attribute])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $type_ {
+            $($word,)*
+        }
+
+        impl $type_ {
+            /// Every one, in the order of the reference.
+            pub const ALL: &[$type_] = &[$($type_::$word),*];
+
+            /// The word in a status or an event.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $($type_::$word => stringify!($word),)*
+                }
+            }
+
+            /// Reads the word; None if it is not ours.
+            pub fn parse(word: &str) -> Option<$type_> {
+                match word {
+                    $(stringify!($word) => Some($type_::$word),)*
+                    _ => None,
+                }
+            }
+        }
+
+        impl fmt::Display for $type_ {
+            fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+                formatter.write_str(self.name())
+            }
+        }
+
+        impl From<$type_> for String {
+            fn from(word: $type_) -> String {
+                word.name().to_owned()
+            }
+        }
+
+        impl PartialEq<$type_> for str {
+            fn eq(&self, other: &$type_) -> bool {
+                $type_::parse(self) == Some(*other)
+            }
+        }
+
+        impl PartialEq<$type_> for String {
+            fn eq(&self, other: &$type_) -> bool {
+                self.as_str() == other
+            }
+        }
+    };
 }
 
-const fn condition(name: &'static str, when_true: &'static str, when_false: &'static str) -> ConditionType {
-    ConditionType {
-        name,
-        when_true,
-        when_false,
-    }
+macro_rules! conditions {
+    ($($name:ident: $when_true:literal, $when_false:literal;)*) => {
+        words! {
+            /// A condition's type.
+            ConditionType: $($name)*
+        }
+
+        impl ConditionType {
+            /// What it means where it is true, and where it is not.
+            pub const fn meanings(self) -> (&'static str, &'static str) {
+                match self {
+                    $(ConditionType::$name => ($when_true, $when_false),)*
+                }
+            }
+        }
+    };
 }
 
-/// Every type of a condition.
-pub const CONDITIONS: &[ConditionType] = &[
-    condition(
-        "Valid",
+conditions! {
+    Valid:
         "every field can be used",
-        "a field cannot be used, the API server refuses the pods, or the Job does not match the spec",
-    ),
-    condition(
-        "Ready",
+        "a field cannot be used, the API server refuses the pods, or the Job does not match the spec";
+    Ready:
         "enough brokers are ready, or the job has completed",
-        "too few brokers are ready (the reason says why), or the job has failed",
-    ),
-    condition(
-        "Complete",
+        "too few brokers are ready (the reason says why), or the job has failed";
+    Complete:
         "the job has ended with exit code 0",
-        "it has not ended (`NotFinished`), or it has failed",
-    ),
-    condition(
-        "Failed",
+        "it has not ended (`NotFinished`), or it has failed";
+    Failed:
         "the job has failed",
-        "it has not ended (`NotFinished`), or it has completed",
-    ),
-    condition(
-        "Suspended",
+        "it has not ended (`NotFinished`), or it has completed";
+    Suspended:
         "the Job is suspended: it has no pods",
-        "the Job is not suspended",
-    ),
-    condition("Reconciling", "the MiniCluster is starting; otherwise absent", ""),
-    condition(
-        "Stalled",
+        "the Job is not suspended";
+    Reconciling:
+        "the MiniCluster is starting; otherwise absent",
+        "";
+    Stalled:
         "the MiniCluster needs a user's action: it has failed, its spec is not valid, or a name is taken; otherwise absent",
-        "",
-    ),
-    condition(
-        "JobRequested",
+        "";
+    JobRequested:
         "the Job has been created",
-        "it has not been created; the reason says why",
-    ),
-    condition(
-        "JobWaitingForResources",
+        "it has not been created; the reason says why";
+    JobWaitingForResources:
         "not all pods run yet",
-        "all pods run, or none is wanted",
-    ),
-    condition(
-        "JobRunning",
+        "all pods run, or none is wanted";
+    JobRunning:
         "the lead's container runs; `Unknown` where its node does not answer",
-        "the lead's container does not run",
-    ),
-    condition(
-        "JobMiniClusterReady",
+        "the lead's container does not run";
+    JobMiniClusterReady:
         "enough brokers are ready",
-        "too few brokers are ready, or the job has ended",
-    ),
-    condition(
-        "JobFinished",
+        "too few brokers are ready, or the job has ended";
+    JobFinished:
         "the job has completed or failed",
-        "it has not ended",
-    ),
-    condition(
-        "ViewMounted",
+        "it has not ended";
+    ViewMounted:
         "the view's image is mounted; absent if that was not tried",
-        "it could not be mounted, so the view is copied",
-    ),
-    condition(
-        "VolumesValid",
+        "it could not be mounted, so the view is copied";
+    VolumesValid:
         "no CSI volume of `spec.volumes` shares its handle or lacks its storage class; absent without such volumes",
-        "a handle is shared, or a storage class does not exist",
-    ),
-    condition(
-        "ArchiveSaved",
+        "a handle is shared, or a storage class does not exist";
+    ArchiveSaved:
         "the archive was saved; absent without `archive`",
-        "it was not saved and is unchanged",
-    ),
-    condition(
-        "PostSucceeded",
+        "it was not saved and is unchanged";
+    PostSucceeded:
         "`post` ended with exit code 0 in the lead's pod; absent without `post`, and before it is known",
-        "`post` failed in a pod: the message has its last error. The job's result stands",
-    ),
-    condition(
-        "CleanedUp",
+        "`post` failed in a pod: the message has its last error. The job's result stands";
+    CleanedUp:
         "`cleanupPods` has deleted pods and volumes; otherwise absent",
-        "",
-    ),
-    condition(
-        "OperatorPanicked",
+        "";
+    OperatorPanicked:
         "this MiniCluster triggers a bug in the operator; otherwise absent",
-        "",
-    ),
-];
+        "";
+}
 
 /// What a reason is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,14 +165,6 @@ impl Of {
     ];
 }
 
-/// A reason: of a condition, of `status.reason`, of `status.restarts` and `status.lostPods`, of an event.
-#[derive(Debug)]
-pub struct Reason {
-    pub name: &'static str,
-    pub of: Of,
-    pub meaning: &'static str,
-}
-
 /// The type of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventType {
@@ -151,398 +174,191 @@ pub enum EventType {
 
 /// The type of a reason's event, if it has one. A reason that is not ours is a warning.
 pub fn event_type(reason: &str) -> Option<EventType> {
-    let known = REASONS.iter().find(|known| known.name == reason);
-    known.map_or(Some(EventType::Warning), Reason::event)
+    Reason::parse(reason).map_or(Some(EventType::Warning), Reason::event)
 }
 
-impl Reason {
-    /// The type of its event, if it has one.
-    pub fn event(&self) -> Option<EventType> {
-        match (self.name, self.of) {
-            ("ValidWithNotes" | "Completed", _) => Some(EventType::Normal),
-            (
-                "ViewCopied" | "NotSaved" | "Defect" | "Deleted" | "Gone" | "Valid" | "ImageVolume"
-                | "ImageVolumeUnsure" | "WaitingForPrevious" | "Queued" | "Requeued",
-                _,
-            )
-            | (_, Of::Progress) => None,
-            _ => Some(EventType::Warning),
+/// Declares the reasons by what they are about: each with the type of its event, if it has one, and its meaning.
+macro_rules! reasons {
+    ($($of:ident { $($name:ident $(=> $event:ident)?: $meaning:literal,)* })*) => {
+        words! {
+            /// A reason of the operator, or one of Kubernetes that it knows: of a condition, of `status.reason`, of
+            /// `status.restarts` and `status.lostPods`, of an event. Others it passes on unchanged.
+            Reason: $($($name)*)*
         }
+
+        impl Reason {
+            /// What it is about.
+            pub const fn of(self) -> Of {
+                match self {
+                    $($(Reason::$name)|* => Of::$of,)*
+                }
+            }
+
+            pub const fn meaning(self) -> &'static str {
+                match self {
+                    $($(Reason::$name => $meaning,)*)*
+                }
+            }
+
+            /// The type of its event, if it has one.
+            pub fn event(self) -> Option<EventType> {
+                let types: &[EventType] = match self {
+                    $($(Reason::$name => &[$(EventType::$event)?],)*)*
+                };
+                types.first().copied()
+            }
+        }
+    };
+}
+
+reasons! {
+    Progress {
+        NotRequested: "there is no Job yet",
+        JobCreated: "the Job was created",
+        PodsStarting: "pods are starting: the message counts them",
+        PodsRunning: "all pods run",
+        LeadRunning: "the lead's container runs",
+        LeadNotRunning: "the lead's container does not run (yet)",
+        BrokersReady: "enough brokers are ready",
+        NotFinished: "the job has not ended",
+        NotSuspended: "the Job is not suspended",
+        Suspended: "the Job is suspended: it has no pods",
+        Completed => Normal: "the job ended with exit code 0",
+        Saved: "the archive was saved",
+        PostCompleted: "`post` ended with exit code 0",
+        None: "no specific reason",
+    }
+    Spec {
+        Valid: "every field can be used",
+        ValidWithNotes => Normal: "every field can be used, but one may not have the effect that was meant",
+        Invalid => Warning: "a field cannot be used: the message names each",
+        SizeBeyondMaximum => Warning: "`size` is larger than the maximum fixed when the cluster was created",
+        SizeHeldByQueue => Warning:
+            "`size` was changed, but the queue holds the Job to the admitted number of pods",
+        ChangedTooLate => Warning:
+            "the spec was changed while its Job was being created: the earlier one runs",
+        PodTemplateRefused => Warning:
+            "the API server refuses the pods as `podTemplate` or `servicesPodTemplate` patches them",
+        ImageVolume: "the view's image is mounted: nothing is copied",
+        ImageVolumeUnsure: "the view's image is mounted, though not every node is known to support that",
+        ImageVolumeFailed => Warning:
+            "a node could not mount the view's image: the Job is recreated with a copy of the view",
+        ViewCopied: "the view is copied, since a node that the pods may use cannot mount images",
+        SharedHandle => Warning: "a CSI volume has the handle of another PersistentVolume",
+        UnknownStorageClass => Warning: "a volume names a storage class that is not in the cluster",
+        NotSaved: "the archive was not saved: the message says why",
+        ArchiveNotSaved => Warning: "the event of `NotSaved`",
+        OperatorPanicked => Warning: "the event of a bug in the operator",
+        Defect: "the reason of the condition `OperatorPanicked`",
+    }
+    Start {
+        BrokersNotReady => Warning:
+            "too few brokers are ready; after 20 s the message says what they wait for",
+        SizeBelowQuorum => Warning:
+            "`size` was lowered below the number of brokers that the command waits for before it starts",
+        Queued:
+            "the MiniCluster waits in a queue, or for more pods: the message has the queue's name and Kueue's reason",
+        Forbidden => Warning: "the API server forbids the operator an object that the MiniCluster needs",
+        Refused => Warning:
+            "the API server refuses an object that the MiniCluster needs, for example by an admission policy",
+        ApiError => Warning:
+            "the API server, or an admission webhook behind it, fails or does not answer: the message has its words",
+        NamespaceTerminating => Warning: "the namespace is being deleted: nothing is created in it",
+        JobUnlabelled => Warning: "the MiniCluster's own Job lacks the operator's label",
+        NameTaken => Warning: "another object already has the name of one that the MiniCluster needs",
+        TooLarge => Warning: "an object would be larger than the API server accepts",
+        Unsupported => Warning: "this Kubernetes is too old for a field of the spec",
+        GangUnavailable => Warning: "`gang` is on, and the cluster has no gang API that the operator uses",
+        WaitingForPrevious: "an object of an earlier MiniCluster of this name is still being deleted",
+        WaitingForPods => Warning:
+            "pods of a deleted Job, or of an earlier MiniCluster of this name, may still run",
+        FailedCreate => Warning: "the API server refuses the Job's pods (set by Kubernetes)",
+        SecretDeleted => Warning: "a Secret that new pods need was deleted",
+        Unschedulable => Warning: "no node has room for a pod or fits it (set by Kubernetes)",
+        SchedulingGated => Warning:
+            "a pod has a scheduling gate, for example set by a queue (set by Kubernetes)",
+        SchedulerError => Warning:
+            "the scheduler failed while it placed a pod, and tries again (set by Kubernetes)",
+        SchedulerSilent => Warning: "no scheduler of the pods' `schedulerName` has said anything about a pod",
+        ErrImagePull => Warning: "an image cannot be pulled (set by Kubernetes)",
+        ImagePullBackOff => Warning:
+            "an image could not be pulled, and is tried again later (set by Kubernetes)",
+        InvalidImageName => Warning: "an image's name is not valid (set by Kubernetes)",
+        ErrImageNeverPull => Warning:
+            "an image is not on the node, and must not be pulled (set by Kubernetes)",
+        CreateContainerError => Warning: "the node could not create a container (set by Kubernetes)",
+        FailedMount => Warning: "a volume could not be mounted (set by Kubernetes)",
+        NotStarted => Warning: "the lead's pod ended before its program had started",
+        InitFailed => Warning: "one of the agent's init containers has failed",
+    }
+    End {
+        SidecarStillRuns => Warning:
+            "the job ended with exit code 0, and a container that is not the MiniCluster's keeps a pod alive",
+        NonZeroExitCode => Warning: "the command ended with an exit code other than 0",
+        Signalled => Warning: "a signal ended the command",
+        OOMKilled => Warning: "the container used more memory than its limit (set by Kubernetes)",
+        SnippetFailed => Warning: "a snippet of `commands` has failed",
+        PostFailed => Warning: "`post` failed in a pod; the job's result stands",
+        Stopped => Warning: "the pod was stopped before its program had ended",
+        DeadlineExceeded => Warning: "`deadlineSeconds` exceeded",
+        Failed: "the job has failed: the reason of the condition `Failed` says why",
+        JobFailed => Warning: "the Job has failed, and no pod is left that shows why",
+        LeadFailed => Warning:
+            "the lead has failed on its own, after it had replaced a pod or while it was disrupted",
+        AgentFailed => Warning: "the agent failed without giving a category",
+        LeadLost => Warning:
+            "the lead's pod was lost: the MiniCluster restarts, or `backoffLimit` is reached",
+        SpecUnreadable => Warning: "exit code 240",
+        SpecInvalid => Warning: "exit code 241",
+        ViewMissing => Warning: "exit code 242",
+        ParentUnreachable => Warning: "exit code 243",
+        UserFailed => Warning: "exit code 244",
+        WriteFailed => Warning: "exit code 245",
+        CurveUnreadable => Warning: "exit code 246",
+        ShellMissing => Warning: "exit code 247",
+        BrokerFailed => Warning: "exit code 248",
+        Internal => Warning: "exit code 249",
+        BackoffLimitExceeded => Warning:
+            "a pod was recreated as often as `backoffLimit` allows (set by Kubernetes)",
+        MaxFailedIndexesExceeded => Warning: "a pod has failed as often as allowed",
+        FailedIndexes => Warning: "all pods have ended, and some have failed (set by Kubernetes)",
+        PodFailurePolicy => Warning: "a pod's failure ended the Job, and no pod is left that shows why",
+    }
+    Loss {
+        StartedAnew => Warning: "the event of a restart of the whole MiniCluster",
+        PodLost => Warning: "a follower was lost while the job ran on it",
+        Requeued: "the queue has evicted the MiniCluster, which waits there again",
+        JobDeleted => Warning: "the Job was deleted",
+        NodeLost => Warning: "a pod's node has stopped answering",
+        NodeRestarted => Warning:
+            "the pod's node, or its container runtime, was restarted, and nobody saw how the container ended",
+        Deleted: "the pod was deleted",
+        Gone: "the pod is gone, for an unknown reason",
+        Disrupted => Warning: "Kubernetes removed the pod without giving a reason",
+        Evicted => Warning: "the node evicted the pod, being short of memory or disk (set by Kubernetes)",
+        NodeShutdown => Warning: "the node was shut down (set by Kubernetes)",
+        Shutdown => Warning: "the node was shut down (set by older Kubernetes)",
+        Terminated => Warning: "the node was shut down (set by Kubernetes)",
+        Preempting => Warning: "the node needed the room for a critical pod (set by Kubernetes)",
+        ContainerStatusUnknown => Warning: "the node has lost track of the container (set by Kubernetes)",
     }
 }
 
-const fn reason(of: Of, name: &'static str, meaning: &'static str) -> Reason {
-    Reason { name, of, meaning }
+/// The reason of an agent that gave up.
+impl From<Category> for Reason {
+    fn from(category: Category) -> Reason {
+        match category {
+            Category::LeadLost => Reason::LeadLost,
+            Category::SpecUnreadable => Reason::SpecUnreadable,
+            Category::SpecInvalid => Reason::SpecInvalid,
+            Category::ViewMissing => Reason::ViewMissing,
+            Category::ParentUnreachable => Reason::ParentUnreachable,
+            Category::UserFailed => Reason::UserFailed,
+            Category::WriteFailed => Reason::WriteFailed,
+            Category::CurveUnreadable => Reason::CurveUnreadable,
+            Category::ShellMissing => Reason::ShellMissing,
+            Category::BrokerFailed => Reason::BrokerFailed,
+            Category::Internal => Reason::Internal,
+        }
+    }
 }
-
-/// Every reason of the operator, and those of Kubernetes that it knows. Others it passes on unchanged.
-pub const REASONS: &[Reason] = &[
-    reason(Of::Progress, "NotRequested", "there is no Job yet"),
-    reason(Of::Progress, "JobCreated", "the Job was created"),
-    reason(
-        Of::Progress,
-        "PodsStarting",
-        "pods are starting: the message counts them",
-    ),
-    reason(Of::Progress, "PodsRunning", "all pods run"),
-    reason(Of::Progress, "LeadRunning", "the lead's container runs"),
-    reason(
-        Of::Progress,
-        "LeadNotRunning",
-        "the lead's container does not run (yet)",
-    ),
-    reason(Of::Progress, "BrokersReady", "enough brokers are ready"),
-    reason(Of::Progress, "NotFinished", "the job has not ended"),
-    reason(Of::Progress, "NotSuspended", "the Job is not suspended"),
-    reason(Of::Progress, "Suspended", "the Job is suspended: it has no pods"),
-    reason(Of::Progress, "Completed", "the job ended with exit code 0"),
-    reason(Of::Progress, "Saved", "the archive was saved"),
-    reason(Of::Progress, "PostCompleted", "`post` ended with exit code 0"),
-    reason(Of::Progress, "None", "no specific reason"),
-    reason(Of::Spec, "Valid", "every field can be used"),
-    reason(
-        Of::Spec,
-        "ValidWithNotes",
-        "every field can be used, but one may not have the effect that was meant",
-    ),
-    reason(
-        Of::Spec,
-        "Invalid",
-        "a field cannot be used: the message names each",
-    ),
-    reason(
-        Of::Spec,
-        "SizeBeyondMaximum",
-        "`size` is larger than the maximum fixed when the cluster was created",
-    ),
-    reason(
-        Of::Spec,
-        "SizeHeldByQueue",
-        "`size` was changed, but the queue holds the Job to the admitted number of pods",
-    ),
-    reason(
-        Of::Spec,
-        "ChangedTooLate",
-        "the spec was changed while its Job was being created: the earlier one runs",
-    ),
-    reason(
-        Of::Spec,
-        "PodTemplateRefused",
-        "the API server refuses the pods as `podTemplate` or `servicesPodTemplate` patches them",
-    ),
-    reason(
-        Of::Spec,
-        "ImageVolume",
-        "the view's image is mounted: nothing is copied",
-    ),
-    reason(
-        Of::Spec,
-        "ImageVolumeUnsure",
-        "the view's image is mounted, though not every node is known to support that",
-    ),
-    reason(
-        Of::Spec,
-        "ImageVolumeFailed",
-        "a node could not mount the view's image: the Job is recreated with a copy of the view",
-    ),
-    reason(
-        Of::Spec,
-        "ViewCopied",
-        "the view is copied, since a node that the pods may use cannot mount images",
-    ),
-    reason(
-        Of::Spec,
-        "SharedHandle",
-        "a CSI volume has the handle of another PersistentVolume",
-    ),
-    reason(
-        Of::Spec,
-        "UnknownStorageClass",
-        "a volume names a storage class that is not in the cluster",
-    ),
-    reason(
-        Of::Spec,
-        "NotSaved",
-        "the archive was not saved: the message says why",
-    ),
-    reason(Of::Spec, "ArchiveNotSaved", "the event of `NotSaved`"),
-    reason(Of::Spec, "OperatorPanicked", "the event of a bug in the operator"),
-    reason(
-        Of::Spec,
-        "Defect",
-        "the reason of the condition `OperatorPanicked`",
-    ),
-    reason(
-        Of::Start,
-        "BrokersNotReady",
-        "too few brokers are ready; after 20 s the message says what they wait for",
-    ),
-    reason(
-        Of::Start,
-        "SizeBelowQuorum",
-        "`size` was lowered below the number of brokers that the command waits for before it starts",
-    ),
-    reason(
-        Of::Start,
-        "Queued",
-        "the MiniCluster waits in a queue, or for more pods: the message has the queue's name and Kueue's reason",
-    ),
-    reason(
-        Of::Start,
-        "Forbidden",
-        "the API server forbids the operator an object that the MiniCluster needs",
-    ),
-    reason(
-        Of::Start,
-        "Refused",
-        "the API server refuses an object that the MiniCluster needs, for example by an admission policy",
-    ),
-    reason(
-        Of::Start,
-        "ApiError",
-        "the API server, or an admission webhook behind it, fails or does not answer: the message has its words",
-    ),
-    reason(
-        Of::Start,
-        "NamespaceTerminating",
-        "the namespace is being deleted: nothing is created in it",
-    ),
-    reason(
-        Of::Start,
-        "JobUnlabelled",
-        "the MiniCluster's own Job lacks the operator's label",
-    ),
-    reason(
-        Of::Start,
-        "NameTaken",
-        "another object already has the name of one that the MiniCluster needs",
-    ),
-    reason(
-        Of::Start,
-        "TooLarge",
-        "an object would be larger than the API server accepts",
-    ),
-    reason(
-        Of::Start,
-        "Unsupported",
-        "this Kubernetes is too old for a field of the spec",
-    ),
-    reason(
-        Of::Start,
-        "GangUnavailable",
-        "`gang` is on, and the cluster has no gang API that the operator uses",
-    ),
-    reason(
-        Of::Start,
-        "WaitingForPrevious",
-        "an object of an earlier MiniCluster of this name is still being deleted",
-    ),
-    reason(
-        Of::Start,
-        "WaitingForPods",
-        "pods of a deleted Job, or of an earlier MiniCluster of this name, may still run",
-    ),
-    reason(
-        Of::Start,
-        "FailedCreate",
-        "the API server refuses the Job's pods (set by Kubernetes)",
-    ),
-    reason(
-        Of::Start,
-        "SecretDeleted",
-        "a Secret that new pods need was deleted",
-    ),
-    reason(
-        Of::Start,
-        "Unschedulable",
-        "no node has room for a pod or fits it (set by Kubernetes)",
-    ),
-    reason(
-        Of::Start,
-        "SchedulingGated",
-        "a pod has a scheduling gate, for example set by a queue (set by Kubernetes)",
-    ),
-    reason(
-        Of::Start,
-        "SchedulerError",
-        "the scheduler failed while it placed a pod, and tries again (set by Kubernetes)",
-    ),
-    reason(
-        Of::Start,
-        "SchedulerSilent",
-        "no scheduler of the pods' `schedulerName` has said anything about a pod",
-    ),
-    reason(
-        Of::Start,
-        "ErrImagePull",
-        "an image cannot be pulled (set by Kubernetes)",
-    ),
-    reason(
-        Of::Start,
-        "ImagePullBackOff",
-        "an image could not be pulled, and is tried again later (set by Kubernetes)",
-    ),
-    reason(
-        Of::Start,
-        "InvalidImageName",
-        "an image's name is not valid (set by Kubernetes)",
-    ),
-    reason(
-        Of::Start,
-        "ErrImageNeverPull",
-        "an image is not on the node, and must not be pulled (set by Kubernetes)",
-    ),
-    reason(
-        Of::Start,
-        "CreateContainerError",
-        "the node could not create a container (set by Kubernetes)",
-    ),
-    reason(
-        Of::Start,
-        "FailedMount",
-        "a volume could not be mounted (set by Kubernetes)",
-    ),
-    reason(
-        Of::Start,
-        "NotStarted",
-        "the lead's pod ended before its program had started",
-    ),
-    reason(
-        Of::Start,
-        "InitFailed",
-        "one of the agent's init containers has failed",
-    ),
-    reason(
-        Of::End,
-        "SidecarStillRuns",
-        "the job ended with exit code 0, and a container that is not the MiniCluster's keeps a pod alive",
-    ),
-    reason(
-        Of::End,
-        "NonZeroExitCode",
-        "the command ended with an exit code other than 0",
-    ),
-    reason(Of::End, "Signalled", "a signal ended the command"),
-    reason(
-        Of::End,
-        "OOMKilled",
-        "the container used more memory than its limit (set by Kubernetes)",
-    ),
-    reason(Of::End, "SnippetFailed", "a snippet of `commands` has failed"),
-    reason(
-        Of::End,
-        "PostFailed",
-        "`post` failed in a pod; the job's result stands",
-    ),
-    reason(
-        Of::End,
-        "Stopped",
-        "the pod was stopped before its program had ended",
-    ),
-    reason(Of::End, "DeadlineExceeded", "`deadlineSeconds` exceeded"),
-    reason(
-        Of::End,
-        "JobFailed",
-        "the Job has failed, and no pod is left that shows why",
-    ),
-    reason(
-        Of::End,
-        "LeadFailed",
-        "the lead has failed on its own, after it had replaced a pod or while it was disrupted",
-    ),
-    reason(
-        Of::End,
-        "AgentFailed",
-        "the agent failed without giving a category",
-    ),
-    reason(
-        Of::End,
-        "LeadLost",
-        "the lead's pod was lost: the MiniCluster restarts, or `backoffLimit` is reached",
-    ),
-    reason(Of::End, "SpecUnreadable", "exit code 240"),
-    reason(Of::End, "SpecInvalid", "exit code 241"),
-    reason(Of::End, "ViewMissing", "exit code 242"),
-    reason(Of::End, "ParentUnreachable", "exit code 243"),
-    reason(Of::End, "UserFailed", "exit code 244"),
-    reason(Of::End, "WriteFailed", "exit code 245"),
-    reason(Of::End, "CurveUnreadable", "exit code 246"),
-    reason(Of::End, "ShellMissing", "exit code 247"),
-    reason(Of::End, "BrokerFailed", "exit code 248"),
-    reason(Of::End, "Internal", "exit code 249"),
-    reason(
-        Of::End,
-        "BackoffLimitExceeded",
-        "a pod was recreated as often as `backoffLimit` allows (set by Kubernetes)",
-    ),
-    reason(
-        Of::End,
-        "MaxFailedIndexesExceeded",
-        "a pod has failed as often as allowed",
-    ),
-    reason(
-        Of::End,
-        "FailedIndexes",
-        "all pods have ended, and some have failed (set by Kubernetes)",
-    ),
-    reason(
-        Of::End,
-        "PodFailurePolicy",
-        "a pod's failure ended the Job, and no pod is left that shows why",
-    ),
-    reason(
-        Of::Loss,
-        "StartedAnew",
-        "the event of a restart of the whole MiniCluster",
-    ),
-    reason(Of::Loss, "PodLost", "a follower was lost while the job ran on it"),
-    reason(
-        Of::Loss,
-        "Requeued",
-        "the queue has evicted the MiniCluster, which waits there again",
-    ),
-    reason(Of::Loss, "JobDeleted", "the Job was deleted"),
-    reason(Of::Loss, "NodeLost", "a pod's node has stopped answering"),
-    reason(
-        Of::Loss,
-        "NodeRestarted",
-        "the pod's node, or its container runtime, was restarted, and nobody saw how the container ended",
-    ),
-    reason(Of::Loss, "Deleted", "the pod was deleted"),
-    reason(Of::Loss, "Gone", "the pod is gone, for an unknown reason"),
-    reason(
-        Of::Loss,
-        "Disrupted",
-        "Kubernetes removed the pod without giving a reason",
-    ),
-    reason(
-        Of::Loss,
-        "Evicted",
-        "the node evicted the pod, being short of memory or disk (set by Kubernetes)",
-    ),
-    reason(
-        Of::Loss,
-        "NodeShutdown",
-        "the node was shut down (set by Kubernetes)",
-    ),
-    reason(
-        Of::Loss,
-        "Shutdown",
-        "the node was shut down (set by older Kubernetes)",
-    ),
-    reason(
-        Of::Loss,
-        "Terminated",
-        "the node was shut down (set by Kubernetes)",
-    ),
-    reason(
-        Of::Loss,
-        "Preempting",
-        "the node needed the room for a critical pod (set by Kubernetes)",
-    ),
-    reason(
-        Of::Loss,
-        "ContainerStatusUnknown",
-        "the node has lost track of the container (set by Kubernetes)",
-    ),
-];

@@ -12,12 +12,13 @@ use flux_operator_core::observe::partial::Partial;
 use flux_operator_core::observe::pod::PodSeen;
 use flux_operator_core::observe::service::{Selected, ServiceObject, ServiceSeen};
 use flux_operator_core::observe::{Index, Key, controller_uid, is_minicluster};
-use flux_operator_core::obstacle::{JOB_UNLABELLED, Obstacle};
+use flux_operator_core::obstacle::Obstacle;
 use flux_operator_core::render::Objects;
 use flux_operator_core::render::gang::GangOf;
 use flux_operator_core::render::hidden_secret::HiddenSecret;
 use flux_operator_core::render::overlaid::{AppliedOverlay, Overlaid};
 use flux_operator_core::render::services::Member;
+use flux_operator_core::vocabulary::Reason;
 use flux_shared::crd::v1alpha2::{KIND, MiniCluster};
 use flux_shared::names;
 use k8s_openapi::api::batch::v1::Job;
@@ -123,8 +124,8 @@ fn api_error_of(kind: &str, verb: &'static str, name: &str, source: kube::Error)
         kube::Error::Api(status) if status.code == 403 && is_of_terminating_namespace(status) => {
             return ApplyError::NamespaceTerminating;
         }
-        kube::Error::Api(status) if status.code == 403 => "Forbidden",
-        kube::Error::Api(status) if matches!(status.code, 400 | 413 | 422) => "Refused",
+        kube::Error::Api(status) if status.code == 403 => Reason::Forbidden,
+        kube::Error::Api(status) if matches!(status.code, 400 | 413 | 422) => Reason::Refused,
         _ => {
             return ApplyError::Api {
                 verb,
@@ -155,7 +156,9 @@ fn is_of_terminating_namespace(status: &Status) -> bool {
         .as_ref()
         .map(|details| details.causes.as_slice())
         .unwrap_or_default();
-    causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
+    causes
+        .iter()
+        .any(|cause| cause.reason == Reason::NamespaceTerminating)
 }
 
 impl Writer {
@@ -593,7 +596,7 @@ fn check_label(job: &Metadata) -> Result<(), Obstacle> {
     let message =
         format!("Job {name} belongs to this MiniCluster and lacks the label {label}={name}; {remedy}");
     Err(Obstacle {
-        reason: JOB_UNLABELLED,
+        reason: Reason::JobUnlabelled,
         message,
     })
 }
@@ -625,7 +628,7 @@ fn has_our_label(metadata: &Metadata) -> bool {
 fn own_still_deleting(kind: &str, name: &str) -> Obstacle {
     let message = format!("{kind} {name} is being deleted, and will be recreated when it is gone");
     Obstacle {
-        reason: "WaitingForPrevious",
+        reason: Reason::WaitingForPrevious,
         message,
     }
 }
@@ -633,14 +636,14 @@ fn own_still_deleting(kind: &str, name: &str) -> Obstacle {
 fn still_deleting(kind: &str, name: &str) -> Obstacle {
     let message = format!("{kind} {name} of an earlier MiniCluster is still being deleted");
     Obstacle {
-        reason: "WaitingForPrevious",
+        reason: Reason::WaitingForPrevious,
         message,
     }
 }
 
 fn name_taken(kind: &str, name: &str) -> Obstacle {
     Obstacle {
-        reason: "NameTaken",
+        reason: Reason::NameTaken,
         message: format!(
             "{kind} {name} exists and is not this MiniCluster's: delete or rename it, or choose another name"
         ),

@@ -6,11 +6,12 @@ use flux_operator_core::decide::next_action::{self, Differences, NextAction, Ser
 use flux_operator_core::observe::deleted::{Deleted, Propagation};
 use flux_operator_core::observe::node::ViewNodes;
 use flux_operator_core::observe::{Key, Observed};
-use flux_operator_core::obstacle::{Obstacle, POD_TEMPLATE_REFUSED, WAITING_FOR_PODS};
+use flux_operator_core::obstacle::Obstacle;
 use flux_operator_core::render::overlaid::AppliedOverlay;
 use flux_operator_core::render::services::Member;
 use flux_operator_core::render::{self, RenderFacts, refusal};
 use flux_operator_core::target::Target;
+use flux_operator_core::vocabulary::Reason;
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
@@ -60,16 +61,16 @@ pub(super) async fn create_or_update(
                 target.key.name
             );
             Err(ApplyError::from(Obstacle {
-                reason: "WaitingForPrevious",
+                reason: Reason::WaitingForPrevious,
                 message,
             })
             .into())
         }
         NextAction::WaitForPods { message, is_passing } => {
             let reason = if is_passing {
-                "WaitingForPrevious"
+                Reason::WaitingForPrevious
             } else {
-                WAITING_FOR_PODS
+                Reason::WaitingForPods
             };
             let message = format!("waits for earlier pods of this name: {message}");
             Err(ApplyError::from(Obstacle { reason, message }).into())
@@ -80,7 +81,7 @@ pub(super) async fn create_or_update(
                 "Job {name} was left behind by an earlier MiniCluster: delete it, or choose another name"
             );
             Err(ApplyError::from(Obstacle {
-                reason: "NameTaken",
+                reason: Reason::NameTaken,
                 message,
             })
             .into())
@@ -296,7 +297,7 @@ async fn try_overlays(objects: &render::Objects, key: &Key, context: &Context) -
 fn judge(applied: &AppliedOverlay, tried: Result<Option<Value>, String>) -> Result<(), ReconcileError> {
     match refusal::problem(applied, &tried) {
         Some(problem) => Err(ApplyError::from(Obstacle {
-            reason: POD_TEMPLATE_REFUSED,
+            reason: Reason::PodTemplateRefused,
             message: problem.to_string(),
         })
         .into()),
@@ -312,7 +313,7 @@ async fn refuse_unsupported(
 ) -> Result<(), ReconcileError> {
     if let Some(message) = render::requirements::too_large(objects) {
         return Err(ApplyError::from(Obstacle {
-            reason: "TooLarge",
+            reason: Reason::TooLarge,
             message,
         })
         .into());
@@ -331,7 +332,7 @@ async fn refuse_unsupported(
     };
     match render::requirements::unsupported(objects, minor, keeps_images) {
         Some(message) => Err(ApplyError::from(Obstacle {
-            reason: "Unsupported",
+            reason: Reason::Unsupported,
             message,
         })
         .into()),

@@ -88,7 +88,7 @@ async fn recreate_config_map(
 fn note_refusal(error: &ReconcileError, target: &Target, context: &Context) {
     let obstacle = error.as_obstacle();
     let why = Trouble {
-        reason: obstacle.reason.to_owned(),
+        reason: obstacle.reason.into(),
         message: obstacle.message,
         ..Trouble::default()
     };

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use flux_operator_core::obstacle::{API_ERROR, NAMESPACE_TERMINATING, Obstacle, Panicked};
+use flux_operator_core::obstacle::{Obstacle, Panicked};
 use flux_operator_core::render::RenderError;
+use flux_operator_core::vocabulary::Reason;
 
 use crate::api::retry::retry_after;
 use crate::reconcile::apply::ApplyError;
@@ -54,9 +55,9 @@ impl ReconcileError {
             _ => None,
         };
         let reason = if self.is_of_terminating_namespace() {
-            NAMESPACE_TERMINATING
+            Reason::NamespaceTerminating
         } else {
-            API_ERROR
+            Reason::ApiError
         };
         let cause = source.map(|source| format!(": {}. The operator retries", words_of(source)));
         Obstacle {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use flux_operator::health::families::{self, Family, Of};
 use flux_operator_core::render::gang::Served;
 use flux_operator_core::render::{self, Options, RenderFacts};
-use flux_operator_core::vocabulary::{self, CONDITIONS, REASONS};
+use flux_operator_core::vocabulary::{self, ConditionType, Reason};
 use flux_shared::curve::Certificate;
 use flux_shared::exit::{Category, NOT_EXECUTABLE, NOT_FOUND, REPLACE};
 use flux_shared::{manifest, validate};
@@ -24,8 +24,9 @@ fn conditions_reasons_and_events_are_those_of_the_code() {
          `kubectl get minicluster NAME -o wide` shows the most important reason (`status.reason`), and `kubectl describe` shows all \
          of them with the events.\n\n## Conditions\n\n| condition | true | false |\n| --- | --- | --- |\n"
     );
-    for it in CONDITIONS {
-        text += &format!("| `{}` | {} | {} |\n", it.name, it.when_true, it.when_false);
+    for it in ConditionType::ALL {
+        let (when_true, when_false) = it.meanings();
+        text += &format!("| `{it}` | {when_true} | {when_false} |\n");
     }
     text += "\n## Reasons\n\nA reason is one word, in a condition, `status.reason`, `status.restarts`, `status.lostPods` or an event. \
              [Troubleshooting](../troubleshooting.md) explains each in full and says what to do. The operator passes on further reasons \
@@ -33,15 +34,14 @@ fn conditions_reasons_and_events_are_those_of_the_code() {
              [a job hangs](../troubleshooting.md#a-job-hangs).\n";
     for (of, title) in vocabulary::Of::ALL {
         text += &format!("\n### {title}\n\n| reason | meaning | event |\n| --- | --- | --- |\n");
-        for reason in REASONS.iter().filter(|reason| reason.of == of) {
+        for reason in Reason::ALL.iter().filter(|reason| reason.of() == of) {
             let link = format!(
-                "[{0}](../troubleshooting.md#{1})",
-                reason.name,
-                reason.name.to_lowercase()
+                "[{reason}](../troubleshooting.md#{})",
+                reason.name().to_lowercase()
             );
             text += &format!(
                 "| {link} | {} | {} |\n",
-                reason.meaning,
+                reason.meaning(),
                 reason
                     .event()
                     .map(|type_| format!("{type_:?}"))

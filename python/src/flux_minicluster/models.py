@@ -1645,7 +1645,7 @@ class Condition(BaseModel):
     """
     Why, in one word.
     """
-    status: str
+    status: Literal["True", "False", "Unknown"]
     """
     True, False or Unknown.
     """

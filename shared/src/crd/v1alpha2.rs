@@ -27,7 +27,7 @@ pub use access::{FluxRestful, User};
 pub use container::{Commands, Container, FluxUser, LifeCycle, Resources, SecretKey, Volume};
 pub use flux::{BurstedCluster, Bursting, Flux, FluxContainer, LeadBroker, Scheduler};
 pub(crate) use flux::{mount_path, submit_command, view_name};
-pub use status::{Condition, LostPod, MiniClusterStatus, Restart, Timeline};
+pub use status::{Condition, ConditionStatus, LostPod, MiniClusterStatus, Restart, Timeline};
 pub use storage::{ExistingVolume, HOST_PATH_CLASS, MadeVolume};
 
 /// The API group.

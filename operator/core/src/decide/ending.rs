@@ -3,10 +3,11 @@
 
 use std::borrow::Cow;
 
-use super::restart::{self, BY_POLICY, Decision, Observation, is_by_policy};
+use super::restart::{self, Decision, Observation, is_by_policy};
 use crate::observe::job::{JobSeen, TrueCondition};
 use crate::observe::pod::PodSeen;
 use crate::observe::pod_end::{PodEnd, end_of, has_failed_by_itself};
+use crate::vocabulary::Reason;
 
 /// The Job with the end that it will have, if nothing can change that any more.
 pub fn as_decided<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<'a, JobSeen> {
@@ -44,7 +45,7 @@ pub fn as_decided<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<'a, Jo
 /// replaced it.
 fn success(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
     let since = |since| TrueCondition {
-        reason: "Completed".into(),
+        reason: Reason::Completed.into(),
         message: String::new(),
         since,
     };
@@ -75,7 +76,7 @@ fn failed_beside_another(observation: &Observation, job: &JobSeen) -> Option<Tru
     }
     let since = lead.exit.as_ref().and_then(|exit| exit.at);
     Some(TrueCondition {
-        reason: BY_POLICY.into(),
+        reason: Reason::PodFailurePolicy.into(),
         message: String::new(),
         since,
     })

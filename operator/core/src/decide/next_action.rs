@@ -1,6 +1,6 @@
 //! What has to be done for a MiniCluster. Pure: decided from what was seen, before anything is written.
 
-use flux_shared::crd::v1alpha2::{MiniClusterSpec, MiniClusterStatus};
+use flux_shared::crd::v1alpha2::{ConditionStatus, MiniClusterSpec, MiniClusterStatus};
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::jiff::Timestamp;
 
@@ -12,6 +12,7 @@ use crate::previous_status;
 use crate::render::elastic::Elastic;
 use crate::render::{RenderFacts, spec_hash};
 use crate::target::Target;
+use crate::vocabulary::ConditionType;
 
 /// What the reconcile has to do.
 #[derive(Debug, Clone, PartialEq)]
@@ -217,8 +218,8 @@ pub fn is_to_be_cleaned_up(
     observed: &Observed,
     job: &str,
 ) -> bool {
-    let completed =
-        previous_status::condition(status, "Complete").is_some_and(|condition| condition.status == "True");
+    let completed = previous_status::condition(status, ConditionType::Complete)
+        .is_some_and(|condition| condition.status == ConditionStatus::True);
     let mut pods = observed
         .pods
         .values()
@@ -324,7 +325,7 @@ mod tests {
         let mut over = MiniClusterStatus::default();
         over.conditions.push(flux_shared::crd::v1alpha2::Condition {
             type_: "JobFinished".into(),
-            status: "True".into(),
+            status: ConditionStatus::True,
             observed_generation: None,
             last_transition_time: "2026-01-01T00:00:00Z".into(),
             reason: "Completed".into(),
@@ -392,7 +393,7 @@ mod tests {
         assert!(!is_to_be_made_anew(&told, &mounting), "nothing has been told");
         told.conditions.push(flux_shared::crd::v1alpha2::Condition {
             type_: "ViewMounted".into(),
-            status: "False".into(),
+            status: ConditionStatus::False,
             observed_generation: None,
             last_transition_time: "2026-01-01T00:00:00Z".into(),
             reason: "ImageVolumeFailed".into(),

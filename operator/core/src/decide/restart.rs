@@ -30,6 +30,7 @@ use crate::observe::job::{JobSeen, TrueCondition};
 use crate::observe::pod::PodSeen;
 use crate::observe::pod_end::{PodEnd, end_of, has_failed_by_itself, loss};
 use crate::previous_status;
+use crate::vocabulary::Reason;
 
 mod record;
 
@@ -39,12 +40,6 @@ pub use record::{with_counted_restart, with_restart, without_pending_restart};
 /// as failed because of it. (This matters only with `maxRestarts`, and mostly the agent knows the cause from
 /// Flux.)
 const SHORTLY: i64 = 300;
-/// The Job's reason if a rule of its failure policy ended it.
-pub const BY_POLICY: &str = "PodFailurePolicy";
-/// The Job's reason if all its pods have ended, and some have failed.
-const FAILED_INDEXES: &str = "FailedIndexes";
-/// The reason of a Job with an index that has failed as often as it may.
-const TOO_MANY_FAILURES: &str = "MaxFailedIndexesExceeded";
 /// The operator's, for a Job that goes on after its MiniCluster's end.
 const ALREADY_ENDED: &str = "MiniClusterEnded";
 /// So many pods at most are ending at once because they were told to, each by a call; the lead is told first.
@@ -54,13 +49,6 @@ const TELLING: i64 = 600;
 /// Seconds in which a pod ends that was told to, before it is deleted; by this operator's clock alone. The
 /// kubelet writes the annotation into the pod at once, or with its next look at the pod, within 90 s.
 pub const TIME_TO_END: i64 = 120;
-
-pub const LEAD_LOST: &str = "LeadLost";
-pub const POD_LOST: &str = "PodLost";
-pub const JOB_DELETED: &str = "JobDeleted";
-pub const SUSPENDED: &str = "Suspended";
-/// The queue stopped the pods, and the Job waits in it again.
-pub const REQUEUED: &str = "Requeued";
 
 /// Which limit a restart counts against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -324,7 +312,7 @@ fn decide_without_job(observation: &Observation) -> Decision {
     {
         let message = "the job ended with exit code 0; the Job was deleted later".to_owned();
         return Decision::Ended {
-            reason: "Completed".into(),
+            reason: Reason::Completed.into(),
             message,
         };
     }
@@ -338,7 +326,7 @@ fn decide_without_job(observation: &Observation) -> Decision {
     let failed = leads.iter().find(|(_, end)| end.is_some_and(is_final));
     if let Some((lead, _)) = failed {
         return Decision::Ended {
-            reason: "JobFailed".into(),
+            reason: Reason::JobFailed.into(),
             message: ended_by_itself(lead),
         };
     }
@@ -348,7 +336,7 @@ fn decide_without_job(observation: &Observation) -> Decision {
     let was_seen = observation.last_job.is_some_and(|last| last.uid == uid);
     if !was_seen && leads.is_empty() && !previous_status::waits_for_pods(observation.status) {
         return Decision::Ended {
-            reason: JOB_DELETED.into(),
+            reason: Reason::JobDeleted.into(),
             message: DELETED_UNSEEN.into(),
         };
     }
@@ -363,7 +351,7 @@ fn decide_without_job(observation: &Observation) -> Decision {
     }
     if replaces_unseen(observation, &leads) {
         return Decision::Ended {
-            reason: LEAD_LOST.into(),
+            reason: Reason::LeadLost.into(),
             message: MAY_HAVE_ENDED.into(),
         };
     }
@@ -375,7 +363,7 @@ fn decide_without_job(observation: &Observation) -> Decision {
             is_there: false,
             is_failing: false,
         },
-        JOB_DELETED,
+        Reason::JobDeleted,
         message,
         Limit::Backoff,
     )
@@ -452,7 +440,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     {
         let (reason, words) = match &lead.trouble {
             Some(trouble) => (trouble.reason.as_str(), trouble.message.as_str()),
-            None => ("NotStarted", ""),
+            None => (Reason::NotStarted.name(), ""),
         };
         let message = format!("the lead's pod, {}, did not start: {words}", lead.name);
         return restart_or_end(observation, to_replace(), reason, message, Limit::Backoff);
@@ -468,7 +456,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
         return restart_or_end(
             observation,
             to_replace(),
-            LEAD_LOST,
+            Reason::LeadLost,
             describe_loss(&loss(lead)),
             Limit::Backoff,
         );
@@ -485,7 +473,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
         return restart_or_end(
             observation,
             to_replace(),
-            LEAD_LOST,
+            Reason::LeadLost,
             describe_loss(lost),
             Limit::Backoff,
         );
@@ -506,7 +494,13 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     let is_for_follower = || culprit != Some(0) && (killed() || lost_follower(observation, false).is_some());
     if is_failing && !has_living_lead(&leads) && is_for_follower() {
         let message = describe_lost_follower(follower_lost(observation).as_ref(), &observation.pods);
-        return restart_or_end(observation, to_replace(), POD_LOST, message, Limit::MaxRestarts);
+        return restart_or_end(
+            observation,
+            to_replace(),
+            Reason::PodLost,
+            message,
+            Limit::MaxRestarts,
+        );
     }
     if is_failing {
         return Decision::Continue;
@@ -514,7 +508,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     if let Some(index) = never_starts(observation) {
         return Decision::Fail {
             job_uid: job.uid.clone(),
-            reason: TOO_MANY_FAILURES.into(),
+            reason: Reason::MaxFailedIndexesExceeded.into(),
             message: format!("the pod of index {index} did not start"),
         };
     }
@@ -550,8 +544,8 @@ pub fn is_by_policy(observation: &Observation, condition: &TrueCondition) -> boo
     };
     // With a policy, each end for good fails an index, also of a pod that was taken away: in a Job of one pod
     // that is all.
-    condition.reason == BY_POLICY
-        || (condition.reason == FAILED_INDEXES && (!observation.on_failure || has_own_end()))
+    condition.reason == Reason::PodFailurePolicy
+        || (condition.reason == Reason::FailedIndexes && (!observation.on_failure || has_own_end()))
 }
 
 /// The decision when a follower's snippet or broker has failed.
@@ -573,8 +567,8 @@ fn when_index_failed(observation: &Observation, to_replace: JobToReplace, index:
     let last = pods().max_by_key(|pod| pod.index_failures);
     let is_limit = last.is_some_and(|pod| pod.exit.as_ref().is_none_or(|exit| is_retried(exit.code)));
     let (reason, code) = match last.and_then(|pod| pod.exit.as_ref()) {
-        _ if is_limit => (TOO_MANY_FAILURES, None),
-        exit => (BY_POLICY, exit.map(|exit| exit.code)),
+        _ if is_limit => (Reason::MaxFailedIndexesExceeded, None),
+        exit => (Reason::PodFailurePolicy, exit.map(|exit| exit.code)),
     };
     let code = code
         .map(|code| format!(" with exit code {code}"))
@@ -639,7 +633,7 @@ fn fail_after_logs(observation: &Observation, to_replace: JobToReplace, failed: 
     let message = format!("the pod of index {} ended{code}", failed.index);
     Decision::Fail {
         job_uid,
-        reason: BY_POLICY.into(),
+        reason: Reason::PodFailurePolicy.into(),
         message,
     }
 }
@@ -672,9 +666,12 @@ fn when_suspended(observation: &Observation, job: &JobSeen, to_replace: JobToRep
         return Decision::Continue;
     }
     let (reason, who) = if job.queue.is_some() {
-        (REQUEUED, "the queue stopped the pods")
+        (Reason::Requeued, "the queue stopped the pods")
     } else {
-        (SUSPENDED, "the pods were stopped to suspend the MiniCluster")
+        (
+            Reason::Suspended,
+            "the pods were stopped to suspend the MiniCluster",
+        )
     };
     let message = format!("{who}, which the Job counted as a failure");
     restart_or_end(observation, to_replace, reason, message, Limit::None)
@@ -696,7 +693,13 @@ fn when_lead_ended(
         && observation.status.max_restarts_used < observation.max_restarts
     {
         let message = describe_lost_follower(loss.pod, &observation.pods);
-        return restart_or_end(observation, to_replace, POD_LOST, message, Limit::MaxRestarts);
+        return restart_or_end(
+            observation,
+            to_replace,
+            Reason::PodLost,
+            message,
+            Limit::MaxRestarts,
+        );
     }
     if to_replace.is_failing {
         return Decision::Continue;
@@ -717,7 +720,7 @@ fn when_lead_ended(
     }
     Decision::Fail {
         job_uid: to_replace.job_uid,
-        reason: "LeadFailed".into(),
+        reason: Reason::LeadFailed.into(),
         message: ended_by_itself(lead),
     }
 }
@@ -735,14 +738,14 @@ fn ended_by_itself(lead: &PodSeen) -> String {
 fn when_lead_replaced(observation: &Observation, to_replace: JobToReplace, lead: &PodSeen) -> Decision {
     if !replaces_failed(observation, lead) {
         let message = format!("an earlier pod of the lead was lost; {} replaced it", lead.name);
-        return restart_or_end(observation, to_replace, LEAD_LOST, message, Limit::Backoff);
+        return restart_or_end(observation, to_replace, Reason::LeadLost, message, Limit::Backoff);
     }
     if to_replace.is_failing {
         return Decision::Continue;
     }
     Decision::Fail {
         job_uid: to_replace.job_uid,
-        reason: LEAD_LOST.into(),
+        reason: Reason::LeadLost.into(),
         message: MAY_HAVE_ENDED.into(),
     }
 }
@@ -758,7 +761,7 @@ struct JobToReplace {
 fn restart_or_end(
     observation: &Observation,
     to_replace: JobToReplace,
-    reason: &str,
+    reason: impl Into<String>,
     message: String,
     limit: Limit,
 ) -> Decision {
@@ -780,7 +783,7 @@ fn restart_or_end(
         ),
         Limit::None => (0, 1, ""),
     };
-    let reason = reason.to_owned();
+    let reason = reason.into();
     if used < allowed {
         return Decision::Restart {
             job_uid,

@@ -10,7 +10,7 @@ use flux_shared::validate::ValidMiniCluster;
 use crate::observe::Observed;
 use crate::observe::job::JobSeen;
 use crate::observe::pod::{DEFAULT_SCHEDULER, PodSeen, Trouble};
-use crate::observe::workload::QUEUED;
+use crate::vocabulary::Reason;
 
 /// How long a wait may last before events are read.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -18,13 +18,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// Time until the next check if what is missing could not be created.
 const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(30);
-
-/// The reason if no scheduler has said anything about a pod.
-const SCHEDULER_SILENT: &str = "SchedulerSilent";
-/// The Job's, when its pods cannot be created.
-const FAILED_CREATE: &str = "FailedCreate";
-const SECRET_DELETED: &str = "SecretDeleted";
-const BROKERS_NOT_READY: &str = "BrokersNotReady";
 
 /// An object that waits although no status says why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +51,7 @@ impl SilentWait<'_> {
     /// wait again. New pods have not, whatever the status said before them.
     pub fn has_waited(&self, told: Option<&str>) -> bool {
         match self {
-            SilentWait::Unseen { .. } => told == Some(SCHEDULER_SILENT),
+            SilentWait::Unseen { .. } => told.and_then(Reason::parse) == Some(Reason::SchedulerSilent),
             _ => told.is_some(),
         }
     }
@@ -66,13 +59,14 @@ impl SilentWait<'_> {
     /// What the status says of it, if that can only come from events of this object that were read before.
     pub fn said_before(&self, status: &MiniClusterStatus, job: &str) -> Option<Trouble> {
         let reason = status.reason.as_deref()?;
+        let known = Reason::parse(reason);
         let is_of_events = match self {
-            SilentWait::Starts(uid) if *uid == job => reason == FAILED_CREATE,
-            SilentWait::Starts(_) if reason == FAILED_CREATE => false,
-            SilentWait::Starts(_) => reason.starts_with("Failed") || reason == SECRET_DELETED,
-            SilentWait::Waits(_) => reason == QUEUED,
-            SilentWait::Unseen { .. } => reason == SCHEDULER_SILENT,
-            SilentWait::Joins(..) => reason == BROKERS_NOT_READY,
+            SilentWait::Starts(uid) if *uid == job => known == Some(Reason::FailedCreate),
+            SilentWait::Starts(_) if known == Some(Reason::FailedCreate) => false,
+            SilentWait::Starts(_) => reason.starts_with("Failed") || known == Some(Reason::SecretDeleted),
+            SilentWait::Waits(_) => known == Some(Reason::Queued),
+            SilentWait::Unseen { .. } => known == Some(Reason::SchedulerSilent),
+            SilentWait::Joins(..) => known == Some(Reason::BrokersNotReady),
         };
         let said = || Trouble {
             reason: reason.to_owned(),
@@ -173,7 +167,7 @@ pub fn unseen(index: u32, scheduler: &str, is_gang: bool) -> Trouble {
     };
     let message = format!("scheduler {scheduler} has not reported on pod {index} yet: {check}");
     Trouble {
-        reason: SCHEDULER_SILENT.into(),
+        reason: Reason::SchedulerSilent.into(),
         message,
         ..Trouble::default()
     }
@@ -190,7 +184,7 @@ pub fn not_ready(found: &[(u32, Trouble)]) -> Option<Trouble> {
     };
     let message = found.iter().map(line).collect::<Vec<_>>().join("; ");
     (!found.is_empty()).then(|| Trouble {
-        reason: BROKERS_NOT_READY.into(),
+        reason: Reason::BrokersNotReady.into(),
         message,
         ..Trouble::default()
     })
@@ -219,7 +213,7 @@ pub fn missing(cluster: &ValidMiniCluster, uid: &str, warning: &Trouble) -> Opti
     ];
     let lost = secrets.into_iter().find(|secret| lacks("secret", secret))?;
     Some(Missing::Key(Box::new(Trouble {
-        reason: SECRET_DELETED.into(),
+        reason: Reason::SecretDeleted.into(),
         message: format!(
             "Secret {lost} was deleted, and what it held is lost: new pods cannot start; delete the MiniCluster and apply it again"
         ),
@@ -590,7 +584,7 @@ mod tests {
             "there is no node for them, as far as is known"
         );
         assert!(
-            of("a").has_waited(Some(SCHEDULER_SILENT)) && SilentWait::Waits("a").has_waited(Some("Queued"))
+            of("a").has_waited(Some("SchedulerSilent")) && SilentWait::Waits("a").has_waited(Some("Queued"))
         );
         assert!(!of("a").has_waited(Some("Queued")), "its pods are new");
         assert!(

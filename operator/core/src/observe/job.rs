@@ -1,5 +1,6 @@
 //! What the operator keeps of a Job.
 
+use flux_shared::crd::v1alpha2::ConditionStatus;
 use flux_shared::queueing::{ELASTIC_JOB, QUEUE_NAME, Queueing};
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::jiff::Timestamp;
@@ -218,9 +219,9 @@ fn failed_indexes(list: &str) -> (bool, Option<u32>) {
 
 fn condition(status: Option<&JobStatus>, type_: &str) -> Option<TrueCondition> {
     let conditions = status?.conditions.as_ref()?;
-    let found = conditions
-        .iter()
-        .find(|condition| condition.type_ == type_ && condition.status == "True")?;
+    let found = conditions.iter().find(|condition| {
+        condition.type_ == type_ && ConditionStatus::from(condition.status.as_str()) == ConditionStatus::True
+    })?;
     Some(TrueCondition {
         reason: found.reason.clone().unwrap_or_default(),
         message: found.message.clone().unwrap_or_default(),

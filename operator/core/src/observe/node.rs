@@ -4,6 +4,7 @@
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, HashSet};
 
+use flux_shared::crd::v1alpha2::ConditionStatus;
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration};
 use serde::Deserialize;
 
@@ -46,9 +47,9 @@ pub struct NodeCondition {
 impl NodeState {
     /// Whether its kubelet has stopped reporting: then the node's controller sets Ready to Unknown.
     pub fn is_silent(&self) -> bool {
-        self.conditions
-            .iter()
-            .any(|it| it.type_ == "Ready" && it.status == "Unknown")
+        self.conditions.iter().any(|it| {
+            it.type_ == "Ready" && ConditionStatus::from(it.status.as_str()) == ConditionStatus::Unknown
+        })
     }
 }
 

@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
+use flux_shared::crd::v1alpha2::ConditionStatus;
 use flux_shared::exit::UNSEEN;
 use flux_shared::names;
 use flux_shared::paths::AGENT_FILE;
@@ -17,6 +18,7 @@ use super::controller_uid;
 use crate::labels;
 use crate::labels::AGENT;
 use crate::observe::partial::Partial;
+use crate::vocabulary::Reason;
 
 /// A pod's status, and of its specification (most of a pod's bytes) only [`PodPlace`].
 pub type PodStatusObject = Partial<Pod, PodPlace, PodStatus>;
@@ -243,15 +245,20 @@ impl PodSeen {
 
     /// Whether the cluster or its node says that it took it away.
     pub fn was_evicted(&self) -> bool {
-        const BY_THE_NODE: [&str; 6] = [
-            "Evicted",
-            "NodeLost",
-            "NodeShutdown",
-            "Shutdown",
-            "Terminated",
-            "Preempting",
-        ];
-        let by_node = |it: &Trouble| it.init.is_none() && BY_THE_NODE.contains(&it.reason.as_str());
+        let by_node = |it: &Trouble| {
+            it.init.is_none()
+                && matches!(
+                    Reason::parse(&it.reason),
+                    Some(
+                        Reason::Evicted
+                            | Reason::NodeLost
+                            | Reason::NodeShutdown
+                            | Reason::Shutdown
+                            | Reason::Terminated
+                            | Reason::Preempting
+                    )
+                )
+        };
         self.trouble
             .as_ref()
             .is_some_and(|trouble| trouble.disruption || by_node(trouble))
@@ -342,7 +349,8 @@ impl PodSeen {
         let runner = runner_status(status, runner);
         let state = runner.and_then(|runner| runner.state.as_ref());
         let deleting = metadata.deletion_timestamp.is_some();
-        let is_ready = condition(status, "Ready").is_some_and(|(status, _, _)| status == "True");
+        let is_ready =
+            condition(status, "Ready").is_some_and(|(status, _, _)| status == ConditionStatus::True);
         let joined = !ended && runner.is_some_and(|runner| runner.ready);
         let exit = state
             .and_then(|state| state.terminated.as_ref())
@@ -370,8 +378,10 @@ impl PodSeen {
             created: metadata.creation_timestamp.as_ref().map(|time| time.0),
             deleting,
             labelled: label(labels::JOB_INDEX).is_some_and(|text| Some(text) == index_label)
-                && condition(status, labels::LEAD).is_some_and(|(status, _, _)| status == "True"),
-            scheduled: condition(status, "PodScheduled").is_some_and(|(status, _, _)| status == "True"),
+                && condition(status, labels::LEAD)
+                    .is_some_and(|(status, _, _)| status == ConditionStatus::True),
+            scheduled: condition(status, "PodScheduled")
+                .is_some_and(|(status, _, _)| status == ConditionStatus::True),
             held_by_queue: false,
             // From 1.35 on the scheduler names a node before it holds the pod for a gang or a volume.
             unseen: !ended
@@ -430,8 +440,9 @@ fn has_begun(container: &ContainerStatus) -> bool {
 /// Whether the pod's node has stopped answering: then the node controller sets Ready to False without a
 /// reason. The kubelet always gives one, and agrees with the containers' state.
 fn is_lost(status: &PodStatus) -> bool {
-    condition(status, "Ready").is_some_and(|(status, reason, _)| status == "False" && reason.is_empty())
-        && condition(status, "ContainersReady").is_some_and(|(status, _, _)| status == "True")
+    condition(status, "Ready")
+        .is_some_and(|(status, reason, _)| status == ConditionStatus::False && reason.is_empty())
+        && condition(status, "ContainersReady").is_some_and(|(status, _, _)| status == ConditionStatus::True)
 }
 
 /// Whether a runtime's error names the mount. A busy node has others, which pass ("failed to reserve
@@ -447,12 +458,10 @@ fn not_made(status: &PodStatus) -> Option<String> {
     let init = status.init_container_statuses.as_deref().unwrap_or_default();
     let agent = init.iter().find(|container| container.name == AGENT)?;
     let waiting = agent.state.as_ref()?.waiting.as_ref()?;
-    let is_runtimes = waiting.reason.as_deref() == Some("CreateContainerError");
+    let is_runtimes = waiting.reason.as_deref().and_then(Reason::parse) == Some(Reason::CreateContainerError);
     is_runtimes.then(|| first_line(waiting.message.as_deref()))
 }
 
-/// The kubelet's reason for a container of which the runtime knows nothing.
-const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 /// containerd's reason for a container that it finds dead when it starts.
 const CONTAINERD_UNKNOWN: &str = "Unknown";
 
@@ -498,7 +507,7 @@ fn exit(terminated: &ContainerStateTerminated) -> Exit {
     let reason = terminated.reason.clone().unwrap_or_default();
     Exit {
         code: terminated.exit_code,
-        is_unseen: matches!(reason.as_str(), STATUS_UNKNOWN | CONTAINERD_UNKNOWN),
+        is_unseen: reason == Reason::ContainerStatusUnknown || reason == CONTAINERD_UNKNOWN,
         signal: terminated.signal.filter(|signal| *signal > 0),
         reason,
         message: match &termination {
@@ -510,14 +519,14 @@ fn exit(terminated: &ContainerStateTerminated) -> Exit {
     }
 }
 
-fn condition<'a>(status: &'a PodStatus, type_: &str) -> Option<(&'a str, &'a str, &'a str)> {
+fn condition<'a>(status: &'a PodStatus, type_: &str) -> Option<(ConditionStatus, &'a str, &'a str)> {
     let found = status
         .conditions
         .as_deref()?
         .iter()
         .find(|condition| condition.type_ == type_)?;
     Some((
-        found.status.as_str(),
+        found.status.as_str().into(),
         found.reason.as_deref().unwrap_or_default(),
         found.message.as_deref().unwrap_or_default(),
     ))
@@ -538,8 +547,12 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool, user_init: &str) -> Opt
         message: first_line(Some(message)),
         ..Trouble::default()
     };
-    if let Some(("True", reason, message)) = condition(status, "DisruptionTarget") {
-        let reason = if reason.is_empty() { "Disrupted" } else { reason };
+    if let Some((ConditionStatus::True, reason, message)) = condition(status, "DisruptionTarget") {
+        let reason = if reason.is_empty() {
+            Reason::Disrupted.name()
+        } else {
+            reason
+        };
         return Some(Trouble {
             disruption: true,
             ..new(reason, message)
@@ -568,7 +581,7 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool, user_init: &str) -> Opt
         {
             let exit = exit(terminated);
             return Some(Trouble {
-                reason: "InitFailed".into(),
+                reason: Reason::InitFailed.into(),
                 message: exit.message.clone(),
                 init: Some(FailedInit {
                     name: container.name.clone(),
@@ -582,8 +595,11 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool, user_init: &str) -> Opt
     if ended {
         return None;
     }
-    if let Some(("False", reason @ ("Unschedulable" | "SchedulingGated" | "SchedulerError"), message)) =
-        condition(status, "PodScheduled")
+    if let Some((ConditionStatus::False, reason, message)) = condition(status, "PodScheduled")
+        && matches!(
+            Reason::parse(reason),
+            Some(Reason::Unschedulable | Reason::SchedulingGated | Reason::SchedulerError)
+        )
     {
         return Some(new(reason, message));
     }
@@ -608,8 +624,13 @@ fn pull(container: &ContainerStatus, waiting: &ContainerStateWaiting) -> Option<
         waiting.message.as_deref().unwrap_or_default(),
     );
     let is_pull = matches!(
-        reason,
-        "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull"
+        Reason::parse(reason),
+        Some(
+            Reason::ErrImagePull
+                | Reason::ImagePullBackOff
+                | Reason::InvalidImageName
+                | Reason::ErrImageNeverPull
+        )
     );
     let is_mounted = container.name == AGENT && !text.is_empty() && !text.contains(&container.image);
     is_pull.then(|| {

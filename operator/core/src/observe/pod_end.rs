@@ -5,6 +5,7 @@ use flux_shared::exit::{Category, REPLACE};
 use flux_shared::termination::Ender;
 
 use super::pod::{Exit, PodSeen};
+use crate::vocabulary::Reason;
 
 /// Lost pods that the status remembers.
 pub const LOST_KEPT: usize = 8;
@@ -77,17 +78,16 @@ pub fn has_failed_by_itself(pod: &PodSeen) -> bool {
         }
 }
 
-/// The reason of a pod whose node, or the node's runtime, was restarted while its container ran.
-const NODE_RESTARTED: &str = "NodeRestarted";
 const UNSEEN_MESSAGE: &str =
     "its node or the container runtime there was restarted, and nobody saw how the container ended";
 
 /// The kubelet's own reason, where it has one.
-fn unseen_reason(end: &Exit) -> &str {
-    if end.reason == "ContainerStatusUnknown" {
-        &end.reason
+fn unseen_reason(end: &Exit) -> Reason {
+    if end.reason == Reason::ContainerStatusUnknown {
+        Reason::ContainerStatusUnknown
     } else {
-        NODE_RESTARTED
+        // Of a pod whose node, or the node's runtime, was restarted while its container ran.
+        Reason::NodeRestarted
     }
 }
 
@@ -101,9 +101,9 @@ pub fn loss(pod: &PodSeen) -> LostPod {
         (Some(trouble), _) if trouble.disruption || !pod.deleting => {
             (trouble.reason.clone(), trouble.message.clone())
         }
-        (_, Some(end)) => (unseen_reason(end).to_owned(), UNSEEN_MESSAGE.to_owned()),
-        _ if pod.deleting => ("Deleted".to_owned(), "it was deleted".to_owned()),
-        _ => ("Gone".to_owned(), String::new()),
+        (_, Some(end)) => (unseen_reason(end).into(), UNSEEN_MESSAGE.to_owned()),
+        _ if pod.deleting => (Reason::Deleted.into(), "it was deleted".to_owned()),
+        _ => (Reason::Gone.into(), String::new()),
     };
     LostPod {
         name: pod.name.clone(),

@@ -1,12 +1,11 @@
 //! What Kueue says about a queued Job: the Workload that it creates for the Job.
 
+use flux_shared::crd::v1alpha2::ConditionStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use kube::core::{ApiResource, GroupVersionKind};
 use serde::{Deserialize, Serialize};
 
-/// `status.reason` of a MiniCluster that waits in a queue.
-pub const QUEUED: &str = "Queued";
 /// The label with the uid of the Workload's Job.
 pub const JOB_UID: &str = "kueue.x-k8s.io/job-uid";
 pub const GROUP: &str = "kueue.x-k8s.io";
@@ -48,8 +47,10 @@ pub fn resource(version: &str) -> ApiResource {
 /// Why the Job of these Workloads waits, in Kueue's words. One that has grown has another beside the one that
 /// runs, until Kueue admits that; those of its earlier sizes are finished.
 pub fn why(workloads: impl IntoIterator<Item = Workload>) -> String {
-    let is_true =
-        |workload: &Workload, type_: &str| condition(workload, type_).is_some_and(|it| it.status == "True");
+    let is_true = |workload: &Workload, type_: &str| {
+        condition(workload, type_)
+            .is_some_and(|it| ConditionStatus::from(it.status.as_str()) == ConditionStatus::True)
+    };
     // Two may be of the same second.
     let rank = |it: &Workload| {
         (
@@ -84,8 +85,11 @@ fn condition<'a>(workload: &'a Workload, type_: &str) -> Option<&'a Condition> {
 fn explain(workload: &Workload) -> String {
     let status = workload.status.clone().unwrap_or_default();
     let condition = |type_: &str| condition(workload, type_);
-    let is_true = |type_: &str| condition(type_).is_some_and(|it| it.status == "True");
-    let evicted = condition("Evicted").filter(|it| it.status == "True");
+    let is_true = |type_: &str| {
+        condition(type_).is_some_and(|it| ConditionStatus::from(it.status.as_str()) == ConditionStatus::True)
+    };
+    let evicted =
+        condition("Evicted").filter(|it| ConditionStatus::from(it.status.as_str()) == ConditionStatus::True);
     let evicted = evicted.map(|it| format!("it was stopped ({}): {}", it.reason, it.message));
     let name = workload.name_any();
     let waits = match condition("QuotaReserved") {

@@ -2,29 +2,24 @@
 //! wait`, kstatus) are added.
 
 use flux_shared::crd::v1alpha2::Condition;
+use flux_shared::crd::v1alpha2::ConditionStatus::{self, False, True, Unknown};
 use flux_shared::termination::{Ender, Termination};
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::jiff::Timestamp;
 
 use super::outcome::Outcome;
-use super::{
-    ARCHIVE_SAVED, CHANGED_TOO_LATE, CheckedSpec, Inputs, POST_SUCCEEDED, PodSummary, VIEW_MOUNTED,
-    VOLUMES_VALID, post, rfc3339, short,
-};
+use super::{CheckedSpec, Inputs, PodSummary, post, rfc3339, short};
 use crate::observe::job::JobSeen;
 use crate::observe::pod::{DEFAULT_SCHEDULER, PodSeen, Trouble, is_about_mount};
 use crate::observe::storage::DiskSeen;
-use crate::observe::workload::QUEUED;
-use crate::obstacle::{PASSING, POD_TEMPLATE_REFUSED};
-use crate::previous_status::VIEW_COPIED;
 use crate::render::VIEW_IMAGE_VOLUME;
 use crate::render::elastic::Elastic;
+use crate::vocabulary::{ConditionType, Reason};
 
 /// A condition without its time.
 struct Statement {
-    type_: &'static str,
-    /// None: unknown.
-    is_true: Option<bool>,
+    type_: ConditionType,
+    status: ConditionStatus,
     reason: String,
     message: String,
     /// When it became true, if Kubernetes knows.
@@ -32,14 +27,30 @@ struct Statement {
 }
 
 impl Statement {
-    fn new(type_: &'static str, is_true: bool, reason: &str, message: impl Into<String>) -> Statement {
+    fn new(
+        type_: ConditionType,
+        status: ConditionStatus,
+        reason: impl Into<String>,
+        message: impl Into<String>,
+    ) -> Statement {
         Statement {
             type_,
-            is_true: Some(is_true),
-            reason: reason.to_owned(),
+            status,
+            reason: reason.into(),
             message: message.into(),
             since: None,
         }
+    }
+
+    /// As the previous status has it.
+    fn before(inputs: &Inputs, type_: ConditionType) -> Option<Statement> {
+        let before = super::condition(inputs.previous, type_)?;
+        Some(Statement::new(
+            type_,
+            before.status,
+            before.reason.clone(),
+            before.message.clone(),
+        ))
     }
 }
 
@@ -69,18 +80,24 @@ impl JobState {
     }
 
     /// Reason and message for conditions that need a running job.
-    fn idle(self) -> (&'static str, &'static str) {
+    fn idle(self) -> (Reason, &'static str) {
         match self {
-            JobState::NotRequested => ("NotRequested", "there is no Job yet"),
-            JobState::Suspended => ("Suspended", "the Job is suspended: it has no pods"),
-            JobState::Active => ("NotFinished", "the job has not ended"),
-            JobState::Completed => ("Completed", "the job has completed"),
-            JobState::Failed => ("Failed", "the job has failed"),
+            JobState::NotRequested => (Reason::NotRequested, "there is no Job yet"),
+            JobState::Suspended => (Reason::Suspended, "the Job is suspended: it has no pods"),
+            JobState::Active => (Reason::NotFinished, "the job has not ended"),
+            JobState::Completed => (Reason::Completed, "the job has completed"),
+            JobState::Failed => (Reason::Failed, "the job has failed"),
         }
     }
 
     /// A condition that is true if the Job has ended in the `wanted` way.
-    fn ended(self, type_: &'static str, wanted: JobState, reason: &str, message: &str) -> Statement {
+    fn ended(
+        self,
+        type_: ConditionType,
+        wanted: JobState,
+        reason: impl Into<String>,
+        message: &str,
+    ) -> Statement {
         let idle = if self == JobState::Suspended {
             JobState::Active
         } else {
@@ -88,9 +105,9 @@ impl JobState {
         }
         .idle();
         if self == wanted {
-            Statement::new(type_, true, reason, message)
+            Statement::new(type_, True, reason, message)
         } else {
-            Statement::new(type_, false, idle.0, idle.1)
+            Statement::new(type_, False, idle.0, idle.1)
         }
     }
 }
@@ -101,15 +118,20 @@ pub(super) fn conditions(inputs: &Inputs, summary: &PodSummary, outcome: &Outcom
     let valid = valid(inputs);
     let stalled = stalled(state, &valid, inputs, outcome);
     let finished = if state.is_finished() {
-        Statement::new("JobFinished", true, &outcome.reason, outcome.message.clone())
+        Statement::new(
+            ConditionType::JobFinished,
+            True,
+            outcome.reason.clone(),
+            outcome.message.clone(),
+        )
     } else {
-        state.ended("JobFinished", JobState::Completed, "", "")
+        state.ended(ConditionType::JobFinished, JobState::Completed, "", "")
     };
     let is_suspended = state == JobState::Suspended;
     let suspended = match is_suspended {
-        true if outcome.reason == QUEUED => (QUEUED, outcome.message.as_str()),
+        true if outcome.reason == Reason::Queued => (Reason::Queued, outcome.message.as_str()),
         true => state.idle(),
-        false => ("NotSuspended", "the Job is not suspended"),
+        false => (Reason::NotSuspended, "the Job is not suspended"),
     };
     let ready = ready(state, summary, outcome);
     let reconciling = reconciling(state, summary, stalled.is_some(), &ready);
@@ -124,17 +146,27 @@ pub(super) fn conditions(inputs: &Inputs, summary: &PodSummary, outcome: &Outcom
         Statement {
             since,
             ..state.ended(
-                "Complete",
+                ConditionType::Complete,
                 JobState::Completed,
-                "Completed",
+                Reason::Completed,
                 "the job ended with exit code 0",
             )
         },
         Statement {
             since,
-            ..state.ended("Failed", JobState::Failed, &outcome.reason, &outcome.message)
+            ..state.ended(
+                ConditionType::Failed,
+                JobState::Failed,
+                outcome.reason.clone(),
+                &outcome.message,
+            )
         },
-        Statement::new("Suspended", is_suspended, suspended.0, suspended.1),
+        Statement::new(
+            ConditionType::Suspended,
+            is_suspended.into(),
+            suspended.0,
+            suspended.1,
+        ),
     ];
     let optional = view(inputs, summary)
         .into_iter()
@@ -152,19 +184,22 @@ pub(super) fn conditions(inputs: &Inputs, summary: &PodSummary, outcome: &Outcom
 
 fn requested(state: JobState, inputs: &Inputs, outcome: &Outcome) -> Statement {
     match state {
-        JobState::NotRequested if !outcome.reason.is_empty() => {
-            Statement::new("JobRequested", false, &outcome.reason, outcome.message.clone())
-        }
+        JobState::NotRequested if !outcome.reason.is_empty() => Statement::new(
+            ConditionType::JobRequested,
+            False,
+            outcome.reason.clone(),
+            outcome.message.clone(),
+        ),
         JobState::NotRequested => Statement::new(
-            "JobRequested",
-            false,
-            "NotRequested",
+            ConditionType::JobRequested,
+            False,
+            Reason::NotRequested,
             "the Job has not been created yet",
         ),
         _ => Statement::new(
-            "JobRequested",
-            true,
-            "JobCreated",
+            ConditionType::JobRequested,
+            True,
+            Reason::JobCreated,
             format!("Job {} was created", inputs.name),
         ),
     }
@@ -172,70 +207,74 @@ fn requested(state: JobState, inputs: &Inputs, outcome: &Outcome) -> Statement {
 
 /// Whether pods that there should be do not run.
 fn waiting(state: JobState, summary: &PodSummary, outcome: &Outcome) -> Statement {
-    const TYPE: &str = "JobWaitingForResources";
+    const TYPE: ConditionType = ConditionType::JobWaitingForResources;
     let waits = summary.running < summary.wanted.saturating_sub(summary.left);
     match state {
         JobState::Active if waits && !outcome.reason.is_empty() => {
-            Statement::new(TYPE, true, &outcome.reason, outcome.message.clone())
+            Statement::new(TYPE, True, outcome.reason.clone(), outcome.message.clone())
         }
-        JobState::Active if waits => Statement::new(TYPE, true, "PodsStarting", progress(summary)),
-        JobState::Active => Statement::new(TYPE, false, "PodsRunning", progress(summary)),
-        _ => Statement::new(TYPE, false, state.idle().0, state.idle().1),
+        JobState::Active if waits => Statement::new(TYPE, True, Reason::PodsStarting, progress(summary)),
+        JobState::Active => Statement::new(TYPE, False, Reason::PodsRunning, progress(summary)),
+        _ => Statement::new(TYPE, False, state.idle().0, state.idle().1),
     }
 }
 
 fn running(state: JobState, summary: &PodSummary) -> Statement {
-    const TYPE: &str = "JobRunning";
+    const TYPE: ConditionType = ConditionType::JobRunning;
     match state {
         JobState::Active if summary.lead.is_some_and(|lead| lead.lost) => {
             let message = "the lead's node has stopped responding: whether its container runs is unknown";
-            Statement {
-                is_true: None,
-                ..Statement::new(TYPE, false, "NodeLost", message)
-            }
+            Statement::new(TYPE, Unknown, Reason::NodeLost, message)
         }
-        JobState::Active if summary.lead_runs() => {
-            Statement::new(TYPE, true, "LeadRunning", "the lead broker's container runs")
-        }
+        JobState::Active if summary.lead_runs() => Statement::new(
+            TYPE,
+            True,
+            Reason::LeadRunning,
+            "the lead broker's container runs",
+        ),
         JobState::Active => Statement::new(
             TYPE,
-            false,
-            "LeadNotRunning",
+            False,
+            Reason::LeadNotRunning,
             "the lead broker's container does not run",
         ),
-        _ => Statement::new(TYPE, false, state.idle().0, state.idle().1),
+        _ => Statement::new(TYPE, False, state.idle().0, state.idle().1),
     }
 }
 
 fn brokers(state: JobState, summary: &PodSummary) -> Statement {
-    const TYPE: &str = "JobMiniClusterReady";
+    const TYPE: ConditionType = ConditionType::JobMiniClusterReady;
     match state {
-        JobState::Active if summary.is_ready() => Statement::new(TYPE, true, "BrokersReady", quorum(summary)),
-        JobState::Active => Statement::new(TYPE, false, "BrokersNotReady", quorum(summary)),
-        _ => Statement::new(TYPE, false, state.idle().0, state.idle().1),
+        JobState::Active if summary.is_ready() => {
+            Statement::new(TYPE, True, Reason::BrokersReady, quorum(summary))
+        }
+        JobState::Active => Statement::new(TYPE, False, Reason::BrokersNotReady, quorum(summary)),
+        _ => Statement::new(TYPE, False, state.idle().0, state.idle().1),
     }
 }
 
 /// The condition Ready as kstatus and `kubectl wait` expect it: also true once the job has completed, so that
 /// nobody waits for ever.
 fn ready(state: JobState, summary: &PodSummary, outcome: &Outcome) -> Statement {
-    const TYPE: &str = "Ready";
+    const TYPE: ConditionType = ConditionType::Ready;
     match state {
         JobState::Completed => Statement::new(
             TYPE,
-            true,
-            "Completed",
+            True,
+            Reason::Completed,
             "the job has completed: nothing is left to do",
         ),
-        JobState::Active if summary.is_ready() => Statement::new(TYPE, true, "BrokersReady", quorum(summary)),
+        JobState::Active if summary.is_ready() => {
+            Statement::new(TYPE, True, Reason::BrokersReady, quorum(summary))
+        }
         JobState::Active | JobState::NotRequested if !outcome.reason.is_empty() => {
-            Statement::new(TYPE, false, &outcome.reason, outcome.message.clone())
+            Statement::new(TYPE, False, outcome.reason.clone(), outcome.message.clone())
         }
-        JobState::Suspended if outcome.reason == QUEUED => {
-            Statement::new(TYPE, false, QUEUED, outcome.message.clone())
+        JobState::Suspended if outcome.reason == Reason::Queued => {
+            Statement::new(TYPE, False, Reason::Queued, outcome.message.clone())
         }
-        JobState::Active => Statement::new(TYPE, false, "BrokersNotReady", quorum(summary)),
-        _ => Statement::new(TYPE, false, state.idle().0, state.idle().1),
+        JobState::Active => Statement::new(TYPE, False, Reason::BrokersNotReady, quorum(summary)),
+        _ => Statement::new(TYPE, False, state.idle().0, state.idle().1),
     }
 }
 
@@ -246,58 +285,61 @@ fn reconciling(
     is_stalled: bool,
     ready: &Statement,
 ) -> Option<Statement> {
-    const TYPE: &str = "Reconciling";
+    const TYPE: ConditionType = ConditionType::Reconciling;
     match state {
-        _ if is_stalled || ready.is_true == Some(true) => None,
-        JobState::NotRequested if ready.reason != "NotRequested" => {
-            Some(Statement::new(TYPE, true, &ready.reason, ready.message.clone()))
-        }
+        _ if is_stalled || ready.status == True => None,
+        JobState::NotRequested if ready.reason != Reason::NotRequested => Some(Statement::new(
+            TYPE,
+            True,
+            ready.reason.clone(),
+            ready.message.clone(),
+        )),
         JobState::NotRequested => Some(Statement::new(
             TYPE,
-            true,
-            "NotRequested",
+            True,
+            Reason::NotRequested,
             "the Job is about to be created",
         )),
-        JobState::Active => Some(Statement::new(TYPE, true, "PodsStarting", progress(summary))),
+        JobState::Active => Some(Statement::new(
+            TYPE,
+            True,
+            Reason::PodsStarting,
+            progress(summary),
+        )),
         _ => None,
     }
 }
 
-/// Reasons why the Job does not get the size in the spec.
-const SIZE_BEYOND_MAXIMUM: &str = "SizeBeyondMaximum";
-const SIZE_HELD: &str = "SizeHeldByQueue";
-
 /// Present only while true, by kstatus' convention: it cannot go on without a person.
 fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcome) -> Option<Statement> {
-    const TYPE: &str = "Stalled";
-    let obstacle = inputs
-        .obstacle
-        .filter(|obstacle| !PASSING.contains(&obstacle.reason));
+    const TYPE: ConditionType = ConditionType::Stalled;
+    let obstacle = inputs.obstacle.filter(|obstacle| !obstacle.is_passing());
     match state {
         JobState::Completed => None,
-        JobState::Failed => Some(Statement::new(TYPE, true, &outcome.reason, state.idle().1)),
+        JobState::Failed => Some(Statement::new(TYPE, True, outcome.reason.clone(), state.idle().1)),
         // The Job goes on with the size that it has.
-        _ if valid.is_true == Some(false)
-            && ![SIZE_BEYOND_MAXIMUM, SIZE_HELD].contains(&valid.reason.as_str()) =>
+        _ if valid.status == False
+            && valid.reason != Reason::SizeBeyondMaximum
+            && valid.reason != Reason::SizeHeldByQueue =>
         {
             Some(Statement::new(
                 TYPE,
-                true,
-                &valid.reason,
+                True,
+                valid.reason.clone(),
                 "the spec cannot be used, or the Job does not match it: see the condition Valid",
             ))
         }
-        _ => obstacle.map(|obstacle| Statement::new(TYPE, true, obstacle.reason, obstacle.message.clone())),
+        _ => obstacle.map(|obstacle| Statement::new(TYPE, True, obstacle.reason, obstacle.message.clone())),
     }
 }
 
 /// Whether the view's image could be mounted, if that was tried; a failure is remembered.
 fn view(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
-    let say =
-        |is_true: bool, reason: &str, message: String| Statement::new(VIEW_MOUNTED, is_true, reason, message);
+    let say = |status: ConditionStatus, reason: Reason, message: String| {
+        Statement::new(ConditionType::ViewMounted, status, reason, message)
+    };
     if super::image_volume_failed(inputs.previous) {
-        let before = super::condition(inputs.previous, VIEW_MOUNTED)?;
-        return Some(say(false, &before.reason, before.message.clone()));
+        return Statement::before(inputs, ConditionType::ViewMounted);
     }
     let job = inputs.job?;
     if !job.mounts_view {
@@ -308,18 +350,18 @@ fn view(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
         summary.lead.is_some_and(|lead| lead.joined) || inputs.pods.iter().any(|pod| pod.exit.is_some());
     Some(match not_mounted(inputs) {
         Some((who, error)) if !begun => say(
-            false,
-            "ImageVolumeFailed",
+            False,
+            Reason::ImageVolumeFailed,
             format!(
                 "{who} could not mount the view's image, so the view is copied (flux.container.source: copy skips the attempt). The node's error: {error}"
             ),
         ),
         _ if inputs.nodes_mount_images => {
-            say(true, "ImageVolume", "the view's image is mounted: nothing is copied".to_owned())
+            say(True, Reason::ImageVolume, "the view's image is mounted: nothing is copied".to_owned())
         }
         _ => say(
-            true,
-            "ImageVolumeUnsure",
+            True,
+            Reason::ImageVolumeUnsure,
             "the view's image is mounted as flux.container.source says, though not every node is known to support that (Kubernetes 1.35, containerd 2.1 or CRI-O 1.33); if a node cannot, the view is copied".to_owned(),
         ),
     })
@@ -328,9 +370,17 @@ fn view(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
 /// Why the view is copied, if nodes decide that and some could mount it. It is said once for a Job: nodes
 /// come and go.
 fn copied(inputs: &Inputs, job: &JobSeen) -> Option<Statement> {
-    let say = |message: String| Some(Statement::new(VIEW_MOUNTED, false, VIEW_COPIED, message));
+    let say = |message: String| {
+        Some(Statement::new(
+            ConditionType::ViewMounted,
+            False,
+            Reason::ViewCopied,
+            message,
+        ))
+    };
     if inputs.previous.job_uid.as_ref() == Some(&job.uid) {
-        let before = super::condition(inputs.previous, VIEW_MOUNTED).filter(|it| it.reason == VIEW_COPIED)?;
+        let before = super::condition(inputs.previous, ConditionType::ViewMounted)
+            .filter(|it| it.reason == Reason::ViewCopied)?;
         return say(before.message.clone());
     }
     let node = inputs.copied_for?;
@@ -342,12 +392,16 @@ fn copied(inputs: &Inputs, job: &JobSeen) -> Option<Statement> {
 /// Whether volumes of CSI drivers are probably what their author means, if there are any. Nothing waits for
 /// it: shared disks may work, and a volume is bound to its claim even without its class.
 fn volumes(inputs: &Inputs) -> Option<Statement> {
-    let say = |is_true: bool, reason: &str, message: String| {
-        Some(Statement::new(VOLUMES_VALID, is_true, reason, message))
+    let say = |status: ConditionStatus, reason: Reason, message: String| {
+        Some(Statement::new(
+            ConditionType::VolumesValid,
+            status,
+            reason,
+            message,
+        ))
     };
     let Some(disks) = &inputs.disks else {
-        let before = super::condition(inputs.previous, VOLUMES_VALID)?;
-        return say(before.status == "True", &before.reason, before.message.clone());
+        return Statement::before(inputs, ConditionType::VolumesValid);
     };
     let shared: Vec<String> = disks.iter().filter_map(shared).collect();
     let unknown = disks.iter().filter(|disk| disk.is_class_missing).map(|disk| {
@@ -357,19 +411,19 @@ fn volumes(inputs: &Inputs) -> Option<Statement> {
         )
     });
     let reason = if shared.is_empty() {
-        "UnknownStorageClass"
+        Reason::UnknownStorageClass
     } else {
-        "SharedHandle"
+        Reason::SharedHandle
     };
     let problems: Vec<String> = shared.into_iter().chain(unknown).collect();
     match (disks.is_empty(), problems.is_empty()) {
         (true, _) => None,
         (false, true) => say(
-            true,
-            "Valid",
+            True,
+            Reason::Valid,
             "each CSI volume has its own handle and an existing storage class".to_owned(),
         ),
-        (false, false) => say(false, reason, problems.join("; ")),
+        (false, false) => say(False, reason, problems.join("; ")),
     }
 }
 
@@ -380,19 +434,23 @@ fn archive(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
         return None;
     };
     let path = cluster.archive.as_deref()?;
-    let say = |is_true: bool, reason: &str, message: String| {
-        Some(Statement::new(ARCHIVE_SAVED, is_true, reason, message))
+    let say = |status: ConditionStatus, reason: Reason, message: String| {
+        Some(Statement::new(
+            ConditionType::ArchiveSaved,
+            status,
+            reason,
+            message,
+        ))
     };
     let not_saved = |why: &str| {
         say(
-            false,
-            "NotSaved",
+            False,
+            Reason::NotSaved,
             format!("the archive {path} was not saved and is unchanged: {why}"),
         )
     };
     let Some(exit) = summary.lead.and_then(|lead| lead.exit.as_ref()) else {
-        let before = super::condition(inputs.previous, ARCHIVE_SAVED)?;
-        return say(before.status == "True", &before.reason, before.message.clone());
+        return Statement::before(inputs, ConditionType::ArchiveSaved);
     };
     match &exit.said {
         Some(said) if said.by == Ender::Agent && said.program_code.is_none() => {
@@ -402,7 +460,11 @@ fn archive(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
             archive_not_saved: Some(why),
             ..
         }) => not_saved(why),
-        Some(_) => say(true, "Saved", format!("the state of Flux was saved to {path}")),
+        Some(_) => say(
+            True,
+            Reason::Saved,
+            format!("the state of Flux was saved to {path}"),
+        ),
         None => not_saved(&format!(
             "the lead exited with {} without reporting whether it saved",
             exit.code
@@ -417,26 +479,24 @@ fn post(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
     };
     cluster.runner.snippets.post.as_ref()?;
     if let Some(failure) = post::failure(inputs) {
-        return Some(Statement::new(POST_SUCCEEDED, false, "PostFailed", failure));
-    }
-    let before = super::condition(inputs.previous, POST_SUCCEEDED);
-    if summary.lead.is_none_or(|lead| lead.exit.is_none())
-        && let Some(before) = before
-    {
         return Some(Statement::new(
-            POST_SUCCEEDED,
-            before.status == "True",
-            &before.reason,
-            before.message.clone(),
+            ConditionType::PostSucceeded,
+            False,
+            Reason::PostFailed,
+            failure,
         ));
+    }
+    let before = Statement::before(inputs, ConditionType::PostSucceeded);
+    if before.is_some() && summary.lead.is_none_or(|lead| lead.exit.is_none()) {
+        return before;
     }
     let lead = summary.lead?.exit.as_ref()?.said.as_ref()?;
     let has_run = lead.by == Ender::Program && lead.program_code.is_some();
     has_run.then(|| {
         Statement::new(
-            POST_SUCCEEDED,
-            true,
-            "PostCompleted",
+            ConditionType::PostSucceeded,
+            True,
+            Reason::PostCompleted,
             "post ended with exit code 0",
         )
     })
@@ -466,7 +526,7 @@ fn not_mounted<'a>(inputs: &'a Inputs) -> Option<(String, &'a str)> {
         Some((format!("pod {}", pod.index), error))
     };
     let is_unknown = |warning: &&Trouble| {
-        warning.reason == "FailedMount"
+        warning.reason == Reason::FailedMount
             && warning.message.contains(&format!("{VIEW_IMAGE_VOLUME:?}"))
             && warning.message.contains("no volume plugin matched")
     };
@@ -537,35 +597,35 @@ fn holds_size(cluster: &ValidMiniCluster, job: &JobSeen) -> bool {
 
 fn valid(inputs: &Inputs) -> Statement {
     let maximum = super::maximum_size(inputs).map(i64::from);
-    let (is_true, reason, message) = match (inputs.spec, maximum) {
+    let (status, reason, message) = match (inputs.spec, maximum) {
         (CheckedSpec::Invalid(problems), _) => {
             let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            (false, "Invalid", lines.join("; "))
+            (False, Reason::Invalid, lines.join("; "))
         }
-        (CheckedSpec::Valid(_), _) if inputs.obstacle.is_some_and(|it| it.reason == POD_TEMPLATE_REFUSED) => {
-            (false, POD_TEMPLATE_REFUSED, inputs.obstacle.map(|it| it.message.clone()).unwrap_or_default())
+        (CheckedSpec::Valid(_), _) if inputs.obstacle.is_some_and(|it| it.reason == Reason::PodTemplateRefused) => {
+            (False, Reason::PodTemplateRefused, inputs.obstacle.map(|it| it.message.clone()).unwrap_or_default())
         }
         (CheckedSpec::Valid(cluster), _) if inputs.overlay_differs(cluster) => (
-            false,
-            CHANGED_TOO_LATE,
+            False,
+            Reason::ChangedTooLate,
             "spec.podTemplate or spec.servicesPodTemplate was changed after the pods were created, so the earlier one runs: delete and recreate the MiniCluster to run the current one".to_owned(),
         ),
         (CheckedSpec::Valid(_), _) if inputs.changed_too_late() => (
-            false,
-            CHANGED_TOO_LATE,
+            False,
+            Reason::ChangedTooLate,
             "the spec was changed while its Job was being created, so the Job runs the earlier spec: delete and recreate the MiniCluster to run the current one".to_owned(),
         ),
         (CheckedSpec::Valid(cluster), Some(maximum)) if i64::from(cluster.size) > maximum => (
-            false,
-            SIZE_BEYOND_MAXIMUM,
+            False,
+            Reason::SizeBeyondMaximum,
             format!(
                 "spec.size: is {}, but this cluster can have {maximum} pods at most, fixed when it was created; its size is unchanged: lower spec.size, or recreate it with a larger maxSize",
                 cluster.size
             ),
         ),
         (CheckedSpec::Valid(cluster), _) if inputs.job.is_some_and(|job| holds_size(cluster, job)) => (
-            false,
-            SIZE_HELD,
+            False,
+            Reason::SizeHeldByQueue,
             format!(
                 "spec.size: is {}, but the queue has admitted {} pods, and would evict the Job to change that. The new size takes effect if the queue evicts it; to resize a running cluster, create it with maxSize",
                 cluster.size,
@@ -574,34 +634,30 @@ fn valid(inputs: &Inputs) -> Statement {
         ),
         (CheckedSpec::Valid(cluster), _) if !cluster.notices.is_empty() => {
             let lines: Vec<String> = cluster.notices.iter().map(ToString::to_string).collect();
-            (true, "ValidWithNotes", lines.join("; "))
+            (True, Reason::ValidWithNotes, lines.join("; "))
         }
-        (CheckedSpec::Valid(_), _) => (true, "Valid", "every field can be used".to_owned()),
+        (CheckedSpec::Valid(_), _) => (True, Reason::Valid, "every field can be used".to_owned()),
     };
-    Statement::new("Valid", is_true, reason, message)
+    Statement::new(ConditionType::Valid, status, reason, message)
 }
 
 /// The condition, with the time of the last change of its status.
 fn stamped(inputs: &Inputs, statement: Statement) -> Condition {
-    let status = match statement.is_true {
-        Some(true) => "True",
-        Some(false) => "False",
-        None => "Unknown",
-    };
+    let status = statement.status;
     let previous =
         super::condition(inputs.previous, statement.type_).filter(|previous| previous.status == status);
     let since = match previous {
         Some(previous) => previous.last_transition_time.clone(),
-        None if statement.is_true == Some(true) => rfc3339(statement.since.unwrap_or(inputs.now)),
+        None if status == True => rfc3339(statement.since.unwrap_or(inputs.now)),
         None => rfc3339(inputs.now),
     };
     Condition {
-        type_: statement.type_.to_owned(),
-        status: status.to_owned(),
+        type_: statement.type_.into(),
+        status,
         observed_generation: inputs.generation,
         last_transition_time: since,
         reason: if statement.reason.is_empty() {
-            "None".to_owned()
+            Reason::None.into()
         } else {
             statement.reason
         },

@@ -1,12 +1,10 @@
 //! Events for people, from the difference of two statuses: their number is bounded by the number of changes.
 
+use flux_shared::crd::v1alpha2::ConditionStatus::{self, False, True};
 use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus};
 
-use crate::status::outcome::SIDECAR_STILL_RUNS;
-use crate::status::{
-    ARCHIVE_SAVED, OPERATOR_PANICKED, POST_SUCCEEDED, VIEW_MOUNTED, VOLUMES_VALID, condition,
-};
-use crate::vocabulary;
+use crate::status::condition;
+use crate::vocabulary::{self, ConditionType, Reason};
 
 pub use crate::vocabulary::EventType;
 
@@ -15,12 +13,12 @@ const NOTE_MAX: usize = 1024;
 
 /// Conditions with an event when they get this status: its reason is the condition's, if that has one
 /// (`vocabulary::event_type`). Last comes the event's action.
-const CONDITIONS: [(&str, &str, &str); 5] = [
-    ("Valid", "False", "Validate"),
-    ("Valid", "True", "Validate"),
-    (VIEW_MOUNTED, "False", "Start"),
-    (VOLUMES_VALID, "False", "Start"),
-    (POST_SUCCEEDED, "False", "Run"),
+const CONDITIONS: [(ConditionType, ConditionStatus, &str); 5] = [
+    (ConditionType::Valid, False, "Validate"),
+    (ConditionType::Valid, True, "Validate"),
+    (ConditionType::ViewMounted, False, "Start"),
+    (ConditionType::VolumesValid, False, "Start"),
+    (ConditionType::PostSucceeded, False, "Run"),
 ];
 
 /// An event of a MiniCluster.
@@ -51,44 +49,56 @@ pub fn started_anew(status: &MiniClusterStatus) -> Option<Event> {
         "restart {} ({}): {}",
         status.restart_count, restart.reason, restart.message
     );
-    Event::new("StartedAnew", &note, "Start")
+    Event::new(Reason::StartedAnew.name(), &note, "Start")
 }
 
 /// The events for a change of the status.
 pub fn events(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Event> {
-    let turned = |type_: &str, to: &str| -> Option<&Condition> {
+    let turned = |type_: ConditionType, to: ConditionStatus| -> Option<&Condition> {
         let was = condition(before, type_).is_some_and(|condition| condition.status == to);
         condition(after, type_).filter(|condition| condition.status == to && !was)
     };
     let of_conditions = CONDITIONS.iter().filter_map(|(type_, to, action)| {
-        let condition = turned(type_, to)?;
+        let condition = turned(*type_, *to)?;
         Event::new(&condition.reason, &condition.message, action)
     });
     let mut events: Vec<Event> = of_conditions.collect();
-    if let Some(panicked) = turned(OPERATOR_PANICKED, "True") {
-        events.extend(Event::new(OPERATOR_PANICKED, &panicked.message, "Reconcile"));
+    if let Some(panicked) = turned(ConditionType::OperatorPanicked, True) {
+        events.extend(Event::new(
+            Reason::OperatorPanicked.name(),
+            &panicked.message,
+            "Reconcile",
+        ));
     }
-    if let Some(archive) = turned(ARCHIVE_SAVED, "False") {
-        events.extend(Event::new("ArchiveNotSaved", &archive.message, "Save"));
+    if let Some(archive) = turned(ConditionType::ArchiveSaved, False) {
+        events.extend(Event::new(
+            Reason::ArchiveNotSaved.name(),
+            &archive.message,
+            "Save",
+        ));
     }
-    if let Some(finished) = turned("JobFinished", "True")
-        && finished.reason == SIDECAR_STILL_RUNS
+    if let Some(finished) = turned(ConditionType::JobFinished, True)
+        && finished.reason == Reason::SidecarStillRuns
     {
-        events.extend(Event::new(SIDECAR_STILL_RUNS, &finished.message, "Run"));
+        events.extend(Event::new(
+            Reason::SidecarStillRuns.name(),
+            &finished.message,
+            "Run",
+        ));
     }
-    if let Some(failed) = turned("Failed", "True") {
+    if let Some(failed) = turned(ConditionType::Failed, True) {
         // The event may have been written while the other pods were ending.
         if before.reason.as_ref() != Some(&failed.reason) || before.message.as_ref() != Some(&failed.message)
         {
             events.extend(Event::new(&failed.reason, &failed.message, "Run"));
         }
-    } else if let Some(complete) = turned("Complete", "True") {
+    } else if let Some(complete) = turned(ConditionType::Complete, True) {
         events.extend(Event::new(&complete.reason, &complete.message, "Run"));
     } else if let Some(reason) = &after.reason
         && before.reason.as_ref() != Some(reason)
         // A condition may have the same reason, and its event.
         && events.iter().all(|event| event.reason != *reason)
-        && condition(after, "JobFinished").is_none_or(|finished| finished.status == "False")
+        && condition(after, ConditionType::JobFinished).is_none_or(|finished| finished.status == False)
     {
         let message = after.message.as_deref().unwrap_or_default();
         events.extend(Event::new(reason, message, "Start"));

@@ -9,12 +9,7 @@ use crate::decide::remaining;
 use crate::decide::restart::{self, Observation};
 use crate::observe::pod::{Exit, FailedInit, PodSeen, Pull, Trouble};
 use crate::observe::pod_end::{self, PodEnd, end_of};
-use crate::observe::workload::QUEUED;
-
-/// The reason if a container that is not ours keeps a pod alive.
-pub(super) const SIDECAR_STILL_RUNS: &str = "SidecarStillRuns";
-/// The reason if a node has stopped responding.
-const NODE_LOST: &str = "NodeLost";
+use crate::vocabulary::Reason;
 
 /// Reason and message of the status; empty if nothing is wrong.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -46,8 +41,8 @@ pub(super) fn outcome(inputs: &Inputs, summary: &PodSummary) -> Outcome {
         if job.complete.is_some() {
             let message = "the job ended with exit code 0";
             return match kept_alive(inputs) {
-                Some(words) => Outcome::new(SIDECAR_STILL_RUNS, format!("{message}; {words}")),
-                None => Outcome::new("Completed", message),
+                Some(words) => Outcome::new(Reason::SidecarStillRuns, format!("{message}; {words}")),
+                None => Outcome::new(Reason::Completed, message),
             };
         }
         // The cause of a failure is reported at once, while the other pods end.
@@ -64,7 +59,7 @@ pub(super) fn outcome(inputs: &Inputs, summary: &PodSummary) -> Outcome {
     }
     if let CheckedSpec::Invalid(problems) = inputs.spec {
         let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        return Outcome::new("Invalid", lines.join("; "));
+        return Outcome::new(Reason::Invalid, lines.join("; "));
     }
     if let Some(obstacle) = inputs.obstacle {
         return Outcome::new(obstacle.reason, obstacle.message.clone());
@@ -76,7 +71,7 @@ pub(super) fn outcome(inputs: &Inputs, summary: &PodSummary) -> Outcome {
         return queued(queue, inputs.warning);
     }
     if job.suspended {
-        return Outcome::new("Suspended", "the Job is suspended: it has no pods");
+        return Outcome::new(Reason::Suspended, "the Job is suspended: it has no pods");
     }
     if let Some(lost) = lost(inputs) {
         return lost;
@@ -84,14 +79,32 @@ pub(super) fn outcome(inputs: &Inputs, summary: &PodSummary) -> Outcome {
     let warning = || {
         inputs
             .warning
-            .filter(|warning| !summary.is_ready() && warning.reason != QUEUED)
+            .filter(|warning| !summary.is_ready() && warning.reason != Reason::Queued)
     };
     let warned = || warning().map(|warning| Outcome::new(warning.reason.clone(), warning.message.clone()));
     let trouble = below_quorum(inputs, summary).or_else(|| trouble(inputs, summary));
     trouble
+        .map(|trouble| with_steady_reason(trouble, inputs.previous))
         .or_else(|| fallen(inputs, summary))
         .or_else(warned)
         .unwrap_or_default()
+}
+
+/// The kubelet alternates between two words for an image that it cannot pull: the first of them stays.
+fn with_steady_reason(outcome: Outcome, previous: &MiniClusterStatus) -> Outcome {
+    let is_pull = |reason: &str| {
+        matches!(
+            Reason::parse(reason),
+            Some(Reason::ErrImagePull | Reason::ImagePullBackOff)
+        )
+    };
+    match &previous.reason {
+        Some(before) if is_pull(before) && is_pull(&outcome.reason) => Outcome {
+            reason: before.clone(),
+            ..outcome
+        },
+        _ => outcome,
+    }
 }
 
 /// Which container that is not ours keeps a pod alive after its program has ended, and what helps.
@@ -118,9 +131,11 @@ pub(super) fn restart_message(status: &MiniClusterStatus, restart: &Restart) -> 
 fn queued(queue: &str, why: Option<&Trouble>) -> Outcome {
     const WAITS: &str = "waits in queue ";
     let waits = format!("{WAITS}{queue}");
-    let why = why.filter(|why| why.reason == QUEUED).map(|why| &why.message);
+    let why = why
+        .filter(|why| why.reason == Reason::Queued)
+        .map(|why| &why.message);
     Outcome::new(
-        QUEUED,
+        Reason::Queued,
         match why {
             // As the status has said it before.
             Some(said) if said.starts_with(&format!("{waits}: ")) => said.clone(),
@@ -166,7 +181,7 @@ fn lost(inputs: &Inputs) -> Option<Outcome> {
         ""
     };
     Some(Outcome::new(
-        NODE_LOST,
+        Reason::NodeLost,
         format!(
             "pod {} is on node {node}, which has stopped responding{others}{evicted}. {}",
             first.name,
@@ -198,9 +213,9 @@ fn restarting(inputs: &Inputs, restart: &Restart) -> Outcome {
     let waits_for_node = living.first().is_some_and(|pod| pod.lost);
     Outcome::new(
         if waits_for_node {
-            NODE_LOST
+            Reason::NodeLost.name()
         } else {
-            restart.reason.as_str()
+            &restart.reason
         },
         message,
     )
@@ -224,7 +239,7 @@ fn below_quorum(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome> {
         "spec.size: is {}, but the command starts only when {quorum} brokers are online ({field}): scale to {quorum}, or recreate the MiniCluster with this size or with a minSize",
         summary.wanted
     );
-    Some(Outcome::new("SizeBelowQuorum", message))
+    Some(Outcome::new(Reason::SizeBelowQuorum, message))
 }
 
 /// The outcome if a pod keeps the cluster from starting.
@@ -278,24 +293,29 @@ fn whose_image(inputs: &Inputs, trouble: &Trouble) -> String {
     }
 }
 
-/// Reasons that Kubernetes gives a Job that has failed. Others are the operator's own.
-const OF_KUBERNETES: [&str; 6] = [
-    "",
-    "PodFailurePolicy",
-    "BackoffLimitExceeded",
-    "MaxFailedIndexesExceeded",
-    "FailedIndexes",
-    "DeadlineExceeded",
-];
+/// Whether Kubernetes gives a Job that has failed this reason. Others are the operator's own.
+fn is_of_kubernetes(reason: &str) -> bool {
+    reason.is_empty()
+        || matches!(
+            Reason::parse(reason),
+            Some(
+                Reason::PodFailurePolicy
+                    | Reason::BackoffLimitExceeded
+                    | Reason::MaxFailedIndexesExceeded
+                    | Reason::FailedIndexes
+                    | Reason::DeadlineExceeded
+            )
+        )
+}
 
 /// Why the Job failed. A limit of the Job is reason enough; otherwise the pod that failed it is reported: the
 /// first one that is not created again, or the last one if it was retried too often.
 fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
-    if !OF_KUBERNETES.contains(&reason) {
+    if !is_of_kubernetes(reason) {
         let lead = inputs
             .pods
             .iter()
-            .find(|pod| reason == "LeadFailed" && pod.index == 0 && ends_the_job(pod));
+            .find(|pod| *reason == Reason::LeadFailed && pod.index == 0 && ends_the_job(pod));
         let outcome = lead
             .map(|lead| of_pod(lead))
             .unwrap_or_else(|| Outcome::new(reason, message));
@@ -305,9 +325,13 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
         };
     }
     // All pods have ended before the operator has failed the Job.
-    let is_own = reason == "FailedIndexes" && inputs.pods.iter().any(|pod| ends_the_job(pod));
-    let reason = if is_own { "PodFailurePolicy" } else { reason };
-    if reason == "PodFailurePolicy"
+    let known = match Reason::parse(reason) {
+        Some(Reason::FailedIndexes) if inputs.pods.iter().any(|pod| ends_the_job(pod)) => {
+            Some(Reason::PodFailurePolicy)
+        }
+        known => known,
+    };
+    if known == Some(Reason::PodFailurePolicy)
         && let Some(lost) = taken_away(inputs)
     {
         return lost;
@@ -328,11 +352,11 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
         )
     });
     let is_tried_too_often = matches!(
-        reason,
-        "BackoffLimitExceeded" | "MaxFailedIndexesExceeded" | "FailedIndexes"
+        known,
+        Some(Reason::BackoffLimitExceeded | Reason::MaxFailedIndexesExceeded | Reason::FailedIndexes)
     );
-    let culprit = match reason {
-        "DeadlineExceeded" => None,
+    let culprit = match known {
+        Some(Reason::DeadlineExceeded) => None,
         _ if is_tried_too_often => failed.iter().rev().find(|pod| !pod.deleting).or(failed.last()),
         _ => failed.iter().find(|pod| ends_the_job(pod)).or(failed.first()),
     };
@@ -342,10 +366,12 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
         } else {
             message.to_owned()
         };
-        if reason == "PodFailurePolicy" && !inputs.pods.iter().any(|pod| message.contains(&pod.name)) {
+        if known == Some(Reason::PodFailurePolicy)
+            && !inputs.pods.iter().any(|pod| message.contains(&pod.name))
+        {
             message.push_str(" (that pod was deleted)");
         }
-        return Outcome::new(if reason.is_empty() { "JobFailed" } else { reason }, message);
+        return Outcome::new(known.unwrap_or(Reason::JobFailed), message);
     };
     let mut outcome = of_pod(pod);
     outcome.index = i32::try_from(pod.index).ok();
@@ -411,7 +437,7 @@ fn taken_away(inputs: &Inputs) -> Option<Outcome> {
         let index = Some(lost.map_or(0, |lost| lost.index));
         return Some(Outcome {
             index,
-            ..Outcome::new(restart::POD_LOST, message)
+            ..Outcome::new(Reason::PodLost, message)
         });
     }
     if inputs.pods.iter().any(|pod| ends_the_job(pod)) {
@@ -441,7 +467,7 @@ fn taken_away(inputs: &Inputs) -> Option<Outcome> {
         );
         return Some(Outcome {
             index: Some(lost.index),
-            ..Outcome::new(restart::POD_LOST, message)
+            ..Outcome::new(Reason::PodLost, message)
         });
     }
     let what = match taken.or(remembered) {
@@ -454,7 +480,7 @@ fn taken_away(inputs: &Inputs) -> Option<Outcome> {
     let message = format!("{what}; no restart left: backoffLimit is {backoff_limit}");
     Some(Outcome {
         index: Some(0),
-        ..Outcome::new(restart::LEAD_LOST, message)
+        ..Outcome::new(Reason::LeadLost, message)
     })
 }
 
@@ -500,7 +526,7 @@ fn of_pod(pod: &PodSeen) -> Outcome {
             None => Outcome::new(trouble.reason.clone(), format!("{place}: {}", trouble.message)),
         },
         (None, Some(exit)) => of_exit(exit, &place),
-        (None, None) => Outcome::new("JobFailed", format!("{place} failed and left no status")),
+        (None, None) => Outcome::new(Reason::JobFailed, format!("{place} failed and left no status")),
     }
 }
 
@@ -527,7 +553,7 @@ fn of_init(init: &FailedInit, place: &str) -> Outcome {
         format!(": {}", exit.message)
     };
     Outcome::new(
-        pascal(category.name()),
+        Reason::from(category),
         format!("the agent in {place} gave up{words}"),
     )
 }
@@ -548,9 +574,9 @@ fn of_exit(exit: &Exit, place: &str) -> Outcome {
     {
         return told;
     }
-    if exit.reason == "OOMKilled" {
+    if exit.reason == Reason::OOMKilled {
         return Outcome::new(
-            "OOMKilled",
+            Reason::OOMKilled,
             with_message(format!("{place} used more memory than its limit allows")),
         );
     }
@@ -561,7 +587,7 @@ fn of_exit(exit: &Exit, place: &str) -> Outcome {
             ""
         };
         return Outcome::new(
-            "Signalled",
+            Reason::Signalled,
             with_message(format!("{place} ended by signal {signal}{cause}")),
         );
     }
@@ -572,7 +598,7 @@ fn of_exit(exit: &Exit, place: &str) -> Outcome {
         );
     }
     Outcome::new(
-        "NonZeroExitCode",
+        Reason::NonZeroExitCode,
         with_message(format!("{place} ended with exit code {code}")),
     )
 }
@@ -586,9 +612,7 @@ fn of_words(said: &Termination, place: &str) -> Option<Outcome> {
     };
     match said.by {
         Ender::Agent => {
-            let reason = said
-                .category
-                .map_or_else(|| "AgentFailed".to_owned(), |category| pascal(category.name()));
+            let reason = said.category.map_or(Reason::AgentFailed, Reason::from);
             Some(Outcome::new(
                 reason,
                 format!("the agent in {place} gave up{words}"),
@@ -611,11 +635,11 @@ fn of_words(said: &Termination, place: &str) -> Option<Outcome> {
             );
             Some(Outcome {
                 snippet: said.snippet.clone(),
-                ..Outcome::new("SnippetFailed", message)
+                ..Outcome::new(Reason::SnippetFailed, message)
             })
         }
         Ender::Stop => Some(Outcome::new(
-            "Stopped",
+            Reason::Stopped,
             format!("{place} was stopped before its program had ended{words}"),
         )),
         Ender::Program => None,
@@ -625,16 +649,4 @@ fn of_words(said: &Termination, place: &str) -> Option<Outcome> {
 /// The signal that an exit code above 128 means, as shells have it.
 pub(super) fn signal_of(code: i32) -> Option<i32> {
     (129..=192).contains(&code).then(|| code - 128)
-}
-
-/// `view-missing` becomes `ViewMissing`.
-fn pascal(kebab: &str) -> String {
-    let word = |word: &str| {
-        let mut letters = word.chars();
-        letters
-            .next()
-            .map(|first| first.to_ascii_uppercase().to_string() + letters.as_str())
-            .unwrap_or_default()
-    };
-    kebab.split('-').map(word).collect()
 }

@@ -68,7 +68,7 @@ pub fn is_telling(before: &MiniClusterStatus, after: &MiniClusterStatus) -> bool
         let conditions = status
             .conditions
             .iter()
-            .map(|it| (it.type_.clone(), it.status.clone(), it.observed_generation));
+            .map(|it| (it.type_.clone(), it.status, it.observed_generation));
         let MiniClusterStatus {
             phase,
             maximum_size,

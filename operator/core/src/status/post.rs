@@ -1,10 +1,12 @@
 //! A `post` that has failed: a fact beside the job's result, which it does not change.
 
+use flux_shared::crd::v1alpha2::ConditionStatus;
 use flux_shared::termination::{POST, Termination};
 
 use super::outcome::{Outcome, place_of};
-use super::{Inputs, POST_SUCCEEDED, condition};
+use super::{Inputs, condition};
 use crate::observe::pod::PodSeen;
+use crate::vocabulary::ConditionType;
 
 /// What failed, if a pod has reported that its `post` did, now or while it was there.
 pub(super) fn failure(inputs: &Inputs) -> Option<String> {
@@ -16,8 +18,8 @@ fn reported(inputs: &Inputs) -> Option<String> {
     if inputs.previous.job_uid.as_deref() != Some(&inputs.job?.uid) {
         return None;
     }
-    let before = condition(inputs.previous, POST_SUCCEEDED)?;
-    (before.status == "False").then(|| before.message.clone())
+    let before = condition(inputs.previous, ConditionType::PostSucceeded)?;
+    (before.status == ConditionStatus::False).then(|| before.message.clone())
 }
 
 /// What failed, by the pods that are there: the first in words, the others as a number.

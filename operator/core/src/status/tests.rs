@@ -1,22 +1,28 @@
-use flux_shared::crd::v1alpha2::{MiniClusterStatus, Restart};
+use flux_shared::crd::v1alpha2::{Condition, ConditionStatus, MiniClusterStatus, Restart};
 use flux_shared::exit::Category;
 use flux_shared::termination::{Ender, Termination};
 use flux_shared::validate::{Problem, ValidMiniCluster};
 use k8s_openapi::jiff::Timestamp;
 
-use super::{CheckedSpec, Inputs, Obstacle, condition, image_volume_failed, is_finished, status};
+use super::{CheckedSpec, Inputs, Obstacle, image_volume_failed, is_finished, status};
 use crate::decide::restart;
 use crate::observe::job::{self, JobSeen};
 use crate::observe::pod::{Exit, FailedInit, PodPlace, PodSeen, Trouble};
 use crate::observe::storage::DiskSeen;
 use crate::render::elastic::Elastic;
 use crate::status::events;
+use crate::vocabulary::{ConditionType, Reason};
 
 mod failures;
 mod scheduling;
 mod views_and_volumes;
 
 const NOW: &str = "2026-01-01T00:10:00Z";
+
+/// The condition of a type, by the word that people see.
+fn condition<'a>(status: &'a MiniClusterStatus, type_: &str) -> Option<&'a Condition> {
+    super::condition(status, ConditionType::parse(type_).unwrap())
+}
 
 fn at(text: &str) -> Timestamp {
     text.parse().unwrap()
@@ -147,7 +153,7 @@ impl Observation {
 }
 
 fn is(status: &MiniClusterStatus, type_: &str) -> bool {
-    condition(status, type_).unwrap().status == "True"
+    condition(status, type_).unwrap().status == ConditionStatus::True
 }
 
 #[test]
@@ -280,7 +286,7 @@ fn each_condition_says_one_thing_in_every_phase() {
         let told = status
             .conditions
             .iter()
-            .map(|it| format!("{} {} {}", it.type_, it.status, it.reason));
+            .map(|it| format!("{} {:?} {}", it.type_, it.status, it.reason));
         told.collect::<Vec<_>>().join("\n")
     };
     let common = |pending: &str| format!("Valid True Valid\n{pending}");
@@ -377,8 +383,8 @@ fn an_edit_that_came_too_late_is_said_until_a_new_job_has_it() {
     observation.previous = observation.status();
     let valid = condition(&observation.previous, "Valid").unwrap();
     assert_eq!(
-        (valid.status.as_str(), valid.reason.as_str()),
-        ("False", "ChangedTooLate")
+        (valid.status, valid.reason.as_str()),
+        (ConditionStatus::False, "ChangedTooLate")
     );
     assert!(is(&observation.previous, "Stalled"));
     assert_eq!(
@@ -461,7 +467,7 @@ fn a_job_that_was_deleted_after_its_end_takes_nothing_back() {
 fn an_obstacle_is_said_and_forgotten() {
     let mut observation = observation("size: 1");
     observation.obstacle = Some(Obstacle {
-        reason: "NameTaken",
+        reason: Reason::NameTaken,
         message: "Service x exists".into(),
     });
     let before = observation.status();
@@ -500,12 +506,8 @@ fn what_waits_in_a_queue_says_in_which_and_what_for() {
         condition(&told, "Suspended").unwrap(),
     );
     assert_eq!(
-        (
-            ready.reason.as_str(),
-            suspended.reason.as_str(),
-            suspended.status.as_str()
-        ),
-        ("Queued", "Queued", "True")
+        (ready.reason.as_str(), suspended.reason.as_str(), suspended.status),
+        ("Queued", "Queued", ConditionStatus::True)
     );
     assert!(
         events::events(&MiniClusterStatus::default(), &told).is_empty(),
@@ -569,13 +571,13 @@ fn requeue_is_counted_once_and_uses_up_no_restart() {
     );
     // The Job judges its pods, and another takes its place.
     let limit = restart::Limit::None;
-    let counted = restart::with_counted_restart(&again, "job", restart::REQUEUED, "judged", limit, at(NOW));
+    let counted = restart::with_counted_restart(&again, "job", "Requeued", "judged", limit, at(NOW));
     assert_eq!(
         (counted.restart_count, counted.restarts[0].job_uid.as_deref()),
         (1, Some("job"))
     );
     assert_eq!(counted.start_time, None, "its time begins anew");
-    let other = restart::with_counted_restart(&counted, "next", restart::REQUEUED, "judged", limit, at(NOW));
+    let other = restart::with_counted_restart(&counted, "next", "Requeued", "judged", limit, at(NOW));
     assert_eq!(other.restart_count, 2, "that of another Job is another");
 }
 
@@ -677,7 +679,7 @@ fn event_note_is_cut_to_the_bytes_that_the_api_server_accepts() {
     let message = format!("a{}", "\u{e9}".repeat(1000));
     let mut observation = observation("size: 1");
     observation.obstacle = Some(Obstacle {
-        reason: "Refused",
+        reason: Reason::Refused,
         message: message.clone(),
     });
     let notes = events::events(&MiniClusterStatus::default(), &observation.status());
@@ -705,7 +707,7 @@ fn event_note_is_cut_to_the_bytes_that_the_api_server_accepts() {
 fn refused_pod_template_is_one_event() {
     let mut observation = observation("size: 1");
     observation.obstacle = Some(Obstacle {
-        reason: "PodTemplateRefused",
+        reason: Reason::PodTemplateRefused,
         message: "spec.podTemplate: no".into(),
     });
     let refused = observation.status();

@@ -9,6 +9,7 @@ use flux_operator_core::observe::service::{OWNERS_MAX, ServiceObject, ServiceSee
 use flux_operator_core::observe::{Index, Key};
 use flux_operator_core::obstacle::Obstacle;
 use flux_operator_core::render::services::{self, Member};
+use flux_operator_core::vocabulary::Reason;
 use k8s_openapi::api::core::v1::Service;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -97,7 +98,7 @@ impl Queue {
         if seen.deleting {
             let message = format!("Service {} is being deleted, and will be recreated", service.name);
             return Err(Obstacle {
-                reason: "WaitingForPrevious",
+                reason: Reason::WaitingForPrevious,
                 message,
             }
             .into());

@@ -8,6 +8,7 @@ use flux_operator_core::observe::storage::{Orphan, annotation, place};
 use flux_operator_core::observe::{Key, controller_uid};
 use flux_operator_core::obstacle::Obstacle;
 use flux_operator_core::render::storage::MadeVolume;
+use flux_operator_core::vocabulary::Reason;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{Patch, PatchParams};
@@ -67,7 +68,7 @@ fn forbidden(why: &str) -> Obstacle {
         "spec.volumes: this operator has no permission to create PersistentVolumes, such as one installed for a single namespace: mount a claim by containers[].volumes and claimName ({why})"
     );
     Obstacle {
-        reason: "Forbidden",
+        reason: Reason::Forbidden,
         message,
     }
 }
@@ -165,7 +166,7 @@ impl Writer {
                     "PersistentVolume {name} was kept from an earlier MiniCluster (delete: false) and differs from this one: delete it, or choose another name"
                 );
                 Err(Obstacle {
-                    reason: "NameTaken",
+                    reason: Reason::NameTaken,
                     message,
                 }
                 .into())

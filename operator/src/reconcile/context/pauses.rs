@@ -140,6 +140,7 @@ mod tests {
     use super::*;
     use crate::reconcile::apply::ApplyError;
     use flux_operator_core::obstacle::Obstacle;
+    use flux_operator_core::vocabulary::Reason;
 
     #[test]
     fn each_object_has_its_own_pauses() {
@@ -162,7 +163,7 @@ mod tests {
             })
         };
         let obstacle = || Obstacle {
-            reason: "Forbidden",
+            reason: Reason::Forbidden,
             message: String::new(),
         };
         let obstacle = || ReconcileError::from(ApplyError::from(obstacle()));

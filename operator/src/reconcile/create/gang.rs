@@ -6,6 +6,7 @@ use flux_operator_core::obstacle::Obstacle;
 use flux_operator_core::render::Objects;
 use flux_operator_core::render::gang::{GangApi, GangOf, GangRef, Served, api_for, count};
 use flux_operator_core::target::Target;
+use flux_operator_core::vocabulary::Reason;
 use flux_shared::validate::{Gang, ValidMiniCluster};
 
 use crate::reconcile::apply::ApplyError;
@@ -29,7 +30,7 @@ pub(super) async fn served(cluster: &ValidMiniCluster, context: &Context) -> Res
                 return Ok(Served::default());
             }
             Err(ApplyError::from(Obstacle {
-                reason: "Forbidden",
+                reason: Reason::Forbidden,
                 message,
             })
             .into())
@@ -43,7 +44,7 @@ pub(super) async fn served(cluster: &ValidMiniCluster, context: &Context) -> Res
 pub(super) fn refuse_unserved(objects: &Objects) -> Result<(), ReconcileError> {
     match &objects.gang {
         GangOf::Unserved(why) => Err(ApplyError::from(Obstacle {
-            reason: "GangUnavailable",
+            reason: Reason::GangUnavailable,
             message: why.to_string(),
         })
         .into()),

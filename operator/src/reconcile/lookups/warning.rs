@@ -6,9 +6,10 @@ use std::sync::Arc;
 use flux_operator_core::observe::Key;
 use flux_operator_core::observe::cluster::Cluster;
 use flux_operator_core::observe::pod::Trouble;
-use flux_operator_core::observe::workload::{self, QUEUED, Workload};
+use flux_operator_core::observe::workload::{self, Workload};
 use flux_operator_core::previous_status::MESSAGE_MAX;
 use flux_operator_core::render::gang::Served;
+use flux_operator_core::vocabulary::Reason;
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::jiff::{Timestamp, ToSpan};
 use kube::api::ListParams;
@@ -31,8 +32,6 @@ const WORKLOADS: u32 = 10;
 /// Most answers (pages) that are read of one Job's Workloads.
 const PAGES: usize = 10;
 
-/// The Job controller's event when the API server refuses its pods.
-const FAILED_CREATE: &str = "FailedCreate";
 /// What Pod Security says of a pod that it refuses, and what helps.
 const POD_SECURITY: &str = "violates PodSecurity";
 const RESTRICTED: &str = " (examples/security-context has the fields that a restricted namespace needs)";
@@ -112,7 +111,7 @@ impl Reader {
             Err(error) => return Err(error),
         };
         Ok(Trouble {
-            reason: QUEUED.into(),
+            reason: Reason::Queued.into(),
             message,
             ..Trouble::default()
         })
@@ -188,7 +187,7 @@ fn newest(events: Vec<Event>, fresh: Timestamp) -> Option<Trouble> {
             event.reason.unwrap_or_default(),
             event.message.unwrap_or_default(),
         );
-        let hint = if reason == FAILED_CREATE && message.contains(POD_SECURITY) {
+        let hint = if reason == Reason::FailedCreate && message.contains(POD_SECURITY) {
             RESTRICTED
         } else {
             ""

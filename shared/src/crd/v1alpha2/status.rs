@@ -154,7 +154,7 @@ block! {
         #[serde(rename = "type")]
         pub type_: String,
         /// True, False or Unknown.
-        pub status: String,
+        pub status: ConditionStatus,
         /// The generation of the spec that the condition describes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub observed_generation: Option<i64>,
@@ -164,5 +164,37 @@ block! {
         pub reason: String,
         /// Why, in a sentence.
         pub message: String,
+    }
+}
+
+/// The status of a condition, ours or one of Kubernetes' objects. Anything else, which somebody else has
+/// stored, reads as `Unknown`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+pub enum ConditionStatus {
+    True,
+    False,
+    #[serde(other)]
+    Unknown,
+}
+
+impl From<bool> for ConditionStatus {
+    fn from(is_true: bool) -> ConditionStatus {
+        if is_true {
+            ConditionStatus::True
+        } else {
+            ConditionStatus::False
+        }
+    }
+}
+
+/// As Kubernetes' own objects have it.
+impl From<&str> for ConditionStatus {
+    fn from(status: &str) -> ConditionStatus {
+        match status {
+            "True" => ConditionStatus::True,
+            "False" => ConditionStatus::False,
+            _ => ConditionStatus::Unknown,
+        }
     }
 }

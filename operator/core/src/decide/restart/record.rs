@@ -1,11 +1,12 @@
 //! How the status records a restart.
 
-use flux_shared::crd::v1alpha2::{MiniClusterStatus, Restart};
+use flux_shared::crd::v1alpha2::{ConditionStatus, MiniClusterStatus, Restart};
 use k8s_openapi::jiff::Timestamp;
 
-use super::{Limit, REQUEUED, SUSPENDED};
+use super::Limit;
 use crate::observe::job::JobSeen;
 use crate::previous_status::{self, rfc3339, short};
+use crate::vocabulary::{ConditionType, Reason};
 
 /// How many restarts the status lists.
 const RESTARTS_KEPT: usize = 20;
@@ -40,7 +41,8 @@ pub fn with_counted_restart(
 
 /// Whether the current suspension has been counted as a restart.
 fn is_suspension_counted(status: &MiniClusterStatus, reason: &str) -> bool {
-    let is_suspended = previous_status::condition(status, "Suspended").is_some_and(|it| it.status == "True");
+    let is_suspended = previous_status::condition(status, ConditionType::Suspended)
+        .is_some_and(|it| it.status == ConditionStatus::True);
     is_suspended
         && status
             .restarts
@@ -52,9 +54,9 @@ fn is_suspension_counted(status: &MiniClusterStatus, reason: &str) -> bool {
 /// since its lead had ended before it was suspended.
 pub fn without_pending_restart(status: &MiniClusterStatus, ended: &JobSeen) -> MiniClusterStatus {
     let mut after = status.clone();
-    let is_pending = [SUSPENDED, REQUEUED]
-        .iter()
-        .any(|reason| is_suspension_counted(status, reason));
+    let is_pending = [Reason::Suspended, Reason::Requeued]
+        .into_iter()
+        .any(|reason| is_suspension_counted(status, reason.name()));
     if ended.suspended && is_pending {
         after.restarts.pop();
         after.restart_count -= 1;

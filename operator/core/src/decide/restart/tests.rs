@@ -14,7 +14,6 @@ use crate::labels;
 use crate::observe::job::TrueCondition;
 use crate::observe::pod::{Exit, FailedInit, Trouble};
 use crate::observe::{Index, Key, Kind};
-use crate::obstacle::WAITING_FOR_PODS;
 
 mod ends;
 mod histories;

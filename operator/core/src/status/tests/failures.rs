@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::observe::pod_end::{PodEnd, end_of};
-use crate::status::POST_SUCCEEDED;
 
 #[test]
 fn silent_node_is_named_and_its_pods_are_not_ready() {
@@ -51,7 +50,10 @@ fn silent_node_is_named_and_its_pods_are_not_ready() {
             "{message}"
         );
         assert_eq!(message.contains("has evicted it"), going, "{message}");
-        assert_eq!(condition(&status, "JobRunning").unwrap().status, "Unknown");
+        assert_eq!(
+            condition(&status, "JobRunning").unwrap().status,
+            ConditionStatus::Unknown
+        );
         assert_eq!(
             status.phase.as_deref(),
             Some("Running"),
@@ -478,7 +480,7 @@ fn counted_restart_replaces_the_reason_said_before() {
     };
     let words = "the lead's pod, mc-0, was lost (Evicted)";
     let limit = restart::Limit::Backoff;
-    let counted = restart::with_counted_restart(&stale, "job", restart::LEAD_LOST, words, limit, at(NOW));
+    let counted = restart::with_counted_restart(&stale, "job", "LeadLost", words, limit, at(NOW));
     let said = |status: &MiniClusterStatus| (status.reason.clone(), status.message.clone());
     let message =
         format!("restarting once the pods of the earlier Job are gone (1 restarts so far): {words}");
@@ -507,14 +509,8 @@ fn restart_that_waits_for_a_dead_node_names_pod_node_and_remedy() {
     let mut observation = observation("size: 2");
     let limit = restart::Limit::MaxRestarts;
     let words = "a follower was lost while the job ran on it";
-    observation.previous = restart::with_counted_restart(
-        &Default::default(),
-        "job",
-        restart::POD_LOST,
-        words,
-        limit,
-        at(NOW),
-    );
+    observation.previous =
+        restart::with_counted_restart(&Default::default(), "job", "PodLost", words, limit, at(NOW));
     observation.job = Some(JobSeen {
         deleting: true,
         ..job(2)
@@ -675,7 +671,7 @@ fn post_that_fails_in_a_pod_is_told_beside_the_jobs_result() {
         observation.job = Some(job(3));
         observation.pods = vec![ready(0), ready(1), ready(2)];
         let running = observation.status();
-        assert_eq!(condition(&running, POST_SUCCEEDED), None, "nobody knows yet");
+        assert_eq!(condition(&running, "PostSucceeded"), None, "nobody knows yet");
         let complete = failed("SuccessPolicy", "");
         observation.job = Some(JobSeen {
             complete: complete.clone(),
@@ -690,38 +686,48 @@ fn post_that_fails_in_a_pod_is_told_beside_the_jobs_result() {
         let after = observation.status();
         assert_eq!((after.exit_code, is(&after, "Complete")), (Some(0), true));
         let events = events::events(&running, &after);
-        let found = condition(&after, POST_SUCCEEDED).map(|it| (it.status.clone(), it.message.clone()));
+        let found = condition(&after, "PostSucceeded").map(|it| (it.status, it.message.clone()));
         let warned = events.iter().filter(|event| event.reason == "PostFailed").count();
         assert_eq!(
             warned,
-            usize::from(found.as_ref().is_some_and(|(status, _)| status == "False"))
+            usize::from(
+                found
+                    .as_ref()
+                    .is_some_and(|(status, _)| *status == ConditionStatus::False)
+            )
         );
         observation.previous = after.clone();
         observation.pods.clear();
         let later = observation.status();
         assert_eq!(
-            condition(&later, POST_SUCCEEDED),
-            condition(&after, POST_SUCCEEDED),
+            condition(&later, "PostSucceeded"),
+            condition(&after, "PostSucceeded"),
             "when the pods are gone"
         );
         assert_eq!(later.message, after.message);
         (found, after.message.unwrap())
     };
-    let text = |status: &str, message: &str| Some((status.to_owned(), message.to_owned()));
+    let text = |status: ConditionStatus, message: &str| Some((status, message.to_owned()));
     let succeeded = "the job ended with exit code 0";
     assert_eq!(
         told([0, 0, 0], container),
-        (text("True", "post ended with exit code 0"), succeeded.to_owned())
+        (
+            text(ConditionStatus::True, "post ended with exit code 0"),
+            succeeded.to_owned()
+        )
     );
     assert_eq!(told([0, 0, 0], ""), (None, succeeded.to_owned()));
     let one = "post of the pod of index 1 ended with exit code 2: cat: /tmp/out: No such file or directory";
     assert_eq!(
         told([0, 2, 0], container),
-        (text("False", one), format!("{succeeded}; {one}"))
+        (text(ConditionStatus::False, one), format!("{succeeded}; {one}"))
     );
     let both = format!("{one} (and 1 more pod)");
     assert_eq!(
         told([0, 2, 1], container),
-        (text("False", &both), format!("{succeeded}; {both}"))
+        (
+            text(ConditionStatus::False, &both),
+            format!("{succeeded}; {both}")
+        )
     );
 }

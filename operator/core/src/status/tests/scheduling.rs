@@ -43,9 +43,9 @@ fn elastic_cluster_names_queue_and_reason_when_it_cannot_grow() {
         Some("waits in queue team for 2 of 3 pods: no cpu")
     );
     for (type_, status) in [
-        ("Suspended", "False"),
-        ("JobRunning", "True"),
-        ("JobWaitingForResources", "True"),
+        ("Suspended", ConditionStatus::False),
+        ("JobRunning", ConditionStatus::True),
+        ("JobWaitingForResources", ConditionStatus::True),
     ] {
         assert_eq!(
             condition(&told, type_).unwrap().status,
@@ -159,4 +159,33 @@ fn what_keeps_a_pod_from_a_node_is_read_from_it() {
         (false, None, error),
         "it says so itself"
     );
+}
+
+#[test]
+fn image_that_cannot_be_pulled_has_one_reason_while_the_kubelet_alternates() {
+    let waiting = |reason: &str| PodSeen {
+        trouble: Some(Box::new(Trouble {
+            reason: reason.into(),
+            message: format!("{reason}: not found"),
+            ..Trouble::default()
+        })),
+        ..pod(0)
+    };
+    for words in [
+        ["ErrImagePull", "ImagePullBackOff"],
+        ["ImagePullBackOff", "ErrImagePull"],
+    ] {
+        let mut observation = observation("size: 1");
+        observation.job = Some(job(1));
+        observation.pods = vec![waiting(words[0])];
+        observation.previous = observation.status();
+        observation.pods = vec![waiting(words[1])];
+        let after = observation.status();
+        assert_eq!(after.reason.as_deref(), Some(words[0]));
+        assert_eq!(
+            after.message.as_deref(),
+            Some(format!("{}: not found", words[1]).as_str())
+        );
+        assert_eq!(events::events(&observation.previous, &after), []);
+    }
 }

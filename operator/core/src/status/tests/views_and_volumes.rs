@@ -1,7 +1,6 @@
 //! What is said of the view, of volumes and of the archive.
 
 use super::*;
-use crate::status::ARCHIVE_SAVED;
 
 #[test]
 fn unmountable_view_is_reported_and_keeps_the_job() {
@@ -225,8 +224,8 @@ fn shared_disk_and_missing_class_are_reported_only() {
     let told = observation.status();
     let volumes = condition(&told, "VolumesValid").unwrap();
     assert_eq!(
-        (volumes.status.as_str(), volumes.reason.as_str()),
-        ("False", "SharedHandle")
+        (volumes.status, volumes.reason.as_str()),
+        (ConditionStatus::False, "SharedHandle")
     );
     for words in [
         "spec.volumes[data].volumeHandle: ",
@@ -312,22 +311,25 @@ fn archive_condition_is_set_once_known_when_archive_is_asked() {
         observation.job = Some(job(1));
         observation.pods = vec![ready(0)];
         let running = observation.status();
-        assert_eq!(condition(&running, ARCHIVE_SAVED), None, "nobody knows yet");
+        assert_eq!(condition(&running, "ArchiveSaved"), None, "nobody knows yet");
         observation.pods = vec![ended(0, 0, 5)];
         observation.pods[0].exit.as_mut().unwrap().said = said;
         let after = observation.status();
         let events = events::events(&running, &after).into_iter();
         let warned = events.filter(|event| event.reason == "ArchiveNotSaved").count();
-        let found = condition(&after, ARCHIVE_SAVED)?;
-        assert_eq!(warned, usize::from(found.status == "False"));
-        Some((found.status.clone(), found.message.clone()))
+        let found = condition(&after, "ArchiveSaved")?;
+        assert_eq!(warned, usize::from(found.status == ConditionStatus::False));
+        Some((found.status, found.message.clone()))
     };
     let with = "size: 1\narchive: {path: /state/a.tgz}";
     assert_eq!(told("size: 1", Some(program(0))), None);
-    let text = |status: &str, message: &str| Some((status.to_owned(), message.to_owned()));
+    let text = |status: ConditionStatus, message: &str| Some((status, message.to_owned()));
     assert_eq!(
         told(with, Some(program(0))),
-        text("True", "the state of Flux was saved to /state/a.tgz")
+        text(
+            ConditionStatus::True,
+            "the state of Flux was saved to /state/a.tgz"
+        )
     );
     let why = "the dump is not whole: its end is missing";
     let not_saved = Termination {
@@ -335,8 +337,8 @@ fn archive_condition_is_set_once_known_when_archive_is_asked() {
         ..program(0)
     };
     let kept = format!("the archive /state/a.tgz was not saved and is unchanged: {why}");
-    assert_eq!(told(with, Some(not_saved)), text("False", &kept));
+    assert_eq!(told(with, Some(not_saved)), text(ConditionStatus::False, &kept));
     let gave_up = Termination::new(Ender::Agent, 245);
-    assert_eq!(told(with, Some(gave_up)).unwrap().0, "False");
-    assert_eq!(told(with, None).unwrap().0, "False");
+    assert_eq!(told(with, Some(gave_up)).unwrap().0, ConditionStatus::False);
+    assert_eq!(told(with, None).unwrap().0, ConditionStatus::False);
 }

@@ -57,7 +57,7 @@ fn failing(pod: &str) -> JobSeen {
     let message =
         format!("Container mc for pod ns/{pod} failed with exit code 137 matching FailJob rule at index 1");
     JobSeen {
-        failing: condition(BY_POLICY).map(|condition| TrueCondition { message, ..condition }),
+        failing: condition("PodFailurePolicy").map(|condition| TrueCondition { message, ..condition }),
         ..job()
     }
 }
@@ -144,7 +144,7 @@ fn lead_that_the_job_stops_for_a_killed_follower_is_not_lost() {
         else {
             panic!("{decision:?}")
         };
-        assert_eq!((*limit, reason.as_str()), (Limit::MaxRestarts, POD_LOST));
+        assert_eq!((*limit, reason.as_str()), (Limit::MaxRestarts, "PodLost"));
         assert!(message.contains("mc-1-abcde"), "{message}");
     }
 }
@@ -162,7 +162,7 @@ fn lead_whose_node_was_rebooted_restarts_all() {
     else {
         panic!("{decision:?}")
     };
-    assert_eq!((*limit, reason.as_str()), (Limit::Backoff, LEAD_LOST));
+    assert_eq!((*limit, reason.as_str()), (Limit::Backoff, "LeadLost"));
     assert!(message.contains("NodeRestarted"), "{message}");
     let follower = Seen::of(job(), vec![pod(0), ended(1, unseen())]);
     assert_eq!(
@@ -180,7 +180,7 @@ fn job_fails_when_a_follower_ends_with_255_by_itself() {
         "once the lead has ended"
     );
     let seen = Seen::of(job(), vec![pod(0), ended(1, by(Ender::Agent, UNSEEN))]);
-    assert!(matches!(seen.decision(), Decision::Fail { reason, .. } if reason == BY_POLICY));
+    assert!(matches!(seen.decision(), Decision::Fail { reason, .. } if reason == "PodFailurePolicy"));
     let lead = Seen::of(
         job(),
         vec![PodSeen {
@@ -259,7 +259,7 @@ fn success_that_the_runtime_did_not_see_completes() {
     };
     let seen = Seen::of(
         JobSeen {
-            failed: condition(BY_POLICY),
+            failed: condition("PodFailurePolicy"),
             ..failing("mc-0-abcde")
         },
         vec![lead()],
@@ -316,7 +316,7 @@ fn job_that_was_deleted_while_no_operator_ran_is_not_restarted() {
         ..MiniClusterStatus::default()
     };
     let noticed = MiniClusterStatus {
-        reason: Some(WAITING_FOR_PODS.into()),
+        reason: Some("WaitingForPods".into()),
         ..status.clone()
     };
     let decided_of = |status, last: Option<&JobSeen>, pods: Vec<&PodSeen>, gone: Vec<&PodSeen>| {
@@ -335,7 +335,7 @@ fn job_that_was_deleted_while_no_operator_ran_is_not_restarted() {
     let decided = |last, gone| decided_of(&status, last, Vec::new(), gone);
     let unseen = decided(None, Vec::new());
     assert!(
-        matches!(&unseen, Decision::Ended { reason, .. } if reason == JOB_DELETED),
+        matches!(&unseen, Decision::Ended { reason, .. } if reason == "JobDeleted"),
         "{unseen:?}"
     );
     let lead = pod(0);
@@ -390,7 +390,7 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
         Decision::Fail { reason, message, .. } => {
             assert_eq!(
                 (reason.as_str(), message.as_str()),
-                (BY_POLICY, "the pod of index 1 ended with exit code 1")
+                ("PodFailurePolicy", "the pod of index 1 ended with exit code 1")
             );
             None
         }
@@ -503,13 +503,22 @@ fn index_that_has_failed_for_good_fails_the_job() {
         trouble: Some(Box::new(init)),
         ..pod(1)
     };
-    assert_eq!(reason(failed(1, vec![pod(0), not_started])).0, TOO_MANY_FAILURES);
+    assert_eq!(
+        reason(failed(1, vec![pod(0), not_started])).0,
+        "MaxFailedIndexesExceeded"
+    );
     let stopped = ended(1, by(Ender::Stop, REPLACE));
-    assert_eq!(reason(failed(1, vec![pod(0), stopped])).0, TOO_MANY_FAILURES);
+    assert_eq!(
+        reason(failed(1, vec![pod(0), stopped])).0,
+        "MaxFailedIndexesExceeded"
+    );
     let gone = reason(failed(1, vec![pod(0)]));
     assert_eq!(
         gone,
-        (BY_POLICY.to_owned(), "the pod of index 1 ended".to_owned())
+        (
+            "PodFailurePolicy".to_owned(),
+            "the pod of index 1 ended".to_owned()
+        )
     );
     let condition = TrueCondition {
         reason: gone.0,
@@ -536,8 +545,8 @@ fn index_that_has_failed_for_good_fails_the_job() {
 #[test]
 fn end_of_all_pods_decides_as_a_policy_does() {
     let job = || JobSeen {
-        failed: condition(FAILED_INDEXES),
-        failing: condition(FAILED_INDEXES),
+        failed: condition("FailedIndexes"),
+        failing: condition("FailedIndexes"),
         ..job()
     };
     let mut lead = ended(0, by(Ender::Program, 1));
@@ -633,7 +642,7 @@ fn follower_that_does_not_start_is_tried_within_backoff_limit() {
         let decision = of(failures, 0, limit);
         assert!(
             matches!(&decision, Decision::Fail { reason, message, .. }
-                if reason == TOO_MANY_FAILURES && message == "the pod of index 1 did not start"),
+                if reason == "MaxFailedIndexesExceeded" && message == "the pod of index 1 did not start"),
             "{decision:?}"
         );
     }

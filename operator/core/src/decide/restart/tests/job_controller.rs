@@ -173,7 +173,8 @@ impl World {
             && let Some(culprit) = culprit
         {
             let message = format!("Container mc for pod ns/{} failed with a code", culprit.seen.name);
-            seen.failing = condition(BY_POLICY).map(|condition| TrueCondition { message, ..condition });
+            seen.failing =
+                condition("PodFailurePolicy").map(|condition| TrueCondition { message, ..condition });
         }
         let limit = u32::try_from(self.backoff_limit.max(REPLACEMENTS)).unwrap();
         for pod in failed.iter().filter(|pod| pod.has_finalizer) {
@@ -190,7 +191,7 @@ impl World {
             || seen.failed_index.is_some()
             || self.pods.values().any(|pod| pod.seen.index > 0 && pod.succeeds());
         if seen.failing.is_none() && !succeeded && seen.lead_index_failed && have_followers_ended {
-            seen.failing = condition(FAILED_INDEXES);
+            seen.failing = condition("FailedIndexes");
         }
         (seen, succeeded)
     }

@@ -132,7 +132,7 @@ impl World {
             }
             Decision::Wait => {
                 let status = MiniClusterStatus {
-                    reason: Some(WAITING_FOR_PODS.into()),
+                    reason: Some("WaitingForPods".into()),
                     ..known
                 };
                 self.write(status);
@@ -248,7 +248,7 @@ impl World {
         let mut status = self.status.1.clone();
         status.conditions.push(flux_shared::crd::v1alpha2::Condition {
             type_: "JobFinished".into(),
-            status: "True".into(),
+            status: flux_shared::crd::v1alpha2::ConditionStatus::True,
             observed_generation: None,
             last_transition_time: "2026-01-01T00:00:00Z".into(),
             reason: reason.into(),
