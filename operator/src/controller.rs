@@ -34,7 +34,7 @@ use crate::reconcile::context::Context;
 use crate::reconcile::context::pauses::Last;
 use crate::reconcile::error::ReconcileError;
 use crate::reconcile::lookups::warning::Reader;
-use crate::reconcile::{has_priority, reconcile, report_crowd, report_panic};
+use crate::reconcile::{has_priority, reconcile, report_overload, report_panic};
 
 mod background;
 mod health;
@@ -398,7 +398,7 @@ async fn reconcile_in_slot(
             context.pauses.note_slowness(&key, true);
             let Some(_slow) = slots.take_slow() else {
                 drop(work);
-                report_crowd(&cluster, &context).await;
+                report_overload(&cluster, &context).await;
                 return Err(ReconcileError::Crowd);
             };
             drop(slot);

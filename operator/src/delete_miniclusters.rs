@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 
 use crate::api::pages::all_metadata;
 use crate::health::log;
-use crate::reconcile::apply::{delete_params, unless_gone};
+use crate::reconcile::apply::{delete_params, ignore_not_found};
 
 /// Pause between two lists.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -151,7 +151,7 @@ async fn delete_some(client: &Client) -> Result<BTreeSet<String>, DeletionError>
                 propagation_policy: Some(PropagationPolicy::Foreground),
                 ..delete_params(metadata.uid)
             };
-            unless_gone(api.delete(&name, &parameters).await.map(drop))
+            ignore_not_found(api.delete(&name, &parameters).await.map(drop))
                 .map_err(failed("delete MiniCluster", &full))?;
         }
         names.insert(full);
@@ -171,7 +171,7 @@ async fn delete_volumes(client: &Client) -> Result<usize, DeletionError> {
             .delete(name, &delete_params(Some(uid.clone())))
             .await
             .map(drop);
-        unless_gone(deleted).map_err(failed("delete PersistentVolume", name))?;
+        ignore_not_found(deleted).map_err(failed("delete PersistentVolume", name))?;
     }
     Ok(orphans.len())
 }

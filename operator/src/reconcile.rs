@@ -214,7 +214,7 @@ fn is_told(error: &ReconcileError, target: &Target, context: &Context, begin: In
 
 /// Says in the status that a reconcile was given up, if that lasts. Not where the spec is left out of the cache,
 /// as the status is about the spec: reading it is what has to wait.
-pub async fn report_crowd(object: &Cluster, context: &Context) {
+pub async fn report_overload(object: &Cluster, context: &Context) {
     if cluster::left_out(object).is_some() {
         return;
     }
@@ -309,7 +309,7 @@ async fn carry_out(
             delete_gangs(target, cluster, context).await;
             Ok(Done::All)
         }
-        Decision::Restart { .. } => start_anew(object, target, known, decision, context).await,
+        Decision::Restart { .. } => restart_as_new_job(object, target, known, decision, context).await,
         Decision::Wait => {
             let observed = context.index.observed(&target.key);
             let pods =
@@ -370,12 +370,12 @@ async fn write_status(
     let Some(change) = patch::patch(target, &target.status, after).map_err(ReconcileError::Status)? else {
         return Ok(None);
     };
-    let pods_come = pods_come(target, after, context);
-    let is_first_of_job = pods_come && target.status.observed_generation.is_none();
+    let expects_pods = expects_pods(target, after, context);
+    let is_first_of_job = expects_pods && target.status.observed_generation.is_none();
     let wait = context
         .statuses
-        .wait_to_write(&target.uid, pods_come, is_first_of_job, Instant::now());
-    let may_wait = is_first_of_job || !patch::is_telling(&target.status, after);
+        .wait_to_write(&target.uid, expects_pods, is_first_of_job, Instant::now());
+    let may_wait = is_first_of_job || !patch::is_news(&target.status, after);
     let later = if may_wait { wait } else { None };
     if later.is_none() {
         if let Some(version) = context.writer.patch_status(&target.key, &change).await? {
@@ -482,7 +482,7 @@ fn observation<'a>(
 
 /// Counts a restart in the status, and only then deletes the Job that it replaces: an operator that is killed
 /// in between finds the Job's uid in the status.
-async fn start_anew(
+async fn restart_as_new_job(
     object: &Cluster,
     target: &Target,
     known: &MiniClusterStatus,
@@ -522,7 +522,7 @@ async fn start_anew(
     }
     context
         .writer
-        .write_events(object, events::started_anew(&after).as_slice())
+        .write_events(object, events::of_restart(&after).as_slice())
         .await;
     Ok(Done::Restarted)
 }
@@ -550,7 +550,7 @@ fn as_ended(target: &Target, reason: &str, message: &str) -> JobSeen {
 }
 
 /// Whether the Job controller is still making pods, and nothing is known to be in its way.
-fn pods_come(target: &Target, after: &MiniClusterStatus, context: &Context) -> bool {
+fn expects_pods(target: &Target, after: &MiniClusterStatus, context: &Context) -> bool {
     let observed = context.index.observed(&target.key);
     let job = observed
         .job_of(&target.uid)
@@ -665,10 +665,10 @@ fn new_status(
         .job_of(&target.uid)
         .filter(|job| !next_action::is_being_made_anew(known, job, &observed))
         .or_else(unseen)
-        .map(|job| restart::unless_given_up(known, job));
+        .map(|job| restart::without_end_if_given_up(known, job));
     let decided = current_job.as_deref().map(|job| match checked {
         Ok(cluster) if !target.deleting => {
-            ending::as_decided(&observation(target, cluster, known, &observed), job)
+            ending::with_decided_end(&observation(target, cluster, known, &observed), job)
         }
         _ => Cow::Borrowed(job),
     });

@@ -198,7 +198,7 @@ impl Index {
     pub fn forget_cluster(&self, cluster: &Key) {
         let mut state = self.state();
         if let Some(observed) = state.clusters.get_mut(cluster) {
-            Arc::make_mut(observed).forget_the_past();
+            Arc::make_mut(observed).clear_history();
         }
         state.drop_empty(cluster);
         state.members.leave(cluster);

@@ -101,7 +101,7 @@ pub(crate) fn delete_params(uid: Option<String>) -> DeleteParams {
 }
 
 /// Success if the object is gone already, or another one has its name.
-pub(crate) fn unless_gone(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
+pub(crate) fn ignore_not_found(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
     match result {
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
         other => other,
@@ -314,7 +314,7 @@ impl Writer {
             .delete(&name, &delete_params(Some(uid.to_owned())))
             .await
             .map(drop);
-        unless_gone(deleted).map_err(|error| api_error::<Pod>("delete", &name, error))
+        ignore_not_found(deleted).map_err(|error| api_error::<Pod>("delete", &name, error))
     }
 
     /// The Job as the API server would store it. Nothing is created.
@@ -514,7 +514,7 @@ impl Writer {
             .patch_status(&cluster.name, &parameters, &Patch::Strategic(change))
             .await
             .map(drop);
-        unless_gone(failed).map_err(|error| api_error::<Job>("end", &cluster.name, error))
+        ignore_not_found(failed).map_err(|error| api_error::<Job>("end", &cluster.name, error))
     }
 
     /// Deletes a MiniCluster whose time to live is over, and no other of its name.
@@ -524,7 +524,7 @@ impl Writer {
             .delete(&cluster.name, &delete_params(Some(uid.to_owned())))
             .await
             .map(drop);
-        unless_gone(deleted).map_err(|error| api_error::<MiniCluster>("delete", &cluster.name, error))
+        ignore_not_found(deleted).map_err(|error| api_error::<MiniCluster>("delete", &cluster.name, error))
     }
 
     /// Deletes a Job, its pods first, so that it can be created again.
@@ -536,7 +536,7 @@ impl Writer {
             ..delete_params(Some(uid.to_owned()))
         };
         let deleted = api.delete(&cluster.name, &parameters).await.map(drop);
-        unless_gone(deleted).map_err(|error| api_error::<Job>("delete", &cluster.name, error))
+        ignore_not_found(deleted).map_err(|error| api_error::<Job>("delete", &cluster.name, error))
     }
 }
 

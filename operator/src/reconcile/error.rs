@@ -72,7 +72,7 @@ impl ReconcileError {
     }
 
     /// How long the API server asks to wait, if it is overloaded.
-    pub fn asked_to_wait(&self) -> Duration {
+    pub fn retry_after(&self) -> Duration {
         let ReconcileError::Apply(ApplyError::Api { source, .. }) = self else {
             return Duration::ZERO;
         };

@@ -101,7 +101,7 @@ async fn large_spec_given_up_is_not_called_invalid() {
                 .pauses
                 .after_failure(&Key::new("ns", "mc"), &ReconcileError::Crowd, now);
         }
-        let report = report_crowd(&cluster, &context);
+        let report = report_overload(&cluster, &context);
         drop(tokio::time::timeout(Duration::from_secs(50), report).await);
         asked.load(Ordering::SeqCst)
     };

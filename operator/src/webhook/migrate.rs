@@ -94,7 +94,7 @@ fn parameters() -> PatchParams {
 
 /// Repeats a call while its failure may pass, for as long as is granted to one call, and waits as long as the
 /// answer asks.
-async fn patiently<T, C>(mut call: impl FnMut() -> C) -> Result<T, kube::Error>
+async fn with_retries<T, C>(mut call: impl FnMut() -> C) -> Result<T, kube::Error>
 where
     C: Future<Output = Result<T, kube::Error>>,
 {
@@ -120,7 +120,7 @@ where
 /// Writes every MiniCluster unchanged, so that it is stored as v1alpha2; returns their number.
 async fn rewrite_all(client: &Client) -> Result<usize, MigrateError> {
     let every: Api<MiniCluster> = Api::all(client.clone());
-    let all = patiently(|| all_metadata(&every, ""))
+    let all = with_retries(|| all_metadata(&every, ""))
         .await
         .map_err(failed("list", "MiniClusters"))?;
     let (count, mut errors, mut in_a_row) = (all.len(), Vec::new(), 0);
@@ -139,7 +139,7 @@ async fn rewrite_all(client: &Client) -> Result<usize, MigrateError> {
         let api: Api<PartialObjectMeta<MiniCluster>> = Api::namespaced(client.clone(), &namespace);
         // A patch that changes nothing: the API server writes the object if its stored form differs.
         let (nothing, parameters) = (Patch::Merge(json!({})), parameters());
-        match patiently(|| api.patch_metadata(&name, &parameters, &nothing)).await {
+        match with_retries(|| api.patch_metadata(&name, &parameters, &nothing)).await {
             Ok(_) => in_a_row = 0,
             Err(kube::Error::Api(status)) if status.code == 404 => {}
             Err(error) => {

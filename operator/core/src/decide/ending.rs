@@ -10,7 +10,7 @@ use crate::observe::pod_end::{PodEnd, end_of, has_failed_by_itself};
 use crate::vocabulary::Reason;
 
 /// The Job with the end that it will have, if nothing can change that any more.
-pub fn as_decided<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<'a, JobSeen> {
+pub fn with_decided_end<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<'a, JobSeen> {
     if job.deleting || job.complete.is_some() || restart::is_given_up(observation.status, job) {
         return Cow::Borrowed(job);
     }

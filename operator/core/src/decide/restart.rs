@@ -121,7 +121,7 @@ pub fn is_given_up(status: &MiniClusterStatus, job: &JobSeen) -> bool {
 }
 
 /// The Job as the status sees it: if it was given up, its end is not the MiniCluster's end.
-pub fn unless_given_up<'a>(status: &MiniClusterStatus, job: &'a JobSeen) -> Cow<'a, JobSeen> {
+pub fn without_end_if_given_up<'a>(status: &MiniClusterStatus, job: &'a JobSeen) -> Cow<'a, JobSeen> {
     if !is_given_up(status, job) {
         return Cow::Borrowed(job);
     }

@@ -57,7 +57,7 @@ impl SilentWait<'_> {
     }
 
     /// What the status says of it, if that can only come from events of this object that were read before.
-    pub fn said_before(&self, status: &MiniClusterStatus, job: &str) -> Option<Trouble> {
+    pub fn told_by_earlier_events(&self, status: &MiniClusterStatus, job: &str) -> Option<Trouble> {
         let reason = status.reason.as_deref()?;
         let known = Reason::parse(reason);
         let is_of_events = match self {
@@ -476,10 +476,13 @@ mod tests {
                 message: Some("why".into()),
                 ..MiniClusterStatus::default()
             };
-            let said = wait.said_before(&status, "job");
+            let said = wait.told_by_earlier_events(&status, "job");
             assert_eq!(said.is_some(), is_kept, "{wait:?} {reason}");
         }
-        assert_eq!(unseen.said_before(&MiniClusterStatus::default(), "job"), None);
+        assert_eq!(
+            unseen.told_by_earlier_events(&MiniClusterStatus::default(), "job"),
+            None
+        );
     }
 
     #[test]

@@ -105,7 +105,7 @@ impl Observed {
         }
     }
 
-    pub(super) fn forget_the_past(&mut self) {
+    pub(super) fn clear_history(&mut self) {
         self.gone_leads.clear();
         self.losses.clear();
         self.last_job = None;

@@ -165,7 +165,7 @@ pub struct PodSeen {
     pub trouble: Option<Box<Trouble>>,
     /// What the runtime said when it could not create the agent's init container, the first of all; its
     /// volumes are almost always the cause.
-    pub not_made: Option<String>,
+    pub creation_failure: Option<String>,
 }
 
 /// How a container ended.
@@ -402,11 +402,11 @@ impl PodSeen {
                 .annotations
                 .as_ref()
                 .and_then(|all| all.get(labels::END))
-                .and_then(|text| told_at(text)),
+                .and_then(|text| leading_timestamp(text)),
             kept_by: kept_by.map(|container| container.name.as_str().into()),
             exit: exit.map(Box::new),
             trouble: trouble(status, phase, ended, user_init(metadata)).map(Box::new),
-            not_made: if ended { None } else { not_made(status) },
+            creation_failure: if ended { None } else { creation_failure(status) },
         }
     }
 }
@@ -422,7 +422,7 @@ fn job_uid(metadata: &ObjectMeta) -> Option<String> {
 }
 
 /// The time that the annotation begins with.
-fn told_at(text: &str) -> Option<Timestamp> {
+fn leading_timestamp(text: &str) -> Option<Timestamp> {
     text.split_whitespace().next()?.parse().ok()
 }
 
@@ -454,7 +454,7 @@ pub fn is_about_mount(error: &str) -> bool {
         .any(|words| error.contains(words))
 }
 
-fn not_made(status: &PodStatus) -> Option<String> {
+fn creation_failure(status: &PodStatus) -> Option<String> {
     let init = status.init_container_statuses.as_deref().unwrap_or_default();
     let agent = init.iter().find(|container| container.name == AGENT)?;
     let waiting = agent.state.as_ref()?.waiting.as_ref()?;

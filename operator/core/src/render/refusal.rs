@@ -12,7 +12,7 @@ use crate::previous_status::MESSAGE_MAX;
 pub fn problem(applied: &AppliedOverlay, tried: &Result<Option<Value>, String>) -> Option<Problem> {
     match tried {
         Err(words) => {
-            let words = rebased(begin_of(words), applied);
+            let words = with_overlay_paths(begin_of(words), applied);
             Some(Problem::new(
                 applied.field,
                 format!("the API server refuses the pods with it: {words}"),
@@ -34,14 +34,14 @@ fn begin_of(words: &str) -> &str {
 }
 
 /// The API server's message with paths in the object replaced by paths in the overlay.
-pub fn rebased(words: &str, applied: &AppliedOverlay) -> String {
+pub fn with_overlay_paths(words: &str, applied: &AppliedOverlay) -> String {
     let mut text = String::with_capacity(words.len());
     let mut rest = words;
     while let Some(start) = next_path(rest, applied) {
         let length = rest[start..].find(|c: char| !(c.is_ascii_alphanumeric() || ".[]_-/$".contains(c)));
         let path = rest[start..start + length.unwrap_or(rest.len() - start)].trim_end_matches('.');
         text.push_str(&rest[..start]);
-        text.push_str(&of_overlay(path, applied).unwrap_or_else(|| path.to_owned()));
+        text.push_str(&path_in_overlay(path, applied).unwrap_or_else(|| path.to_owned()));
         rest = &rest[start + path.len()..];
     }
     text.push_str(rest);
@@ -76,7 +76,7 @@ fn next_path(text: &str, applied: &AppliedOverlay) -> Option<usize> {
 
 /// The path in the overlay for a path in the object, with list items matched by their keys. None: the overlay
 /// does not set it.
-fn of_overlay(path: &str, applied: &AppliedOverlay) -> Option<String> {
+fn path_in_overlay(path: &str, applied: &AppliedOverlay) -> Option<String> {
     let below = path.strip_prefix(applied.at)?.trim_start_matches('.');
     let sent = applied
         .sent
@@ -145,7 +145,7 @@ fn compare(path: &str, name: &str, mine: &Value, kept: &Value, missing: &mut Vec
         Value::Object(map) if !map.contains_key("$patch") => {
             for (key, value) in map
                 .iter()
-                .filter(|(key, value)| !key.starts_with('$') && says_something(value))
+                .filter(|(key, value)| !key.starts_with('$') && has_values(value))
             {
                 let below = format!("{path}.{key}");
                 match kept.get(key) {
@@ -206,13 +206,13 @@ fn contains(kept: &Value, mine: &Value) -> bool {
 }
 
 /// Whether Go would serialize the value: empty values are left out.
-fn says_something(value: &Value) -> bool {
+fn has_values(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,
         Value::Number(number) => number.as_f64() != Some(0.0),
         Value::String(text) => !text.is_empty(),
-        Value::Array(list) => list.iter().any(says_something),
-        Value::Object(map) => !map.contains_key("$patch") && map.values().any(says_something),
+        Value::Array(list) => list.iter().any(has_values),
+        Value::Object(map) => !map.contains_key("$patch") && map.values().any(has_values),
         Value::Bool(true) => true,
     }
 }
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn refusal_names_the_field_in_the_overlay() {
-        let said = |words: &str| rebased(words, &applied());
+        let said = |words: &str| with_overlay_paths(words, &applied());
         assert_eq!(
             said(
                 r#"Job in version "v1" cannot be handled as a Job: strict decoding error: unknown field "spec.template.spec.containers[0].env[1].vaule", unknown field "spec.template.spec.hostNetwrok""#

@@ -178,7 +178,7 @@ pub(super) fn conditions(inputs: &Inputs, summary: &PodSummary, outcome: &Outcom
     statements
         .into_iter()
         .chain(optional)
-        .map(|statement| stamped(inputs, statement))
+        .map(|statement| with_transition_time(inputs, statement))
         .collect()
 }
 
@@ -522,7 +522,10 @@ fn shared(disk: &DiskSeen) -> Option<String> {
 /// too.)
 fn not_mounted<'a>(inputs: &'a Inputs) -> Option<(String, &'a str)> {
     let by_runtime = |pod: &&'a PodSeen| {
-        let error = pod.not_made.as_deref().filter(|error| is_about_mount(error))?;
+        let error = pod
+            .creation_failure
+            .as_deref()
+            .filter(|error| is_about_mount(error))?;
         Some((format!("pod {}", pod.index), error))
     };
     let is_unknown = |warning: &&Trouble| {
@@ -642,7 +645,7 @@ fn valid(inputs: &Inputs) -> Statement {
 }
 
 /// The condition, with the time of the last change of its status.
-fn stamped(inputs: &Inputs, statement: Statement) -> Condition {
+fn with_transition_time(inputs: &Inputs, statement: Statement) -> Condition {
     let status = statement.status;
     let previous =
         super::condition(inputs.previous, statement.type_).filter(|previous| previous.status == status);

@@ -43,7 +43,7 @@ impl Event {
 }
 
 /// The event of a restart.
-pub fn started_anew(status: &MiniClusterStatus) -> Option<Event> {
+pub fn of_restart(status: &MiniClusterStatus) -> Option<Event> {
     let restart = status.restarts.last()?;
     let note = format!(
         "restart {} ({}): {}",

@@ -85,7 +85,7 @@ pub(super) fn outcome(inputs: &Inputs, summary: &PodSummary) -> Outcome {
     let trouble = below_quorum(inputs, summary).or_else(|| trouble(inputs, summary));
     trouble
         .map(|trouble| with_steady_reason(trouble, inputs.previous))
-        .or_else(|| fallen(inputs, summary))
+        .or_else(|| failed_before_ready(inputs, summary))
         .or_else(warned)
         .unwrap_or_default()
 }
@@ -147,16 +147,16 @@ fn queued(queue: &str, why: Option<&Trouble>) -> Outcome {
 
 /// The outcome of the last pod that failed by itself (a follower's snippet, say) before the cluster was
 /// ready, though it is created again.
-fn fallen(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome> {
+fn failed_before_ready(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome> {
     if summary.is_ready() {
         return None;
     }
     let by_itself = |pod: &&&PodSeen| {
-        let gives_way = pod
+        let is_replaced = pod
             .exit
             .as_ref()
             .is_some_and(|exit| exit.code == i32::from(REPLACE));
-        has_failed(pod) && !pod.was_taken() && !gives_way
+        has_failed(pod) && !pod.was_taken() && !is_replaced
     };
     let last = inputs
         .pods
@@ -332,7 +332,7 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
         known => known,
     };
     if known == Some(Reason::PodFailurePolicy)
-        && let Some(lost) = taken_away(inputs)
+        && let Some(lost) = evicted(inputs)
     {
         return lost;
     }
@@ -393,7 +393,7 @@ fn ends_the_job(pod: &PodSeen) -> bool {
 }
 
 /// The outcome if the Job failed because a pod was taken away: what was lost, and why there is no restart.
-fn taken_away(inputs: &Inputs) -> Option<Outcome> {
+fn evicted(inputs: &Inputs) -> Option<Outcome> {
     let (backoff_limit, max_restarts) = match inputs.spec {
         CheckedSpec::Valid(cluster) => (cluster.backoff_limit, cluster.max_restarts),
         CheckedSpec::Invalid(_) => (0, 0),

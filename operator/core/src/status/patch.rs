@@ -63,7 +63,7 @@ fn fields(status: &MiniClusterStatus) -> serde_json::Result<BTreeMap<String, Box
 
 /// Whether somebody may wait for the difference: anything but numbers that still change, messages, and
 /// reasons of conditions (`status.reason` has the most important one).
-pub fn is_telling(before: &MiniClusterStatus, after: &MiniClusterStatus) -> bool {
+pub fn is_news(before: &MiniClusterStatus, after: &MiniClusterStatus) -> bool {
     let essence = |status: &MiniClusterStatus| {
         let conditions = status
             .conditions
@@ -104,7 +104,7 @@ mod tests {
             phase: Some("Pending".into()),
             ..MiniClusterStatus::default()
         };
-        assert!(!is_telling(
+        assert!(!is_news(
             &before,
             &MiniClusterStatus {
                 size: 5,
@@ -112,7 +112,7 @@ mod tests {
                 ..before.clone()
             }
         ));
-        assert!(is_telling(
+        assert!(is_news(
             &before,
             &MiniClusterStatus {
                 phase: Some("Running".into()),
@@ -133,8 +133,8 @@ mod tests {
                 .collect(),
             ..MiniClusterStatus::default()
         };
-        assert!(is_telling(&with(0..8), &with(1..9)));
-        assert!(!is_telling(&with(0..8), &with(0..8)));
+        assert!(is_news(&with(0..8), &with(1..9)));
+        assert!(!is_news(&with(0..8), &with(0..8)));
     }
 
     #[test]

@@ -692,7 +692,7 @@ fn event_note_is_cut_to_the_bytes_that_the_api_server_accepts() {
         }],
         ..MiniClusterStatus::default()
     };
-    let restart = events::started_anew(&restarted);
+    let restart = events::of_restart(&restarted);
     for event in notes.iter().chain(&restart) {
         assert!(
             (1020..=1024).contains(&event.note.len()),

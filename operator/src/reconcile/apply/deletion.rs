@@ -15,7 +15,7 @@ use kube::api::{Api, DeleteParams, ListParams};
 use kube::core::Request;
 use serde::de::IgnoredAny;
 
-use super::{ApplyError, Writer, api_error, delete_params, unless_gone};
+use super::{ApplyError, Writer, api_error, delete_params, ignore_not_found};
 
 impl Writer {
     /// Deletes the Job of a deleted MiniCluster, so that no pod is replaced, and then its pods. `job` is a uid. Whoever deletes
@@ -34,7 +34,8 @@ impl Writer {
                     .delete(&cluster.name, &delete_params(Some(job.clone())))
                     .await
                     .map(drop);
-                unless_gone(deleted).map_err(|error| api_error::<Job>("delete", &cluster.name, error))?;
+                ignore_not_found(deleted)
+                    .map_err(|error| api_error::<Job>("delete", &cluster.name, error))?;
             }
         }
         self.delete_pods(cluster, job).await

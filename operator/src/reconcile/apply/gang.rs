@@ -8,7 +8,7 @@ use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use serde_json::json;
 
-use super::{ApplyError, Writer, api_error_of, check_owner_of, delete_params, post_params, unless_gone};
+use super::{ApplyError, Writer, api_error_of, check_owner_of, delete_params, ignore_not_found, post_params};
 use crate::api::pages::all_metadata;
 
 impl Writer {
@@ -73,7 +73,7 @@ impl Writer {
             .patch(&at.name, &parameters, &Patch::Merge(change))
             .await
             .map(drop);
-        unless_gone(patched).map_err(|error| api_error_of(GangApi::KIND, "patch", &at.name, error))
+        ignore_not_found(patched).map_err(|error| api_error_of(GangApi::KIND, "patch", &at.name, error))
     }
 
     /// Deletes the gang's object of a Job that is to be deleted.
@@ -90,7 +90,7 @@ impl Writer {
             .delete(&at.name, &delete_params(Some(uid)))
             .await
             .map(drop);
-        unless_gone(deleted).map_err(|error| api_error_of(GangApi::KIND, "delete", &at.name, error))
+        ignore_not_found(deleted).map_err(|error| api_error_of(GangApi::KIND, "delete", &at.name, error))
     }
 
     /// Deletes the MiniCluster's gangs except `kept`, found by a list: this operator may not have seen their

@@ -18,8 +18,8 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::{
-    ApplyError, Creation, Metadata, Writer, api_error, delete_params, name_taken, post_params, rendered_hash,
-    still_deleting, unless_gone,
+    ApplyError, Creation, Metadata, Writer, api_error, delete_params, ignore_not_found, name_taken,
+    post_params, rendered_hash, still_deleting,
 };
 
 /// Pauses in milliseconds between reads of a claim that is to be bound, three seconds in all. If it is not
@@ -215,13 +215,14 @@ impl Writer {
             .delete(name, &delete_params(uid))
             .await
             .map(drop);
-        unless_gone(deleted).map_err(|error| api_error::<PersistentVolume>("delete", name, error))
+        ignore_not_found(deleted).map_err(|error| api_error::<PersistentVolume>("delete", name, error))
     }
 
     async fn delete_claim(&self, claim: &Key, uid: Option<String>) -> Result<(), ApplyError> {
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &claim.namespace);
         let deleted = api.delete(&claim.name, &delete_params(uid)).await.map(drop);
-        unless_gone(deleted).map_err(|error| api_error::<PersistentVolumeClaim>("delete", &claim.name, error))
+        ignore_not_found(deleted)
+            .map_err(|error| api_error::<PersistentVolumeClaim>("delete", &claim.name, error))
     }
 
     /// Deletes what a completed MiniCluster leaves: the Job's pods, the services pod, claims, and volumes.

@@ -79,7 +79,7 @@ impl Pauses {
             Duration::ZERO
         };
         let pause = backoff::after(failures.count, FIRST_PAUSE, longest)
-            .max(error.asked_to_wait())
+            .max(error.retry_after())
             .max(least);
         let mut hasher = DefaultHasher::new();
         (key, failures.count).hash(&mut hasher);
@@ -112,7 +112,7 @@ impl Pauses {
         before.is_some_and(|failures| failures.count + 1 >= LASTING_FAILURES)
             && !error.is_of_terminating_namespace()
             || now.saturating_duration_since(since) >= LASTING_TIME
-            || error.asked_to_wait() >= LASTING_TIME
+            || error.retry_after() >= LASTING_TIME
     }
 
     /// How the last reconcile of this MiniCluster ended.

@@ -156,7 +156,7 @@ impl Statuses {
     pub fn wait_to_write(
         &self,
         uid: &str,
-        pods_come: bool,
+        expects_pods: bool,
         is_first: bool,
         now: Instant,
     ) -> Option<Duration> {
@@ -165,7 +165,7 @@ impl Statuses {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .get(uid)?;
-        let least = match (pods_come, is_first) {
+        let least = match (expects_pods, is_first) {
             (true, true) => FIRST_STATUS,
             (true, false) => WHILE_PODS_COME,
             (false, _) => written.pause,
@@ -220,8 +220,8 @@ mod tests {
         let mut longest = Duration::ZERO;
         for _ in 0..10 {
             statuses.note_write("u", now);
-            for (pods_come, is_first) in [(false, false), (false, true), (true, false), (true, true)] {
-                let wait = statuses.wait_to_write("u", pods_come, is_first, now).unwrap();
+            for (expects_pods, is_first) in [(false, false), (false, true), (true, false), (true, true)] {
+                let wait = statuses.wait_to_write("u", expects_pods, is_first, now).unwrap();
                 longest = longest.max(wait);
             }
             now += statuses.wait_to_write("u", false, false, now).unwrap();

@@ -28,7 +28,7 @@ fn unmountable_view_is_reported_and_keeps_the_job() {
     );
 
     let stuck = PodSeen {
-        not_made: Some("path escapes from parent".into()),
+        creation_failure: Some("path escapes from parent".into()),
         ..pod(1)
     };
     let ready = PodSeen {
@@ -111,7 +111,7 @@ fn job_stays_when_container_error_is_not_the_mount() {
         ..JobSeen::default()
     });
     let stuck = |error: &str| PodSeen {
-        not_made: Some(error.into()),
+        creation_failure: Some(error.into()),
         ..pod(1)
     };
     for error in [

@@ -41,7 +41,7 @@ impl Seen {
     }
 
     fn ending(&self) -> JobSeen {
-        ending::as_decided(&self.observation(), &self.job).into_owned()
+        ending::with_decided_end(&self.observation(), &self.job).into_owned()
     }
 }
 

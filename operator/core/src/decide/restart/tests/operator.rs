@@ -167,9 +167,9 @@ impl World {
         decide(&self.observation(known, now, &self.index.observed(&Key::new("ns", "mc"))))
     }
 
-    fn as_decided(&self, known: &MiniClusterStatus, now: Timestamp, job: &JobSeen) -> JobSeen {
+    fn with_decided_end(&self, known: &MiniClusterStatus, now: Timestamp, job: &JobSeen) -> JobSeen {
         let observed = self.index.observed(&Key::new("ns", "mc"));
-        ending::as_decided(&self.observation(known, now, &observed), job).into_owned()
+        ending::with_decided_end(&self.observation(known, now, &observed), job).into_owned()
     }
 
     fn observation<'a>(
@@ -212,13 +212,13 @@ impl World {
         match observed
             .job
             .as_ref()
-            .map(|job| unless_given_up(&known, job))
+            .map(|job| without_end_if_given_up(&known, job))
             .as_deref()
         {
             None if may() => self.make_job(),
             None => return,
-            Some(job) if self.as_decided(&known, now, job).is_finished() => {
-                let job = self.as_decided(&known, now, job);
+            Some(job) if self.with_decided_end(&known, now, job).is_finished() => {
+                let job = self.with_decided_end(&known, now, job);
                 if may() {
                     let reason = job
                         .complete
