@@ -3,8 +3,8 @@
 //! drained with it.
 //!
 //! ```text
-//! told to stop, and the lead stays ─ `resource.drain` ─► no new job ─ no job has resources of it, twice ─► it may go
-//!                                        └─ also of nodes below it that take jobs, at each look ─┘
+//! told to stop, and the lead stays ─ `resource.drain` ─► no new job ─► idle at 2 looks in a row ─► it may go
+//!                                     (also the nodes below it)       (5 with nodes below it)
 //! ```
 //!
 //! When it is back, the lead undrains it (`returned_nodes`).

@@ -148,8 +148,13 @@ fn launcher(resolved: &Resolved, command: &[Word]) -> Wrapped {
 fn run_batch(resolved: &Resolved) -> Wrapped {
     let prefix = resolved.spec.runner.prefix.as_slice();
     let flags = flags(resolved);
-    let chosen = own_output(resolved);
-    let output = chosen.as_deref().or(output_of(&flags)).unwrap_or(FLUX_OUTPUT);
+    let users = output_of(&flags);
+    let writable = if users.is_none() {
+        writable_output(resolved)
+    } else {
+        None
+    };
+    let output = users.or(writable.as_deref()).unwrap_or(FLUX_OUTPUT);
     let mut awaits = literals([
         resolved.paths.agent(),
         "batch".into(),
@@ -158,11 +163,11 @@ fn run_batch(resolved: &Resolved) -> Wrapped {
     awaits.extend(is_debug(resolved).then(|| Word::literal("--events")));
     awaits.push(Word::literal("--"));
     let mut batch = literals(["flux", "batch"]);
-    // First, so that the user's own wins.
+    // Before the user's flags, so that a `--broker-opts` of theirs wins.
     batch.extend(batch::config_option(resolved).map(Word::Literal));
     batch.extend(literals(&flags));
     batch.extend(literals(["--flags", "waitable"]));
-    batch.extend(chosen.map(|path| Word::Literal(format!("--output={path}"))));
+    batch.extend(writable.map(|path| Word::Literal(format!("--output={path}"))));
     batch.push(Word::literal(batch::path(resolved)));
     let words = [timed(resolved).as_slice(), prefix, &awaits, &batch].concat();
     Wrapped {
@@ -171,12 +176,11 @@ fn run_batch(resolved: &Resolved) -> Wrapped {
     }
 }
 
-/// Where Flux writes the batch's own output, below the working directory, unless it is told otherwise.
+/// Flux's default file for the output of a batch's script, below the working directory. (Flux fills in `{{id}}`.)
 const FLUX_OUTPUT: &str = "flux-{{id}}.out";
 
-/// The path that Flux must be told to write the output to, if its user may not write to the working
-/// directory.
-fn own_output(resolved: &Resolved) -> Option<String> {
+/// A path that Flux's user may write the output to, if the working directory is none.
+fn writable_output(resolved: &Resolved) -> Option<String> {
     let is_roots = resolved.identity.run_as.is_some() && resolved.spec.runner.working_dir.is_none();
     let is_needed = is_roots || !resolved.facts.is_writable(&resolved.facts.working_directory);
     is_needed.then(|| format!("{}/{FLUX_OUTPUT}", resolved.logs))

@@ -345,6 +345,14 @@ fn a_batch_of_another_user_writes_where_that_user_can() {
         ..facts(0)
     };
     assert!(argv(&run(&own, &read_only)).contains("--output=/tmp/fluxout/flux-{{id}}.out"));
+    let mut chosen = own.clone();
+    chosen.flux.option_flags = vec!["--output=/shared/mine.out".into()];
+    let words = argv(&run(&chosen, &read_only));
+    assert!(
+        words.contains("--output=/shared/mine.out") && words.contains("--shows=/shared/mine.out"),
+        "{words}"
+    );
+    assert!(!words.contains("/tmp/fluxout"), "the user's own counts: {words}");
     own.runner.user = Some(User {
         name: "flux".into(),
         uid: 1000,
