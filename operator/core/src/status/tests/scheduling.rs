@@ -183,6 +183,9 @@ fn image_that_cannot_be_pulled_has_one_reason_while_the_kubelet_alternates() {
         let after = observation.status();
         assert_eq!(after.reason.as_deref(), Some(words[0]));
         assert_eq!(events::events(&observation.previous, &after), []);
-        assert!(after.message.unwrap().contains(words[1]), "the message is the newest");
+        assert!(
+            after.message.unwrap().contains(words[1]),
+            "the message is the newest"
+        );
     }
 }
