@@ -142,6 +142,7 @@ fn is_drained_already(why: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
     use std::io::Write;
     use std::os::unix::net::UnixListener;
     use std::sync::{Arc, Mutex};
@@ -211,10 +212,10 @@ mod tests {
 
     /// Lets rank 1 leave, with these ranks below it, by what the lead says at each look.
     fn depart(below: &[u32], looks: &[Look]) -> Departed {
-        let mut answers = looks.to_vec().into_iter();
+        let mut answers = VecDeque::from(looks.to_vec());
         let answer = move |question: &str| {
             if question.contains("resource.sched-status") {
-                answers.next().map(nodes)
+                answers.pop_front().map(nodes)
             } else {
                 Some(answer_of("{}"))
             }
