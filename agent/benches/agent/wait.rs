@@ -12,9 +12,8 @@ use crate::dns::LEAD;
 use crate::place::AGENT;
 use test_support::report::{Report, setting};
 
-/// How a lead can be missing. It is the name of the cluster, by which our DNS server (`dns`) knows what to
-/// answer: its name does not exist, DNS does not answer, nobody listens at its address, or its address drops
-/// packets.
+/// How a lead can be missing: its name does not exist, DNS does not answer, nobody listens at its address, or its
+/// address is silent. The cluster is called so, by which our DNS server (`dns`) knows what to answer.
 const WAYS: [&str; 4] = ["nameless", "silent", "refused", "dropped"];
 /// Followers at once.
 const MANY: usize = 64;

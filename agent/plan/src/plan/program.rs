@@ -63,6 +63,7 @@ pub fn initial(resolved: &Resolved) -> Option<Initial> {
             stdout_of_submit(resolved),
         ),
         Program::Batch { .. } | Program::BatchRaw { .. } => {
+            // The batch's id and events; its own output goes to a file.
             let stdout = if resolved.spec.logging.quiet {
                 Stdout::Discard
             } else {
