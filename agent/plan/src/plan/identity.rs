@@ -24,6 +24,7 @@ pub struct Identity {
 pub struct Account {
     pub name: String,
     pub home: String,
+    /// Its ids, as the owner of files.
     pub owner: Owner,
 }
 
@@ -64,8 +65,10 @@ impl Identity {
         if found.is_none() {
             identity.notice = account_by(&facts.passwd, |_, uid| uid == account.owner.uid).map(|other| {
                 format!(
-                    "uid {} belongs to {} in this image, so Flux's user {} is the same user: choose another fluxUser.uid, or that name",
-                    other.owner.uid, other.name, account.name
+                    "uid {} belongs to {name} in this image, so {} is the same user. Choose another fluxUser.uid, or set fluxUser.name to {name}",
+                    other.owner.uid,
+                    account.name,
+                    name = other.name
                 )
             });
             identity.create = Some(account.clone());
