@@ -25,11 +25,11 @@ use crate::status;
 use crate::target::Target;
 use crate::timeline;
 
-/// Most lines of a log, the last ones, and most bytes.
-const LINES: i64 = 5000;
-const BYTES: i64 = 4 * 1024 * 1024;
-/// Most pods whose logs are collected: the first ones, with the lead.
-const PODS: usize = 16;
+/// Of a longer log, the last lines are collected.
+const MAX_LOG_LINES: i64 = 5000;
+const MAX_LOG_BYTES: i64 = 4 * 1024 * 1024;
+/// Of more pods, the logs of the first ones are collected, with the lead's.
+const MAX_PODS_WITH_LOGS: usize = 16;
 
 /// Arguments of `debug`.
 #[derive(Debug, Clone, clap::Args)]
@@ -41,23 +41,36 @@ pub struct Args {
     pub to: Option<PathBuf>,
 }
 
-/// Files of the bundle: name and text.
-type Entries = Vec<(String, String)>;
+/// A file of the bundle.
+struct Entry {
+    name: String,
+    text: String,
+}
+
+impl Entry {
+    fn new(name: impl Into<String>, text: String) -> Entry {
+        Entry {
+            name: name.into(),
+            text,
+        }
+    }
+}
 
 /// Collects everything, writes it, and prints where.
-pub async fn run(target: &Target, args: &Args, output: Output, version: &str) -> Result<u8, Failure> {
+pub async fn run(target: &Target, args: &Args, output: Output, plugin_version: &str) -> Result<u8, Failure> {
     let name = &args.name;
     let path = args
         .to
         .clone()
         .unwrap_or_else(|| PathBuf::from(format!("{name}-debug.tar")));
-    let entries = collect(target, name, version).await?;
+    let entries = collect(target, name, plugin_version).await?;
     write(&path, &entries).map_err(|source| Failure::Write {
         path: path.display().to_string(),
         source,
     })?;
     let count = entries.len();
-    let about = serde_json::json!({ "file": path, "files": entries.iter().map(|(name, _)| name).collect::<Vec<_>>() });
+    let names: Vec<&String> = entries.iter().map(|entry| &entry.name).collect();
+    let about = serde_json::json!({ "file": path, "files": names });
     let summary = || {
         format!(
             "{} has {count} files: the MiniCluster, its pods, warnings and logs. Environment values, passwords, tokens and \
@@ -68,56 +81,58 @@ pub async fn run(target: &Target, args: &Args, output: Output, version: &str) ->
     output.show(&about, summary).map(|()| 0)
 }
 
-async fn collect(target: &Target, name: &str, version: &str) -> Result<Entries, Failure> {
+async fn collect(target: &Target, name: &str, plugin_version: &str) -> Result<Vec<Entry>, Failure> {
     let cluster = target.cluster(name).await?;
     let mut pods = target.pods_named(name).await?;
     pods.sort_by_key(|pod| (observed::index(pod), observed::name(pod).to_owned()));
+    let versions = versions(plugin_version, &server_version_line(target).await);
+    let status = redact::text(&status::text(target, &cluster, &pods).await);
     let mut entries = vec![
-        ("version.txt".to_owned(), versions(version, &server(target).await)),
-        ("minicluster.yaml".to_owned(), yaml(&cluster)?),
-        (
-            "status.txt".to_owned(),
-            redact::text(&status::text(target, &cluster, &pods).await),
-        ),
-        ("timeline.txt".to_owned(), timeline::text(&cluster)),
+        Entry::new("version.txt", versions),
+        Entry::new("minicluster.yaml", yaml(&cluster)?),
+        Entry::new("status.txt", status),
+        Entry::new("timeline.txt", timeline::text(&cluster)),
     ];
     for pod in &pods {
-        entries.push((format!("pods/{}.yaml", observed::name(pod)), yaml(pod)?));
+        let name = format!("pods/{}.yaml", observed::name(pod));
+        entries.push(Entry::new(name, yaml(pod)?));
     }
+    // Every broker's pod has an index. Another pod with their label is not ours.
     for pod in pods
         .iter()
         .filter(|pod| observed::index(pod).is_some())
-        .take(PODS)
+        .take(MAX_PODS_WITH_LOGS)
     {
         entries.extend(logs(target, pod).await);
     }
     Ok(entries)
 }
 
-/// The plugin's version, with the commit of a release, and the server's.
-fn versions(version: &str, server: &str) -> String {
-    format!("kubectl-minicluster {version}\n{server}\n")
+/// The plugin's version, with the commit of a release, and the server's line.
+fn versions(plugin_version: &str, server: &str) -> String {
+    format!("kubectl-minicluster {plugin_version}\n{server}\n")
 }
 
-async fn server(target: &Target) -> String {
+/// The version of Kubernetes, or why it is unknown.
+async fn server_version_line(target: &Target) -> String {
     match target.client.apiserver_version().await {
         Ok(version) => format!("Kubernetes {}", version.git_version),
         Err(error) => failure::cause_of(&error),
     }
 }
 
-fn write_failed(error: &(dyn std::error::Error + 'static)) -> Failure {
-    Failure::Message(format!("failed to write an object: {}", causes(error)))
+fn yaml_failed(error: &(dyn std::error::Error + 'static)) -> Failure {
+    Failure::Message(format!("failed to write an object as YAML: {}", causes(error)))
 }
 
 fn yaml(object: &impl Serialize) -> Result<String, Failure> {
-    let mut value: Value = serde_json::to_value(object).map_err(|error| write_failed(&error))?;
+    let mut value: Value = serde_json::to_value(object).map_err(|error| yaml_failed(&error))?;
     redact::object(&mut value);
-    flux_operator_core::yaml::document(&value).map_err(|error| write_failed(&error))
+    flux_operator_core::yaml::document(&value).map_err(|error| yaml_failed(&error))
 }
 
-/// Logs of every container of the pod, and of its run before a restart.
-async fn logs(target: &Target, pod: &Pod) -> Entries {
+/// Logs of every container of the pod that has a status, and of its previous run if it restarted.
+async fn logs(target: &Target, pod: &Pod) -> Vec<Entry> {
     let status = pod.status.clone().unwrap_or_default();
     let containers = status
         .init_container_statuses
@@ -133,24 +148,22 @@ async fn logs(target: &Target, pod: &Pod) -> Entries {
             let parameters = LogParams {
                 container: Some(container.name.clone()),
                 previous,
-                tail_lines: Some(LINES),
-                limit_bytes: Some(BYTES),
+                tail_lines: Some(MAX_LOG_LINES),
+                limit_bytes: Some(MAX_LOG_BYTES),
                 timestamps: true,
                 ..LogParams::default()
             };
             let log = log_text(target, observed::name(pod), &parameters).await;
             let ending = if previous { "previous.log" } else { "log" };
-            entries.push((
-                format!("logs/{}.{}.{ending}", observed::name(pod), container.name),
-                redact::text(&log),
-            ));
+            let name = format!("logs/{}.{}.{ending}", observed::name(pod), container.name);
+            entries.push(Entry::new(name, redact::text(&log)));
         }
     }
     entries
 }
 
 /// A log as far as it can be read, then the cause if it cannot. Bytes that are no UTF-8, such as a character
-/// that `BYTES` cuts, are replaced.
+/// that `MAX_LOG_BYTES` cuts, are replaced.
 async fn log_text(target: &Target, pod: &str, parameters: &LogParams) -> String {
     let mut log = match target.pods().log_stream(pod, parameters).await {
         Ok(log) => log,
@@ -166,14 +179,14 @@ async fn log_text(target: &Target, pod: &str, parameters: &LogParams) -> String 
 }
 
 /// Writes the archive, readable by its owner only.
-fn write(path: &std::path::Path, entries: &Entries) -> std::io::Result<()> {
+fn write(path: &std::path::Path, entries: &[Entry]) -> std::io::Result<()> {
     let file = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
         .open(path)?;
     let mut archive = tar::Builder::new(file);
-    for (name, text) in entries {
+    for Entry { name, text } in entries {
         let mut header = tar::Header::new_gnu();
         header.set_size(text.len() as u64);
         header.set_mode(0o600);
@@ -206,7 +219,7 @@ mod tests {
         };
         let (target, ..) = testing::server([Some(pod.clone())], [log]);
         let entries = logs(&target, &pod).await;
-        let (name, text) = entries.first().unwrap();
+        let Entry { name, text } = entries.first().unwrap();
         assert_eq!(name, "logs/mc-0-x.flux.log");
         assert!(
             text.contains("before\u{fffd}") && text.contains("after"),
@@ -225,7 +238,7 @@ mod tests {
     #[test]
     fn failure_to_write_yaml_has_its_cause() {
         let error = YamlError::from(serde_saphyr::ser::Error::custom("too deep"));
-        let text = write_failed(&error).to_string();
+        let text = yaml_failed(&error).to_string();
         assert!(text.contains("too deep"), "{text}");
     }
 }

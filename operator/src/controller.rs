@@ -157,13 +157,13 @@ async fn control(
 ) -> Result<(), ControllerError> {
     let mut stop = std::pin::pin!(stop);
     let kubernetes = tokio::select! {
-        minor = version::ask(&client) => minor,
+        minor = version::minor_version(&client) => minor,
         () = &mut stop => return Ok(()),
     };
-    if kubernetes < version::FLOOR {
+    if kubernetes < version::OLDEST_MINOR {
         return Err(ControllerError::TooOld {
             kubernetes,
-            floor: version::FLOOR,
+            floor: version::OLDEST_MINOR,
         });
     }
     let namespace = settings.namespace.clone();

@@ -22,8 +22,7 @@ use flux_operator_core::observe::node::ViewNodes;
 use flux_operator_core::observe::pod::Trouble;
 use flux_operator_core::observe::pod_end;
 use flux_operator_core::observe::{Key, Observed};
-use flux_operator_core::obstacle::Panicked;
-use flux_operator_core::status::{self, CheckedSpec, Inputs, Obstacle, events, patch};
+use flux_operator_core::status::{self, CheckedSpec, Inputs, Obstacle, Panicked, events, patch};
 use flux_operator_core::target::Target;
 use flux_operator_core::vocabulary::{ConditionType, Reason};
 use flux_operator_core::{previous_status, render, spans};
@@ -98,7 +97,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
         match tokio::time::timeout(SILENCE, work.as_mut()).await {
             Ok(done) => done,
             Err(_) => {
-                let silent = Obstacle::silent_api_server(SILENCE.as_secs());
+                let silent = Obstacle::api_server_silent_for(SILENCE.as_secs());
                 let news = News {
                     obstacle: Some(&silent),
                     ..News::default()

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! start   exec of `flux-agent run` to exec of flux, against bash doing the documented steps
-//! wait    memory, wake-ups and DNS queries of followers whose lead is missing
+//! wait    memory, wake-ups and DNS queries of followers whose lead is missing, and of one that has joined
 //! copy    `flux-agent view` against `cp -a`
 //! ```
 //!
@@ -12,7 +12,7 @@
     clippy::expect_used,
     clippy::panic,
     clippy::print_stderr,
-    reason = "a program"
+    reason = "a benchmark: a failure may panic"
 )]
 
 mod copy;
@@ -25,12 +25,12 @@ mod wait;
 use std::path::PathBuf;
 
 fn main() {
-    // The same file is the stub: what is executed as `flux`.
+    // This executable is also the fake flux: `place` copies it there.
     if std::env::args_os()
         .next()
         .is_some_and(|name| name.as_encoded_bytes().ends_with(b"flux"))
     {
-        return start::stub();
+        return start::fake_flux();
     }
     let agent = agent();
     let parts: Vec<String> = std::env::args()
@@ -61,8 +61,8 @@ fn agent() -> PathBuf {
         .unwrap_or_else(|error| panic!("{}: {error}; run `make dist` first", path.display()))
 }
 
-/// Writes a cluster's spec and returns its path.
-fn spec(cluster: &str) -> String {
+/// Returns the path of the spec.
+fn write_spec(cluster: &str) -> String {
     let path = format!("/mnt/{cluster}.toml");
     let program = "mode = \"submit\"\nwords = [\"hostname\"]\n";
     let text = format!(

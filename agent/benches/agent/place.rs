@@ -10,7 +10,7 @@ use nix::sched::{CloneFlags, unshare};
 pub const CLUSTER: &str = "hello-world";
 
 /// This program as flux, and the agent where `install` brings it.
-pub const STUB: &str = "/mnt/flux/view/bin/flux";
+pub const FAKE_FLUX: &str = "/mnt/flux/view/bin/flux";
 pub const AGENT: &str = "/mnt/flux/flux-agent";
 
 /// Moves this process, which must have one thread, into namespaces of its own.
@@ -47,7 +47,7 @@ pub fn enter(agent: &Path) {
     fs::write("/etc/flux-agent/curve/curve.cert", certificate.to_text()).unwrap();
     // Loops back to a host that does not forward: addresses behind it are silent.
     run("ip route add 198.51.100.0/24 dev lo");
-    fs::copy("/proc/self/exe", STUB).unwrap();
+    fs::copy("/proc/self/exe", FAKE_FLUX).unwrap();
     fs::copy(agent, AGENT).unwrap();
 }
 

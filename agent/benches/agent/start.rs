@@ -1,11 +1,11 @@
-//! From exec of the entrypoint to exec of flux. The stub notes when it runs; the same stub, executed
-//! directly, is what starting any process costs, and is taken off.
+//! From exec of the entrypoint to exec of flux. The fake flux notes when it runs; executed directly,
+//! it is what starting any process costs, and is taken off.
 
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
 use crate::cpu::cpu_of_children;
-use crate::place::{AGENT, CLUSTER, STUB};
+use crate::place::{AGENT, CLUSTER, FAKE_FLUX};
 use test_support::report::{Report, median, quantile, setting};
 
 const NOTE: &str = "/mnt/note";
@@ -19,10 +19,10 @@ fn now() -> f64 {
         * 1e3
 }
 
-/// What runs as `flux`.
-pub fn stub() {
+/// What is executed as `flux`.
+pub fn fake_flux() {
     let time = now();
-    if crate::wait::is_joined() {
+    if crate::wait::is_fake_of_joined() {
         return crate::wait::stay_joined();
     }
     if std::env::args().nth(1).is_some_and(|word| word == "start") {
@@ -30,7 +30,7 @@ pub fn stub() {
     }
 }
 
-/// Milliseconds until the stub ran, and of CPU time in all.
+/// Milliseconds until the fake flux ran, and of CPU time in all.
 fn once(command: &mut Command) -> (f64, f64) {
     let _ = std::fs::remove_dir_all("/mnt/flux/config");
     let _ = std::fs::remove_file(NOTE);
@@ -55,8 +55,8 @@ fn once(command: &mut Command) -> (f64, f64) {
 
 pub fn measure(report: &mut Report) {
     std::fs::write("/mnt/entrypoint.bash", include_str!("entrypoint.bash")).unwrap();
-    let spec = crate::spec(CLUSTER);
-    let direct = || command(&[STUB, "start"]);
+    let spec = crate::write_spec(CLUSTER);
+    let direct = || command(&[FAKE_FLUX, "start"]);
     let agent = || {
         command(&[
             AGENT,

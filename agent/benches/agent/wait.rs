@@ -1,4 +1,4 @@
-//! Followers whose lead is missing, each in another way: what they cost while they wait. And one that has
+//! Measures what a follower costs while it waits for a lead that is missing in one of four ways, and once it has
 //! joined.
 
 use std::fs;
@@ -12,13 +12,15 @@ use crate::dns::LEAD;
 use crate::place::AGENT;
 use test_support::report::{Report, setting};
 
-/// How a lead can be missing; the first part of its cluster's name tells our DNS server what to say.
+/// How a lead can be missing: its name does not exist, DNS does not answer, nobody listens at its address, or its
+/// address is silent. The cluster is called so, by which our DNS server (`dns`) knows what to answer.
 const WAYS: [&str; 4] = ["nameless", "silent", "refused", "dropped"];
+/// Followers at once.
 const MANY: usize = 64;
-/// A cluster whose lead is there.
+/// The name of a cluster whose lead is there.
 const JOINED: &str = "joined";
 const PORT: u16 = 8050;
-/// A waiting follower is past its first quick attempts.
+/// After this time, a waiting follower has made its first, quick attempts.
 const SETTLE: Duration = Duration::from_secs(5);
 
 pub fn measure(report: &mut Report) {
@@ -29,60 +31,66 @@ pub fn measure(report: &mut Report) {
     );
     let queries = crate::dns::serve();
     for way in WAYS {
-        let spec = crate::spec(way);
+        let spec = crate::write_spec(way);
         let follower = Follower::start(way, &spec);
         std::thread::sleep(SETTLE);
-        let (before, asked) = (follower.look(), queries.load(Ordering::Relaxed));
+        let queries_before = queries.load(Ordering::Relaxed);
+        let before = follower.sample();
         let begin = Instant::now();
         std::thread::sleep(watched);
-        let (after, seconds) = (follower.look(), begin.elapsed().as_secs_f64());
-        let asked = queries.load(Ordering::Relaxed) - asked;
-        report.figure(&format!("wait-{way}-rss-mib"), after.rss);
-        report.figure(&format!("wait-{way}-private-mib"), after.private);
+        let after = follower.sample();
+        let seconds = begin.elapsed().as_secs_f64();
+        let new_queries = queries.load(Ordering::Relaxed) - queries_before;
+        report.figure(&format!("wait-{way}-rss-mib"), after.resident_mib);
+        report.figure(&format!("wait-{way}-private-mib"), after.private_mib);
         report.figure(
             &format!("wait-{way}-wakeups-per-s"),
-            (after.switches - before.switches) / seconds,
+            (after.wakeups - before.wakeups) / seconds,
         );
         report.figure(
             &format!("wait-{way}-cpu-ms-per-s"),
-            (after.cpu - before.cpu) * 1e3 / seconds,
+            (after.cpu_seconds - before.cpu_seconds) * 1e3 / seconds,
         );
-        report.figure(&format!("wait-{way}-dns-per-s"), asked as f64 / seconds);
+        report.figure(&format!("wait-{way}-dns-per-s"), new_queries as f64 / seconds);
     }
     joined(report, watched);
-    let spec = crate::spec(WAYS[0]);
+    let spec = crate::write_spec(WAYS[0]);
     let followers: Vec<Follower> = (0..MANY).map(|_| Follower::start(WAYS[0], &spec)).collect();
     std::thread::sleep(SETTLE);
-    let asked = queries.load(Ordering::Relaxed);
+    let queries_before = queries.load(Ordering::Relaxed);
     let begin = Instant::now();
     std::thread::sleep(watched);
-    let rate = (queries.load(Ordering::Relaxed) - asked) as f64 / begin.elapsed().as_secs_f64();
-    report.figure("wait-64-dns-per-s", rate);
+    let rate = (queries.load(Ordering::Relaxed) - queries_before) as f64 / begin.elapsed().as_secs_f64();
+    report.figure(&format!("wait-{MANY}-dns-per-s"), rate);
     drop(followers);
 }
 
-/// What a follower's agent costs beside a broker that has joined: it looks whether the connection stands.
+/// What a follower's agent costs beside a broker that has joined: it watches its child and, at the socket, the
+/// broker's state.
 fn joined(report: &mut Report, watched: Duration) {
     let listener = TcpListener::bind((IpAddr::from(LEAD), PORT)).unwrap();
+    // Accepts every connection and keeps it open: this is the lead.
     std::thread::spawn(move || listener.incoming().collect::<Vec<_>>());
-    let follower = Follower::start(JOINED, &crate::spec(JOINED));
+    let follower = Follower::start(JOINED, &crate::write_spec(JOINED));
     std::thread::sleep(SETTLE);
-    let (before, begin) = (follower.look(), Instant::now());
+    let before = follower.sample();
+    let begin = Instant::now();
     std::thread::sleep(watched);
-    let (after, seconds) = (follower.look(), begin.elapsed().as_secs_f64());
-    report.figure("joined-cpu-percent", (after.cpu - before.cpu) * 100.0 / seconds);
+    let after = follower.sample();
+    let seconds = begin.elapsed().as_secs_f64();
     report.figure(
-        "joined-wakeups-per-s",
-        (after.switches - before.switches) / seconds,
+        "joined-cpu-percent",
+        (after.cpu_seconds - before.cpu_seconds) * 100.0 / seconds,
     );
+    report.figure("joined-wakeups-per-s", (after.wakeups - before.wakeups) / seconds);
 }
 
-/// Whether this process is the broker of a follower whose lead is there.
-pub fn is_joined() -> bool {
+/// In the fake `flux`: whether it is the broker of a follower whose lead is there.
+pub fn is_fake_of_joined() -> bool {
     nix::unistd::gethostname().is_ok_and(|name| name.to_string_lossy().starts_with(JOINED))
 }
 
-/// As long as the lead, which is this bench, is there.
+/// In the fake `flux`: stays connected until the lead, which is this bench's listener, closes.
 pub fn stay_joined() {
     let mut lead = TcpStream::connect((IpAddr::from(LEAD), PORT)).unwrap();
     let _ = lead.read(&mut [0]);
@@ -90,19 +98,19 @@ pub fn stay_joined() {
 
 struct Follower(Child);
 
-struct Look {
-    /// Resident, MiB.
-    rss: f64,
-    /// Without the pages of the binary, MiB.
-    private: f64,
-    switches: f64,
-    /// Seconds.
-    cpu: f64,
+/// What a process has used.
+struct Sample {
+    resident_mib: f64,
+    /// Without the pages of the binary.
+    private_mib: f64,
+    /// Voluntary context switches.
+    wakeups: f64,
+    cpu_seconds: f64,
 }
 
 impl Follower {
     fn start(cluster: &str, spec: &str) -> Follower {
-        // One process from the shell on, with a host name of its own.
+        // A host name of its own, and the child's id is the agent's. `$0` is the word after the script: the agent.
         let script = format!(
             "hostname {cluster}-1 && exec \"$0\" run --spec {spec} --termination-log /mnt/termination"
         );
@@ -119,7 +127,7 @@ impl Follower {
         Follower(command.spawn().expect("unshare"))
     }
 
-    fn look(&self) -> Look {
+    fn sample(&self) -> Sample {
         let id = self.0.id();
         let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
         let field = |name: &str| -> f64 {
@@ -134,14 +142,13 @@ impl Follower {
                 .parse()
                 .unwrap()
         };
-        let switches = field("voluntary_ctxt_switches");
         let nanoseconds = fs::read_to_string(format!("/proc/{id}/schedstat")).unwrap();
         let nanoseconds: f64 = nanoseconds.split(' ').next().unwrap().parse().unwrap();
-        Look {
-            rss: field("VmRSS") / 1024.0,
-            private: field("RssAnon") / 1024.0,
-            switches,
-            cpu: nanoseconds / 1e9,
+        Sample {
+            resident_mib: field("VmRSS") / 1024.0,
+            private_mib: field("RssAnon") / 1024.0,
+            wakeups: field("voluntary_ctxt_switches"),
+            cpu_seconds: nanoseconds / 1e9,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! What every pod of a MiniCluster would do, shown on a laptop: no cluster, no root, no Flux.
 //!
 //! ```text
-//! FILE ─► source (MiniCluster or AgentSpec) ─► AgentSpec + pretended facts ─► plan ─► text | JSON
-//! in a pod, --here: its own AgentSpec + its own facts                        ─► plan ─► text | JSON
+//! FILE ─► source (MiniCluster or AgentSpec) ─► AgentSpec + assumed facts ─► plan ─► text | JSON
+//! in a pod, --here: its own AgentSpec + its own facts                      ─► plan ─► text | JSON
 //! ```
 //!
 //! The plans are those that `run` executes. Pods that do the same are shown once.
@@ -19,11 +19,11 @@ mod text;
 pub use args::{Args, run};
 pub use error::DryRunError;
 pub use format::Format;
-pub use json::json;
+pub use json::render_json;
 pub use pods::PlannedContainer;
 pub use source::{Problems, Source};
 pub use summary::paint;
-pub use text::render as text;
+pub use text::render_text;
 
 #[cfg(test)]
 mod tests;

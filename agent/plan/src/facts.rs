@@ -1,4 +1,4 @@
-//! What the host says, as a plan takes it. Reading it is flux-agent's.
+//! The facts about a host that a plan needs. flux-agent reads them.
 //!
 //! ```text
 //! the host, read by flux-agent                 ─► Facts ─► plan
@@ -22,6 +22,8 @@ pub use view::ViewFacts;
 
 /// What a container's host says. Every field may be left out of a file: it then has the value of the usual
 /// pod (root, a Debian image with bash, a view with Fluxion, 4 cores).
+///
+/// The fields' names are those of the file and of `dry-run --format json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Facts {
@@ -29,19 +31,20 @@ pub struct Facts {
     pub hostname: String,
     /// The pod's completion index, `JOB_COMPLETION_INDEX`.
     pub index: Option<u32>,
-    /// How many pods of this index there were before this one: failed, or taken away.
+    /// How many pods of this index there were before this one: failed, or deleted.
     pub earlier_pods: u32,
-    /// How often the whole MiniCluster may still start anew, as the operator says (`--restarts-left`).
+    /// How often the whole MiniCluster may still restart, as the operator says (`--restarts-left`).
     pub restarts_left: Option<u32>,
     /// The pod's terminationGracePeriodSeconds, if it is known.
     pub grace_period: Option<u64>,
-    /// What the certificate is derived from, by the command line (`--key-from-env`); none: it is mounted.
+    /// What the certificate is derived from, if `--key-from-env` was given. None: the certificate is mounted.
     pub key: Option<KeyInputs>,
     /// Path of the agent's own binary, as the container's processes see it.
     pub agent: String,
     /// The AgentSpec that the command line names (`--spec`); none: the usual one.
     pub spec_file: Option<String>,
-    /// Random id of this start, 16 hexadecimal digits: part of the name of what no other start may write to.
+    /// Random id of this start, 16 hexadecimal digits. It is part of the names of files that only this start
+    /// writes.
     pub attempt: String,
     /// The user and group that the agent runs as.
     pub uid: u32,
@@ -59,21 +62,20 @@ pub struct Facts {
     pub cluster_domain: Option<String>,
     /// Cores (not SMT siblings) in the affinity mask.
     pub cores: u32,
-    /// The CPUs of each of these cores, by number; empty (only in files): 0, 1 …
+    /// For each of these cores, the numbers of its CPUs. Empty (only in files): one CPU for each, 0, 1 …
     pub cpus: Vec<Vec<u32>>,
     /// CPUs' worth of time that the cgroup may use; none: no limit.
     pub cpu_quota: Option<f64>,
-    /// Number of CPUs in the affinity mask, with each SMT sibling counted. None: the mask holds all CPUs of the
-    /// machine.
+    /// How many CPUs (not cores) are in the affinity mask. None: all of the machine.
     pub cpuset: Option<u32>,
     /// What /proc/self/oom_score_adj says: the kubelet sets -997 in a Guaranteed pod and more than 0 in the
-    /// other classes.
+    /// other classes. 0 (no kubelet, or a file without this fact) counts as Guaranteed.
     pub oom_score: i32,
     /// GPUs in the container (NVIDIA, AMD, Intel); each part of a divided one (MIG) counts.
     pub gpus: u32,
     /// Whether Flux's own Python finds compiled files that are up to date.
     pub python_compiled: bool,
-    /// Whether Flux starts by `flux modprobe rc1`, which accepts additional tasks (0.79 and later).
+    /// Whether Flux starts by `flux modprobe rc1`, to which the agent can add tasks of its own (0.79 and later).
     pub flux_modprobe: bool,
     /// The Flux view.
     pub view: ViewFacts,
@@ -83,9 +85,9 @@ pub struct Facts {
     pub shell: Option<String>,
     /// Whether standard input is a terminal.
     pub terminal: bool,
-    /// Of the paths that a plan asks about, those that exist.
+    /// Of the paths that a plan asks about (`questions` in `agent/src/facts.rs`), those that exist.
     pub present: BTreeSet<String>,
-    /// Of the paths that a plan asks about, those that the agent may write to.
+    /// Of these paths, those that the agent may write to.
     pub writable: BTreeSet<String>,
 }
 
@@ -146,11 +148,11 @@ impl Default for Facts {
 impl Facts {
     /// The facts of a file's text: JSON, TOML or YAML.
     pub fn parse(text: &str) -> Result<Facts, FactsError> {
-        // JSON is YAML, too.
         match toml::from_str(text) {
             Ok(facts) => Ok(facts),
-            // No mapping with a name in it is valid in both: the message is that of the likelier one.
+            // A file that begins like TOML gets the error of TOML.
             Err(error) if is_toml(text) => Err(FactsError::Syntax(error.message().replace('\n', " "))),
+            // Any other is read as YAML, which JSON is, too.
             Err(_) => serde_saphyr::from_str(text).map_err(|error| {
                 let error = error.to_string();
                 FactsError::Syntax(error.lines().next().unwrap_or_default().to_owned())

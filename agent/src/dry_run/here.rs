@@ -1,13 +1,13 @@
 //! `dry-run --here`: the plan of this container's entrypoint, from the pod's own spec and facts.
 
-use flux_agent_plan::dry_run::{DryRunError, Format, PlannedContainer, Source, json, text};
+use flux_agent_plan::dry_run::{DryRunError, Format, PlannedContainer, Source, render_json, render_text};
 use flux_agent_plan::plan::PlanError;
 
 use crate::commands::OwnContainer;
 use crate::report::failure::Failure;
 use crate::run::chain;
 
-/// The plan of the container, printed.
+/// The plan of the container as text or JSON.
 pub fn here(container: OwnContainer, format: Format) -> Result<String, Failure> {
     let OwnContainer {
         spec,
@@ -33,8 +33,8 @@ pub fn here(container: OwnContainer, format: Format) -> Result<String, Failure> 
         plan,
     }];
     match format {
-        Format::Text => Ok(text(&source, &facts, &pods)),
-        Format::Json => json(&source, &facts, &pods)
+        Format::Text => Ok(render_text(&source, &facts, &pods)),
+        Format::Json => render_json(&source, &facts, &pods)
             .map_err(|source| Failure::internal(chain(&DryRunError::Json { source }))),
     }
 }

@@ -17,7 +17,7 @@ use flux_agent_plan::plan::Launch;
 use flux_shared::hostlist;
 
 use crate::flux_rpc::connection::Broker;
-use crate::flux_rpc::departure::Departure;
+use crate::flux_rpc::departure::{Departure, DrainProgress};
 use crate::flux_rpc::lead_presence::{LeadPresence, lead_stays};
 use crate::supervise::policy::{AtStop, EndReason, Order, Policy, SecondStop, Terms};
 use crate::supervise::{self, ChildEnd, Stop, orphans};
@@ -313,7 +313,7 @@ impl Leaving<'_> {
         let Some(departure) = &mut self.departure else {
             return true;
         };
-        let may_go = departure.advance(self.broker).await;
+        let progress = departure.advance(self.broker).await;
         if self.has_begun() && !had_begun {
             let left = bound.saturating_sub(begin.elapsed()).as_secs();
             tracing::info!(
@@ -321,7 +321,7 @@ impl Leaving<'_> {
                 "only this pod is being removed: node drained, its jobs have {left} s to finish"
             );
         }
-        may_go
+        progress == DrainProgress::MayGo
     }
 }
 

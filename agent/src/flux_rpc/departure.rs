@@ -1,10 +1,10 @@
-//! A follower that leaves while the instance stays up: its node is drained first, so that it gets no new jobs
-//! and its running jobs may end. In a tree, the brokers below it are connected through it: their nodes are
-//! drained with it.
+//! Drains a follower's node before the follower leaves an instance that stays up: the node gets no new jobs, and
+//! its running jobs may end. In a tree, the brokers below it are connected through it: their nodes are drained
+//! with it.
 //!
 //! ```text
-//! told to stop, and the lead stays ─ `resource.drain` ─► no new job ─► idle at 2 looks in a row ─► it may go
-//!                                     (also the nodes below it)       (5 with nodes below it)
+//! drain this node ─► at each look: drain the nodes below that accept jobs ─► idle at 2 looks in a row ─► it may go
+//!                                                                            (5 with nodes below)
 //! ```
 //!
 //! When it is back, the lead undrains it (`returned_nodes`).
@@ -24,9 +24,9 @@ pub(super) const REASON_BELOW: &str = "flux-agent: the pod of a broker above it 
 /// Looks without a job before the node may leave: a job that was on its way when the node was drained shows
 /// at the second.
 const IDLE_LOOKS: u32 = 2;
-/// The same for a node with others below it, which leave first: a broker whose parent exits during its shutdown
-/// is cut off. With a look every 2 s (`broker_policy`) they have 10 s for it.
-const IDLE_LOOKS_ABOVE: u32 = 5;
+/// The same for a node with brokers below it. They leave first, since a broker whose parent exits during its
+/// shutdown is cut off. With a look every 2 s (`broker_policy`) they have 10 s for it.
+const IDLE_LOOKS_WITH_CHILDREN: u32 = 5;
 
 /// Progress of draining one node.
 #[derive(Debug)]
@@ -38,7 +38,16 @@ pub struct Departure {
     idle_looks: u32,
     /// Ranks of `below` that jobs had resources of at the last look.
     busy_below: BTreeSet<u32>,
-    told: bool,
+    has_logged_wait: bool,
+}
+
+/// How far a departure is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DrainProgress {
+    /// Not yet: call `advance` again.
+    Waiting,
+    /// The node may go.
+    MayGo,
 }
 
 impl Departure {
@@ -49,7 +58,7 @@ impl Departure {
             drained: false,
             idle_looks: 0,
             busy_below: BTreeSet::new(),
-            told: false,
+            has_logged_wait: false,
         }
     }
 
@@ -58,52 +67,56 @@ impl Departure {
         self.drained
     }
 
-    /// Whether jobs on nodes below would lose these with this one.
+    /// Whether jobs run on nodes below, which would be lost with this node.
     pub fn takes_jobs_along(&self) -> bool {
         !self.busy_below.is_empty()
     }
 
-    /// Takes the next step: drains the node, then looks for jobs. True once the node may go; to be called
-    /// again until then.
-    pub async fn advance(&mut self, broker: &Broker) -> bool {
+    /// Takes the next step: drains the node, then looks for jobs.
+    pub async fn advance(&mut self, broker: &Broker) -> DrainProgress {
         if !self.drained {
-            return match drain(broker, &[self.rank].into(), REASON).await {
-                Ok(()) => self.mark_drained(),
-                Err(AskError::Answer(why)) if is_drained(&why) => self.mark_drained(),
+            match drain(broker, &[self.rank].into(), REASON).await {
+                Ok(()) => self.drained = true,
+                Err(AskError::Answer(why)) if is_drained_already(&why) => self.drained = true,
                 // The lead is slow to answer: ask again at the next look.
-                Err(AskError::Slow) => false,
+                Err(AskError::Slow) => {}
                 // Flux cannot drain it (an older release, no resource module): the node goes at once.
-                Err(_) => true,
-            };
+                Err(_) => return DrainProgress::MayGo,
+            }
+            return DrainProgress::Waiting;
         }
         if let Some(nodes) = usage::nodes(broker).await {
-            let open: BTreeSet<u32> = &self.below & &nodes.open;
-            // At each look: a broker that has just joined takes jobs again.
-            if !open.is_empty() {
-                let _ = drain(broker, &open, REASON_BELOW).await;
+            let accepting: BTreeSet<u32> = &self.below & &nodes.accepting;
+            // At each look: a broker that has just joined accepts jobs again.
+            if !accepting.is_empty() {
+                let _ = drain(broker, &accepting, REASON_BELOW).await;
             }
-            self.note_look(&nodes, open.is_empty());
+            self.note_look(&nodes, accepting.is_empty());
         }
-        self.idle_looks
-            >= if self.below.is_empty() {
-                IDLE_LOOKS
-            } else {
-                IDLE_LOOKS_ABOVE
-            }
+        let needed_looks = if self.below.is_empty() {
+            IDLE_LOOKS
+        } else {
+            IDLE_LOOKS_WITH_CHILDREN
+        };
+        if self.idle_looks >= needed_looks {
+            DrainProgress::MayGo
+        } else {
+            DrainProgress::Waiting
+        }
     }
 
-    fn mark_drained(&mut self) -> bool {
-        self.drained = true;
-        false
-    }
-
-    /// Notes a look at the nodes that jobs have. `closed`: no job comes to the nodes below any more.
-    fn note_look(&mut self, nodes: &Nodes, closed: bool) {
+    /// Notes a look at the nodes that jobs have. `none_below_accepts`: no new job comes to the nodes below.
+    fn note_look(&mut self, nodes: &Nodes, none_below_accepts: bool) {
         self.busy_below = &self.below & &nodes.allocated;
-        let is_idle = !nodes.allocated.contains(&self.rank) && self.busy_below.is_empty();
-        self.idle_looks = if is_idle && closed { self.idle_looks + 1 } else { 0 };
-        if !self.told && !nodes.allocated.contains(&self.rank) && !self.busy_below.is_empty() {
-            self.told = true;
+        let is_busy = nodes.allocated.contains(&self.rank);
+        let is_subtree_idle = !is_busy && self.busy_below.is_empty();
+        self.idle_looks = if is_subtree_idle && none_below_accepts {
+            self.idle_looks + 1
+        } else {
+            0
+        };
+        if !self.has_logged_wait && !is_busy && !self.busy_below.is_empty() {
+            self.has_logged_wait = true;
             let busy = hostlist::to_idset(&self.busy_below);
             tracing::info!(
                 stage = "stop",
@@ -121,13 +134,15 @@ async fn drain(broker: &Broker, ranks: &BTreeSet<u32>, reason: &str) -> Result<(
         .map(drop)
 }
 
-/// Whether the error says that the node is drained already, by somebody else.
-fn is_drained(why: &str) -> bool {
+/// Whether the error says that the node is drained already: by a person, or by an earlier call of ours whose
+/// answer was lost.
+fn is_drained_already(why: &str) -> bool {
     why.contains("drained")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
     use std::io::Write;
     use std::os::unix::net::UnixListener;
     use std::sync::{Arc, Mutex};
@@ -137,11 +152,11 @@ mod tests {
     use super::*;
     use crate::flux_rpc::connection::peer::{answer_of, asked};
 
-    /// What `work` does beside a broker that answers each question with what `says` makes of it; and the
-    /// questions. None: the connection ends without an answer.
-    fn beside<F: Future<Output = ()>>(
-        mut says: impl FnMut(&str) -> Option<Vec<u8>> + Send + 'static,
+    /// Runs `work` with a fake broker and returns the questions that the broker got. If `answer` has none for a
+    /// question, the connection ends without one.
+    fn questions_asked_by<F: Future<Output = ()>>(
         work: impl FnOnce(Broker) -> F,
+        mut answer: impl FnMut(&str) -> Option<Vec<u8>> + Send + 'static,
     ) -> Vec<String> {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("local");
@@ -152,11 +167,11 @@ mod tests {
             for mut peer in listener.incoming().map_while(Result::ok) {
                 peer.write_all(&[0]).unwrap();
                 let question = asked(&mut peer);
-                let answer = says(&question);
+                let bytes = answer(&question);
                 noted.lock().unwrap().push(question);
-                answer
-                    .into_iter()
-                    .for_each(|answer| peer.write_all(&answer).unwrap());
+                if let Some(bytes) = bytes {
+                    peer.write_all(&bytes).unwrap();
+                }
             }
         });
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -168,66 +183,86 @@ mod tests {
         questions.clone()
     }
 
-    /// An answer to `resource.sched-status`, of five nodes.
-    fn nodes(down: &str, allocated: &str) -> Vec<u8> {
+    /// What the lead says of five nodes at a look: sets of ranks.
+    #[derive(Debug, Clone, Copy)]
+    struct Look {
+        down: &'static str,
+        allocated: &'static str,
+    }
+
+    /// An answer to `resource.sched-status`.
+    fn nodes(look: Look) -> Vec<u8> {
         let set = |ranks: &str| match ranks {
             "" => Value::Null,
             ranks => json!({ "execution": { "R_lite": [{ "rank": ranks, "children": { "core": "0" } }] } }),
         };
-        answer_of(&json!({ "all": set("0-4"), "down": set(down), "allocated": set(allocated) }).to_string())
+        answer_of(
+            &json!({ "all": set("0-4"), "down": set(look.down), "allocated": set(look.allocated) })
+                .to_string(),
+        )
     }
 
-    /// Whether it may go, look by look, by what the lead says of the nodes at each; and the drains.
-    fn departs(below: &[u32], looks: Vec<(&'static str, &'static str)>) -> (Vec<bool>, Vec<String>) {
-        let count = looks.len();
-        let mut answers = looks.into_iter();
-        let says = move |question: &str| {
+    /// A departure of rank 1.
+    struct Departed {
+        /// Its progress at each look.
+        progress: Vec<DrainProgress>,
+        /// The ranks of each drain.
+        drains: Vec<String>,
+    }
+
+    /// Lets rank 1 leave, with these ranks below it, by what the lead says at each look.
+    fn depart(below: &[u32], looks: &[Look]) -> Departed {
+        let mut answers = VecDeque::from(looks.to_vec());
+        let answer = move |question: &str| {
             if question.contains("resource.sched-status") {
-                answers.next().map(|(down, allocated)| nodes(down, allocated))
+                answers.pop_front().map(nodes)
             } else {
                 Some(answer_of("{}"))
             }
         };
-        let (mut steps, below) = (Vec::new(), below.iter().copied().collect());
-        let questions = beside(says, async |broker| {
-            let mut departure = Departure::of(1, below);
+        let mut progress = Vec::new();
+        let work = async |broker| {
+            let mut departure = Departure::of(1, below.iter().copied().collect());
             assert!(
-                !departure.advance(&broker).await && departure.has_begun(),
+                departure.advance(&broker).await == DrainProgress::Waiting && departure.has_begun(),
                 "it drains first"
             );
-            for _ in 0..count {
-                steps.push(departure.advance(&broker).await);
+            for _ in looks {
+                progress.push(departure.advance(&broker).await);
             }
-        });
+        };
+        let questions = questions_asked_by(work, answer);
         let drains = questions
             .iter()
             .filter(|question| question.contains("resource.drain"));
         let targets = drains.map(|question| question.split('"').nth(3).unwrap().to_owned());
-        (steps, targets.collect())
+        Departed {
+            progress,
+            drains: targets.collect(),
+        }
     }
 
     #[test]
     fn a_node_goes_once_no_job_has_anything_of_it_twice() {
-        let (goes, drains) = departs(
-            &[],
-            vec![("1", "1,3"), ("1", "3"), ("1", "1"), ("1", "3"), ("1", "")],
-        );
-        assert_eq!(
-            (goes, drains),
-            (vec![false, false, false, false, true], vec!["1".to_owned()])
-        );
+        let looks = ["1,3", "3", "1", "3", ""].map(|allocated| Look { down: "1", allocated });
+        let departed = depart(&[], &looks);
+        let mut expected = [DrainProgress::Waiting; 5];
+        expected[4] = DrainProgress::MayGo;
+        assert_eq!(departed.progress, expected);
+        assert_eq!(departed.drains, ["1"]);
     }
 
     #[test]
     fn a_broker_waits_for_jobs_of_those_below_it_which_take_no_more() {
         // One below is drained by somebody else, and has a job; one takes jobs, and joins again once.
-        let mut looks = vec![("1,4", "4"), ("1,3-4", "4"), ("1,4", "")];
-        looks.extend([("1,3-4", "2"); IDLE_LOOKS_ABOVE as usize]);
-        let (goes, drains) = departs(&[3, 4], looks);
+        let look = |down, allocated| Look { down, allocated };
+        let mut looks = vec![look("1,4", "4"), look("1,3-4", "4"), look("1,4", "")];
+        looks.extend([look("1,3-4", "2"); IDLE_LOOKS_WITH_CHILDREN as usize]);
+        let Departed { progress, drains } = depart(&[3, 4], &looks);
         assert_eq!(
-            goes.iter().position(|goes| *goes),
-            Some(goes.len() - 1),
-            "{goes:?}"
+            progress.iter().position(|step| *step == DrainProgress::MayGo),
+            Some(progress.len() - 1),
+            "{progress:?}"
         );
         assert_eq!(drains, ["1", "3", "3"]);
     }
@@ -236,12 +271,12 @@ mod tests {
     fn departure_knows_whether_jobs_of_its_subtree_go_along() {
         let mut departure = Departure::of(1, [3, 4].into());
         let look = |allocated: &[u32]| Nodes {
-            open: BTreeSet::new(),
+            accepting: BTreeSet::new(),
             allocated: allocated.iter().copied().collect(),
         };
-        for (allocated, along) in [(&[1, 2][..], false), (&[3], true), (&[1, 4], true), (&[], false)] {
+        for (allocated, goes_along) in [(&[1, 2][..], false), (&[3], true), (&[1, 4], true), (&[], false)] {
             departure.note_look(&look(allocated), true);
-            assert_eq!(departure.takes_jobs_along(), along, "{allocated:?}");
+            assert_eq!(departure.takes_jobs_along(), goes_along, "{allocated:?}");
         }
     }
 }

@@ -69,18 +69,18 @@ pub async fn nodes_and_jobs(broker: &Broker) -> Usage {
 /// Nodes by their ranks, as the lead sees them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nodes {
-    /// Ranks that take jobs.
-    pub open: BTreeSet<u32>,
+    /// Ranks that accept jobs.
+    pub accepting: BTreeSet<u32>,
     /// Ranks that jobs have resources of.
     pub allocated: BTreeSet<u32>,
 }
 
-/// The nodes that take jobs and those that have some; none if the lead does not answer.
+/// The nodes that accept jobs and those that have some; none if the lead does not answer.
 pub async fn nodes(broker: &Broker) -> Option<Nodes> {
     let resources = resource_sets(broker).await.ok().filter(Value::is_object)?;
     let ranks = |set: &str| -> BTreeSet<u32> { amounts(&resources[set]).into_keys().collect() };
     Some(Nodes {
-        open: &ranks("all") - &ranks("down"),
+        accepting: &ranks("all") - &ranks("down"),
         allocated: ranks("allocated"),
     })
 }

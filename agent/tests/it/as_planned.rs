@@ -179,7 +179,7 @@ fn planned(input: &str, index: u32, facts: &Value) -> Vec<Value> {
     document["pods"].as_array().unwrap().clone()
 }
 
-/// A dump's name has a part of each start's own; the pretended facts have zeros for it.
+/// A dump's name has a part of each start's own; the assumed facts have zeros for it.
 fn without_attempt(word: &str) -> String {
     match word.split_once(".flux-dump-") {
         Some((before, name)) => format!(

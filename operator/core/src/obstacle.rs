@@ -12,8 +12,7 @@ pub struct Obstacle {
 }
 
 impl Obstacle {
-    /// The API server has not answered for so many seconds.
-    pub fn silent_api_server(seconds: u64) -> Obstacle {
+    pub fn api_server_silent_for(seconds: u64) -> Obstacle {
         let message = format!(
             "creating the MiniCluster's objects: the API server has not answered for {seconds} s. Is an admission webhook slow \
              or down (kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations)?"
@@ -24,7 +23,7 @@ impl Obstacle {
         }
     }
 
-    /// Whether it passes without a person, or somebody else is mending it: the MiniCluster is not stalled.
+    /// Whether it passes without a user's action. Then the condition `Stalled` is not set.
     pub fn is_passing(&self) -> bool {
         matches!(
             self.reason,
@@ -32,8 +31,3 @@ impl Obstacle {
         )
     }
 }
-
-/// A panic, by its file and line in our source.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the operator panicked at {0}")]
-pub struct Panicked(pub String);

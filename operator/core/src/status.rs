@@ -20,7 +20,6 @@ use crate::observe::job::JobSeen;
 use crate::observe::pod::{Exit, PodSeen, Trouble};
 use crate::observe::pod_end::{PodEnd, end_of};
 use crate::observe::storage::DiskSeen;
-use crate::obstacle::Panicked;
 use crate::render;
 use crate::vocabulary::{ConditionType, Reason};
 
@@ -383,6 +382,11 @@ pub fn cleaned_up(status: &MiniClusterStatus, now: Timestamp) -> MiniClusterStat
     });
     status
 }
+
+/// A panic, by its file and line in our source.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the operator panicked at {0}")]
+pub struct Panicked(pub String);
 
 /// The status after a panic of ours: as it was, with a condition that says so.
 pub fn panicked(

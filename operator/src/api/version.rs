@@ -1,4 +1,5 @@
-//! The version of Kubernetes. (Features that a supported version may lack: `render::requirements`.)
+//! Asks the API server for its version. `flux_operator_core::render::requirements` has the features that a
+//! supported version may lack.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -10,23 +11,24 @@ use crate::health::log;
 
 /// The oldest Kubernetes 1.n that the operator runs on: it needs Jobs with a success policy, and native
 /// sidecars.
-pub const FLOOR: u32 = 31;
+pub const OLDEST_MINOR: u32 = 31;
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// The n of Kubernetes 1.n. Retries until the API server answers.
-pub async fn ask(client: &Client) -> u32 {
-    let tell = |error| {
+pub async fn minor_version(client: &Client) -> u32 {
+    // Never final: each error is logged, and the call repeated.
+    let keep_trying = |error| {
         log::warn("failed to ask for the version of Kubernetes", &error);
         Ok::<(), Infallible>(())
     };
-    let Ok(info) = retry::until_done(PAUSE, || client.apiserver_version(), tell).await;
+    let Ok(info) = retry::until_done(PAUSE, || client.apiserver_version(), keep_trying).await;
     tracing::info!(version = info.git_version, "found Kubernetes");
     minor(&info.minor)
 }
 
 /// The number in a minor version such as `31+`, as some providers write it. A text without a number counts as
-/// a new version.
+/// the newest version, so that an odd provider is not rejected.
 pub(crate) fn minor(text: &str) -> u32 {
     let digits: String = text.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap_or(u32::MAX)

@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
 
-use flux_operator_core::obstacle::Panicked;
+use flux_operator_core::status::Panicked;
 use futures::FutureExt;
 
 thread_local! {

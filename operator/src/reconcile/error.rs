@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use flux_operator_core::obstacle::{Obstacle, Panicked};
+use flux_operator_core::obstacle::Obstacle;
 use flux_operator_core::render::RenderError;
+use flux_operator_core::status::Panicked;
 use flux_operator_core::vocabulary::Reason;
 
 use crate::api::retry::retry_after;

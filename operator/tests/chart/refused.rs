@@ -7,7 +7,8 @@ use serde_json::Value;
 use crate::values::images;
 use crate::{helms, repository};
 
-/// The first line of each file is a comment with what the error must name.
+/// The first line of each file is a comment with the path of the wrong value. The error must have at least the
+/// last name of it: the errors of Helm's schema do not have the full path.
 #[test]
 fn wrong_values_are_refused() {
     let folder = repository().join("operator/tests/chart/bad");
@@ -19,7 +20,7 @@ fn wrong_values_are_refused() {
     assert!(files.len() >= 12, "{files:?}");
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
-        let word = text
+        let value_path = text
             .lines()
             .next()
             .and_then(|line| line.strip_prefix("# "))
@@ -30,10 +31,10 @@ fn wrong_values_are_refused() {
             command.args(["template", "a"]).arg(repository().join("chart"));
             command.arg("--values").arg(images()).args(["--values", path]);
             let output = command.output().unwrap();
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            let last = word.rsplit('.').next().unwrap();
-            assert!(!output.status.success(), "{path}: helm takes it");
-            assert!(said.contains(last), "{path}: helm says {said}");
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            let name = value_path.rsplit('.').next().unwrap();
+            assert!(!output.status.success(), "{path}: helm accepts it");
+            assert!(error.contains(name), "{path}: helm reports {error}");
         }
     }
 }
@@ -56,53 +57,56 @@ fn chart_without_images_says_how_to_give_them() {
                 .args(values)
                 .output()
                 .unwrap();
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(!output.status.success() && said.contains(missing), "{said}");
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success() && error.contains(missing), "{error}");
             assert!(
-                said.contains("--set agent.image.repository=REGISTRY/flux-agent"),
-                "{said}"
+                error.contains("--set agent.image.repository=REGISTRY/flux-agent"),
+                "{error}"
             );
         }
     }
 }
 
-/// A chart that depends on this one hands `global` on.
 #[test]
 fn every_value_stands_in_the_schema_and_the_schema_is_closed() {
     let schema = std::fs::read_to_string(repository().join("chart/values.schema.json")).unwrap();
     let schema: Value = serde_json::from_str(&schema).unwrap();
     let values = std::fs::read_to_string(repository().join("chart/values.yaml")).unwrap();
     let values: Value = serde_saphyr::from_str(&values).unwrap();
+    // A parent chart passes its `global` values to this one.
     assert_eq!(
         schema["properties"]["global"],
         serde_json::json!({ "type": "object" })
     );
-    covers(&schema, &values, "", &["global"]);
+    assert_closed(&schema, &values, "", &["global"]);
 }
 
-fn covers(schema: &Value, values: &Value, path: &str, others: &[&str]) {
+/// Asserts that the schema has all these values and no other, but those of `allowed_extra`.
+fn assert_closed(schema: &Value, values: &Value, path: &str, allowed_extra: &[&str]) {
     let Some(values) = values.as_object() else { return };
+    // A map whose keys the user chooses, or one without a default to compare.
     if schema["additionalProperties"].is_object() || values.is_empty() {
         return;
     }
     assert_eq!(
         schema["additionalProperties"], false,
-        "{path}: any other value would be taken"
+        "{path}: any other value would be accepted"
     );
     let properties = schema["properties"].as_object().unwrap();
     for (name, value) in values {
         let path = format!("{path}.{name}");
-        let of_it = properties
+        let property = properties
             .get(name)
             .unwrap_or_else(|| panic!("{path} is not in the schema"));
-        covers(of_it, value, &path, &[]);
+        assert_closed(property, value, &path, &[]);
     }
-    let is_free = path.ends_with("resources");
+    // Kubernetes' own type, of which values.yaml has only a part.
+    let is_kubernetes_type = path.ends_with("resources");
     let extra = properties
         .keys()
-        .filter(|name| !values.contains_key(*name) && !others.contains(&name.as_str()));
+        .filter(|name| !values.contains_key(*name) && !allowed_extra.contains(&name.as_str()));
     assert!(
-        is_free || extra.count() == 0,
-        "{path}: the schema has what values.yaml has not"
+        is_kubernetes_type || extra.count() == 0,
+        "{path}: the schema has values that values.yaml lacks"
     );
 }

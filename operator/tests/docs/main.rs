@@ -71,34 +71,24 @@ fn every_block_of_commands_is_run_or_says_why_not() {
 
 #[test]
 fn blocks_that_no_node_runs_are_known_and_have_a_reason() {
-    let blocks: Vec<pages::Block> = pasted::pages_with_blocks()
-        .into_iter()
-        .flat_map(|(_, blocks)| blocks)
-        .collect();
-    for (page, command, _) in pasted::NOT_RUN {
-        let count = blocks
-            .iter()
-            .filter(|block| pasted::means(page, command, block))
-            .count();
+    let blocks: Vec<pages::Block> = pasted::blocks_by_page().into_iter().flatten().collect();
+    for entry in pasted::LEFT_OUT {
+        let count = blocks.iter().filter(|block| entry.matches(block)).count();
         assert!(
-            count == 1 || count > 0 && command.is_empty(),
-            "{page}: `{command}` begins {count} blocks"
+            count == 1 || count > 0 && entry.first_command.is_none(),
+            "{}: {:?} begins {count} blocks",
+            entry.page,
+            entry.first_command
         );
     }
     for block in &blocks {
-        let reasons = pasted::NOT_RUN
-            .iter()
-            .filter(|(page, command, _)| pasted::means(page, command, block));
+        let mut entries = pasted::LEFT_OUT.iter().filter(|entry| entry.matches(block));
         assert!(
-            reasons.clone().count() <= 1,
+            entries.clone().count() <= 1,
             "{} has several reasons",
             block.place()
         );
-        assert!(
-            reasons.into_iter().all(|(.., reason)| !reason.is_empty()),
-            "{}",
-            block.place()
-        );
+        assert!(entries.all(|entry| !entry.reason.is_empty()), "{}", block.place());
         assert!(
             !block.commands().is_empty(),
             "{}: a block of commands without one",
@@ -111,11 +101,11 @@ fn blocks_that_no_node_runs_are_known_and_have_a_reason() {
             .iter()
             .any(|folder| block.page.starts_with(folder))
     };
-    let (run, not_run): (Vec<_>, Vec<_>) = blocks
+    let (run, left_out): (Vec<_>, Vec<_>) = blocks
         .iter()
         .filter(|block| !is_shared(block))
-        .partition(|block| pasted::not_run(block).is_none());
-    assert!(run.len() > not_run.len(), "most blocks are run");
+        .partition(|block| pasted::why_left_out(block).is_none());
+    assert!(run.len() > left_out.len(), "most blocks are run");
 }
 
 /// The definition is larger than the annotation in which a client-side apply keeps a copy of it.
@@ -144,9 +134,9 @@ fn folders_with_the_definition_are_applied_by_the_server() {
 /// `kubectl wait` gives up after 30 s, which pulling an image exceeds; `rollout status` never gives up.
 #[test]
 fn commands_that_wait_have_a_time_limit() {
-    let wrong: Vec<String> = pasted::pages_with_blocks()
+    let wrong: Vec<String> = pasted::blocks_by_page()
         .into_iter()
-        .flat_map(|(_, blocks)| blocks)
+        .flatten()
         .flat_map(|block| {
             let waits =
                 |command: &str| command.contains("kubectl wait") || command.contains("rollout status");

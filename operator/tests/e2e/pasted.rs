@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::examples::adapt;
 use test_support::node::{Fixture, app_image, has_flux_itself, test};
 use test_support::pages::{self, Block, repository};
-use test_support::pasted::{not_run, pages_with_blocks};
+use test_support::pasted::{blocks_by_page, why_left_out};
 
 /// So many pages at once: they mostly wait.
 const AT_ONCE: usize = 4;
@@ -47,8 +47,8 @@ fn blocks_of_commands_run_as_they_are_pasted() {
         return;
     }
     let mut waiting: Vec<(usize, Vec<Block>)> = Vec::new();
-    for (number, (_, blocks)) in pages_with_blocks().into_iter().enumerate() {
-        let is_run = |block: &Block| not_run(block).is_none();
+    for (number, blocks) in blocks_by_page().into_iter().enumerate() {
+        let is_run = |block: &Block| why_left_out(block).is_none();
         let blocks: Vec<Block> = blocks.into_iter().filter(is_run).collect();
         if !blocks.is_empty() {
             waiting.push((number, blocks));

@@ -15,7 +15,7 @@ use rcgen::CertificateParams;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
-use crate::prometheus::{Prometheus, free_address, get, promtool, promtool_is_content, rule_groups};
+use crate::prometheus::{Prometheus, free_address, get, promtool, promtool_passes, rule_groups};
 use crate::webhook::{Webhook, review};
 use test_support::api_server::{Call, Calls, Fault, apply, operator_kubeconfig, test, until};
 use test_support::installation::NAMESPACE;
@@ -89,7 +89,7 @@ fn the_names_in_an_expression_are_found() {
 /// A rule that no fault has made fire may never do so.
 #[test]
 fn every_alert_is_fired_by_a_fault() {
-    let call = ["comes_to_warn_of", "(&["].concat();
+    let call = ["until_firing", "(&["].concat();
     let names = |rest: &'static str| rest.split(']').next().unwrap().split('"').skip(1).step_by(2);
     let fired: BTreeSet<&str> = include_str!("alerts.rs")
         .split(&call)
@@ -180,19 +180,19 @@ fn unit_tests() -> Vec<(String, Value)> {
 fn promtool_takes_the_rules_and_they_do_what_their_tests_say() {
     let folder = rules();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    let told = promtool_is_content(
+    let output = promtool_passes(
         &["check", "rules", "--lint=all", "--lint-fatal", &path("rules.yml")],
         "",
     );
     assert!(
-        told.contains(&format!("{} rules found", alerts().len())),
-        "{told}"
+        output.contains(&format!("{} rules found", alerts().len())),
+        "{output}"
     );
     let (mut fires, mut is_silent) = (BTreeSet::new(), BTreeSet::new());
     for (number, (text, parsed)) in unit_tests().into_iter().enumerate() {
         let file = path(&format!("test-{number}.yml"));
         std::fs::write(&file, text).unwrap();
-        promtool_is_content(&["test", "rules", &file], "");
+        promtool_passes(&["test", "rules", &file], "");
         for test in parsed["tests"].as_array().unwrap() {
             for case in test["alert_rule_test"].as_array().unwrap() {
                 let name = case["alertname"].as_str().unwrap().to_owned();
@@ -270,11 +270,11 @@ fn promtool_accepts_metrics_and_every_panel_can_be_drawn() {
             get(health, "/metrics").await,
             get(webhook.health, "/metrics").await,
         ] {
-            let told = promtool_is_content(&["check", "metrics", "--lint=all"], &text);
-            assert_eq!(told, "", "{text}");
+            let output = promtool_passes(&["check", "metrics", "--lint=all"], &text);
+            assert_eq!(output, "", "{text}");
         }
-        let prometheus = Prometheus::of(health).await;
-        prometheus.is_calm(&["FluxOperatorWebhookDown"]).await;
+        let prometheus = Prometheus::start(health).await;
+        prometheus.assert_calm(&["FluxOperatorWebhookDown"]).await;
         let drawn = |expression: &str| {
             expression
                 .replace("$namespace", ".*")
@@ -308,8 +308,8 @@ fn alert_fires_when_operator_restarts_often_or_is_gone() {
         };
         let mut operator = start();
         is_ready(health).await;
-        let prometheus = Prometheus::of(health).await;
-        prometheus.is_calm(&["FluxOperatorWebhookDown"]).await;
+        let prometheus = Prometheus::start(health).await;
+        prometheus.assert_calm(&["FluxOperatorWebhookDown"]).await;
         for times in 1..=3u32 {
             drop(operator);
             operator = start();
@@ -320,15 +320,10 @@ fn alert_fires_when_operator_restarts_often_or_is_gone() {
             })
             .await;
         }
-        prometheus.comes_to_warn_of(&["FluxOperatorRestarting"]).await;
-        assert!(
-            !prometheus
-                .warns_of()
-                .await
-                .contains(&"FluxOperatorDown".to_owned())
-        );
+        prometheus.until_firing(&["FluxOperatorRestarting"]).await;
+        assert!(!prometheus.firing().await.contains(&"FluxOperatorDown".to_owned()));
         drop(operator);
-        prometheus.comes_to_warn_of(&["FluxOperatorDown"]).await;
+        prometheus.until_firing(&["FluxOperatorDown"]).await;
     });
 }
 
@@ -374,12 +369,12 @@ fn operators_that_all_wait_to_lead_are_warned_of() {
                 it.health = Some(health);
             })
             .await;
-        let prometheus = Prometheus::of(health).await;
-        prometheus.comes_to_warn_of(&["FluxOperatorNotLeading"]).await;
+        let prometheus = Prometheus::start(health).await;
+        prometheus.until_firing(&["FluxOperatorNotLeading"]).await;
         // It waits, which is no trouble of its own.
         assert!(
             !prometheus
-                .warns_of()
+                .firing()
                 .await
                 .contains(&"FluxOperatorNotReady".to_owned())
         );
@@ -395,8 +390,8 @@ fn alert_fires_when_operator_lacks_permission() {
         let operator = fixture
             .operator_as(&kubeconfig, Calls::default(), |it| it.health = Some(health))
             .await;
-        let prometheus = Prometheus::of(health).await;
-        prometheus.comes_to_warn_of(&["FluxOperatorNotReady"]).await;
+        let prometheus = Prometheus::start(health).await;
+        prometheus.until_firing(&["FluxOperatorNotReady"]).await;
         // It has seen nothing, and can be told to stop all the same.
         operator.stop().await;
     });
@@ -412,8 +407,8 @@ fn alert_fires_when_an_admission_webhook_is_gone() {
             &operator_kubeconfig(),
         );
         is_ready(health).await;
-        let prometheus = Prometheus::of(health).await;
-        prometheus.is_calm(&["FluxOperatorWebhookDown"]).await;
+        let prometheus = Prometheus::start(health).await;
+        prometheus.assert_calm(&["FluxOperatorWebhookDown"]).await;
         let name = format!("{}.example.org", fixture.namespace);
         let webhook = json!({
             "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
@@ -428,7 +423,7 @@ fn alert_fires_when_an_admission_webhook_is_gone() {
         apply(&webhook.to_string());
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
         prometheus
-            .comes_to_warn_of(&["FluxOperatorReconcileErrors", "FluxOperatorAPIErrors"])
+            .until_firing(&["FluxOperatorReconcileErrors", "FluxOperatorAPIErrors"])
             .await;
         fixture
             .kubectl(&["delete", "validatingwebhookconfiguration", &name])
@@ -446,10 +441,10 @@ fn a_panic_is_warned_of() {
         let health = free_address();
         let operator = fixture.operator_of(calls, |it| it.health = Some(health)).await;
         is_ready(health).await;
-        let prometheus = Prometheus::of(health).await;
-        prometheus.is_calm(&["FluxOperatorWebhookDown"]).await;
+        let prometheus = Prometheus::start(health).await;
+        prometheus.assert_calm(&["FluxOperatorWebhookDown"]).await;
         fixture.create("bad", json!({ "size": 1 })).await.unwrap();
-        prometheus.comes_to_warn_of(&["FluxOperatorPanics"]).await;
+        prometheus.until_firing(&["FluxOperatorPanics"]).await;
         operator.stop().await;
     });
 }
@@ -466,12 +461,12 @@ fn a_queue_that_does_not_move_is_warned_of() {
         let health = free_address();
         let operator = fixture.operator_of(calls, |it| it.health = Some(health)).await;
         is_ready(health).await;
-        let prometheus = Prometheus::with(health, |rule| {
+        let prometheus = Prometheus::start_with_rules(health, |rule| {
             let expression = rule["expr"].as_str().unwrap().replace("} > 60", "} > 5");
             rule["expr"] = json!(expression);
         })
         .await;
-        prometheus.is_calm(&["FluxOperatorWebhookDown"]).await;
+        prometheus.assert_calm(&["FluxOperatorWebhookDown"]).await;
         for number in 0..6 {
             let commands = json!({ "pre": "x".repeat(950_000) });
             let containers = json!([{ "image": "app:1", "commands": commands }]);
@@ -483,7 +478,7 @@ fn a_queue_that_does_not_move_is_warned_of() {
                 .await
                 .unwrap();
         }
-        prometheus.comes_to_warn_of(&["FluxOperatorQueueBacklog"]).await;
+        prometheus.until_firing(&["FluxOperatorQueueBacklog"]).await;
         drop(operator);
     });
 }
@@ -497,14 +492,14 @@ fn alerts_fire_when_the_webhook_fails_rejects_or_is_down() {
         .unwrap();
     runtime.block_on(async {
         let webhook = Webhook::start().await;
-        let prometheus = Prometheus::of(webhook.health).await;
-        prometheus.is_calm(&["FluxOperatorDown"]).await;
+        let prometheus = Prometheus::start(webhook.health).await;
+        prometheus.assert_calm(&["FluxOperatorDown"]).await;
         // Nobody can convert it.
         let strange =
             json!({ "apiVersion": "flux-framework.org/v9", "kind": "MiniCluster", "metadata": { "name": "a" } });
         let (status, text) = webhook.post(1, &review(&[strange.to_string()])).await.unwrap();
         assert!(status == 200 && text.contains("Failure"), "{text}");
-        prometheus.comes_to_warn_of(&["FluxOperatorConversionErrors"]).await;
+        prometheus.until_firing(&["FluxOperatorConversionErrors"]).await;
         // All places that one peer may have are taken by requests that do not go on, and it wants more.
         let (mut slow, mut more) = (Vec::new(), Vec::new());
         for _ in 0..32 {
@@ -516,9 +511,9 @@ fn alerts_fire_when_the_webhook_fails_rejects_or_is_down() {
         for _ in 0..20 {
             more.push(webhook.tcp(2).await.unwrap());
         }
-        prometheus.comes_to_warn_of(&["FluxOperatorWebhookRejectingConnections"]).await;
+        prometheus.until_firing(&["FluxOperatorWebhookRejectingConnections"]).await;
         drop(webhook);
-        prometheus.comes_to_warn_of(&["FluxOperatorWebhookDown"]).await;
+        prometheus.until_firing(&["FluxOperatorWebhookDown"]).await;
     });
 }
 
@@ -538,9 +533,9 @@ fn a_certificate_that_nobody_renewed_is_warned_of() {
         let (month, day) = (soon.month().unsigned_abs(), soon.day().unsigned_abs());
         params.not_after = rcgen::date_time_ymd(soon.year().into(), month, day);
         let webhook = Webhook::with(params).await;
-        let prometheus = Prometheus::of(webhook.health).await;
+        let prometheus = Prometheus::start(webhook.health).await;
         prometheus
-            .comes_to_warn_of(&["FluxOperatorCertificateExpiring"])
+            .until_firing(&["FluxOperatorCertificateExpiring"])
             .await;
         let left = prometheus
             .query("flux_operator_webhook_certificate_expiry_timestamp_seconds - time()")
@@ -557,9 +552,9 @@ fn a_webhook_that_may_not_write_its_certificate_is_warned_of() {
         let kubeconfig = fixture.kubeconfig_of("default");
         let arguments = ["webhook", "--listen", &listen, "--namespace", &fixture.namespace];
         let _webhook = run(&arguments, health, &kubeconfig);
-        let prometheus = Prometheus::of(health).await;
+        let prometheus = Prometheus::start(health).await;
         prometheus
-            .comes_to_warn_of(&["FluxOperatorCertificateRenewalFailing", "FluxOperatorNotReady"])
+            .until_firing(&["FluxOperatorCertificateRenewalFailing", "FluxOperatorNotReady"])
             .await;
     });
 }

@@ -1,4 +1,4 @@
-//! Prometheus itself, with the rules that are shipped.
+//! A real Prometheus with the shipped rules, and promtool.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -25,8 +25,8 @@ pub fn promtool(arguments: &[&str], input: &str) -> Output {
     test_support::node::output(&program("promtool"), arguments, input)
 }
 
-/// Its answer, where all is well.
-pub fn promtool_is_content(arguments: &[&str], input: &str) -> String {
+/// What promtool prints; panics if it fails.
+pub fn promtool_passes(arguments: &[&str], input: &str) -> String {
     let output = promtool(arguments, input);
     let text = format!(
         "{}{}",
@@ -37,7 +37,7 @@ pub fn promtool_is_content(arguments: &[&str], input: &str) -> String {
     text
 }
 
-/// An address of this machine that nobody has.
+/// A free TCP port on loopback. (Another process may take it before it is used.)
 pub fn free_address() -> SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
@@ -45,7 +45,7 @@ pub fn free_address() -> SocketAddr {
         .unwrap()
 }
 
-/// The body of the answer to GET; empty: there was none.
+/// The body of the answer to GET. Empty if there was no answer, or one without a body.
 pub async fn get(address: SocketAddr, path: &str) -> String {
     let mut answer = Vec::new();
     if let Ok(mut stream) = TcpStream::connect(address).await {
@@ -61,7 +61,7 @@ pub async fn get(address: SocketAddr, path: &str) -> String {
         .unwrap_or_default()
 }
 
-/// The rules that are shipped, for an installation in the usual namespace.
+/// The shipped rules, for an installation in the usual namespace.
 pub fn rule_groups() -> Value {
     let installed = Installation::whole(&json!({ "prometheus": { "rules": { "enabled": true } } }));
     installed
@@ -72,7 +72,7 @@ pub fn rule_groups() -> Value {
         .clone()
 }
 
-/// One that runs until it is dropped.
+/// A Prometheus that runs until it is dropped.
 pub struct Prometheus {
     child: Child,
     address: SocketAddr,
@@ -87,17 +87,18 @@ impl Drop for Prometheus {
 }
 
 impl Prometheus {
-    /// Collects every second from operator or webhook at `target`, and has the rules that are shipped, but
-    /// what has to be so for minutes only has to for a second.
-    pub async fn of(target: SocketAddr) -> Prometheus {
-        Prometheus::with(target, |_| {}).await
+    /// Collects every second from operator or webhook at `target`, with the shipped rules, whose `for` is shortened
+    /// to one second.
+    pub async fn start(target: SocketAddr) -> Prometheus {
+        Prometheus::start_with_rules(target, |_| {}).await
     }
 
     /// The same, with other changes of the rules.
-    pub async fn with(target: SocketAddr, change: impl Fn(&mut Value)) -> Prometheus {
+    pub async fn start_with_rules(target: SocketAddr, change: impl Fn(&mut Value)) -> Prometheus {
         let mut groups = rule_groups();
-        for rule in groups["groups"].as_array_mut().unwrap().iter_mut() {
-            for rule in rule["rules"].as_array_mut().unwrap() {
+        for group in groups["groups"].as_array_mut().unwrap() {
+            for rule in group["rules"].as_array_mut().unwrap() {
+                // 0m: it fires at once, also when shipped.
                 if rule["for"] != "0m" {
                     rule["for"] = json!("1s");
                 }
@@ -157,8 +158,8 @@ impl Prometheus {
             .clone()
     }
 
-    /// The names of what it warns of now.
-    pub async fn warns_of(&self) -> Vec<String> {
+    /// The names of the alerts that fire now.
+    pub async fn firing(&self) -> Vec<String> {
         let alerts = self.ask("/api/v1/alerts").await["alerts"]
             .as_array()
             .unwrap()
@@ -169,35 +170,32 @@ impl Prometheus {
             .collect()
     }
 
-    /// It collects, and has judged what it has collected: nothing is to be warned of, but the absence of what
-    /// is not there.
-    pub async fn is_calm(&self, but: &[&str]) {
+    /// Waits until it has collected metrics and evaluated the rules, and asserts that no other alerts than these
+    /// fire.
+    pub async fn assert_calm(&self, expected: &[&str]) {
         until("it collects", async || {
             (!self.query("flux_operator_build_info").await.is_empty()).then_some(())
         })
         .await;
         tokio::time::sleep(Duration::from_secs(4)).await;
-        let warnings = self.warns_of().await;
+        let firing = self.firing().await;
         assert!(
-            warnings.iter().all(|name| but.contains(&name.as_str())),
-            "{warnings:?}"
+            firing.iter().all(|name| expected.contains(&name.as_str())),
+            "{firing:?}"
         );
     }
 
-    /// Waits until it warns of all these.
-    pub async fn comes_to_warn_of(&self, names: &[&str]) {
+    /// Waits until all these alerts fire.
+    pub async fn until_firing(&self, names: &[&str]) {
         let begin = Instant::now();
         loop {
-            let warnings = self.warns_of().await;
-            if names
-                .iter()
-                .all(|name| warnings.iter().any(|warning| warning == name))
-            {
+            let firing = self.firing().await;
+            if names.iter().all(|name| firing.iter().any(|alert| alert == name)) {
                 return;
             }
             assert!(
                 begin.elapsed() < DEADLINE,
-                "it is to warn of {names:?}, and warns of {warnings:?}"
+                "not all of {names:?} fire, but {firing:?}"
             );
             tokio::time::sleep(Duration::from_millis(200)).await;
         }

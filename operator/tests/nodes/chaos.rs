@@ -65,7 +65,7 @@ fn random_faults_break_no_promise() {
         world.calm_down().await;
         restore(&stage.fixture.client).await;
         world.resume_all().await;
-        world.all_stopped().await;
+        world.wait_for_stops().await;
         let violations = [
             settle(&world, stage).await,
             leftovers(&world, stage).await,
@@ -85,17 +85,17 @@ fn random_faults_break_no_promise() {
 async fn settle(world: &World<'_>, stage: &Stage) -> Vec<String> {
     let deadline = now() + SETTLES_WITHIN;
     let mut violations = Vec::new();
-    for life in world.living() {
+    for life in world.not_deleted() {
         let status = loop {
-            let status = stage.fixture.status(&life.name).await;
+            let status = stage.fixture.status(life.name()).await;
             if has_finished(&status) || now() > deadline {
                 break status;
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         };
-        violations.extend(world.broken(&life, &status));
+        violations.extend(world.violations_of(&life, &status));
     }
-    violations.extend(world.overlaps());
+    violations.extend(world.other_violations());
     violations
 }
 

@@ -1,203 +1,234 @@
-//! The commands that people paste from the pages and from the READMEs of `examples/`, `chart/`, `images/` and
-//! `test-node/`, block by block, and those that no test on a node runs.
+//! Which blocks of commands, of the pages and of the READMEs of `examples/`, `chart/`, `images/` and `test-node/`,
+//! the end-to-end test pastes into a shell, and why it leaves out the others.
 
 use std::path::{Path, PathBuf};
 
 use crate::pages::{self, Block, repository};
 
-/// A page, the beginning of the first command of one of its blocks (empty: all blocks), and why no test on a
-/// node runs it.
-///
-/// Every other block runs as it stands (`operator/tests/e2e/pasted.rs`). In pages of the book these are the
-/// blocks of `needs-cluster`: the other words say themselves why not.
-pub const NOT_RUN: &[(&str, &str, &str)] = &[
-    (
+/// Blocks that the end-to-end test leaves out.
+pub struct LeftOut {
+    pub page: &'static str,
+    /// How the first command of the block begins. None: all blocks of the page.
+    pub first_command: Option<&'static str>,
+    /// Why, and perhaps what runs it instead.
+    pub reason: &'static str,
+}
+
+impl LeftOut {
+    pub fn matches(&self, block: &Block) -> bool {
+        let begins_so = |command: &str| {
+            self.first_command
+                .is_none_or(|beginning| command.starts_with(beginning))
+        };
+        let commands = block.commands();
+        let first = commands.first();
+        block.page == Path::new(self.page) && first.is_some_and(|(command, _)| begins_so(command))
+    }
+}
+
+const fn block(page: &'static str, first_command: &'static str, reason: &'static str) -> LeftOut {
+    LeftOut {
+        page,
+        first_command: Some(first_command),
+        reason,
+    }
+}
+
+const fn page(page: &'static str, reason: &'static str) -> LeftOut {
+    LeftOut {
+        page,
+        first_command: None,
+        reason,
+    }
+}
+
+/// Every other block runs as it stands (`operator/tests/e2e/pasted.rs`).
+pub const LEFT_OUT: &[LeftOut] = &[
+    block(
         "chart/README.md",
         "helm install flux-framework chart --namespace flux-operator --create-namespace \\",
         INSTALLS,
     ),
-    (
+    block(
         "chart/README.md",
         "helm install flux-framework chart --namespace flux-operator --create-namespace --values",
         INSTALLS,
     ),
-    (
+    block(
         "chart/README.md",
         "helm install flux-framework chart --namespace flux-operator --take-ownership",
         INSTALLS,
     ),
-    (
+    block(
         "chart/README.md",
         "helm install flux-framework chart --namespace team-a",
         INSTALLS,
     ),
-    (
+    block(
         "chart/README.md",
         "kubectl label namespace flux-operator",
         "is for an installation by Helm; operator/manifests has this label",
     ),
-    ("chart/README.md", "helm upgrade", INSTALLS),
-    ("chart/README.md", "helm uninstall", INSTALLS),
-    (
+    block("chart/README.md", "helm upgrade", INSTALLS),
+    block("chart/README.md", "helm uninstall", INSTALLS),
+    block(
         "chart/README.md",
         "kubectl delete miniclusters --all --all-namespaces",
-        "removes the installation: .ci/e2e does",
+        "removes the installation; .ci/e2e does the same",
     ),
-    (
+    block(
         "chart/README.md",
         "kubectl --namespace flux-operator logs job/flux-operator-delete-miniclusters",
-        "takes a hook of Helm that failed: operator/tests/versions/deletion.rs",
+        "needs a failed pre-delete hook of Helm; operator/tests/versions/deletion.rs makes one",
     ),
-    (
+    block(
         "chart/README.md",
         "kubectl delete namespace flux-operator",
-        "removes the installation: .ci/e2e does",
+        "removes the installation; .ci/e2e does the same",
     ),
-    (
+    block(
         "docs/getting-started.md",
         "kind load",
-        "takes kind, which takes Docker",
+        "needs kind, which needs Docker",
     ),
-    ("docs/getting-started.md", "minikube image", "takes minikube"),
-    (
+    block("docs/getting-started.md", "minikube image", "needs minikube"),
+    block(
         "docs/getting-started.md",
         "k3d image",
-        "takes k3d, which takes Docker",
+        "needs k3d, which needs Docker",
     ),
-    ("docs/getting-started.md", "helm install", INSTALLS),
-    (
+    block("docs/getting-started.md", "helm install", INSTALLS),
+    block(
         "docs/getting-started.md",
         "kubectl apply --server-side -f operator/manifests/namespace.yaml",
         INSTALLS,
     ),
-    (
+    block(
         "docs/migrating.md",
         "kubectl -n operator-system scale",
-        "takes an installation of the Go operator",
+        "needs an installation of the Go operator",
     ),
-    (
+    block(
         "docs/migrating.md",
         "kubectl apply --server-side --force-conflicts -k dist/install",
         INSTALLS,
     ),
-    ("docs/tasks/fast-networks.md", "", "takes devices of EFA"),
-    (
+    page("docs/tasks/fast-networks.md", "needs EFA devices"),
+    page(
         "docs/tasks/gpus.md",
-        "",
-        "operator/tests/e2e/gpus.rs, with a device plugin of its own",
+        "needs GPUs; operator/tests/e2e/gpus.rs tests it with a device plugin of its own",
     ),
-    (
+    block(
         "docs/tasks/interactive.md",
         ". /mnt/flux/flux-view.sh",
-        "is for a shell in a pod; operator/tests/e2e/sdk.rs",
+        "is for a shell in a pod; operator/tests/e2e/sdk.rs does the same",
     ),
-    ("docs/tasks/interactive.md", "kubectl port-forward", FOR_EVER),
-    ("docs/tasks/monitoring.md", "helm upgrade", INSTALLS),
-    ("docs/tasks/queues.md", "", "make e2e-kueue"),
-    (
+    block("docs/tasks/interactive.md", "kubectl port-forward", FOR_EVER),
+    block("docs/tasks/monitoring.md", "helm upgrade", INSTALLS),
+    page("docs/tasks/queues.md", "`make e2e-kueue` tests it"),
+    block(
         "docs/tasks/run-a-job.md",
         "kubectl get minicluster exit-code",
-        "looks at examples/exit-code, which runs",
+        "shows the result of examples/exit-code, whose README is run",
     ),
-    ("docs/tasks/service-mesh.md", "", PLACEHOLDER),
-    ("docs/tasks/sizing.md", "", INSTALLS),
-    ("docs/tasks/teams.md", "kubectl create namespace", WHOLE_CLUSTER),
-    ("docs/tasks/teams.md", "kubectl label namespace", WHOLE_CLUSTER),
-    ("docs/tasks/teams.md", "helm template", INSTALLS),
-    ("docs/tasks/tracing.md", "", TRACING),
-    ("docs/tasks/storage.md", "", STORAGE),
-    ("docs/troubleshooting.md", "", PLACEHOLDER),
-    ("docs/upgrade.md", "kubectl apply", INSTALLS),
-    ("docs/upgrade.md", "helm upgrade", INSTALLS),
-    ("docs/upgrade.md", "kubectl delete miniclusters", REMOVES),
-    ("docs/upgrade.md", "kubectl delete --ignore-not-found", REMOVES),
-    ("docs/upgrade.md", "helm uninstall", REMOVES),
-    ("examples/archive/README.md", "", STORAGE),
-    ("examples/autoscale/README.md", "", "make e2e-autoscale"),
-    (
+    page("docs/tasks/service-mesh.md", PLACEHOLDER),
+    page("docs/tasks/sizing.md", INSTALLS),
+    block("docs/tasks/teams.md", "kubectl create namespace", WHOLE_CLUSTER),
+    block("docs/tasks/teams.md", "kubectl label namespace", WHOLE_CLUSTER),
+    block("docs/tasks/teams.md", "helm template", INSTALLS),
+    page("docs/tasks/tracing.md", TRACING),
+    page("docs/tasks/storage.md", STORAGE),
+    page("docs/troubleshooting.md", PLACEHOLDER),
+    block("docs/upgrade.md", "kubectl apply", INSTALLS),
+    block("docs/upgrade.md", "helm upgrade", INSTALLS),
+    block("docs/upgrade.md", "kubectl delete miniclusters", REMOVES),
+    block("docs/upgrade.md", "kubectl delete --ignore-not-found", REMOVES),
+    block("docs/upgrade.md", "helm uninstall", REMOVES),
+    page("examples/archive/README.md", STORAGE),
+    page("examples/autoscale/README.md", "`make e2e-autoscale` tests it"),
+    block(
         "examples/cores/README.md",
         "kubectl apply -f guaranteed.yaml",
-        "takes more free cores than a small node has",
+        "needs more free cores than a small node has",
     ),
-    ("examples/curve-cert/README.md", "flux keygen", FLUX_HERE),
-    (
+    block("examples/curve-cert/README.md", "flux keygen", FLUX_HERE),
+    block(
         "examples/curve-cert/README.md",
         "kubectl create secret",
-        "takes what `flux keygen` has made",
+        "needs the file that `flux keygen` writes",
     ),
-    ("examples/diagnostics/README.md", "", FOR_EVER),
-    (
+    page("examples/diagnostics/README.md", FOR_EVER),
+    block(
         "examples/elasticity/README.md",
         "kubectl apply -f autoscaled.yaml",
         FOR_EVER,
     ),
-    ("examples/gang/README.md", "", "make e2e-gang"),
-    ("examples/jobset/README.md", "", "make e2e-jobset"),
-    ("examples/lammps/README.md", "", REGISTRY),
-    ("examples/mpi/README.md", "", REGISTRY),
-    ("examples/notebook/README.md", "", REGISTRY),
-    ("examples/parameter-study/README.md", "", STORAGE),
-    ("examples/plain-job/README.md", "", FLUX_HERE),
-    (
+    page("examples/gang/README.md", "`make e2e-gang` tests it"),
+    page("examples/jobset/README.md", "`make e2e-jobset` tests it"),
+    page("examples/lammps/README.md", REGISTRY),
+    page("examples/mpi/README.md", REGISTRY),
+    page("examples/notebook/README.md", REGISTRY),
+    page("examples/parameter-study/README.md", STORAGE),
+    page("examples/plain-job/README.md", FLUX_HERE),
+    page(
         "examples/python-client/README.md",
-        "",
-        "python/tests/test_examples.py and test_node.py",
+        "python/tests/test_examples.py and test_node.py test it",
     ),
-    ("examples/pytorch/README.md", "", REGISTRY),
-    ("examples/queue/README.md", "", "make e2e-kueue"),
-    ("examples/rest-api/README.md", "", FOR_EVER),
-    (
+    page("examples/pytorch/README.md", REGISTRY),
+    page("examples/queue/README.md", "`make e2e-kueue` tests it"),
+    page("examples/rest-api/README.md", FOR_EVER),
+    block(
         "examples/restarts/README.md",
         "kubectl apply -f minicluster.yaml",
-        "drains the node: make e2e-nodes does",
+        "drains the node; `make e2e-nodes` does the same",
     ),
-    ("examples/security-context/README.md", "", WHOLE_CLUSTER),
-    ("examples/sidecar/README.md", "", FOR_EVER),
-    ("examples/snakemake/README.md", "", REGISTRY),
-    ("examples/tracing/README.md", "", TRACING),
-    ("examples/trainjob/README.md", "", "make e2e-jobset"),
-    (
+    page("examples/security-context/README.md", WHOLE_CLUSTER),
+    page("examples/sidecar/README.md", FOR_EVER),
+    page("examples/snakemake/README.md", REGISTRY),
+    page("examples/tracing/README.md", TRACING),
+    page("examples/trainjob/README.md", "`make e2e-jobset` tests it"),
+    page(
         "examples/v1alpha1/README.md",
-        "",
-        "rewrites every MiniCluster of the cluster; operator/tests/helm and it/webhook.rs",
+        "rewrites every MiniCluster of the cluster; operator/tests/helm and it/webhook.rs do the same",
     ),
-    (
+    block(
         "examples/view/README.md",
         "kubectl create secret docker-registry",
-        "takes a registry that serves the image",
+        "needs a registry that serves the image",
     ),
-    (
+    block(
         "examples/volumes/README.md",
         "kubectl apply -f minicluster.yaml",
-        "takes a folder of the node; operator/tests/e2e/examples/volumes.rs brings it",
+        "needs a folder of the node; operator/tests/e2e/examples/volumes.rs brings it",
     ),
-    (
+    block(
         "images/README.md",
         "make images",
         ".ci/e2e builds the images by it, for all tests on a node",
     ),
-    ("images/README.md", ".ci/dist images amd64", REGISTRY),
-    (
+    block("images/README.md", ".ci/dist images amd64", REGISTRY),
+    page(
         "test-node/README.md",
-        "",
-        "starts and removes nodes: test-node/check and make e2e-nodes do",
+        "starts and removes nodes; test-node/check and `make e2e-nodes` do the same",
     ),
 ];
 
 const INSTALLS: &str =
     "changes the installation that all tests use; operator/tests/helm installs by Helm, .ci/e2e by kubectl";
-const REMOVES: &str = "removes the installation: .ci/e2e and operator/tests/helm do";
+const REMOVES: &str = "removes the installation; .ci/e2e and operator/tests/helm do the same";
 const FOR_EVER: &str = "goes on until a person ends it";
-const PLACEHOLDER: &str = "has a placeholder; operator/tests/e2e runs these programs of the agent";
+const PLACEHOLDER: &str =
+    "its commands have a placeholder such as NAME; operator/tests/e2e runs the same commands of the agent";
 const WHOLE_CLUSTER: &str =
     "changes a namespace of the cluster; operator/tests/e2e/examples.rs does the same in its own";
-const TRACING: &str = "make e2e-tracing";
-const STORAGE: &str = "takes a storage class; operator/tests/e2e/examples/volumes.rs brings volumes";
-const FLUX_HERE: &str = "takes Flux on the reader's machine";
-const REGISTRY: &str = "takes buildah and a registry";
+const TRACING: &str = "`make e2e-tracing` tests it";
+const STORAGE: &str = "needs a storage class; operator/tests/e2e/examples/volumes.rs brings volumes";
+const FLUX_HERE: &str = "needs Flux on the reader's machine";
+const REGISTRY: &str = "needs buildah and a registry";
 
-/// The blocks with commands that a cluster is needed for, page by page.
-pub fn pages_with_blocks() -> Vec<(PathBuf, Vec<Block>)> {
+/// The blocks with commands that need a cluster, page by page: of the book's pages only those marked
+/// `needs-cluster`, since any other word after the language says why not; of READMEs every block.
+pub fn blocks_by_page() -> Vec<Vec<Block>> {
     let examples = repository().join("examples");
     let mut pages = pages::pages();
     for folder in ["chart", "images", "test-node", "examples"] {
@@ -214,31 +245,20 @@ pub fn pages_with_blocks() -> Vec<(PathBuf, Vec<Block>)> {
             .map(|folder| folder.join("README.md"))
             .filter(|page| page.is_file()),
     );
-    let with_blocks = pages.into_iter().map(|page| {
+    let blocks_by_page = pages.into_iter().map(|page| {
         let is_readme = page.ends_with("README.md") && page != repository().join("README.md");
         let mut blocks = pages::blocks(&page);
         blocks.retain(|block| {
             let has_commands = matches!(block.language.as_str(), "bash" | "console");
             has_commands && (is_readme || block.word.as_deref() == Some("needs-cluster"))
         });
-        (page.strip_prefix(repository()).unwrap().to_owned(), blocks)
+        blocks
     });
-    with_blocks.filter(|(_, blocks)| !blocks.is_empty()).collect()
+    blocks_by_page.filter(|blocks| !blocks.is_empty()).collect()
 }
 
 /// Why no test on a node runs this block; none: one does.
-pub fn not_run(block: &Block) -> Option<&'static str> {
-    NOT_RUN
-        .iter()
-        .find(|(page, command, _)| means(page, command, block))
-        .map(|(.., reason)| *reason)
-}
-
-/// Whether an entry of a list above means this block.
-pub fn means(page: &str, first_command: &str, block: &Block) -> bool {
-    block.page == Path::new(page)
-        && block
-            .commands()
-            .first()
-            .is_some_and(|(command, _)| command.starts_with(first_command))
+pub fn why_left_out(block: &Block) -> Option<&'static str> {
+    let entry = LEFT_OUT.iter().find(|entry| entry.matches(block))?;
+    Some(entry.reason)
 }

@@ -40,6 +40,22 @@ pub struct Disturbance {
     pub is_forced: bool,
 }
 
+impl Disturbance {
+    pub fn interval(&self) -> Interval {
+        Interval {
+            from: self.from,
+            to: self.to,
+        }
+    }
+}
+
+/// From when to when something lasted, in seconds.
+#[derive(Debug, Clone, Copy)]
+pub struct Interval {
+    pub from: f64,
+    pub to: f64,
+}
+
 /// Every promise that was broken, as a sentence.
 pub fn broken(
     wanted: &Wanted,
@@ -156,13 +172,13 @@ fn wrong_end(
 }
 
 /// What is late about a final status, if its program ended by itself: it is there within a minute, in which
-/// nothing else happened. Each fault is from when to when.
-pub fn late(ended_at: f64, finished_at: f64, faults: &[(f64, f64)]) -> Option<String> {
+/// nothing else happened.
+pub fn late(ended_at: f64, finished_at: f64, faults: &[Interval]) -> Option<String> {
     let mut faults = faults.to_vec();
-    faults.sort_by(|one, other| one.0.total_cmp(&other.0));
-    let calm_since = faults.iter().fold(ended_at, |calm, (from, to)| {
-        if from - SECONDS_TO_FINISH <= calm {
-            calm.max(*to)
+    faults.sort_by(|one, other| one.from.total_cmp(&other.from));
+    let calm_since = faults.iter().fold(ended_at, |calm, fault| {
+        if fault.from - SECONDS_TO_FINISH <= calm {
+            calm.max(fault.to)
         } else {
             calm
         }
@@ -331,12 +347,15 @@ mod tests {
 
     #[test]
     fn final_status_is_late_after_a_calm_minute() {
+        let fault = |from, to| Interval { from, to };
         assert_eq!(late(100.0, 150.0, &[]), None);
         assert!(late(100.0, 165.0, &[]).is_some());
         // Trouble that began within the minute excuses, and what follows it within a minute.
-        assert_eq!(late(100.0, 290.0, &[(120.0, 180.0), (230.0, 240.0)]), None);
-        assert!(late(100.0, 310.0, &[(120.0, 180.0), (230.0, 240.0)]).is_some());
-        assert!(late(100.0, 310.0, &[(0.0, 50.0), (170.0, 300.0)]).is_some());
+        let faults = [fault(120.0, 180.0), fault(230.0, 240.0)];
+        assert_eq!(late(100.0, 290.0, &faults), None);
+        assert!(late(100.0, 310.0, &faults).is_some());
+        let with_a_gap = [fault(0.0, 50.0), fault(170.0, 300.0)];
+        assert!(late(100.0, 310.0, &with_a_gap).is_some());
     }
 
     #[test]

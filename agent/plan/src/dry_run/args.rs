@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 
 use super::error::DryRunError;
 use super::format::Format;
-use super::json::json;
-use super::source::{Source, pretend_user};
-use super::{pods, summary, text};
+use super::json::render_json;
+use super::pods;
+use super::source::{Source, assume_user};
+use super::summary::render_summary;
+use super::text::render_text;
 use crate::facts::Facts;
 use crate::plan::FromEnvironment;
 
@@ -74,35 +76,35 @@ fn variable(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// The plans of the file, printed; `read` gives the text of a file.
+/// The plans of the file as text or JSON; `read` gives the text of a file.
 pub fn run(args: &Args, read: impl Fn(&Path) -> io::Result<String>) -> Result<String, DryRunError> {
     let (source, facts) = input(args, &read)?;
     let pods = pods::plan(&source, &facts, args.index)?;
     match args.format {
-        Format::Text if args.full || args.index.is_some() => Ok(text::render(&source, &facts, &pods)),
-        Format::Text => Ok(summary::render(&source, &facts, &pods)),
-        Format::Json => json(&source, &facts, &pods).map_err(|source| DryRunError::Json { source }),
+        Format::Text if args.full || args.index.is_some() => Ok(render_text(&source, &facts, &pods)),
+        Format::Text => Ok(render_summary(&source, &facts, &pods)),
+        Format::Json => render_json(&source, &facts, &pods).map_err(|source| DryRunError::Json { source }),
     }
 }
 
 /// The source to explain, and the assumed facts.
 fn input(args: &Args, read: &Read) -> Result<(Source, Facts), DryRunError> {
-    let pretended = pretended(args, read)?;
-    let mut environment = pretended
+    let given = given_facts(args, read)?;
+    let mut environment = given
         .as_ref()
         .map_or_else(BTreeMap::new, |facts| facts.environment.clone());
     environment.extend(args.env.iter().cloned());
     let (path, text) = match (&args.file, args.from_environment.in_place_of_spec()) {
         (Some(path), _) => (path.clone(), text_of(path, read)?),
         (None, Some(text)) => (PathBuf::from("the command line"), text.to_owned()),
-        (None, None) => return Err(DryRunError::NotHere),
+        (None, None) => return Err(DryRunError::NotInPod),
     };
     let source =
         Source::of(&text, &args.from_environment, &environment).map_err(|problems| DryRunError::Input {
             path,
             source: problems,
         })?;
-    let mut facts = facts(args, pretended, &source);
+    let mut facts = facts(args, given, &source);
     facts.environment.extend(args.env.iter().cloned());
     facts.key = args
         .from_environment
@@ -113,14 +115,14 @@ fn input(args: &Args, read: &Read) -> Result<(Source, Facts), DryRunError> {
 
 /// The assumed facts: the file's, else those of the usual pod with what the MiniCluster says of it; flags
 /// override both.
-fn facts(args: &Args, pretended: Option<Facts>, source: &Source) -> Facts {
-    let mut facts = pretended.unwrap_or_else(|| source.assumed_facts());
+fn facts(args: &Args, given: Option<Facts>, source: &Source) -> Facts {
+    let mut facts = given.unwrap_or_else(|| source.assumed_facts());
     if let Some(cores) = args.cpus {
         facts.cores = cores;
         facts.cpu_quota = None;
     }
     if let Some(uid) = args.uid {
-        pretend_user(&mut facts, uid, uid);
+        assume_user(&mut facts, uid, uid);
     }
     facts.gpus = args.gpus.unwrap_or(facts.gpus);
     facts.view.fluxion &= !args.no_fluxion;
@@ -130,7 +132,7 @@ fn facts(args: &Args, pretended: Option<Facts>, source: &Source) -> Facts {
     facts
 }
 
-fn pretended(args: &Args, read: &Read) -> Result<Option<Facts>, DryRunError> {
+fn given_facts(args: &Args, read: &Read) -> Result<Option<Facts>, DryRunError> {
     let Some(path) = &args.facts else { return Ok(None) };
     let text = text_of(path, read)?;
     Facts::parse(&text)

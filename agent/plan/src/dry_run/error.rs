@@ -12,7 +12,7 @@ use crate::plan::PlanError;
 #[derive(Debug, thiserror::Error)]
 pub enum DryRunError {
     #[error("not in a pod: --here is for flux-agent in a pod")]
-    NotHere,
+    NotInPod,
     #[error("failed to read {}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
     #[error("failed to understand {}", path.display())]
@@ -30,10 +30,10 @@ pub enum DryRunError {
 }
 
 impl DryRunError {
-    /// The category that `run` would end with.
+    /// The category, and so the exit code: that of `flux-agent run` for the errors that it can have, too.
     pub fn category(&self) -> Category {
         match self {
-            DryRunError::NotHere | DryRunError::Read { .. } => Category::SpecUnreadable,
+            DryRunError::NotInPod | DryRunError::Read { .. } => Category::SpecUnreadable,
             DryRunError::Input { .. } | DryRunError::Facts { .. } | DryRunError::Index { .. } => {
                 Category::SpecInvalid
             }
@@ -42,10 +42,11 @@ impl DryRunError {
         }
     }
 
-    /// The file's name, then each problem on a line. None if there is only one problem.
+    /// The file's name, then each problem on a line. None for one problem, which fits on the error's own line, and
+    /// for other errors.
     pub fn listed_problems(&self) -> Option<String> {
         match self {
-            DryRunError::Input { source, .. } if source.0.len() > 1 => Some(format!("{self}:\n{source}")),
+            DryRunError::Input { source, .. } if source.has_several() => Some(format!("{self}:\n{source}")),
             _ => None,
         }
     }
@@ -55,7 +56,7 @@ impl DryRunError {
         match self {
             DryRunError::Plan { source, .. } => Some(source.hint()),
             DryRunError::Facts { .. } => {
-                Some("all facts are optional; `--format json` lists their names under source")
+                Some("all facts are optional; `--format json` lists their names under source.facts")
             }
             _ => None,
         }

@@ -6,19 +6,19 @@ use super::pods::PlannedContainer;
 use super::source::{Source, SourceKind};
 use crate::facts::Facts;
 
-/// Version of this form.
+/// Version of the schema.
 const VERSION: u32 = 2;
 
 #[derive(Serialize)]
 struct Document<'a> {
     version: u32,
-    source: About<'a>,
+    source: SourceInfo<'a>,
     notices: &'a [String],
     pods: &'a [PlannedContainer],
 }
 
 #[derive(Serialize)]
-struct About<'a> {
+struct SourceInfo<'a> {
     kind: SourceKind,
     name: &'a str,
     namespace: &'a str,
@@ -29,10 +29,14 @@ struct About<'a> {
     facts: &'a Facts,
 }
 
-/// The plans, printed.
-pub fn json(source: &Source, facts: &Facts, pods: &[PlannedContainer]) -> Result<String, serde_json::Error> {
+/// The plans as JSON, with a newline at the end.
+pub fn render_json(
+    source: &Source,
+    facts: &Facts,
+    pods: &[PlannedContainer],
+) -> Result<String, serde_json::Error> {
     let spec = &source.spec;
-    let about = About {
+    let info = SourceInfo {
         kind: source.kind,
         name: &spec.name,
         namespace: &spec.namespace,
@@ -43,7 +47,7 @@ pub fn json(source: &Source, facts: &Facts, pods: &[PlannedContainer]) -> Result
     };
     let document = Document {
         version: VERSION,
-        source: about,
+        source: info,
         notices: &source.notices,
         pods,
     };

@@ -66,7 +66,13 @@ impl OtherContainer {
 /// Everything that is wrong with the input.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", lines(.0))]
-pub struct Problems(pub Vec<Problem>);
+pub struct Problems(pub(super) Vec<Problem>);
+
+impl Problems {
+    pub(super) fn has_several(&self) -> bool {
+        self.0.len() > 1
+    }
+}
 
 fn lines(problems: &[Problem]) -> String {
     problems
@@ -134,7 +140,7 @@ impl Source {
         facts.grace_period = Some(cluster.grace_period());
         let container = &cluster.runner.container;
         if let Some((uid, gid)) = container.run_as() {
-            pretend_user(&mut facts, uid, gid);
+            assume_user(&mut facts, uid, gid);
         }
         facts
             .environment
@@ -174,7 +180,7 @@ fn overlaid_environment(
 
 /// Pretends that the container runs as this user, who (unless it is root) is not in the image's password
 /// file.
-pub fn pretend_user(facts: &mut Facts, uid: u32, gid: u32) {
+pub fn assume_user(facts: &mut Facts, uid: u32, gid: u32) {
     (facts.uid, facts.gid) = (uid, gid);
     if uid != 0 {
         facts.environment.insert("HOME".into(), "/".into());

@@ -14,7 +14,7 @@ use crate::plan::{Role, Step};
 
 const MORE: &str = "--full shows every file, variable and step, --index N those of one pod; --cpus, --uid and --facts assume another host";
 
-pub fn render(source: &Source, facts: &Facts, pods: &[PlannedContainer]) -> String {
+pub fn render_summary(source: &Source, facts: &Facts, pods: &[PlannedContainer]) -> String {
     let spec = &source.spec;
     let most = if spec.max_size() > spec.size {
         format!(" ({} at most)", spec.max_size())

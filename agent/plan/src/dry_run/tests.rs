@@ -300,7 +300,7 @@ fn every_example_is_planned() {
     }
 }
 
-/// The words of an example's entrypoint, by pretended labels.
+/// The words of an example's entrypoint, by assumed labels.
 fn of_a_jobset(more: &[&str]) -> Args {
     use clap::Parser;
     #[derive(clap::Parser)]
@@ -315,14 +315,14 @@ fn of_a_jobset(more: &[&str]) -> Args {
         "--size-from-env=N",
         "--key-from-env=UID,ATTEMPT",
     ];
-    let pretended = [
+    let assumed = [
         "--env=JOB=train-node-0",
         "--env=SET=train",
         "--env=N=3",
         "--env=UID=4-5",
         "--env=ATTEMPT=1",
     ];
-    Line::try_parse_from(words.iter().chain(&pretended).chain(more))
+    Line::try_parse_from(words.iter().chain(&assumed).chain(more))
         .unwrap()
         .args
 }

@@ -18,7 +18,7 @@ const FOUND: &str = "`flux-agent facts` prints what was found";
 /// Width at which command lines are broken.
 const WIDTH: usize = 100;
 
-pub fn render(source: &Source, facts: &Facts, pods: &[PlannedContainer]) -> String {
+pub fn render_text(source: &Source, facts: &Facts, pods: &[PlannedContainer]) -> String {
     let mut out = String::new();
     head(&mut out, source, facts);
     let mut lead: &[Step] = &[];

@@ -2,13 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A secret seed, and what tells this job from all others. Nothing here is secret: the seed itself stays in
-/// its file.
+/// Where the secret seed is, and what distinguishes this job from all others. Nothing here is secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyInputs {
-    /// The file with the seed.
-    pub seed: String,
+    /// Path of the file with the seed.
+    #[serde(rename = "seed")]
+    pub seed_file: String,
     /// Values that no two jobs share, such as the job's uid and the number of its attempt.
-    pub of: Vec<String>,
+    #[serde(rename = "of")]
+    pub job_values: Vec<String>,
 }

@@ -105,7 +105,7 @@ pub fn documented_links(resolved: &Resolved) -> Vec<Step> {
 /// one that exists.
 pub fn system_link(resolved: &Resolved) -> Option<Step> {
     let facts = resolved.facts;
-    if !resolved.is_system_like() {
+    if !resolved.is_system_instance() {
         return None;
     }
     let config = resolved.paths.broker_config_dir();

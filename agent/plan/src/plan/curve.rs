@@ -14,15 +14,18 @@ pub fn step(resolved: &Resolved) -> Option<Step> {
         None => Content::Curve {
             source: CURVE_FILE.into(),
         },
-        Some(key) => {
-            // A JobSet has one uid, and may have several Jobs, each of which is an instance of its own.
+        Some(inputs) => {
+            // With the name: a JobSet has one uid, and may have several Jobs, each of which is an instance of its
+            // own.
             let name = &resolved.spec.name;
-            // Instances that share the seed differ in these.
-            let parts = [name.clone()].into_iter().chain(key.of.iter().cloned()).collect();
+            let values = [name.clone()]
+                .into_iter()
+                .chain(inputs.job_values.iter().cloned())
+                .collect();
             Content::DerivedCurve {
-                seed: key.seed.clone(),
+                seed: inputs.seed_file.clone(),
                 name: names::host(name, 0),
-                of: parts,
+                of: values,
             }
         }
     };

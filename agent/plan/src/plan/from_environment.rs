@@ -108,17 +108,17 @@ impl FromEnvironment {
         if self.key_from_env.is_empty() {
             return Ok(None);
         }
-        let parts = self
+        let job_values = self
             .key_from_env
             .iter()
             .map(|name| value("--key-from-env", name, environment).map(str::to_owned));
-        let seed = self
+        let seed_file = self
             .seed
             .as_ref()
             .map_or(SEED_FILE.into(), |path| path.to_string_lossy().into_owned());
         Ok(Some(KeyInputs {
-            seed,
-            of: parts.collect::<Result<_, _>>()?,
+            seed_file,
+            job_values: job_values.collect::<Result<_, _>>()?,
         }))
     }
 }
@@ -334,20 +334,20 @@ mod tests {
         let pairs = environment(&[("UID", "1-2"), ("ATTEMPT", "0")]);
         let key = |words: &[&str]| told(words).key(&pairs).unwrap();
         assert_eq!(key(&[]), None);
-        let of = vec!["1-2".to_owned(), "0".to_owned()];
+        let job_values = vec!["1-2".to_owned(), "0".to_owned()];
         assert_eq!(
             key(&["--key-from-env=UID,ATTEMPT"]),
             Some(KeyInputs {
-                seed: SEED_FILE.into(),
-                of: of.clone()
+                seed_file: SEED_FILE.into(),
+                job_values: job_values.clone()
             })
         );
         let other = key(&["--key-from-env=UID,ATTEMPT", "--seed=/other"]);
         assert_eq!(
             other,
             Some(KeyInputs {
-                seed: "/other".into(),
-                of
+                seed_file: "/other".into(),
+                job_values
             })
         );
         assert!(

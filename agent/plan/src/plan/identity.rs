@@ -24,11 +24,13 @@ pub struct Identity {
 pub struct Account {
     pub name: String,
     pub home: String,
+    /// Its ids, as the owner of files.
     pub owner: Owner,
 }
 
 impl Identity {
-    /// The container's own user, or the one that the spec names if the agent may change to it.
+    /// The user that the spec names, if the agent may change to it, else the container's own. With
+    /// `run_flux_as_root`, the named user is created, and Flux stays root.
     pub fn of(wanted: Option<&User>, facts: &Facts) -> Identity {
         let container_user = Owner {
             uid: facts.uid,
@@ -50,7 +52,8 @@ impl Identity {
                 gid: group_id(&facts.group, &user.name).unwrap_or(user.uid),
             },
         });
-        if facts.uid != 0 {
+        let may_change_user = facts.uid == 0;
+        if !may_change_user {
             if account.owner.uid != facts.uid {
                 identity.notice = Some(format!(
                     "the container runs as uid {}, so Flux can't run as {} (uid {}) and runs as the container's user",
@@ -62,8 +65,10 @@ impl Identity {
         if found.is_none() {
             identity.notice = account_by(&facts.passwd, |_, uid| uid == account.owner.uid).map(|other| {
                 format!(
-                    "uid {} belongs to {} in this image, so Flux's user {} is the same user: choose another fluxUser.uid, or that name",
-                    other.owner.uid, other.name, account.name
+                    "uid {} belongs to {name} in this image, so {} is the same user. Choose another fluxUser.uid, or set fluxUser.name to {name}",
+                    other.owner.uid,
+                    account.name,
+                    name = other.name
                 )
             });
             identity.create = Some(account.clone());
@@ -146,11 +151,21 @@ mod tests {
     }
 
     #[test]
-    fn flux_stays_root_if_asked_and_keeps_its_uid_if_it_is_not_root() {
+    fn flux_stays_root_if_the_spec_says_so() {
         let root = Identity::of(Some(&user(true)), &facts(0, ""));
         assert!(root.create.is_some() && root.run_as.is_none() && root.owner.uid == 0);
+    }
+
+    #[test]
+    fn flux_keeps_the_containers_uid_without_root() {
         let other = Identity::of(Some(&user(false)), &facts(500, PASSWD));
         assert!(other.create.is_none() && other.run_as.is_none() && other.notice.is_some());
+        let same = Identity::of(Some(&user(false)), &facts(1234, PASSWD));
+        assert!(same.run_as.is_none() && same.notice.is_none());
+    }
+
+    #[test]
+    fn uid_of_another_user_of_the_image_is_noticed() {
         let taken = Identity::of(
             Some(&User {
                 uid: 1234,
@@ -165,7 +180,5 @@ mod tests {
                 .unwrap()
                 .starts_with("uid 1234 belongs to flux in this image")
         );
-        let same = Identity::of(Some(&user(false)), &facts(1234, PASSWD));
-        assert!(same.run_as.is_none() && same.notice.is_none());
     }
 }

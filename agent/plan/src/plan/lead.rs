@@ -7,8 +7,8 @@ use flux_shared::command_words::Word;
 
 use super::program::{self, Initial};
 use super::{
-    AtEnd, Content, InstancePart, Launch, Metrics, Mode, PlanError, Resolved, Step, archive, discovery,
-    node_network, options, python, resources, runner, search_paths, snippets, user,
+    AtEnd, Content, InstancePart, Launch, Metrics, Mode, PlanError, Resolved, Stdout, Step, archive,
+    discovery, node_network, options, python, resources, runner, search_paths, snippets, user,
 };
 
 pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
@@ -20,7 +20,9 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
         return Ok(vec![step]);
     }
     let initial = program::initial(resolved);
-    let mut steps: Vec<Step> = check_of_earlier_starts(resolved, &initial).into_iter().collect();
+    let mut steps: Vec<Step> = check_of_earlier_starts(resolved, initial.is_some())
+        .into_iter()
+        .collect();
     steps.extend(runner::prepare(resolved)?);
     steps.extend(snippets::step(
         resolved,
@@ -29,7 +31,7 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     ));
     steps.extend(resources::of_a_snippet(resolved)?);
     steps.extend(archive::prepare(resolved));
-    steps.extend(initial.runs_inside().then(|| result_file(resolved)));
+    steps.extend(initial.as_ref().map(|_| result_file(resolved)));
     steps.push(launch(resolved, initial)?);
     steps.extend(archive::publish(resolved));
     steps.extend(snippets::post(
@@ -40,8 +42,8 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
 }
 
 /// The check of earlier starts; none for a broker without a program, which may start again.
-fn check_of_earlier_starts(resolved: &Resolved, initial: &Initial) -> Option<Step> {
-    if !initial.runs_inside() {
+fn check_of_earlier_starts(resolved: &Resolved, has_program: bool) -> Option<Step> {
+    if !has_program {
         return None;
     }
     let restarts = match resolved.spec.restart_policy {
@@ -64,13 +66,13 @@ struct CommandLine {
 }
 
 /// `flux start` with the program in it.
-fn with_program(resolved: &Resolved, program: Vec<Word>) -> Result<CommandLine, PlanError> {
+fn with_program(resolved: &Resolved, program: &[Word]) -> Result<CommandLine, PlanError> {
     let mut argv = literals(runner::flux_start(resolved)?);
     let begin = argv.len();
     argv.extend(broker_and_archive_options(resolved, false));
     let options = begin..argv.len();
     argv.extend(literals(wrapper(resolved)));
-    argv.extend(program);
+    argv.extend_from_slice(program);
     Ok(CommandLine { argv, options })
 }
 
@@ -94,15 +96,18 @@ fn literals(words: impl IntoIterator<Item = String>) -> Vec<Word> {
     words.into_iter().map(Word::Literal).collect()
 }
 
-fn launch(resolved: &Resolved, initial: Initial) -> Result<Step, PlanError> {
-    let runs_inside = initial.runs_inside();
-    let command = if runs_inside {
-        with_program(resolved, initial.words)?
-    } else {
-        broker_alone(resolved)?
+fn launch(resolved: &Resolved, initial: Option<Initial>) -> Result<Step, PlanError> {
+    let has_program = initial.is_some();
+    let command = match &initial {
+        Some(program) => with_program(resolved, &program.command.argv)?,
+        None => broker_alone(resolved)?,
+    };
+    let (program, stdout) = match initial {
+        Some(Initial { command, stdout }) => (command.as_typed, stdout),
+        None => (Vec::new(), Stdout::Inherit),
     };
     // The prefix of a program stands inside the instance; without a program it stands before the broker.
-    let prefix = if runs_inside {
+    let prefix = if has_program {
         &[]
     } else {
         resolved.spec.runner.prefix.as_slice()
@@ -120,10 +125,10 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Step, PlanError> {
         part: InstancePart::Lead,
         argv: command.argv,
         options: Some(command.options),
-        program: initial.program,
+        program,
         run_as,
         environment,
-        stdout: initial.stdout,
+        stdout,
         signals: runner::signals(prefix),
         socket: runner::socket(resolved),
         parent: None,
@@ -133,11 +138,11 @@ fn launch(resolved: &Resolved, initial: Initial) -> Result<Step, PlanError> {
         below: String::new(),
         job_shell: None,
         metrics: metrics(resolved),
-        result: runs_inside.then(|| resolved.paths.program_result()),
-        record: runs_inside.then(|| resolved.paths.starts()),
+        result: has_program.then(|| resolved.paths.program_result()),
+        record: has_program.then(|| resolved.paths.starts()),
         // Without a program, only the broker's states tell.
-        needs_instance: runs_inside || !resolved.spec.flux.disable_socket,
-        at_end: if runs_inside {
+        needs_instance: has_program || !resolved.spec.flux.disable_socket,
+        at_end: if has_program {
             AtEnd::Exit
         } else {
             AtEnd::ExitUnlessStopped

@@ -9,7 +9,7 @@ const RUN_DIR: &str = "/run/munge";
 
 pub fn steps(resolved: &Resolved) -> Vec<Step> {
     let facts = resolved.facts;
-    let is_wanted = resolved.is_system_like() && facts.uid == 0;
+    let is_wanted = resolved.is_system_instance() && facts.uid == 0;
     if !is_wanted || !facts.is_present(MUNGE) || !facts.is_present(MUNGE_KEY) {
         return Vec::new();
     }
@@ -19,7 +19,8 @@ pub fn steps(resolved: &Resolved) -> Vec<Step> {
         mode: Mode(0o755),
         owner: root,
     };
-    // --force: the key, the log and their folders may belong to a user `munge`. Munge then warns and goes on.
+    // --force: munged runs as root here, but the key, the log and their folders may belong to a user `munge`. It
+    // then warns instead of stopping.
     let daemon = Step::Daemon {
         argv: [MUNGE, "--force"].map(str::to_owned).into(),
     };

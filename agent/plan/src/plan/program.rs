@@ -8,84 +8,76 @@ use super::{Content, Mode, PlanError, Resolved, Stdout, Step, accounts, batch, r
 /// What runs inside the instance.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Initial {
-    /// The program as one would type it. Empty: the broker alone, until it is shut down.
-    pub program: Vec<Word>,
-    /// The same with what the agent puts around it.
-    pub words: Vec<Word>,
+    pub command: Wrapped,
     pub stdout: Stdout,
 }
 
-impl Initial {
-    const NONE: Initial = Initial {
-        program: Vec::new(),
-        words: Vec::new(),
-        stdout: Stdout::Inherit,
-    };
-
-    /// Whether `flux start` runs something; else the broker runs alone.
-    pub fn runs_inside(&self) -> bool {
-        !self.program.is_empty()
-    }
-}
-
-/// A program as one would type it, and with what the agent puts around it.
-struct Wrapped {
-    program: Vec<Word>,
-    words: Vec<Word>,
+/// A command line, and what the agent puts around it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Wrapped {
+    /// The command line as one would type it.
+    pub as_typed: Vec<Word>,
+    /// What is executed: the same, with the agent's own commands before it.
+    pub argv: Vec<Word>,
 }
 
 impl Wrapped {
-    /// A program with nothing around it.
-    fn plain(program: Vec<Word>) -> Wrapped {
+    /// A command line with nothing around it.
+    fn plain(as_typed: Vec<Word>) -> Wrapped {
         Wrapped {
-            words: program.clone(),
-            program,
+            argv: as_typed.clone(),
+            as_typed,
         }
     }
 
-    /// A program whose time the agent measures, if that is asked for and shown.
-    fn timed(resolved: &Resolved, program: Vec<Word>) -> Wrapped {
+    /// A command line whose time the agent measures, if the spec asks for it and does not hide it.
+    fn timed(resolved: &Resolved, as_typed: Vec<Word>) -> Wrapped {
         Wrapped {
-            words: timed(resolved).into_iter().chain(program.clone()).collect(),
-            program,
+            argv: [time_prefix(resolved).as_slice(), &as_typed].concat(),
+            as_typed,
         }
     }
 }
 
-/// The initial program of the lead.
-pub fn initial(resolved: &Resolved) -> Initial {
+/// The initial program of the lead. None: the broker runs alone, until it is shut down.
+pub fn initial(resolved: &Resolved) -> Option<Initial> {
     let runner = &resolved.spec.runner;
-    let interactive = runner.interactive && runner.program != Program::Diagnostics;
-    if interactive {
-        return Initial::NONE;
+    // Diagnostics run in an interactive MiniCluster, too.
+    let is_left_to_users = runner.interactive && runner.program != Program::Diagnostics;
+    if is_left_to_users {
+        return None;
     }
-    let quiet = resolved.spec.logging.quiet;
-    let live = live(resolved);
-    let (wrapped, stdout) = match &runner.program {
-        Program::Persistent => match restful::wanted(resolved) {
-            Some(served) => (Wrapped::plain(restful::words(resolved, served)), Stdout::Inherit),
-            None => return Initial::NONE,
-        },
-        Program::Submit { words } | Program::Launcher { words } if words.is_empty() => return Initial::NONE,
-        Program::Submit { words } => (submit(resolved, words), live),
+    let (mut command, stdout) = match &runner.program {
+        Program::Persistent => {
+            let served = restful::wanted(resolved)?;
+            (Wrapped::plain(restful::words(resolved, served)), Stdout::Inherit)
+        }
+        Program::Submit { words } | Program::Launcher { words } if words.is_empty() => return None,
+        Program::Submit { words } => (submit(resolved, words), stdout_of_submit(resolved)),
         Program::Launcher { words } => (launcher(resolved, words), Stdout::Inherit),
         Program::Script { launch: true, .. } => {
             (launcher(resolved, &[script_word(resolved)]), Stdout::Inherit)
         }
-        Program::Script { launch: false, .. } => (submit(resolved, &[script_word(resolved)]), live),
-        Program::Batch { .. } | Program::BatchRaw { .. } if quiet => (run_batch(resolved), Stdout::Discard),
-        Program::Batch { .. } | Program::BatchRaw { .. } => (run_batch(resolved), Stdout::Inherit),
+        Program::Script { launch: false, .. } => (
+            submit(resolved, &[script_word(resolved)]),
+            stdout_of_submit(resolved),
+        ),
+        Program::Batch { .. } | Program::BatchRaw { .. } => {
+            // The batch's id and events; its own output goes to a file.
+            let stdout = if resolved.spec.logging.quiet {
+                Stdout::Discard
+            } else {
+                Stdout::Inherit
+            };
+            (run_batch(resolved), stdout)
+        }
         Program::Diagnostics => (
             Wrapped::plain(literals([&resolved.paths.agent(), "diagnostics"])),
             Stdout::Inherit,
         ),
     };
-    let Wrapped { program, words } = wrapped;
-    Initial {
-        program,
-        words: accounts::with_accounting(resolved, words),
-        stdout,
-    }
+    command.argv = accounts::with_accounting(resolved, command.argv);
+    Some(Initial { command, stdout })
 }
 
 /// The program's files: a script on every pod (any of them may run it), a batch on the lead.
@@ -102,26 +94,28 @@ pub fn files(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
             };
             vec![step]
         }
-        Program::Batch { lines } => of_a_batch(resolved, || batch::script(resolved, lines))?,
-        Program::BatchRaw { text } => of_a_batch(resolved, || batch::raw(resolved, text))?,
+        Program::Batch { lines } => batch_files(resolved, || batch::script(resolved, lines))?,
+        Program::BatchRaw { text } => batch_files(resolved, || batch::raw(resolved, text))?,
         _ => Vec::new(),
     })
 }
 
-/// The script on the lead; the configuration wherever a broker of the batch's instance may run.
-fn of_a_batch(
+/// The files of a batch: on the lead its script, which `render` makes; and the configuration wherever a broker
+/// of the batch's instance may run.
+fn batch_files(
     resolved: &Resolved,
-    script: impl Fn() -> Result<String, PlanError>,
+    render: impl Fn() -> Result<String, PlanError>,
 ) -> Result<Vec<Step>, PlanError> {
     let script = resolved
         .is_lead()
-        .then(|| Ok(batch::file(resolved, script()?)))
+        .then(|| Ok(batch::file(resolved, render()?)))
         .transpose()?;
     Ok(script.into_iter().chain(batch::config_file(resolved)).collect())
 }
 
-/// `flux submit` keeps its output and errors back on a pipe; a terminal makes it flush every line.
-fn live(resolved: &Resolved) -> Stdout {
+/// `flux submit` buffers its output and errors on a pipe. So it gets a pseudo-terminal, unless the container has
+/// a terminal already.
+fn stdout_of_submit(resolved: &Resolved) -> Stdout {
     if resolved.facts.terminal {
         Stdout::Inherit
     } else {
@@ -133,7 +127,7 @@ fn submit(resolved: &Resolved, command: &[Word]) -> Wrapped {
     let mut words = resolved.spec.runner.prefix.clone();
     words.extend(literals(&resolved.spec.flux.submit_command));
     words.extend(literals(flags(resolved)));
-    words.extend(is_debug(resolved).then(|| Word::literal("-vvv")));
+    words.extend(is_verbose(resolved).then(|| Word::literal("-vvv")));
     words.extend(literals(["--quiet", "--watch"]));
     words.extend_from_slice(command);
     Wrapped::timed(resolved, words)
@@ -148,42 +142,52 @@ fn launcher(resolved: &Resolved, command: &[Word]) -> Wrapped {
 fn run_batch(resolved: &Resolved) -> Wrapped {
     let prefix = resolved.spec.runner.prefix.as_slice();
     let flags = flags(resolved);
-    let users = output_of(&flags);
-    let writable = if users.is_none() {
+    // The user's path counts, then the agent's, then Flux's.
+    let users_output = output_of(&flags);
+    let agents_output = if users_output.is_none() {
         writable_output(resolved)
     } else {
         None
     };
-    let output = users.or(writable.as_deref()).unwrap_or(FLUX_OUTPUT);
-    let mut awaits = literals([
+    let output = users_output
+        .or(agents_output.as_deref())
+        .unwrap_or(DEFAULT_OUTPUT);
+    let mut agent_batch = literals([
         resolved.paths.agent(),
         "batch".into(),
         format!("--shows={output}"),
     ]);
-    awaits.extend(is_debug(resolved).then(|| Word::literal("--events")));
-    awaits.push(Word::literal("--"));
-    let mut batch = literals(["flux", "batch"]);
+    agent_batch.extend(is_verbose(resolved).then(|| Word::literal("--events")));
+    agent_batch.push(Word::literal("--"));
+    let mut flux_batch = literals(["flux", "batch"]);
     // Before the user's flags, so that a `--broker-opts` of theirs wins.
-    batch.extend(batch::config_option(resolved).map(Word::Literal));
-    batch.extend(literals(&flags));
-    batch.extend(literals(["--flags", "waitable"]));
-    batch.extend(writable.map(|path| Word::Literal(format!("--output={path}"))));
-    batch.push(Word::literal(batch::path(resolved)));
-    let words = [timed(resolved).as_slice(), prefix, &awaits, &batch].concat();
+    flux_batch.extend(batch::config_option(resolved).map(Word::Literal));
+    flux_batch.extend(literals(&flags));
+    flux_batch.extend(literals(["--flags", "waitable"]));
+    flux_batch.extend(agents_output.map(|path| Word::Literal(format!("--output={path}"))));
+    flux_batch.push(Word::literal(batch::path(resolved)));
     Wrapped {
-        program: [prefix, &batch].concat(),
-        words,
+        as_typed: [prefix, &flux_batch].concat(),
+        argv: [
+            time_prefix(resolved).as_slice(),
+            prefix,
+            &agent_batch,
+            &flux_batch,
+        ]
+        .concat(),
     }
 }
 
 /// Flux's default file for the output of a batch's script, below the working directory. (Flux fills in `{{id}}`.)
-const FLUX_OUTPUT: &str = "flux-{{id}}.out";
+const DEFAULT_OUTPUT: &str = "flux-{{id}}.out";
 
-/// A path that Flux's user may write the output to, if the working directory is none.
+/// A path that Flux's user may write the output to. None: the working directory is writable.
 fn writable_output(resolved: &Resolved) -> Option<String> {
+    // The agent is root here, and Flux is not. The image's own directory stays root's; the spec's workingDir is
+    // handed to Flux's user (`runner`).
     let is_roots = resolved.identity.run_as.is_some() && resolved.spec.runner.working_dir.is_none();
     let is_needed = is_roots || !resolved.facts.is_writable(&resolved.facts.working_directory);
-    is_needed.then(|| format!("{}/{FLUX_OUTPUT}", resolved.logs))
+    is_needed.then(|| format!("{}/{DEFAULT_OUTPUT}", resolved.logs))
 }
 
 /// The path of the output by the user's flags, of which the last one counts.
@@ -198,18 +202,20 @@ fn output_of(flags: &[String]) -> Option<&str> {
         })
 }
 
-/// The words that make the agent measure what follows, if that is asked for and shown.
-fn timed(resolved: &Resolved) -> Vec<Word> {
+/// The agent's command that measures the command line after it. Empty if the spec does not ask for it, or hides
+/// it.
+fn time_prefix(resolved: &Resolved) -> Vec<Word> {
     let logging = &resolved.spec.logging;
     if logging.timed && !logging.quiet {
+        // The Go operator's label, also where the launcher submits nothing.
         literals([&resolved.paths.agent(), "time", "--label", "fluxsubmit", "--"])
     } else {
         Vec::new()
     }
 }
 
-/// Whether to say more about the submission.
-fn is_debug(resolved: &Resolved) -> bool {
+/// Whether to log more about the submission.
+fn is_verbose(resolved: &Resolved) -> bool {
     let logging = &resolved.spec.logging;
     logging.debug && !logging.quiet
 }
@@ -224,9 +230,13 @@ fn flags(resolved: &Resolved) -> Vec<String> {
     let tasks = ["-n".to_owned(), spec.tasks.to_string()];
     let mut flags = Vec::new();
     match (spec.tasks, spec.elastic) {
+        // No tasks are given: the job has the nodes.
         (0, false) => flags.extend(nodes(spec.size)),
+        // Elastic: only the quorum is sure to be there.
         (0, true) => flags.extend(nodes(spec.quorum.unwrap_or(1).min(spec.size))),
+        // At least one task for each node.
         (count, false) if count >= spec.size => flags.extend(nodes(spec.size).into_iter().chain(tasks)),
+        // Fewer tasks than nodes, or an elastic job: Flux chooses the nodes.
         _ => flags.extend(tasks),
     }
     // The image's come first, so that the spec's count.
@@ -308,9 +318,9 @@ mod tests {
     fn program_of(spec: &str) -> String {
         let spec = AgentSpec::from_toml(&format!("name='mc'\nsize=2\ntasks=2\n{spec}")).unwrap();
         let facts = Facts::default();
-        let words = initial(&Resolved::new(&spec, &facts).unwrap()).words;
-        words
-            .iter()
+        let program = initial(&Resolved::new(&spec, &facts).unwrap()).unwrap();
+        let argv = program.command.argv;
+        argv.iter()
             .map(|word| format!("{word:?}"))
             .collect::<Vec<_>>()
             .join(" ")

@@ -87,8 +87,9 @@ impl<'a> Resolved<'a> {
             .any(|source| !source.trim().is_empty())
     }
 
-    /// Whether the cluster is like one of a system's Flux: Flux is the image's own, and the spec names a user for it.
-    pub fn is_system_like(&self) -> bool {
+    /// Whether the instance is set up like the system instance of a machine: Flux is the image's own, and the spec
+    /// names a user for it.
+    pub fn is_system_instance(&self) -> bool {
         !self.spec.view.enabled && self.spec.runner.user.is_some()
     }
 

@@ -16,7 +16,7 @@ pub fn prepare(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     let pre_command = snippets::step(resolved, "preCommand", sources.pre_command.as_ref());
     let pre = snippets::step(resolved, "pre", sources.pre.as_ref());
     let mut steps = Vec::new();
-    if resolved.is_system_like() {
+    if resolved.is_system_instance() {
         steps.extend(own_files(resolved)?);
         steps.extend(init);
         steps.extend(environment::steps(resolved)?);

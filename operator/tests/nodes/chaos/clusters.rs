@@ -1,18 +1,20 @@
-//! The MiniClusters of a run: what is made, changed and deleted, and what each has to keep.
+//! The MiniClusters of a run: creates, changes and deletes them, and checks the promises about each.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniCluster;
+use flux_shared::validate::DEFAULT_BACKOFF_LIMIT;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use test_support::history::History;
 use test_support::node::{app_image, has_finished};
-use test_support::promises::{Disturbance, Wanted, broken, late};
+use test_support::promises::{Disturbance, Interval, Wanted, broken, late};
 
-use super::faults::World;
+use super::faults::{StoryLine, World};
 use super::schedule::{AT_ONCE, Form, Manifest, Pick};
 use super::status_if_there;
 use crate::machines::try_kubectl;
@@ -21,50 +23,56 @@ use crate::timeline::now;
 
 /// How long a call is repeated while the API server is away.
 const INSIST_FOR: Duration = Duration::from_secs(90);
-/// Seconds enough for the loss of a node, an eviction, a restart and a stop.
-const GIVE_UP_AFTER: f64 = 600.0;
-/// The default of Kubernetes.
-const BACKOFF_LIMIT: u32 = 100;
+/// Longer than the loss of a node, an eviction, a restart and a stop take together.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(600);
 
 /// One MiniCluster, from its creation to its deletion.
 #[derive(Debug, Clone)]
 pub struct Life {
-    pub name: String,
     pub wanted: Wanted,
     pub(super) manifest: Manifest,
     created_at: f64,
-    /// Pods that were there before it. One of an earlier life may start its program after that life's end.
+    /// Pods that were there before it, whose starts are not its own: a pod of an earlier MiniCluster of this name
+    /// may start its program late.
     earlier_pods: Vec<String>,
     is_deleted: bool,
 }
 
+impl Life {
+    pub fn name(&self) -> &'static str {
+        self.manifest.name
+    }
+}
+
 impl World<'_> {
-    pub(super) async fn create(&self, manifest: &Manifest) {
-        let living = self.living();
-        if let Some(life) = living.iter().find(|life| life.name == manifest.name) {
+    /// Creates it, unless too many run, or one of this name does. A finished one of this name is deleted first.
+    pub(super) async fn create_if_room(&self, manifest: &Manifest) {
+        let not_deleted = self.not_deleted();
+        if let Some(life) = not_deleted.iter().find(|life| life.name() == manifest.name) {
             if !self.is_finished(life).await {
                 return;
             }
             self.remove(life).await;
         }
         let mut unfinished = 0;
-        for life in &living {
+        for life in &not_deleted {
             unfinished += usize::from(!self.is_finished(life).await);
         }
         if unfinished < AT_ONCE {
-            self.submit(manifest).await;
+            self.create_now(manifest).await;
         }
     }
 
     async fn is_finished(&self, life: &Life) -> bool {
-        has_finished(&status_if_there(self.stage, &life.name).await.unwrap_or_default())
+        has_finished(&status_if_there(self.stage, life.name()).await.unwrap_or_default())
     }
 
-    pub(super) async fn submit(&self, manifest: &Manifest) {
+    pub(super) async fn create_now(&self, manifest: &Manifest) {
         self.note(&format!("apply {manifest:?}"));
-        // Two that have one name in turn have an archive each.
-        let number = self.lives.borrow().len();
-        let object: MiniCluster = serde_json::from_value(object(manifest, number, self.stage)).unwrap();
+        // MiniClusters that have the same name one after the other have different archives.
+        let archive_number = self.lives.borrow().len();
+        let object = minicluster_json(manifest, archive_number, self.stage);
+        let object: MiniCluster = serde_json::from_value(object).unwrap();
         let mut earlier_pods = Vec::new();
         insist("list the pods", async || {
             let pods = self.stage.fixture.api::<Pod>().list(&ListParams::default()).await;
@@ -78,11 +86,11 @@ impl World<'_> {
         let create = async || {
             let api = self.stage.fixture.api::<MiniCluster>();
             match api.create(&PostParams::default(), &object).await {
-                // An earlier attempt whose answer was lost.
+                // Ours, of an attempt whose answer was lost. One that is being deleted is an earlier one: try again.
                 Err(kube::Error::Api(status)) if status.is_already_exists() => api
                     .get(manifest.name)
                     .await
-                    .is_ok_and(|it| it.metadata.deletion_timestamp.is_none()),
+                    .is_ok_and(|found| found.metadata.deletion_timestamp.is_none()),
                 result => result.is_ok(),
             }
         };
@@ -103,14 +111,15 @@ impl World<'_> {
                 1
             },
             is_interactive,
-            backoff_limit: manifest.backoff_limit.unwrap_or(BACKOFF_LIMIT).into(),
+            backoff_limit: manifest
+                .backoff_limit
+                .unwrap_or(DEFAULT_BACKOFF_LIMIT.unsigned_abs())
+                .into(),
             max_restarts: manifest.max_restarts.unwrap_or(0).into(),
             is_retried: manifest.is_retried,
             suspensions: 0,
         };
-        let name = manifest.name.to_owned();
         self.lives.borrow_mut().push(Life {
-            name,
             wanted,
             manifest: manifest.clone(),
             created_at,
@@ -119,16 +128,15 @@ impl World<'_> {
         });
         if is_interactive {
             let (namespace, name) = (self.stage.fixture.namespace.clone(), manifest.name);
-            let (api, seconds) = (
-                self.stage.fixture.api::<MiniCluster>(),
-                f64::from(manifest.seconds),
-            );
-            let stop = async move { stop_instance(&api, &namespace, name, created_at + seconds).await };
+            let api = self.stage.fixture.api::<MiniCluster>();
+            let at = created_at + f64::from(manifest.seconds);
+            let stop = async move { stop_instance(&api, &namespace, name, at).await };
             self.stops.borrow_mut().push(tokio::spawn(stop));
         }
     }
 
-    pub fn living(&self) -> Vec<Life> {
+    /// Those that this run has not deleted, finished or not.
+    pub fn not_deleted(&self) -> Vec<Life> {
         self.lives
             .borrow()
             .iter()
@@ -138,7 +146,7 @@ impl World<'_> {
     }
 
     pub(super) fn pick(&self, pick: Pick) -> Option<Life> {
-        picked(&self.living(), pick).cloned()
+        pick.of(&self.not_deleted()).cloned()
     }
 
     pub(super) async fn delete(&self, pick: Pick) {
@@ -147,97 +155,98 @@ impl World<'_> {
         }
     }
 
-    /// One that has finished is checked first.
+    /// Deletes it. If it has finished, notes first which promises it broke.
     pub(super) async fn remove(&self, life: &Life) {
-        let status = status_if_there(self.stage, &life.name).await.unwrap_or_default();
+        let status = status_if_there(self.stage, life.name()).await.unwrap_or_default();
         if has_finished(&status) {
-            let found = self.broken(life, &status);
-            self.violations.borrow_mut().extend(found);
+            let violations = self.violations_of(life, &status);
+            self.violations.borrow_mut().extend(violations);
         }
-        self.note(&format!("delete {}", life.name));
+        self.note(&format!("delete {}", life.name()));
         let namespace = &self.stage.fixture.namespace;
         let words = [
             "--namespace",
             namespace,
             "delete",
             "minicluster",
-            &life.name,
+            life.name(),
             "--ignore-not-found",
             "--timeout=60s",
         ];
         insist("delete a MiniCluster", async || try_kubectl(&words).await.is_ok()).await;
         let mut lives = self.lives.borrow_mut();
-        for it in lives.iter_mut().filter(|it| it.name == life.name) {
-            it.is_deleted = true;
+        for deleted in lives.iter_mut().filter(|other| other.name() == life.name()) {
+            deleted.is_deleted = true;
         }
     }
 
     pub async fn delete_all(&self) {
-        for life in self.living() {
+        for life in self.not_deleted() {
             self.remove(&life).await;
         }
     }
 
     pub(super) async fn resize(&self, pick: Pick) {
         let elastic: Vec<Life> = self
-            .living()
+            .not_deleted()
             .into_iter()
             .filter(|life| life.manifest.max_size.is_some() && !life.manifest.is_across)
             .collect();
-        let Some(life) = picked(&elastic, pick) else {
+        let Some(life) = pick.of(&elastic) else {
             return;
         };
-        let size = 1 + pick / 1000 % u64::from(life.manifest.max_size.unwrap());
-        self.note(&format!("scale {} to {size}", life.name));
-        // Its job ends before its node is removed: nothing may be lost, and nothing may start again.
-        self.patch(&life.name, json!({ "spec": { "size": size } })).await;
+        let size = 1 + pick.detail().0 % u64::from(life.manifest.max_size.unwrap());
+        self.note(&format!("scale {} to {size}", life.name()));
+        // No `disturb`: its job is short (`schedule`) and ends before its node is removed, so nothing may be lost,
+        // and nothing may restart.
+        self.patch(life.name(), json!({ "spec": { "size": size } })).await;
     }
 
     pub(super) async fn edit(&self, pick: Pick) {
         let Some(life) = self.pick(pick) else { return };
         let edits = [
-            json!({ "metadata": { "labels": { "edited": pick.to_string() } } }),
+            json!({ "metadata": { "labels": { "edited": pick.0.to_string() } } }),
             json!({ "spec": { "logging": { "quiet": true } } }),
             json!({ "spec": { "tasks": 7 } }),
             json!({ "spec": { "containers": [{ "image": "example.com/none:1" }] } }),
             json!({ "spec": { "podTemplate": { "metadata": { "labels": { "edited": "yes" } } } } }),
         ];
-        let edit = picked(&edits, pick / 1000).expect("one of them");
-        self.note(&format!("edit {}: {edit}", life.name));
-        self.patch(&life.name, edit.clone()).await;
+        let edit = pick.detail().of(&edits).expect("one of them");
+        self.note(&format!("edit {}: {edit}", life.name()));
+        self.patch(life.name(), edit.clone()).await;
     }
 
     pub(super) async fn suspend(&self, pick: Pick, seconds: f64) {
         let Some(life) = self.pick(pick) else { return };
-        self.note(&format!("suspend {} for {seconds:.0} s", life.name));
-        self.disturb(&life.name, seconds, false);
+        self.note(&format!("suspend {} for {seconds:.0} s", life.name()));
+        self.disturb(life.name(), seconds);
         self.lives
             .borrow_mut()
             .iter_mut()
-            .filter(|it| it.name == life.name)
-            .for_each(|it| it.wanted.suspensions += 1);
-        self.patch(&life.name, json!({ "spec": { "suspend": true } }))
+            .filter(|other| other.name() == life.name())
+            .for_each(|suspended| suspended.wanted.suspensions += 1);
+        self.patch(life.name(), json!({ "spec": { "suspend": true } }))
             .await;
-        let (api, name) = (self.stage.fixture.api::<MiniCluster>(), life.name.clone());
+        let (api, name) = (self.stage.fixture.api::<MiniCluster>(), life.name());
         self.spawn(async move {
             sleep(seconds).await;
             let patch = Patch::Merge(json!({ "spec": { "suspend": false } }));
-            let _ = api.patch(&name, &PatchParams::default(), &patch).await;
+            let _ = api.patch(name, &PatchParams::default(), &patch).await;
         });
     }
 
-    /// Waits until each interactive instance was stopped; none may be suspended.
-    pub async fn all_stopped(&self) {
+    /// Waits until each interactive instance was stopped. Call `resume_all` before: a suspended one never is.
+    pub async fn wait_for_stops(&self) {
         let stops = std::mem::take(&mut *self.stops.borrow_mut());
         for stop in stops {
             stop.await.expect("a stop ends");
         }
     }
 
-    /// Resumes all: the end of a suspension may have met an API server that was away.
+    /// Resumes all: the end of a suspension may have failed because the API server was down.
     pub async fn resume_all(&self) {
-        for life in self.living() {
-            self.patch(&life.name, json!({ "spec": { "suspend": false } }))
+        for life in self.not_deleted() {
+            self.patch(life.name(), json!({ "spec": { "suspend": false } }))
                 .await;
         }
     }
@@ -249,7 +258,7 @@ impl World<'_> {
                 .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
                 .await
             {
-                // It is gone, or its job has ended and nothing may change any more.
+                // It is gone, its job has ended, or it is an edit that the API server rejects, as some of `edit` are.
                 Err(kube::Error::Api(status)) => (400..500).contains(&status.code) && status.code != 429,
                 result => result.is_ok(),
             }
@@ -258,40 +267,41 @@ impl World<'_> {
     }
 
     /// Each promise that this MiniCluster broke, with what happened to it.
-    pub fn broken(&self, life: &Life, status: &Value) -> Vec<String> {
+    pub fn violations_of(&self, life: &Life, status: &Value) -> Vec<String> {
         let history = self.history_of(life);
-        let mut found = broken(&life.wanted, &history, status, &self.disturbances_of(life));
+        let mut violations = broken(&life.wanted, &history, status, &self.disturbances_of(life));
         let finished_at = self
             .stage
             .timeline
-            .first(&life.name, life.created_at, has_finished);
+            .first(life.name(), life.created_at, has_finished);
         if let (Some(run), Some(finished_at)) = (history.runs().last(), finished_at)
             && run.ended >= life.wanted.tasks
         {
-            let of_its_pods = self.disturbances_of(life).into_iter().map(|it| (it.from, it.to));
-            let faults: Vec<(f64, f64)> = of_its_pods.chain(self.delays.borrow().iter().copied()).collect();
-            found.extend(late(run.to, finished_at, &faults));
+            let disturbances = self.disturbances_of(life);
+            let mut faults: Vec<Interval> = disturbances.iter().map(Disturbance::interval).collect();
+            faults.extend_from_slice(&self.delays.borrow());
+            violations.extend(late(run.to, finished_at, &faults));
         }
-        let account = self.stage.account(&life.name);
+        let account = self.stage.account(life.name());
         let story = self.story_of(life);
-        let shown = |what: &String| format!("{}: {what}\n{account}{story}{status:#}", life.name);
-        found.iter().map(shown).collect()
+        let shown = |what: &String| format!("{}: {what}\n{account}{story}{status:#}", life.name());
+        violations.iter().map(shown).collect()
     }
 
     pub fn disturbances_of(&self, life: &Life) -> Vec<Disturbance> {
         let all = self.disturbances.borrow();
-        let since = |it: &&Disturbance| it.to >= life.created_at;
-        all.get(&life.name)
+        let is_since = |disturbance: &&Disturbance| disturbance.to >= life.created_at;
+        all.get(life.name())
             .into_iter()
             .flatten()
-            .filter(since)
+            .filter(is_since)
             .cloned()
             .collect()
     }
 
-    /// The starts since its creation, but for those of an earlier life.
+    /// The starts since its creation, without those of earlier pods.
     pub fn history_of(&self, life: &Life) -> History {
-        let all = self.stage.history(&life.name);
+        let all = self.stage.history(life.name());
         let of_life: Vec<String> = all
             .runs()
             .into_iter()
@@ -307,19 +317,17 @@ impl World<'_> {
         }
     }
 
-    /// The names of which two ran at once, and the violations that were found before a deletion.
-    pub fn overlaps(&self) -> Vec<String> {
+    /// The violations that were found before a deletion, and each name of which two programs ran at once.
+    pub fn other_violations(&self) -> Vec<String> {
         let mut violations = self.violations.borrow().clone();
-        let mut names: Vec<String> = self.lives.borrow().iter().map(|life| life.name.clone()).collect();
-        names.sort();
-        names.dedup();
+        let names: BTreeSet<&str> = self.lives.borrow().iter().map(Life::name).collect();
         for name in names {
             let is_forced = self
                 .disturbances
                 .borrow()
-                .get(&name)
-                .is_some_and(|all| all.iter().any(|it| it.is_forced));
-            let overlaps = self.stage.history(&name).overlaps();
+                .get(name)
+                .is_some_and(|all| all.iter().any(|disturbance| disturbance.is_forced));
+            let overlaps = self.stage.history(name).overlaps();
             if !is_forced && !overlaps.is_empty() {
                 violations.push(format!("{name}: two of this name ran at once: {overlaps:?}"));
             }
@@ -329,32 +337,28 @@ impl World<'_> {
 
     /// What happened since the MiniCluster was created.
     pub fn story_of(&self, life: &Life) -> String {
-        let since =
-            |line: &&String| line.split(' ').next().unwrap().parse::<f64>().unwrap() >= life.created_at - 1.0;
+        // With the line about its creation.
+        let is_since = |line: &&StoryLine| line.at >= life.created_at - 1.0;
         self.story
             .borrow()
             .iter()
-            .filter(since)
-            .map(|line| format!("  {line}\n"))
+            .filter(is_since)
+            .map(|line| format!("  {}\n", line.text))
             .collect()
     }
 }
 
-/// One of these, if there is any.
-pub(super) fn picked<T>(all: &[T], pick: Pick) -> Option<&T> {
-    all.get(usize::try_from(pick % all.len().max(1) as u64).unwrap())
-}
-
-/// Somebody stops an interactive instance, at that time or as soon as it is up; again after a restart.
+/// Stops an interactive instance at this time, or later as soon as it is up, and again after a restart, until the
+/// MiniCluster has finished or is gone.
 async fn stop_instance(api: &Api<MiniCluster>, namespace: &str, name: &str, at: f64) {
-    let mut uid = None;
-    let give_up_at = at + GIVE_UP_AFTER;
+    let mut first_uid = None;
+    let give_up_at = at + GIVE_UP_AFTER.as_secs_f64();
     while now() < give_up_at {
         if let Ok(answer) = api.get_opt(name).await {
             let Some(cluster) = answer else { return };
-            // Another of this name is not to be stopped.
-            let is_this = *uid.get_or_insert(cluster.uid()) == cluster.uid();
-            if !is_this || has_finished(&serde_json::to_value(&cluster.status).unwrap()) {
+            // Not the one to stop, but a later one of its name.
+            let is_other = *first_uid.get_or_insert(cluster.uid()) != cluster.uid();
+            if is_other || has_finished(&serde_json::to_value(&cluster.status).unwrap()) {
                 return;
             }
         }
@@ -406,7 +410,7 @@ async fn insist(what: &str, mut attempt: impl AsyncFnMut() -> bool) {
         .unwrap_or_else(|_| panic!("not in time: {what}"));
 }
 
-fn object(manifest: &Manifest, number: usize, stage: &Stage) -> Value {
+fn minicluster_json(manifest: &Manifest, archive_number: usize, stage: &Stage) -> Value {
     let Manifest {
         name,
         size,
@@ -418,7 +422,7 @@ fn object(manifest: &Manifest, number: usize, stage: &Stage) -> Value {
         "bash /account/program.sh $POD {name} {seconds} {} {code}",
         seconds.min(&8)
     );
-    // Without a task of Flux there is no rank.
+    // program.sh notes the rank of its task, which only Flux sets.
     let command = if manifest.form == Form::Submit {
         program
     } else {
@@ -461,7 +465,7 @@ fn object(manifest: &Manifest, number: usize, stage: &Stage) -> Value {
         spec["interactive"] = true.into();
     }
     if manifest.has_archive {
-        spec["archive"] = json!({ "path": format!("/account/archive-{number}.tar") });
+        spec["archive"] = json!({ "path": format!("/account/archive-{archive_number}.tar") });
     }
     for (field, value) in [
         ("backoffLimit", manifest.backoff_limit),

@@ -12,10 +12,10 @@ use kube::api::{DeleteParams, EvictParams, ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use test_support::node::app_image;
-use test_support::promises::Disturbance;
+use test_support::promises::{Disturbance, Interval};
 use tokio::task::JoinHandle;
 
-use super::clusters::{Life, picked};
+use super::clusters::Life;
 use super::schedule::{Action, Event, Pick};
 use crate::machines::{
     cut, kubectl, node, node_of, power_off, power_on, shut_down, try_kubectl, try_operator_pods, try_restart,
@@ -38,14 +38,20 @@ pub struct World<'a> {
     pub(super) lives: RefCell<Vec<Life>>,
     /// By the name of a MiniCluster, in the order of time.
     pub(super) disturbances: RefCell<BTreeMap<String, Vec<Disturbance>>>,
-    /// From when to when each fault was that may delay a status.
-    pub(super) delays: RefCell<Vec<(f64, f64)>>,
+    /// The faults that may delay a status.
+    pub(super) delays: RefCell<Vec<Interval>>,
     tasks: RefCell<Vec<JoinHandle<()>>>,
     /// Somebody stops each interactive instance.
     pub(super) stops: RefCell<Vec<JoinHandle<()>>>,
-    pub(super) story: RefCell<Vec<String>>,
+    pub(super) story: RefCell<Vec<StoryLine>>,
     pub(super) violations: RefCell<Vec<String>>,
     faults: RefCell<usize>,
+}
+
+/// What was done at one time.
+pub(super) struct StoryLine {
+    pub(super) at: f64,
+    pub(super) text: String,
 }
 
 impl<'a> World<'a> {
@@ -69,9 +75,10 @@ impl<'a> World<'a> {
     }
 
     pub(super) fn note(&self, what: &str) {
-        let line = format!("{:.1} (+{:.0} s) {what}", now(), now() - self.began_at);
-        eprintln!("chaos: {line}");
-        self.story.borrow_mut().push(line);
+        let at = now();
+        let text = format!("{at:.1} (+{:.0} s) {what}", at - self.began_at);
+        eprintln!("chaos: {text}");
+        self.story.borrow_mut().push(StoryLine { at, text });
     }
 
     pub async fn apply(&self, event: &Event) {
@@ -79,12 +86,12 @@ impl<'a> World<'a> {
             *self.faults.borrow_mut() += 1;
         }
         match &event.action {
-            Action::Create(manifest) => self.create(manifest).await,
+            Action::Create(manifest) => self.create_if_room(manifest).await,
             Action::Delete(pick) => self.delete(*pick).await,
             Action::Recreate(pick) => {
                 if let Some(life) = self.pick(*pick) {
                     self.remove(&life).await;
-                    self.submit(&life.manifest).await;
+                    self.create_now(&life.manifest).await;
                 }
             }
             Action::DeletePod { pick, is_forced } => self.delete_pod(*pick, *is_forced).await,
@@ -177,7 +184,7 @@ impl<'a> World<'a> {
 
     async fn pick_pod(&self, pick: Pick) -> Option<(String, String)> {
         let pods = self.pods().await;
-        let pod = picked(&pods, pick)?;
+        let pod = pick.of(&pods)?;
         Some((
             pod.name_any(),
             pod.labels()["flux-framework.org/minicluster"].clone(),
@@ -192,7 +199,7 @@ impl<'a> World<'a> {
             "delete pod {pod}{}",
             if is_forced { " by force" } else { "" }
         ));
-        self.disturb(&of, 0.0, is_forced);
+        self.note_disturbance(&of, 0.0, is_forced);
         let force: &[&str] = if is_forced {
             &["--force", "--grace-period=0"]
         } else {
@@ -214,7 +221,7 @@ impl<'a> World<'a> {
             return;
         };
         self.note(&format!("evict pod {pod}"));
-        self.disturb(&of, 0.0, false);
+        self.disturb(&of, 0.0);
         let _ = self
             .stage
             .fixture
@@ -326,7 +333,7 @@ impl<'a> World<'a> {
         let Ok(Ok(pods)) = tokio::time::timeout(Duration::from_secs(5), asked).await else {
             return;
         };
-        let Some(pod) = picked(&pods, pick) else { return };
+        let Some(pod) = pick.of(&pods) else { return };
         self.note(&format!("kill the operator's pod {}", pod.name_any()));
         self.delay(RECOVERY);
         let words = [
@@ -355,8 +362,8 @@ impl<'a> World<'a> {
             node(worker)
         ));
         // Pods may be placed there before anybody has noticed.
-        for life in self.living() {
-            self.disturb(&life.name, seconds, false);
+        for life in self.not_deleted() {
+            self.disturb(life.name(), seconds);
         }
     }
 
@@ -405,11 +412,18 @@ impl<'a> World<'a> {
     }
 
     fn delay(&self, seconds: f64) {
-        self.delays.borrow_mut().push((now(), now() + seconds));
+        let from = now();
+        let to = from + seconds;
+        self.delays.borrow_mut().push(Interval { from, to });
     }
 
     /// The MiniCluster is disturbed from now on, for so many seconds and until all has settled.
-    pub(super) fn disturb(&self, name: &str, seconds: f64, is_forced: bool) {
+    pub(super) fn disturb(&self, name: &str, seconds: f64) {
+        self.note_disturbance(name, seconds, false);
+    }
+
+    /// The same. `is_forced`: a pod was deleted without waiting for its end.
+    fn note_disturbance(&self, name: &str, seconds: f64, is_forced: bool) {
         let from = now();
         self.disturbances
             .borrow_mut()

@@ -12,8 +12,23 @@ const NAMES: [&str; 16] = [
 /// The longest job of a MiniCluster that grows and shrinks, in seconds: it ends before its node is removed.
 const JOB_OF_AN_ELASTIC: u32 = 16;
 
-/// A random number: it picks one of what is there at that moment and, divided by 1000, what is done to it.
-pub type Pick = u64;
+/// A random number that picks one of what is there at that moment, and what is done to it.
+#[derive(Debug, Clone, Copy)]
+pub struct Pick(pub u64);
+
+impl Pick {
+    /// One of these. None: there are none.
+    pub fn of<T>(self, all: &[T]) -> Option<&T> {
+        let count = u64::try_from(all.len()).unwrap();
+        let index = self.0.checked_rem(count)?;
+        all.get(usize::try_from(index).unwrap())
+    }
+
+    /// A number that is independent of which one is picked.
+    pub fn detail(self) -> Pick {
+        Pick(self.0 / 1000)
+    }
+}
 
 #[derive(Debug, Clone)]
 pub struct Event {
@@ -129,19 +144,19 @@ pub fn schedule(seed: u64, seconds: f64) -> Vec<Event> {
         at += 1.0 + 5.0 * dice.f64();
         let action = match dice.u32(0..100) {
             0..40 => Action::Create(manifest(&mut dice)),
-            40..44 => Action::Delete(dice.u64(..)),
-            44..48 => Action::Recreate(dice.u64(..)),
+            40..44 => Action::Delete(pick(&mut dice)),
+            44..48 => Action::Recreate(pick(&mut dice)),
             48..56 => Action::DeletePod {
-                pick: dice.u64(..),
+                pick: pick(&mut dice),
                 is_forced: dice.u32(0..4) == 0,
             },
-            56..62 => Action::Evict(dice.u64(..)),
+            56..62 => Action::Evict(pick(&mut dice)),
             62..66 => Action::Suspend {
-                pick: dice.u64(..),
+                pick: pick(&mut dice),
                 seconds: 5.0 + 20.0 * dice.f64(),
             },
-            66..69 => Action::Resize(dice.u64(..)),
-            69..71 => Action::Edit(dice.u64(..)),
+            66..69 => Action::Resize(pick(&mut dice)),
+            69..71 => Action::Edit(pick(&mut dice)),
             71..75 => operator(&mut dice),
             75..79 => neighbour(&mut dice),
             79..85 => control_plane(&mut dice),
@@ -158,9 +173,13 @@ pub fn schedule(seed: u64, seconds: f64) -> Vec<Event> {
     events
 }
 
+fn pick(dice: &mut Rng) -> Pick {
+    Pick(dice.u64(..))
+}
+
 fn operator(dice: &mut Rng) -> Action {
     if dice.bool() {
-        Action::KillOperator(dice.u64(..))
+        Action::KillOperator(pick(dice))
     } else {
         Action::FreezeOperator {
             seconds: 1.0 + 40.0 * dice.f64() * dice.f64(),
