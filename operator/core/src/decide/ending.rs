@@ -41,8 +41,8 @@ pub fn with_decided_end<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<
     })
 }
 
-/// The lead's success: the Job says so, or the agent does where the Job sees a failed or disrupted pod, or has
-/// replaced it.
+/// The lead's success: the Job says so, or the agent does where the Job sees a failed, disrupted or deleted pod (by a
+/// suspension, say), or has replaced it.
 fn success(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
     let since = |since| TrueCondition {
         reason: Reason::Completed.into(),
@@ -59,7 +59,9 @@ fn success(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
         .find(|(_, end)| *end == Some(PodEnd::Succeeded))
         .map(|(lead, _)| lead)?;
     let is_replaced = leads(observation).any(|(lead, _)| lead.replaces());
-    let is_missed = failing.is_some() || lead.is_disrupted() || lead.kept_by.is_some() || is_replaced;
+    let is_deleted = lead.deleting || observation.gone.iter().any(|gone| gone.name == lead.name);
+    let is_missed =
+        failing.is_some() || lead.is_disrupted() || is_deleted || lead.kept_by.is_some() || is_replaced;
     if is_own_failure || !is_missed || !lead.has_agents_success() {
         return None;
     }

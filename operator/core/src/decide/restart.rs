@@ -254,16 +254,17 @@ pub fn decide(observation: &Observation) -> Decision {
     }
 }
 
-/// The decision for a MiniCluster that has ended. The Job controller replaces a lead's pod that was evicted,
-/// even one that had succeeded: the new pod waits, and nobody else would end it and its followers.
+/// The decision for a MiniCluster that has ended. The Job controller replaces a lead's pod that was evicted or
+/// stopped by a suspension, even one that had succeeded: nobody else would end the new pod and its followers.
 fn after_the_end(observation: &Observation) -> Decision {
     let is_open =
         |job: &&JobSeen| !job.deleting && !job.is_finished() && !job.has_succeeded() && job.failing.is_none();
+    let is_living = |pod: &PodSeen| !pod.ended && !pod.deleting && pod.exit.is_none();
     let is_replaced = || {
         observation
             .pods
             .iter()
-            .any(|pod| pod.index == 0 && pod.replaces())
+            .any(|pod| pod.index == 0 && (pod.replaces() || is_living(pod)))
     };
     match observation.job.filter(is_open) {
         Some(job) if is_replaced() => Decision::Fail {

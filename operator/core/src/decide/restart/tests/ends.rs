@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::decide::ending;
+use flux_shared::crd::v1alpha2::{Condition, ConditionStatus};
 
 struct Seen {
     status: MiniClusterStatus,
@@ -275,6 +276,37 @@ fn success_that_the_runtime_did_not_see_completes() {
         follower.ending().failed.is_some(),
         "a follower's own failure stays one"
     );
+}
+
+/// Its node lost its power after the program had ended, and came back when the MiniCluster had been suspended and resumed.
+#[test]
+fn success_of_a_lead_that_a_suspension_deleted_is_the_end() {
+    let succeeded = PodSeen {
+        deleting: true,
+        succeeded: true,
+        ..ended(0, by(Ender::Program, 0))
+    };
+    let next = PodSeen {
+        name: "mc-0-next".into(),
+        ..pod(0)
+    };
+    let mut seen = Seen::of(job(), vec![succeeded, next]);
+    assert!(seen.ending().complete.is_some(), "the program may not run again");
+    seen.status.conditions = vec![Condition {
+        type_: "JobFinished".into(),
+        status: ConditionStatus::True,
+        observed_generation: None,
+        last_transition_time: "2026-01-01T00:00:00Z".into(),
+        reason: "Completed".into(),
+        message: String::new(),
+    }];
+    let decision = seen.decision();
+    assert!(
+        matches!(&decision, Decision::Fail { reason, .. } if reason == ALREADY_ENDED),
+        "{decision:?}"
+    );
+    seen.pods.pop();
+    assert_eq!(seen.decision(), Decision::Continue, "no pod comes any more");
 }
 
 #[test]
