@@ -106,7 +106,13 @@ pub fn broken(
             number("maxRestartsUsed")
         ));
     }
-    if disturbances.is_empty() && number("restartCount") > 0 {
+    // With OnFailure the kubelet starts a program that failed again.
+    let in_place = if wanted.is_retried && wanted.code != 0 {
+        number("containerRestarts")
+    } else {
+        0
+    };
+    if disturbances.is_empty() && number("restartCount") > in_place {
         broken.push("it restarted though no pod of it was taken away".into());
     }
     broken.extend(wrong_end(wanted, runs.last(), status, disturbances));
@@ -167,6 +173,8 @@ fn wrong_end(
         "Starting" | "Running" if wanted.is_retried && wanted.code != 0 && wanted.backoff_limit > MANY => {
             None
         }
+        // Somebody lowered its size before it had started: the status names the quorum and the remedy.
+        "Starting" if reason == "SizeBelowQuorum" => None,
         phase => Some(format!("it is {phase} ({reason}) long after the last fault")),
     }
 }
@@ -244,8 +252,23 @@ mod tests {
     }
 
     #[test]
+    fn container_that_the_kubelet_restarts_breaks_nothing() {
+        let twice = history(&[(0.0, 9.0, true), (12.0, 21.0, true)]);
+        let status = json!({
+            "phase": "Failed", "exitCode": 3, "reason": "NonZeroExitCode", "restartCount": 1, "containerRestarts": 1,
+        });
+        let retried = Wanted {
+            is_retried: true,
+            ..wanted(3)
+        };
+        assert_eq!(broken(&retried, &twice, &status, &[]), [""; 0]);
+    }
+
+    #[test]
     fn each_lie_of_the_status_is_found() {
         let once = history(&[(0.0, 9.0, true)]);
+        let below = json!({ "phase": "Starting", "reason": "SizeBelowQuorum" });
+        assert_eq!(broken(&wanted(0), &history(&[]), &below, &[]), [""; 0]);
         for (code, status, finding) in [
             (
                 0,
@@ -327,6 +350,7 @@ mod tests {
         };
         let mut in_place = status(0);
         in_place["containerRestarts"] = 1.into();
+        in_place["restartCount"] = 1.into();
         assert_eq!(
             broken(&retried, &lost, &in_place, &disturbed(49.0, 60.0)),
             [""; 0]
