@@ -26,7 +26,7 @@ use flux_operator_core::status::{self, CheckedSpec, Inputs, Obstacle, Panicked, 
 use flux_operator_core::target::Target;
 use flux_operator_core::vocabulary::{ConditionType, Reason};
 use flux_operator_core::{previous_status, render, spans};
-use flux_shared::crd::v1alpha2::{ConditionStatus, LostPod, MiniClusterStatus};
+use flux_shared::crd::v1alpha2::{LostPod, MiniClusterStatus};
 use flux_shared::validate::{Problem, ValidMiniCluster};
 use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
@@ -587,10 +587,7 @@ pub async fn report_panic(object: &Cluster, context: &Context, panicked: &Panick
 }
 
 fn count_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniClusterStatus, context: &Context) {
-    let is_ready = |it| {
-        status::condition(it, ConditionType::JobMiniClusterReady)
-            .is_some_and(|condition| condition.status == ConditionStatus::True)
-    };
+    let is_ready = |it| previous_status::is_true(it, ConditionType::JobMiniClusterReady);
     if is_ready(after)
         && !is_ready(before)
         && let Some(created) = object.meta().creation_timestamp.as_ref()

@@ -10,12 +10,12 @@ pub const MESSAGE_MAX: usize = 1024;
 
 /// Whether the MiniCluster has ended.
 pub fn is_finished(status: &MiniClusterStatus) -> bool {
-    has(status, ConditionType::JobFinished, ConditionStatus::True).is_some()
+    is_true(status, ConditionType::JobFinished)
 }
 
 /// Whether pods and volumes have been deleted after the end.
 pub fn is_cleaned_up(status: &MiniClusterStatus) -> bool {
-    has(status, ConditionType::CleanedUp, ConditionStatus::True).is_some()
+    is_true(status, ConditionType::CleanedUp)
 }
 
 /// Whether the operator has noticed that the Job was deleted while its program had not ended.
@@ -47,6 +47,11 @@ pub fn condition(status: &MiniClusterStatus, type_: ConditionType) -> Option<&Co
         .conditions
         .iter()
         .find(|condition| condition.type_ == type_)
+}
+
+/// Whether the condition of a type is true.
+pub fn is_true(status: &MiniClusterStatus, type_: ConditionType) -> bool {
+    has(status, type_, ConditionStatus::True).is_some()
 }
 
 /// The condition of a type, if its status is `value`.

@@ -25,7 +25,7 @@ use crate::vocabulary::{ConditionType, Reason};
 
 pub use super::obstacle::Obstacle;
 pub use super::previous_status::{condition, image_volume_failed, is_finished};
-use super::previous_status::{is_cleaned_up, rfc3339, short};
+use super::previous_status::{is_cleaned_up, is_true, rfc3339, short};
 
 mod conditions;
 pub mod events;
@@ -280,19 +280,18 @@ fn job_uid(inputs: &Inputs, now: &[Condition]) -> Option<String> {
 /// The status with restarts that the operator did not decide: those by the kubelet, and the one after a
 /// suspension.
 fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
-    let mut known = inputs.previous.clone();
     let Some(job) = inputs.job else {
-        return known;
+        return inputs.previous.clone();
     };
     if job.is_finished() {
-        return restart::without_pending_restart(&known, job);
+        return restart::without_pending_restart(inputs.previous, job);
     }
+    let mut known = inputs.previous.clone();
     let had_begun = known
         .timeline
         .as_ref()
         .is_some_and(|timeline| timeline.running.is_some());
-    let was_suspended = condition(&known, ConditionType::Suspended)
-        .is_some_and(|condition| condition.status == ConditionStatus::True);
+    let was_suspended = is_true(&known, ConditionType::Suspended);
     if job.suspended && had_begun && !was_suspended {
         let (reason, message) = match job.queue {
             Some(_) => (

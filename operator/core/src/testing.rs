@@ -1,10 +1,11 @@
 //! What unit tests share.
 
-use flux_shared::crd::v1alpha2::MiniClusterStatus;
+use flux_shared::crd::v1alpha2::{Condition, ConditionStatus, MiniClusterStatus};
 use flux_shared::validate::{ValidMiniCluster, validate};
 
 use crate::observe::Key;
 use crate::target::Target;
+use crate::vocabulary::ConditionType;
 
 /// The MiniCluster `mc` of generation 1, whose spec is of no interest.
 pub(crate) fn target(uid: &str, status: &MiniClusterStatus) -> Target {
@@ -19,6 +20,18 @@ pub(crate) fn target(uid: &str, status: &MiniClusterStatus) -> Target {
         status: status.clone(),
         has_status: true,
         resource_version: 1,
+    }
+}
+
+/// A condition of a status that was written before.
+pub(crate) fn condition(type_: ConditionType, status: ConditionStatus, reason: &str) -> Condition {
+    Condition {
+        type_: type_.into(),
+        status,
+        observed_generation: None,
+        last_transition_time: "2026-01-01T00:00:00Z".into(),
+        reason: reason.into(),
+        message: String::new(),
     }
 }
 

@@ -30,6 +30,20 @@ async fn operator_with_late(
     fixture.operator_of(calls, |_| {}).await
 }
 
+/// Deletes the Job, whose pods stay.
+async fn delete_job_alone(fixture: &Fixture, name: &str) {
+    fixture
+        .api::<Job>()
+        .delete(name, &DeleteParams::orphan())
+        .await
+        .unwrap();
+    until("the Job is gone", async || {
+        let job = fixture.api::<Job>().get_opt(name).await.unwrap();
+        job.is_none().then_some(())
+    })
+    .await;
+}
+
 /// Waits until the Job has counted that its lead has failed.
 async fn lead_index_failed(fixture: &Fixture, name: &str) {
     until("the Job counts the failure of its lead", async || {
@@ -56,16 +70,7 @@ fn unseen_success_of_a_deleted_job_is_not_a_loss() {
             fixture
                 .when(name, "told of its Job", |status| status["jobUid"].is_string())
                 .await;
-            fixture
-                .api::<Job>()
-                .delete(name, &DeleteParams::orphan())
-                .await
-                .unwrap();
-            until("the Job is gone", async || {
-                let job = fixture.api::<Job>().get_opt(name).await.unwrap();
-                job.is_none().then_some(())
-            })
-            .await;
+            delete_job_alone(&fixture, name).await;
             fixture
                 .end_pod(&lead, 0, "Completed", &said("program", 0, json!({})))
                 .await;
@@ -228,16 +233,7 @@ fn unseen_deletion_of_the_job_tells_no_pod_to_end() {
         }
         fixture.when_condition("mc", "JobRunning", "True").await;
         is_silent.send_replace(true);
-        fixture
-            .api::<Job>()
-            .delete("mc", &DeleteParams::orphan())
-            .await
-            .unwrap();
-        until("the Job is gone", async || {
-            let job = fixture.api::<Job>().get_opt("mc").await.unwrap();
-            job.is_none().then_some(())
-        })
-        .await;
+        delete_job_alone(&fixture, "mc").await;
         let words = json!({ "snippet": "pre", "snippetCode": 1 });
         fixture
             .end_pod(&pods[&1], 1, "Error", &said("snippet", 1, words))

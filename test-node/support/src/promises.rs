@@ -106,13 +106,12 @@ pub fn broken(
             number("maxRestartsUsed")
         ));
     }
-    // With OnFailure the kubelet starts a program that failed again.
-    let in_place = if wanted.is_retried && wanted.code != 0 {
-        number("containerRestarts")
-    } else {
+    let after_failures = if wanted.code == 0 {
         0
+    } else {
+        starts_in_place(wanted, status)
     };
-    if disturbances.is_empty() && number("restartCount") > in_place {
+    if disturbances.is_empty() && number("restartCount") > after_failures {
         broken.push("it restarted though no pod of it was taken away".into());
     }
     broken.extend(wrong_end(wanted, runs.last(), status, disturbances));
@@ -153,13 +152,8 @@ fn wrong_end(
         "Failed" if wanted.code != 0 && code == Some(i64::from(wanted.code)) => None,
         "Failed" => {
             let used = |field: &str| status[field].as_u64().unwrap_or(0);
-            // With OnFailure the kubelet starts the container again, and Kubernetes counts that.
-            let in_place = if wanted.is_retried {
-                used("containerRestarts")
-            } else {
-                0
-            };
-            let has_no_restart_left = used("backoffLimitUsed") + in_place >= wanted.backoff_limit
+            let has_no_restart_left = used("backoffLimitUsed") + starts_in_place(wanted, status)
+                >= wanted.backoff_limit
                 || (reason == "PodLost" && used("maxRestartsUsed") >= wanted.max_restarts);
             if disturbances.is_empty() {
                 Some(format!("Failed ({reason}) though no pod of it was taken away"))
@@ -200,6 +194,12 @@ fn is_disturbed_at_end(run: &Run, disturbances: &[Disturbance]) -> bool {
     disturbances
         .iter()
         .any(|it| it.from - SECONDS_TO_REPORT <= run.to && run.to <= it.to + SECONDS_TO_REPORT)
+}
+
+/// With OnFailure the kubelet starts the container again, and Kubernetes counts that.
+fn starts_in_place(wanted: &Wanted, status: &Value) -> u64 {
+    let restarts = status["containerRestarts"].as_u64().unwrap_or(0);
+    if wanted.is_retried { restarts } else { 0 }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What has to be done for a MiniCluster. Pure: decided from what was seen, before anything is written.
 
-use flux_shared::crd::v1alpha2::{ConditionStatus, MiniClusterSpec, MiniClusterStatus};
+use flux_shared::crd::v1alpha2::{MiniClusterSpec, MiniClusterStatus};
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::jiff::Timestamp;
 
@@ -218,8 +218,7 @@ pub fn is_to_be_cleaned_up(
     observed: &Observed,
     job: &str,
 ) -> bool {
-    let completed = previous_status::condition(status, ConditionType::Complete)
-        .is_some_and(|condition| condition.status == ConditionStatus::True);
+    let completed = previous_status::is_true(status, ConditionType::Complete);
     let mut pods = observed
         .pods
         .values()
@@ -248,9 +247,11 @@ mod tests {
     use super::*;
     use crate::observe::ServicesPodSeen;
     use crate::observe::pod::PodSeen;
+    use crate::testing;
+    use flux_shared::crd::v1alpha2::ConditionStatus;
 
     fn decide(spec: &str, status: &MiniClusterStatus, job: Option<JobSeen>, deleting: bool) -> NextAction {
-        let cluster = crate::testing::cluster(spec);
+        let cluster = testing::cluster(spec);
         let observed = Observed {
             job,
             ..Observed::default()
@@ -261,7 +262,7 @@ mod tests {
         };
         let target = Target {
             deleting,
-            ..crate::testing::target("uid", status)
+            ..testing::target("uid", status)
         };
         next_action(&target, Some(&cluster), &observed, Some(&service))
     }
@@ -323,14 +324,11 @@ mod tests {
             NextAction::Nothing
         );
         let mut over = MiniClusterStatus::default();
-        over.conditions.push(flux_shared::crd::v1alpha2::Condition {
-            type_: "JobFinished".into(),
-            status: ConditionStatus::True,
-            observed_generation: None,
-            last_transition_time: "2026-01-01T00:00:00Z".into(),
-            reason: "Completed".into(),
-            message: String::new(),
-        });
+        over.conditions.push(testing::condition(
+            ConditionType::JobFinished,
+            ConditionStatus::True,
+            "Completed",
+        ));
         assert_eq!(
             decide("size: 2", &over, None, false),
             NextAction::Nothing,
@@ -391,14 +389,11 @@ mod tests {
             ..job(2)
         };
         assert!(!is_to_be_made_anew(&told, &mounting), "nothing has been told");
-        told.conditions.push(flux_shared::crd::v1alpha2::Condition {
-            type_: "ViewMounted".into(),
-            status: ConditionStatus::False,
-            observed_generation: None,
-            last_transition_time: "2026-01-01T00:00:00Z".into(),
-            reason: "ImageVolumeFailed".into(),
-            message: String::new(),
-        });
+        told.conditions.push(testing::condition(
+            ConditionType::ViewMounted,
+            ConditionStatus::False,
+            "ImageVolumeFailed",
+        ));
         assert!(is_to_be_made_anew(&told, &mounting));
         let going = JobSeen {
             deleting: true,
@@ -426,13 +421,8 @@ mod tests {
                 pods: [("uid".to_owned(), Box::new(pod))].into(),
                 ..Observed::default()
             };
-            let target = crate::testing::target("new", &MiniClusterStatus::default());
-            next_action(
-                &target,
-                Some(&crate::testing::cluster("size: 1")),
-                &observed,
-                None,
-            )
+            let target = testing::target("new", &MiniClusterStatus::default());
+            next_action(&target, Some(&testing::cluster("size: 1")), &observed, None)
         };
         let waits = |seen: PodSeen| match decide(pod(seen)) {
             NextAction::WaitForPods { message, is_passing } => (message, is_passing),
@@ -506,9 +496,9 @@ mod tests {
         let spec = |image: &str| serde_json::json!({ "containers": [{ "image": image }] });
         let target = |image: &str, status: &MiniClusterStatus| Target {
             spec: Ok(serde_json::from_value(spec(image)).unwrap()),
-            ..crate::testing::target("uid", status)
+            ..testing::target("uid", status)
         };
-        let cluster = crate::testing::cluster("size: 2");
+        let cluster = testing::cluster("size: 2");
         let none = MiniClusterStatus::default();
         let job = JobSeen {
             spec_hash: target("app:1", &none).spec_hash(),
@@ -632,7 +622,7 @@ mod tests {
 
     #[test]
     fn services_run_while_the_job_may_have_pods() {
-        let cluster = crate::testing::cluster("size: 2\nservices: [{image: db, name: db}]");
+        let cluster = testing::cluster("size: 2\nservices: [{image: db, name: db}]");
         let decide = |pod: Option<(&str, bool)>, suspended: bool| {
             let services_pod = pod.map(|(owner, is_lost)| ServicesPodSeen {
                 uid: "pod".to_owned(),
@@ -649,7 +639,7 @@ mod tests {
                 services_pod,
                 ..Observed::default()
             };
-            let target = crate::testing::target("uid", &MiniClusterStatus::default());
+            let target = testing::target("uid", &MiniClusterStatus::default());
             match next_action(&target, Some(&cluster), &observed, None) {
                 NextAction::Keep(differences) => differences.services_pod,
                 other => panic!("{other:?}"),

@@ -582,7 +582,7 @@ fn requeue_is_counted_once_and_uses_up_no_restart() {
 }
 
 #[test]
-fn end_while_suspended_takes_back_the_restart_that_was_to_follow() {
+fn end_while_suspended_takes_back_the_pending_restart() {
     for (queue, by_whom) in [(None, "Suspended"), (Some("team"), "Requeued")] {
         let mut observation = observation("size: 1");
         let running = JobSeen {

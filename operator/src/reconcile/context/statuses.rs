@@ -127,6 +127,10 @@ impl Statuses {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn written_at(&self) -> MutexGuard<'_, HashMap<String, WrittenAt>> {
+        self.written_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The watch has reported this version, or a read has: what was written until then is known by it.
     pub fn note_reported(&self, uid: &str, version: u64) {
         let mut written = self.written();
@@ -146,7 +150,7 @@ impl Statuses {
     }
 
     fn note_write(&self, uid: &str, now: Instant) {
-        let mut written_at = self.written_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut written_at = self.written_at();
         let written = WrittenAt::now(written_at.get(uid).copied(), now);
         written_at.insert(uid.to_owned(), written);
     }
@@ -160,11 +164,7 @@ impl Statuses {
         is_first: bool,
         now: Instant,
     ) -> Option<Duration> {
-        let written = *self
-            .written_at
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(uid)?;
+        let written = *self.written_at().get(uid)?;
         let least = match (expects_pods, is_first) {
             (true, true) => FIRST_STATUS,
             (true, false) => WHILE_PODS_COME,
@@ -188,10 +188,7 @@ impl Statuses {
     /// Forgets a MiniCluster that is gone.
     pub fn forget(&self, uid: &str) {
         self.written().remove(uid);
-        self.written_at
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(uid);
+        self.written_at().remove(uid);
     }
 }
 

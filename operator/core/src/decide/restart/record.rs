@@ -1,12 +1,12 @@
 //! How the status records a restart.
 
-use flux_shared::crd::v1alpha2::{ConditionStatus, MiniClusterStatus, Restart};
+use flux_shared::crd::v1alpha2::{MiniClusterStatus, Restart};
 use k8s_openapi::jiff::Timestamp;
 
 use super::Limit;
 use crate::observe::job::JobSeen;
 use crate::previous_status::{self, rfc3339, short};
-use crate::vocabulary::{ConditionType, Reason};
+use crate::vocabulary::ConditionType;
 
 /// How many restarts the status lists.
 const RESTARTS_KEPT: usize = 20;
@@ -21,7 +21,9 @@ pub fn with_counted_restart(
     now: Timestamp,
 ) -> MiniClusterStatus {
     let mut after = match limit {
-        Limit::None if is_suspension_counted(status, reason) => with_job_uid(status, job_uid),
+        Limit::None if restart_of_suspension(status).is_some_and(|it| it.reason == reason) => {
+            with_job_uid(status, job_uid)
+        }
         _ => with_restart(status, Some(job_uid), reason, message, now),
     };
     match limit {
@@ -39,25 +41,20 @@ pub fn with_counted_restart(
     }
 }
 
-/// Whether the current suspension has been counted as a restart.
-fn is_suspension_counted(status: &MiniClusterStatus, reason: &str) -> bool {
-    let is_suspended = previous_status::condition(status, ConditionType::Suspended)
-        .is_some_and(|it| it.status == ConditionStatus::True);
-    is_suspended
-        && status
-            .restarts
-            .last()
-            .is_some_and(|last| last.reason == reason && last.job_uid.is_none())
+/// The restart that was counted for the current suspension: it replaces no Job.
+fn restart_of_suspension(status: &MiniClusterStatus) -> Option<&Restart> {
+    let is_suspended = previous_status::is_true(status, ConditionType::Suspended);
+    status
+        .restarts
+        .last()
+        .filter(|last| is_suspended && last.job_uid.is_none())
 }
 
 /// The status without the restart that was to follow the current suspension: the Job has ended before it was resumed,
 /// since its lead had ended before it was suspended.
 pub fn without_pending_restart(status: &MiniClusterStatus, ended: &JobSeen) -> MiniClusterStatus {
     let mut after = status.clone();
-    let is_pending = [Reason::Suspended, Reason::Requeued]
-        .into_iter()
-        .any(|reason| is_suspension_counted(status, reason.name()));
-    if ended.suspended && is_pending {
+    if ended.suspended && restart_of_suspension(status).is_some() {
         after.restarts.pop();
         after.restart_count -= 1;
     }

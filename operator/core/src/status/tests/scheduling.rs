@@ -162,7 +162,7 @@ fn what_keeps_a_pod_from_a_node_is_read_from_it() {
 }
 
 #[test]
-fn image_that_cannot_be_pulled_has_one_reason_while_the_kubelet_alternates() {
+fn failed_pull_keeps_one_reason_while_the_kubelet_alternates() {
     let waiting = |reason: &str| PodSeen {
         trouble: Some(Box::new(Trouble {
             reason: reason.into(),

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::decide::ending;
-use flux_shared::crd::v1alpha2::{Condition, ConditionStatus};
+use crate::testing;
+use crate::vocabulary::ConditionType;
+use flux_shared::crd::v1alpha2::ConditionStatus;
 
 struct Seen {
     status: MiniClusterStatus,
@@ -292,14 +294,11 @@ fn success_of_a_lead_that_a_suspension_deleted_is_the_end() {
     };
     let mut seen = Seen::of(job(), vec![succeeded, next]);
     assert!(seen.ending().complete.is_some(), "the program may not run again");
-    seen.status.conditions = vec![Condition {
-        type_: "JobFinished".into(),
-        status: ConditionStatus::True,
-        observed_generation: None,
-        last_transition_time: "2026-01-01T00:00:00Z".into(),
-        reason: "Completed".into(),
-        message: String::new(),
-    }];
+    seen.status.conditions = vec![testing::condition(
+        ConditionType::JobFinished,
+        ConditionStatus::True,
+        "Completed",
+    )];
     let decision = seen.decision();
     assert!(
         matches!(&decision, Decision::Fail { reason, .. } if reason == ALREADY_ENDED),

@@ -3,6 +3,9 @@
 use super::*;
 use crate::decide::ending;
 use crate::observe::Observed;
+use crate::testing;
+use crate::vocabulary::ConditionType;
+use flux_shared::crd::v1alpha2::ConditionStatus;
 
 impl World {
     fn metadata(name: &str, uid: &str, version: u64) -> ObjectMeta {
@@ -246,14 +249,11 @@ impl World {
 
     fn finish(&mut self, reason: &str) {
         let mut status = self.status.1.clone();
-        status.conditions.push(flux_shared::crd::v1alpha2::Condition {
-            type_: "JobFinished".into(),
-            status: flux_shared::crd::v1alpha2::ConditionStatus::True,
-            observed_generation: None,
-            last_transition_time: "2026-01-01T00:00:00Z".into(),
-            reason: reason.into(),
-            message: String::new(),
-        });
+        status.conditions.push(testing::condition(
+            ConditionType::JobFinished,
+            ConditionStatus::True,
+            reason,
+        ));
         self.write(status);
     }
 
