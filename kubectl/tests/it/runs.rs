@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::user_account::Said;
 use crate::user_of;
-use test_support::api_server::{Fixture, test, until};
+use test_support::api_server::{Fixture, condition, test, until};
 
 /// Plays the operator: the job of `name` has ended with `code`.
 async fn end(fixture: &Fixture, name: &str, code: u8) {
@@ -107,6 +108,43 @@ fn a_run_says_what_it_waits_for_and_leaves_nothing() {
                 .then_some(())
         })
         .await;
+        operator.stop().await;
+    });
+}
+
+/// The pod of a follower on a dead node keeps the Job from ending, but neither `run` nor `wait`.
+#[test]
+fn run_and_wait_end_while_a_dead_node_keeps_a_pod() {
+    test("dead-node", async |fixture| {
+        let operator = fixture.operator().await;
+        let person = user_of(&fixture);
+        let run = person.starts(&[
+            "run", "--name", "mc", "--size", "2", "--keep", "app:1", "--", "sh", "-c", "exit 7",
+        ]);
+        let pods = fixture.pods("mc", 2).await;
+        for pod in pods.values() {
+            fixture.run_pod(pod).await;
+        }
+        fixture.when_condition("mc", "Ready", "True").await;
+        let wait = person.starts(&["wait", "mc"]);
+        let follower = pods[&1].name_any();
+        let mut finalizers = pods[&1].finalizers().to_vec();
+        finalizers.push("test.flux-framework.org/dead-node".into());
+        let held = json!({ "metadata": { "finalizers": finalizers } });
+        fixture.patch::<Pod>(&follower, held).await.unwrap();
+        fixture.end_pod(&pods[&0], 7, "Error", "").await;
+        for program in [run, wait] {
+            let said = Said::when_over(program).await;
+            assert_eq!(said.code, 7, "{said:?}");
+        }
+        let job = serde_json::to_value(fixture.job("mc").await).unwrap();
+        assert_ne!(
+            condition(&job["status"], "Failed")["status"],
+            "True",
+            "the Job waits for its pod"
+        );
+        let free = json!({ "metadata": { "finalizers": null } });
+        fixture.patch::<Pod>(&follower, free).await.unwrap();
         operator.stop().await;
     });
 }

@@ -7,21 +7,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use flux_operator::controller::Settings;
-use flux_operator::definition;
 use flux_operator_core::render::gang::GangApi;
 use flux_operator_core::yaml;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, PostParams};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use test_support::api_server::{
-    Call, Calls, Fault, Fixture, Operator, apply, assert_message, condition, config, kubectl_program, test,
-    until,
+    Call, Calls, Fault, Fixture, Operator, apply, assert_message, condition, kubectl_program, test,
+    test_alone, until,
 };
-use test_support::control_plane::ControlPlane;
 use test_support::installation::{Installation, Permission};
 
 /// What switches Kubernetes' own API on, in each version that has one.
@@ -467,27 +465,10 @@ async fn has_another_gang(fixture: &Fixture, api: GangApi, name: &str, before: &
 /// API.
 #[test]
 fn kubernetes_gang_api_is_used_when_beta_and_refused_when_alpha() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
-    let crd = definition::crd(&definition::Options {
-        without_conversion: true,
-        ..Default::default()
-    });
     let minor = kubernetes_minor();
-    let plane = ControlPlane::start_with(&crd.unwrap(), &SWITCHED_ON).unwrap();
-    runtime.block_on(async {
-        let client = Client::try_from(config(plane.kubeconfig_path()).await).unwrap();
-        let fixture = Fixture {
-            namespace: "default".into(),
-            client,
-        };
+    test_alone(&SWITCHED_ON, async |fixture, kubeconfig| {
         let settings = |it: &mut Settings| it.options.gang = true;
-        let operator = fixture
-            .operator_as(plane.kubeconfig_path(), Calls::default(), settings)
-            .await;
+        let operator = fixture.operator_as(&kubeconfig, Calls::default(), settings).await;
         fixture.create("mc", spec(json!({ "gang": "on" }))).await.unwrap();
         match minor {
             ..35 => {
@@ -568,7 +549,7 @@ async fn is_a_gang(fixture: &Fixture, name: &str) {
 }
 
 /// The minor version of the Kubernetes that the tests run on.
-fn kubernetes_minor() -> u32 {
+pub(crate) fn kubernetes_minor() -> u32 {
     let program = kubectl_program().0;
     let version = std::process::Command::new(program)
         .args(["kubectl", "version", "--client"])

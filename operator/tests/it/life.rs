@@ -3,13 +3,14 @@
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::curve::Certificate;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::ResourceExt;
-use kube::api::{EvictParams, ListParams};
+use kube::api::{EvictParams, ListParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use test_support::api_server::{SETTLE, assert_message, condition, index, test, until};
+use crate::gangs::kubernetes_minor;
+use test_support::api_server::{Calls, SETTLE, assert_message, condition, index, test, test_alone, until};
 
 #[test]
 fn minicluster_gets_its_objects_pods_and_a_ready_status() {
@@ -413,6 +414,59 @@ fn view_is_copied_with_reason_when_it_cannot_be_mounted() {
             "it is still told"
         );
         assert_eq!(until("the Job is there", view).await, second);
+        operator.stop().await;
+    });
+}
+
+/// A node whose runtime mounts no images counts only where the pods may use it.
+#[test]
+fn view_is_copied_only_where_pods_may_use_an_old_node() {
+    test_alone(&[], async |fixture, kubeconfig| {
+        let nodes: Api<Node> = Api::all(fixture.client.clone());
+        for (name, os, runtime, taints) in [
+            ("new", "linux", "containerd://2.2.9", json!([])),
+            (
+                "old",
+                "windows",
+                "containerd://1.6.20",
+                json!([{ "key": "os", "value": "windows", "effect": "NoSchedule" }]),
+            ),
+        ] {
+            let node = json!({
+                "metadata": { "name": name, "labels": { "kubernetes.io/os": os, "kubernetes.io/arch": "amd64" } },
+                "spec": { "taints": taints },
+                "status": { "nodeInfo": {
+                    "architecture": "amd64", "operatingSystem": os, "kubeletVersion": "v1.35.4",
+                    "containerRuntimeVersion": runtime, "bootID": "", "kernelVersion": "", "kubeProxyVersion": "",
+                    "machineID": "", "osImage": "", "systemUUID": "",
+                } },
+            });
+            let node = serde_json::from_value(node).unwrap();
+            nodes.create(&PostParams::default(), &node).await.unwrap();
+        }
+        let operator = fixture.operator_as(&kubeconfig, Calls::default(), |_| {}).await;
+        let view = async |name: &str| {
+            let job = until("the Job is there", async || {
+                fixture.api::<Job>().get_opt(name).await.unwrap()
+            });
+            job.await.annotations()["flux-framework.org/view"].clone()
+        };
+        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        let tolerations = json!([{ "key": "os", "operator": "Exists" }]);
+        let tolerant = json!({ "size": 1, "pod": { "tolerations": tolerations } });
+        fixture.create("tolerant", tolerant).await.unwrap();
+        let is_mounted = kubernetes_minor() >= 35;
+        let expected = if is_mounted { "imageVolume" } else { "copy" };
+        assert_eq!(view("mc").await, expected);
+        assert_eq!(view("tolerant").await, "copy");
+        if is_mounted {
+            let status = &fixture.when_condition("tolerant", "ViewMounted", "False").await["status"];
+            let message = condition(status, "ViewMounted")["message"].to_string();
+            assert!(
+                message.contains("node old (kubelet v1.35.4, containerd://1.6.20)"),
+                "{message}"
+            );
+        }
         operator.stop().await;
     });
 }

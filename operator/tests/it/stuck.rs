@@ -15,7 +15,7 @@ use crate::queue::place;
 use test_support::api_server::{Call, Calls, Fault, Fixture, SETTLE, assert_message, condition, test, until};
 
 /// Plays the kubelet: the pod has a node, and its volumes cannot be mounted.
-async fn cannot_mount(fixture: &Fixture, pod: &Pod, message: &str) {
+pub(crate) async fn cannot_mount(fixture: &Fixture, pod: &Pod, message: &str) {
     let status = json!({ "status": {
         "phase": "Pending", "conditions": [{ "type": "PodScheduled", "status": "True" }],
         "containerStatuses": [{

@@ -163,6 +163,30 @@ pub fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Fixture) -> F)
     });
 }
 
+/// Runs a test on a control plane of its own, for what all namespaces share: nodes, and switches of the
+/// API server. `variables` are those of `test-node/control-plane`.
+pub fn test_alone<F>(variables: &[(&str, &str)], body: impl FnOnce(Fixture, PathBuf) -> F)
+where
+    F: Future<Output = ()>,
+{
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    let without_webhook = definition::Options {
+        without_conversion: true,
+        ..definition::Options::default()
+    };
+    let plane = ControlPlane::start_with(&crd(&without_webhook).unwrap(), variables).unwrap();
+    let kubeconfig = plane.kubeconfig_path().to_owned();
+    runtime.block_on(async {
+        let client = Client::try_from(config(&kubeconfig).await).unwrap();
+        let namespace = "default".to_owned();
+        body(Fixture { namespace, client }, kubeconfig).await;
+    });
+}
+
 /// The message of the status has these words.
 #[track_caller]
 pub fn assert_message(status: &Value, words: &str) {
