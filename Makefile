@@ -1,6 +1,6 @@
 # Each recipe is one line that a person could type; what takes more stands in .ci/.
 
-.PHONY: demo check test test-flux e2e e2e-jobset e2e-nodes chaos e2e-gang e2e-autoscale e2e-kueue e2e-tracing lint bench test-python-flux bench-journey bench-quorum bench-brokers bench-instance images generate dist release reproduce
+.PHONY: demo check test test-flux e2e e2e-jobset e2e-nodes chaos e2e-gang e2e-autoscale e2e-kueue e2e-tracing lint bench test-python-flux bench-journey bench-quorum bench-brokers bench-instance bench-scale images generate dist release reproduce
 
 demo: ; @.ci/demo
 
@@ -37,6 +37,8 @@ bench-journey: ; @KUBECONFIG=$(KUBECONFIG) .ci/bench journey
 bench-quorum: ; @FLUX=$(FLUX) .ci/bench quorum
 
 bench-brokers: ; @FLUX=$(FLUX) .ci/bench brokers
+
+bench-scale: ; @.ci/bench scale
 
 bench-instance: ; @FLUX=$(FLUX) .ci/bench instance
 

@@ -1,5 +1,5 @@
 //! What grows with the number of MiniClusters, as ratios to a plain client or to kubectl in the same run:
-//! `.ci/bench scale`. A part of it: BENCH_PART="neighbours restart brownout deletion".
+//! `make bench-scale`. A part of it: BENCH_PART="neighbours restart brownout deletion".
 //!
 //! - `neighbours` (SCALE_PACED=1000): a client with four creations under way, each of which waits for its
 //!   answer, in one namespace, spread over 100, and in one namespace where each MiniCluster has a headless
@@ -9,7 +9,8 @@
 //!   scheduler that is not there, then while all pods run on fake nodes (`kubelets.rs`): until its caches are
 //!   synced, beside `kubectl get pods -A`; what it holds; what it asks in a minute (ten looks at events a second
 //!   at most); and what it holds when all of them are deleted.
-//! - `brownout` (SCALE_SLOW=2000): as many whose objects an admission webhook holds up for 30 s.
+//! - `brownout` (SCALE_SLOW=2000): as many whose objects an admission webhook holds up for 30 s, beside as many
+//!   that nothing holds up.
 //! - `deletion` (SCALE_PODS=5000): one MiniCluster of as many pods is deleted.
 //!
 //! But for `restart` no pod runs.
@@ -241,37 +242,41 @@ async fn start_again(operator: Operator, plane: &ControlPlane, what: &str, repor
     operator
 }
 
-/// An admission webhook that takes the connection and never answers.
+/// What the operator holds at most, as a ratio to the same MiniClusters without the webhook.
 async fn brownout(number: usize, report: &mut Report) {
+    let baseline = memory_of_many(number, false, report).await;
+    let peak = memory_of_many(number, true, report).await;
+    report.figure(&format!("brownout-{number}-rss-peak-mib"), peak);
+    report.figure(&format!("brownout-{number}-rss-ratio"), peak / baseline);
+}
+
+/// The operator's peak memory in MiB. With `is_held_up`, an admission webhook takes connections and never answers.
+async fn memory_of_many(number: usize, is_held_up: bool, report: &mut Report) -> f64 {
     let (plane, client) = started().await;
     make_namespaces(&client, NAMESPACES).await;
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let rule = "{apiGroups: ['*'], apiVersions: ['*'], operations: [CREATE], resources: [configmaps, secrets, jobs]}";
-    plane
-        .apply(&format!(
-            "apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingWebhookConfiguration\n\
-             metadata: {{name: silent}}\nwebhooks: [{{name: silent.example.com, sideEffects: None, timeoutSeconds: 30,\n\
-             admissionReviewVersions: [v1], failurePolicy: Ignore, rules: [{rule}],\n\
-             clientConfig: {{url: 'https://{}/'}}}}]\n",
-            silent.local_addr().unwrap()
-        ))
-        .unwrap();
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    if is_held_up {
+        let rule = "{apiGroups: ['*'], apiVersions: ['*'], operations: [CREATE], resources: [configmaps, secrets, jobs]}";
+        plane
+            .apply(&format!(
+                "apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingWebhookConfiguration\n\
+                 metadata: {{name: silent}}\nwebhooks: [{{name: silent.example.com, sideEffects: None, timeoutSeconds: 30,\n\
+                 admissionReviewVersions: [v1], failurePolicy: Ignore, rules: [{rule}],\n\
+                 clientConfig: {{url: 'https://{}/'}}}}]\n",
+                silent.local_addr().unwrap()
+            ))
+            .unwrap();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
     let operator = Operator::start(plane.kubeconfig_path()).await;
     let make = async |namespace: String, name: String| create_cluster(&client, &namespace, &name, SIZE).await;
     create(number, NAMESPACES, RUSH, make).await;
     tokio::time::sleep(Duration::from_secs(setting("SCALE_BROWNOUT_SECONDS", 120) as u64)).await;
-    report.figure(
-        &format!("brownout-{number}-rss-peak-mib"),
-        operator.memory("VmHWM") as f64,
-    );
-    let jobs = Api::<Job>::all(client.clone())
-        .list_metadata(&ListParams::default())
-        .await
-        .unwrap()
-        .items
-        .len();
-    report.figure(&format!("brownout-{number}-jobs"), jobs as f64);
+    if is_held_up {
+        let jobs = count(&Api::<Job>::all(client.clone())).await;
+        report.figure(&format!("brownout-{number}-jobs"), jobs as f64);
+    }
+    operator.memory("VmHWM") as f64
 }
 
 async fn deletion(size: usize, report: &mut Report) {
