@@ -103,8 +103,12 @@ impl Conversation {
 /// The broker's side, for tests.
 #[cfg(test)]
 pub mod peer {
-    use std::io::Read;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
     pub use std::os::unix::net::UnixStream as Peer;
+    use std::sync::{Arc, Mutex};
+
+    use super::Broker;
 
     pub fn answer_of(payload: &str) -> Vec<u8> {
         answer_with(0, payload)
@@ -135,5 +139,36 @@ pub mod peer {
         let mut message = vec![0; u32::from_be_bytes(head[4..].try_into().unwrap()) as usize];
         peer.read_exact(&mut message).unwrap();
         String::from_utf8_lossy(&message).into_owned()
+    }
+
+    /// Runs `work` with a fake broker and returns the questions that the broker got. If `answer` has none for a
+    /// question, the connection ends without one.
+    pub fn questions_asked_by<F: Future<Output = ()>>(
+        work: impl FnOnce(Broker) -> F,
+        mut answer: impl FnMut(&str) -> Option<Vec<u8>> + Send + 'static,
+    ) -> Vec<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("local");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let questions = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&questions);
+        std::thread::spawn(move || {
+            for mut peer in listener.incoming().map_while(Result::ok) {
+                peer.write_all(&[0]).unwrap();
+                let question = asked(&mut peer);
+                let bytes = answer(&question);
+                noted.lock().unwrap().push(question);
+                if let Some(bytes) = bytes {
+                    peer.write_all(&bytes).unwrap();
+                }
+            }
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(work(Broker { socket, owner: None }));
+        let questions = questions.lock().unwrap();
+        questions.clone()
     }
 }

@@ -143,45 +143,11 @@ fn is_drained_already(why: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
-    use std::io::Write;
-    use std::os::unix::net::UnixListener;
-    use std::sync::{Arc, Mutex};
 
     use serde_json::Value;
 
     use super::*;
-    use crate::flux_rpc::connection::peer::{answer_of, asked};
-
-    /// Runs `work` with a fake broker and returns the questions that the broker got. If `answer` has none for a
-    /// question, the connection ends without one.
-    fn questions_asked_by<F: Future<Output = ()>>(
-        work: impl FnOnce(Broker) -> F,
-        mut answer: impl FnMut(&str) -> Option<Vec<u8>> + Send + 'static,
-    ) -> Vec<String> {
-        let folder = tempfile::tempdir().unwrap();
-        let socket = folder.path().join("local");
-        let listener = UnixListener::bind(&socket).unwrap();
-        let questions = Arc::new(Mutex::new(Vec::new()));
-        let noted = Arc::clone(&questions);
-        std::thread::spawn(move || {
-            for mut peer in listener.incoming().map_while(Result::ok) {
-                peer.write_all(&[0]).unwrap();
-                let question = asked(&mut peer);
-                let bytes = answer(&question);
-                noted.lock().unwrap().push(question);
-                if let Some(bytes) = bytes {
-                    peer.write_all(&bytes).unwrap();
-                }
-            }
-        });
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        runtime.block_on(work(Broker { socket, owner: None }));
-        let questions = questions.lock().unwrap();
-        questions.clone()
-    }
+    use crate::flux_rpc::connection::peer::{answer_of, questions_asked_by};
 
     /// What the lead says of five nodes at a look: sets of ranks.
     #[derive(Debug, Clone, Copy)]

@@ -1,12 +1,23 @@
 //! Stops or kills the jobs of an instance through its broker, in Flux's own messages.
 
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant, SystemTime};
+
+use flux_shared::hostlist;
 use serde_json::Value;
 
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::message::ANY;
+use crate::flux_rpc::usage;
 
 /// Jobs that have not begun: DEPEND, PRIORITY, SCHED (RFC 21).
 const WAITING: u32 = 2 | 4 | 8;
+/// Time in which the broker of a node that shuts down leaves, after the node's tasks have ended. A follower that
+/// leaves in order stays longer than this after a job (`departure`).
+const SHUTDOWN: Duration = Duration::from_millis(1500);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// A job that ended earlier is not the one that ended the program.
+const JUST_ENDED: Duration = Duration::from_secs(5);
 
 /// Cancels jobs that wait, and sends SIGTERM to those that run. False: none runs, or that is not known.
 pub async fn stop(broker: &Broker) -> bool {
@@ -33,16 +44,59 @@ async fn signal(broker: &Broker, signal: i32) -> bool {
     answer["count"].as_u64().unwrap_or_default() > 0
 }
 
-/// Whether Flux has ended the newest job because a node of it was lost.
-pub async fn node_was_lost(broker: &Broker) -> bool {
-    let newest = r#"{"max_entries":1,"attrs":["exception_occurred","exception_type","exception_note"],"constraint":{}}"#;
+/// Whether the newest job failed because a node of it was lost.
+///
+/// A node that shuts down sends SIGTERM to tasks and brokers at once. Tasks can end a job before the broker
+/// leaves, and Flux then sees failed tasks and no lost node. So for a job that has just failed, this waits for a
+/// moment whether a broker leaves that ran its tasks, unless `is_stopping`: then this whole instance ends.
+pub async fn node_was_lost(broker: &Broker, is_stopping: bool) -> bool {
+    let newest = r#"{"max_entries":1,"attrs":["exception_occurred","exception_type","exception_note","success","ranks","t_cleanup"],"constraint":{}}"#;
     let answer = broker.ask(ANY, "job-list.list", newest).await.unwrap_or_default();
-    answer["jobs"].as_array().into_iter().flatten().any(is_lost)
+    let job = &answer["jobs"][0];
+    if has_lost_node(job) {
+        return true;
+    }
+    let followers = followers_of_failed(job, now());
+    if is_stopping || followers.is_empty() {
+        return false;
+    }
+    let until = Instant::now() + SHUTDOWN;
+    loop {
+        if let Some(online) = usage::online(broker).await
+            && !followers.is_subset(&online)
+        {
+            return true;
+        }
+        if Instant::now() >= until {
+            return false;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// The ranks, without the lead's, of a job that has just failed.
+fn followers_of_failed(job: &Value, now: f64) -> BTreeSet<u32> {
+    let has_just_ended = job["t_cleanup"]
+        .as_f64()
+        .is_none_or(|ended| now - ended < JUST_ENDED.as_secs_f64());
+    if job["success"] == true || !has_just_ended {
+        return BTreeSet::new();
+    }
+    // Flux writes several ranks in brackets: `[0-1]`.
+    let ranks = job["ranks"].as_str().map(|ranks| ranks.trim_matches(['[', ']']));
+    let ranks = ranks.and_then(hostlist::idset);
+    ranks.into_iter().flatten().filter(|rank| *rank > 0).collect()
+}
+
+/// Seconds since 1970, by the clock of Flux's job times: the lead's.
+fn now() -> f64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.unwrap_or_default().as_secs_f64()
 }
 
 /// Whether a job lost a node: its exception is `node-failure` if it could go on without the node, else `exec`
 /// with a note that says so (flux-core's `job-exec/bulkexec.c`).
-fn is_lost(job: &Value) -> bool {
+fn has_lost_node(job: &Value) -> bool {
     let note = job["exception_note"].as_str().unwrap_or_default();
     job["exception_type"] == "node-failure"
         || (job["exception_type"] == "exec" && note.contains("node failure on "))
@@ -50,7 +104,57 @@ fn is_lost(job: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::flux_rpc::connection::peer::{answer_of, questions_asked_by};
+
+    /// Whether a node was lost, by these sets of connected ranks at each look, and the number of questions.
+    fn looks(job: Value, is_stopping: bool, online: &[&'static str]) -> (bool, usize) {
+        let mut online: Vec<_> = online.iter().rev().copied().collect();
+        let answer = move |question: &str| {
+            if question.contains("job-list.list") {
+                return Some(answer_of(&json!({ "jobs": [job] }).to_string()));
+            }
+            let members = if online.len() > 1 {
+                online.pop()
+            } else {
+                online.last().copied()
+            };
+            Some(answer_of(&json!({ "members": members.unwrap() }).to_string()))
+        };
+        let mut is_lost = false;
+        let work = async |broker| is_lost = node_was_lost(&broker, is_stopping).await;
+        let questions = questions_asked_by(work, answer);
+        (is_lost, questions.len())
+    }
+
+    #[test]
+    fn broker_that_leaves_after_its_tasks_is_a_lost_node() {
+        let job = |ranks: &str| json!({ "success": false, "ranks": ranks, "t_cleanup": now() });
+        assert_eq!(looks(job("[0-1]"), false, &["0-2", "0-2", "0,2"]), (true, 4));
+        let (is_lost, questions) = looks(job("[0-1]"), false, &["0-1"]);
+        assert!(!is_lost && questions > 5, "rank 2 ran nothing: {questions}");
+        assert_eq!(looks(job("[0-1]"), true, &["0"]), (false, 1), "all of it ends");
+        assert_eq!(looks(job("0"), false, &["0"]), (false, 1), "no follower ran it");
+    }
+
+    #[test]
+    fn only_a_job_that_has_just_failed_is_looked_into() {
+        let followers = |job: Value| followers_of_failed(&job, 1000.0);
+        let failed = json!({ "success": false, "ranks": "[0,2-3]", "t_cleanup": 999.0 });
+        assert_eq!(followers(failed.clone()), [2, 3].into());
+        let with = |field: &str, value: Value| {
+            let mut job = failed.clone();
+            job[field] = value;
+            job
+        };
+        // The list may lag behind the job's end.
+        assert_eq!(followers(with("t_cleanup", Value::Null)), [2, 3].into());
+        assert!(followers(with("success", true.into())).is_empty());
+        assert!(followers(with("t_cleanup", json!(900.0))).is_empty());
+        assert!(followers(Value::Null).is_empty());
+    }
 
     #[test]
     fn job_is_lost_only_by_a_node_failure() {
@@ -73,7 +177,7 @@ mod tests {
             ),
             (r#"{"id":1,"exception_occurred":false}"#, false),
         ] {
-            assert_eq!(is_lost(&serde_json::from_str(job).unwrap()), lost, "{job}");
+            assert_eq!(has_lost_node(&serde_json::from_str(job).unwrap()), lost, "{job}");
         }
     }
 }

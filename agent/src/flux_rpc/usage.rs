@@ -31,12 +31,24 @@ struct Answers {
     jobs: Value,
 }
 
+/// Ranks whose brokers are connected; none if the lead does not answer.
+pub async fn online(broker: &Broker) -> Option<BTreeSet<u32>> {
+    let members = online_members(broker).await;
+    let ranks = hostlist::idset(members.as_str()?)?;
+    Some(ranks.into_iter().collect())
+}
+
+async fn online_members(broker: &Broker) -> Value {
+    let group = "{\"name\":\"broker.online\"}";
+    let mut answer = broker.ask(0, "groups.get", group).await.unwrap_or_default();
+    answer["members"].take()
+}
+
 /// Asks the lead through this pod's broker. What it does not know yet is left out.
 pub async fn full(broker: &Broker, instance: KnownHosts<'_>, has_resources: bool) -> Usage {
     let ask = async |topic: &str, payload: &str| broker.ask(0, topic, payload).await.unwrap_or_default();
-    let online = ask("groups.get", "{\"name\":\"broker.online\"}").await["members"].take();
     let mut answers = Answers {
-        online,
+        online: online_members(broker).await,
         ..Answers::default()
     };
     if has_resources {

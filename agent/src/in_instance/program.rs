@@ -81,7 +81,10 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
             .await?;
         drop(deaf_flux);
         let node_failure = match &broker {
-            Some(broker) if code != 0 => jobs::node_was_lost(broker).await,
+            Some(broker) if code != 0 => {
+                let is_stopping = runner.stop_code().is_some();
+                jobs::node_was_lost(broker, is_stopping).await
+            }
             _ => false,
         };
         note_end(&args.result, code, node_failure);

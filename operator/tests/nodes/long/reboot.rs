@@ -7,7 +7,8 @@ use crate::machines::{power_on, shut_down};
 use crate::stage::{ExpectedEnd, Program, sleep, test};
 use test_support::node::has_flux_itself;
 
-/// worker-2 goes and is back: under a lead, a follower without a task, and a follower with one.
+/// worker-2 goes and is back: under a lead, a follower without a task, and followers with one. One of their jobs ends
+/// with its first failed task, as MPI ends a job: before its broker has left.
 pub fn table(name: &str, reboot: impl AsyncFnOnce()) {
     test(name, async |stage| {
         let lead = Program {
@@ -38,9 +39,13 @@ pub fn table(name: &str, reboot: impl AsyncFnOnce()) {
             ..Program::default()
         };
         let (may, may_not) = (across("may", 1), across("may-not", 0));
+        let together = Program {
+            spec: json!({ "maxRestarts": 1, "flux": { "optionFlags": "-o exit-on-error" } }),
+            ..across("together", 1)
+        };
         let with_flux = has_flux_itself("a job that loses a follower's node");
         if with_flux {
-            stage.create_all(&[&may, &may_not]).await;
+            stage.create_all(&[&may, &may_not, &together]).await;
         }
         reboot().await;
 
@@ -62,9 +67,9 @@ pub fn table(name: &str, reboot: impl AsyncFnOnce()) {
         stage.ended("follower", &ExpectedEnd::undisturbed()).await;
         stage.assert_untouched("follower");
         if with_flux {
-            stage
-                .ended("may", &ExpectedEnd::after_restart(&["PodLost"]))
-                .await;
+            for name in ["may", "together"] {
+                stage.ended(name, &ExpectedEnd::after_restart(&["PodLost"])).await;
+            }
             let status = stage.fixture.when_finished("may-not").await;
             assert_eq!(
                 (&status["phase"], &status["reason"]),
