@@ -55,7 +55,7 @@ fn conditions_reasons_and_events_are_those_of_the_code() {
 fn meaning(category: Category) -> &'static str {
     match category {
         Category::LeadLost => {
-            "an earlier pod of this lead was lost and may have run the command; it is not run again"
+            "an earlier pod of this lead was lost and may have run the command, so this pod does not run it. The operator restarts the MiniCluster if `backoffLimit` allows"
         }
         Category::SpecUnreadable => "the spec cannot be read",
         Category::SpecInvalid => "the spec cannot be used: an unknown field, or another version",
@@ -63,12 +63,12 @@ fn meaning(category: Category) -> &'static str {
         Category::ParentUnreachable => {
             "the parent broker was not reached within `flux.parentDeadlineSeconds`"
         }
-        Category::UserFailed => "the user to run Flux as cannot be found or created",
+        Category::UserFailed => "Flux's user (`fluxUser`, or the pod's user) cannot be found or created",
         Category::WriteFailed => "a file cannot be written",
         Category::CurveUnreadable => "the curve certificate cannot be read, or is not valid",
         Category::ShellMissing => "the image has no shell for a snippet",
         Category::BrokerFailed => {
-            "the instance did not come up: a broker does not start, or ends before the command has begun"
+            "the lead's broker ended before the command began, or, ten times in a row, a follower's broker failed or did not join"
         }
         Category::Internal => "internal error: a bug in the agent",
     }
@@ -77,14 +77,14 @@ fn meaning(category: Category) -> &'static str {
 #[test]
 fn exit_codes_are_those_of_the_code() {
     let mut text = format!(
-        "# Exit codes\n\n{MADE}\n\nThe pod of the lead, the Job's status and the MiniCluster's `status.exitCode` have the code of your \
-         command: 0 to 255, 128 + n where signal n ended it, {NOT_FOUND} where it was not found, {NOT_EXECUTABLE} where it could not be \
-         executed. A snippet that fails ends the pod with the snippet's code.\n\nIf the agent itself fails, it exits with one of the codes \
-         below. Your command may exit with the same number: the pod's termination message (one line of JSON) says who ended it, and so \
+        "# Exit codes\n\n{MADE}\n\nThe lead's container and the MiniCluster's `status.exitCode` have the code of your command: 0 to 255, \
+         128 + n if signal n ended it, {NOT_FOUND} if it was not found, {NOT_EXECUTABLE} if it could not be executed. A snippet that fails \
+         ends the pod with the snippet's code, except `post`, and except with `logging.strict: false`.\n\nIf the agent \
+         itself fails, it exits with one of the codes below. Your command may exit with the same number: the pod's termination message (one line of JSON) says who ended it, and so \
          does the reason of the status.\n\n| code | name | meaning |\n| --- | --- | --- |\n"
     );
     text += &format!(
-        "| [{REPLACE}](../troubleshooting.md#exit-code-{REPLACE}) | | this follower alone was stopped; not a failure: if the pod is still wanted, another replaces it |\n"
+        "| [{REPLACE}](../troubleshooting.md#exit-code-{REPLACE}) | | only this follower was stopped (a smaller `size`, or a drain). This is no failure. If `size` still includes the pod, another one replaces it |\n"
     );
     for category in Category::ALL {
         let (code, name) = (category.code(), category.name());
