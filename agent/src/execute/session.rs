@@ -12,6 +12,7 @@ use nix::sys::resource::{Resource, getrlimit};
 
 use crate::facts::OF_THE_POD;
 use crate::supervise::program::Environment;
+use crate::system::raw::Limit;
 
 /// The state that one step leaves to the next.
 #[derive(Debug, Clone)]
@@ -19,8 +20,8 @@ pub struct Session {
     pub environment: Environment,
     pub directory: PathBuf,
     pub umask: u32,
-    /// Limits that a snippet has changed: resource, soft, hard.
-    pub limits: BTreeMap<&'static str, (u64, u64)>,
+    /// Limits that a snippet has changed, by name.
+    pub limits: BTreeMap<&'static str, Limit>,
     /// Variables that a snippet's `asFlux` sets for Flux only.
     pub as_flux: Environment,
     /// `$brokerOptions`, as the last snippet left it.
@@ -33,7 +34,7 @@ pub struct Session {
 const OF_A_USER: [&str; 3] = ["HOME", "USER", "LOGNAME"];
 
 /// The limits that shells can change, by the names that the state report uses.
-pub const LIMITS: [(&str, Resource); 13] = [
+const LIMITS: [(&str, Resource); 13] = [
     ("as", Resource::RLIMIT_AS),
     ("core", Resource::RLIMIT_CORE),
     ("cpu", Resource::RLIMIT_CPU),
@@ -110,12 +111,8 @@ impl Session {
     }
 
     /// The limits that a snippet has changed, for a program.
-    pub fn limits(&self) -> Vec<(Resource, u64, u64)> {
-        let known = |name: &str| LIMITS.into_iter().find(|(known, _)| *known == name);
-        self.limits
-            .iter()
-            .filter_map(|(name, (soft, hard))| Some((known(name)?.1, *soft, *hard)))
-            .collect()
+    pub fn limits(&self) -> Vec<Limit> {
+        self.limits.values().copied().collect()
     }
 
     /// A variable's value, for words.
@@ -238,11 +235,30 @@ pub fn current_umask() -> u32 {
     old.bits()
 }
 
-/// All limits of this process.
-pub fn current_limits() -> impl Iterator<Item = (&'static str, u64, u64)> {
-    LIMITS
-        .into_iter()
-        .filter_map(|(name, resource)| getrlimit(resource).ok().map(|(soft, hard)| (name, soft, hard)))
+/// All limits of this process that shells can change.
+pub fn current_limits() -> impl Iterator<Item = Limit> {
+    LIMITS.into_iter().filter_map(|(name, resource)| {
+        let (soft, hard) = getrlimit(resource).ok()?;
+        Some(Limit {
+            name,
+            resource,
+            soft,
+            hard,
+        })
+    })
+}
+
+/// Parses a limit of the state report: `nofile:1024:4096`.
+pub fn parse_limit(text: &str) -> Option<Limit> {
+    let mut parts = text.split(':');
+    let name = parts.next()?;
+    let (name, resource) = LIMITS.into_iter().find(|(known, _)| *known == name)?;
+    Some(Limit {
+        name,
+        resource,
+        soft: parts.next()?.parse().ok()?,
+        hard: parts.next()?.parse().ok()?,
+    })
 }
 
 /// Shell lines that bring `before` to `after`: `export NAME='value'`, `unset NAME`. Names that a shell cannot

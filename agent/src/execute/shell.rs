@@ -28,8 +28,7 @@ use super::shell_state::{self, ShellState, without_shells_own};
 use crate::report::failure::{Failure, is_passing, plain};
 use crate::supervise::program::{Child, ChildProgram, Environment, Output, StartError};
 use crate::supervise::{ChildEnd, Event, Supervisor, is_stop, terminal, until};
-use crate::system::raw;
-use crate::system::raw::ChildSetup;
+use crate::system::raw::{self, ChildSetup, Limit};
 
 /// The only shell text of ours that runs: it reports the state of its shell after each snippet. Both parts
 /// are constants, the user's text is never pasted into them. Two variables that documented snippets build
@@ -202,7 +201,7 @@ pub struct Shell {
     variables: Vec<u8>,
     /// The environment that the shell has.
     known: Environment,
-    limits: Vec<(&'static str, u64, u64)>,
+    limits: Vec<Limit>,
 }
 
 impl Shell {

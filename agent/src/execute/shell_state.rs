@@ -9,8 +9,9 @@ use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use super::session::{Session, current_limits, current_umask, is_shell_name};
+use super::session::{Session, current_limits, current_umask, is_shell_name, parse_limit};
 use crate::supervise::program::Environment;
+use crate::system::raw::Limit;
 
 /// Prefix of the agent's own variables in the shell, which are never handed on.
 pub const OURS: &str = "flux_agent_";
@@ -30,7 +31,7 @@ pub struct ShellState {
     pub broker_options: Option<String>,
     /// Whether the environment has its functions: it is bash.
     pub exports_functions: bool,
-    pub limits: Vec<(&'static str, u64, u64)>,
+    pub limits: Vec<Limit>,
     pub environment: Environment,
 }
 
@@ -64,8 +65,9 @@ pub fn report(report: &StateReport) -> io::Result<()> {
     text.extend_from_slice(bash_version.as_bytes());
     text.extend_from_slice(b"\0broker-options=");
     text.extend_from_slice(broker_options.as_bytes());
-    for (name, soft, hard) in current_limits() {
-        text.extend_from_slice(format!("\0limit={name}:{soft}:{hard}").as_bytes());
+    for limit in current_limits() {
+        let record = format!("\0limit={}:{}:{}", limit.name, limit.soft, limit.hard);
+        text.extend_from_slice(record.as_bytes());
     }
     text.extend_from_slice(b"\0environment");
     for (name, value) in std::env::vars_os() {
@@ -144,18 +146,9 @@ fn split(record: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&record[..at], &record[at + 1..]))
 }
 
-fn parse_limit(text: &str) -> Option<(&'static str, u64, u64)> {
-    let mut parts = text.split(':');
-    let name = parts.next()?;
-    let (name, _) = super::session::LIMITS
-        .into_iter()
-        .find(|(known, _)| *known == name)?;
-    Some((name, parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
-}
-
 impl ShellState {
     /// Hands the state on to later steps. `before` are the agent's own limits.
-    pub fn carry_over(&self, session: &mut Session, before: &[(&'static str, u64, u64)]) {
+    pub fn carry_over(&self, session: &mut Session, before: &[Limit]) {
         let old = std::mem::take(&mut session.environment);
         let mut new = self.environment.clone();
         new.retain(|name, _| !name.as_bytes().starts_with(OURS.as_bytes()));
@@ -176,11 +169,11 @@ impl ShellState {
             session.directory.clone_from(&self.directory);
         }
         session.umask = self.umask;
-        for limit @ (name, soft, hard) in &self.limits {
+        for limit in &self.limits {
             if before.contains(limit) {
-                session.limits.remove(name);
+                session.limits.remove(limit.name);
             } else {
-                session.limits.insert(name, (*soft, *hard));
+                session.limits.insert(limit.name, *limit);
             }
         }
     }
@@ -228,7 +221,7 @@ mod tests {
             (state.status, state.umask, state.directory.as_path()),
             (3, 0o077, Path::new("/tmp"))
         );
-        assert_eq!(state.limits, [("nofile", 10, 20)]);
+        assert_eq!(state.limits, [parse_limit("nofile:10:20").unwrap()]);
         assert_eq!(state.environment, environment(&[("A", "1"), ("B", "x=\n")]));
         let unheard = [UNHEARD, b"umask=0022\0environment\0A=2", LAST].concat();
         assert_eq!(
@@ -257,10 +250,12 @@ mod tests {
             exports_functions: false,
             broker_options: None,
             as_flux: "sudo -u flux -E HOME=/home/x -E \"P=a b\"".into(),
-            limits: vec![("nofile", 5, 6), ("core", 1, 1)],
+            limits: ["nofile:5:6", "core:1:1"]
+                .map(|text| parse_limit(text).unwrap())
+                .into(),
             environment: environment(&reported),
         };
-        state.carry_over(&mut session, &[("core", 1, 1)]);
+        state.carry_over(&mut session, &[parse_limit("core:1:1").unwrap()]);
         let want = [("B", "2"), ("MY-VAR", "kept"), ("SHLVL", "0")];
         assert_eq!(session.environment, environment(&want));
         assert_eq!(session.as_flux, environment(&[("HOME", "/home/x"), ("P", "a b")]));
@@ -268,9 +263,6 @@ mod tests {
             (session.umask, session.directory.as_path()),
             (0o077, Path::new("/tmp"))
         );
-        assert_eq!(
-            session.limits.into_iter().collect::<Vec<_>>(),
-            [("nofile", (5, 6))]
-        );
+        assert_eq!(session.limits(), [parse_limit("nofile:5:6").unwrap()]);
     }
 }

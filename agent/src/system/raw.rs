@@ -103,6 +103,16 @@ pub fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     Ok(unsafe { AsyncFd::register(fd) }?)
 }
 
+/// A limit of a process (getrlimit(2)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    /// The name in the state report of a shell.
+    pub name: &'static str,
+    pub resource: Resource,
+    pub soft: u64,
+    pub hard: u64,
+}
+
 /// What a child is given between fork and exec.
 #[derive(Debug, Clone, Default)]
 pub struct ChildSetup {
@@ -111,8 +121,8 @@ pub struct ChildSetup {
     /// Dies with the agent.
     pub tied: bool,
     pub umask: Option<u32>,
-    /// Soft and hard limits; those that cannot be set are left.
-    pub limits: Vec<(Resource, u64, u64)>,
+    /// Limits to set. The child starts even if one cannot be set.
+    pub limits: Vec<Limit>,
     /// Whose rights it gets; none: the agent's.
     pub identity: Option<Credentials>,
     /// Descriptors that stay open across exec.
@@ -137,8 +147,8 @@ pub fn prepare(command: &mut Command, setup: ChildSetup) {
         if let Some(mask) = setup.umask {
             umask(Mode::from_bits_truncate(mask));
         }
-        for &(resource, soft, hard) in &setup.limits {
-            let _ = setrlimit(resource, soft, hard);
+        for limit in &setup.limits {
+            let _ = setrlimit(limit.resource, limit.soft, limit.hard);
         }
         for &fd in &setup.inherit {
             // SAFETY: the caller keeps these descriptors open until the child has started.
