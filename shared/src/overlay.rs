@@ -17,7 +17,7 @@ mod forms;
 mod protected;
 mod strategic_merge;
 
-pub use protected::{ContainerKind, Pod};
+pub use protected::{ContainerKind, RenderedPod};
 pub(crate) use strategic_merge::drop_nulls;
 pub use strategic_merge::{MERGED_LISTS, merge_key};
 
@@ -27,7 +27,7 @@ pub struct Overlay(Value);
 
 impl Overlay {
     /// The overlay of `field`, or every problem. `pod`: what it lies over.
-    pub fn checked(field: &str, value: &Value, pod: &Pod) -> Result<Overlay, Vec<Problem>> {
+    pub fn checked(field: &str, value: &Value, pod: &RenderedPod) -> Result<Overlay, Vec<Problem>> {
         let mut problems = forms::problems(field, value);
         if problems.is_empty() {
             problems = pod.problems(field, value);

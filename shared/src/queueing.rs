@@ -101,7 +101,7 @@ impl Queueing {
     /// Whether a running Job may be resized. `resizes`: `maxSize` is given.
     pub fn is_elastic(&self, resizes: bool) -> bool {
         match self.annotations.get(ELASTIC_JOB) {
-            Some(said) => said == "true",
+            Some(value) => value == "true",
             None => resizes && self.queue().is_some(),
         }
     }
@@ -174,11 +174,11 @@ impl Queueing {
     /// completions.
     fn check_part(&self, asked: &Asked, problems: &mut Vec<Problem>) {
         let least = self.least(asked.size, asked.min_size);
-        if let Some(said) = self.annotations.get(MIN_PARALLELISM)
-            && least.map(|least| least.to_string()).as_ref() != Some(said)
+        if let Some(value) = self.annotations.get(MIN_PARALLELISM)
+            && least.map(|least| least.to_string()).as_ref() != Some(value)
         {
             let message = format!(
-                "is `{said}`, which contradicts spec.minSize, which the brokers use: leave it out, and set spec.minSize to the number of pods (less than size) that are enough"
+                "is `{value}`, which contradicts spec.minSize, which the brokers use: leave it out, and set spec.minSize to the number of pods (less than size) that are enough"
             );
             problems.push(Problem::new(annotation(MIN_PARALLELISM), message));
         }
@@ -186,7 +186,7 @@ impl Queueing {
             && self
                 .annotations
                 .get(EQUAL_PARALLELISM)
-                .is_some_and(|said| said != "true")
+                .is_some_and(|value| value != "true")
         {
             let message = "must be \"true\" with spec.minSize, since each pod is a broker and all start together; leave it out";
             problems.push(Problem::new(annotation(EQUAL_PARALLELISM), message));
@@ -363,8 +363,8 @@ mod tests {
             "nobody admits anything"
         );
         assert!(fields(queued(&[]), |asked| asked.min_size = Some(2)).is_empty());
-        let said = [(MIN_PARALLELISM, "2"), (EQUAL_PARALLELISM, "true")];
-        assert!(fields(queued(&said), |asked| asked.min_size = Some(2)).is_empty());
+        let value = [(MIN_PARALLELISM, "2"), (EQUAL_PARALLELISM, "true")];
+        assert!(fields(queued(&value), |asked| asked.min_size = Some(2)).is_empty());
     }
 
     #[test]

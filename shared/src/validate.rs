@@ -48,8 +48,8 @@ use fields::{given, labels};
 use report::Report;
 pub use sizes::MAX_SIZE;
 pub use valid::{
-    FluxOptions, Mount, PersistentSource, PersistentVolume, PullPolicy, Restful, Runner, Sidecar,
-    ValidContainer, ValidMiniCluster, ValidUser, ViewContainer, VolumeSource,
+    FluxOptions, Mount, PersistentSource, PersistentVolume, PullPolicy, ValidContainer, ValidMiniCluster,
+    ValidRestful, ValidRunner, ValidSidecar, ValidUser, ViewContainer, VolumeSource,
 };
 
 /// Default of `backoffLimit`.

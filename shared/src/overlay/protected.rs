@@ -28,7 +28,7 @@ pub enum ContainerKind {
 
 /// The rendered pod to which an overlay applies.
 #[derive(Debug, Default)]
-pub struct Pod {
+pub struct RenderedPod {
     /// Containers by name.
     pub containers: Vec<(String, ContainerKind)>,
     pub own_volumes: Vec<String>,
@@ -121,7 +121,7 @@ const RESTART: (&str, &str) = (
 /// Kubernetes allows 20 rules.
 const INIT_CONTAINERS: usize = 12;
 
-impl Pod {
+impl RenderedPod {
     fn is_services(&self) -> bool {
         self.containers
             .iter()

@@ -1,10 +1,10 @@
 use serde_json::{Value, json};
 
-use super::{ContainerKind, Overlay, Pod};
+use super::{ContainerKind, Overlay, RenderedPod};
 
-fn pod() -> Pod {
+fn pod() -> RenderedPod {
     let named = |name: &str, part| (name.to_owned(), part);
-    Pod {
+    RenderedPod {
         containers: vec![
             named("app", ContainerKind::Runner),
             named("side", ContainerKind::WrappedSidecar),

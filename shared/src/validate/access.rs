@@ -1,7 +1,7 @@
 //! Who may use the cluster: the users of its pods, and the Flux RESTful API.
 
 use super::report::Report;
-use super::{Restful, Runner, ValidUser};
+use super::{ValidRestful, ValidRunner, ValidUser};
 use crate::agent_spec::Program;
 use crate::crd::v1alpha2::{FluxRestful, MiniClusterSpec};
 use crate::names;
@@ -9,7 +9,11 @@ use crate::names;
 /// Most characters of a password, as documented.
 const PASSWORD_MAX: usize = 8;
 
-pub(super) fn users(spec: &MiniClusterSpec, runner: Option<&Runner>, report: &mut Report) -> Vec<ValidUser> {
+pub(super) fn users(
+    spec: &MiniClusterSpec,
+    runner: Option<&ValidRunner>,
+    report: &mut Report,
+) -> Vec<ValidUser> {
     let flux_user = runner
         .and_then(|runner| runner.user.as_ref())
         .map(|user| user.name.as_str());
@@ -53,10 +57,10 @@ pub(super) fn users(spec: &MiniClusterSpec, runner: Option<&Runner>, report: &mu
 /// The Flux RESTful API, if this cluster serves it: its port becomes one of the runner's.
 pub(super) fn restful(
     spec: &MiniClusterSpec,
-    runner: Option<&mut Runner>,
+    runner: Option<&mut ValidRunner>,
     lead_is_elsewhere: bool,
     report: &mut Report,
-) -> Option<Restful> {
+) -> Option<ValidRestful> {
     let given = spec.flux_restful.as_ref().filter(|restful| !restful.disable)?;
     let restful = check(given, report);
     let runner = runner?;
@@ -105,7 +109,7 @@ fn has_values(given: &FluxRestful) -> bool {
             .any(is_text)
 }
 
-fn check(given: &FluxRestful, report: &mut Report) -> Option<Restful> {
+fn check(given: &FluxRestful, report: &mut Report) -> Option<ValidRestful> {
     let text = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
     let branch = text(&given.branch).unwrap_or_else(|| "main".into());
     let branch_ok = !branch.starts_with('-')
@@ -135,7 +139,7 @@ fn check(given: &FluxRestful, report: &mut Report) -> Option<Restful> {
             );
         }
     }
-    Some(Restful {
+    Some(ValidRestful {
         branch,
         port: port?,
         secret_key: text(&given.secret_key),

@@ -4,7 +4,7 @@ use super::fields::{given, is_given, object_name, resources, security_context};
 use super::flux::DEFAULT_LOG_LEVEL;
 use super::report::Report;
 use super::volumes::Surroundings;
-use super::{PullPolicy, Runner, Sidecar, ValidContainer, ViewContainer, program, volumes};
+use super::{PullPolicy, ValidContainer, ValidRunner, ValidSidecar, ViewContainer, program, volumes};
 use crate::agent_spec;
 use crate::crd::v1alpha2::{Commands, Container, FluxUser, MiniClusterSpec};
 use crate::names::SOFTWARE_CONTAINER;
@@ -17,8 +17,8 @@ pub const MAX_TEXT: usize = 900_000;
 
 /// The containers by what they do.
 pub(super) struct Parts {
-    pub(super) runner: Option<Runner>,
-    pub(super) sidecars: Vec<Sidecar>,
+    pub(super) runner: Option<ValidRunner>,
+    pub(super) sidecars: Vec<ValidSidecar>,
     pub(super) services: Vec<ValidContainer>,
 }
 
@@ -122,7 +122,7 @@ fn runner(
     spec: &MiniClusterSpec,
     around: &Surroundings<'_>,
     report: &mut Report,
-) -> Runner {
+) -> ValidRunner {
     let commands = container.commands.clone().unwrap_or_default();
     if container.no_wrap_entrypoint {
         report.problem(
@@ -209,7 +209,7 @@ fn runner(
         post: snippet(&commands.post),
     };
     let cores = container.cores.map(i32::unsigned_abs);
-    Runner {
+    ValidRunner {
         container: valid,
         program,
         prefix: prefix.words,
@@ -331,7 +331,7 @@ fn sidecar(
     around: &Surroundings<'_>,
     wait_socket: bool,
     report: &mut Report,
-) -> Sidecar {
+) -> ValidSidecar {
     let commands = container.commands.clone().unwrap_or_default();
     for (name, is_set) in [
         ("launcher", container.launcher),
@@ -400,7 +400,7 @@ fn sidecar(
     let valid = common(field, container, around, report);
     spec.serves = !valid.ports.is_empty();
     named(field, container, report);
-    Sidecar {
+    ValidSidecar {
         container: valid,
         wrapped: (has_work && !container.no_wrap_entrypoint).then_some(spec),
     }

@@ -8,7 +8,7 @@ use super::flux::OWN_VOLUMES;
 use super::report::Report;
 use crate::crd::v1alpha2::MiniClusterSpec;
 use crate::names::SOFTWARE_CONTAINER;
-use crate::overlay::{ContainerKind, Overlay, Pod};
+use crate::overlay::{ContainerKind, Overlay, RenderedPod};
 use crate::paths;
 
 /// Name of the init container that installs the agent.
@@ -38,9 +38,9 @@ pub(super) fn check(
     let services_pod = checked(
         field,
         &spec.services_pod_template,
-        || Pod {
+        || RenderedPod {
             containers: containers(),
-            ..Pod::default()
+            ..RenderedPod::default()
         },
         report,
     );
@@ -56,7 +56,7 @@ pub(super) fn check(
 fn checked(
     field: &str,
     value: &Option<Value>,
-    pod: impl Fn() -> Pod,
+    pod: impl Fn() -> RenderedPod,
     report: &mut Report,
 ) -> Option<Overlay> {
     let value = value
@@ -72,7 +72,7 @@ fn checked(
 }
 
 /// The rendered pod of the Job, as far as overlays are checked against it.
-fn pod(view: &ViewContainer, parts: &Parts) -> Pod {
+fn pod(view: &ViewContainer, parts: &Parts) -> RenderedPod {
     let runner = parts
         .runner
         .iter()
@@ -89,7 +89,7 @@ fn pod(view: &ViewContainer, parts: &Parts) -> Pod {
         .map(|name| (name, ContainerKind::Own));
     let others = [paths::FALLBACK_HOME, paths::MUNGE_DIR];
     let own_mounts = paths::own_folders(&view.mount_path).into_iter().chain(others);
-    Pod {
+    RenderedPod {
         containers: runner.chain(sidecars).chain(operators).collect(),
         own_volumes: OWN_VOLUMES
             .iter()

@@ -60,11 +60,11 @@ pub struct ValidMiniCluster {
     /// Users of every pod.
     pub users: Vec<ValidUser>,
     /// The lead serves the Flux RESTful API.
-    pub restful: Option<Restful>,
+    pub restful: Option<ValidRestful>,
     /// Volumes that the operator makes.
     pub volumes: Vec<PersistentVolume>,
-    pub runner: Runner,
-    pub sidecars: Vec<Sidecar>,
+    pub runner: ValidRunner,
+    pub sidecars: Vec<ValidSidecar>,
     pub services: Vec<ValidContainer>,
     /// Valid, but perhaps not what the user meant.
     pub notices: Vec<Notice>,
@@ -98,7 +98,7 @@ pub struct ValidUser {
 
 /// What the Flux RESTful API needs.
 #[derive(Clone, PartialEq)]
-pub struct Restful {
+pub struct ValidRestful {
     pub branch: String,
     pub port: u16,
     /// None: the operator makes one at random.
@@ -119,9 +119,9 @@ impl std::fmt::Debug for ValidUser {
 }
 
 /// Leaves key and token out.
-impl std::fmt::Debug for Restful {
+impl std::fmt::Debug for ValidRestful {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut debug = formatter.debug_struct("Restful");
+        let mut debug = formatter.debug_struct("ValidRestful");
         debug
             .field("branch", &self.branch)
             .field("port", &self.port)
@@ -313,7 +313,7 @@ pub enum VolumeSource {
 
 /// The container that runs Flux.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Runner {
+pub struct ValidRunner {
     pub container: ValidContainer,
     pub program: Program,
     pub prefix: Vec<Word>,
@@ -325,7 +325,7 @@ pub struct Runner {
 
 /// A container beside the runner.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sidecar {
+pub struct ValidSidecar {
     pub container: ValidContainer,
     /// The agent's spec, if the agent is its entrypoint; None for the image's own entrypoint.
     pub wrapped: Option<crate::agent_spec::Sidecar>,

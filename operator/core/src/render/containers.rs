@@ -7,7 +7,7 @@ use flux_shared::paths::{
     AGENT_DIR, AGENT_FILE, COPIED_PACKAGES, MOUNT_FOLDER, MOUNT_STAGING, RUNNER_IMAGE_MOUNT, SOFTWARE_FOLDER,
     SOFTWARE_STAGING, VIEW_IMAGE_MOUNT,
 };
-use flux_shared::validate::{PullPolicy, Sidecar, ValidContainer, ValidMiniCluster};
+use flux_shared::validate::{PullPolicy, ValidContainer, ValidMiniCluster, ValidSidecar};
 use flux_shared::{derive, names};
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, ExecAction, Lifecycle, LifecycleHandler,
@@ -163,7 +163,7 @@ fn software(cluster: &ValidMiniCluster) -> Result<Container, RenderError> {
 
 fn sidecar_of(
     cluster: &ValidMiniCluster,
-    sidecar: &Sidecar,
+    sidecar: &ValidSidecar,
     view: ViewFrom,
     user: &UserVolumes,
 ) -> Result<Container, RenderError> {

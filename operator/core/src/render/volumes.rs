@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use flux_shared::names;
 use flux_shared::paths::{self, PodPaths};
-use flux_shared::validate::{Mount, PullPolicy, Sidecar, ValidContainer, ValidMiniCluster, VolumeSource};
+use flux_shared::validate::{
+    Mount, PullPolicy, ValidContainer, ValidMiniCluster, ValidSidecar, VolumeSource,
+};
 use k8s_openapi::api::core::v1::{
     CSIVolumeSource, ConfigMapProjection, ConfigMapVolumeSource, DownwardAPIProjection,
     DownwardAPIVolumeFile, EmptyDirVolumeSource, HostPathVolumeSource, ImageVolumeSource, KeyToPath,
@@ -330,7 +332,11 @@ pub(super) fn for_view(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<Volume
 }
 
 /// Our mounts in a sidecar; what the runner's agent writes is read-only there.
-pub(super) fn for_sidecar(cluster: &ValidMiniCluster, view: ViewFrom, sidecar: &Sidecar) -> Vec<VolumeMount> {
+pub(super) fn for_sidecar(
+    cluster: &ValidMiniCluster,
+    view: ViewFrom,
+    sidecar: &ValidSidecar,
+) -> Vec<VolumeMount> {
     let mut mounts = for_any(cluster, view, &sidecar.container);
     mounts.push(mount(CONFIG, &paths_of(cluster).config_root(), true));
     if sidecar.wrapped.is_some() {
