@@ -293,11 +293,11 @@ impl Cli {
                 let merge = || view::merge_software(&view::SoftwareOptions { root, packages, to });
                 code_of_init_container(end_when_told().and_then(|()| merge()).map(|()| 0))
             }
-            Command::Run { container, options } => run::run(
+            Command::Run { container, options } => run::run_container(
                 &options,
                 &container.map_or(PodContainer::Runner, PodContainer::Sidecar),
             ),
-            Command::Sidecar { name, options } => run::run(&options, &PodContainer::Sidecar(name)),
+            Command::Sidecar { name, options } => run::run_container(&options, &PodContainer::Sidecar(name)),
             Command::DryRun(args) if args.here => here(args.format),
             Command::Facts { json } => print_answer(
                 entrypoint()
@@ -394,7 +394,7 @@ fn install_binary(
     tracing::info!(stage = "install", "{verb} {}", path.display());
     let Some(mount) = mount else { return Ok(()) };
     match link_view {
-        Some(root) => with_timeline_note("view", &mount, || view::link(root, &mount))?,
+        Some(root) => with_timeline_note("view", &mount, || view::link_view(root, &mount))?,
         None if in_one => return Ok(()),
         None => view::lay_out(&mount)?,
     }
@@ -416,7 +416,7 @@ fn merge_mounted(view: &Path, runner: PathBuf) -> Result<(), Failure> {
 fn copy_or_link_view(options: view::Places, link: bool) -> Result<(), Failure> {
     let view::Places { root, mount, .. } = &options;
     if link {
-        return with_timeline_note("view", mount, || view::link(root, mount))
+        return with_timeline_note("view", mount, || view::link_view(root, mount))
             .and_then(|()| install::link_own(mount));
     }
     with_timeline_note("view", mount, || view::install(&options))

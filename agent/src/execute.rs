@@ -83,10 +83,10 @@ enum StepsEnd {
 
 /// Executes `plan`; returns the container's exit code.
 ///
-/// `again` plans anew, from what the container says at [`Step::Replan`].
+/// `replan` plans anew, from what the container says at [`Step::Replan`].
 pub async fn execute(
     plan: &Plan,
-    again: &dyn Fn() -> Result<Plan, Failure>,
+    replan: &dyn Fn() -> Result<Plan, Failure>,
     options: Options,
     supervisor: &mut Supervisor,
     timeline: &mut ContainerTimeline,
@@ -101,7 +101,7 @@ pub async fn execute(
     }
     supervisor.set_kill_after(plan.kill_after.map(Duration::from_secs_f64));
     let mut executor = Executor::new(plan, options, supervisor, timeline, ending);
-    let result = executor.all_steps(plan, again).await;
+    let result = executor.all_steps(plan, replan).await;
     executor.record_what_followed(&result);
     // Where the container ends before the step that says so.
     let _ = executor.end_shell().await;
@@ -112,7 +112,7 @@ impl Executor<'_> {
     async fn all_steps(
         &mut self,
         plan: &Plan,
-        again: &dyn Fn() -> Result<Plan, Failure>,
+        replan: &dyn Fn() -> Result<Plan, Failure>,
     ) -> Result<u8, Failure> {
         let is_replan = |step: &Step| *step == Step::Replan;
         let before = plan
@@ -125,7 +125,7 @@ impl Executor<'_> {
         // No program stands before Replan: unless the container has ended, all of the rest is still to be
         // done.
         if matches!(done, StepsEnd::Completed { .. }) && !rest.is_empty() {
-            let plan = again()?;
+            let plan = replan()?;
             let after = plan.steps.iter().position(is_replan).map_or(0, |at| at + 1);
             done = self.steps(&plan.steps[after..]).await?;
         }
@@ -248,7 +248,7 @@ impl Executor<'_> {
             Step::Replan => {}
             Step::Environment { changes } => changes.iter().for_each(|change| self.session.apply(change)),
             Step::Shell(shell) => self.planned_shell = Some(shell.clone()),
-            Step::Snippet(snippet) => return self.snippet(snippet, begin).await,
+            Step::Snippet(snippet) => return self.run_snippet(snippet, begin).await,
             Step::EndShell => self.end_shell().await?,
             Step::SnippetResources(resources) => return self.take_resources(resources),
             Step::WaitParent(parent) => return self.wait_parent(parent).await,

@@ -64,7 +64,7 @@ pub fn run(args: &LocalArgs) -> Result<u8, Failure> {
     let source = source(&args.file).map_err(refused)?;
     let run_folder = run_folder::RunFolder::of(&source.spec.name)?;
     if let Some(index) = args.shell {
-        return shell::shell(&run_folder, &source.spec.name, index, &args.command);
+        return shell::enter_pod(&run_folder, &source.spec.name, index, &args.command);
     }
     let machine = machine(args)?;
     let mut arrangement = Arrangement::of(&source, &machine).map_err(|why| {
@@ -114,7 +114,7 @@ fn run_in(
         .for_each(|notice| tracing::info!(stage = "local", "{notice}"));
     namespaces::enter(machine)?;
     network::up(size)?;
-    crate::system::runtime::block_on(Box::pin(run::run(arrangement, run_folder, machine)))
+    crate::system::runtime::block_on(Box::pin(run::run_containers(arrangement, run_folder, machine)))
 }
 
 fn refused(error: DryRunError) -> Failure {

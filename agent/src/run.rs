@@ -73,7 +73,7 @@ pub struct RunOptions {
 }
 
 /// Runs the container; returns its exit code.
-pub fn run(options: &RunOptions, container: &PodContainer) -> u8 {
+pub fn run_container(options: &RunOptions, container: &PodContainer) -> u8 {
     report_panics(options);
     let (mut timeline, mut ending) = (ContainerTimeline::start(), ContainerEnd::default());
     // As the command line says, until the spec has been read.
@@ -143,17 +143,17 @@ async fn entrypoint(
 
 async fn carry_out(
     plan: &Plan,
-    again: &dyn Fn() -> Result<Plan, Failure>,
-    how: execute::Options,
+    replan: &dyn Fn() -> Result<Plan, Failure>,
+    options: execute::Options,
     timeline: &mut ContainerTimeline,
     ending: &mut ContainerEnd,
     supervisor: &mut Supervisor,
 ) -> Result<u8, Failure> {
     log_identity(plan);
     let is_runner = !matches!(plan.role, Role::Sidecar(_));
-    let file = below(&how.root, SPEC_DIR).join(END_KEY);
+    let file = below(&options.root, SPEC_DIR).join(END_KEY);
     let watch = is_runner.then(|| tokio::spawn(end::stop_when_told(file.clone())));
-    let result = execute(plan, again, how, supervisor, timeline, ending).await;
+    let result = execute(plan, replan, options, supervisor, timeline, ending).await;
     watch.inspect(tokio::task::JoinHandle::abort);
     if is_runner
         && supervisor.stop().is_some()

@@ -30,7 +30,7 @@ use crate::report::failure::Failure;
 use crate::system::below;
 use find::find_view;
 pub use layout::lay_out;
-pub use link::link;
+pub use link::link_view;
 use progress::Progress;
 pub use software::{SoftwareOptions, merge_software};
 use tree::{Tree, TreeError};
@@ -63,7 +63,7 @@ pub fn install(options: &Places) -> Result<(), Failure> {
     // Also if there is no software: other containers mount this folder.
     make_parents(&options.software)?;
     if let Some(software) = &software {
-        fold::fold(&mut view, software, Path::new(SOFTWARE_DIR));
+        fold::fold_folders(&mut view, software, Path::new(SOFTWARE_DIR));
     }
     let progress = Progress::new(view.bytes + software.as_ref().map_or(0, |tree| tree.bytes));
     let result = copy_trees(
@@ -128,7 +128,7 @@ fn copy_trees(
     }
     let beside = options.mount.join(".view.new");
     tree::remove(&beside)?;
-    copy::copy(view, &beside, spare_memory, progress)?;
+    copy::copy_tree(view, &beside, spare_memory, progress)?;
     tree::remove(target)?;
     fs::rename(&beside, target).map_err(|error| Failure::write("put in place", target, &error))
 }
@@ -144,7 +144,7 @@ fn copy_software(
     make_parents(staging)?;
     let beside = staging.join(".software.new");
     tree::remove(&beside)?;
-    copy::copy(software, &beside, spare_memory, progress)?;
+    copy::copy_tree(software, &beside, spare_memory, progress)?;
     for name in software.top_names() {
         let target = staging.join(name);
         tree::remove(&target)?;

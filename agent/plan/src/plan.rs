@@ -182,16 +182,16 @@ pub fn index_of(spec: &AgentSpec, facts: &Facts) -> Result<u32, PlanError> {
 
 impl Plan {
     /// The plan with the waits of the container's command line, which override the spec's.
-    pub fn with_waits(mut self, told: Waits) -> Plan {
+    pub fn with_waits(mut self, overrides: Waits) -> Plan {
         if self.role == Role::Follower {
             self.waits = Waits {
-                parent_deadline: told.parent_deadline.or(self.waits.parent_deadline),
+                parent_deadline: overrides.parent_deadline.or(self.waits.parent_deadline),
                 // None: a missing name does not end this pod.
                 lead_gone: self
                     .waits
                     .lead_gone
-                    .map(|planned| told.lead_gone.unwrap_or(planned)),
-                lead_silent: told.lead_silent.or(self.waits.lead_silent),
+                    .map(|planned| overrides.lead_gone.unwrap_or(planned)),
+                lead_silent: overrides.lead_silent.or(self.waits.lead_silent),
             };
         }
         self

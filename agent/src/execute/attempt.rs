@@ -254,7 +254,7 @@ mod tests {
     fn a_brokers_life_has_stages_as_far_as_they_are_known() {
         let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
-        let told = |states: &[(&str, u64)], first: Option<u64>, stopped: Option<u64>| {
+        let stages_of = |states: &[(&str, u64)], first: Option<u64>, stopped: Option<u64>| {
             let states: Vec<_> = states
                 .iter()
                 .map(|(name, seconds)| ((*name).to_owned(), at(*seconds)))
@@ -289,19 +289,19 @@ mod tests {
             ("shutdown", 9),
         ];
         assert_eq!(
-            told(&all, Some(5), None),
+            stages_of(&all, Some(5), None),
             "broker 0-2 quorum 2-4 submit 4-5 job 5-8 stop 8-10"
         );
         assert_eq!(
-            told(&all[..4], None, None),
+            stages_of(&all[..4], None, None),
             "broker 0-2 quorum 2-4 job 4-8 stop 8-10"
         );
         assert_eq!(
-            told(&all, Some(5), Some(7)),
+            stages_of(&all, Some(5), Some(7)),
             "broker 0-2 quorum 2-4 submit 4-5 job 5-7 stop 7-10"
         );
-        assert_eq!(told(&all[..1], None, Some(3)), "broker 0-3 stop 3-10");
-        assert_eq!(told(&[], Some(5), None), "broker 0-5 job 5-10");
-        assert_eq!(told(&[], None, None), "broker 0-10");
+        assert_eq!(stages_of(&all[..1], None, Some(3)), "broker 0-3 stop 3-10");
+        assert_eq!(stages_of(&[], Some(5), None), "broker 0-5 job 5-10");
+        assert_eq!(stages_of(&[], None, None), "broker 0-10");
     }
 }

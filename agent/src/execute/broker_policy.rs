@@ -265,7 +265,7 @@ impl HeldStop<'_> {
     /// delays that job's end by half a minute; one that is killed is a node failure, which Flux reports at
     /// once.
     fn order_to_leave(&self, why: &str, child: i32) -> Order {
-        let (signal, how) = if self.has_job(child) {
+        let (signal, action) = if self.has_job(child) {
             (libc::SIGKILL, "killing this broker: a job runs on it")
         } else if self.leaving.as_ref().is_some_and(Leaving::takes_jobs_along) {
             (
@@ -275,7 +275,7 @@ impl HeldStop<'_> {
         } else {
             (libc::SIGTERM, "stopping this broker")
         };
-        tracing::info!(stage = "stop", "{why}: {how}");
+        tracing::info!(stage = "stop", "{why}: {action}");
         Order::signal(signal)
     }
 }
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn the_process_that_means_a_job_on_this_node_is_the_plans_word() {
         let folder = tempfile::tempdir().unwrap();
-        let (job, told) = (
+        let (job, reason) = (
             program(folder.path(), "flux-shell", "#!/bin/sh\nread -r line\n"),
             "the lead stays",
         );
@@ -359,7 +359,7 @@ mod tests {
                 ..launch(&["/bin/true"])
             };
             let policy = BrokerPolicy::new(&leaving, Some(&mut parent), None, None, None);
-            policy.hold.unwrap().order_to_leave(told, pid).signal
+            policy.hold.unwrap().order_to_leave(reason, pid).signal
         };
         assert_eq!(order(Some("flux-shell")), libc::SIGKILL);
         assert_eq!(order(Some("another")), libc::SIGTERM);

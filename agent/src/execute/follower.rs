@@ -57,12 +57,12 @@ struct Above {
 impl Executor<'_> {
     /// Runs a follower's broker until the instance has ended, with up to `limit` restarts in a row. Without a
     /// limit none is restarted: the container ends with 0 if the broker had joined, and otherwise fails.
-    /// `again`: the lead may start again in its pod, so this pod waits for it.
+    /// `can_lead_restart`: the lead may start again in its pod, so this pod waits for it.
     pub(super) async fn launch_follower(
         &mut self,
         launch: &Launch,
         limit: Option<u32>,
-        again: bool,
+        can_lead_restart: bool,
     ) -> Result<u8, Failure> {
         let above = |broker: &Option<plan::Parent>| broker.as_ref().map(|broker| self.parent(broker));
         let mut above = Above {
@@ -78,7 +78,9 @@ impl Executor<'_> {
             };
             self.end_orphans(&others).await?;
             let why = match self.after_broker(&ended, &mut above).await? {
-                AfterBroker::Done(code) if !again || self.supervisor.stop().is_some() => return Ok(code),
+                AfterBroker::Done(code) if !can_lead_restart || self.supervisor.stop().is_some() => {
+                    return Ok(code);
+                }
                 AfterBroker::Done(_) => match self.await_next_attempt(above.parent.as_mut()).await? {
                     Some(code) => return Ok(code),
                     None => {
@@ -464,12 +466,15 @@ mod tests {
             "this pod alone goes"
         );
         assert_eq!(judge(&ended(Signaled(9), true, true, false)), done(REPLACE));
-        for again in [
+        for can_lead_restart in [
             ended(Exited(1), false, false, false),
             ended(Signaled(9), false, false, false),
             ended(Exited(0), false, true, true),
         ] {
-            assert!(matches!(judge(&again), AfterBroker::Restart(_)), "{again:?}");
+            assert!(
+                matches!(judge(&can_lead_restart), AfterBroker::Restart(_)),
+                "{can_lead_restart:?}"
+            );
         }
     }
 

@@ -24,7 +24,7 @@ pub struct Attempts {
     bound: Duration,
     activity_file: ActivityFile,
     failures: u32,
-    told: Option<Instant>,
+    reported_at: Option<Instant>,
 }
 
 /// What to do after a failure.
@@ -56,7 +56,7 @@ impl Attempts {
             bound,
             activity_file,
             failures: 0,
-            told: None,
+            reported_at: None,
         }
     }
 
@@ -70,8 +70,11 @@ impl Attempts {
         if !failure.passing || self.begin.elapsed() >= self.bound {
             return Ok(AfterFailure::GiveUp(failure));
         }
-        if self.told.is_none_or(|told| told.elapsed() >= REPORT_EVERY) {
-            self.told = Some(Instant::now());
+        if self
+            .reported_at
+            .is_none_or(|reported_at| reported_at.elapsed() >= REPORT_EVERY)
+        {
+            self.reported_at = Some(Instant::now());
             let left = self.bound.saturating_sub(self.begin.elapsed()).as_secs();
             tracing::warn!(stage = "wait", "{}; retrying for up to {left} s", failure.cause);
         }

@@ -17,7 +17,7 @@ use crate::supervise::{ChildEnd, Stop};
 const SNIPPET_IS_SLOW: Duration = Duration::from_secs(5);
 
 impl Executor<'_> {
-    pub(super) async fn snippet(&mut self, snippet: &Snippet, begin: Instant) -> Result<Flow, Failure> {
+    pub(super) async fn run_snippet(&mut self, snippet: &Snippet, begin: Instant) -> Result<Flow, Failure> {
         let Snippet { name, phase, .. } = *snippet;
         let is_program = phase == SnippetPhase::Program;
         let was_there = self.shell.is_some();
@@ -265,11 +265,11 @@ fn warn_of_new_shell(name: &'static str, why: &str) {
 
 /// Awaits `work`, and logs ever more rarely that it still runs.
 async fn log_while_slow<T>(stage: &'static str, what: &str, work: impl Future<Output = T>) -> T {
-    let (begin, mut told) = (Instant::now(), 0);
+    let (begin, mut reports) = (Instant::now(), 0);
     tokio::pin!(work);
     loop {
-        told += 1;
-        let pause = backoff::after(told, SNIPPET_IS_SLOW, Duration::MAX);
+        reports += 1;
+        let pause = backoff::after(reports, SNIPPET_IS_SLOW, Duration::MAX);
         if let Ok(done) = tokio::time::timeout(pause, &mut work).await {
             return done;
         }

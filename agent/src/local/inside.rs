@@ -80,7 +80,7 @@ fn lay_out(container: &LocalContainer) -> Result<(), Failure> {
     let (mount, image) = (Path::new(&container.mount_path), Path::new(VIEW_IMAGE_MOUNT));
     log::set_quiet(true);
     if container.view {
-        crate::view::link(image, mount)?
+        crate::view::link_view(image, mount)?
     } else {
         crate::view::lay_out(mount)?
     }

@@ -39,7 +39,7 @@ struct Running<'a> {
 }
 
 /// Runs all containers; returns the exit code of the lead, or of the follower that failed.
-pub async fn run(
+pub async fn run_containers(
     arrangement: &Arrangement,
     run_folder: &LockedRunFolder,
     machine: &Machine,

@@ -29,7 +29,12 @@ const NAMESPACES: [(&str, CloneFlags); 6] = [
 ];
 
 /// Runs a shell, or `command`, in the pod; returns its exit code.
-pub fn shell(run_folder: &RunFolder, name: &str, index: u32, command: &[OsString]) -> Result<u8, Failure> {
+pub fn enter_pod(
+    run_folder: &RunFolder,
+    name: &str,
+    index: u32,
+    command: &[OsString],
+) -> Result<u8, Failure> {
     let nowhere = |cause: String, remedy: &str| Failure::new(Category::Internal, cause, remedy);
     let Some(folder) = run_folder.running() else {
         let cause = format!("{name} is not running here");

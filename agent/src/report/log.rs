@@ -93,7 +93,7 @@ pub fn plain(stage: &str, message: &str) {
 
 /// Logs why the agent gives up: one line, also when quiet.
 pub fn failure(failure: &Failure) {
-    let entry = Said {
+    let entry = LogEntry {
         stage: failure.category.name().into(),
         message: failure.to_string(),
     };
@@ -106,12 +106,12 @@ pub fn failure(failure: &Failure) {
 
 /// What an event says.
 #[derive(Default)]
-struct Said {
+struct LogEntry {
     stage: String,
     message: String,
 }
 
-impl Visit for Said {
+impl Visit for LogEntry {
     fn record_str(&mut self, field: &Field, value: &str) {
         if field.name() == "stage" {
             value.clone_into(&mut self.stage);
@@ -145,7 +145,7 @@ where
         if is_left_out && !is_plain && level > Level::WARN {
             return Ok(());
         }
-        let mut entry = Said::default();
+        let mut entry = LogEntry::default();
         event.record(&mut entry);
         line(&mut writer, format(), is_plain, level, &entry)
     }
@@ -156,9 +156,9 @@ fn line(
     format: LineFormat,
     is_plain: bool,
     level: Level,
-    said: &Said,
+    entry: &LogEntry,
 ) -> fmt::Result {
-    let Said { stage, message } = said;
+    let LogEntry { stage, message } = entry;
     match format {
         LineFormat::Text if is_plain => writeln!(to, "{message}"),
         LineFormat::Text => writeln!(to, "{} flux-agent: {message}", &timestamp(since_epoch())[11..23]),
@@ -216,11 +216,11 @@ mod tests {
     fn a_line_looks_as_its_format_says() {
         let text = |format, is_plain, level| {
             let mut text = String::new();
-            let said = Said {
+            let entry = LogEntry {
                 stage: "stop".into(),
                 message: "told \"so\"".into(),
             };
-            line(&mut text, format, is_plain, level, &said).unwrap();
+            line(&mut text, format, is_plain, level, &entry).unwrap();
             text
         };
         assert_eq!(

@@ -52,7 +52,12 @@ pub fn is_memory_scarce(root: &Path) -> bool {
 }
 
 /// Copies `tree` into the new folder `target`. `spare_memory`: what is written goes to the disk at once.
-pub fn copy(tree: &Tree, target: &Path, spare_memory: bool, progress: &Progress) -> Result<(), TreeError> {
+pub fn copy_tree(
+    tree: &Tree,
+    target: &Path,
+    spare_memory: bool,
+    progress: &Progress,
+) -> Result<(), TreeError> {
     fs::create_dir(target).map_err(writing(target))?;
     // One share for each folder, since the kernel locks a folder while something is created in it.
     let mut shares = Vec::new();
@@ -267,7 +272,7 @@ mod tests {
         for spare_memory in [false, true] {
             let tree = Tree::list(&from).unwrap();
             assert_eq!((tree.files, tree.folders.len()), (3, 3));
-            copy(&tree, &to, spare_memory, &Progress::new(0)).unwrap();
+            copy_tree(&tree, &to, spare_memory, &Progress::new(0)).unwrap();
             assert_eq!(Tree::list(&to).unwrap().digest(), tree.digest());
             let data = fs::metadata(to.join("bin/flux")).unwrap();
             assert_eq!(

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use super::tree::{EntryKind, Folder, Tree, TreeEntry};
 
 /// Folds the folders of `view` that can be folded. Its links lead to `software`, at the path `place`.
-pub fn fold(view: &mut Tree, software: &Tree, place: &Path) {
+pub fn fold_folders(view: &mut Tree, software: &Tree, place: &Path) {
     let contents: HashMap<PathBuf, &Folder> = software
         .folders
         .iter()
@@ -33,7 +33,7 @@ pub fn fold(view: &mut Tree, software: &Tree, place: &Path) {
         };
         let is_whole = contents
             .get(target)
-            .is_some_and(|there| there.names().eq(folder.names()));
+            .is_some_and(|target_folder| target_folder.names().eq(folder.names()));
         if is_whole && folder.entries.iter().all(|entry| parent(entry) == Some(target)) {
             folded.insert(folder.path.clone(), target.to_owned());
         }
@@ -139,7 +139,7 @@ mod tests {
     /// Paths of the folded view, links with where they lead.
     fn folded(root: &Path, mut view: Tree) -> Vec<String> {
         let software = Tree::list(&root.join("software")).unwrap();
-        fold(&mut view, &software, Path::new("/opt/software"));
+        fold_folders(&mut view, &software, Path::new("/opt/software"));
         let mut lines: Vec<String> = all(&view)
             .iter()
             .map(|(path, entry)| match &entry.kind {

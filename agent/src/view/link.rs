@@ -22,7 +22,7 @@ use crate::report::failure::Failure;
 const OWN: [&str; 2] = ["etc", "flux"];
 
 /// Links the view of the image at `root` into the shared volume at `mount`.
-pub fn link(root: &Path, mount: &Path) -> Result<(), Failure> {
+pub fn link_view(root: &Path, mount: &Path) -> Result<(), Failure> {
     let source = find_view(root)?;
     let paths = PodPaths::new(&mount.to_string_lossy());
     let (target, beside) = (PathBuf::from(paths.view()), mount.join(".view.new"));
@@ -71,8 +71,8 @@ mod tests {
         fs::write(root.path().join("opt/views/._view/abc/etc/other"), "other").unwrap();
         // Twice, and over what a killed run left.
         fs::create_dir_all(mount.join(".view.new/half")).unwrap();
-        link(root.path(), &mount).unwrap();
-        link(root.path(), &mount).unwrap();
+        link_view(root.path(), &mount).unwrap();
+        link_view(root.path(), &mount).unwrap();
         let leads = |path: &str| fs::read_link(mount.join(path)).unwrap();
         let in_image = |path: &str| root.path().join("opt/views/._view/abc").join(path);
         assert_eq!(leads("view/bin"), in_image("bin"));

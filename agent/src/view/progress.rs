@@ -11,7 +11,7 @@ pub struct Progress {
     total: u64,
     begin: Instant,
     done: AtomicU64,
-    told: AtomicU64,
+    reported: AtomicU64,
 }
 
 impl Progress {
@@ -21,7 +21,7 @@ impl Progress {
             total,
             begin: Instant::now(),
             done: AtomicU64::new(0),
-            told: AtomicU64::new(0),
+            reported: AtomicU64::new(0),
         }
     }
 
@@ -36,7 +36,7 @@ impl Progress {
     fn line(&self, bytes: u64, elapsed: Duration) -> Option<String> {
         let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let (seconds, now) = (elapsed.as_secs(), elapsed.as_secs() / EVERY.as_secs());
-        let is_first = self.told.fetch_max(now, Ordering::Relaxed) < now;
+        let is_first = self.reported.fetch_max(now, Ordering::Relaxed) < now;
         is_first.then(|| {
             format!(
                 "copying Flux: {} of {} MB after {seconds} s",

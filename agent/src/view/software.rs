@@ -65,7 +65,7 @@ fn merge(root: &Path, of_the_image: &Path, packages: &Path, to: &Path) -> Result
         Tree::empty(of_the_image)
     };
     let links = links(&mut tree, packages)?;
-    copy::copy(
+    copy::copy_tree(
         &tree,
         to,
         copy::is_memory_scarce(root),

@@ -220,16 +220,16 @@ fn entries(top: &Path, path: &Path, buffers: &mut Buffers) -> Result<Vec<TreeEnt
     Ok(entries)
 }
 
-/// The kind of the entry `name` in `folder`; `said` is its type by the listing, which some file systems do
+/// The kind of the entry `name` in `folder`; `listed_type` is its type by the listing, which some file systems do
 /// not know.
 fn kind(
     folder: &File,
     name: &OsStr,
-    said: FileType,
+    listed_type: FileType,
     target: &mut [MaybeUninit<u8>],
 ) -> io::Result<Option<EntryKind>> {
     let look = || -> io::Result<Stat> { Ok(statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?) };
-    let kind = match said {
+    let kind = match listed_type {
         FileType::Unknown => FileType::from_raw_mode(look()?.st_mode),
         known => known,
     };

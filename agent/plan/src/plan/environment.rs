@@ -44,15 +44,16 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
 /// /tmp unless TMPDIR is set. Where one of them is missing or read-only, it would end at once.
 fn temporary(resolved: &Resolved, steps: &mut Vec<Step>) -> Option<EnvChange> {
     let facts = resolved.facts;
-    let (there, missing): (Vec<&str>, Vec<&str>) = TEMPORARY.iter().partition(|path| facts.is_writable(path));
+    let (usable, missing): (Vec<&str>, Vec<&str>) =
+        TEMPORARY.iter().partition(|path| facts.is_writable(path));
     if missing.is_empty() || facts.environment.contains_key("TMPDIR") {
         return None;
     }
-    let value = there.first().map_or_else(
+    let value = usable.first().map_or_else(
         || format!("{}/tmp", resolved.paths.config_root()),
         |path| (*path).to_owned(),
     );
-    if there.is_empty() {
+    if usable.is_empty() {
         let owner = resolved.identity.owner;
         let step = Step::Directory {
             path: value.clone(),

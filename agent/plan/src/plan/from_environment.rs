@@ -189,11 +189,11 @@ mod tests {
     #[derive(clap::Parser)]
     struct Line {
         #[command(flatten)]
-        told: FromEnvironment,
+        options: FromEnvironment,
     }
 
-    fn told(words: &[&str]) -> FromEnvironment {
-        Line::try_parse_from(["run"].iter().chain(words)).unwrap().told
+    fn options(words: &[&str]) -> FromEnvironment {
+        Line::try_parse_from(["run"].iter().chain(words)).unwrap().options
     }
 
     fn environment(pairs: &[(&str, &str)]) -> Environment {
@@ -205,7 +205,7 @@ mod tests {
 
     fn spec(text: &str, words: &[&str], pairs: &[(&str, &str)]) -> Result<AgentSpec, String> {
         let mut spec = AgentSpec::unchecked(text).unwrap();
-        told(words)
+        options(words)
             .apply_to(&mut spec, &environment(pairs))
             .map_err(|error| error.to_string())?;
         spec.check().map(|()| spec).map_err(|error| error.to_string())
@@ -225,7 +225,7 @@ mod tests {
             ("NS", "team"),
             ("N", " 4\n"),
         ];
-        let found = spec(told(&words).in_place_of_spec().unwrap(), &words, &pairs).unwrap();
+        let found = spec(options(&words).in_place_of_spec().unwrap(), &words, &pairs).unwrap();
         assert_eq!(
             (found.hostlist().as_str(), found.namespace.as_str()),
             ("train-node-0-[0-3]", "team")
@@ -235,7 +235,7 @@ mod tests {
             ("train", 4, 0)
         );
         assert_eq!(
-            told(&["--size-from-env=N"]).in_place_of_spec(),
+            options(&["--size-from-env=N"]).in_place_of_spec(),
             None,
             "without a name a spec is needed"
         );
@@ -286,7 +286,7 @@ mod tests {
             assert_eq!(spec("", &words, pairs).unwrap_err(), why);
         }
         assert!(
-            told(&["--key-from-env=UID"])
+            options(&["--key-from-env=UID"])
                 .key(&environment(&[("UID", "")]))
                 .is_err()
         );
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn key_has_the_values_in_order_and_only_names_the_seed() {
         let pairs = environment(&[("UID", "1-2"), ("ATTEMPT", "0")]);
-        let key = |words: &[&str]| told(words).key(&pairs).unwrap();
+        let key = |words: &[&str]| options(words).key(&pairs).unwrap();
         assert_eq!(key(&[]), None);
         let job_values = vec!["1-2".to_owned(), "0".to_owned()];
         assert_eq!(
@@ -351,7 +351,9 @@ mod tests {
             })
         );
         assert!(
-            told(&[]).is_empty() && !told(&["--", "x"]).is_empty() && !told(&["--key-from-env=A"]).is_empty()
+            options(&[]).is_empty()
+                && !options(&["--", "x"]).is_empty()
+                && !options(&["--key-from-env=A"]).is_empty()
         );
     }
 }
