@@ -229,7 +229,7 @@ async fn call(
     version: &str,
 ) -> Result<u8, Failure> {
     match command {
-        Command::Run(args) => run::run(target, is_asked_for, &args, output).await,
+        Command::Run(args) => run::create_and_follow(target, is_asked_for, &args, output).await,
         Command::List(args) => list::run(&target, &args, output).await,
         Command::Status(args) => status::run(&target, &args, output).await,
         Command::Logs(args) => {
@@ -250,7 +250,7 @@ async fn call(
         Command::Scale(args) => wait::scale(&target, &args, output).await,
         Command::Connect(args) => {
             output.refuse("connect", "it prints what the program in the instance prints")?;
-            connect::connect(&target, &args).await
+            connect::open(&target, &args).await
         }
         Command::Submit(args) => connect::submit(&target, &args, output).await,
         Command::Jobs(args) => connect::jobs(&target, &args, output).await,

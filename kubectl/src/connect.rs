@@ -59,7 +59,7 @@ pub struct JobsArgs {
 }
 
 /// Runs a shell or a command in the instance; returns its exit code.
-pub async fn connect(target: &Target, args: &ConnectArgs) -> Result<u8, Failure> {
+pub async fn open(target: &Target, args: &ConnectArgs) -> Result<u8, Failure> {
     let pod = running(target, &args.name, args.index).await?;
     let mut words = vec!["connect"];
     if !args.command.is_empty() {
@@ -87,11 +87,13 @@ pub async fn submit(target: &Target, args: &SubmitArgs, output: Output) -> Resul
     let Some(format) = output.format else {
         return in_lead(target, &args.name, &words).await;
     };
-    let (code, said) = answer(target, &running(target, &args.name, 0).await?, &connected(&words)).await?;
+    let (code, printed) = answer(target, &running(target, &args.name, 0).await?, &connected(&words)).await?;
     match code {
         // One job id per line.
-        0 => format.show(&json!({ "jobs": String::from_utf8_lossy(&said).lines().collect::<Vec<_>>() }))?,
-        _ => screen::put_error(&said),
+        0 => {
+            format.show(&json!({ "jobs": String::from_utf8_lossy(&printed).lines().collect::<Vec<_>>() }))?
+        }
+        _ => screen::put_error(&printed),
     }
     Ok(code)
 }
@@ -104,10 +106,10 @@ pub async fn jobs(target: &Target, args: &JobsArgs, output: Output) -> Result<u8
         return in_lead(target, &args.name, &words).await;
     };
     words.push("--json");
-    let (code, said) = answer(target, &running(target, &args.name, 0).await?, &connected(&words)).await?;
-    match serde_json::from_slice::<serde_json::Value>(&said) {
+    let (code, printed) = answer(target, &running(target, &args.name, 0).await?, &connected(&words)).await?;
+    match serde_json::from_slice::<serde_json::Value>(&printed) {
         Ok(jobs) => format.show(&jobs)?,
-        Err(_) => screen::put_error(&said),
+        Err(_) => screen::put_error(&printed),
     }
     Ok(code)
 }

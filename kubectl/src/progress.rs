@@ -35,8 +35,13 @@ const NO_TROUBLE: &[&str] = &[
 ];
 
 /// The four stages of a start.
-pub fn stages(seen: &Snapshot) -> [Stage; 4] {
-    [pods(seen), view(seen), brokers(seen), quorum(seen)]
+pub fn stages(snapshot: &Snapshot) -> [Stage; 4] {
+    [
+        pods(snapshot),
+        view(snapshot),
+        brokers(snapshot),
+        quorum(snapshot),
+    ]
 }
 
 fn stage(name: &'static str, state: State, text: impl Into<String>) -> Stage {
@@ -48,8 +53,8 @@ fn stage(name: &'static str, state: State, text: impl Into<String>) -> Stage {
 }
 
 /// The operator's reason and message, if a start does not go on.
-fn trouble(seen: &Snapshot) -> Option<String> {
-    let status = seen.status()?;
+fn trouble(snapshot: &Snapshot) -> Option<String> {
+    let status = snapshot.status()?;
     let reason = status
         .reason
         .as_deref()
@@ -60,26 +65,29 @@ fn trouble(seen: &Snapshot) -> Option<String> {
     ))
 }
 
-fn pods(seen: &Snapshot) -> Stage {
-    let (size, there) = (seen.size(), seen.own_pods().count());
-    let placed = seen.own_pods().filter(|pod| observed::is_scheduled(pod)).count();
-    let begun = seen
+fn pods(snapshot: &Snapshot) -> Stage {
+    let (size, there) = (snapshot.size(), snapshot.own_pods().count());
+    let placed = snapshot
+        .own_pods()
+        .filter(|pod| observed::is_scheduled(pod))
+        .count();
+    let begun = snapshot
         .own_pods()
         .filter(|pod| observed::started(pod).is_some())
         .count();
     let count = format!("{begun} of {size} running");
-    if seen.has_been_up() || usize::try_from(size).is_ok_and(|size| begun >= size) {
+    if snapshot.has_been_up() || usize::try_from(size).is_ok_and(|size| begun >= size) {
         return stage("pods", State::Done, count);
     }
-    if seen.is_true("Suspended") {
-        let queued = seen
+    if snapshot.is_true("Suspended") {
+        let queued = snapshot
             .status()
             .filter(|status| status.reason.as_deref().and_then(Reason::parse) == Some(Reason::Queued));
         let waits = queued.and_then(|status| status.message.clone());
         let suspended = || "suspended: spec.suspend is true, or its Job was suspended".to_owned();
         return stage("pods", State::Stuck, waits.unwrap_or_else(suspended));
     }
-    match trouble(seen) {
+    match trouble(snapshot) {
         Some(trouble) => stage("pods", State::Stuck, format!("{count}; {trouble}")),
         None if there == 0 => stage(
             "pods",
@@ -90,10 +98,10 @@ fn pods(seen: &Snapshot) -> Stage {
     }
 }
 
-fn view(seen: &Snapshot) -> Stage {
-    let lead = seen.lead().filter(|lead| observed::is_scheduled(lead));
+fn view(snapshot: &Snapshot) -> Stage {
+    let lead = snapshot.lead().filter(|lead| observed::is_scheduled(lead));
     match lead {
-        _ if seen.has_been_up() => stage("view", State::Done, "Flux is in the pods"),
+        _ if snapshot.has_been_up() => stage("view", State::Done, "Flux is in the pods"),
         None => stage("view", State::Later, "after the pods are scheduled"),
         Some(lead) if observed::started(lead).is_some() => stage("view", State::Done, "Flux is in the pods"),
         Some(lead) => stage("view", State::Now, preparing(lead)),
@@ -114,23 +122,23 @@ fn preparing(lead: &Pod) -> String {
     }
 }
 
-fn brokers(seen: &Snapshot) -> Stage {
-    let size = seen.size();
-    let ready = seen.status().map_or(0, |status| status.ready_size);
+fn brokers(snapshot: &Snapshot) -> Stage {
+    let size = snapshot.size();
+    let ready = snapshot.status().map_or(0, |status| status.ready_size);
     let is_all = size > 0 && ready >= size;
-    let message = seen
+    let message = snapshot
         .status()
         .and_then(|status| status.message.as_deref())
         .unwrap_or_default();
-    let is_explained =
-        seen.status().and_then(|it| it.reason.as_deref()) == Some("BrokersNotReady") && !message.is_empty();
-    if is_all || seen.has_been_up() {
+    let is_explained = snapshot.status().and_then(|it| it.reason.as_deref()) == Some("BrokersNotReady")
+        && !message.is_empty();
+    if is_all || snapshot.has_been_up() {
         stage(
             "brokers",
             State::Done,
             format!("{} of {size} ready", ready.max(0)),
         )
-    } else if seen.started_lead().is_none() {
+    } else if snapshot.started_lead().is_none() {
         stage("brokers", State::Later, "after the lead has started")
     } else if is_explained {
         stage(
@@ -143,12 +151,12 @@ fn brokers(seen: &Snapshot) -> Stage {
     }
 }
 
-fn quorum(seen: &Snapshot) -> Stage {
-    let quorum = seen.quorum();
-    let ready = seen.status().map_or(0, |status| status.ready_size);
-    if seen.has_been_up() {
+fn quorum(snapshot: &Snapshot) -> Stage {
+    let quorum = snapshot.quorum();
+    let ready = snapshot.status().map_or(0, |status| status.ready_size);
+    if snapshot.has_been_up() {
         stage("quorum", State::Done, format!("{quorum} brokers: the job starts"))
-    } else if seen.started_lead().is_none() {
+    } else if snapshot.started_lead().is_none() {
         stage("quorum", State::Later, format!("{quorum} brokers are needed"))
     } else {
         stage(
@@ -165,7 +173,7 @@ mod tests {
 
     use super::*;
 
-    fn seen(mut status: Value, pods: &[Value]) -> Snapshot {
+    fn snapshot(mut status: Value, pods: &[Value]) -> Snapshot {
         status["jobUid"] = json!("job");
         let cluster = json!({
             "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" },
@@ -194,8 +202,8 @@ mod tests {
         pod
     }
 
-    fn states(seen: &Snapshot) -> Vec<(State, String)> {
-        stages(seen)
+    fn states(snapshot: &Snapshot) -> Vec<(State, String)> {
+        stages(snapshot)
             .into_iter()
             .map(|stage| (stage.state, stage.text))
             .collect()
@@ -203,7 +211,7 @@ mod tests {
 
     #[test]
     fn each_step_of_a_start_has_its_line() {
-        let nothing = states(&seen(json!({}), &[]));
+        let nothing = states(&snapshot(json!({}), &[]));
         assert_eq!(
             nothing[0],
             (State::Now, "0 of 2: the operator has not created any yet".into())
@@ -216,7 +224,10 @@ mod tests {
         let init = json!({ "initContainerStatuses": [
             { "name": "flux-agent", "image": "", "imageID": "", "ready": false, "restartCount": 0,
               "state": { "waiting": { "reason": "PodInitializing" } } }] });
-        let placed = states(&seen(json!({}), &[pod(0, true, init), pod(1, false, json!({}))]));
+        let placed = states(&snapshot(
+            json!({}),
+            &[pod(0, true, init), pod(1, false, json!({}))],
+        ));
         assert_eq!(placed[0].1, "0 of 2 running, 1 scheduled");
         assert_eq!(
             placed[1],
@@ -229,7 +240,7 @@ mod tests {
         let run = json!({ "containerStatuses": [{ "name": "main", "image": "", "imageID": "", "ready": false,
             "restartCount": 0, "state": { "running": {} } }] });
         let waits = json!({ "reason": "BrokersNotReady", "message": "rank 1 is missing", "readySize": 1 });
-        let running = states(&seen(
+        let running = states(&snapshot(
             waits,
             &[pod(0, true, run.clone()), pod(1, true, json!({}))],
         ));
@@ -241,7 +252,7 @@ mod tests {
 
         let up = json!({ "readySize": 2, "conditions": [{ "type": "JobMiniClusterReady", "status": "True",
             "lastTransitionTime": "", "reason": "", "message": "" }] });
-        let up = states(&seen(up, &[pod(0, true, run.clone()), pod(1, true, run)]));
+        let up = states(&snapshot(up, &[pod(0, true, run.clone()), pod(1, true, run)]));
         assert!(up.iter().all(|(state, _)| *state == State::Done), "{up:?}");
     }
 
@@ -250,7 +261,7 @@ mod tests {
         let suspended = json!([{ "type": "Suspended", "status": "True", "lastTransitionTime": "", "reason": "", "message": "" }]);
         let status =
             json!({ "reason": "Queued", "message": "waits in queue team: no cpu", "conditions": suspended });
-        let pods = |status| states(&seen(status, &[])).swap_remove(0);
+        let pods = |status| states(&snapshot(status, &[])).swap_remove(0);
         assert_eq!(pods(status), (State::Stuck, "waits in queue team: no cpu".into()));
         assert!(
             pods(json!({ "reason": "Suspended", "conditions": suspended }))
@@ -262,7 +273,7 @@ mod tests {
     #[test]
     fn progress_shows_why_pods_are_unschedulable() {
         let status = json!({ "reason": "Unschedulable", "message": "0/1 nodes: insufficient cpu" });
-        let (state, text) = states(&seen(status, &[pod(0, false, json!({}))])).swap_remove(0);
+        let (state, text) = states(&snapshot(status, &[pod(0, false, json!({}))])).swap_remove(0);
         assert_eq!(
             (state, text.as_str()),
             (

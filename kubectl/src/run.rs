@@ -40,7 +40,7 @@ pub struct Args {
 }
 
 /// Creates the MiniCluster and follows it; returns the job's exit code.
-pub async fn run(
+pub async fn create_and_follow(
     mut target: Target,
     has_namespace: bool,
     args: &Args,
@@ -99,7 +99,7 @@ pub async fn run(
         name: &name,
         uid: &uid,
     };
-    let followed = follow::follow(&target, id, &screen, &mut interrupts, is_interrupted).await;
+    let followed = follow::until_end(&target, id, &screen, &mut interrupts, is_interrupted).await;
     screen.end();
     let followed = followed?;
     if let Some(text) = followed.end.text(&name) {

@@ -29,7 +29,7 @@ enum Lines {
         bars: Vec<ProgressBar>,
     },
     Pipe {
-        said: BTreeMap<&'static str, (State, String, Instant)>,
+        shown: BTreeMap<&'static str, (State, String, Instant)>,
     },
 }
 
@@ -43,7 +43,7 @@ impl Screen {
             }
         } else {
             Lines::Pipe {
-                said: BTreeMap::new(),
+                shown: BTreeMap::new(),
             }
         };
         Screen {
@@ -66,7 +66,7 @@ impl Screen {
                 }
                 bars.iter().zip(stages).for_each(|(bar, stage)| draw(bar, stage));
             }
-            Lines::Pipe { said } => stages.iter().for_each(|stage| say_if_new(said, stage)),
+            Lines::Pipe { shown } => stages.iter().for_each(|stage| print_if_new(shown, stage)),
         }
         if stages.iter().all(|stage| stage.state == State::Done) {
             self.end();
@@ -109,8 +109,8 @@ fn draw(bar: &ProgressBar, stage: &Stage) {
     bar.set_message(stage.text.clone());
 }
 
-fn say_if_new(said: &mut BTreeMap<&'static str, (State, String, Instant)>, stage: &Stage) {
-    let before = said.get(stage.name);
+fn print_if_new(shown: &mut BTreeMap<&'static str, (State, String, Instant)>, stage: &Stage) {
+    let before = shown.get(stage.name);
     let is_new = match before {
         None => stage.state != State::Later,
         Some((state, text, at)) => {
@@ -120,7 +120,7 @@ fn say_if_new(said: &mut BTreeMap<&'static str, (State, String, Instant)>, stage
     };
     if is_new {
         tell(&format!("{}: {}", stage.name, stage.text));
-        said.insert(stage.name, (stage.state, stage.text.clone(), Instant::now()));
+        shown.insert(stage.name, (stage.state, stage.text.clone(), Instant::now()));
     }
 }
 

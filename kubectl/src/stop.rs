@@ -158,12 +158,12 @@ impl Attempts<'_> {
         self.asked = Some(start);
         match connect::answer(target, lead, &["stop"]).await {
             Ok((0, _)) => Ok(Some(Way::ShutDown)),
-            Ok((code, said)) => {
-                let said = String::from_utf8_lossy(&said).trim().to_owned();
-                self.obstacle = if said.is_empty() {
+            Ok((code, output)) => {
+                let output = String::from_utf8_lossy(&output).trim().to_owned();
+                self.obstacle = if output.is_empty() {
                     format!("the lead's agent ended with {code}")
                 } else {
-                    said
+                    output
                 };
                 self.without_broker(cluster, lead, &uid, code).await
             }
@@ -186,7 +186,7 @@ impl Attempts<'_> {
         let answer = connect::answer(self.target, lead, &["status", "--json"]).await;
         let status: Option<Value> = answer
             .ok()
-            .and_then(|(_, said)| serde_json::from_slice(&said).ok());
+            .and_then(|(_, output)| serde_json::from_slice(&output).ok());
         let Some(status) = status else { return Ok(None) };
         if code != KILLED {
             // The lead was asked, and has refused.

@@ -144,15 +144,15 @@ fn no_usage(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<NoUsage
 
 /// Asks the lead's agent for the usage.
 async fn ask(target: &Target, name: &str, lead: &Pod) -> Result<Usage, Failure> {
-    let (code, said) = connect::answer(target, lead, &["usage"]).await?;
+    let (code, output) = connect::answer(target, lead, &["usage"]).await?;
     let words = || {
-        String::from_utf8_lossy(&said)
+        String::from_utf8_lossy(&output)
             .trim()
             .trim_start_matches("flux-agent: ")
             .to_owned()
     };
     match code {
-        0 => serde_json::from_slice(&said).map_err(|error| {
+        0 => serde_json::from_slice(&output).map_err(|error| {
             Failure::Message(format!(
                 "unexpected answer of the agent of {name} (another version?): {error}: {}",
                 words()

@@ -114,19 +114,19 @@ fn gone(args: &Args) -> Result<u8, Failure> {
 }
 
 /// The exit code, if the state is reached.
-fn code(seen: &Snapshot, until: For) -> Option<u8> {
-    let is_finished = seen.is_true("JobFinished");
+fn code(snapshot: &Snapshot, until: For) -> Option<u8> {
+    let is_finished = snapshot.is_true("JobFinished");
     let ended = || {
         code_of(
-            seen.status().and_then(|status| status.exit_code),
-            seen.is_true("Complete"),
+            snapshot.status().and_then(|status| status.exit_code),
+            snapshot.is_true("Complete"),
         )
     };
     match until {
         For::Deleted => None,
-        _ if seen.is_invalid() => Some(FAILED),
+        _ if snapshot.is_invalid() => Some(FAILED),
         For::Finished => is_finished.then(ended),
-        For::Ready if seen.is_true("Ready") => Some(0),
+        For::Ready if snapshot.is_true("Ready") => Some(0),
         For::Ready => is_finished.then_some(FAILED),
     }
 }

@@ -105,7 +105,7 @@ struct Follower<'a> {
     name: &'a str,
     uid: &'a str,
     screen: &'a Screen,
-    seen: Snapshot,
+    snapshot: Snapshot,
     /// Starts of the lead whose logs were printed.
     read: BTreeSet<RunnerStart>,
     /// The uid of the pod whose log was read last, and how far.
@@ -131,7 +131,7 @@ pub struct Followed {
 }
 
 /// Follows the MiniCluster to its end. `is_interrupted`: Ctrl-C was pressed before.
-pub async fn follow(
+pub async fn until_end(
     target: &Target,
     id: ClusterId<'_>,
     screen: &Screen,
@@ -146,7 +146,7 @@ pub async fn follow(
         name,
         uid,
         screen,
-        seen: Snapshot::default(),
+        snapshot: Snapshot::default(),
         read: BTreeSet::new(),
         resume: None,
         is_whole: true,
@@ -203,7 +203,7 @@ impl<'a> Follower<'a> {
                 }
                 () = wait(&mut operator), if operator.is_some() => {
                     operator = None;
-                    if self.seen.cluster.is_some() && self.seen.status().is_none() {
+                    if self.snapshot.cluster.is_some() && self.snapshot.status().is_none() {
                         self.screen.say(&format!("{name} waits: {}", observed::NO_OPERATOR));
                     }
                 }
@@ -264,8 +264,8 @@ impl<'a> Follower<'a> {
                 }
                 return Ok(ending);
             }
-            if self.seen.cluster.is_some() && self.interrupts == 0 && self.restarts == 0 {
-                self.screen.show(&progress::stages(&self.seen));
+            if self.snapshot.cluster.is_some() && self.interrupts == 0 && self.restarts == 0 {
+                self.screen.show(&progress::stages(&self.snapshot));
             }
         }
     }
@@ -293,13 +293,13 @@ impl<'a> Follower<'a> {
                 match event {
                     Event::Apply(cluster) | Event::InitApply(cluster) if self.is_ours(&cluster) => {
                         self.note_restart(cluster.status.as_ref());
-                        self.seen.cluster = Some(cluster);
+                        self.snapshot.cluster = Some(cluster);
                     }
                     Event::Delete(cluster) if self.is_ours(&cluster) => self.is_gone = true,
                     // A MiniCluster with another uid: ours is gone.
                     Event::Apply(_) | Event::InitApply(_) => self.is_gone = true,
-                    Event::Init => self.seen.cluster = None,
-                    Event::InitDone => self.is_gone |= self.seen.cluster.is_none(),
+                    Event::Init => self.snapshot.cluster = None,
+                    Event::InitDone => self.is_gone |= self.snapshot.cluster.is_none(),
                     Event::Delete(_) => {}
                 }
             }
@@ -309,12 +309,12 @@ impl<'a> Follower<'a> {
 
     fn on_pod_event(&mut self, event: watcher::Result<Event<Pod>>) {
         match event {
-            Ok(Event::Init) => self.seen.pods.clear(),
+            Ok(Event::Init) => self.snapshot.pods.clear(),
             Ok(Event::Apply(pod) | Event::InitApply(pod)) => {
-                self.seen.pods.insert(observed::name(&pod).to_owned(), pod);
+                self.snapshot.pods.insert(observed::name(&pod).to_owned(), pod);
             }
             Ok(Event::Delete(pod)) => {
-                self.seen.pods.remove(observed::name(&pod));
+                self.snapshot.pods.remove(observed::name(&pod));
             }
             Ok(Event::InitDone) => {}
             Err(error) => self.note_disconnected(&error),
@@ -356,7 +356,7 @@ impl<'a> Follower<'a> {
         if self.is_unread {
             return None;
         }
-        let (lead, mut start) = self.seen.started_lead()?;
+        let (lead, mut start) = self.snapshot.started_lead()?;
         if self.read.contains(&start) {
             return None;
         }
@@ -393,7 +393,9 @@ impl<'a> Follower<'a> {
     /// Lists the pods: a job may end before the watch has reported them.
     async fn list_pods(&mut self) {
         self.has_listed = true;
-        let Some(cluster) = &self.seen.cluster else { return };
+        let Some(cluster) = &self.snapshot.cluster else {
+            return;
+        };
         let mut tries = 1;
         let judge = |failure: Failure| {
             tries += 1;
@@ -402,7 +404,7 @@ impl<'a> Follower<'a> {
         match until_done(PAUSE, || self.target.pods_of(cluster), judge).await {
             Ok(pods) => {
                 let named = pods.into_iter().map(|pod| (observed::name(&pod).to_owned(), pod));
-                self.seen.pods = named.collect();
+                self.snapshot.pods = named.collect();
             }
             Err(failure) => self.note_unread(&failure.to_string()),
         }
@@ -410,7 +412,7 @@ impl<'a> Follower<'a> {
 
     /// Notes that there was a lead, if its log was not read.
     fn note_unseen_lead(&mut self) {
-        let timeline = self.seen.status().and_then(|status| status.timeline.as_ref());
+        let timeline = self.snapshot.status().and_then(|status| status.timeline.as_ref());
         let has_run = timeline.is_some_and(|timeline| timeline.running.is_some());
         if has_run && self.read.is_empty() && self.is_whole {
             self.note_unread(&format!(
@@ -422,13 +424,13 @@ impl<'a> Follower<'a> {
 
     /// How it ended, if it did. `is_stopping`: this command's stop is not answered yet.
     fn ending(&self, way: Option<Way>, is_stopping: bool) -> Option<RunEnd> {
-        let status = self.seen.status();
+        let status = self.snapshot.status();
         let text = |of: fn(&MiniClusterStatus) -> &Option<String>| {
             status.and_then(|status| of(status).clone()).unwrap_or_default()
         };
-        if self.seen.is_true("JobFinished") {
+        if self.snapshot.is_true("JobFinished") {
             let exit_code = status.and_then(|status| status.exit_code);
-            let is_complete = self.seen.is_true("Complete");
+            let is_complete = self.snapshot.is_true("Complete");
             return Some(RunEnd::Finished {
                 exit_code,
                 is_complete,
@@ -441,10 +443,10 @@ impl<'a> Follower<'a> {
                 by_us: is_stopping || way == Some(Way::Deleted),
             });
         }
-        if way == Some(Way::Suspended) && self.seen.is_true("Suspended") {
+        if way == Some(Way::Suspended) && self.snapshot.is_true("Suspended") {
             return Some(RunEnd::Interrupted(way));
         }
-        self.seen
+        self.snapshot
             .is_invalid()
             .then(|| RunEnd::Invalid(text(|status| &status.message)))
     }

@@ -108,7 +108,7 @@ fn jobs(jobs: Option<Jobs>) -> String {
     let ends: Vec<String> = ends
         .iter()
         .filter(|(count, _)| *count > 0)
-        .map(|(count, how)| format!("{count} {how}"))
+        .map(|(count, outcome)| format!("{count} {outcome}"))
         .collect();
     let ends = if ends.is_empty() {
         String::new()
