@@ -139,7 +139,9 @@ fn answer(command: Command) -> Result<(), CliError> {
         Command::Run(run) => return serve(*run),
         Command::Webhook(webhook) => return convert(*webhook),
         Command::Crd(options) => definition::crd(&options)?,
-        Command::Migrate => block_on(async { Ok(migrate::migrate(connect(uncounted()?).await?).await?) })?,
+        Command::Migrate => {
+            block_on(async { Ok(migrate::migrate_all(connect(uncounted()?).await?).await?) })?
+        }
         Command::DeleteMiniclusters(deletion) => {
             log::start(&deletion.log);
             block_on(async {
@@ -247,7 +249,7 @@ async fn connect(metrics: Arc<Metrics>) -> Result<kube::Client, CliError> {
         .await
         .map_err(|error| CliError::Config(Box::new(error)))?;
     let builder = client::builder(config).map_err(|error| CliError::Client(Box::new(error)))?;
-    Ok(client::client(builder, metrics))
+    Ok(client::build(builder, metrics))
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ mod own_task;
 mod slots;
 
 use background::{end_deleted, label_leads, sweep};
-use health::Health;
+use health::OperatorHealth;
 use own_task::in_own_task;
 use slots::Slots;
 
@@ -97,7 +97,7 @@ async fn serve(
     settings: Settings,
     stop: impl Future<Output = ()>,
 ) -> Result<(), ControllerError> {
-    let health = Health::new(settings.metrics.clone());
+    let health = OperatorHealth::new(settings.metrics.clone());
     let listener = match settings.health {
         None => None,
         Some(address) => {
@@ -122,7 +122,7 @@ async fn serve(
 async fn lead(
     client: &Client,
     settings: &Settings,
-    health: &Health,
+    health: &OperatorHealth,
     stop: impl Future<Output = ()>,
 ) -> Result<(), ControllerError> {
     let mut stop = std::pin::pin!(stop.fuse());
@@ -152,7 +152,7 @@ async fn lead(
 async fn control(
     client: Client,
     settings: &Settings,
-    health: &Health,
+    health: &OperatorHealth,
     stop: impl Future<Output = ()>,
 ) -> Result<(), ControllerError> {
     let mut stop = std::pin::pin!(stop);

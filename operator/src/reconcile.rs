@@ -366,7 +366,7 @@ async fn write_status(
     after: &MiniClusterStatus,
     context: &Context,
 ) -> Result<Option<Duration>, ReconcileError> {
-    let Some(change) = patch::patch(target, &target.status, after).map_err(ReconcileError::Status)? else {
+    let Some(change) = patch::build(target, &target.status, after).map_err(ReconcileError::Status)? else {
         return Ok(None);
     };
     let expects_pods = expects_pods(target, after, context);
@@ -384,7 +384,7 @@ async fn write_status(
         }
         context
             .writer
-            .write_events(object, &events::events(&target.status, after))
+            .write_events(object, &events::between(&target.status, after))
             .await;
     }
     Ok(later)
@@ -500,7 +500,7 @@ async fn restart_as_new_job(
     };
     let after = restart::with_counted_restart(known, job_uid, reason, message, *limit, Timestamp::now());
     let after = status::restarting(after);
-    if let Some(change) = patch::patch(target, &target.status, &after).map_err(ReconcileError::Status)? {
+    if let Some(change) = patch::build(target, &target.status, &after).map_err(ReconcileError::Status)? {
         let counted = context
             .writer
             .patch_status_if_unchanged(&target.key, target.resource_version, &change)
@@ -565,7 +565,7 @@ fn expects_pods(target: &Target, after: &MiniClusterStatus, context: &Context) -
 pub async fn report_panic(object: &Cluster, context: &Context, panicked: &Panicked) {
     let target = context.statuses.latest(Target::of(object));
     let after = status::panicked(&target.status, target.generation, panicked, Timestamp::now());
-    let change = match patch::patch(&target, &target.status, &after) {
+    let change = match patch::build(&target, &target.status, &after) {
         Ok(Some(change)) => change,
         Ok(None) => return,
         Err(error) => {
@@ -582,7 +582,7 @@ pub async fn report_panic(object: &Cluster, context: &Context, panicked: &Panick
     }
     context
         .writer
-        .write_events(object, &events::events(&target.status, &after))
+        .write_events(object, &events::between(&target.status, &after))
         .await;
 }
 
@@ -605,7 +605,7 @@ fn trace_end(object: &Cluster, target: &Target, after: &MiniClusterStatus, conte
         return;
     }
     let created = object.meta().creation_timestamp.as_ref();
-    let traced = created.and_then(|created| spans::spans(&target.key, &target.uid, created.0, after));
+    let traced = created.and_then(|created| spans::build(&target.key, &target.uid, created.0, after));
     if let Some(traced) = traced {
         context.traces.send(traced);
     }
@@ -669,7 +669,7 @@ fn new_status(
         _ => Cow::Borrowed(job),
     });
     let job = ended_job.or(decided.as_deref());
-    status::without_panic(status::status(&Inputs {
+    status::without_panic(status::compute(&Inputs {
         name: &target.key.name,
         generation: target.generation,
         deleting: target.deleting,

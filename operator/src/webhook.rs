@@ -106,13 +106,13 @@ pub enum WebhookError {
 }
 
 /// State of this process for the health server.
-struct Health {
+struct WebhookHealth {
     metrics: Arc<WebhookMetrics>,
     current: Arc<certificate::Current>,
     stops: AtomicBool,
 }
 
-impl server_of_health::Answers for Health {
+impl server_of_health::Answers for WebhookHealth {
     fn is_ready(&self) -> bool {
         self.current.is_set() && !self.stops.load(Ordering::Relaxed)
     }
@@ -134,7 +134,7 @@ pub async fn run(
 ) -> Result<(), WebhookError> {
     let current = Arc::new(certificate::Current::default());
     let metrics = Arc::new(WebhookMetrics::new()?);
-    let health = Health {
+    let health = WebhookHealth {
         metrics: metrics.clone(),
         current: current.clone(),
         stops: AtomicBool::new(false),

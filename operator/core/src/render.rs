@@ -279,12 +279,12 @@ pub fn objects(
     generated: impl Into<Generated>,
 ) -> Result<Objects, RenderError> {
     let generated = generated.into();
-    let gang = gang::gang(cluster, options.gang, facts);
+    let gang = gang::build(cluster, options.gang, facts);
     Ok(Objects {
         config_map: config::config_map(cluster, options, facts)?,
         secrets: curve::secret(cluster, facts, &generated.certificate)
             .into_iter()
-            .chain(secrets::secrets(cluster, facts, &generated))
+            .chain(secrets::build(cluster, facts, &generated))
             .collect(),
         volumes: storage::volumes(cluster, facts),
         network_policy: options
@@ -309,7 +309,7 @@ fn job_of(
     facts: &RenderFacts,
     gang: &gang::GangOf,
 ) -> Result<Overlaid<Job>, RenderError> {
-    let rendered = job::job(cluster, options, facts)?;
+    let rendered = job::build(cluster, options, facts)?;
     let job = Overlaid::new(
         rendered,
         cluster.pod_template.as_ref(),

@@ -77,7 +77,7 @@ pub enum Program {
 
 /// The spans of a MiniCluster that has ended with `status`. None: it has no uid for the trace's id, or no
 /// times.
-pub fn spans(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatus) -> Option<Traced> {
+pub fn build(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatus) -> Option<Traced> {
     let root = TraceParent::of_uid(uid)?;
     let begin = since_epoch(created)?;
     let end = time(status.completion_time.as_deref())?.max(begin);
@@ -191,7 +191,8 @@ fn pod_spans(
 ) -> Option<Vec<Span>> {
     let message = terminated.message.as_deref()?;
     let timeline = PodTimeline::decode(message)?;
-    let code = Termination::decode(message).map_or(terminated.exit_code, |said| said.code.into());
+    let code =
+        Termination::decode(message).map_or(terminated.exit_code, |termination| termination.code.into());
     let id = |number: usize| {
         let mut hasher = DefaultHasher::new();
         (parent.span, &pod.metadata.uid, timeline.started, number).hash(&mut hasher);
@@ -258,7 +259,7 @@ mod tests {
         let status = serde_json::from_value(status).unwrap();
         let created = "2026-01-01T00:00:00Z".parse().unwrap();
         let uid = "0af76519-16cd-43dd-8448-eb211c80319c";
-        super::spans(&Key::new("team", "mc"), uid, created, &status)
+        build(&Key::new("team", "mc"), uid, created, &status)
             .map(|traced| traced.spans)
             .unwrap_or_default()
     }

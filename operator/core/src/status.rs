@@ -90,12 +90,12 @@ impl Inputs<'_> {
 }
 
 /// The status. The same inputs give the same status; a later time alone changes nothing.
-pub fn status(inputs: &Inputs) -> MiniClusterStatus {
+pub fn compute(inputs: &Inputs) -> MiniClusterStatus {
     let summary = PodSummary::of(inputs);
     if is_finished(inputs.previous) {
         return after_the_end(inputs, &summary);
     }
-    let outcome = post::added(outcome::outcome(inputs, &summary), inputs);
+    let outcome = post::added(outcome::compute(inputs, &summary), inputs);
     // A lead that was stopped for a suspension has not ended the job, nor has one that is created again.
     let is_suspended = inputs.job.is_some_and(|job| job.suspended && !job.is_finished());
     let lead_exit = if is_suspended {
@@ -106,7 +106,7 @@ pub fn status(inputs: &Inputs) -> MiniClusterStatus {
     let previous = inputs.previous;
     let job = inputs.job;
     let ended = job.is_some_and(JobSeen::is_finished);
-    let conditions = conditions::conditions(inputs, &summary, &outcome);
+    let conditions = conditions::compute(inputs, &summary, &outcome);
     let restarts = restarts(inputs, &summary);
     MiniClusterStatus {
         phase: Some(phase(inputs, &summary).to_string()),
@@ -171,7 +171,7 @@ fn after_the_end(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     let now = if is_gone {
         Vec::new()
     } else {
-        conditions::conditions(inputs, summary, &outcome)
+        conditions::compute(inputs, summary, &outcome)
     };
     let is_open =
         |it: &Condition| ConditionType::parse(&it.type_).is_some_and(|type_| AFTER_THE_END.contains(&type_));

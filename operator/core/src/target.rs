@@ -127,7 +127,7 @@ mod tests {
                 size: 3,
                 ..target.status.clone()
             };
-            let change = crate::status::patch::patch(&target, &target.status, &after)
+            let change = crate::status::patch::build(&target, &target.status, &after)
                 .unwrap()
                 .unwrap();
             assert!(

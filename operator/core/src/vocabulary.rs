@@ -141,7 +141,7 @@ conditions! {
 
 /// What a reason is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Of {
+pub enum Subject {
     /// Nothing is wrong.
     Progress,
     /// The spec is as it should be, or not.
@@ -154,14 +154,14 @@ pub enum Of {
     Loss,
 }
 
-impl Of {
+impl Subject {
     /// Each with its title in the reference.
-    pub const ALL: [(Of, &'static str); 5] = [
-        (Of::Progress, "Nothing is wrong"),
-        (Of::Spec, "The spec, its view and its volumes"),
-        (Of::Start, "It does not start, or not yet"),
-        (Of::End, "It has failed"),
-        (Of::Loss, "It restarts, or a pod was lost"),
+    pub const ALL: [(Subject, &'static str); 5] = [
+        (Subject::Progress, "Nothing is wrong"),
+        (Subject::Spec, "The spec, its view and its volumes"),
+        (Subject::Start, "It does not start, or not yet"),
+        (Subject::End, "It has failed"),
+        (Subject::Loss, "It restarts, or a pod was lost"),
     ];
 }
 
@@ -179,7 +179,7 @@ pub fn event_type(reason: &str) -> Option<EventType> {
 
 /// Declares the reasons by what they are about: each with the type of its event, if it has one, and its meaning.
 macro_rules! reasons {
-    ($($of:ident { $($name:ident $(=> $event:ident)?: $meaning:literal,)* })*) => {
+    ($($subject:ident { $($name:ident $(=> $event:ident)?: $meaning:literal,)* })*) => {
         words! {
             /// A reason of the operator, or one of Kubernetes that it knows: of a condition, of `status.reason`, of
             /// `status.restarts` and `status.lostPods`, of an event. Others it passes on unchanged.
@@ -188,9 +188,9 @@ macro_rules! reasons {
 
         impl Reason {
             /// What it is about.
-            pub const fn of(self) -> Of {
+            pub const fn subject(self) -> Subject {
                 match self {
-                    $($(Reason::$name)|* => Of::$of,)*
+                    $($(Reason::$name)|* => Subject::$subject,)*
                 }
             }
 

@@ -36,14 +36,14 @@ pub fn builder(mut config: Config) -> kube::Result<ClientBuilder<Carrier>> {
 }
 
 /// A client that counts its calls and limits their time. Connections are opened when they are needed.
-pub fn client<S, B>(builder: ClientBuilder<S>, metrics: Arc<Metrics>) -> Client
+pub fn build<S, B>(builder: ClientBuilder<S>, metrics: Arc<Metrics>) -> Client
 where
     S: Service<Request<Body>, Response = Response<B>, Error = BoxError> + Send + 'static,
     S::Future: Send + 'static,
     B: hyper::body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    let layer = tower::layer::layer_fn(move |inner| Counted {
+    let layer = tower::layer::layer_fn(move |inner| CountingService {
         inner,
         metrics: metrics.clone(),
     });
@@ -54,12 +54,12 @@ where
 pub type Carrier = BoxService<Request<Body>, Response<Box<DynBody>>, BoxError>;
 
 #[derive(Debug, Clone)]
-struct Counted<S> {
+struct CountingService<S> {
     inner: S,
     metrics: Arc<Metrics>,
 }
 
-impl<S, A, B> Service<Request<A>> for Counted<S>
+impl<S, A, B> Service<Request<A>> for CountingService<S>
 where
     S: Service<Request<A>, Response = Response<B>, Error = BoxError>,
     S::Future: Send + 'static,
@@ -133,7 +133,7 @@ mod tests {
             std::future::pending::<Result<Response<Full<Bytes>>, BoxError>>()
         });
         let metrics = Arc::new(Metrics::new().unwrap());
-        let counted = Counted {
+        let counted = CountingService {
             inner: silent,
             metrics: metrics.clone(),
         };
@@ -164,7 +164,7 @@ mod tests {
                 .header("content-type", "text/plain");
             Ok::<_, BoxError>(answer.body(Full::new(Bytes::from("Too many requests"))).unwrap())
         });
-        let client = client(
+        let client = build(
             ClientBuilder::new(busy, "default"),
             Arc::new(Metrics::new().unwrap()),
         );

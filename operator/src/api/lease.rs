@@ -38,7 +38,7 @@ pub struct Candidate {
 
 /// A Lease that is held.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldLease {
     candidate: Candidate,
     version: Option<String>,
     /// When the request was sent that renewed it: the API server wrote it later.
@@ -74,7 +74,7 @@ impl Candidate {
     }
 
     /// Waits until the Lease is ours.
-    pub async fn acquire(self, client: &Client) -> Held {
+    pub async fn acquire(self, client: &Client) -> HeldLease {
         // Other machines' clocks are not compared: what counts is for how long we have seen no change.
         let mut last_change = None;
         // Not `retry::until_done`: that another replica leads is no failure, and no reason for longer pauses.
@@ -84,7 +84,7 @@ impl Candidate {
                 // An answer that comes so late is no news: another replica may have taken it.
                 Ok(Attempt::Acquired { .. }) if renewed.elapsed() >= self.time_to_lead() => continue,
                 Ok(Attempt::Acquired { version }) => {
-                    return Held {
+                    return HeldLease {
                         candidate: self,
                         version,
                         renewed,
@@ -193,7 +193,7 @@ impl Candidate {
     }
 }
 
-impl Held {
+impl HeldLease {
     /// Renews the Lease until another replica has written it or renewing fails for too long. Then another
     /// replica may lead.
     pub async fn keep(&mut self, client: &Client) {
@@ -318,8 +318,8 @@ mod tests {
         }
     }
 
-    fn held() -> Held {
-        Held {
+    fn held() -> HeldLease {
+        HeldLease {
             candidate: candidate(),
             version: Some("1".into()),
             renewed: Instant::now(),

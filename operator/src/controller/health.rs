@@ -10,7 +10,7 @@ use kube::runtime::reflector::Store;
 use tokio::sync::watch as signal;
 
 use crate::health::metrics::{LiveState, Metrics};
-use crate::health::queue::Queue;
+use crate::health::queue::QueueRecord;
 use crate::health::server;
 use crate::observe::watch::KINDS;
 
@@ -18,19 +18,19 @@ use crate::observe::watch::KINDS;
 struct Serving {
     store: Store<Cluster>,
     is_synced: signal::Receiver<usize>,
-    queue: Queue<Key>,
+    queue: QueueRecord<Key>,
 }
 
 /// State of this process for the health server.
-pub(super) struct Health {
+pub(super) struct OperatorHealth {
     metrics: Arc<Metrics>,
     waits: AtomicBool,
     serving: OnceLock<Serving>,
 }
 
-impl Health {
-    pub(super) fn new(metrics: Arc<Metrics>) -> Health {
-        Health {
+impl OperatorHealth {
+    pub(super) fn new(metrics: Arc<Metrics>) -> OperatorHealth {
+        OperatorHealth {
             metrics,
             waits: AtomicBool::new(false),
             serving: OnceLock::new(),
@@ -45,7 +45,7 @@ impl Health {
         &self,
         store: Store<Cluster>,
         is_synced: signal::Receiver<usize>,
-        queue: Queue<Key>,
+        queue: QueueRecord<Key>,
     ) {
         // Set once: the process ends when it stops serving.
         let _ = self.serving.set(Serving {
@@ -56,7 +56,7 @@ impl Health {
     }
 }
 
-impl server::Answers for Health {
+impl server::Answers for OperatorHealth {
     fn is_ready(&self) -> bool {
         let synced = self
             .serving

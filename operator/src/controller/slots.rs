@@ -34,7 +34,7 @@ pub(super) struct Slots {
 
 /// A slot that is taken, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Slot<'a> {
+pub(super) struct ReconcileSlot<'a> {
     _slow_retry: Option<SemaphorePermit<'a>>,
     _retry: Option<SemaphorePermit<'a>>,
     _slot: Option<SemaphorePermit<'a>>,
@@ -55,7 +55,7 @@ impl Default for Slots {
 
 impl Slots {
     /// Waits for a slot. (The semaphores are never closed: this cannot fail.)
-    pub(super) async fn take(&self, last: Last) -> Slot<'_> {
+    pub(super) async fn take(&self, last: Last) -> ReconcileSlot<'_> {
         let slow_retry = if last == Last::FailedSlowly {
             self.slow_retries.acquire().await.ok()
         } else {
@@ -66,7 +66,7 @@ impl Slots {
         } else {
             self.retries.acquire().await.ok()
         };
-        Slot {
+        ReconcileSlot {
             _slow_retry: slow_retry,
             _retry: retry,
             _slot: self.all.acquire().await.ok(),

@@ -26,7 +26,7 @@ impl Kind {
 
 /// The processes that have the metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Of {
+pub enum Processes {
     Both,
     Operator,
     Webhook,
@@ -39,7 +39,7 @@ pub struct Family {
     pub help: &'static str,
     pub kind: Kind,
     pub labels: &'static [&'static str],
-    pub of: Of,
+    pub processes: Processes,
 }
 
 const SHORT: Kind = Kind::Histogram(&[0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0]);
@@ -51,7 +51,7 @@ const fn both(name: &'static str, help: &'static str, kind: Kind, labels: &'stat
         help,
         kind,
         labels,
-        of: Of::Both,
+        processes: Processes::Both,
     }
 }
 
@@ -66,7 +66,7 @@ const fn operator(
         help,
         kind,
         labels,
-        of: Of::Operator,
+        processes: Processes::Operator,
     }
 }
 
@@ -81,7 +81,7 @@ const fn webhook(
         help,
         kind,
         labels,
-        of: Of::Webhook,
+        processes: Processes::Webhook,
     }
 }
 
@@ -327,10 +327,10 @@ pub const ALL: &[Family] = &[
 
 /// Asserts that a process' metrics are exactly its families in the table.
 #[cfg(test)]
-pub(super) fn assert_told(text: &str, of: Of) {
+pub(super) fn assert_told(text: &str, processes: Processes) {
     let expected = ALL
         .iter()
-        .filter(|family| family.of == of || family.of == Of::Both);
+        .filter(|family| family.processes == processes || family.processes == Processes::Both);
     for family in expected.clone() {
         let Family {
             name,

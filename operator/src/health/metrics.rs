@@ -10,7 +10,7 @@ use prometheus::Result;
 use super::families;
 use super::process::Process;
 use super::queue::QueueSnapshot;
-use super::registry::{Counter, Figures, Gauge, Histogram};
+use super::registry::{Counter, Gauge, Histogram, MetricRegistry};
 
 /// Resources that have a label value of their own among API calls: all that the operator may ask for, of
 /// whichever group, and the lists of APIs.
@@ -65,7 +65,7 @@ pub struct LiveState<P> {
 /// The operator's metrics.
 #[derive(Debug)]
 pub struct Metrics {
-    figures: Figures,
+    registry: MetricRegistry,
     process: Process,
     reconciles: Counter,
     errors: Counter,
@@ -95,38 +95,38 @@ fn known<const N: usize>(word: &str, words: [&'static str; N]) -> &'static str {
 impl Metrics {
     /// Registers them. An error would be a mistake in the table of families.
     pub fn new() -> Result<Metrics> {
-        let figures = Figures::default();
+        let registry = MetricRegistry::default();
         let controller = &[CONTROLLER];
         let queue = &[CONTROLLER, CONTROLLER];
         let metrics = Metrics {
-            process: Process::new(&figures, "operator")?,
-            reconciles: figures
+            process: Process::new(&registry, "operator")?,
+            reconciles: registry
                 .counter(&families::RECONCILES)?
                 .with_series(&[CONTROLLER, "success"])
                 .with_series(&[CONTROLLER, "error"]),
-            errors: figures.counter(&families::ERRORS)?.with_series(controller),
-            terminal_errors: figures
+            errors: registry.counter(&families::ERRORS)?.with_series(controller),
+            terminal_errors: registry
                 .counter(&families::TERMINAL_ERRORS)?
                 .with_series(controller),
-            panics: figures.counter(&families::PANICS)?.with_series(controller),
-            reconcile_time: figures
+            panics: registry.counter(&families::PANICS)?.with_series(controller),
+            reconcile_time: registry
                 .histogram(&families::RECONCILE_TIME)?
                 .with_series(controller),
-            adds: figures.counter(&families::ADDS)?.with_series(queue),
-            retries: figures.counter(&families::RETRIES)?.with_series(queue),
-            queue_time: figures.histogram(&families::QUEUE_TIME)?.with_series(queue),
-            workers: figures.gauge(&families::WORKERS)?,
-            depth: figures.gauge(&families::DEPTH)?,
-            oldest: figures.gauge(&families::OLDEST)?,
-            longest_work: figures.gauge(&families::LONGEST_WORK)?,
-            unfinished_work: figures.gauge(&families::UNFINISHED_WORK)?,
-            requests: figures.counter(&families::REQUESTS)?,
-            request_time: figures.histogram(&families::REQUEST_TIME)?,
-            calls: figures.counter(&families::CALLS)?,
-            leads: figures.gauge(&families::LEADS)?,
-            time_to_ready: figures.histogram(&families::TIME_TO_READY)?.with_series(&[]),
-            miniclusters: figures.gauge(&families::MINICLUSTERS)?,
-            figures,
+            adds: registry.counter(&families::ADDS)?.with_series(queue),
+            retries: registry.counter(&families::RETRIES)?.with_series(queue),
+            queue_time: registry.histogram(&families::QUEUE_TIME)?.with_series(queue),
+            workers: registry.gauge(&families::WORKERS)?,
+            depth: registry.gauge(&families::DEPTH)?,
+            oldest: registry.gauge(&families::OLDEST)?,
+            longest_work: registry.gauge(&families::LONGEST_WORK)?,
+            unfinished_work: registry.gauge(&families::UNFINISHED_WORK)?,
+            requests: registry.counter(&families::REQUESTS)?,
+            request_time: registry.histogram(&families::REQUEST_TIME)?,
+            calls: registry.counter(&families::CALLS)?,
+            leads: registry.gauge(&families::LEADS)?,
+            time_to_ready: registry.histogram(&families::TIME_TO_READY)?.with_series(&[]),
+            miniclusters: registry.gauge(&families::MINICLUSTERS)?,
+            registry,
         };
         metrics.set_leader(false);
         Ok(metrics)
@@ -229,7 +229,7 @@ impl Metrics {
         for (phase, count) in numbers {
             self.miniclusters.set(&[phase], f64::from(count));
         }
-        self.figures.text()
+        self.registry.text()
     }
 }
 
@@ -390,6 +390,6 @@ mod tests {
             queue: QueueSnapshot::default(),
             phases: std::iter::empty(),
         });
-        families::assert_told(&text, families::Of::Operator);
+        families::assert_told(&text, families::Processes::Operator);
     }
 }

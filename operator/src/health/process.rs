@@ -3,7 +3,7 @@
 use prometheus::Result;
 
 use super::families;
-use super::registry::{Counter, Figures, Gauge};
+use super::registry::{Counter, Gauge, MetricRegistry};
 
 /// Metrics that the operator and the webhook both have.
 #[derive(Debug)]
@@ -20,19 +20,19 @@ pub struct Process {
 
 impl Process {
     /// `component`: operator or webhook.
-    pub fn new(figures: &Figures, component: &'static str) -> Result<Process> {
-        figures
+    pub fn new(registry: &MetricRegistry, component: &'static str) -> Result<Process> {
+        registry
             .gauge(&families::BUILD_INFO)?
             .set(&[component, env!("CARGO_PKG_VERSION")], 1.0);
         Ok(Process {
             component,
-            ready: figures.gauge(&families::READY)?,
-            cpu: figures.counter(&families::CPU)?,
-            resident: figures.gauge(&families::RESIDENT)?,
-            virtual_memory: figures.gauge(&families::VIRTUAL)?,
-            open_files: figures.gauge(&families::OPEN_FILES)?,
-            max_files: figures.gauge(&families::MAX_FILES)?,
-            started: figures.gauge(&families::STARTED)?,
+            ready: registry.gauge(&families::READY)?,
+            cpu: registry.counter(&families::CPU)?,
+            resident: registry.gauge(&families::RESIDENT)?,
+            virtual_memory: registry.gauge(&families::VIRTUAL)?,
+            open_files: registry.gauge(&families::OPEN_FILES)?,
+            max_files: registry.gauge(&families::MAX_FILES)?,
+            started: registry.gauge(&families::STARTED)?,
         })
     }
 
@@ -69,10 +69,10 @@ mod tests {
 
     #[test]
     fn the_figures_of_the_process_are_the_kernels() {
-        let figures = Figures::default();
-        let process = Process::new(&figures, "operator").unwrap();
+        let registry = MetricRegistry::default();
+        let process = Process::new(&registry, "operator").unwrap();
         process.update(true);
-        let text = figures.text();
+        let text = registry.text();
         let value = |name: &str| -> f64 {
             let line = text.lines().find_map(|line| line.strip_prefix(name));
             line.unwrap_or_else(|| panic!("{name} is not in\n{text}"))
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(value("flux_operator_ready{component=\"operator\"} "), 1.0);
         process.update(false);
         assert!(
-            figures
+            registry
                 .text()
                 .contains("flux_operator_ready{component=\"operator\"} 0\n")
         );

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 /// A record of the controller's queue, kept beside it. `K`: what is queued.
 #[derive(Debug)]
-pub struct Queue<K>(Arc<Mutex<State<K>>>);
+pub struct QueueRecord<K>(Arc<Mutex<QueueState<K>>>);
 
 #[derive(Debug)]
-struct State<K> {
+struct QueueState<K> {
     /// When each key was queued.
     waiting: HashMap<K, Instant>,
     next_id: u64,
@@ -21,9 +21,9 @@ struct State<K> {
     working: HashMap<u64, Instant>,
 }
 
-impl<K> Default for Queue<K> {
-    fn default() -> Queue<K> {
-        Queue(Arc::new(Mutex::new(State {
+impl<K> Default for QueueRecord<K> {
+    fn default() -> QueueRecord<K> {
+        QueueRecord(Arc::new(Mutex::new(QueueState {
             waiting: HashMap::new(),
             next_id: 0,
             working: HashMap::new(),
@@ -31,14 +31,14 @@ impl<K> Default for Queue<K> {
     }
 }
 
-impl<K> Clone for Queue<K> {
+impl<K> Clone for QueueRecord<K> {
     /// Another handle of the same queue.
-    fn clone(&self) -> Queue<K> {
-        Queue(self.0.clone())
+    fn clone(&self) -> QueueRecord<K> {
+        QueueRecord(self.0.clone())
     }
 }
 
-/// Queue depth and ages at one moment.
+/// QueueRecord depth and ages at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct QueueSnapshot {
     pub depth: usize,
@@ -55,17 +55,17 @@ pub struct QueueSnapshot {
 /// A reconcile, which is in progress until this is dropped.
 #[derive(Debug)]
 pub struct Working<K> {
-    queue: Arc<Mutex<State<K>>>,
+    queue: Arc<Mutex<QueueState<K>>>,
     id: u64,
     /// How long its key waited in the queue.
     pub waited: Duration,
 }
 
-fn lock<K>(state: &Mutex<State<K>>) -> MutexGuard<'_, State<K>> {
+fn lock<K>(state: &Mutex<QueueState<K>>) -> MutexGuard<'_, QueueState<K>> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<K: Hash + Eq + Clone> Queue<K> {
+impl<K: Hash + Eq + Clone> QueueRecord<K> {
     /// Adds a key unless it waits already; whether it was added.
     pub fn enqueue(&self, key: &K, now: Instant) -> bool {
         let mut state = lock(&self.0);
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn queue_counts_wait_from_first_event_until_start_or_removal() {
-        let queue = Queue::default();
+        let queue = QueueRecord::default();
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
         assert!(queue.enqueue(&"a", at(0)) && queue.enqueue(&"b", at(2)) && queue.enqueue(&"gone", at(3)));

@@ -75,14 +75,14 @@ impl Histogram {
 
 /// The metrics of one process.
 #[derive(Debug, Default)]
-pub struct Figures(Registry);
+pub struct MetricRegistry(Registry);
 
 /// The error of a family that is registered as another kind than its own.
 fn wrong_kind(family: &Family) -> Error {
     Error::Msg(format!("{} is a {}", family.name, family.kind.name()))
 }
 
-impl Figures {
+impl MetricRegistry {
     pub fn counter(&self, family: &Family) -> Result<Counter> {
         let Kind::Counter = family.kind else {
             return Err(wrong_kind(family));
@@ -127,11 +127,11 @@ mod tests {
 
     #[test]
     fn a_family_is_what_the_table_says() {
-        let figures = Figures::default();
-        assert!(figures.counter(&families::READY).is_err() && figures.gauge(&families::ADDS).is_err());
-        figures.counter(&families::CPU).unwrap().rises_to(1.5);
-        assert!(figures.counter(&families::CPU).is_err(), "once");
-        let text = figures.text();
+        let registry = MetricRegistry::default();
+        assert!(registry.counter(&families::READY).is_err() && registry.gauge(&families::ADDS).is_err());
+        registry.counter(&families::CPU).unwrap().rises_to(1.5);
+        assert!(registry.counter(&families::CPU).is_err(), "once");
+        let text = registry.text();
         assert!(
             text.contains("# TYPE process_cpu_seconds_total counter\nprocess_cpu_seconds_total 1.5\n"),
             "{text}"
@@ -140,12 +140,12 @@ mod tests {
 
     #[test]
     fn external_counter_never_decreases() {
-        let figures = Figures::default();
-        let cpu = figures.counter(&families::CPU).unwrap();
+        let registry = MetricRegistry::default();
+        let cpu = registry.counter(&families::CPU).unwrap();
         for (total, wanted) in [(2.0, "2"), (1.0, "2"), (5.0, "5")] {
             cpu.rises_to(total);
             assert!(
-                figures
+                registry
                     .text()
                     .ends_with(&format!("process_cpu_seconds_total {wanted}\n"))
             );

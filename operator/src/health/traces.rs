@@ -111,7 +111,7 @@ impl Sender {
             .with_max_queue_size(QUEUE)
             .with_scheduled_delay(DELAY)
             .build();
-        let counted = Counted {
+        let counted = CountingExporter {
             exporter,
             waiting: waiting.clone(),
         };
@@ -169,12 +169,12 @@ fn data(trace: u128, scope: &InstrumentationScope, span: Span) -> SpanData {
 
 /// Notes which spans have left the queue.
 #[derive(Debug)]
-struct Counted {
+struct CountingExporter {
     exporter: opentelemetry_otlp::SpanExporter,
     waiting: Arc<AtomicUsize>,
 }
 
-impl SpanExporter for Counted {
+impl SpanExporter for CountingExporter {
     fn export(&self, batch: Vec<SpanData>) -> impl Future<Output = OTelSdkResult> + Send {
         self.waiting.fetch_sub(batch.len(), Ordering::Relaxed);
         self.exporter.export(batch)

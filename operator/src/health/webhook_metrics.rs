@@ -6,7 +6,7 @@ use prometheus::Result;
 
 use super::families;
 use super::process::Process;
-use super::registry::{Counter, Figures, Gauge, Histogram};
+use super::registry::{Counter, Gauge, Histogram, MetricRegistry};
 
 /// Value of the label `webhook`: there is one webhook.
 const PATH: &str = "/convert";
@@ -35,7 +35,7 @@ impl RejectReason {
 /// The webhook's metrics.
 #[derive(Debug)]
 pub struct WebhookMetrics {
-    figures: Figures,
+    registry: MetricRegistry,
     process: Process,
     requests: Counter,
     time: Histogram,
@@ -49,26 +49,26 @@ pub struct WebhookMetrics {
 impl WebhookMetrics {
     /// Registers them. An error would be a mistake in the table of families.
     pub fn new() -> Result<WebhookMetrics> {
-        let figures = Figures::default();
+        let registry = MetricRegistry::default();
         let metrics = WebhookMetrics {
-            process: Process::new(&figures, "webhook")?,
-            requests: figures
+            process: Process::new(&registry, "webhook")?,
+            requests: registry
                 .counter(&families::WEBHOOK_REQUESTS)?
                 .with_series(&[PATH, "200"]),
-            time: figures.histogram(&families::WEBHOOK_TIME)?.with_series(&[PATH]),
-            in_flight: figures.gauge(&families::WEBHOOK_IN_FLIGHT)?,
-            conversions: figures
+            time: registry.histogram(&families::WEBHOOK_TIME)?.with_series(&[PATH]),
+            in_flight: registry.gauge(&families::WEBHOOK_IN_FLIGHT)?,
+            conversions: registry
                 .counter(&families::CONVERSIONS)?
                 .with_series(&["success"])
                 .with_series(&["failure"]),
-            refusals: figures
+            refusals: registry
                 .counter(&families::REFUSALS)?
                 .with_series(&[RejectReason::QueueFull.name()])
                 .with_series(&[RejectReason::NoSlot.name()])
                 .with_series(&[RejectReason::Slow.name()]),
-            expiry: figures.gauge(&families::EXPIRY)?,
-            keep_failures: figures.counter(&families::KEEP_FAILURES)?.with_series(&[]),
-            figures,
+            expiry: registry.gauge(&families::EXPIRY)?,
+            keep_failures: registry.counter(&families::KEEP_FAILURES)?.with_series(&[]),
+            registry,
         };
         metrics.in_flight.set(&[PATH], 0.0);
         Ok(metrics)
@@ -111,7 +111,7 @@ impl WebhookMetrics {
     /// All metrics in Prometheus' text format.
     pub fn text(&self, is_ready: bool) -> String {
         self.process.update(is_ready);
-        self.figures.text()
+        self.registry.text()
     }
 }
 
@@ -153,6 +153,6 @@ mod tests {
                 "{line} is not in\n{text}"
             );
         }
-        families::assert_told(&text, families::Of::Webhook);
+        families::assert_told(&text, families::Processes::Webhook);
     }
 }

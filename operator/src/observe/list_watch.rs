@@ -65,7 +65,7 @@ where
         metadata_only,
         selection,
         limit,
-        state: State::Begin,
+        state: FollowerState::Begin,
         failures: 0,
         denials: 0,
         listed: None,
@@ -84,7 +84,7 @@ struct Follower<K> {
     selection: Selection,
     /// Objects in the next page.
     limit: u32,
-    state: State<K>,
+    state: FollowerState<K>,
     /// Failures in a row.
     failures: u32,
     /// The last of them, in a row, that were denials: one says nothing of the next after an outage.
@@ -95,7 +95,7 @@ struct Follower<K> {
     rest: Option<Instant>,
 }
 
-enum State<K> {
+enum FollowerState<K> {
     Begin,
     Listing(Page<K>),
     Listed {
@@ -137,7 +137,7 @@ where
                 }
                 Err(error) => {
                     if is_too_old(&error) {
-                        self.state = State::Begin;
+                        self.state = FollowerState::Begin;
                         self.rest = self.next_list_without_failure();
                         if self.rest.is_none() {
                             tracing::info!(%error, "a watch is too old to go on: listing again");
@@ -169,46 +169,46 @@ where
 
     /// One step: the next state, and an event if there is one. After an error the state is where to go on.
     async fn step(&mut self) -> Result<Option<Event<K>>, Error> {
-        match std::mem::replace(&mut self.state, State::Begin) {
-            State::Begin => {
+        match std::mem::replace(&mut self.state, FollowerState::Begin) {
+            FollowerState::Begin => {
                 self.limit = self.selection.page;
-                self.state = State::Listing(self.page(None).await.map_err(Error::InitialListFailed)?);
+                self.state = FollowerState::Listing(self.page(None).await.map_err(Error::InitialListFailed)?);
                 Ok(Some(Event::Init))
             }
-            State::Listing(mut page) => {
+            FollowerState::Listing(mut page) => {
                 if let Some(object) = page.objects.pop_front() {
-                    self.state = State::Listing(page);
+                    self.state = FollowerState::Listing(page);
                     return Ok(Some(Event::InitApply(object)));
                 }
                 let Some(token) = page.token.clone() else {
-                    self.state = State::Listed {
+                    self.state = FollowerState::Listed {
                         version: page.version,
                     };
                     return Ok(Some(Event::InitDone));
                 };
                 let next = self.page(Some(&token)).await;
                 // The same page is asked for again.
-                self.state = State::Listing(page);
-                self.state = State::Listing(next.map_err(Error::InitialListFailed)?);
+                self.state = FollowerState::Listing(page);
+                self.state = FollowerState::Listing(next.map_err(Error::InitialListFailed)?);
                 Ok(None)
             }
-            State::Listed { version } => {
+            FollowerState::Listed { version } => {
                 let mut wanted = WatchParams::default().timeout(WATCH_SECONDS);
                 wanted.label_selector =
                     Some(self.selection.labels.clone()).filter(|labels| !labels.is_empty());
                 let watch = self.api.watch(&wanted, &version).await.map(StreamExt::boxed);
-                self.state = State::Listed {
+                self.state = FollowerState::Listed {
                     version: version.clone(),
                 };
                 let events = watch.map_err(Error::WatchStartFailed)?;
-                self.state = State::Watching {
+                self.state = FollowerState::Watching {
                     version,
                     begin: Instant::now(),
                     events,
                 };
                 Ok(None)
             }
-            State::Watching {
+            FollowerState::Watching {
                 version,
                 begin,
                 events,
@@ -227,7 +227,7 @@ where
             Ok(None) | Err(_) => {
                 // A server that ends each watch at once is not asked without a pause.
                 tokio::time::sleep(BETWEEN_WATCHES.saturating_sub(begin.elapsed())).await;
-                self.state = State::Listed { version };
+                self.state = FollowerState::Listed { version };
                 return Ok(None);
             }
         };
@@ -244,7 +244,7 @@ where
         if let Ok(Some(Event::Apply(object) | Event::Delete(object))) = &event {
             version = object.resource_version().unwrap_or(version);
         }
-        self.state = State::Watching {
+        self.state = FollowerState::Watching {
             version,
             begin,
             events,

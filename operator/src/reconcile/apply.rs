@@ -380,7 +380,7 @@ impl Writer {
             .send_for_metadata(creation(object, body, &post_params()))
             .await
         {
-            Ok(made) => Ok(Creation::Made(made)),
+            Ok(created) => Ok(Creation::Made(created)),
             Err(error) => self
                 .ours_if_it_exists(object, owner, error)
                 .await
@@ -391,7 +391,7 @@ impl Writer {
     /// Creates a Job, unless it exists and is ours. A queue may have changed what it was to be.
     async fn create_job(&self, job: &Overlaid<Job>, owner: &str) -> Result<JobObject, ApplyError> {
         match self.send(creation(&job.rendered, job, &post_params())).await {
-            Ok(made) => Ok(made),
+            Ok(created) => Ok(created),
             Err(error) => {
                 let existing = self.ours_if_it_exists(&job.rendered, owner, error).await?;
                 check_label(&existing)?;
@@ -551,24 +551,25 @@ type Metadata = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 /// Checks that an existing object with the name we need is ours. `wanted`: its metadata as we would create
 /// it.
 fn check_owner<K: Resource<DynamicType = ()>>(
-    there: &Metadata,
+    existing: &Metadata,
     wanted: &Metadata,
     owner: &str,
 ) -> Result<(), Obstacle> {
-    check_owner_of(&K::kind(&()), there, wanted, owner)
+    check_owner_of(&K::kind(&()), existing, wanted, owner)
 }
 
-fn check_owner_of(kind: &str, there: &Metadata, wanted: &Metadata, owner: &str) -> Result<(), Obstacle> {
-    let is_going = there.deletion_timestamp.is_some();
-    if controller_uid(there) == Some(owner) && !is_going {
+fn check_owner_of(kind: &str, existing: &Metadata, wanted: &Metadata, owner: &str) -> Result<(), Obstacle> {
+    let is_going = existing.deletion_timestamp.is_some();
+    if controller_uid(existing) == Some(owner) && !is_going {
         return Ok(());
     }
-    let name = there.name.as_deref().unwrap_or_default();
-    if controller_uid(there) == Some(owner) {
+    let name = existing.name.as_deref().unwrap_or_default();
+    if controller_uid(existing) == Some(owner) {
         return Err(own_still_deleting(kind, name));
     }
     // It is an earlier MiniCluster's of the same name: the garbage collector will delete it.
-    let previous = has_our_label(there) && owner_name(there).is_some_and(|it| Some(it) == owner_name(wanted));
+    let previous =
+        has_our_label(existing) && owner_name(existing).is_some_and(|it| Some(it) == owner_name(wanted));
     if is_going || previous {
         return Err(still_deleting(kind, name));
     }

@@ -6,7 +6,7 @@ use flux_operator_core::observe::{Index, Key};
 use flux_operator_core::render::Options;
 
 use crate::health::metrics::Metrics;
-use crate::health::queue::Queue;
+use crate::health::queue::QueueRecord;
 use crate::health::traces::Traces;
 use crate::reconcile::apply::Writer;
 use crate::reconcile::context::event_checks::EventChecks;
@@ -34,7 +34,7 @@ pub struct Context {
     pub options: Options,
     pub metrics: Arc<Metrics>,
     pub traces: Arc<Traces>,
-    pub queue: Queue<Key>,
+    pub queue: QueueRecord<Key>,
     pub job_first: JobFirst,
     pub statuses: Statuses,
     pub pauses: Pauses,
@@ -53,7 +53,7 @@ impl Context {
             traces: Arc::new(Traces::new(options.traces.as_ref())),
             options,
             metrics,
-            queue: Queue::default(),
+            queue: QueueRecord::default(),
             job_first: JobFirst::default(),
             statuses: Statuses::default(),
             pauses: Pauses::default(),

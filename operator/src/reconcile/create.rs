@@ -49,7 +49,7 @@ pub(super) async fn create_or_update(
 ) -> Result<Done, ReconcileError> {
     let observed = context.index.observed(&target.key);
     let headless = cluster.and_then(|cluster| context.index.headless(&next_action::headless_key(cluster)));
-    let action = next_action::next_action(target, cluster, &observed, headless.as_deref());
+    let action = next_action::decide(target, cluster, &observed, headless.as_deref());
     let Some(cluster) = cluster else {
         return Ok(Done::All);
     };

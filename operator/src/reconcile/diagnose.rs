@@ -28,7 +28,7 @@ pub(super) async fn diagnose_and_mend(
     } else {
         observed.job_of(&target.uid)
     };
-    let (Some(job), Some(wait)) = (job, silent_wait::silent_wait(job, &observed)) else {
+    let (Some(job), Some(wait)) = (job, silent_wait::find(job, &observed)) else {
         context.event_checks.forget(&target.uid);
         return Ok(None);
     };
@@ -127,7 +127,7 @@ async fn read_warning(
                 .reader
                 .probe(namespace, uid, now)
                 .await?
-                .map(|said| (index, said)),
+                .map(|trouble| (index, trouble)),
         );
     }
     Ok(silent_wait::not_ready(&found))

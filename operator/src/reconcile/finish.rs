@@ -54,7 +54,7 @@ pub(super) async fn clean_up(
         .clean_up(&target.key, &job_uid, services_pod, &volumes, &target.uid)
         .await?;
     let cleaned = status::cleaned_up(after, Timestamp::now());
-    if let Some(change) = patch::patch(target, after, &cleaned).map_err(ReconcileError::Status)?
+    if let Some(change) = patch::build(target, after, &cleaned).map_err(ReconcileError::Status)?
         && let Some(version) = context.writer.patch_status(&target.key, &change).await?
     {
         context

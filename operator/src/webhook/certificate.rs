@@ -197,16 +197,16 @@ pub(super) fn joined(wanted: &str, known: &str) -> Option<String> {
         all.map(|text| text.trim().to_owned()).collect()
     };
     let (mut all, known) = (split(wanted), split(known));
-    if all.iter().all(|one| known.contains(one)) {
+    if all.iter().all(|certificate| known.contains(certificate)) {
         return None;
     }
-    for one in known {
-        if !all.contains(&one) {
-            all.push(one);
+    for certificate in known {
+        if !all.contains(&certificate) {
+            all.push(certificate);
         }
     }
     all.truncate(AUTHORITIES);
-    Some(all.iter().map(|one| format!("{one}\n")).collect())
+    Some(all.iter().map(|certificate| format!("{certificate}\n")).collect())
 }
 
 /// The first certificate of a bundle.

@@ -39,7 +39,7 @@ const LARGE: usize = 2;
 /// The connections and the memory that are in use.
 #[derive(Debug)]
 pub(super) struct Limits {
-    state: Mutex<State>,
+    state: Mutex<LimitState>,
     /// Notified when a connection ends or becomes idle.
     freed: Notify,
     memory: Arc<Semaphore>,
@@ -47,7 +47,7 @@ pub(super) struct Limits {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LimitState {
     next: u64,
     connections: HashMap<u64, Connection>,
     shares: HashMap<IpAddr, Arc<Share>>,
@@ -86,7 +86,7 @@ struct Share {
 
 /// An open connection, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct ConnectionSlot {
     limits: Arc<Limits>,
     id: u64,
     share: Arc<Share>,
@@ -110,7 +110,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LimitState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -128,7 +128,7 @@ impl Limits {
     }
 
     /// Waits for a slot for a connection of `peer`. None: none became free within `PATIENCE`.
-    pub(super) async fn enter(self: &Arc<Self>, peer: IpAddr) -> Option<Slot> {
+    pub(super) async fn enter(self: &Arc<Self>, peer: IpAddr) -> Option<ConnectionSlot> {
         let until = Instant::now() + PATIENCE;
         loop {
             let freed = self.freed.notified();
@@ -140,7 +140,7 @@ impl Limits {
         }
     }
 
-    fn try_enter(self: &Arc<Self>, peer: IpAddr) -> Option<Slot> {
+    fn try_enter(self: &Arc<Self>, peer: IpAddr) -> Option<ConnectionSlot> {
         let mut state = self.state();
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for connection in state.connections.values() {
@@ -179,7 +179,7 @@ impl Limits {
         });
         let share = share.clone();
         drop(state);
-        Some(Slot {
+        Some(ConnectionSlot {
             limits: self.clone(),
             id,
             share,
@@ -189,7 +189,7 @@ impl Limits {
     }
 }
 
-impl Slot {
+impl ConnectionSlot {
     /// Returns when this connection has to be closed for another one.
     pub(super) async fn until_evicted(&self) {
         loop {
@@ -260,7 +260,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut state = self.limits.state();
         let gone = state.connections.remove(&self.id);
@@ -313,7 +313,7 @@ mod tests {
         let limits = Arc::new(Limits::default());
         let slot = limits.enter(peer(1)).await.unwrap();
         let other = limits.enter(peer(2)).await.unwrap();
-        let grows = async |slot: &Slot, size: usize| {
+        let grows = async |slot: &ConnectionSlot, size: usize| {
             let mut memory = BodyMemory::default();
             tokio::time::timeout(PATIENCE, slot.reserve(&mut memory, size))
                 .await

@@ -52,7 +52,7 @@ fn failed(verb: &'static str, name: impl Into<String>) -> impl FnOnce(kube::Erro
 }
 
 /// Migrates all MiniClusters; returns a sentence about what was done.
-pub async fn migrate(client: Client) -> Result<String, MigrateError> {
+pub async fn migrate_all(client: Client) -> Result<String, MigrateError> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let definition = definitions.get(CRD).await.map_err(failed("get", CRD))?;
     let stored = definition

@@ -18,7 +18,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::{self, ServerConfig};
 
 use super::certificate::Current;
-use super::limits::{BODY_MAX, BodyMemory, Limits, Slot};
+use super::limits::{BODY_MAX, BodyMemory, ConnectionSlot, Limits};
 use super::{PATH, review};
 use crate::health::log;
 use crate::health::webhook_metrics::{RejectReason, WebhookMetrics};
@@ -51,7 +51,7 @@ struct Shared {
     acceptor: TlsAcceptor,
     current: Arc<Current>,
     metrics: Arc<WebhookMetrics>,
-    /// Held by a conversion that runs on a thread of its own.
+    /// HeldAnswer by a conversion that runs on a thread of its own.
     thread: Semaphore,
     /// True when this process is about to end: answers tell callers to open new connections, which reach
     /// other replicas.
@@ -59,10 +59,10 @@ struct Shared {
 }
 
 /// An answer and the resources that it holds until it has been sent.
-struct Held {
+struct HeldAnswer {
     bytes: Vec<u8>,
     memory: BodyMemory,
-    slot: Arc<Slot>,
+    slot: Arc<ConnectionSlot>,
     _counted: Option<InFlight>,
 }
 
@@ -82,19 +82,19 @@ impl Drop for InFlight {
     }
 }
 
-impl Held {
+impl HeldAnswer {
     async fn reserve(&mut self, size: usize) {
         self.slot.reserve(&mut self.memory, size).await;
     }
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for HeldAnswer {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldAnswer {
     fn drop(&mut self) {
         self.slot.set_busy(false);
     }
@@ -151,13 +151,13 @@ pub(super) async fn serve(
 
 /// Returns when a request has been in progress for longer than the API server waits: its body does not come,
 /// or nobody reads the answer.
-async fn takes_too_long(slot: &Slot) {
+async fn takes_too_long(slot: &ConnectionSlot) {
     while slot.busy_for() < REQUEST {
         tokio::time::sleep(TICK).await;
     }
 }
 
-async fn connection(stream: TcpStream, slot: Arc<Slot>, shared: Arc<Shared>) {
+async fn connection(stream: TcpStream, slot: Arc<ConnectionSlot>, shared: Arc<Shared>) {
     // A handshake fails if the client speaks no TLS or does not trust us yet; the API server tells its user.
     let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, shared.acceptor.accept(stream)).await else {
         return;
@@ -178,11 +178,15 @@ async fn connection(stream: TcpStream, slot: Arc<Slot>, shared: Arc<Shared>) {
     }
 }
 
-async fn respond(request: Request<Incoming>, shared: &Shared, slot: Arc<Slot>) -> Response<Full<Bytes>> {
+async fn respond(
+    request: Request<Incoming>,
+    shared: &Shared,
+    slot: Arc<ConnectionSlot>,
+) -> Response<Full<Bytes>> {
     slot.set_busy(true);
     let (begin, converts) = (Instant::now(), request.uri().path() == PATH);
     let counted = converts.then(|| InFlight::new(&shared.metrics));
-    let mut held = Held {
+    let mut held = HeldAnswer {
         bytes: Vec::new(),
         memory: BodyMemory::default(),
         slot,
@@ -219,7 +223,7 @@ fn refuse<T>(status: u16, text: &str) -> Result<T, Refusal> {
 }
 
 /// Answers a request: the body is put into `held`, the status is returned.
-async fn answer(request: Request<Incoming>, shared: &Shared, held: &mut Held) -> Result<u16, Refusal> {
+async fn answer(request: Request<Incoming>, shared: &Shared, held: &mut HeldAnswer) -> Result<u16, Refusal> {
     match (request.method(), request.uri().path()) {
         (&Method::POST, PATH) => {}
         (&Method::GET, "/readyz") if !shared.current.is_set() => {
@@ -257,7 +261,7 @@ async fn answer(request: Request<Incoming>, shared: &Shared, held: &mut Held) ->
 }
 
 /// The whole body. Memory is taken for what has arrived, so that who sends slowly takes none from others.
-async fn read(mut body: Incoming, held: &mut Held) -> Result<Vec<u8>, Refusal> {
+async fn read(mut body: Incoming, held: &mut HeldAnswer) -> Result<Vec<u8>, Refusal> {
     let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if declared > BODY_MAX {
         return refuse(413, "the review is too large: list fewer objects at once\n");

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flux_operator::health::families::{self, Family, Of};
+use flux_operator::health::families::{self, Family, Processes};
 use flux_operator_core::render::gang::Served;
 use flux_operator_core::render::{self, Options, RenderFacts};
 use flux_operator_core::vocabulary::{self, ConditionType, Reason};
@@ -32,9 +32,9 @@ fn conditions_reasons_and_events_are_those_of_the_code() {
              [Troubleshooting](../troubleshooting.md) explains each in full and says what to do. The operator passes on further reasons \
              of Kubernetes unchanged. A job that runs but does not end has no reason of its own: see \
              [a job hangs](../troubleshooting.md#a-job-hangs).\n";
-    for (of, title) in vocabulary::Of::ALL {
+    for (subject, title) in vocabulary::Subject::ALL {
         text += &format!("\n### {title}\n\n| reason | meaning | event |\n| --- | --- | --- |\n");
-        for reason in Reason::ALL.iter().filter(|reason| reason.of() == of) {
+        for reason in Reason::ALL.iter().filter(|reason| reason.subject() == subject) {
             let link = format!(
                 "[{reason}](../troubleshooting.md#{})",
                 reason.name().to_lowercase()
@@ -105,10 +105,10 @@ fn metrics_are_those_of_the_code() {
          set of values, and none names an object. [Monitoring](../tasks/monitoring.md) explains how to collect the metrics, and \
          [alerts](../tasks/alerts.md) lists the alerts on them.\n"
     );
-    for (of, title) in [
-        (Of::Both, "Both"),
-        (Of::Operator, "The operator"),
-        (Of::Webhook, "The webhook"),
+    for (processes, title) in [
+        (Processes::Both, "Both"),
+        (Processes::Operator, "The operator"),
+        (Processes::Webhook, "The webhook"),
     ] {
         text += &format!("\n## {title}\n\n| metric | type | meaning | labels |\n| --- | --- | --- | --- |\n");
         for Family {
@@ -117,7 +117,9 @@ fn metrics_are_those_of_the_code() {
             kind,
             labels,
             ..
-        } in families::ALL.iter().filter(|family| family.of == of)
+        } in families::ALL
+            .iter()
+            .filter(|family| family.processes == processes)
         {
             let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
             let help = help.replace('<', "\\<").replace("/readyz", "`/readyz`");

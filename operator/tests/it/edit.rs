@@ -167,7 +167,7 @@ fn a_status_never_lands_on_a_new_minicluster_of_the_same_name() {
             writer
                 .patch_status(
                     &key,
-                    &patch::patch(&target, &target.status, &after).unwrap().unwrap(),
+                    &patch::build(&target, &target.status, &after).unwrap().unwrap(),
                 )
                 .await
         };

@@ -568,7 +568,7 @@ fn objects_that_were_stored_as_v1alpha1_are_migrated() {
             &calls,
         )
         .await;
-        let said = migrate::migrate(migrator).await.unwrap();
+        let said = migrate::migrate_all(migrator).await.unwrap();
         assert!(
             said.starts_with("5 MiniClusters are stored as v1alpha2 now"),
             "{said}"
@@ -577,7 +577,7 @@ fn objects_that_were_stored_as_v1alpha1_are_migrated() {
         assert_exactly(&asked, &migration.permissions("flux-operator-migrate"));
         assert_eq!(stored().unwrap(), r#"["v1alpha2"]"#);
         assert!(
-            migrate::migrate(fixture.client.clone())
+            migrate::migrate_all(fixture.client.clone())
                 .await
                 .unwrap()
                 .contains("nothing to do")

@@ -225,7 +225,7 @@ impl Fixture {
             log: log.clone(),
         });
         let builder = client::builder(config(kubeconfig).await).unwrap();
-        client::client(builder.with_layer(&layer), Arc::new(Metrics::new().unwrap()))
+        client::build(builder.with_layer(&layer), Arc::new(Metrics::new().unwrap()))
     }
 
     async fn operator_with(&self, calls: Calls) -> Operator {

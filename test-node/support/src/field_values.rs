@@ -270,7 +270,7 @@ fn restarts_after_losses(cluster: &ValidMiniCluster) -> i32 {
     };
     let exit = Some(Box::new(Exit {
         code: 1,
-        said: Some(said),
+        termination: Some(said),
         ..Exit::default()
     }));
     let lead = PodSeen {

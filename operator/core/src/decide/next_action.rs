@@ -61,7 +61,7 @@ pub enum ServicesPod {
 }
 
 /// Decides what to do. `headless` is the Service that names the cluster's pods.
-pub fn next_action(
+pub fn decide(
     target: &Target,
     valid: Option<&ValidMiniCluster>,
     observed: &Observed,
@@ -264,7 +264,7 @@ mod tests {
             deleting,
             ..testing::target("uid", status)
         };
-        next_action(&target, Some(&cluster), &observed, Some(&service))
+        super::decide(&target, Some(&cluster), &observed, Some(&service))
     }
 
     fn job(size: u32) -> JobSeen {
@@ -422,7 +422,7 @@ mod tests {
                 ..Observed::default()
             };
             let target = testing::target("new", &MiniClusterStatus::default());
-            next_action(&target, Some(&testing::cluster("size: 1")), &observed, None)
+            super::decide(&target, Some(&testing::cluster("size: 1")), &observed, None)
         };
         let waits = |seen: PodSeen| match decide(pod(seen)) {
             NextAction::WaitForPods { message, is_passing } => (message, is_passing),
@@ -515,7 +515,7 @@ mod tests {
                 ..Observed::default()
             };
             matches!(
-                next_action(target, Some(&cluster), &observed, None),
+                super::decide(target, Some(&cluster), &observed, None),
                 NextAction::MakeAnew { .. }
             )
         };
@@ -640,7 +640,7 @@ mod tests {
                 ..Observed::default()
             };
             let target = testing::target("uid", &MiniClusterStatus::default());
-            match next_action(&target, Some(&cluster), &observed, None) {
+            match super::decide(&target, Some(&cluster), &observed, None) {
                 NextAction::Keep(differences) => differences.services_pod,
                 other => panic!("{other:?}"),
             }

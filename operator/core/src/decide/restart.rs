@@ -183,7 +183,7 @@ pub fn follower_loss<'a>(
             if lead
                 .exit
                 .as_ref()
-                .and_then(|exit| exit.said.as_ref())
+                .and_then(|exit| exit.termination.as_ref())
                 .is_none_or(|it| it.by == Ender::Program) =>
         {
             lost_follower(observation, false).map(|pod| FollowerLoss { pod: Some(pod) })
@@ -590,12 +590,12 @@ fn fail_after_logs(observation: &Observation, to_replace: JobToReplace, failed: 
     let by_snippet = std::iter::once(failed)
         .chain(observation.pods.iter().copied())
         .find_map(|pod| {
-            let termination = pod.exit.as_ref()?.said.as_ref()?;
+            let termination = pod.exit.as_ref()?.termination.as_ref()?;
             (pod.ended && termination.by == Ender::Snippet && termination.code != 0)
                 .then_some((pod, termination))
         });
     let failed = by_snippet.map_or(failed, |(pod, _)| pod);
-    if let Some((_, said)) = by_snippet {
+    if let Some((_, termination)) = by_snippet {
         let mut living: Vec<&PodSeen> = observation
             .pods
             .iter()
@@ -614,10 +614,10 @@ fn fail_after_logs(observation: &Observation, to_replace: JobToReplace, failed: 
             .map(|pod| pod.name.clone())
             .collect();
         if !pods.is_empty() || ending > 0 {
-            let name = said.snippet.as_deref().unwrap_or("of the container");
+            let name = termination.snippet.as_deref().unwrap_or("of the container");
             let message = format!(
                 "the snippet {name} of the pod of index {} ended with exit code {}",
-                failed.index, said.code
+                failed.index, termination.code
             );
             return Decision::EndPods {
                 job_uid,

@@ -68,12 +68,12 @@ impl SilentWait<'_> {
             SilentWait::Unseen { .. } => known == Some(Reason::SchedulerSilent),
             SilentWait::Joins(..) => known == Some(Reason::BrokersNotReady),
         };
-        let said = || Trouble {
+        let earlier_trouble = || Trouble {
             reason: reason.to_owned(),
             message: status.message.clone().unwrap_or_default(),
             ..Trouble::default()
         };
-        is_of_events.then(said)
+        is_of_events.then(earlier_trouble)
     }
 
     /// How long it may last before events are read. If no node is known that takes pods, the default
@@ -89,7 +89,7 @@ impl SilentWait<'_> {
     }
 }
 
-pub fn silent_wait<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Option<SilentWait<'a>> {
+pub fn find<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Option<SilentWait<'a>> {
     let job = job?;
     if job.waits_in().is_some() {
         return Some(SilentWait::Waits(&job.uid));
@@ -375,7 +375,7 @@ mod tests {
                 format!("{first} joins {:?}", second.map(|(index, _)| index))
             }
         };
-        silent_wait(Some(&job), &observed).map(told)
+        find(Some(&job), &observed).map(told)
     }
 
     #[test]
@@ -423,13 +423,13 @@ mod tests {
             suspended: true,
             ..JobSeen::default()
         };
-        assert_eq!(silent_wait(Some(&suspended), &Observed::default()), None);
+        assert_eq!(find(Some(&suspended), &Observed::default()), None);
         let queued = JobSeen {
             queue: Some("team".into()),
             ..suspended
         };
         assert_eq!(
-            silent_wait(Some(&queued), &Observed::default()),
+            find(Some(&queued), &Observed::default()),
             Some(SilentWait::Waits("job"))
         );
         assert_ne!(
@@ -438,7 +438,7 @@ mod tests {
             "its start is another wait"
         );
         assert_eq!(
-            silent_wait(
+            find(
                 Some(&JobSeen {
                     deleting: true,
                     ..queued
@@ -509,14 +509,10 @@ mod tests {
             ..Observed::default()
         };
         assert_eq!(
-            silent_wait(Some(&job), &observed(pod(1, held))),
+            find(Some(&job), &observed(pod(1, held))),
             Some(SilentWait::Waits("job"))
         );
-        assert_eq!(
-            silent_wait(Some(&job), &observed(pod(1, |_| {}))),
-            None,
-            "it goes on"
-        );
+        assert_eq!(find(Some(&job), &observed(pod(1, |_| {}))), None, "it goes on");
         let ended = crate::observe::job::TrueCondition {
             reason: String::new(),
             message: String::new(),
@@ -526,7 +522,7 @@ mod tests {
             complete: Some(ended),
             ..job
         };
-        assert_eq!(silent_wait(Some(&ended), &observed(pod(1, held))), None);
+        assert_eq!(find(Some(&ended), &observed(pod(1, held))), None);
     }
 
     #[test]

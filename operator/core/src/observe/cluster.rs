@@ -83,16 +83,16 @@ fn read(text: &str) -> Result<Cluster, serde_json::Error> {
         status,
     } = serde_json::from_str(text)?;
     let is_managed_elsewhere = serde_json::from_str::<MiniClusterSpec>(spec.get())?.is_managed_elsewhere();
-    let seen: Option<MiniClusterStatus> = match &status {
+    let previous: Option<MiniClusterStatus> = match &status {
         Some(status) => serde_json::from_str(status.get())?,
         None => None,
     };
-    let seen = seen.unwrap_or_default();
+    let previous = previous.unwrap_or_default();
     let body = Body {
         spec,
         is_managed_elsewhere,
-        phase: seen.phase.map(String::into_boxed_str),
-        observed_generation: seen.observed_generation,
+        phase: previous.phase.map(String::into_boxed_str),
+        observed_generation: previous.observed_generation,
     };
     Ok(Cluster {
         metadata,

@@ -180,7 +180,7 @@ pub struct Exit {
     /// Kubernetes' reason, such as OOMKilled.
     pub reason: String,
     /// What the agent wrote as the termination message, such as who ended it.
-    pub said: Option<Termination>,
+    pub termination: Option<Termination>,
     /// The agent's message, or the first line of another program's termination message.
     pub message: String,
     pub at: Option<Timestamp>,
@@ -468,7 +468,11 @@ const CONTAINERD_UNKNOWN: &str = "Unknown";
 impl Exit {
     /// Whether the agent says that the program ended with 0.
     fn is_success(&self) -> bool {
-        self.code == 0 && self.said.as_ref().is_some_and(|said| said.by == Ender::Program)
+        self.code == 0
+            && self
+                .termination
+                .as_ref()
+                .is_some_and(|termination| termination.by == Ender::Program)
     }
 
     fn of_runner(terminated: &ContainerStateTerminated) -> Exit {
@@ -477,18 +481,18 @@ impl Exit {
         // the runtime tells is the runtime's.
         let is_runtimes = [i32::from(UNSEEN), -1].contains(&exit_seen.code)
             && exit_seen
-                .said
+                .termination
                 .as_ref()
-                .is_none_or(|said| i32::from(said.code) != exit_seen.code);
+                .is_none_or(|termination| i32::from(termination.code) != exit_seen.code);
         let is_unseen = exit_seen.is_unseen || is_runtimes;
         // The agent saw the end, though the runtime did not.
         let witness = exit_seen
-            .said
+            .termination
             .as_ref()
-            .filter(|said| matches!(said.by, Ender::Program | Ender::Snippet));
+            .filter(|termination| matches!(termination.by, Ender::Program | Ender::Snippet));
         match witness {
-            Some(said) if is_unseen => Exit {
-                code: i32::from(said.code),
+            Some(termination) if is_unseen => Exit {
+                code: i32::from(termination.code),
                 is_unseen: false,
                 signal: None,
                 reason: String::new(),
@@ -514,7 +518,7 @@ fn exit(terminated: &ContainerStateTerminated) -> Exit {
             Some(termination) => first_line(Some(&termination.message)),
             None => first_line(terminated.message.as_deref()),
         },
-        said: termination,
+        termination,
         at: terminated.finished_at.as_ref().map(|time| time.0),
     }
 }

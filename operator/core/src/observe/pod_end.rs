@@ -37,7 +37,7 @@ pub fn end_of(pod: &PodSeen, is_gone: bool) -> Option<PodEnd> {
     if !pod.ended && pod.kept_by.is_none() {
         return is_gone.then_some(PodEnd::Taken);
     }
-    let termination = pod.exit.as_ref().and_then(|exit| exit.said.as_ref());
+    let termination = pod.exit.as_ref().and_then(|exit| exit.termination.as_ref());
     Some(match (termination, &pod.exit) {
         (Some(termination), _)
             if termination.by == Ender::Agent && termination.category == Some(Category::LeadLost) =>

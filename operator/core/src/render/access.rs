@@ -40,7 +40,7 @@ pub(super) fn holds_user_data(cluster: &ValidMiniCluster) -> bool {
 }
 
 /// fsGroup and mode, by the table in this module's doc.
-pub(super) fn access(
+pub(super) fn decide(
     pod: Option<&PodSecurityContext>,
     runner: Option<&SecurityContext>,
     holds_user_data: bool,
@@ -94,11 +94,11 @@ mod tests {
             (pod(None, Some(7)), runner(Some(1000)), true, None, owner),
             (pod(None, Some(7)), runner(None), false, None, owner),
         ] {
-            let found = access(Some(&pod), Some(&runner), data);
+            let found = decide(Some(&pod), Some(&runner), data);
             assert_eq!(found, Access { fs_group, mode }, "{pod:?} {runner:?} {data}");
         }
         assert_eq!(
-            access(None, None, false),
+            decide(None, None, false),
             Access {
                 fs_group: group,
                 mode: owner

@@ -12,12 +12,12 @@ use super::{RenderFacts, metadata};
 pub(super) fn secret(
     cluster: &ValidMiniCluster,
     facts: &RenderFacts,
-    made: &Certificate,
+    generated: &Certificate,
 ) -> Option<HiddenSecret> {
     if cluster.flux.curve_cert_secret.is_some() {
         return None;
     }
-    let certificate = cluster.flux.curve_cert.as_ref().unwrap_or(made);
+    let certificate = cluster.flux.curve_cert.as_ref().unwrap_or(generated);
     let data = [(
         paths::CURVE_KEY.to_owned(),
         ByteString(certificate.to_text().into_bytes()),

@@ -203,7 +203,8 @@ pub fn count(least: Option<u32>, size: u32) -> u32 {
     least.map_or(size, |least| least.min(size))
 }
 
-pub(super) fn gang(cluster: &ValidMiniCluster, is_installed: bool, facts: &RenderFacts) -> GangOf {
+/// Decides on the gang: its object, none, or an API that the server lacks.
+pub(super) fn build(cluster: &ValidMiniCluster, is_installed: bool, facts: &RenderFacts) -> GangOf {
     match api_for(cluster, facts.gangs) {
         Some(api) if is_installed => GangOf::Object(Box::new(object(cluster, api, facts))),
         _ if cluster.gang == Gang::On => GangOf::Unserved(Problem::new(
@@ -423,7 +424,7 @@ mod tests {
                 kubernetes,
                 ..Served::default()
             };
-            super::gang(
+            super::build(
                 &cluster,
                 true,
                 &RenderFacts {

@@ -28,7 +28,7 @@ const DEADLINE_MAX: i64 = i64::MAX / 1_000_000_000;
 /// against `backoffLimit`, also those of followers.
 pub(crate) const REPLACEMENTS: i32 = 100;
 
-pub(super) fn job(
+pub(super) fn build(
     cluster: &ValidMiniCluster,
     options: &Options,
     facts: &RenderFacts,
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     fn spec(text: &str, facts: &RenderFacts) -> JobSpec {
-        job(&crate::testing::cluster(text), &Options::default(), facts)
+        build(&crate::testing::cluster(text), &Options::default(), facts)
             .unwrap()
             .spec
             .unwrap()

@@ -32,7 +32,7 @@ pub(super) fn template(
 
     let context: Option<PodSecurityContext> =
         typed("spec.pod.securityContext", pod.security_context.as_ref())?;
-    let access = access::access(
+    let access = access::decide(
         context.as_ref(),
         runner_container.security_context.as_ref(),
         access::holds_user_data(cluster),

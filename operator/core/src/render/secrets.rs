@@ -13,7 +13,7 @@ use super::{Generated, RenderFacts, metadata};
 /// Characters of a password: 130 bits of a word, which has five in each.
 const PASSWORD: usize = 26;
 
-pub(super) fn secrets(
+pub(super) fn build(
     cluster: &ValidMiniCluster,
     facts: &RenderFacts,
     generated: &Generated,
@@ -77,7 +77,7 @@ mod tests {
             "token".to_owned(),
         ];
         let generated = Generated::new(Certificate::from_keys("mc-0", &[1; 32], &[2; 32]), words.into());
-        let found = secrets(&cluster, &RenderFacts::default(), &generated);
+        let found = build(&cluster, &RenderFacts::default(), &generated);
         let text = |i: usize, key: &str| {
             String::from_utf8(found[i].expose().data.as_ref().unwrap()[key].0.clone()).unwrap()
         };

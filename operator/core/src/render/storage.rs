@@ -40,14 +40,14 @@ pub fn volumes(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Vec<MadeVolum
 
 type Wanted = flux_shared::validate::PersistentVolume;
 
-fn storage(wanted: &Wanted) -> BTreeMap<String, Quantity> {
+fn resource_list(wanted: &Wanted) -> BTreeMap<String, Quantity> {
     [(STORAGE.to_owned(), Quantity(wanted.capacity.0.clone()))].into()
 }
 
 fn persistent(cluster: &ValidMiniCluster, wanted: &Wanted, facts: &RenderFacts) -> PersistentVolume {
     let mut spec = PersistentVolumeSpec {
         access_modes: Some(vec![MODE.into()]),
-        capacity: Some(storage(wanted)),
+        capacity: Some(resource_list(wanted)),
         // Reserved: no other claim can bind to it.
         claim_ref: Some(ObjectReference {
             api_version: Some("v1".into()),
@@ -121,7 +121,7 @@ fn claim(cluster: &ValidMiniCluster, wanted: &Wanted, facts: &RenderFacts) -> Pe
     let spec = PersistentVolumeClaimSpec {
         access_modes: Some(vec![MODE.into()]),
         resources: Some(VolumeResourceRequirements {
-            requests: Some(storage(wanted)),
+            requests: Some(resource_list(wanted)),
             limits: None,
         }),
         storage_class_name: Some(wanted.storage_class.clone()),

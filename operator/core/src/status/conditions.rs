@@ -112,7 +112,7 @@ impl JobState {
     }
 }
 
-pub(super) fn conditions(inputs: &Inputs, summary: &PodSummary, outcome: &Outcome) -> Vec<Condition> {
+pub(super) fn compute(inputs: &Inputs, summary: &PodSummary, outcome: &Outcome) -> Vec<Condition> {
     let state = JobState::of(inputs.job);
     let since = inputs.job.and_then(JobSeen::end_time);
     let valid = valid(inputs);
@@ -452,8 +452,8 @@ fn archive(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
     let Some(exit) = summary.lead.and_then(|lead| lead.exit.as_ref()) else {
         return Statement::before(inputs, ConditionType::ArchiveSaved);
     };
-    match &exit.said {
-        Some(said) if said.by == Ender::Agent && said.program_code.is_none() => {
+    match &exit.termination {
+        Some(termination) if termination.by == Ender::Agent && termination.program_code.is_none() => {
             not_saved("the job did not run")
         }
         Some(Termination {
@@ -490,7 +490,7 @@ fn post(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
     if before.is_some() && summary.lead.is_none_or(|lead| lead.exit.is_none()) {
         return before;
     }
-    let lead = summary.lead?.exit.as_ref()?.said.as_ref()?;
+    let lead = summary.lead?.exit.as_ref()?.termination.as_ref()?;
     let has_run = lead.by == Ender::Program && lead.program_code.is_some();
     has_run.then(|| {
         Statement::new(

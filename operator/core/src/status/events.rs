@@ -53,7 +53,7 @@ pub fn of_restart(status: &MiniClusterStatus) -> Option<Event> {
 }
 
 /// The events for a change of the status.
-pub fn events(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Event> {
+pub fn between(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Event> {
     let turned = |type_: ConditionType, to: ConditionStatus| -> Option<&Condition> {
         let was = condition(before, type_).is_some_and(|condition| condition.status == to);
         condition(after, type_).filter(|condition| condition.status == to && !was)

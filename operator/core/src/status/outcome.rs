@@ -33,7 +33,7 @@ impl Outcome {
     }
 }
 
-pub(super) fn outcome(inputs: &Inputs, summary: &PodSummary) -> Outcome {
+pub(super) fn compute(inputs: &Inputs, summary: &PodSummary) -> Outcome {
     if let Some(restart) = starting_anew(inputs) {
         return restarting(inputs, restart);
     }
@@ -137,8 +137,8 @@ fn queued(queue: &str, why: Option<&Trouble>) -> Outcome {
     Outcome::new(
         Reason::Queued,
         match why {
-            // As the status has said it before.
-            Some(said) if said.starts_with(&format!("{waits}: ")) => said.clone(),
+            // The status has this message already.
+            Some(message) if message.starts_with(&format!("{waits}: ")) => message.clone(),
             Some(why) if !why.starts_with(WAITS) => format!("{waits}: {why}"),
             _ => waits,
         },
@@ -537,14 +537,14 @@ fn of_init(init: &FailedInit, place: &str) -> Outcome {
     if init.is_users {
         return of_exit(
             &Exit {
-                said: None,
+                termination: None,
                 ..exit.clone()
             },
             place,
         );
     }
     let category = match Category::from_code(exit.code) {
-        Some(category) if exit.said.is_none() => category,
+        Some(category) if exit.termination.is_none() => category,
         _ => return of_exit(exit, place),
     };
     let words = if exit.message.is_empty() {
@@ -567,12 +567,12 @@ fn of_exit(exit: &Exit, place: &str) -> Outcome {
         }
     };
     let code = exit.code;
-    if let Some(told) = exit
-        .said
+    if let Some(outcome) = exit
+        .termination
         .as_ref()
-        .and_then(|with_message| of_words(with_message, place))
+        .and_then(|termination| from_termination(termination, place))
     {
-        return told;
+        return outcome;
     }
     if exit.reason == Reason::OOMKilled {
         return Outcome::new(
@@ -604,37 +604,37 @@ fn of_exit(exit: &Exit, place: &str) -> Outcome {
 }
 
 /// The outcome from the agent's termination message, unless the program alone ended.
-fn of_words(said: &Termination, place: &str) -> Option<Outcome> {
-    let words = if said.message.is_empty() {
+fn from_termination(termination: &Termination, place: &str) -> Option<Outcome> {
+    let words = if termination.message.is_empty() {
         String::new()
     } else {
-        format!(": {}", said.message)
+        format!(": {}", termination.message)
     };
-    match said.by {
+    match termination.by {
         Ender::Agent => {
-            let reason = said.category.map_or(Reason::AgentFailed, Reason::from);
+            let reason = termination.category.map_or(Reason::AgentFailed, Reason::from);
             Some(Outcome::new(
                 reason,
                 format!("the agent in {place} gave up{words}"),
             ))
         }
         Ender::Snippet => {
-            let name = said.snippet.as_deref().unwrap_or("of the container");
-            let error = match said.snippet_error.as_str() {
+            let name = termination.snippet.as_deref().unwrap_or("of the container");
+            let error = match termination.snippet_error.as_str() {
                 "" => String::new(),
                 error => format!(": {error}"),
             };
-            let remedy = if said.message.is_empty() {
+            let remedy = if termination.message.is_empty() {
                 String::new()
             } else {
-                format!(". {}", said.message)
+                format!(". {}", termination.message)
             };
             let message = format!(
                 "the snippet {name} of {place} ended with exit code {}{error}{remedy}",
-                said.code
+                termination.code
             );
             Some(Outcome {
-                snippet: said.snippet.clone(),
+                snippet: termination.snippet.clone(),
                 ..Outcome::new(Reason::SnippetFailed, message)
             })
         }

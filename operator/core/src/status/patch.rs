@@ -15,7 +15,7 @@ use crate::target::Target;
 /// The first status after the Job was created is also refused if the spec has changed: from that status on
 /// edits are refused, so the spec must still be the one that the Job was created from. (In a merge patch of a
 /// status, the API server would ignore the uid.)
-pub fn patch(
+pub fn build(
     target: &Target,
     before: &MiniClusterStatus,
     after: &MiniClusterStatus,
@@ -150,7 +150,7 @@ mod tests {
             ..MiniClusterStatus::default()
         };
         let mut target = crate::testing::target("uid", &before);
-        let sent = patch(&target, &before, &after);
+        let sent = build(&target, &before, &after);
         assert_eq!(
             sent.unwrap(),
             Some(json!([
@@ -159,7 +159,7 @@ mod tests {
                 { "op": "remove", "path": "/status/reason" },
             ]))
         );
-        assert_eq!(patch(&target, &after, &after.clone()).unwrap(), None);
+        assert_eq!(build(&target, &after, &after.clone()).unwrap(), None);
 
         target.has_status = false;
         let made = MiniClusterStatus {
@@ -167,7 +167,7 @@ mod tests {
             maximum_size: Some(4),
             ..MiniClusterStatus::default()
         };
-        let first = patch(&target, &MiniClusterStatus::default(), &made);
+        let first = build(&target, &MiniClusterStatus::default(), &made);
         assert_eq!(
             first.unwrap(),
             Some(json!([
@@ -184,7 +184,7 @@ mod tests {
             size: 0,
             ..made.clone()
         };
-        let second = patch(&target, &made, &cleaned).unwrap().unwrap();
+        let second = build(&target, &made, &cleaned).unwrap().unwrap();
         assert!(
             !second.to_string().contains(r#""/status""#),
             "it would empty the status: {second}"

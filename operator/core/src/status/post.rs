@@ -26,17 +26,17 @@ fn reported(inputs: &Inputs) -> Option<String> {
 fn failure_in_pods(inputs: &Inputs) -> Option<String> {
     let mut failed: Vec<(&PodSeen, &Termination, u8)> = Vec::new();
     for pod in &inputs.pods {
-        if let Some(said) = pod.exit.as_ref().and_then(|exit| exit.said.as_ref())
-            && let Some(code) = said.failed_post()
+        if let Some(termination) = pod.exit.as_ref().and_then(|exit| exit.termination.as_ref())
+            && let Some(code) = termination.failed_post()
         {
-            failed.push((pod, said, code));
+            failed.push((pod, termination, code));
         }
     }
-    let (pod, said, code) = failed.iter().min_by_key(|(pod, ..)| pod.index)?;
-    let error = if said.snippet_error.is_empty() {
+    let (pod, termination, code) = failed.iter().min_by_key(|(pod, ..)| pod.index)?;
+    let error = if termination.snippet_error.is_empty() {
         String::new()
     } else {
-        format!(": {}", said.snippet_error)
+        format!(": {}", termination.snippet_error)
     };
     let others = match failed.len() - 1 {
         0 => String::new(),

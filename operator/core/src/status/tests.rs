@@ -4,7 +4,7 @@ use flux_shared::termination::{Ender, Termination};
 use flux_shared::validate::{Problem, ValidMiniCluster};
 use k8s_openapi::jiff::Timestamp;
 
-use super::{CheckedSpec, Inputs, Obstacle, image_volume_failed, is_finished, status};
+use super::{CheckedSpec, Inputs, Obstacle, compute, image_volume_failed, is_finished};
 use crate::decide::restart;
 use crate::observe::job::{self, JobSeen};
 use crate::observe::pod::{Exit, FailedInit, PodPlace, PodSeen, Trouble};
@@ -76,7 +76,7 @@ fn ended(index: u32, code: i32, minute: u32) -> PodSeen {
 fn said(index: u32, said: Termination) -> PodSeen {
     let exit = Exit {
         code: said.code.into(),
-        said: Some(said),
+        termination: Some(said),
         ..Exit::default()
     };
     PodSeen {
@@ -128,7 +128,7 @@ fn observation(spec: &str) -> Observation {
 
 impl Observation {
     fn status(&self) -> MiniClusterStatus {
-        status(&Inputs {
+        compute(&Inputs {
             name: "mc",
             generation: Some(self.generation),
             deleting: false,
@@ -510,7 +510,7 @@ fn what_waits_in_a_queue_says_in_which_and_what_for() {
         ("Queued", "Queued", ConditionStatus::True)
     );
     assert!(
-        events::events(&MiniClusterStatus::default(), &told).is_empty(),
+        events::between(&MiniClusterStatus::default(), &told).is_empty(),
         "it is no news that somebody queues"
     );
     observation.warning = Some(Trouble {
@@ -682,7 +682,7 @@ fn event_note_is_cut_to_the_bytes_that_the_api_server_accepts() {
         reason: Reason::Refused,
         message: message.clone(),
     });
-    let notes = events::events(&MiniClusterStatus::default(), &observation.status());
+    let notes = events::between(&MiniClusterStatus::default(), &observation.status());
     let restarted = MiniClusterStatus {
         restarts: vec![Restart {
             time: NOW.into(),
@@ -711,7 +711,7 @@ fn refused_pod_template_is_one_event() {
         message: "spec.podTemplate: no".into(),
     });
     let refused = observation.status();
-    let told = events::events(&MiniClusterStatus::default(), &refused);
+    let told = events::between(&MiniClusterStatus::default(), &refused);
     let reasons: Vec<&str> = told.iter().map(|event| event.reason.as_str()).collect();
     assert_eq!(reasons, ["PodTemplateRefused"]);
 }
@@ -719,7 +719,7 @@ fn refused_pod_template_is_one_event() {
 #[test]
 fn events_tell_of_changes_only() {
     let reasons = |before: &MiniClusterStatus, after: &MiniClusterStatus| {
-        events::events(before, after)
+        events::between(before, after)
             .into_iter()
             .map(|event| event.reason)
             .collect::<Vec<_>>()

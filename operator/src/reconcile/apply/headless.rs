@@ -89,13 +89,13 @@ impl Queue {
         service: &Key,
         member: &Member,
     ) -> Result<(), ApplyError> {
-        let Some(seen) = index.headless(service) else {
+        let Some(existing) = index.headless(service) else {
             return self.create(writer, index, service, member).await;
         };
-        if seen.serves(&member.uid, member.minimal) {
+        if existing.serves(&member.uid, member.minimal) {
             return Ok(());
         }
-        if seen.deleting {
+        if existing.deleting {
             let message = format!("Service {} is being deleted, and will be recreated", service.name);
             return Err(Obstacle {
                 reason: Reason::WaitingForPrevious,
@@ -105,20 +105,20 @@ impl Queue {
         }
         let mut members = self.take(service);
         members.insert(member.uid.clone(), member.clone());
-        for (name, uid) in &seen.owners {
+        for (name, uid) in &existing.owners {
             let known = Member {
                 name: name.clone(),
                 uid: uid.clone(),
-                minimal: seen.minimal,
+                minimal: existing.minimal,
             };
             members.entry(uid.clone()).or_insert(known);
         }
         let mut members: Vec<Member> = members.into_values().collect();
         // Owners beyond the limit may be left out, but not members that need all names.
-        members.sort_by_key(|member| (member.minimal, !seen.is_owned_by(&member.uid)));
-        members.truncate(OWNERS_MAX.max(seen.owners.len()));
+        members.sort_by_key(|member| (member.minimal, !existing.is_owned_by(&member.uid)));
+        members.truncate(OWNERS_MAX.max(existing.owners.len()));
         let mut wanted = services::headless(&service.namespace, &service.name, &members);
-        wanted.metadata.uid = Some(seen.uid.clone());
+        wanted.metadata.uid = Some(existing.uid.clone());
         let applied = writer.send(application(&wanted)).await;
         let mut applied: ServiceObject =
             applied.map_err(|error| api_error::<Service>("apply", &service.name, error))?;
@@ -139,7 +139,7 @@ impl Queue {
         let api: Api<ServiceObject> = Api::namespaced(writer.client.clone(), &service.namespace);
         let wanted = services::headless(&service.namespace, &service.name, std::slice::from_ref(member));
         let object = match writer.send(creation(&wanted, &wanted, &post_params())).await {
-            Ok(made) => made,
+            Ok(created) => created,
             Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
                 let existing = api
                     .get(&service.name)
@@ -163,10 +163,11 @@ impl Queue {
         &self,
         writer: &Writer,
         service: &Key,
-        made: ServiceObject,
+        applied: ServiceObject,
     ) -> Result<ServiceObject, ApplyError> {
         let api: Api<ServiceObject> = Api::namespaced(writer.client.clone(), &service.namespace);
-        let metadata = json!({ "uid": made.metadata.uid, "resourceVersion": made.metadata.resource_version });
+        let metadata =
+            json!({ "uid": applied.metadata.uid, "resourceVersion": applied.metadata.resource_version });
         let change =
             json!({ "metadata": metadata, "spec": { "selector": { labels::COMPLETION_INDEX: null } } });
         let parameters = PatchParams {

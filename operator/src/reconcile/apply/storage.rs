@@ -113,21 +113,23 @@ impl Writer {
     /// In this order, since Kubernetes' binder looks again only every 15 s where two of its own writes clash,
     /// as they do when it finds a volume that is for a claim without a uid: so the volume is made for this
     /// very claim, the binder marks it, and only then a change wakes the binder for the claim.
-    pub(super) async fn create_volume(&self, made: &MadeVolume, owner: &str) -> Result<(), ApplyError> {
+    pub(super) async fn create_volume(&self, rendered: &MadeVolume, owner: &str) -> Result<(), ApplyError> {
         // First, so that no claim of ours is created for somebody else's volume of that name.
-        let volume = self.find_or_clear_volume(&made.volume, owner).await?;
-        let key = Key::of(&made.claim.metadata);
-        let claim = match self.create(&made.claim, owner).await? {
-            Creation::Existed(there) if rendered_hash(&there) != rendered_hash(&made.claim.metadata) => {
-                self.delete_claim(&key, there.uid).await?;
+        let volume = self.find_or_clear_volume(&rendered.volume, owner).await?;
+        let key = Key::of(&rendered.claim.metadata);
+        let claim = match self.create(&rendered.claim, owner).await? {
+            Creation::Existed(existing)
+                if rendered_hash(&existing) != rendered_hash(&rendered.claim.metadata) =>
+            {
+                self.delete_claim(&key, existing.uid).await?;
                 return Err(still_deleting("PersistentVolumeClaim", &key.name).into());
             }
             Creation::Existed(claim) | Creation::Made(claim) => claim.uid,
         };
         let volume = self
-            .create_or_claim_volume(&made.volume, owner, volume, claim.as_ref())
+            .create_or_claim_volume(&rendered.volume, owner, volume, claim.as_ref())
             .await?;
-        until_bound(&self.persistent_volumes(), &made.volume.name_any(), |it| {
+        until_bound(&self.persistent_volumes(), &rendered.volume.name_any(), |it| {
             it.status?.phase
         })
         .await;
@@ -184,11 +186,11 @@ impl Writer {
         &self,
         wanted: &PersistentVolume,
         owner: &str,
-        there: Option<String>,
+        existing_uid: Option<String>,
         claim: Option<&String>,
     ) -> Result<Option<String>, ApplyError> {
         let (api, name) = (self.persistent_volumes(), wanted.name_any());
-        if let Some(uid) = there {
+        if let Some(uid) = existing_uid {
             // A kept volume is still bound to its former claim, which is gone.
             let change = json!({
                 "metadata": { "uid": uid, "annotations": { labels::OWNER: owner } },
@@ -203,7 +205,7 @@ impl Writer {
             claim_ref.uid = claim.cloned();
         }
         match api.create(&post_params(), &wanted).await {
-            Ok(made) => Ok(made.uid()),
+            Ok(created) => Ok(created.uid()),
             Err(kube::Error::Api(status)) if status.code == 403 => Err(forbidden(&status.message).into()),
             Err(error) => Err(api_error::<PersistentVolume>("create", &name, error)),
         }
@@ -245,15 +247,15 @@ impl Writer {
     }
 
     /// Deletes a volume and its claim after the end of a MiniCluster; a volume that is to be kept stays.
-    async fn clean_volume(&self, made: &MadeVolume, owner: &str) -> Result<(), ApplyError> {
-        let claim = Key::of(&made.claim.metadata);
+    async fn clean_volume(&self, rendered: &MadeVolume, owner: &str) -> Result<(), ApplyError> {
+        let claim = Key::of(&rendered.claim.metadata);
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &claim.namespace);
         let found = unless_missing(api.get_metadata(&claim.name).await);
         let found = found.map_err(|error| api_error::<PersistentVolumeClaim>("get", &claim.name, error))?;
         if let Some(found) = found.filter(|found| controller_uid(&found.metadata) == Some(owner)) {
             self.delete_claim(&claim, found.metadata.uid).await?;
         }
-        let name = made.volume.name_any();
+        let name = rendered.volume.name_any();
         let found = unless_missing(self.persistent_volumes().get_metadata(&name).await);
         let found = found.map_err(|error| api_error::<PersistentVolume>("get", &name, error))?;
         match found

@@ -116,7 +116,7 @@ fn condition(reason: &str) -> Option<TrueCondition> {
 fn exit(said: Termination) -> Option<Exit> {
     Some(Exit {
         code: said.code.into(),
-        said: Some(said),
+        termination: Some(said),
         ..Exit::default()
     })
 }

@@ -60,7 +60,7 @@ fn silent_node_is_named_and_its_pods_are_not_ready() {
             "as far as anybody knows"
         );
         assert!(
-            events::events(&observation.previous, &status)
+            events::between(&observation.previous, &status)
                 .iter()
                 .any(|event| event.reason == "NodeLost")
         );
@@ -118,7 +118,7 @@ fn a_follower_that_fails_before_the_start_is_told_at_once() {
         ..job(2)
     });
     assert!(
-        events::events(&observation.previous, &observation.status()).is_empty(),
+        events::between(&observation.previous, &observation.status()).is_empty(),
         "it was told"
     );
 }
@@ -628,7 +628,7 @@ fn container_that_keeps_a_pod_after_the_end_is_named() {
     assert!(is(&status, "Complete") && status.message.as_ref().unwrap().contains("container daprd"));
     let none = MiniClusterStatus::default();
     assert!(
-        events::events(&none, &status)
+        events::between(&none, &status)
             .iter()
             .any(|event| event.reason == "SidecarStillRuns")
     );
@@ -652,7 +652,7 @@ fn post_that_fails_in_a_pod_is_told_beside_the_jobs_result() {
     let post = |mut pod: PodSeen, code: u8| {
         let program_code = (pod.index == 0).then_some(0);
         let exit = pod.exit.as_mut().unwrap();
-        exit.said = Some(Termination {
+        exit.termination = Some(Termination {
             program_code,
             snippet: (code != 0).then(|| "post".to_owned()),
             snippet_code: (code != 0).then_some(code),
@@ -685,7 +685,7 @@ fn post_that_fails_in_a_pod_is_told_beside_the_jobs_result() {
         observation.previous = running.clone();
         let after = observation.status();
         assert_eq!((after.exit_code, is(&after, "Complete")), (Some(0), true));
-        let events = events::events(&running, &after);
+        let events = events::between(&running, &after);
         let found = condition(&after, "PostSucceeded").map(|it| (it.status, it.message.clone()));
         let warned = events.iter().filter(|event| event.reason == "PostFailed").count();
         assert_eq!(

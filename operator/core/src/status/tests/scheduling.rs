@@ -57,7 +57,7 @@ fn elastic_cluster_names_queue_and_reason_when_it_cannot_grow() {
         condition(&told, "JobWaitingForResources").unwrap().message,
         told.message.clone().unwrap()
     );
-    assert!(events::events(&observation.previous, &told).is_empty());
+    assert!(events::between(&observation.previous, &told).is_empty());
     observation.job = Some(job(3));
     assert_eq!(
         observation.status().reason.as_deref(),
@@ -182,7 +182,7 @@ fn failed_pull_keeps_one_reason_while_the_kubelet_alternates() {
         observation.pods = vec![waiting(words[1])];
         let after = observation.status();
         assert_eq!(after.reason.as_deref(), Some(words[0]));
-        assert_eq!(events::events(&observation.previous, &after), []);
+        assert_eq!(events::between(&observation.previous, &after), []);
         assert!(
             after.message.unwrap().contains(words[1]),
             "the message is the newest"

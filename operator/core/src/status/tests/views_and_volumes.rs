@@ -82,7 +82,7 @@ fn copied_view_names_its_node_while_the_job_exists() {
         "nothing has failed: the next Job may mount it"
     );
     assert!(
-        super::events::events(&MiniClusterStatus::default(), &status)
+        super::events::between(&MiniClusterStatus::default(), &status)
             .iter()
             .all(|event| event.reason != "ViewCopied")
     );
@@ -236,7 +236,7 @@ fn shared_disk_and_missing_class_are_reported_only() {
         assert!(volumes.message.contains(words), "{words}: {}", volumes.message);
     }
     assert!(is(&told, "Ready") && told.reason.is_none());
-    let warned = events::events(&MiniClusterStatus::default(), &told);
+    let warned = events::between(&MiniClusterStatus::default(), &told);
     assert!(warned.iter().any(|event| event.reason == "SharedHandle"));
 
     observation.previous = told;
@@ -313,9 +313,9 @@ fn archive_condition_is_set_once_known_when_archive_is_asked() {
         let running = observation.status();
         assert_eq!(condition(&running, "ArchiveSaved"), None, "nobody knows yet");
         observation.pods = vec![ended(0, 0, 5)];
-        observation.pods[0].exit.as_mut().unwrap().said = said;
+        observation.pods[0].exit.as_mut().unwrap().termination = said;
         let after = observation.status();
-        let events = events::events(&running, &after).into_iter();
+        let events = events::between(&running, &after).into_iter();
         let warned = events.filter(|event| event.reason == "ArchiveNotSaved").count();
         let found = condition(&after, "ArchiveSaved")?;
         assert_eq!(warned, usize::from(found.status == ConditionStatus::False));

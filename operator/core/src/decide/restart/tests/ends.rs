@@ -90,7 +90,7 @@ fn ended(index: u32, exit: Exit) -> PodSeen {
 fn by(by: Ender, code: u8) -> Exit {
     Exit {
         code: code.into(),
-        said: Some(Termination::new(by, code)),
+        termination: Some(Termination::new(by, code)),
         ..Exit::default()
     }
 }
@@ -107,7 +107,7 @@ fn unseen() -> Exit {
 /// `kubectl delete pod --force` of a follower.
 fn killed_follower() -> Vec<PodSeen> {
     let mut lead = ended(0, by(Ender::Stop, 143));
-    if let Some(said) = lead.exit.as_mut().and_then(|exit| exit.said.as_mut()) {
+    if let Some(said) = lead.exit.as_mut().and_then(|exit| exit.termination.as_mut()) {
         said.node_failure = true;
     }
     let killed = Exit {
@@ -221,7 +221,13 @@ fn end_is_certain_while_a_dead_node_keeps_a_pod() {
     assert!(ending.complete.is_some() && ending.has_living_pods, "{ending:?}");
 
     let mut lead = ended(0, by(Ender::Program, 143));
-    lead.exit.as_mut().unwrap().said.as_mut().unwrap().node_failure = true;
+    lead.exit
+        .as_mut()
+        .unwrap()
+        .termination
+        .as_mut()
+        .unwrap()
+        .node_failure = true;
     let mut failed = Seen::of(failing("mc-0-abcde"), vec![lead, on_dead_node()]);
     assert!(failed.ending().failed.is_some(), "no restart is left");
     failed.max_restarts = 1;
@@ -581,7 +587,13 @@ fn end_of_all_pods_decides_as_a_policy_does() {
         ..job()
     };
     let mut lead = ended(0, by(Ender::Program, 1));
-    lead.exit.as_mut().unwrap().said.as_mut().unwrap().node_failure = true;
+    lead.exit
+        .as_mut()
+        .unwrap()
+        .termination
+        .as_mut()
+        .unwrap()
+        .node_failure = true;
     let mut seen = Seen::of(
         job(),
         vec![
