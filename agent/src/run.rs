@@ -264,7 +264,7 @@ fn plan(
             // An empty volume may still be filled; a view without Flux will not change.
             let passing = error.category() == Category::ViewMissing && spec.view.enabled && !view.exists();
             Failure {
-                passing,
+                is_passing: passing,
                 ..Failure::new(error.category(), chain(&error), error.hint())
             }
         })
@@ -277,7 +277,7 @@ fn spec(
     environment: &BTreeMap<String, String>,
 ) -> Result<AgentSpec, Failure> {
     let unreadable = |error: ReadError| Failure {
-        passing: error.is_passing(),
+        is_passing: error.is_passing(),
         ..Failure::new(error.category(), chain(&error), error.hint())
     };
     let path = file.unwrap_or(SPEC_FILE.as_ref());

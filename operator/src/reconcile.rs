@@ -72,7 +72,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
         .filter(|job| job.is_of(&target.uid));
     let target = target.with_queueing_of(job.as_ref());
     let checked = target.validate(&context.options);
-    if !target.deleting
+    if !target.is_deleting
         && !status::is_finished(&target.status)
         && let Some(cluster) = checked.as_ref().ok()
     {
@@ -429,7 +429,7 @@ fn decide(
     known: &MiniClusterStatus,
     observed: &Observed,
 ) -> Decision {
-    if target.deleting {
+    if target.is_deleting {
         return Decision::Continue;
     }
     let Some(cluster) = cluster else {
@@ -461,7 +461,7 @@ fn observation<'a>(
         status: known,
         backoff_limit: cluster.backoff_limit,
         max_restarts: cluster.max_restarts,
-        on_failure: cluster.pod.restart_policy.as_deref() == Some("OnFailure"),
+        restarts_on_failure: cluster.pod.restart_policy.as_deref() == Some("OnFailure"),
         job,
         last_job,
         pods: observed
@@ -553,7 +553,7 @@ fn expects_pods(target: &Target, after: &MiniClusterStatus, context: &Context) -
     let observed = context.index.observed(&target.key);
     let job = observed
         .job_of(&target.uid)
-        .filter(|job| !job.is_finished() && !job.suspended && !job.deleting);
+        .filter(|job| !job.is_finished() && !job.is_suspended && !job.is_deleting);
     let pod_count = |job: &JobSeen| observed.pods_of(job).count();
     let comes = |job: &JobSeen| {
         job.start_time.is_none() || pod_count(job) < usize::try_from(job.completions).unwrap_or(0)
@@ -663,7 +663,7 @@ fn new_status(
         .or_else(unseen)
         .map(|job| restart::without_end_if_given_up(known, job));
     let decided = current_job.as_deref().map(|job| match checked {
-        Ok(cluster) if !target.deleting => {
+        Ok(cluster) if !target.is_deleting => {
             ending::with_decided_end(&observation(target, cluster, known, &observed), job)
         }
         _ => Cow::Borrowed(job),
@@ -672,7 +672,7 @@ fn new_status(
     status::without_panic(status::compute(&Inputs {
         name: &target.key.name,
         generation: target.generation,
-        deleting: target.deleting,
+        is_deleting: target.is_deleting,
         spec: match checked {
             Ok(cluster) => CheckedSpec::Valid(cluster),
             Err(problems) => CheckedSpec::Invalid(problems),

@@ -108,7 +108,7 @@ impl Executor<'_> {
             };
             let why = reason(&error);
             let failure = Failure {
-                passing: is_passing(&error),
+                is_passing: is_passing(&error),
                 ..Failure::new(Category::WriteFailed, why.clone(), "")
             };
             match attempts.after(failure, Awaited::Volume, self.supervisor).await? {

@@ -102,7 +102,7 @@ impl Executor<'_> {
         let StateLog { states, lead_goes_on } = states.map(StateWatcher::end).unwrap_or_default();
         ended.lead_goes_on = lead_goes_on;
         ended.lasted = ended.at.duration_since(begin);
-        ended.joined = if states.is_empty() {
+        ended.has_joined = if states.is_empty() {
             ended.lasted >= JOINED_AFTER
         } else {
             states.iter().any(|(name, _)| JOINED.contains(&name.as_str()))
@@ -110,7 +110,7 @@ impl Executor<'_> {
         if !launch.program.is_empty() {
             self.ending.program = Some((ended.end.code(), shutdown_began(&states).unwrap_or(ended.at)));
         }
-        ended.came_up = states.iter().any(|(state, _)| state == "run");
+        ended.has_come_up = states.iter().any(|(state, _)| state == "run");
         for (stage, from, to) in stages(begin, &states, &ended) {
             self.timeline.record_until(stage, from, to);
         }
@@ -139,7 +139,7 @@ impl Executor<'_> {
                 Stdout::Discard => Output::Discard,
             },
             setup: ChildSetup {
-                foreground: self.supervisor.has_terminal(),
+                is_foreground: self.supervisor.has_terminal(),
                 umask: Some(session.umask),
                 limits: session.limits(),
                 identity: identity.flatten(),
@@ -162,7 +162,7 @@ impl Executor<'_> {
     pub(super) fn report_no_instance(&mut self, why: String) -> u8 {
         log::plain("broker", &format!("flux-agent: {why}"));
         self.ending.note(why);
-        self.ending.no_instance = true;
+        self.ending.has_no_instance = true;
         Category::BrokerFailed.code()
     }
 
@@ -267,10 +267,10 @@ mod tests {
                     signal: 15,
                     at: at(seconds),
                 }),
-                passed_on: false,
+                was_passed_on: false,
                 lost: None,
-                joined: true,
-                came_up: false,
+                has_joined: true,
+                has_come_up: false,
                 lead_goes_on: None,
                 first_output: first.map(at),
             };

@@ -51,13 +51,13 @@ pub(super) struct LaunchEnd {
     /// The stop, if it came before its end.
     pub(super) stopped: Option<Stop>,
     /// The stop signal had to be passed on: nobody else ended it in time.
-    pub(super) passed_on: bool,
+    pub(super) was_passed_on: bool,
     /// The parent broker was lost, so the agent ended this one.
     pub(super) lost: Option<Missing>,
     /// It was connected to its parent, as far as is known.
-    pub(super) joined: bool,
+    pub(super) has_joined: bool,
     /// The instance has been seen in the state `run`.
-    pub(super) came_up: bool,
+    pub(super) has_come_up: bool,
     /// For a broker: whether the lead stayed up when the broker went down; none: unknown.
     pub(super) lead_goes_on: Option<bool>,
     pub(super) first_output: Option<Instant>,
@@ -149,10 +149,10 @@ impl<'a> BrokerPolicy<'a> {
             at,
             lasted: Duration::ZERO,
             stopped,
-            passed_on,
+            was_passed_on: passed_on,
             lost,
-            joined: false,
-            came_up: false,
+            has_joined: false,
+            has_come_up: false,
             lead_goes_on: None,
             first_output,
         }

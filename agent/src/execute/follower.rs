@@ -99,7 +99,7 @@ impl Executor<'_> {
             failures += 1;
             let pause = backoff::after(failures, FIRST_PAUSE, LONGEST_PAUSE);
             match limit {
-                None if ended.joined => return Ok(0),
+                None if ended.has_joined => return Ok(0),
                 None => return Err(never_joined(&why)),
                 Some(limit) if failures > limit => return Err(kept_failing(failures, ended.end.code())),
                 Some(limit) => {
@@ -266,7 +266,7 @@ impl Executor<'_> {
 fn judge(ended: &LaunchEnd) -> AfterBroker {
     match (ended.end, &ended.lost, ended.stopped) {
         // Dismissed by its parent; or the parent was lost while this pod was told to stop as well.
-        (ChildEnd::Exited(0), None, _) if !ended.passed_on => AfterBroker::Done(0),
+        (ChildEnd::Exited(0), None, _) if !ended.was_passed_on => AfterBroker::Done(0),
         (_, Some(_), Some(_)) => AfterBroker::Done(0),
         // Only this pod is to go, and the instance goes on: that is no success of its index.
         (_, None, Some(_)) => AfterBroker::Done(REPLACE),
@@ -432,10 +432,10 @@ mod tests {
             at,
             lasted: Duration::ZERO,
             stopped,
-            passed_on,
+            was_passed_on: passed_on,
             lost,
-            joined,
-            came_up,
+            has_joined: joined,
+            has_come_up: came_up,
             lead_goes_on,
             first_output,
         }

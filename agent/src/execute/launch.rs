@@ -45,7 +45,7 @@ impl Executor<'_> {
             .result
             .as_ref()
             .and_then(|path| noted(&self.files.at(path)));
-        let came_up = ended.came_up || noted.is_some();
+        let came_up = ended.has_come_up || noted.is_some();
         let is_hung_up = launch.at_end == AtEnd::ExitUnlessStopped && ended.end == HUNG_UP;
         // The container has a terminal, where Flux runs a shell. `flux shutdown` ends it by SIGHUP.
         let own_end = if is_hung_up {
@@ -62,7 +62,7 @@ impl Executor<'_> {
             program,
             is_programs_own,
         };
-        self.ending.node_failure = noted.is_some_and(|noted| noted.node_failure);
+        self.ending.is_node_failure = noted.is_some_and(|noted| noted.node_failure);
         self.broker_end = Some(broker);
         let end = broker.of_the_job();
         let began = match launch.result {

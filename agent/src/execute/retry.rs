@@ -67,7 +67,7 @@ impl Attempts {
         awaited: Awaited,
         supervisor: &mut Supervisor,
     ) -> Result<AfterFailure, Failure> {
-        if !failure.passing || self.begin.elapsed() >= self.bound {
+        if !failure.is_passing || self.begin.elapsed() >= self.bound {
             return Ok(AfterFailure::GiveUp(failure));
         }
         if self
@@ -103,7 +103,7 @@ impl Attempts {
                 Err(error) => error,
             };
             let failure = Failure {
-                passing: error.is_passing,
+                is_passing: error.is_passing,
                 ..Failure::internal(error.to_string())
             };
             match self.after(failure, Awaited::Process, supervisor).await? {

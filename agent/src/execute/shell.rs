@@ -284,8 +284,8 @@ impl Shell {
             directory: &session.directory,
             output: Output::Inherit,
             setup: ChildSetup {
-                tied: true,
-                foreground: has_terminal,
+                dies_with_agent: true,
+                is_foreground: has_terminal,
                 umask: Some(session.umask),
                 limits: session.limits(),
                 inherit: if access == Access::Inherited {
@@ -338,7 +338,7 @@ impl Shell {
             .map_err(failed)?;
         // The snippet may have run: no reason for another attempt.
         let heard = self.answer(supervisor).await.map_err(|error| Failure {
-            passing: false,
+            is_passing: false,
             ..failed(error)
         })?;
         // What it wrote comes before what the agent, or the program, writes next.
@@ -512,7 +512,7 @@ fn unusable_code(bytes: &[u8]) -> Option<u8> {
 fn failed(error: io::Error) -> Failure {
     let cause = format!("failed to talk to the snippets' shell: {}", plain(&error));
     Failure {
-        passing: is_passing(&error),
+        is_passing: is_passing(&error),
         ..Failure::internal(cause)
     }
 }
@@ -529,7 +529,7 @@ fn open_program(program: &Path) -> io::Result<File> {
 fn not_started(error: StartError) -> Failure {
     let remedy = "the image's shell does not run; leave out the snippets or change the image";
     Failure {
-        passing: error.is_passing,
+        is_passing: error.is_passing,
         ..Failure::new(Category::ShellMissing, error.to_string(), remedy)
     }
 }

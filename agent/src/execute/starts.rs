@@ -47,7 +47,7 @@ impl Executor<'_> {
                     self.record_end(code);
                 }
                 self.ending.program = Some((code, Instant::now()));
-                self.ending.node_failure = noted.is_some_and(|noted| noted.node_failure);
+                self.ending.is_node_failure = noted.is_some_and(|noted| noted.node_failure);
                 self.ending.note(line);
                 if restarts > 0 && code != 0 {
                     self.ending

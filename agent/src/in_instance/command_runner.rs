@@ -60,8 +60,8 @@ impl CommandRunner {
             directory: &self.session.directory,
             output,
             setup: ChildSetup {
-                foreground: self.supervisor.has_terminal(),
-                tied: true,
+                is_foreground: self.supervisor.has_terminal(),
+                dies_with_agent: true,
                 ..ChildSetup::default()
             },
         };

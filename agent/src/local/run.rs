@@ -102,7 +102,7 @@ async fn certificate(
         directory: Path::new("/"),
         output: Output::Discard,
         setup: ChildSetup {
-            tied: true,
+            dies_with_agent: true,
             umask: Some(0o077),
             ..ChildSetup::default()
         },
@@ -148,8 +148,8 @@ fn start(
     raw::prepare(
         &mut command,
         ChildSetup {
-            tied: true,
-            blocked: true,
+            dies_with_agent: true,
+            has_signals_blocked: true,
             ..ChildSetup::default()
         },
     );

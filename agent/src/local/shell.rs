@@ -93,8 +93,8 @@ async fn connect(container: &LocalContainer, command: &[OsString]) -> Result<u8,
         directory: Path::new("/"),
         output: Output::Inherit,
         setup: ChildSetup {
-            foreground,
-            tied: true,
+            is_foreground: foreground,
+            dies_with_agent: true,
             ..ChildSetup::default()
         },
     };

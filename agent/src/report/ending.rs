@@ -18,9 +18,9 @@ pub struct ContainerEnd {
     /// The snippet that failed, or ended the entrypoint.
     pub snippet: Option<EndedSnippet>,
     /// Flux ended the job because a node of it was lost.
-    pub node_failure: bool,
+    pub is_node_failure: bool,
     /// The broker could not be started, or the lead's ended before the program began.
-    pub no_instance: bool,
+    pub has_no_instance: bool,
     /// Why the archive was not saved, if it was to be.
     pub archive_not_saved: Option<String>,
     notes: Vec<String>,
@@ -66,7 +66,7 @@ impl ContainerEnd {
                 }
             }
         };
-        if self.no_instance && result.is_ok() {
+        if self.has_no_instance && result.is_ok() {
             (termination.by, termination.category) = (Ender::Agent, Some(Category::BrokerFailed));
         }
         termination.program_code = self.program.map(|(code, _)| code);
@@ -77,7 +77,7 @@ impl ContainerEnd {
                 termination.snippet_error,
             ) = (Some(name), Some(code), error);
         }
-        termination.node_failure = self.node_failure;
+        termination.node_failure = self.is_node_failure;
         termination.archive_not_saved = self.archive_not_saved.clone();
         termination.message = notes
             .iter()

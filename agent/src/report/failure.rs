@@ -16,7 +16,7 @@ pub struct Failure {
     /// What a person can do about it; a sentence without its full stop, or empty.
     pub remedy: String,
     /// Whether it may be temporary, and worth another attempt.
-    pub passing: bool,
+    pub is_passing: bool,
 }
 
 impl Failure {
@@ -28,7 +28,7 @@ impl Failure {
             category,
             cause,
             remedy: remedy.into(),
-            passing: false,
+            is_passing: false,
         }
     }
 
@@ -51,7 +51,7 @@ impl Failure {
         };
         let cause = format!("failed to {what} {}: {}", path.display(), plain(error));
         Failure {
-            passing: is_passing(error),
+            is_passing: is_passing(error),
             ..Failure::new(Category::WriteFailed, cause, remedy)
         }
     }

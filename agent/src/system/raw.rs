@@ -117,9 +117,9 @@ pub struct Limit {
 #[derive(Debug, Clone, Default)]
 pub struct ChildSetup {
     /// Becomes the terminal's foreground group before it runs.
-    pub foreground: bool,
+    pub is_foreground: bool,
     /// Dies with the agent.
-    pub tied: bool,
+    pub dies_with_agent: bool,
     pub umask: Option<u32>,
     /// Limits to set. The child starts even if one cannot be set.
     pub limits: Vec<Limit>,
@@ -129,7 +129,7 @@ pub struct ChildSetup {
     pub inherit: Vec<RawFd>,
     /// Keeps all signals blocked, for a program that reads them itself: as process 1, it would lose those that
     /// come before.
-    pub blocked: bool,
+    pub has_signals_blocked: bool,
 }
 
 /// Makes `command`'s child start as `setup` says, as leader of a process group of its own and, by default, with
@@ -137,11 +137,11 @@ pub struct ChildSetup {
 pub fn prepare(command: &mut Command, setup: ChildSetup) {
     let set_up = move || -> io::Result<()> {
         nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
-        if setup.foreground {
+        if setup.is_foreground {
             // SIGTTOU is still blocked here, so a background process may do this.
             let _ = nix::unistd::tcsetpgrp(io::stdin(), nix::unistd::getpid());
         }
-        if setup.tied {
+        if setup.dies_with_agent {
             nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
         }
         if let Some(mask) = setup.umask {
@@ -165,7 +165,7 @@ pub fn prepare(command: &mut Command, setup: ChildSetup) {
         }
         // The standard library has unblocked them.
         let all = SigSet::all();
-        Ok(if setup.blocked {
+        Ok(if setup.has_signals_blocked {
             all.thread_block()
         } else {
             all.thread_unblock()

@@ -266,7 +266,7 @@ impl Index {
             return Vec::new();
         }
         let mut woken = Vec::new();
-        let is_there = |pod: &PodSeen| pod.node.as_deref() == Some(name) && !pod.ended;
+        let is_there = |pod: &PodSeen| pod.node.as_deref() == Some(name) && !pod.has_ended;
         for (key, observed) in state
             .clusters
             .iter_mut()
@@ -277,7 +277,7 @@ impl Index {
                 .values_mut()
                 .filter(|pod| is_there(pod))
             {
-                pod.lost = is_silent;
+                pod.is_lost = is_silent;
             }
             woken.push(key.clone());
         }
@@ -329,7 +329,7 @@ impl Index {
             observed.gone_leads.clear();
             observed.losses.clear();
         }
-        if seen.suspended && job.as_ref().is_some_and(|before| !before.suspended) {
+        if seen.is_suspended && job.as_ref().is_some_and(|before| !before.is_suspended) {
             observed.forget_losses_of_suspension();
         }
         observed.last_job = None;
@@ -345,7 +345,7 @@ impl Index {
             let services_pod = ServicesPodSeen {
                 uid: uid(metadata),
                 controller_uid: controller_uid(metadata).map(str::to_owned),
-                is_lost: seen.ended && !seen.deleting && seen.exit.is_some() && seen.was_evicted(),
+                is_lost: seen.has_ended && !seen.is_deleting && seen.exit.is_some() && seen.was_evicted(),
             };
             let mut state = self.state();
             let place = &mut state.observed_mut(&key).services_pod;
@@ -357,7 +357,7 @@ impl Index {
             return (None, None);
         };
         let mut state = self.state();
-        seen.lost |= !seen.ended
+        seen.is_lost |= !seen.has_ended
             && seen
                 .node
                 .as_ref()
@@ -380,7 +380,7 @@ impl Index {
         });
         let news = before != Some(&seen);
         // It is handed out once: whoever gets it labels it.
-        seen.labelled |= unlabelled.is_some();
+        seen.is_labelled |= unlabelled.is_some();
         observed.pods.insert(uid(metadata), Box::new(seen));
         (news.then_some(key), unlabelled)
     }
@@ -411,7 +411,7 @@ impl Index {
         let waiting = pods.iter_mut().filter(|(_, pod)| pod.needs_label());
         let ours = waiting.filter(|(_, pod)| pod.job_uid.as_deref() == Some(job.uid.as_str()));
         let hand_out = |(uid, pod): (&String, &mut Box<PodSeen>)| {
-            pod.labelled = true;
+            pod.is_labelled = true;
             Unlabelled {
                 namespace: cluster.namespace.clone(),
                 name: pod.name.clone(),
@@ -436,7 +436,7 @@ impl Index {
             return Vec::new();
         }
         let key = Key::of(metadata);
-        let gone = seen.deleting;
+        let gone = seen.is_deleting;
         state.headless.insert(key.clone(), Arc::new(seen));
         // Its owners change with every member; only its deletion concerns all of them.
         if gone { state.members.of(&key) } else { Vec::new() }

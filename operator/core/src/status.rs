@@ -47,7 +47,7 @@ pub enum CheckedSpec<'a> {
 pub struct Inputs<'a> {
     pub name: &'a str,
     pub generation: Option<i64>,
-    pub deleting: bool,
+    pub is_deleting: bool,
     pub spec: CheckedSpec<'a>,
     pub previous: &'a MiniClusterStatus,
     pub job: Option<&'a JobSeen>,
@@ -77,7 +77,7 @@ impl Inputs<'_> {
             .is_some_and(|valid| valid.reason == Reason::ChangedTooLate);
         let differs = self
             .job
-            .is_some_and(|job| !job.deleting && job.differs_from(self.spec_hash));
+            .is_some_and(|job| !job.is_deleting && job.differs_from(self.spec_hash));
         differs && (self.previous.maximum_size.is_none() || was_said)
     }
 
@@ -85,7 +85,7 @@ impl Inputs<'_> {
     /// change there: in an object without a schema it misses a key that replaces another one.
     fn overlay_differs(&self, cluster: &ValidMiniCluster) -> bool {
         self.job
-            .is_some_and(|job| !job.deleting && job.overlay_hash != render::overlay_hash(cluster))
+            .is_some_and(|job| !job.is_deleting && job.overlay_hash != render::overlay_hash(cluster))
     }
 }
 
@@ -97,7 +97,9 @@ pub fn compute(inputs: &Inputs) -> MiniClusterStatus {
     }
     let outcome = post::added(outcome::compute(inputs, &summary), inputs);
     // A lead that was stopped for a suspension has not ended the job, nor has one that is created again.
-    let is_suspended = inputs.job.is_some_and(|job| job.suspended && !job.is_finished());
+    let is_suspended = inputs
+        .job
+        .is_some_and(|job| job.is_suspended && !job.is_finished());
     let lead_exit = if is_suspended {
         None
     } else {
@@ -186,7 +188,7 @@ fn after_the_end(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     let conditions = kept.chain(now.iter().filter(is_new).cloned()).collect();
     let lead = if is_gone { None } else { lead_exit(inputs, summary) };
     MiniClusterStatus {
-        phase: if inputs.deleting {
+        phase: if inputs.is_deleting {
             Some(Phase::Terminating.to_string())
         } else {
             previous.phase.clone()
@@ -222,7 +224,7 @@ fn maximum_size(inputs: &Inputs) -> Option<i32> {
     let of_job = || {
         inputs
             .job
-            .filter(|job| !job.deleting)
+            .filter(|job| !job.is_deleting)
             .and_then(|job| job.maximum_size)
             .map(count)
     };
@@ -292,7 +294,7 @@ fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
         .as_ref()
         .is_some_and(|timeline| timeline.running.is_some());
     let was_suspended = is_true(&known, ConditionType::Suspended);
-    if job.suspended && had_begun && !was_suspended {
+    if job.is_suspended && had_begun && !was_suspended {
         let (reason, message) = match job.queue {
             Some(_) => (
                 Reason::Requeued,
@@ -322,7 +324,10 @@ fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
 /// When each step of the start was first seen; a suspension resets it.
 fn timeline(inputs: &Inputs, summary: &PodSummary) -> Option<Timeline> {
     let job = inputs.job?;
-    if (job.suspended && !job.is_finished()) || job.deleting || restart::is_given_up(inputs.previous, job) {
+    if (job.is_suspended && !job.is_finished())
+        || job.is_deleting
+        || restart::is_given_up(inputs.previous, job)
+    {
         return None;
     }
     let before = inputs.previous.timeline.clone().unwrap_or_default();
@@ -454,7 +459,7 @@ impl<'a> PodSummary<'a> {
             if is_finished {
                 0
             } else {
-                number(&|pod| !pod.ended && which(pod))
+                number(&|pod| !pod.has_ended && which(pod))
             }
         };
         let wanted = inputs.job.map_or(0, |job| job.completions);
@@ -465,11 +470,11 @@ impl<'a> PodSummary<'a> {
         PodSummary {
             lead: pods()
                 .filter(|pod| pod.index == 0)
-                .max_by_key(|pod| (pod.created, !pod.ended)),
+                .max_by_key(|pod| (pod.created, !pod.has_ended)),
             living: living(|_| true),
-            scheduled: living(|pod| pod.scheduled),
-            running: living(|pod| pod.running),
-            ready: living(|pod| pod.ready),
+            scheduled: living(|pod| pod.is_scheduled),
+            running: living(|pod| pod.is_running),
+            ready: living(|pod| pod.is_ready),
             wanted,
             quorum,
             left: number(&|pod| pod.index > 0 && pod.exit.as_ref().is_some_and(|exit| exit.code == 0)),
@@ -477,7 +482,7 @@ impl<'a> PodSummary<'a> {
     }
 
     fn lead_runs(&self) -> bool {
-        self.lead.is_some_and(|lead| lead.running)
+        self.lead.is_some_and(|lead| lead.is_running)
     }
 
     /// Pods that have to be ready.
@@ -486,7 +491,7 @@ impl<'a> PodSummary<'a> {
     }
 
     fn is_ready(&self) -> bool {
-        let lead = self.lead.is_some_and(|lead| lead.running && lead.ready);
+        let lead = self.lead.is_some_and(|lead| lead.is_running && lead.is_ready);
         self.wanted > 0 && lead && self.ready >= self.needed()
     }
 }
@@ -494,21 +499,21 @@ impl<'a> PodSummary<'a> {
 fn phase(inputs: &Inputs, summary: &PodSummary) -> Phase {
     let Some(job) = inputs.job else {
         return match inputs.spec {
-            _ if inputs.deleting => Phase::Terminating,
+            _ if inputs.is_deleting => Phase::Terminating,
             CheckedSpec::Invalid(_) => Phase::Invalid,
             CheckedSpec::Valid(_) => Phase::Pending,
         };
     };
     // The job has begun: brokers that are missing now do not change the phase.
-    let has_begun = summary.lead.is_some_and(|lead| lead.joined) && has_been_ready(inputs.previous)
+    let has_begun = summary.lead.is_some_and(|lead| lead.has_joined) && has_been_ready(inputs.previous)
         || summary.lead.is_some_and(|lead| lead.exit.is_some());
-    if inputs.deleting {
+    if inputs.is_deleting {
         Phase::Terminating
     } else if job.complete.is_some() {
         Phase::Completed
     } else if job.failed.is_some() {
         Phase::Failed
-    } else if job.suspended {
+    } else if job.is_suspended {
         Phase::Suspended
     } else if summary.is_ready() || has_begun {
         Phase::Running

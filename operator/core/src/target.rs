@@ -17,11 +17,11 @@ pub struct Target {
     pub key: Key,
     pub uid: String,
     pub generation: Option<i64>,
-    pub deleting: bool,
+    pub is_deleting: bool,
     /// Labels and annotations for a queue.
     pub queueing: Queueing,
     /// Whether the labels and annotations for a queue have changed since the Job was made.
-    pub queueing_changed: bool,
+    pub has_queueing_changed: bool,
     pub spec: Result<MiniClusterSpec, Vec<Problem>>,
     pub status: MiniClusterStatus,
     /// Whether it has a status at all.
@@ -36,9 +36,9 @@ impl Target {
             key: Key::of(metadata),
             uid: metadata.uid.clone().unwrap_or_default(),
             generation: metadata.generation,
-            deleting: metadata.deletion_timestamp.is_some(),
+            is_deleting: metadata.deletion_timestamp.is_some(),
             queueing: Queueing::of(metadata.labels.as_ref(), metadata.annotations.as_ref()),
-            queueing_changed: false,
+            has_queueing_changed: false,
             spec: object.spec().map_err(|error| vec![Problem::new("", error)]),
             has_status: object.has_status(),
             status: object.status().unwrap_or_default(),
@@ -54,7 +54,7 @@ impl Target {
             return self;
         };
         let from_object = std::mem::replace(&mut self.queueing, job.queueing.clone().unwrap_or_default());
-        self.queueing_changed = match &self.spec {
+        self.has_queueing_changed = match &self.spec {
             Ok(spec) => from_object.without_job_labels(&spec.job_labels) != self.queueing,
             Err(_) => from_object != self.queueing,
         };
@@ -79,7 +79,7 @@ impl Target {
             spec,
         };
         let mut cluster = options.admit(validate_and_note(&manifest)?)?;
-        if self.queueing_changed {
+        if self.has_queueing_changed {
             let message = "those for a queue have changed since the Job was made, and count for its next Job only: while it waits, change the labels of the Job itself";
             cluster
                 .notices
@@ -181,7 +181,7 @@ mod tests {
         ] {
             let found = target(now).with_queueing_of(job.as_ref());
             assert_eq!(
-                (&found.queueing, found.queueing_changed),
+                (&found.queueing, found.has_queueing_changed),
                 (&told(then), changed),
                 "{now}, {job:?}"
             );

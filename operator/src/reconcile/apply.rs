@@ -223,7 +223,7 @@ impl Writer {
         }
         let created = self.create_job(job, &member.uid).await?;
         let job_seen = JobSeen::of(&created);
-        let is_suspended = job_seen.suspended;
+        let is_suspended = job_seen.is_suspended;
         index.update_job(&created.metadata, job_seen);
         // A suspended Job has no services pod.
         if let Some(pod) = services_pod

@@ -186,7 +186,7 @@ async fn update(
         facts,
         job_uid,
         elastic,
-        join,
+        must_join: join,
         services,
         services_pod,
     } = differences;

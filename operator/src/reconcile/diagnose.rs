@@ -23,7 +23,7 @@ pub(super) async fn diagnose_and_mend(
     context: &Context,
 ) -> Result<Option<(Option<Trouble>, Duration)>, ReconcileError> {
     let observed = context.index.observed(&target.key);
-    let job = if target.deleting {
+    let job = if target.is_deleting {
         None
     } else {
         observed.job_of(&target.uid)

@@ -22,7 +22,7 @@ pub(super) async fn clean_up(
     after: &MiniClusterStatus,
     context: &Context,
 ) -> Result<(), ReconcileError> {
-    if target.deleting {
+    if target.is_deleting {
         return Ok(());
     }
     let (Ok(spec), Some(cluster)) = (&target.spec, cluster) else {
@@ -94,7 +94,7 @@ pub(super) async fn delete_or_time_left(
     after: &MiniClusterStatus,
     context: &Context,
 ) -> Result<Option<Duration>, ReconcileError> {
-    if target.deleting {
+    if target.is_deleting {
         return Ok(None);
     }
     let Some(spec) = target.spec.as_ref().ok() else {

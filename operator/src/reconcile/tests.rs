@@ -58,8 +58,8 @@ async fn lost_pods_of_an_earlier_minicluster_are_not_counted() {
         let pod = PodSeen {
             name: "mc-0".into(),
             job_uid: Some("mc".into()),
-            running: true,
-            deleting,
+            is_running: true,
+            is_deleting: deleting,
             ..PodSeen::default()
         };
         index.update_pod(&metadata("mc-0", "2"), pod);

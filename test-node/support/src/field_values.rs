@@ -274,7 +274,7 @@ fn restarts_after_losses(cluster: &ValidMiniCluster) -> i32 {
         ..Exit::default()
     }));
     let lead = PodSeen {
-        ended: true,
+        has_ended: true,
         exit,
         ..PodSeen::default()
     };
@@ -285,7 +285,7 @@ fn restarts_after_losses(cluster: &ValidMiniCluster) -> i32 {
             status: &status,
             backoff_limit: 0,
             max_restarts: cluster.max_restarts,
-            on_failure: false,
+            restarts_on_failure: false,
             job: Some(&job),
             last_job: None,
             pods: vec![&lead],

@@ -11,10 +11,10 @@ use crate::vocabulary::Reason;
 
 /// The Job with the end that it will have, if nothing can change that any more.
 pub fn with_decided_end<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<'a, JobSeen> {
-    if job.deleting || job.complete.is_some() || restart::is_given_up(observation.status, job) {
+    if job.is_deleting || job.complete.is_some() || restart::is_given_up(observation.status, job) {
         return Cow::Borrowed(job);
     }
-    let has_living_pods = job.failed.is_none() && observation.pods.iter().any(|pod| !pod.ended);
+    let has_living_pods = job.failed.is_none() && observation.pods.iter().any(|pod| !pod.has_ended);
     if let Some(complete) = success(observation, job) {
         return Cow::Owned(JobSeen {
             complete: Some(complete),
@@ -59,7 +59,7 @@ fn success(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
         .find(|(_, end)| *end == Some(PodEnd::Succeeded))
         .map(|(lead, _)| lead)?;
     let is_replaced = leads(observation).any(|(lead, _)| lead.replaces());
-    let is_deleted = lead.deleting || observation.gone.iter().any(|gone| gone.name == lead.name);
+    let is_deleted = lead.is_deleting || observation.gone.iter().any(|gone| gone.name == lead.name);
     let is_missed =
         failing.is_some() || lead.is_disrupted() || is_deleted || lead.kept_by.is_some() || is_replaced;
     if is_own_failure || !is_missed || !lead.has_agents_success() {
@@ -96,7 +96,7 @@ fn has_failed_for_good(observation: &Observation, job: &JobSeen) -> bool {
     let is_final =
         !is_by_policy(observation, failing) || observation.pods.iter().any(|pod| has_failed_by_itself(pod));
     // A lead that lives is being stopped, and its end will tell. On a node that is cut off it will not.
-    let is_awaited = |pod: &PodSeen| !(pod.lost && (is_final || job.failed.is_some()));
+    let is_awaited = |pod: &PodSeen| !(pod.is_lost && (is_final || job.failed.is_some()));
     if leads(observation).any(|(lead, end)| end.is_none() && is_awaited(lead)) {
         return false;
     }
@@ -105,7 +105,7 @@ fn has_failed_for_good(observation: &Observation, job: &JobSeen) -> bool {
     }
     // The lead may have failed because of a follower whose loss is not known yet.
     let may_restart = !is_final && observation.status.max_restarts_used < observation.max_restarts;
-    !(may_restart && observation.pods.iter().any(|pod| pod.index > 0 && !pod.ended))
+    !(may_restart && observation.pods.iter().any(|pod| pod.index > 0 && !pod.has_ended))
 }
 
 fn leads<'a>(observation: &Observation<'a>) -> impl Iterator<Item = (&'a PodSeen, Option<PodEnd>)> {

@@ -44,7 +44,7 @@ pub struct Differences {
     pub facts: RenderFacts,
     pub job_uid: String,
     pub elastic: Option<Elastic>,
-    pub join: bool,
+    pub must_join: bool,
     pub services: Vec<String>,
     pub services_pod: ServicesPod,
 }
@@ -68,7 +68,7 @@ pub fn decide(
     headless: Option<&ServiceSeen>,
 ) -> NextAction {
     let Target { uid, status, .. } = target;
-    if target.deleting {
+    if target.is_deleting {
         return NextAction::Nothing;
     }
     let Some(cluster) = valid else {
@@ -78,7 +78,7 @@ pub fn decide(
         return without_job(target, observed);
     };
     let Some(job) = observed.job_of(uid) else {
-        return if seen.owner_uid.is_some() || seen.deleting {
+        return if seen.owner_uid.is_some() || seen.is_deleting {
             NextAction::WaitForPrevious
         } else {
             NextAction::NameTaken
@@ -86,7 +86,7 @@ pub fn decide(
     };
     // The MiniCluster's own Job: when it is gone, another is created if one may be (`restart`).
     let is_over = job.is_finished() || previous_status::is_finished(status);
-    if job.deleting || is_over || restart::is_given_up(status, job) {
+    if job.is_deleting || is_over || restart::is_given_up(status, job) {
         return NextAction::Nothing;
     }
     if is_edited(target, cluster, job) && !observed.has_begun(job) {
@@ -121,7 +121,7 @@ pub fn decide(
         facts,
         job_uid: job.uid.clone(),
         elastic: differs.then_some(wanted),
-        join: !headless.is_some_and(|service| service.serves(uid, cluster.flux.minimal_service)),
+        must_join: !headless.is_some_and(|service| service.serves(uid, cluster.flux.minimal_service)),
         services: names.filter(|name| !is_ours(name)).cloned().collect(),
         services_pod: services_pod(cluster, observed, uid, job),
     })
@@ -135,7 +135,7 @@ fn without_job(target: &Target, observed: &Observed) -> NextAction {
     }
     let living = observed.living();
     if let Some(message) = remaining::describe(&living) {
-        let is_passing = living.iter().all(|pod| pod.deleting && !pod.lost);
+        let is_passing = living.iter().all(|pod| pod.is_deleting && !pod.is_lost);
         return NextAction::WaitForPods { message, is_passing };
     }
     let facts = RenderFacts {
@@ -158,8 +158,8 @@ fn services_pod(cluster: &ValidMiniCluster, observed: &Observed, uid: &str, job:
         .as_ref()
         .filter(|pod| pod.controller_uid.as_deref() == Some(uid));
     match ours {
-        Some(pod) if job.suspended || pod.is_lost => ServicesPod::Delete(pod.uid.clone()),
-        None if !job.suspended && !cluster.services.is_empty() => ServicesPod::Create,
+        Some(pod) if job.is_suspended || pod.is_lost => ServicesPod::Delete(pod.uid.clone()),
+        None if !job.is_suspended && !cluster.services.is_empty() => ServicesPod::Create,
         _ => ServicesPod::Stays,
     }
 }
@@ -183,7 +183,7 @@ fn is_edited(target: &Target, cluster: &ValidMiniCluster, job: &JobSeen) -> bool
 /// Whether this Job counts as none: it is being deleted, nothing has begun in it, and no status has named it. The
 /// operator deletes such a Job after an edit, and the next one is the first. Kubernetes may take its time for that.
 pub fn is_being_made_anew(status: &MiniClusterStatus, job: &JobSeen, observed: &Observed) -> bool {
-    job.deleting && status.maximum_size.is_none() && !observed.has_begun(job)
+    job.is_deleting && status.maximum_size.is_none() && !observed.has_begun(job)
 }
 
 /// Facts that were fixed when the Job was created.
@@ -207,7 +207,7 @@ pub fn headless_key(cluster: &ValidMiniCluster) -> Key {
 /// Whether a Job has to be deleted to be created again with a copy of the view: its pods cannot mount the
 /// view's image, and the status already says so for the next reconcile.
 pub fn is_to_be_made_anew(status: &MiniClusterStatus, job: &JobSeen) -> bool {
-    job.mounts_view && !job.deleting && !job.is_finished() && previous_status::image_volume_failed(status)
+    job.mounts_view && !job.is_deleting && !job.is_finished() && previous_status::image_volume_failed(status)
 }
 
 /// Whether pods and volumes have to be deleted (`cleanupPods`): the job has completed, all its pods were seen
@@ -226,7 +226,7 @@ pub fn is_to_be_cleaned_up(
     spec.cleanup_pods
         && completed
         && !previous_status::is_cleaned_up(status)
-        && pods.all(|pod| pod.ended || pod.kept_by.is_some())
+        && pods.all(|pod| pod.has_ended || pod.kept_by.is_some())
 }
 
 /// Seconds until a finished MiniCluster has to be deleted, 0 if now; None if never.
@@ -261,7 +261,7 @@ mod tests {
             ..ServiceSeen::default()
         };
         let target = Target {
-            deleting,
+            is_deleting: deleting,
             ..testing::target("uid", status)
         };
         super::decide(&target, Some(&cluster), &observed, Some(&service))
@@ -291,7 +291,7 @@ mod tests {
         let none = MiniClusterStatus::default();
         let NextAction::Keep(Differences {
             elastic,
-            join,
+            must_join: join,
             services,
             services_pod,
             facts,
@@ -360,7 +360,7 @@ mod tests {
                 "size: 2",
                 &none,
                 Some(JobSeen {
-                    deleting: true,
+                    is_deleting: true,
                     ..job(2)
                 }),
                 false
@@ -396,7 +396,7 @@ mod tests {
         ));
         assert!(is_to_be_made_anew(&told, &mounting));
         let going = JobSeen {
-            deleting: true,
+            is_deleting: true,
             ..mounting
         };
         assert!(!is_to_be_made_anew(&told, &going));
@@ -433,7 +433,7 @@ mod tests {
             ..PodSeen::default()
         };
         let (message, is_passing) = waits(PodSeen {
-            deleting: true,
+            is_deleting: true,
             ..earlier()
         });
         assert!(
@@ -441,8 +441,8 @@ mod tests {
             "{message}"
         );
         let (message, is_passing) = waits(PodSeen {
-            deleting: true,
-            lost: true,
+            is_deleting: true,
+            is_lost: true,
             ..earlier()
         });
         assert!(
@@ -456,7 +456,7 @@ mod tests {
         let (_, is_passing) = waits(PodSeen::default());
         assert!(!is_passing, "an orphan is deleted by nobody");
         let ended = decide(PodSeen {
-            ended: true,
+            has_ended: true,
             ..earlier()
         });
         assert!(matches!(ended, NextAction::Create { .. }), "{ended:?}");
@@ -474,7 +474,7 @@ mod tests {
                 "size: 2",
                 &none,
                 Some(JobSeen {
-                    deleting: true,
+                    is_deleting: true,
                     ..job(2)
                 }),
                 false
@@ -523,14 +523,17 @@ mod tests {
         assert!(decide(&target("app:2", &none), &job, Vec::new()));
         let pod = PodSeen {
             job_uid: Some("job".into()),
-            scheduled: true,
+            is_scheduled: true,
             ..PodSeen::default()
         };
         assert!(decide(&target("app:2", &none), &job, vec![pod.clone()]));
         assert!(!decide(
             &target("app:2", &none),
             &job,
-            vec![PodSeen { begun: true, ..pod }]
+            vec![PodSeen {
+                has_begun: true,
+                ..pod
+            }]
         ));
         assert!(!decide(
             &target("app:2", &none),
@@ -606,7 +609,7 @@ mod tests {
             None
         );
         let evicted = JobSeen {
-            suspended: true,
+            is_suspended: true,
             ..admitted
         };
         let size = |spec: &str, job: &JobSeen| {
@@ -630,7 +633,7 @@ mod tests {
                 is_lost,
             });
             let job = JobSeen {
-                suspended,
+                is_suspended: suspended,
                 queue: Some("team".into()),
                 ..job(2)
             };
@@ -674,7 +677,7 @@ mod tests {
     fn a_queue_that_suspends_or_shrinks_the_job_is_not_overruled() {
         let none = MiniClusterStatus::default();
         let queued = JobSeen {
-            suspended: true,
+            is_suspended: true,
             completions: 1,
             ..job(2)
         };

@@ -12,14 +12,14 @@ pub fn describe(pods: &[&PodSeen]) -> Option<String> {
     let node = first.node.as_deref();
     let place = node.map(|node| format!(" on node {node}")).unwrap_or_default();
     Some(match node {
-        Some(node) if first.lost => {
+        Some(node) if first.is_lost => {
             let name = &first.name;
             format!(
                 "pod {name} is on node {node}, which has stopped responding{others}. {}",
                 lost_node_remedy(node)
             )
         }
-        _ if first.deleting => format!("pod {}{place} is being stopped{others}", first.name),
+        _ if first.is_deleting => format!("pod {}{place} is being stopped{others}", first.name),
         _ => format!(
             "pod {}{place} still runs{others}: delete it to stop it",
             first.name

@@ -100,7 +100,7 @@ pub struct Observation<'a> {
     pub backoff_limit: i32,
     pub max_restarts: i32,
     /// `restartPolicy: OnFailure`: the kubelet restarts containers.
-    pub on_failure: bool,
+    pub restarts_on_failure: bool,
     pub job: Option<&'a JobSeen>,
     /// The last Job that is gone, as last seen.
     pub last_job: Option<&'a JobSeen>,
@@ -126,7 +126,7 @@ pub fn without_end_if_given_up<'a>(status: &MiniClusterStatus, job: &'a JobSeen)
         return Cow::Borrowed(job);
     }
     Cow::Owned(JobSeen {
-        deleting: true,
+        is_deleting: true,
         complete: None,
         failed: None,
         failing: None,
@@ -152,7 +152,7 @@ fn lost_follower<'a>(observation: &Observation<'a>, is_said: bool) -> Option<&'a
         observation
             .pods
             .iter()
-            .any(|pod| i64::from(pod.index) == i64::from(lost.index) && pod.name != lost.name && pod.ready)
+            .any(|pod| i64::from(pod.index) == i64::from(lost.index) && pod.name != lost.name && pod.is_ready)
     };
     let mut chosen = followers.filter(|lost| is_said || (is_recent(lost) && !is_back(lost)));
     chosen.next()
@@ -218,7 +218,7 @@ pub fn describe_lost_follower(lost: Option<&LostPod>, pods: &[&PodSeen]) -> Stri
     if let Some(lost) = lost {
         return format!("{} while the job ran on it", describe_loss(lost));
     }
-    let mut followers = pods.iter().filter(|pod| pod.index > 0 && pod.lost);
+    let mut followers = pods.iter().filter(|pod| pod.index > 0 && pod.is_lost);
     if let Some((pod, node)) = followers.find_map(|pod| Some((pod, pod.node.as_deref()?))) {
         let (index, name) = (pod.index, &pod.name);
         return format!(
@@ -244,7 +244,7 @@ pub fn decide(observation: &Observation) -> Decision {
         return after_the_end(observation);
     }
     match observation.job {
-        Some(job) if job.deleting => Decision::Continue,
+        Some(job) if job.is_deleting => Decision::Continue,
         Some(job) if job.has_succeeded() => Decision::Continue,
         Some(job) if is_given_up(observation.status, job) => Decision::Delete {
             job_uid: job.uid.clone(),
@@ -257,9 +257,10 @@ pub fn decide(observation: &Observation) -> Decision {
 /// The decision for a MiniCluster that has ended. The Job controller replaces a lead's pod that was evicted or
 /// stopped by a suspension, even one that had succeeded: nobody else would end the new pod and its followers.
 fn after_the_end(observation: &Observation) -> Decision {
-    let is_open =
-        |job: &&JobSeen| !job.deleting && !job.is_finished() && !job.has_succeeded() && job.failing.is_none();
-    let is_living = |pod: &PodSeen| !pod.ended && !pod.deleting && pod.exit.is_none();
+    let is_open = |job: &&JobSeen| {
+        !job.is_deleting && !job.is_finished() && !job.has_succeeded() && job.failing.is_none()
+    };
+    let is_living = |pod: &PodSeen| !pod.has_ended && !pod.is_deleting && pod.exit.is_none();
     let is_replaced = || {
         observation
             .pods
@@ -285,7 +286,7 @@ fn decide_without_job(observation: &Observation) -> Decision {
         .gone
         .iter()
         .chain(&observation.pods)
-        .any(|pod| pod.begun);
+        .any(|pod| pod.has_begun);
     let has_begun = |last: &JobSeen| has_begun || last.has_succeeded();
     let last = observation
         .last_job
@@ -331,7 +332,7 @@ fn decide_without_job(observation: &Observation) -> Decision {
             message: ended_by_itself(lead),
         };
     }
-    if observation.pods.iter().any(|pod| !pod.ended) {
+    if observation.pods.iter().any(|pod| !pod.has_ended) {
         return Decision::Wait;
     }
     let was_seen = observation.last_job.is_some_and(|last| last.uid == uid);
@@ -386,7 +387,7 @@ fn replaces_unseen(observation: &Observation, leads: &[(&PodSeen, Option<PodEnd>
 
 /// Whether the Job counts the pod that this lead replaces as failed: its program may have ended by itself.
 fn replaces_failed(observation: &Observation, lead: &PodSeen) -> bool {
-    lead.index_failures > 0 && lead.index_disruptions == 0 && !observation.on_failure
+    lead.index_failures > 0 && lead.index_disruptions == 0 && !observation.restarts_on_failure
 }
 
 /// All pods of the lead, those that are gone first, and how each ended.
@@ -433,7 +434,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     if let Some(follower) = observation.pods.iter().find(|pod| has_failed_by_itself(pod)) {
         return when_follower_failed(observation, to_replace(), follower);
     }
-    if job.suspended {
+    if job.is_suspended {
         return when_suspended(observation, job, to_replace());
     }
     if let Some(lead) = first(|end| matches!(end, PodEnd::NotStarted { may_help: true }))
@@ -449,7 +450,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     // The Job deletes the lead when a follower has failed it.
     let culprit = failing.and_then(TrueCondition::index_of_pod);
     let by_follower = culprit.is_some_and(|index| index > 0);
-    let may_be_lost = (is_failing && !by_follower) || job.lead_index_failed || replacing.is_some();
+    let may_be_lost = (is_failing && !by_follower) || job.has_lead_index_failed || replacing.is_some();
     let taken = first(|end| end == PodEnd::Taken);
     if let Some(lead) = taken
         && (may_be_lost || lead.is_disrupted())
@@ -513,7 +514,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
             message: format!("the pod of index {index} did not start"),
         };
     }
-    match job.lead_index_failed.then_some(0).or(job.failed_index) {
+    match job.has_lead_index_failed.then_some(0).or(job.failed_index) {
         Some(index) => when_index_failed(observation, to_replace(), index),
         None => Decision::Continue,
     }
@@ -522,7 +523,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
 /// The index of a follower whose pods have not started more often than `backoffLimit` allows. The Job's own limit for each
 /// index is larger, since it also counts the pods that were lost.
 fn never_starts(observation: &Observation) -> Option<u32> {
-    if observation.on_failure {
+    if observation.restarts_on_failure {
         return None;
     }
     let mut failures = BTreeMap::new();
@@ -546,12 +547,12 @@ pub fn is_by_policy(observation: &Observation, condition: &TrueCondition) -> boo
     // With a policy, each end for good fails an index, also of a pod that was taken away: in a Job of one pod
     // that is all.
     condition.reason == Reason::PodFailurePolicy
-        || (condition.reason == Reason::FailedIndexes && (!observation.on_failure || has_own_end()))
+        || (condition.reason == Reason::FailedIndexes && (!observation.restarts_on_failure || has_own_end()))
 }
 
 /// The decision when a follower's snippet or broker has failed.
 fn when_follower_failed(observation: &Observation, to_replace: JobToReplace, follower: &PodSeen) -> Decision {
-    if to_replace.is_failing || (observation.on_failure && follower.kept_by.is_none()) {
+    if to_replace.is_failing || (observation.restarts_on_failure && follower.kept_by.is_none()) {
         return Decision::Continue;
     }
     fail_after_logs(observation, to_replace, follower)
@@ -561,7 +562,7 @@ fn when_follower_failed(observation: &Observation, to_replace: JobToReplace, fol
 /// or did not start.
 fn when_index_failed(observation: &Observation, to_replace: JobToReplace, index: u32) -> Decision {
     let pods = || observation.pods.iter().filter(|pod| pod.index == index);
-    if pods().any(|pod| !pod.ended) {
+    if pods().any(|pod| !pod.has_ended) {
         // The watch of pods lags behind.
         return Decision::Continue;
     }
@@ -591,7 +592,7 @@ fn fail_after_logs(observation: &Observation, to_replace: JobToReplace, failed: 
         .chain(observation.pods.iter().copied())
         .find_map(|pod| {
             let termination = pod.exit.as_ref()?.termination.as_ref()?;
-            (pod.ended && termination.by == Ender::Snippet && termination.code != 0)
+            (pod.has_ended && termination.by == Ender::Snippet && termination.code != 0)
                 .then_some((pod, termination))
         });
     let failed = by_snippet.map_or(failed, |(pod, _)| pod);
@@ -641,7 +642,7 @@ fn fail_after_logs(observation: &Observation, to_replace: JobToReplace, failed: 
 
 /// Whether a pod has a log, and an agent that can end it.
 fn can_end(pod: &PodSeen) -> bool {
-    pod.begun && !pod.ended && !pod.deleting && !pod.lost && pod.kept_by.is_none()
+    pod.has_begun && !pod.has_ended && !pod.is_deleting && !pod.is_lost && pod.kept_by.is_none()
 }
 
 /// Whether the Job lets a pod's exit code pass, if the pod is not labelled as the lead's.
@@ -663,7 +664,7 @@ pub fn follower_lost(observation: &Observation) -> Option<LostPod> {
 /// The decision for a suspended Job. Its stopped pods are still its own for a moment, and the Job may have
 /// counted them as failed. An index that has failed for good would get no pod when the Job is resumed.
 fn when_suspended(observation: &Observation, job: &JobSeen, to_replace: JobToReplace) -> Decision {
-    if !to_replace.is_failing && !job.lead_index_failed && job.failed_index.is_none() {
+    if !to_replace.is_failing && !job.has_lead_index_failed && job.failed_index.is_none() {
         return Decision::Continue;
     }
     let (reason, who) = if job.queue.is_some() {
@@ -709,10 +710,10 @@ fn when_lead_ended(
     // labelled yet.
     let is_passed_over = lead.is_disrupted()
         || is_replaced
-        || (!lead.labelled && lead.exit.as_ref().is_some_and(|exit| is_retried(exit.code)));
+        || (!lead.is_labelled && lead.exit.as_ref().is_some_and(|exit| is_retried(exit.code)));
     if !is_passed_over {
         // Its container may be restarted, or another one keeps its pod, for its log.
-        let stays = observation.on_failure || lead.kept_by.is_some();
+        let stays = observation.restarts_on_failure || lead.kept_by.is_some();
         return if stays {
             Decision::Continue
         } else {

@@ -94,7 +94,7 @@ pub fn find<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Option<Sile
     if job.waits_in().is_some() {
         return Some(SilentWait::Waits(&job.uid));
     }
-    if job.is_finished() || job.suspended || job.deleting {
+    if job.is_finished() || job.is_suspended || job.is_deleting {
         return None;
     }
     let pods = || {
@@ -104,32 +104,32 @@ pub fn find<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Option<Sile
             .filter(|(_, pod)| pod.job_uid.as_deref() == Some(job.uid.as_str()))
     };
     let present: HashSet<u32> = pods()
-        .filter(|(_, pod)| !pod.ended || pod.has_succeeded())
+        .filter(|(_, pod)| !pod.has_ended || pod.has_succeeded())
         .map(|(_, pod)| pod.index)
         .collect();
     if !(0..job.completions).all(|index| present.contains(&index)) {
         return Some(SilentWait::Starts(&job.uid));
     }
-    let unplaced = || pods().filter(|(_, pod)| !pod.scheduled && !pod.ended && !pod.deleting);
-    if job.queue.is_some() && unplaced().any(|(_, pod)| pod.held_by_queue) {
+    let unplaced = || pods().filter(|(_, pod)| !pod.is_scheduled && !pod.has_ended && !pod.is_deleting);
+    if job.queue.is_some() && unplaced().any(|(_, pod)| pod.is_held_by_queue) {
         return Some(SilentWait::Waits(&job.uid));
     }
     let waits = |pod: &PodSeen| {
-        pod.scheduled
-            && !pod.ended
-            && !pod.deleting
-            && !pod.lost
+        pod.is_scheduled
+            && !pod.has_ended
+            && !pod.is_deleting
+            && !pod.is_lost
             && pod.exit.is_none()
             && pod.trouble.is_none()
     };
     let first = pods()
-        .filter(|(_, pod)| waits(pod) && !pod.running)
+        .filter(|(_, pod)| waits(pod) && !pod.is_running)
         .min_by_key(|(_, pod)| pod.index);
     if let Some((uid, _)) = first {
         return Some(SilentWait::Starts(uid));
     }
     if let Some((uid, pod)) = unplaced()
-        .filter(|(_, pod)| pod.unseen)
+        .filter(|(_, pod)| pod.is_unseen)
         .min_by_key(|(_, pod)| pod.index)
     {
         let scheduler = pod.scheduler.as_deref().unwrap_or(DEFAULT_SCHEDULER);
@@ -142,7 +142,7 @@ pub fn find<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Option<Sile
     }
     let joins = || {
         pods()
-            .filter(|(_, pod)| waits(pod) && !pod.joined)
+            .filter(|(_, pod)| waits(pod) && !pod.has_joined)
             .map(|(uid, pod)| (pod.index, uid.as_str()))
     };
     let first = joins().min()?;
@@ -348,9 +348,9 @@ mod tests {
         let mut pod = PodSeen {
             index,
             job_uid: Some("job".into()),
-            scheduled: true,
-            running: true,
-            joined: true,
+            is_scheduled: true,
+            is_running: true,
+            has_joined: true,
             ..PodSeen::default()
         };
         change(&mut pod);
@@ -383,11 +383,11 @@ mod tests {
         assert_eq!(who([pod(0, |_| {})]).as_deref(), Some("job"), "a pod is missing");
         assert_eq!(who([pod(0, |_| {}), pod(1, |_| {})]), None);
         assert_eq!(
-            who([pod(0, |_| {}), pod(1, |it| it.running = false)]).as_deref(),
+            who([pod(0, |_| {}), pod(1, |it| it.is_running = false)]).as_deref(),
             Some("pod-1")
         );
         let unscheduled = pod(1, |it| {
-            (it.running, it.scheduled, it.joined) = (false, false, false)
+            (it.is_running, it.is_scheduled, it.has_joined) = (false, false, false)
         });
         assert_eq!(
             who([pod(0, |_| {}), unscheduled]),
@@ -395,7 +395,7 @@ mod tests {
             "the scheduler says why by itself"
         );
         let done = pod(1, |it| {
-            (it.running, it.ended) = (false, true);
+            (it.is_running, it.has_ended) = (false, true);
             it.exit = Some(Box::default());
         });
         assert_eq!(
@@ -403,14 +403,14 @@ mod tests {
             None,
             "a worker that has completed is not made again"
         );
-        let waits = |index| pod(index, |it| it.joined = false);
+        let waits = |index| pod(index, |it| it.has_joined = false);
         assert_eq!(
             who([pod(0, |_| {}), waits(1)]).as_deref(),
             Some("pod-1 joins None")
         );
         assert_eq!(who([waits(0), waits(1)]).as_deref(), Some("pod-0 joins Some(1)"));
         assert_eq!(
-            who([waits(0), pod(1, |it| it.running = false)]).as_deref(),
+            who([waits(0), pod(1, |it| it.is_running = false)]).as_deref(),
             Some("pod-1"),
             "it cannot join yet"
         );
@@ -420,7 +420,7 @@ mod tests {
     fn queued_job_is_looked_up_and_a_user_suspended_one_is_not() {
         let suspended = JobSeen {
             uid: "job".into(),
-            suspended: true,
+            is_suspended: true,
             ..JobSeen::default()
         };
         assert_eq!(find(Some(&suspended), &Observed::default()), None);
@@ -440,7 +440,7 @@ mod tests {
         assert_eq!(
             find(
                 Some(&JobSeen {
-                    deleting: true,
+                    is_deleting: true,
                     ..queued
                 }),
                 &Observed::default()
@@ -488,8 +488,8 @@ mod tests {
     #[test]
     fn admitted_job_waits_in_queue_while_its_pods_are_gated() {
         let held = |it: &mut PodSeen| {
-            (it.running, it.scheduled, it.joined) = (false, false, false);
-            (it.held_by_queue, it.trouble) = (true, Some(Box::default()));
+            (it.is_running, it.is_scheduled, it.has_joined) = (false, false, false);
+            (it.is_held_by_queue, it.trouble) = (true, Some(Box::default()));
         };
         assert_eq!(
             who([pod(0, |_| {}), pod(1, held)]),
@@ -529,8 +529,8 @@ mod tests {
     fn unseen_pods_wait_for_the_scheduler_that_they_name() {
         let unseen = |index, name: &'static str| {
             pod(index, move |it| {
-                (it.running, it.scheduled, it.joined) = (false, false, false);
-                (it.unseen, it.scheduler) = (true, Some(name.into()));
+                (it.is_running, it.is_scheduled, it.has_joined) = (false, false, false);
+                (it.is_unseen, it.scheduler) = (true, Some(name.into()));
             })
         };
         assert_eq!(
@@ -543,13 +543,13 @@ mod tests {
             "the first"
         );
         assert_eq!(who([unseen(0, "a")]).as_deref(), Some("job"), "a pod is missing");
-        let stuck = pod(1, |it| it.running = false);
+        let stuck = pod(1, |it| it.is_running = false);
         assert_eq!(
             who([unseen(0, "a"), stuck]).as_deref(),
             Some("pod-1"),
             "its node may have said what is wrong"
         );
-        let joins = pod(1, |it| it.joined = false);
+        let joins = pod(1, |it| it.has_joined = false);
         assert_eq!(
             who([unseen(0, "a"), joins]).as_deref(),
             Some("a has not seen 0"),

@@ -26,7 +26,7 @@ pub struct JobSeen {
     pub uid: String,
     /// Uid of the MiniCluster that controls it.
     pub owner_uid: Option<String>,
-    pub deleting: bool,
+    pub is_deleting: bool,
     /// Hash of the fields that may change, as they were last applied (`render::elastic`).
     pub rendered_hash: Option<String>,
     /// Hash of the fixed fields of the spec that it was made from ([`Target::spec_hash`](crate::target::Target::spec_hash)).
@@ -42,7 +42,7 @@ pub struct JobSeen {
     pub maximum_size: Option<u32>,
     pub initial_size: Option<u32>,
     pub completions: u32,
-    pub suspended: bool,
+    pub is_suspended: bool,
     /// The queue that alone suspends and resumes it.
     pub queue: Option<String>,
     /// The MiniCluster's labels and annotations for a queue when the Job was made. None: it had none, or the
@@ -60,7 +60,7 @@ pub struct JobSeen {
     /// Condition FailureTarget: the Job is about to fail or has failed; its pods are being ended.
     pub failing: Option<TrueCondition>,
     /// The lead's index has failed for good.
-    pub lead_index_failed: bool,
+    pub has_lead_index_failed: bool,
     /// The first other index that has failed for good.
     pub failed_index: Option<u32>,
     /// Its end is decided (`decide::ending`), but pods of it may still run.
@@ -125,7 +125,7 @@ impl JobSeen {
         JobSeen {
             uid: super::uid(metadata),
             owner_uid: controller_uid(metadata).map(str::to_owned),
-            deleting: metadata.deletion_timestamp.is_some(),
+            is_deleting: metadata.deletion_timestamp.is_some(),
             rendered_hash: annotation(labels::RENDERED_HASH).cloned(),
             spec_hash: annotation(labels::SPEC_HASH).cloned(),
             overlay_hash: annotation(labels::OVERLAY_HASH).cloned(),
@@ -135,7 +135,7 @@ impl JobSeen {
             maximum_size: number(labels::MAXIMUM_SIZE),
             initial_size: number(labels::INITIAL_SIZE),
             completions: size.completions.and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
-            suspended: size.suspend.unwrap_or(false),
+            is_suspended: size.suspend.unwrap_or(false),
             queue: queue.cloned(),
             queueing: annotation(labels::QUEUEING).and_then(|text| Queueing::noted(text)),
             is_elastic: annotation(ELASTIC_JOB).is_some_and(|said| said == "true"),
@@ -150,7 +150,7 @@ impl JobSeen {
             succeeding: condition(status, "SuccessCriteriaMet"),
             failed: condition(status, "Failed"),
             failing: condition(status, "FailureTarget"),
-            lead_index_failed,
+            has_lead_index_failed: lead_index_failed,
             failed_index,
             has_living_pods: false,
         }
@@ -180,7 +180,7 @@ impl JobSeen {
 
     /// The queue in which it waits: before it is admitted, or after it was preempted.
     pub fn waits_in(&self) -> Option<&str> {
-        if self.suspended && !self.is_finished() && !self.deleting {
+        if self.is_suspended && !self.is_finished() && !self.is_deleting {
             self.queue.as_deref()
         } else {
             None

@@ -86,7 +86,7 @@ impl Observed {
         losses.retain(|lost| {
             !pods
                 .values()
-                .any(|pod| pod.name == lost.name && pod.deleting && !pod.ended)
+                .any(|pod| pod.name == lost.name && pod.is_deleting && !pod.has_ended)
         });
     }
 
@@ -122,14 +122,15 @@ impl Observed {
         else {
             return false;
         };
-        let runs = !job.is_finished() && job.failing.is_none() && !job.deleting && !job.suspended;
+        let runs = !job.is_finished() && job.failing.is_none() && !job.is_deleting && !job.is_suspended;
         let others = || self.pods_of(job).filter(|it| it.name != pod.name);
         let ended_by_itself = !matches!(end_of(pod, false), None | Some(PodEnd::Taken));
         pod.was_taken()
             && !ended_by_itself
             && runs
             && pod.index < job.completions
-            && !others().any(|it| (it.index == 0 && pod.index > 0 && it.ended) || has_failed_by_itself(it))
+            && !others()
+                .any(|it| (it.index == 0 && pod.index > 0 && it.has_ended) || has_failed_by_itself(it))
     }
 
     pub(super) fn remember_loss(&mut self, lost: LostPod) {
@@ -166,8 +167,8 @@ impl Observed {
     /// Pods that may still run, of this Job or of any other of the name, those of the lowest index first.
     pub fn living(&self) -> Vec<&PodSeen> {
         let pods = self.pods.values().map(Box::as_ref);
-        let mut living: Vec<&PodSeen> = pods.filter(|pod: &&PodSeen| !pod.ended).collect();
-        living.sort_by_key(|pod| (!pod.lost, pod.index));
+        let mut living: Vec<&PodSeen> = pods.filter(|pod: &&PodSeen| !pod.has_ended).collect();
+        living.sort_by_key(|pod| (!pod.is_lost, pod.index));
         living
     }
 
@@ -178,7 +179,7 @@ impl Observed {
 
     /// Whether a container of the Job's was ever started.
     pub fn has_begun(&self, job: &JobSeen) -> bool {
-        job.has_ended_pods || self.pods_of(job).any(|pod| pod.begun)
+        job.has_ended_pods || self.pods_of(job).any(|pod| pod.has_begun)
     }
 
     /// The pods of the Job.

@@ -126,35 +126,35 @@ pub struct PodSeen {
     /// How often its runner has ended.
     pub runner_ends: u32,
     pub created: Option<Timestamp>,
-    pub deleting: bool,
+    pub is_deleting: bool,
     /// It has the label `job-index` and the condition by which the Job knows the lead. Only for the lead's
     /// pod.
-    pub labelled: bool,
-    pub scheduled: bool,
+    pub is_labelled: bool,
+    pub is_scheduled: bool,
     /// Its queue keeps it from being scheduled: an elastic Job has grown, and that is not admitted.
-    pub held_by_queue: bool,
+    pub is_held_by_queue: bool,
     /// No scheduler has said anything of it, nor found a node for it.
-    pub unseen: bool,
+    pub is_unseen: bool,
     /// The scheduler that it is for, while it is unseen.
     pub scheduler: Option<Box<str>>,
     /// Its node, once it has one.
     pub node: Option<String>,
     /// Its node has stopped answering: the state of its containers is the last that was reported.
-    pub lost: bool,
+    pub is_lost: bool,
     /// A container of it has been started.
-    pub begun: bool,
+    pub has_begun: bool,
     /// The container that runs Flux runs.
-    pub running: bool,
+    pub is_running: bool,
     /// The container that runs Flux has been ready: its broker was in its running state once.
-    pub joined: bool,
+    pub has_joined: bool,
     /// Kubernetes' condition Ready is true, and the pod is not being deleted.
-    pub ready: bool,
+    pub is_ready: bool,
     /// Phase Succeeded or Failed.
-    pub ended: bool,
+    pub has_ended: bool,
     /// It has ended with success: by its phase, or because the agent says that the program ended with 0.
-    pub succeeded: bool,
+    pub has_succeeded: bool,
     /// It had ended before it was deleted, evicted or disrupted.
-    pub ended_first: bool,
+    pub ended_before_loss: bool,
     /// Since when it is told to end, because a snippet of another pod's failed.
     pub told_to_end: Option<Timestamp>,
     /// A container that is not ours, and that still runs although the one that runs Flux has ended.
@@ -192,7 +192,7 @@ pub struct Trouble {
     pub reason: String,
     pub message: String,
     /// The cluster took the pod away (eviction, preemption, a drained node): not the user's failure.
-    pub disruption: bool,
+    pub is_disruption: bool,
     pub init: Option<FailedInit>,
     /// The image that cannot be pulled.
     pub pull: Option<Pull>,
@@ -225,7 +225,7 @@ impl PodSeen {
 
     /// Whether it has ended with exit code 0.
     pub fn has_succeeded(&self) -> bool {
-        self.ended && self.trouble.is_none() && self.exit.as_ref().is_some_and(|exit| exit.code == 0)
+        self.has_ended && self.trouble.is_none() && self.exit.as_ref().is_some_and(|exit| exit.code == 0)
     }
 
     /// Whether the agent says that the program ended with 0, whatever became of the container.
@@ -235,12 +235,12 @@ impl PodSeen {
 
     /// Whether the cluster, somebody, or its node took it away, before it had ended.
     pub fn was_taken(&self) -> bool {
-        !self.ended_first && self.has_sign_of_removal()
+        !self.ended_before_loss && self.has_sign_of_removal()
     }
 
     fn has_sign_of_removal(&self) -> bool {
         // After a reboot, nobody has seen how the container ended.
-        self.deleting || self.was_evicted() || self.unseen_end().is_some()
+        self.is_deleting || self.was_evicted() || self.unseen_end().is_some()
     }
 
     /// Whether the cluster or its node says that it took it away.
@@ -261,7 +261,7 @@ impl PodSeen {
         };
         self.trouble
             .as_ref()
-            .is_some_and(|trouble| trouble.disruption || by_node(trouble))
+            .is_some_and(|trouble| trouble.is_disruption || by_node(trouble))
     }
 
     /// The end of its container that nobody saw.
@@ -276,37 +276,38 @@ impl PodSeen {
 
     /// Whether the Job ignores its end as a disruption.
     pub fn is_disrupted(&self) -> bool {
-        self.trouble.as_ref().is_some_and(|trouble| trouble.disruption)
+        self.trouble.as_ref().is_some_and(|trouble| trouble.is_disruption)
     }
 
     /// Takes over what only earlier states of the pod could tell.
     pub(super) fn remember(&mut self, before: Option<&PodSeen>) {
-        self.labelled |= before.is_some_and(|before| before.labelled);
+        self.is_labelled |= before.is_some_and(|before| before.is_labelled);
         self.runner_ends = before
             .map_or(0, |before| before.runner_ends)
             .max(self.runner_ends);
-        self.ended_first = match before {
+        self.ended_before_loss = match before {
             Some(before) => {
-                before.ended_first || (!before.ended && self.ended && !self.has_sign_of_removal())
+                before.ended_before_loss
+                    || (!before.has_ended && self.has_ended && !self.has_sign_of_removal())
             }
-            None => self.ended && !self.has_sign_of_removal(),
+            None => self.has_ended && !self.has_sign_of_removal(),
         };
     }
 
-    /// Whether it is the lead's pod and lacks what [`labelled`](PodSeen::labelled) says. No other pod costs a
+    /// Whether it is the lead's pod and lacks what [`is_labelled`](PodSeen::is_labelled) says. No other pod costs a
     /// call.
     pub fn needs_label(&self) -> bool {
-        self.index == 0 && !self.labelled && !self.deleting
+        self.index == 0 && !self.is_labelled && !self.is_deleting
     }
 
     /// Adds the node, or what keeps the pod from one.
     pub fn on(self, place: &PodPlace) -> PodSeen {
-        let unseen = self.unseen && place.node_name.is_none();
+        let unseen = self.is_unseen && place.node_name.is_none();
         let scheduler = place.scheduler_name.as_deref().unwrap_or(DEFAULT_SCHEDULER);
         PodSeen {
             node: place.node_name.clone(),
-            held_by_queue: place.scheduling_gates.iter().any(|gate| gate.name == ELASTIC_JOB),
-            unseen,
+            is_held_by_queue: place.scheduling_gates.iter().any(|gate| gate.name == ELASTIC_JOB),
+            is_unseen: unseen,
             scheduler: unseen.then(|| scheduler.into()),
             ..self
         }
@@ -376,28 +377,28 @@ impl PodSeen {
                     .max(restarts(runner))
             }),
             created: metadata.creation_timestamp.as_ref().map(|time| time.0),
-            deleting,
-            labelled: label(labels::JOB_INDEX).is_some_and(|text| Some(text) == index_label)
+            is_deleting: deleting,
+            is_labelled: label(labels::JOB_INDEX).is_some_and(|text| Some(text) == index_label)
                 && condition(status, labels::LEAD)
                     .is_some_and(|(status, _, _)| status == ConditionStatus::True),
-            scheduled: condition(status, "PodScheduled")
+            is_scheduled: condition(status, "PodScheduled")
                 .is_some_and(|(status, _, _)| status == ConditionStatus::True),
-            held_by_queue: false,
+            is_held_by_queue: false,
             // From 1.35 on the scheduler names a node before it holds the pod for a gang or a volume.
-            unseen: !ended
+            is_unseen: !ended
                 && condition(status, "PodScheduled").is_none()
                 && status.nominated_node_name.is_none(),
             scheduler: None,
             node: None,
-            lost: !ended && is_lost(status),
-            begun: ended || containers(status).any(has_begun),
-            running: !ended && state.is_some_and(|state| state.running.is_some()),
-            joined,
-            ready: joined && is_ready && !deleting,
-            ended,
-            succeeded: phase == "Succeeded"
+            is_lost: !ended && is_lost(status),
+            has_begun: ended || containers(status).any(has_begun),
+            is_running: !ended && state.is_some_and(|state| state.running.is_some()),
+            has_joined: joined,
+            is_ready: joined && is_ready && !deleting,
+            has_ended: ended,
+            has_succeeded: phase == "Succeeded"
                 || ((ended || kept_by.is_some()) && exit.as_ref().is_some_and(Exit::is_success)),
-            ended_first: false,
+            ended_before_loss: false,
             told_to_end: metadata
                 .annotations
                 .as_ref()
@@ -558,7 +559,7 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool, user_init: &str) -> Opt
             reason
         };
         return Some(Trouble {
-            disruption: true,
+            is_disruption: true,
             ..new(reason, message)
         });
     }

@@ -30,11 +30,11 @@ pub enum PodEnd {
 
 /// How a pod ended, if it did. A pod that is gone has ended, however it was seen last.
 pub fn end_of(pod: &PodSeen, is_gone: bool) -> Option<PodEnd> {
-    if pod.succeeded {
+    if pod.has_succeeded {
         return Some(PodEnd::Succeeded);
     }
     // What runs beside the program is not waited for.
-    if !pod.ended && pod.kept_by.is_none() {
+    if !pod.has_ended && pod.kept_by.is_none() {
         return is_gone.then_some(PodEnd::Taken);
     }
     let termination = pod.exit.as_ref().and_then(|exit| exit.termination.as_ref());
@@ -98,11 +98,11 @@ pub fn loss(pod: &PodSeen) -> LostPod {
         .as_ref()
         .filter(|trouble| pod.was_taken() && trouble.init.is_none());
     let (reason, message) = match (trouble, pod.unseen_end()) {
-        (Some(trouble), _) if trouble.disruption || !pod.deleting => {
+        (Some(trouble), _) if trouble.is_disruption || !pod.is_deleting => {
             (trouble.reason.clone(), trouble.message.clone())
         }
         (_, Some(end)) => (unseen_reason(end).into(), UNSEEN_MESSAGE.to_owned()),
-        _ if pod.deleting => (Reason::Deleted.into(), "it was deleted".to_owned()),
+        _ if pod.is_deleting => (Reason::Deleted.into(), "it was deleted".to_owned()),
         _ => (Reason::Gone.into(), String::new()),
     };
     LostPod {

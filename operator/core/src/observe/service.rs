@@ -38,11 +38,11 @@ pub struct Selected {
 pub struct ServiceSeen {
     pub uid: String,
     pub controller_uid: Option<String>,
-    pub deleting: bool,
+    pub is_deleting: bool,
     /// Name and uid of the MiniClusters that own it.
     pub owners: Vec<(String, String)>,
     /// Its selector takes index 0 only.
-    pub minimal: bool,
+    pub is_minimal: bool,
 }
 
 impl ServiceSeen {
@@ -53,11 +53,11 @@ impl ServiceSeen {
         ServiceSeen {
             uid: super::uid(metadata),
             controller_uid: controller_uid(metadata).map(str::to_owned),
-            deleting: metadata.deletion_timestamp.is_some(),
+            is_deleting: metadata.deletion_timestamp.is_some(),
             owners: owners
                 .map(|owner| (owner.name.clone(), owner.uid.clone()))
                 .collect(),
-            minimal: selector.is_some_and(|selector| selector.contains_key(labels::COMPLETION_INDEX)),
+            is_minimal: selector.is_some_and(|selector| selector.contains_key(labels::COMPLETION_INDEX)),
         }
     }
 
@@ -69,7 +69,7 @@ impl ServiceSeen {
     /// allowed: should all of these go first, it is created again for the MiniClusters that are left.
     pub fn serves(&self, uid: &str, minimal: bool) -> bool {
         let is_kept = self.owners.len() >= OWNERS_MAX || self.is_owned_by(uid);
-        !self.deleting && is_kept && (!self.minimal || minimal)
+        !self.is_deleting && is_kept && (!self.is_minimal || minimal)
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
         assert!(many.serves("another", false));
         assert!(
             !ServiceSeen {
-                minimal: true,
+                is_minimal: true,
                 ..many
             }
             .serves("another", false)

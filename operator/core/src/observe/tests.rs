@@ -30,14 +30,14 @@ fn pods_deleted_by_suspension_are_no_losses_in_any_watch_order() {
     let pod = PodSeen {
         name: "mc-0".into(),
         job_uid: Some("mc".into()),
-        running: true,
+        is_running: true,
         ..PodSeen::default()
     };
     index.update_pod(&metadata("mc-0", "2"), pod.clone());
     index.update_pod(
         &metadata("mc-0", "3"),
         PodSeen {
-            deleting: true,
+            is_deleting: true,
             ..pod
         },
     );
@@ -45,7 +45,7 @@ fn pods_deleted_by_suspension_are_no_losses_in_any_watch_order() {
     index.update_job(
         &metadata("mc", "4"),
         JobSeen {
-            suspended: true,
+            is_suspended: true,
             ..job
         },
     );
@@ -63,8 +63,8 @@ fn losses_of_an_earlier_minicluster_are_forgotten_with_its_job() {
     let pod = |deleting: bool| PodSeen {
         name: "mc-0".into(),
         job_uid: Some("earlier".into()),
-        running: true,
-        deleting,
+        is_running: true,
+        is_deleting: deleting,
         ..PodSeen::default()
     };
     let (index, key) = (Index::default(), Key::new("ns", "mc"));
@@ -130,7 +130,7 @@ fn pods_of_a_silent_node_are_lost_ready_or_not() {
         node: Some("worker-3".into()),
         ..PodSeen::default()
     };
-    let is_lost = |name: &str| index.observed(&key).pods[name].lost;
+    let is_lost = |name: &str| index.observed(&key).pods[name].is_lost;
     index.update_pod(&metadata("mc-0"), pod("mc-0"));
     assert_eq!(index.update_silence("worker-3", true), std::slice::from_ref(&key));
     assert!(index.update_silence("worker-3", true).is_empty(), "it is no news");
@@ -138,7 +138,7 @@ fn pods_of_a_silent_node_are_lost_ready_or_not() {
     index.update_pod(
         &metadata("mc-2"),
         PodSeen {
-            ended: true,
+            has_ended: true,
             ..pod("mc-2")
         },
     );
@@ -177,14 +177,17 @@ fn leads_are_as_the_api_server_has_just_listed_them() {
         vec![(
             "c".into(),
             PodSeen {
-                ended: true,
+                has_ended: true,
                 ..lead("c")
             },
         )],
     );
     assert_eq!(now.gone_leads, [lead("a")]);
     assert!(
-        now.pods["c"].ended && now.pods["c"].ended_first && now.pods.contains_key("b") && now.pods.len() == 2
+        now.pods["c"].has_ended
+            && now.pods["c"].ended_before_loss
+            && now.pods.contains_key("b")
+            && now.pods.len() == 2
     );
 }
 

@@ -34,7 +34,7 @@ impl Elastic {
     /// change or would evict the Job for it. A Job to which this size was applied before has it, or what the
     /// queue made of it.
     pub fn is_held(self, job: &JobSeen) -> bool {
-        let is_admitted = job.queue.is_some() && !job.is_elastic && !job.suspended;
+        let is_admitted = job.queue.is_some() && !job.is_elastic && !job.is_suspended;
         let is_told =
             |suspend| job.rendered_hash.as_deref() == Some(Elastic { suspend, ..self }.hash().as_str());
         is_admitted && ![None, Some(true), Some(false)].into_iter().any(is_told)
@@ -131,7 +131,7 @@ mod tests {
         );
         assert!(
             !other.is_held(&JobSeen {
-                suspended: true,
+                is_suspended: true,
                 ..job.clone()
             }),
             "it waits: it may be of another size"

@@ -70,7 +70,7 @@ impl JobState {
             None => JobState::NotRequested,
             Some(job) if job.complete.is_some() => JobState::Completed,
             Some(job) if job.failed.is_some() => JobState::Failed,
-            Some(job) if job.suspended => JobState::Suspended,
+            Some(job) if job.is_suspended => JobState::Suspended,
             Some(_) => JobState::Active,
         }
     }
@@ -222,7 +222,7 @@ fn waiting(state: JobState, summary: &PodSummary, outcome: &Outcome) -> Statemen
 fn running(state: JobState, summary: &PodSummary) -> Statement {
     const TYPE: ConditionType = ConditionType::JobRunning;
     match state {
-        JobState::Active if summary.lead.is_some_and(|lead| lead.lost) => {
+        JobState::Active if summary.lead.is_some_and(|lead| lead.is_lost) => {
             let message = "the lead's node has stopped responding: whether its container runs is unknown";
             Statement::new(TYPE, Unknown, Reason::NodeLost, message)
         }
@@ -347,7 +347,7 @@ fn view(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
     }
     // The pods of a job that may have begun are not deleted.
     let begun =
-        summary.lead.is_some_and(|lead| lead.joined) || inputs.pods.iter().any(|pod| pod.exit.is_some());
+        summary.lead.is_some_and(|lead| lead.has_joined) || inputs.pods.iter().any(|pod| pod.exit.is_some());
     Some(match not_mounted(inputs) {
         Some((who, error)) if !begun => say(
             False,
@@ -562,7 +562,7 @@ pub(super) fn awaited(inputs: &Inputs, summary: &PodSummary) -> Option<String> {
     if JobState::of(inputs.job) != JobState::Active || summary.is_ready() {
         return None;
     }
-    let mut unseen = inputs.pods.iter().filter(|pod| pod.unseen && !pod.deleting);
+    let mut unseen = inputs.pods.iter().filter(|pod| pod.is_unseen && !pod.is_deleting);
     let other = unseen.find_map(|pod| pod.scheduler.as_deref().filter(|name| *name != DEFAULT_SCHEDULER));
     let other = other.map(|name| format!("; scheduler {name} has not looked at all of them yet"));
     Some(progress(summary) + &other.unwrap_or_default())
@@ -594,7 +594,7 @@ fn quorum(summary: &PodSummary) -> String {
 
 /// Whether a queue keeps the Job from getting the size in the spec.
 fn holds_size(cluster: &ValidMiniCluster, job: &JobSeen) -> bool {
-    let is_over = job.is_finished() || job.deleting;
+    let is_over = job.is_finished() || job.is_deleting;
     !is_over && cluster.size != job.completions && Elastic::of(cluster, cluster.size, job).is_held(job)
 }
 

@@ -70,7 +70,7 @@ pub(super) fn compute(inputs: &Inputs, summary: &PodSummary) -> Outcome {
     if let Some(queue) = job.waits_in() {
         return queued(queue, inputs.warning);
     }
-    if job.suspended {
+    if job.is_suspended {
         return Outcome::new(Reason::Suspended, "the Job is suspended: it has no pods");
     }
     if let Some(lost) = lost(inputs) {
@@ -168,14 +168,14 @@ fn failed_before_ready(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome>
 
 /// The outcome if a pod's node has stopped answering.
 fn lost(inputs: &Inputs) -> Option<Outcome> {
-    let lost = || inputs.pods.iter().filter(|pod| pod.lost);
+    let lost = || inputs.pods.iter().filter(|pod| pod.is_lost);
     let first = lost().min_by_key(|pod| pod.index)?;
     let others = match lost().count() - 1 {
         0 => String::new(),
         count => format!(" ({count} more pods are lost)"),
     };
     let node = first.node.as_deref().unwrap_or("unknown");
-    let evicted = if first.deleting {
+    let evicted = if first.is_deleting {
         "; Kubernetes has evicted it"
     } else {
         ""
@@ -203,14 +203,14 @@ fn starting_anew<'a>(inputs: &Inputs<'a>) -> Option<&'a Restart> {
 
 /// The outcome while the pods of the Job that was given up have to go.
 fn restarting(inputs: &Inputs, restart: &Restart) -> Outcome {
-    let mut living: Vec<&PodSeen> = inputs.pods.iter().copied().filter(|pod| !pod.ended).collect();
-    living.sort_by_key(|pod| (!pod.lost, pod.index));
+    let mut living: Vec<&PodSeen> = inputs.pods.iter().copied().filter(|pod| !pod.has_ended).collect();
+    living.sort_by_key(|pod| (!pod.is_lost, pod.index));
     let pods = remaining::describe(&living)
         .map(|pods| format!("; {pods}"))
         .unwrap_or_default();
     let message = restart_message(inputs.previous, restart) + &pods;
     // It waits for a person.
-    let waits_for_node = living.first().is_some_and(|pod| pod.lost);
+    let waits_for_node = living.first().is_some_and(|pod| pod.is_lost);
     Outcome::new(
         if waits_for_node {
             Reason::NodeLost.name()
@@ -247,14 +247,14 @@ fn trouble(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome> {
     if summary.is_ready() {
         return None;
     }
-    let living = || inputs.pods.iter().filter(|pod| !pod.ended);
+    let living = || inputs.pods.iter().filter(|pod| !pod.has_ended);
     let troubled = living().filter_map(|pod| Some((pod, pod.trouble.as_ref()?)));
     let (pod, trouble) = troubled.min_by_key(|(pod, _)| pod.index)?;
     // An elastic Job has grown, and the queue has not admitted that.
-    if pod.held_by_queue
+    if pod.is_held_by_queue
         && let Some(queue) = inputs.job.and_then(|job| job.queue.as_deref())
     {
-        let held = living().filter(|pod| pod.held_by_queue).count();
+        let held = living().filter(|pod| pod.is_held_by_queue).count();
         return Some(queued(
             &format!("{queue} for {held} of {} pods", summary.wanted),
             inputs.warning,
@@ -346,7 +346,7 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
     // to.
     failed.sort_by_key(|pod| {
         (
-            pod.deleting || pod.told_to_end.is_some(),
+            pod.is_deleting || pod.told_to_end.is_some(),
             ended_at(pod),
             pod.index,
         )
@@ -357,7 +357,7 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
     );
     let culprit = match known {
         Some(Reason::DeadlineExceeded) => None,
-        _ if is_tried_too_often => failed.iter().rev().find(|pod| !pod.deleting).or(failed.last()),
+        _ if is_tried_too_often => failed.iter().rev().find(|pod| !pod.is_deleting).or(failed.last()),
         _ => failed.iter().find(|pod| ends_the_job(pod)).or(failed.first()),
     };
     let Some(pod) = culprit else {
@@ -402,7 +402,7 @@ fn evicted(inputs: &Inputs) -> Option<Outcome> {
         status: inputs.previous,
         backoff_limit,
         max_restarts,
-        on_failure: false,
+        restarts_on_failure: false,
         job: inputs.job,
         last_job: None,
         pods: inputs.pods.clone(),
@@ -485,7 +485,7 @@ fn evicted(inputs: &Inputs) -> Option<Outcome> {
 }
 
 fn has_failed(pod: &PodSeen) -> bool {
-    let has_ended = pod.ended || pod.kept_by.is_some();
+    let has_ended = pod.has_ended || pod.kept_by.is_some();
     has_ended && (pod.trouble.is_some() || pod.exit.as_ref().is_some_and(|exit| exit.code != 0))
 }
 

@@ -43,16 +43,16 @@ fn pod(index: u32) -> PodSeen {
         name: format!("mc-{index}"),
         job_uid: Some("job".into()),
         index,
-        scheduled: true,
+        is_scheduled: true,
         ..PodSeen::default()
     }
 }
 
 fn ready(index: u32) -> PodSeen {
     PodSeen {
-        running: true,
-        joined: true,
-        ready: true,
+        is_running: true,
+        has_joined: true,
+        is_ready: true,
         ..pod(index)
     }
 }
@@ -65,8 +65,8 @@ fn ended(index: u32, code: i32, minute: u32) -> PodSeen {
         ..Exit::default()
     };
     PodSeen {
-        ended: true,
-        succeeded: code == 0,
+        has_ended: true,
+        has_succeeded: code == 0,
         exit: Some(Box::new(exit)),
         ..pod(index)
     }
@@ -80,7 +80,7 @@ fn said(index: u32, said: Termination) -> PodSeen {
         ..Exit::default()
     };
     PodSeen {
-        ended: true,
+        has_ended: true,
         exit: Some(Box::new(exit)),
         ..pod(index)
     }
@@ -131,7 +131,7 @@ impl Observation {
         compute(&Inputs {
             name: "mc",
             generation: Some(self.generation),
-            deleting: false,
+            is_deleting: false,
             spec: if self.problems.is_empty() {
                 CheckedSpec::Valid(&self.cluster)
             } else {
@@ -213,7 +213,7 @@ fn the_phase_is_one_word_for_where_it_stands() {
     observation.pods = vec![ready(0), ready(1)];
     assert_eq!(phase(&observation), "Running");
     observation.job = Some(JobSeen {
-        suspended: true,
+        is_suspended: true,
         ..job(2)
     });
     assert_eq!(phase(&observation), "Suspended");
@@ -339,7 +339,7 @@ fn each_condition_says_one_thing_in_every_phase() {
             + "\nJobFinished True DeadlineExceeded\nReady False Failed\nComplete False Failed\nFailed True DeadlineExceeded\nSuspended False NotSuspended\nStalled True DeadlineExceeded"
     );
     observation.job = Some(JobSeen {
-        suspended: true,
+        is_suspended: true,
         ..job(2)
     });
     assert_eq!(
@@ -492,7 +492,7 @@ fn an_obstacle_is_said_and_forgotten() {
 fn what_waits_in_a_queue_says_in_which_and_what_for() {
     let mut observation = observation("size: 2");
     observation.job = Some(JobSeen {
-        suspended: true,
+        is_suspended: true,
         queue: Some("team".into()),
         ..job(2)
     });
@@ -555,7 +555,7 @@ fn requeue_is_counted_once_and_uses_up_no_restart() {
     (observation.job, observation.pods) = (Some(queued.clone()), vec![ready(0)]);
     observation.previous = observation.status();
     observation.job = Some(JobSeen {
-        suspended: true,
+        is_suspended: true,
         ..queued
     });
     observation.previous = observation.status();
@@ -590,7 +590,7 @@ fn end_while_suspended_takes_back_the_pending_restart() {
             ..job(1)
         };
         let suspended = JobSeen {
-            suspended: true,
+            is_suspended: true,
             ..running.clone()
         };
         (observation.job, observation.pods) = (Some(running.clone()), vec![ready(0)]);
@@ -664,7 +664,7 @@ fn size_held_by_queue_is_reported_while_it_differs() {
         told(
             "size: 3",
             &JobSeen {
-                suspended: true,
+                is_suspended: true,
                 ..part
             }
         ),

@@ -95,7 +95,7 @@ impl Queue {
         if existing.serves(&member.uid, member.minimal) {
             return Ok(());
         }
-        if existing.deleting {
+        if existing.is_deleting {
             let message = format!("Service {} is being deleted, and will be recreated", service.name);
             return Err(Obstacle {
                 reason: Reason::WaitingForPrevious,
@@ -109,7 +109,7 @@ impl Queue {
             let known = Member {
                 name: name.clone(),
                 uid: uid.clone(),
-                minimal: existing.minimal,
+                minimal: existing.is_minimal,
             };
             members.entry(uid.clone()).or_insert(known);
         }
@@ -122,7 +122,7 @@ impl Queue {
         let applied = writer.send(application(&wanted)).await;
         let mut applied: ServiceObject =
             applied.map_err(|error| api_error::<Service>("apply", &service.name, error))?;
-        if ServiceSeen::of(&applied).minimal && members.iter().any(|member| !member.minimal) {
+        if ServiceSeen::of(&applied).is_minimal && members.iter().any(|member| !member.minimal) {
             applied = self.widen(writer, service, applied).await?;
         }
         index.update_service(&applied.metadata, ServiceSeen::of(&applied));

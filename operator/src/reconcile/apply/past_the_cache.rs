@@ -74,7 +74,7 @@ impl Writer {
         let pods = self
             .read_pods(cluster, &format!("{}={job}", labels::JOB_UID))
             .await?;
-        Ok(pods.iter().any(|(_, pod)| pod.begun))
+        Ok(pods.iter().any(|(_, pod)| pod.has_begun))
     }
 
     async fn read_pods(&self, cluster: &Key, selector: &str) -> Result<Vec<(String, PodSeen)>, ApplyError> {

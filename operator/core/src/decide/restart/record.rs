@@ -54,7 +54,7 @@ fn restart_of_suspension(status: &MiniClusterStatus) -> Option<&Restart> {
 /// since its lead had ended before it was suspended.
 pub fn without_pending_restart(status: &MiniClusterStatus, ended: &JobSeen) -> MiniClusterStatus {
     let mut after = status.clone();
-    if ended.suspended && restart_of_suspension(status).is_some() {
+    if ended.is_suspended && restart_of_suspension(status).is_some() {
         after.restarts.pop();
         after.restart_count -= 1;
     }

@@ -169,7 +169,7 @@ impl World {
 
     /// Pods that are not deleted and have not ended.
     fn active(&self, index: u32) -> Option<String> {
-        let is_active = |pod: &Pod| pod.seen.index == index && !pod.seen.ended && !pod.seen.deleting;
+        let is_active = |pod: &Pod| pod.seen.index == index && !pod.seen.has_ended && !pod.seen.is_deleting;
         self.pods
             .iter()
             .find(|(_, pod)| is_active(pod))
@@ -180,14 +180,14 @@ impl World {
         let active = self
             .pods
             .iter()
-            .filter(|(_, pod)| !pod.seen.ended && !pod.seen.deleting);
+            .filter(|(_, pod)| !pod.seen.has_ended && !pod.seen.is_deleting);
         active.map(|(name, _)| name.clone()).collect()
     }
 
     fn running_lead(&self) -> Option<String> {
         self.pods
             .iter()
-            .find(|(_, pod)| pod.seen.index == 0 && pod.runs && !pod.seen.ended)
+            .find(|(_, pod)| pod.seen.index == 0 && pod.runs && !pod.seen.has_ended)
             .map(|(name, _)| name.clone())
     }
 
@@ -196,9 +196,9 @@ impl World {
             return;
         };
         pod.runs = false;
-        pod.seen.ended = true;
-        pod.seen.ready = false;
-        pod.seen.succeeded = said.code == 0;
+        pod.seen.has_ended = true;
+        pod.seen.is_ready = false;
+        pod.seen.has_succeeded = said.code == 0;
         pod.seen.exit = exit(said).map(Box::new);
         self.tell_pod(name);
     }
@@ -209,8 +209,8 @@ impl World {
         };
         self.lost_follower |= pod.seen.index > 0;
         pod.is_unseen |= exit.is_unseen;
-        (pod.runs, pod.seen.running, pod.seen.ready) = (false, false, false);
-        (pod.seen.ended, pod.seen.exit) = (true, Some(Box::new(exit)));
+        (pod.runs, pod.seen.is_running, pod.seen.is_ready) = (false, false, false);
+        (pod.seen.has_ended, pod.seen.exit) = (true, Some(Box::new(exit)));
         self.tell_pod(name);
     }
 
@@ -219,7 +219,7 @@ impl World {
             return;
         };
         self.lost_follower |= pod.seen.index > 0;
-        pod.seen.deleting = true;
+        pod.seen.is_deleting = true;
         self.tell_pod(name);
     }
 
@@ -262,7 +262,7 @@ impl World {
                     if let Some(pod) = self.pods.get_mut(&name) {
                         let disruption = Trouble {
                             reason: "Evicted".into(),
-                            disruption: true,
+                            is_disruption: true,
                             ..Trouble::default()
                         };
                         pod.seen.trouble = Some(Box::new(disruption));
@@ -290,9 +290,9 @@ impl World {
                 if let Some(job) = self
                     .job
                     .as_mut()
-                    .filter(|job| !job.seen.is_finished() && job.seen.suspended != suspend)
+                    .filter(|job| !job.seen.is_finished() && job.seen.is_suspended != suspend)
                 {
-                    job.seen.suspended = suspend;
+                    job.seen.is_suspended = suspend;
                     self.tell_job();
                 }
             }
@@ -314,7 +314,7 @@ impl World {
         // failure in the time that a pod has left, if nobody has seen it; nor a success that the runtime
         // missed, which the Job counts as a failure.
         let pod = &self.pods[&lead];
-        let is_going = pod.seen.deleting && (code != 0 || pod.is_unseen);
+        let is_going = pod.seen.is_deleting && (code != 0 || pod.is_unseen);
         let allowed = for_a_follower || is_going || self.job.is_none();
         self.final_ends += u32::from(!allowed);
         self.end(&lead, Termination::new(Ender::Program, code));
@@ -322,7 +322,7 @@ impl World {
 
     fn node_fails(&mut self) {
         let Some(lead) = self.running_lead() else { return };
-        let is_going = self.pods[&lead].seen.deleting;
+        let is_going = self.pods[&lead].seen.is_deleting;
         let allowed = self.status.1.max_restarts_used < self.max_restarts || is_going || self.job.is_none();
         self.final_ends += u32::from(!allowed);
         self.end(
@@ -346,7 +346,7 @@ impl World {
         let is_on = |job: &mut Job| {
             !job.seen.is_finished()
                 && job.seen.failing.is_none()
-                && !job.seen.deleting
+                && !job.seen.is_deleting
                 && told.as_ref() == Some(&job.uid)
         };
         if let Some(job) = self.job.take_if(is_on) {

@@ -59,7 +59,7 @@ fn container_whose_end_nobody_saw_was_taken_by_its_node() {
 fn agents_word_counts_where_the_runtime_saw_no_end() {
     let success = ended(255, "Unknown", &said("program", 0));
     assert_eq!(end_of(&success, false), Some(PodEnd::Succeeded));
-    assert!(success.succeeded && success.has_agents_success());
+    assert!(success.has_succeeded && success.has_agents_success());
     for (code, reason, by, own) in [
         (255, "Unknown", "program", 3),
         (255, "Unknown", "snippet", 4),

@@ -33,7 +33,7 @@ fn running() -> serde_json::Value {
 fn result_is_that_of_the_container_that_runs_flux() {
     let runs = seen("Running", "Never", &[("aaa", terminated(0)), ("mc", running())]);
     assert_eq!(
-        (end_of(&runs, false), runs.running, runs.exit),
+        (end_of(&runs, false), runs.is_running, runs.exit),
         (None, true, None)
     );
     let failed = seen(

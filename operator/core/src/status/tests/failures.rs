@@ -83,7 +83,7 @@ fn a_follower_that_fails_before_the_start_is_told_at_once() {
     follower.exit.as_mut().unwrap().message = "the snippet workerPre ended with 3".into();
     observation.pods = vec![
         PodSeen {
-            running: true,
+            is_running: true,
             ..pod(0)
         },
         follower,
@@ -154,7 +154,7 @@ fn assert_told(cases: impl IntoIterator<Item = Case>) {
 #[test]
 fn the_pod_that_failed_the_job_is_named_with_what_it_said() {
     let told_to_end = PodSeen {
-        deleting: true,
+        is_deleting: true,
         ..ended(1, 143, 1)
     };
     assert_told([
@@ -246,11 +246,11 @@ fn the_pod_that_failed_the_job_is_named_with_what_it_said() {
 #[test]
 fn program_that_ends_during_eviction_fails_with_its_own_code() {
     let cut_off = |code: i32, by: Ender| PodSeen {
-        deleting: true,
+        is_deleting: true,
         trouble: Some(Box::new(Trouble {
             reason: "DeletionByTaintManager".into(),
             message: "Taint manager: deleting due to NoExecute taint".into(),
-            disruption: true,
+            is_disruption: true,
             ..Trouble::default()
         })),
         ..said(0, Termination::new(by, u8::try_from(code).unwrap()))
@@ -285,17 +285,17 @@ fn program_that_ends_during_eviction_fails_with_its_own_code() {
 #[test]
 fn lost_or_never_started_pod_differs_from_one_that_failed() {
     let evicted = PodSeen {
-        ended: true,
+        has_ended: true,
         trouble: Some(Box::new(Trouble {
             reason: "EvictionByEvictionAPI".into(),
             message: "drained".into(),
-            disruption: true,
+            is_disruption: true,
             ..Trouble::default()
         })),
         ..pod(1)
     };
     let init = PodSeen {
-        ended: true,
+        has_ended: true,
         trouble: Some(Box::new(Trouble {
             reason: "InitFailed".into(),
             init: Some(FailedInit {
@@ -319,7 +319,7 @@ fn lost_or_never_started_pod_differs_from_one_that_failed() {
         (
             "PodFailurePolicy",
             vec![PodSeen {
-                deleting: true,
+                is_deleting: true,
                 ..ended(0, 143, 5)
             }],
             Some(0),
@@ -493,7 +493,7 @@ fn counted_restart_replaces_the_reason_said_before() {
     (observation.previous, observation.job) = (
         restarting,
         Some(JobSeen {
-            deleting: true,
+            is_deleting: true,
             ..job(1)
         }),
     );
@@ -512,11 +512,11 @@ fn restart_that_waits_for_a_dead_node_names_pod_node_and_remedy() {
     observation.previous =
         restart::with_counted_restart(&Default::default(), "job", "PodLost", words, limit, at(NOW));
     observation.job = Some(JobSeen {
-        deleting: true,
+        is_deleting: true,
         ..job(2)
     });
     let going = PodSeen {
-        deleting: true,
+        is_deleting: true,
         node: Some("worker-2".into()),
         ..pod(1)
     };
@@ -529,7 +529,10 @@ fn restart_that_waits_for_a_dead_node_names_pod_node_and_remedy() {
             .unwrap()
             .contains("pod mc-1 on node worker-2 is being stopped")
     );
-    observation.pods = vec![PodSeen { lost: true, ..going }];
+    observation.pods = vec![PodSeen {
+        is_lost: true,
+        ..going
+    }];
     let status = observation.status();
     assert_eq!(status.reason.as_deref(), Some("NodeLost"));
     let message = status.message.unwrap();
@@ -566,7 +569,7 @@ fn lost_follower_is_named_by_its_dead_node_or_by_flux() {
     };
     assert!(message(vec![lead()]).contains("node failure on mc-1 (rank 1)"));
     let lost = PodSeen {
-        lost: true,
+        is_lost: true,
         node: Some("worker-3".into()),
         ..pod(1)
     };
@@ -608,7 +611,7 @@ fn size_below_the_quorum_names_the_quorum() {
 #[test]
 fn container_that_keeps_a_pod_after_the_end_is_named() {
     let kept = |code: i32| PodSeen {
-        ended: false,
+        has_ended: false,
         kept_by: Some("daprd".into()),
         ..ended(0, code, 5)
     };

@@ -14,8 +14,8 @@ fn elastic_cluster_names_queue_and_reason_when_it_cannot_grow() {
         ..Trouble::default()
     };
     let held = |index| PodSeen {
-        scheduled: false,
-        held_by_queue: true,
+        is_scheduled: false,
+        is_held_by_queue: true,
         trouble: Some(Box::new(gate.clone())),
         ..pod(index)
     };
@@ -77,8 +77,8 @@ fn pods_that_their_scheduler_has_not_looked_at_name_it() {
     let mut observation = observation("size: 1");
     observation.job = Some(job(1));
     let unseen = |name: &str| PodSeen {
-        scheduled: false,
-        unseen: true,
+        is_scheduled: false,
+        is_unseen: true,
         scheduler: Some(name.into()),
         ..pod(0)
     };
@@ -109,7 +109,7 @@ fn what_keeps_a_pod_from_a_node_is_read_from_it() {
         let place: PodPlace = serde_json::from_value(place).unwrap();
         let seen = PodSeen::of(&Default::default(), Some(&status)).on(&place);
         (
-            seen.held_by_queue,
+            seen.is_held_by_queue,
             seen.scheduler.as_deref().map(str::to_owned),
             seen.trouble.map(|it| it.reason),
         )
@@ -150,7 +150,7 @@ fn what_keeps_a_pod_from_a_node_is_read_from_it() {
     );
     let nominated = serde_json::from_value(json!({ "nominatedNodeName": "a" })).unwrap();
     assert!(
-        !PodSeen::of(&Default::default(), Some(&nominated)).unseen,
+        !PodSeen::of(&Default::default(), Some(&nominated)).is_unseen,
         "it has a node in mind, and waits for something"
     );
     let error = Some("SchedulerError".to_owned());

@@ -32,9 +32,9 @@ fn unmountable_view_is_reported_and_keeps_the_job() {
         ..pod(1)
     };
     let ready = PodSeen {
-        ready: true,
-        joined: true,
-        running: true,
+        is_ready: true,
+        has_joined: true,
+        is_running: true,
         ..pod(0)
     };
     observation.pods = vec![ready, stuck.clone()];

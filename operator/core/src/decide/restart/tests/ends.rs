@@ -30,7 +30,7 @@ impl Seen {
             status: &self.status,
             backoff_limit: self.backoff_limit,
             max_restarts: self.max_restarts,
-            on_failure: false,
+            restarts_on_failure: false,
             job: Some(&self.job),
             last_job: None,
             pods: self.pods.iter().collect(),
@@ -71,17 +71,17 @@ fn pod(index: u32) -> PodSeen {
         name,
         job_uid: Some("job".into()),
         index,
-        begun: true,
-        running: true,
-        labelled: index == 0,
+        has_begun: true,
+        is_running: true,
+        is_labelled: index == 0,
         ..PodSeen::default()
     }
 }
 
 fn ended(index: u32, exit: Exit) -> PodSeen {
     PodSeen {
-        running: false,
-        ended: true,
+        is_running: false,
+        has_ended: true,
         exit: Some(Box::new(exit)),
         ..pod(index)
     }
@@ -117,11 +117,11 @@ fn killed_follower() -> Vec<PodSeen> {
     };
     vec![
         PodSeen {
-            deleting: true,
+            is_deleting: true,
             ..lead
         },
         PodSeen {
-            deleting: true,
+            is_deleting: true,
             ..ended(1, killed)
         },
     ]
@@ -187,7 +187,7 @@ fn job_fails_when_a_follower_ends_with_255_by_itself() {
     let lead = Seen::of(
         job(),
         vec![PodSeen {
-            labelled: false,
+            is_labelled: false,
             ..ended(0, by(Ender::Program, UNSEEN))
         }],
     );
@@ -200,7 +200,7 @@ fn job_fails_when_a_follower_ends_with_255_by_itself() {
 #[test]
 fn end_is_certain_while_a_dead_node_keeps_a_pod() {
     let on_dead_node = || PodSeen {
-        lost: true,
+        is_lost: true,
         node: Some("worker-3".into()),
         ..pod(1)
     };
@@ -211,7 +211,7 @@ fn end_is_certain_while_a_dead_node_keeps_a_pod() {
         },
         vec![
             PodSeen {
-                succeeded: true,
+                has_succeeded: true,
                 ..ended(0, by(Ender::Program, 0))
             },
             on_dead_node(),
@@ -263,7 +263,7 @@ fn end_is_not_certain_while_something_may_change_it() {
 #[test]
 fn success_that_the_runtime_did_not_see_completes() {
     let lead = || PodSeen {
-        succeeded: true,
+        has_succeeded: true,
         ..ended(0, by(Ender::Program, 0))
     };
     let seen = Seen::of(
@@ -290,8 +290,8 @@ fn success_that_the_runtime_did_not_see_completes() {
 #[test]
 fn success_of_a_lead_that_a_suspension_deleted_is_the_end() {
     let succeeded = PodSeen {
-        deleting: true,
-        succeeded: true,
+        is_deleting: true,
+        has_succeeded: true,
         ..ended(0, by(Ender::Program, 0))
     };
     let next = PodSeen {
@@ -317,7 +317,7 @@ fn success_of_a_lead_that_a_suspension_deleted_is_the_end() {
 #[test]
 fn end_of_a_lead_that_another_container_keeps_is_the_end() {
     let kept = |code: u8| PodSeen {
-        ended: false,
+        has_ended: false,
         kept_by: Some("aaa".into()),
         ..ended(0, by(Ender::Program, code))
     };
@@ -325,7 +325,7 @@ fn end_of_a_lead_that_another_container_keeps_is_the_end() {
         job(),
         vec![
             PodSeen {
-                succeeded: true,
+                has_succeeded: true,
                 ..kept(0)
             },
             pod(1),
@@ -361,7 +361,7 @@ fn job_that_was_deleted_while_no_operator_ran_is_not_restarted() {
             status,
             backoff_limit: 3,
             max_restarts: 0,
-            on_failure: false,
+            restarts_on_failure: false,
             job: None,
             last_job: last,
             pods,
@@ -394,7 +394,7 @@ fn job_that_was_deleted_while_no_operator_ran_is_not_restarted() {
     // lead's pod.
     let (succeeded, follower) = (
         PodSeen {
-            succeeded: true,
+            has_succeeded: true,
             ..ended(0, by(Ender::Program, 0))
         },
         pod(1),
@@ -456,7 +456,7 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
             lead(),
             failed(),
             PodSeen {
-                lost: true,
+                is_lost: true,
                 ..told(pod(2), 1)
             }
         ]),
@@ -466,7 +466,7 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
         names(vec![
             failed(),
             PodSeen {
-                begun: false,
+                has_begun: false,
                 ..pod(2)
             }
         ]),
@@ -508,7 +508,7 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
         assert!(matches!(seen.decision(), Decision::Fail { .. }), "{ender:?}");
     }
     let succeeded = PodSeen {
-        succeeded: true,
+        has_succeeded: true,
         ..ended(0, by(Ender::Program, 0))
     };
     assert_eq!(
@@ -521,7 +521,7 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
 fn index_that_has_failed_for_good_fails_the_job() {
     let failed = |index: u32, pods: Vec<PodSeen>| {
         let job = JobSeen {
-            lead_index_failed: index == 0,
+            has_lead_index_failed: index == 0,
             failed_index: Some(index).filter(|index| *index > 0),
             ..job()
         };
@@ -536,7 +536,7 @@ fn index_that_has_failed_for_good_fails_the_job() {
         ..Trouble::default()
     };
     let not_started = PodSeen {
-        ended: true,
+        has_ended: true,
         trouble: Some(Box::new(init)),
         ..pod(1)
     };
@@ -569,7 +569,7 @@ fn index_that_has_failed_for_good_fails_the_job() {
         "the watch of pods lags behind"
     );
     let taken = PodSeen {
-        deleting: true,
+        is_deleting: true,
         ..ended(0, by(Ender::Stop, 143))
     };
     assert!(
@@ -599,7 +599,7 @@ fn end_of_all_pods_decides_as_a_policy_does() {
         vec![
             lead,
             PodSeen {
-                succeeded: true,
+                has_succeeded: true,
                 ..ended(1, by(Ender::Program, 0))
             },
         ],
@@ -620,7 +620,7 @@ fn end_of_all_pods_decides_as_a_policy_does() {
 fn suspended_job_is_made_anew_when_an_index_has_failed() {
     for job in [
         JobSeen {
-            lead_index_failed: true,
+            has_lead_index_failed: true,
             ..job()
         },
         JobSeen {
@@ -630,7 +630,7 @@ fn suspended_job_is_made_anew_when_an_index_has_failed() {
     ] {
         let seen = Seen::of(
             JobSeen {
-                suspended: true,
+                is_suspended: true,
                 ..job
             },
             Vec::new(),
@@ -649,7 +649,7 @@ fn suspended_job_is_made_anew_when_an_index_has_failed() {
     }
     let whole = Seen::of(
         JobSeen {
-            suspended: true,
+            is_suspended: true,
             ..job()
         },
         Vec::new(),
@@ -661,9 +661,9 @@ fn suspended_job_is_made_anew_when_an_index_has_failed() {
 fn follower_that_does_not_start_is_tried_within_backoff_limit() {
     let not_started = |number: u32| PodSeen {
         name: format!("mc-1-{number}"),
-        running: false,
-        begun: false,
-        ended: true,
+        is_running: false,
+        has_begun: false,
+        has_ended: true,
         exit: None,
         ..pod(1)
     };
@@ -696,9 +696,9 @@ fn follower_that_does_not_start_is_tried_within_backoff_limit() {
 fn rejected_lead_is_named_when_no_restart_is_left() {
     let words = "not enough devices are left";
     let rejected = PodSeen {
-        running: false,
-        begun: false,
-        ended: true,
+        is_running: false,
+        has_begun: false,
+        has_ended: true,
         trouble: Some(Box::new(Trouble {
             reason: "UnexpectedAdmissionError".into(),
             message: words.into(),

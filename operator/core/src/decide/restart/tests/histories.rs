@@ -53,8 +53,8 @@ fn lead_whose_init_failed_is_not_rerun_when_job_is_deleted() {
             ..Trouble::default()
         };
         PodSeen {
-            ended: true,
-            begun: true,
+            has_ended: true,
+            has_begun: true,
             trouble: Some(Box::new(trouble)),
             ..PodSeen::default()
         }
@@ -71,7 +71,7 @@ fn lead_whose_init_failed_is_not_rerun_when_job_is_deleted() {
             status: &status,
             backoff_limit: 3,
             max_restarts: 0,
-            on_failure: false,
+            restarts_on_failure: false,
             job: None,
             last_job: None,
             pods: Vec::new(),

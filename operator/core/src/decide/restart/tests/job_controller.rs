@@ -17,14 +17,14 @@ enum Judged {
 impl Pod {
     /// As the Job sees it.
     fn succeeds(&self) -> bool {
-        self.seen.succeeded && !self.is_unseen
+        self.seen.has_succeeded && !self.is_unseen
     }
 }
 
 impl World {
     /// What is deleted, has ended and was counted goes.
     pub(super) fn collect(&mut self) {
-        let is_gone = |pod: &Pod| pod.seen.deleting && pod.seen.ended && !pod.has_finalizer;
+        let is_gone = |pod: &Pod| pod.seen.is_deleting && pod.seen.has_ended && !pod.has_finalizer;
         let gone: Vec<String> = self
             .pods
             .iter()
@@ -41,11 +41,11 @@ impl World {
         let names: Vec<String> = self.pods.keys().cloned().collect();
         for name in names {
             let pod = self.pods[&name].clone();
-            if pod.seen.ended {
+            if pod.seen.has_ended {
                 continue;
             }
             let replaces = pod.seen.replaces();
-            if pod.seen.deleting || pod.seen.told_to_end.is_some() {
+            if pod.seen.is_deleting || pod.seen.told_to_end.is_some() {
                 let code = if pod.seen.index == 0 { 143 } else { exit::REPLACE };
                 self.end(&name, Termination::new(Ender::Stop, code));
             } else if pod.seen.index == 0 && replaces && pod.restarts_left == 0 {
@@ -73,7 +73,12 @@ impl World {
             self.is_wrong(format!("{name} starts after an end for good"));
         }
         if let Some(pod) = self.pods.get_mut(name) {
-            (pod.runs, pod.seen.running, pod.seen.ready, pod.seen.begun) = (true, true, true, true);
+            (
+                pod.runs,
+                pod.seen.is_running,
+                pod.seen.is_ready,
+                pod.seen.has_begun,
+            ) = (true, true, true, true);
         }
         self.tell_pod(name);
     }
@@ -84,7 +89,7 @@ impl World {
             Judged::Ignored
         } else if !pod.is_unseen && !is_retried(code) {
             Judged::FailsIndex
-        } else if pod.seen.labelled {
+        } else if pod.seen.is_labelled {
             Judged::FailsJob
         } else {
             Judged::Counts
@@ -95,7 +100,7 @@ impl World {
         let Some(job) = self.job.clone() else {
             return self.clear_away();
         };
-        if job.seen.deleting {
+        if job.seen.is_deleting {
             return self.delete_job(job);
         }
         if job.seen.is_finished() {
@@ -109,7 +114,7 @@ impl World {
         if seen.failing.is_some() || succeeded {
             return self.end_job(seen, succeeded);
         }
-        if seen.suspended {
+        if seen.is_suspended {
             for name in &self.all_active() {
                 if let Some(pod) = self.pods.get_mut(name) {
                     pod.has_finalizer = false;
@@ -130,7 +135,7 @@ impl World {
             if let Some(pod) = self.pods.get_mut(name) {
                 pod.has_finalizer = false;
             }
-            if !self.pods[name].seen.deleting {
+            if !self.pods[name].seen.is_deleting {
                 self.delete_pod(name);
             }
         }
@@ -141,7 +146,7 @@ impl World {
         self.clear_away();
         if job.seen.failing.is_some()
             && job.seen.failed.is_none()
-            && self.pods.values().all(|pod| pod.seen.ended)
+            && self.pods.values().all(|pod| pod.seen.has_ended)
         {
             if let Some(job) = &mut self.job {
                 job.seen.failed = job.seen.failing.clone();
@@ -159,7 +164,7 @@ impl World {
         let failed: Vec<&Pod> = self
             .pods
             .values()
-            .filter(|pod| pod.seen.ended && !pod.succeeds())
+            .filter(|pod| pod.seen.has_ended && !pod.succeeds())
             .collect();
         let mut seen = job.seen.clone();
         let succeeded = seen.has_succeeded()
@@ -181,7 +186,7 @@ impl World {
             let is_at_limit = || World::judged(pod) == Judged::Counts && pod.seen.index_failures >= limit;
             if World::judged(pod) == Judged::FailsIndex || is_at_limit() {
                 if pod.seen.index == 0 {
-                    seen.lead_index_failed = true;
+                    seen.has_lead_index_failed = true;
                 } else {
                     seen.failed_index.get_or_insert(pod.seen.index);
                 }
@@ -190,7 +195,7 @@ impl World {
         let have_followers_ended = self.size == 1
             || seen.failed_index.is_some()
             || self.pods.values().any(|pod| pod.seen.index > 0 && pod.succeeds());
-        if seen.failing.is_none() && !succeeded && seen.lead_index_failed && have_followers_ended {
+        if seen.failing.is_none() && !succeeded && seen.has_lead_index_failed && have_followers_ended {
             seen.failing = condition("FailedIndexes");
         }
         (seen, succeeded)
@@ -206,9 +211,9 @@ impl World {
         for name in &self.all_active() {
             self.delete_pod(name);
         }
-        let all_ended = self.pods.values().all(|pod| pod.seen.ended);
+        let all_ended = self.pods.values().all(|pod| pod.seen.has_ended);
         for pod in self.pods.values_mut() {
-            pod.has_finalizer = !pod.seen.ended;
+            pod.has_finalizer = !pod.seen.has_ended;
         }
         self.collect();
         if seen.failing.is_some() && all_ended {
@@ -226,14 +231,14 @@ impl World {
     fn replace(&mut self, job: &Job, index: u32) {
         let of_index = || self.pods.values().filter(|pod| pod.seen.index == index);
         let has_failed = if index == 0 {
-            job.seen.lead_index_failed
+            job.seen.has_lead_index_failed
         } else {
             job.seen.failed_index == Some(index)
         };
         if has_failed {
             return;
         }
-        if of_index().any(|pod| !pod.seen.ended || (pod.succeeds() && pod.has_finalizer)) {
+        if of_index().any(|pod| !pod.seen.has_ended || (pod.succeeds() && pod.has_finalizer)) {
             return;
         }
         let before = of_index()
@@ -253,7 +258,7 @@ impl World {
             index,
             index_failures: failures,
             index_disruptions: disruptions,
-            ready: index > 0,
+            is_ready: index > 0,
             ..PodSeen::default()
         };
         for pod in self.pods.values_mut().filter(|pod| pod.seen.index == index) {

@@ -39,7 +39,7 @@ impl World {
                 if unlabelled.is_some()
                     && let Some(pod) = self.pods.get_mut(&name)
                 {
-                    pod.seen.labelled = true;
+                    pod.seen.is_labelled = true;
                 }
             }
             Some(News::Gone(name)) => drop(self.index.remove(Kind::Pod, &World::metadata(&name, &name, 0))),
@@ -191,7 +191,7 @@ impl World {
             status: known,
             backoff_limit: self.backoff_limit,
             max_restarts: self.max_restarts,
-            on_failure: false,
+            restarts_on_failure: false,
             job: observed.job.as_ref(),
             last_job: observed.last_job.as_deref(),
             pods: observed
@@ -259,7 +259,7 @@ impl World {
 
     fn delete_job_of(&mut self, uid: &str) {
         if let Some(job) = self.job.as_mut().filter(|job| job.uid == uid) {
-            job.seen.deleting = true;
+            job.seen.is_deleting = true;
             self.tell_job();
         }
     }
