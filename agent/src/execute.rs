@@ -83,7 +83,7 @@ enum StepsEnd {
 
 /// Executes `plan`; returns the container's exit code.
 ///
-/// `replan` plans anew, from what the container says at [`Step::Replan`].
+/// `replan` plans again, from what the container says at [`Step::Replan`].
 pub async fn execute(
     plan: &Plan,
     replan: &dyn Fn() -> Result<Plan, Failure>,

@@ -123,10 +123,10 @@ fn earlier_pods(environment: &mut BTreeMap<String, String>) -> u32 {
     counts.fold(0, u32::saturating_add)
 }
 
-/// Variables with the numbers of earlier pods of this index: failed, and taken away.
+/// Variables with the numbers of earlier pods of this index: failed, and removed.
 const OF_THE_INDEX: [&str; 2] = [names::INDEX_FAILURES.0, names::INDEX_DISRUPTIONS.0];
 /// Variables that the operator sets for the agent alone.
-pub const OF_THE_POD: [&str; 3] = [OF_THE_INDEX[0], OF_THE_INDEX[1], names::POD_ADDRESS.0];
+pub const POD_VARIABLES: [&str; 3] = [OF_THE_INDEX[0], OF_THE_INDEX[1], names::POD_ADDRESS.0];
 
 /// The shell that all of the container's snippets and scripts run in: bash on the PATH, else sh on it, else
 /// one in the usual places. If a usual path leads to the same file, it is named by that.

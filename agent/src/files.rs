@@ -2,7 +2,7 @@
 //! changes nothing.
 //!
 //! There is no fsync here: a pod's volumes are filled again by the next run after a crash of the node, and a
-//! file whose bytes differ is written anew. (What outlives the pod, the archive, is synced.)
+//! file whose bytes differ is rewritten. (What outlives the pod, the archive, is synced.)
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};

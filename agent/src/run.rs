@@ -18,7 +18,7 @@ use flux_shared::exit::{Category, of_stop_before_program};
 use flux_shared::names::COMPLETION_INDEX;
 use flux_shared::paths::{END_KEY, SPEC_DIR, SPEC_FILE, TERMINATION_LOG};
 
-use crate::execute::retry::{AfterFailure, Attempts, PATIENCE};
+use crate::execute::retry::{AfterFailure, Attempts, RETRY_DEADLINE};
 use crate::execute::timing::ContainerTimeline;
 use crate::execute::{self, execute};
 use crate::facts::{self, Process};
@@ -47,7 +47,7 @@ pub struct RunOptions {
     parent_deadline: Option<u64>,
     /// Seconds to retry after failures that may be temporary: a spec or view that is not there yet, a full or
     /// missing volume
-    #[arg(long, value_name = "SECONDS", default_value_t = PATIENCE.as_secs())]
+    #[arg(long, value_name = "SECONDS", default_value_t = RETRY_DEADLINE.as_secs())]
     patience: u64,
     /// The pod's terminationGracePeriodSeconds: shortly before its end, remaining processes are killed
     /// [default: unknown]
@@ -332,7 +332,7 @@ impl Default for RunOptions {
             spec: None,
             log_format: None,
             parent_deadline: None,
-            patience: PATIENCE.as_secs(),
+            patience: RETRY_DEADLINE.as_secs(),
             grace_period: None,
             restarts_left: None,
             lead_gone: None,

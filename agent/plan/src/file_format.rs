@@ -1,4 +1,4 @@
-//! Whether a file was meant as TOML, or as YAML or JSON. The text may be invalid in each.
+//! Guesses whether a file is TOML, or YAML or JSON. The text may be invalid in each format.
 
 /// Whether the first line that is neither blank nor a comment looks like TOML: the head of a table, or a key
 /// before `=`. Later lines decide nothing, since a text value can hold lines of any format.

@@ -1,4 +1,4 @@
-//! What every pod of a MiniCluster does, as data, and how it is shown. Pure.
+//! Plans every pod of a MiniCluster as data, and prints the plans for `dry-run`. Pure.
 //!
 //! ```text
 //! (AgentSpec, Facts) ─► plan ─► Plan ─► flux-agent executes it

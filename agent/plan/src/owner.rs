@@ -1,4 +1,4 @@
-//! Whose a file is, and who may do what with it.
+//! Owner and mode of files.
 
 use serde::Serialize;
 

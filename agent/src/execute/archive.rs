@@ -93,7 +93,7 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// Saves the dump, again while the error may pass: the dump cannot be made anew. Returns why it was not
+    /// Saves the dump, again while the error may pass: the dump cannot be recreated. Returns why it was not
     /// saved.
     async fn save_with_retries(
         &mut self,

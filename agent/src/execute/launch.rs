@@ -34,8 +34,13 @@ impl Executor<'_> {
                     Launched::Ended(ended) => Ok(self.finish_program(launch, &ended)),
                 }
             }
-            AtEnd::RestartFollower { limit, again } => self.launch_follower(launch, Some(limit), again).await,
-            AtEnd::Complete { again } => self.launch_follower(launch, None, again).await,
+            AtEnd::RestartFollower {
+                limit,
+                lead_can_restart,
+            } => self.launch_follower(launch, Some(limit), lead_can_restart).await,
+            AtEnd::Complete { lead_can_restart } => {
+                self.launch_follower(launch, None, lead_can_restart).await
+            }
         }
     }
 

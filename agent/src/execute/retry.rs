@@ -12,7 +12,7 @@ use crate::supervise::program::{Child, ChildProgram, StartError};
 use crate::supervise::{Interrupted, Stop, Supervisor};
 
 /// How long failures that may be temporary are retried, unless `--patience` says otherwise.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const RETRY_DEADLINE: Duration = Duration::from_secs(120);
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const REPORT_EVERY: Duration = Duration::from_secs(10);

@@ -1,5 +1,5 @@
-//! What carries over from step to step: environment, working directory, umask and limits, as the snippets
-//! leave them.
+//! The state that carries over from step to step: environment, working directory, umask and limits, with the
+//! snippets' changes.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -10,7 +10,7 @@ use flux_agent_plan::plan::{EnvChange, RunAs};
 use flux_shared::command_words::{Word, WordPart};
 use nix::sys::resource::{Resource, getrlimit};
 
-use crate::facts::OF_THE_POD;
+use crate::facts::POD_VARIABLES;
 use crate::supervise::program::Environment;
 use crate::system::raw::Limit;
 
@@ -26,12 +26,12 @@ pub struct Session {
     pub as_flux: Environment,
     /// `$brokerOptions`, as the last snippet left it.
     pub broker_options: Option<String>,
-    /// HOME, USER and LOGNAME as the container's environment had them.
+    /// HOME, USER and LOGNAME of the container's environment, before any snippet.
     own_user: BTreeMap<&'static str, Option<OsString>>,
 }
 
 /// Variables that describe a user.
-const OF_A_USER: [&str; 3] = ["HOME", "USER", "LOGNAME"];
+const USER_VARIABLES: [&str; 3] = ["HOME", "USER", "LOGNAME"];
 
 /// The limits that shells can change, by the names that the state report uses.
 const LIMITS: [(&str, Resource); 13] = [
@@ -54,7 +54,7 @@ impl Session {
     /// The state of this process, without the variables that are for the agent alone.
     pub fn of_process() -> Session {
         let environment = std::env::vars_os()
-            .filter(|(name, _)| !OF_THE_POD.iter().any(|own| name == own))
+            .filter(|(name, _)| !POD_VARIABLES.iter().any(|own| name == own))
             .collect();
         let directory = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
         Session {
@@ -64,7 +64,7 @@ impl Session {
     }
 
     pub fn new(environment: Environment, directory: PathBuf) -> Session {
-        let own_user = OF_A_USER
+        let own_user = USER_VARIABLES
             .map(|name| (name, environment.get(OsStr::new(name)).cloned()))
             .into();
         Session {
@@ -81,10 +81,11 @@ impl Session {
     /// The state for a program of Flux, which runs as `user`, or as the agent's own user.
     pub fn of_flux(&self, user: Option<&RunAs>) -> Session {
         let mut session = self.clone();
-        for (name, value) in user
-            .into_iter()
-            .flat_map(|user| OF_A_USER.into_iter().zip([&user.home, &user.name, &user.name]))
-        {
+        for (name, value) in user.into_iter().flat_map(|user| {
+            USER_VARIABLES
+                .into_iter()
+                .zip([&user.home, &user.name, &user.name])
+        }) {
             // A value that a snippet has set since is kept.
             if self
                 .own_user
@@ -98,8 +99,8 @@ impl Session {
         session
     }
 
-    /// Leaves out the variables that are not UTF-8, and returns their names: Flux starts programs by messages
-    /// of JSON.
+    /// Removes the variables that are not UTF-8, and returns their names. Flux starts programs by JSON messages, which
+    /// cannot hold them.
     pub fn leave_out_bytes(&mut self) -> Vec<String> {
         let is_text = |name: &OsString, value: &OsString| name.to_str().is_some() && value.to_str().is_some();
         let left_out = self
@@ -110,12 +111,12 @@ impl Session {
             .collect()
     }
 
-    /// The limits that a snippet has changed, for a program.
+    /// The limits that a snippet has changed.
     pub fn limits(&self) -> Vec<Limit> {
         self.limits.values().copied().collect()
     }
 
-    /// A variable's value, for words.
+    /// The value of a variable.
     pub fn lookup(&self, name: &str) -> Option<String> {
         self.environment
             .get(OsStr::new(name))
@@ -126,7 +127,7 @@ impl Session {
     pub fn resolve(&self, word: &Word) -> OsString {
         match word {
             Word::Literal(text) => text.into(),
-            // Values keep their bytes, whatever they are.
+            // Values are bytes: they need not be UTF-8.
             Word::Template(parts) => parts.iter().fold(OsString::new(), |mut word, part| {
                 match part {
                     WordPart::Text(text) => word.push(text),
@@ -167,7 +168,7 @@ impl Session {
         }
     }
 
-    /// Undoes an append, wherever other parts have been put since.
+    /// Undoes an append, also if other parts were added later.
     fn withdraw(&mut self, name: &str, separator: char, part: &str) {
         let Some(value) = self.environment.get_mut(OsStr::new(name)) else {
             return;
@@ -228,7 +229,7 @@ fn contains_part(bytes: &[u8], separator: &[u8], part: &[u8]) -> bool {
     }
 }
 
-/// The umask of this process. (It can only be read by setting it.)
+/// The umask of this process. Reading it means to set it for a moment.
 pub fn current_umask() -> u32 {
     let old = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     nix::sys::stat::umask(old);
@@ -261,8 +262,8 @@ pub fn parse_limit(text: &str) -> Option<Limit> {
     })
 }
 
-/// Shell lines that bring `before` to `after`: `export NAME='value'`, `unset NAME`. Names that a shell cannot
-/// have are left out.
+/// Shell lines that change the environment `before` to `after`: `export NAME='value'`, `unset NAME`. Names that are
+/// invalid in a shell are left out.
 pub fn shell_changes(before: &Environment, after: &Environment) -> Vec<u8> {
     let mut text = Vec::new();
     for name in before

@@ -1,8 +1,9 @@
-//! The state of the user's shell, as it reports it: `flux-agent snippet-state`, run by the shell itself, is
-//! the writer.
+//! The report of a shell's state. The shell runs `flux-agent snippet-state`, which inherits the state and writes the
+//! report.
 //!
-//! Records end in NUL: `status=0`, `umask=0022`, `directory=/x`, `as-flux=…`, `bash=…`, `broker-options=…`,
-//! `limit=nofile:1024:4096` each, then `environment`, then every exported variable as it is, then `end`.
+//! A report is a list of records that end in NUL: `status=0`, `umask=0022`, `directory=/x`, `as-flux=…`, `bash=…`,
+//! `broker-options=…`, `limit=nofile:1024:4096` for each limit, `environment`, every exported variable
+//! (`NAME=value`), `end`.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -13,11 +14,11 @@ use super::session::{Session, current_limits, current_umask, is_shell_name, pars
 use crate::supervise::program::Environment;
 use crate::system::raw::Limit;
 
-/// Prefix of the agent's own variables in the shell, which are never handed on.
+/// Prefix of the agent's own variables in the shell. They are not carried over.
 pub const OURS: &str = "flux_agent_";
 /// Variables that shells set for themselves.
-const OF_THE_SHELL: [&str; 3] = ["_", "SHLVL", "OLDPWD"];
-/// The status of a snippet that did not run, since its shell does not hear the agent.
+const SHELL_VARIABLES: [&str; 3] = ["_", "SHLVL", "OLDPWD"];
+/// Begins the report of a shell that cannot read the agent's commands. The snippet did not run.
 const UNHEARD: &[u8] = b"status=unheard\0";
 const LAST: &[u8] = b"\0end\0";
 
@@ -29,7 +30,7 @@ pub struct ShellState {
     pub directory: PathBuf,
     pub as_flux: String,
     pub broker_options: Option<String>,
-    /// Whether the environment has its functions: it is bash.
+    /// Whether the environment has the shell's exported functions: the shell is bash.
     pub exports_functions: bool,
     pub limits: Vec<Limit>,
     pub environment: Environment,
@@ -83,7 +84,7 @@ pub fn report(report: &StateReport) -> io::Result<()> {
         .write_all(&text)
 }
 
-/// Whether a shell has reported that it does not hear the agent.
+/// Whether a shell has reported that it cannot read the agent's commands.
 pub fn is_unheard(bytes: &[u8]) -> bool {
     bytes.starts_with(UNHEARD) && bytes.ends_with(LAST)
 }
@@ -98,11 +99,11 @@ pub fn without_shells_own(environment: &Environment) -> Environment {
 }
 
 fn is_shells_own(name: &OsStr) -> bool {
-    OF_THE_SHELL.iter().any(|own| name == *own) || name == "PWD"
+    SHELL_VARIABLES.iter().any(|own| name == *own) || name == "PWD"
 }
 
-/// The state that `bytes` begin with; none if it is not complete yet. A shell in which `.` was replaced reports
-/// at once after it that it does not hear the agent.
+/// The first report in `bytes`. None: it is not complete yet. (A shell whose `.` was replaced sends a second report
+/// right after it, [`UNHEARD`].)
 pub fn parse(bytes: &[u8]) -> Option<ShellState> {
     let end = bytes.windows(LAST.len()).position(|part| part == LAST)?;
     let body = &bytes[..end];
@@ -147,18 +148,18 @@ fn split(record: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 impl ShellState {
-    /// Hands the state on to later steps. `before` are the agent's own limits.
+    /// Carries the state over into `session`. `before`: the agent's own limits.
     pub fn carry_over(&self, session: &mut Session, before: &[Limit]) {
         let old = std::mem::take(&mut session.environment);
         let mut new = self.environment.clone();
         new.retain(|name, _| !name.as_bytes().starts_with(OURS.as_bytes()));
         new.retain(|name, _| !is_shells_own(name) || old.contains_key(name));
         for (name, value) in old {
-            // What a shell sets for itself is not the user's doing.
-            if OF_THE_SHELL.iter().any(|own| name == *own) {
+            // Variables that shells set for themselves are no changes by the user.
+            if SHELL_VARIABLES.iter().any(|own| name == *own) {
                 new.insert(name, value);
             } else if !(is_shell_name(&name) || (self.exports_functions && is_function(&name))) {
-                // A shell drops names that it cannot have. A function that is not there any more was unset.
+                // A shell drops variables with names that are invalid for it. A missing function was unset.
                 new.entry(name).or_insert(value);
             }
         }

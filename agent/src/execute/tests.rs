@@ -82,11 +82,11 @@ fn execute_plan(plan: &Plan) -> (Result<u8, Failure>, ContainerEnd) {
         .unwrap();
     runtime.block_on(async {
         let mut supervisor = Supervisor::new().unwrap();
-        let again = || panic!("nothing says look again");
+        let replan = || panic!("nothing says look again");
         let (mut timeline, mut ending) = (ContainerTimeline::start(), ContainerEnd::default());
         let code = execute(
             plan,
-            &again,
+            &replan,
             options(),
             &mut supervisor,
             &mut timeline,
@@ -240,7 +240,7 @@ fn part_is_taken_from_the_plan_not_from_at_end() {
                 InstancePart::Lead,
                 AtEnd::RestartFollower {
                     limit: 0,
-                    again: false,
+                    lead_can_restart: false,
                 },
                 true,
             ),
@@ -267,7 +267,7 @@ fn part_is_taken_from_the_plan_not_from_at_end() {
                 InstancePart::Lead,
                 AtEnd::RestartFollower {
                     limit: 3,
-                    again: false,
+                    lead_can_restart: false,
                 },
                 143,
             ),
@@ -409,7 +409,7 @@ fn follower_that_ends_with_0_restarts_while_lead_is_there() {
             );
             let at_end = AtEnd::RestartFollower {
                 limit: 3,
-                again: false,
+                lead_can_restart: false,
             };
             let follower = |parent, lead| {
                 start(Launch {
@@ -464,7 +464,8 @@ fn follower_ends_with_0_when_stopped_while_its_lead_goes() {
                 "broker",
                 &format!("#!/bin/sh\ntouch {}\n", ended.display()),
             );
-            for (again, goes, code) in [(false, true, 0), (true, true, 0), (false, false, REPLACE)] {
+            for (lead_can_restart, goes, code) in [(false, true, 0), (true, true, 0), (false, false, REPLACE)]
+            {
                 let lead = TcpListener::bind("127.0.0.1:0").unwrap();
                 let port = lead.local_addr().unwrap().port();
                 let parent = Some(Parent {
@@ -472,7 +473,10 @@ fn follower_ends_with_0_when_stopped_while_its_lead_goes() {
                     port,
                     by_name: false,
                 });
-                let at_end = AtEnd::RestartFollower { limit: 3, again };
+                let at_end = AtEnd::RestartFollower {
+                    limit: 3,
+                    lead_can_restart,
+                };
                 let step = start(Launch {
                     parent,
                     part: InstancePart::Follower,
@@ -494,7 +498,7 @@ fn follower_ends_with_0_when_stopped_while_its_lead_goes() {
                 assert_eq!(
                     execute_all(Role::Follower, false, vec![step]).unwrap(),
                     code,
-                    "{again} {goes}"
+                    "{lead_can_restart} {goes}"
                 );
                 stops.join().unwrap();
                 fs::remove_file(&ended).unwrap();

@@ -1,4 +1,4 @@
-//! Whether Flux's own Python has to compile anew for every command.
+//! Whether Flux's own Python has to recompile for every command.
 //!
 //! Python takes a compiled file if it notes the source's time and size (or a hash). A view without such
 //! files, or one whose sources were copied without their times, has none that serve: each command then takes

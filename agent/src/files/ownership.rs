@@ -22,9 +22,9 @@ use super::safe_path::Walked;
 use crate::system::mount_table;
 /// Directories of the Filesystem Hierarchy Standard that hold users' and applications' data; all others are
 /// the system's.
-const FOR_DATA: [&str; 6] = ["/home", "/opt", "/srv", "/tmp", "/var/tmp", "/mnt"];
+const DATA_DIRECTORIES: [&str; 6] = ["/home", "/opt", "/srv", "/tmp", "/var/tmp", "/mnt"];
 /// The system's directories, with all that is in them.
-const OF_THE_SYSTEM: [&str; 16] = [
+const SYSTEM_DIRECTORIES: [&str; 16] = [
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/media", "/proc", "/root",
     "/run", "/sbin", "/sys", "/usr", "/var",
 ];
@@ -104,7 +104,7 @@ fn is_on_volume(mounts: &[u8], path: &Path) -> bool {
 /// Whether the path, which has no links, is `/` or one of the system's directories.
 pub fn is_of_the_system(path: &Path) -> bool {
     let is_in = |folders: &[&str]| folders.iter().any(|folder| path.starts_with(folder));
-    path == Path::new("/") || (is_in(&OF_THE_SYSTEM) && !is_in(&FOR_DATA))
+    path == Path::new("/") || (is_in(&SYSTEM_DIRECTORIES) && !is_in(&DATA_DIRECTORIES))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use crate::flux_rpc::message::{
-    AskError, BrokerReply, HEAD, PATIENCE, errno_text, length, parse_reply, request,
+    ANSWER_TIMEOUT, AskError, BrokerReply, HEAD, errno_text, length, parse_reply, request,
 };
 use crate::system::identity;
 use crate::wait::socket::connect_at_once;
@@ -37,7 +37,7 @@ impl Broker {
                 BrokerReply::Error(text) => Err(AskError::Answer(text)),
             }
         };
-        tokio::time::timeout(PATIENCE, asked)
+        tokio::time::timeout(ANSWER_TIMEOUT, asked)
             .await
             .unwrap_or(Err(AskError::Slow))
     }

@@ -34,7 +34,7 @@ pub struct Departure {
     rank: u32,
     /// Ranks below it in the tree, which leave with it.
     below: BTreeSet<u32>,
-    drained: bool,
+    is_drained: bool,
     idle_looks: u32,
     /// Ranks of `below` that jobs had resources of at the last look.
     busy_below: BTreeSet<u32>,
@@ -55,7 +55,7 @@ impl Departure {
         Departure {
             rank,
             below,
-            drained: false,
+            is_drained: false,
             idle_looks: 0,
             busy_below: BTreeSet::new(),
             has_logged_wait: false,
@@ -64,7 +64,7 @@ impl Departure {
 
     /// Whether the node is drained, so that no job comes to it any more.
     pub fn has_begun(&self) -> bool {
-        self.drained
+        self.is_drained
     }
 
     /// Whether jobs run on nodes below, which would be lost with this node.
@@ -74,10 +74,10 @@ impl Departure {
 
     /// Takes the next step: drains the node, then looks for jobs.
     pub async fn advance(&mut self, broker: &Broker) -> DrainProgress {
-        if !self.drained {
+        if !self.is_drained {
             match drain(broker, &[self.rank].into(), REASON).await {
-                Ok(()) => self.drained = true,
-                Err(AskError::Answer(why)) if is_drained_already(&why) => self.drained = true,
+                Ok(()) => self.is_drained = true,
+                Err(AskError::Answer(why)) if is_drained_already(&why) => self.is_drained = true,
                 // The lead is slow to answer: ask again at the next look.
                 Err(AskError::Slow) => {}
                 // Flux cannot drain it (an older release, no resource module): the node goes at once.

@@ -19,7 +19,7 @@ use crate::wait::{Backoff, LONGEST_PAUSE};
 /// Payload that names the group: the lead is in it as long as it stays.
 const GROUP: &str = r#"{"name":"flux-agent.staying"}"#;
 /// Attempts to join the group.
-const TRIES: u32 = 10;
+const MAX_ATTEMPTS: u32 = 10;
 
 /// The lead's membership in the group.
 #[derive(Debug, Clone, Default)]
@@ -27,7 +27,7 @@ pub struct LeadPresence(Arc<Mutex<Membership>>);
 
 #[derive(Debug, Default)]
 struct Membership {
-    over: bool,
+    is_over: bool,
     connection: Option<Conversation>,
 }
 
@@ -38,7 +38,7 @@ impl LeadPresence {
             return;
         };
         let mut refused = Backoff::default();
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             if conversation
                 .send(&request(ANY, "groups.join", GROUP))
                 .await
@@ -49,7 +49,7 @@ impl LeadPresence {
             match conversation.receive().await {
                 Ok(BrokerReply::Payload(_)) => {
                     let mut membership = self.lock();
-                    membership.connection = (!membership.over).then_some(conversation);
+                    membership.connection = (!membership.is_over).then_some(conversation);
                     return;
                 }
                 Ok(BrokerReply::Error(_)) => refused.pause(LONGEST_PAUSE).await,
@@ -61,7 +61,7 @@ impl LeadPresence {
     /// Leaves the group, and never joins it again.
     pub fn leave(&self) {
         *self.lock() = Membership {
-            over: true,
+            is_over: true,
             connection: None,
         };
     }
@@ -160,7 +160,7 @@ mod tests {
         });
         let refusing = |mut peer: Peer| {
             peer.write_all(&[0]).unwrap();
-            (0..TRIES).for_each(|_| {
+            (0..MAX_ATTEMPTS).for_each(|_| {
                 asked(&mut peer);
                 peer.write_all(&answer_with(1, "only the owner may")).unwrap();
             });

@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 /// How long a broker may take for one answer.
-pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const MAGIC: [u8; 4] = 0xffee_0012_u32.to_ne_bytes();
 const HEADER: usize = 20;
 const REQUEST: u8 = 1;
@@ -37,7 +37,7 @@ pub enum AskError {
     Ended,
     #[error("permission denied ({0}): only the user that runs Flux may ask")]
     Refused(String),
-    #[error("no answer within {} s: it is suspended or very busy", PATIENCE.as_secs())]
+    #[error("no answer within {} s: it is suspended or very busy", ANSWER_TIMEOUT.as_secs())]
     Slow,
     #[error("it returned an error: {0}")]
     Answer(String),

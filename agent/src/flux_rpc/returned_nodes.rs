@@ -25,18 +25,18 @@ use crate::wait::Backoff;
 /// Payload that names the group of all brokers that have joined.
 const ONLINE: &str = r#"{"name":"broker.online"}"#;
 /// Brokers that join within this time are looked at together.
-const TOGETHER: Duration = Duration::from_secs(2);
+const JOIN_WINDOW: Duration = Duration::from_secs(2);
 /// Attempts to follow the group: a broker that has just started knows no groups yet.
-const TRIES: u32 = 10;
+const MAX_ATTEMPTS: u32 = 10;
 /// Longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A look that fails for this long is logged: it explains why nodes may get no jobs.
-const LONG: Duration = Duration::from_secs(10);
+const LOG_FAILURES_AFTER: Duration = Duration::from_secs(10);
 
 /// Undrains nodes that come back, until the broker ends; to be dropped when it shuts down.
 pub async fn undrain(broker: &Broker) {
     let (mut returned, mut refused) = (Returned::default(), Backoff::default());
-    for _ in 0..TRIES {
+    for _ in 0..MAX_ATTEMPTS {
         let Ok(conversation) = Conversation::open(broker).await else {
             return;
         };
@@ -95,7 +95,7 @@ impl Returned {
         self.unseen.extend(&online - &self.online);
         self.online = online;
         if !self.unseen.is_empty() {
-            self.look_at.get_or_insert(now + TOGETHER);
+            self.look_at.get_or_insert(now + JOIN_WINDOW);
         }
     }
 
@@ -110,14 +110,14 @@ impl Returned {
             Err(why) => {
                 let since = *self.failing_since.get_or_insert_with(Instant::now);
                 // While brokers are missing, Flux knows no nodes yet.
-                if !self.was_logged && since.elapsed() >= LONG && runs(broker).await {
+                if !self.was_logged && since.elapsed() >= LOG_FAILURES_AFTER && runs(broker).await {
                     self.was_logged = true;
                     tracing::warn!(
                         stage = "broker",
                         "failed to check which nodes are drained: {why}; retrying"
                     );
                 }
-                self.look_at = Some(Instant::now() + (TOGETHER + since.elapsed()).min(LONGEST_PAUSE));
+                self.look_at = Some(Instant::now() + (JOIN_WINDOW + since.elapsed()).min(LONGEST_PAUSE));
             }
         }
     }
@@ -257,7 +257,7 @@ mod tests {
             [None, Some("1")]
         );
         assert!(
-            told.recv_timeout(2 * TOGETHER).is_err(),
+            told.recv_timeout(2 * JOIN_WINDOW).is_err(),
             "nothing has changed since"
         );
         drop(stream);

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use flux_agent_plan::plan::SignalTarget;
 use flux_shared::exit::of_signal;
 
-use crate::execute::retry::{Attempts, PATIENCE, Start};
+use crate::execute::retry::{Attempts, RETRY_DEADLINE, Start};
 use crate::execute::session::Session;
 use crate::report::activity::ActivityFile;
 use crate::report::failure::Failure;
@@ -65,7 +65,7 @@ impl CommandRunner {
                 ..ChildSetup::default()
             },
         };
-        let attempts = Attempts::new(PATIENCE, ActivityFile::default());
+        let attempts = Attempts::new(RETRY_DEADLINE, ActivityFile::default());
         let child = match attempts.start(&program, &mut self.supervisor).await? {
             Start::Started { child, .. } => child,
             Start::Failed(error) => {

@@ -1,9 +1,10 @@
-//! What the containers print: the lead's as it is, the others' by whole lines, with their name before them.
+//! Prints the output of the containers. The lead's is unchanged. Each line of another container begins with the
+//! container's name.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::thread::JoinHandle;
 
-/// Longer lines are printed in pieces.
+/// Bytes of a line; longer lines are split.
 const LONGEST: u64 = 64 << 10;
 
 /// Where a stream is copied to: this process's standard output or standard error.

@@ -1,5 +1,5 @@
 //! What the entrypoint is doing while there is no broker. It is in the container's termination message until
-//! the container ends: the kubelet creates that file anew for each start, any user may write to it, and a
+//! the container ends: the kubelet recreates that file for each start, any user may write to it, and a
 //! full or read-only volume does not matter. If the container is killed meanwhile, Kubernetes shows it.
 
 use std::fmt;

@@ -10,7 +10,7 @@ use super::Supervisor;
 use crate::system::raw;
 
 /// How long killed processes may take to go: one that waits for a disk cannot be killed until it has it.
-const PATIENCE: Duration = Duration::from_secs(5);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Processes that are there before a broker, and their process groups: what those start belongs to them, also
@@ -48,7 +48,7 @@ pub async fn end(supervisor: &mut Supervisor, others: &Others) -> io::Result<usi
     loop {
         let processes = processes(Path::new("/proc"));
         let left = with_descendants(&processes, others.orphans(&processes));
-        if left.is_empty() || begin.elapsed() >= PATIENCE {
+        if left.is_empty() || begin.elapsed() >= END_TIMEOUT {
             return Ok(killed.len());
         }
         for pid in left {

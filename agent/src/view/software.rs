@@ -182,7 +182,7 @@ mod tests {
             packages: at("packages"),
             to: at("volume/software"),
         };
-        // What a killed run has left is made anew.
+        // What a killed run has left is recreated.
         file(at("volume/.software.new/half"), "");
         for _ in 0..2 {
             merge_software(&options).unwrap();

@@ -23,7 +23,7 @@ use tokio::net::UdpSocket;
 /// How long an answer is waited for after each time that a question is sent. The first is short, so that a
 /// lost packet costs little; an answer to an earlier one counts at any time, so a slow server has all of it,
 /// as with the C library.
-const PATIENCE: [Duration; 3] = [
+const QUERY_TIMEOUTS: [Duration; 3] = [
     Duration::from_millis(800),
     Duration::from_millis(1600),
     Duration::from_millis(2600),
@@ -146,7 +146,7 @@ impl Resolver {
         let mut asked = Vec::new();
         let mut last = NameError::NoServer;
         let mut left = servers.to_vec();
-        for patience in PATIENCE {
+        for query_timeout in QUERY_TIMEOUTS {
             for server in left.clone() {
                 if let Err(why) = self.send(&mut asked, server, &question).await {
                     last = NameError::Failing {
@@ -155,7 +155,7 @@ impl Resolver {
                     };
                     continue;
                 }
-                match tokio::time::timeout(patience, first_answer(&asked, id)).await {
+                match tokio::time::timeout(query_timeout, first_answer(&asked, id)).await {
                     Err(_) => last = NameError::Silent(server),
                     Ok((server, Err(error @ NameError::Failing { .. }))) => {
                         last = error;

@@ -1,6 +1,6 @@
-//! Text or JSON.
+//! The output formats of `dry-run`.
 
-/// How the plans are printed.
+/// An output format.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     #[default]

@@ -1,4 +1,4 @@
-//! The plans of all containers; pods that are alike share one.
+//! The plans of all containers. Pods with the same steps share one plan.
 
 use std::ops::RangeInclusive;
 
@@ -9,7 +9,7 @@ use super::source::Source;
 use crate::facts::Facts;
 use crate::plan::{self, Plan, PodContainer};
 
-/// One container's plan, and the completion indexes that do the same.
+/// A container's plan, and the completion indexes of the pods that share it.
 #[derive(Debug, Clone, Serialize)]
 pub struct PlannedContainer {
     /// Completion indexes such as `0` or `1-3`; their plans differ only in names, rank and parent.
@@ -30,7 +30,7 @@ pub fn plan(
         return Err(DryRunError::Index { index, pods });
     }
     let mut facts = facts.clone();
-    // Facts with an index or a host name are those of one pod.
+    // Facts with a host name belong to one pod.
     if index.is_none() && facts.index.is_none() && !facts.hostname.is_empty() {
         let found = plan::index_of(spec, &facts);
         facts.index = Some(found.map_err(|source| DryRunError::Plan { index: None, source })?);
@@ -66,7 +66,7 @@ fn plan_of(
     let (first, last) = (*indexes.start(), *indexes.end());
     let mut facts = facts.clone();
     if facts.index != Some(first) {
-        // The name is another pod's.
+        // The host name belongs to another pod.
         facts.hostname.clear();
         facts.index = Some(first);
     }

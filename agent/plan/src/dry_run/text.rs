@@ -555,14 +555,14 @@ fn launch_notes(launch: &Launch) -> String {
         AtEnd::ExitUnlessStopped => {
             "its exit code is the container's, but 0 after a stop (SIGTERM) becomes 143: nothing was completed".into()
         }
-        AtEnd::Complete { again: false } => "once it has joined, the container exits with 0 when it ends".into(),
-        AtEnd::Complete { again: true } => {
+        AtEnd::Complete { lead_can_restart: false } => "once it has joined, the container exits with 0 when it ends".into(),
+        AtEnd::Complete { lead_can_restart: true } => {
             "once it has joined, the container exits with 0 if it fails; after the lead's end, wait for the lead's next attempt".into()
         }
-        AtEnd::RestartFollower { limit, again: false } => {
+        AtEnd::RestartFollower { limit, lead_can_restart: false } => {
             format!("restarted if it fails, {limit} times at most; after exit code 0 or the lead's end, the container exits with 0")
         }
-        AtEnd::RestartFollower { limit, again: true } => {
+        AtEnd::RestartFollower { limit, lead_can_restart: true } => {
             format!("restarted if it fails, {limit} times at most; after exit code 0 or the lead's end, wait for the lead's next attempt")
         }
     });

@@ -7,7 +7,7 @@ use super::identity::{account_by, group_id};
 use super::{Mode, Owner, Resolved, Step};
 use crate::known_paths::{accounting_of, home_of};
 
-/// The first id for users that the image does not have: after the one that is usual for Flux.
+/// The first uid for users that the image lacks: 1000 is usual for Flux's user.
 const FIRST_ID: u32 = 1001;
 
 /// The path of the file with a user's password, in the mounted Secret.
@@ -45,8 +45,8 @@ fn has_accounting(resolved: &Resolved) -> bool {
         .is_some_and(|command| resolved.facts.is_present(&command))
 }
 
-/// The lead's initial program. If the image has Flux Accounting, `flux-agent accounting` comes before it, which
-/// adds the users.
+/// The lead's initial program. If the image has Flux Accounting, it is wrapped in `flux-agent accounting`, which
+/// adds the users first.
 pub fn with_accounting(resolved: &Resolved, program: Vec<Word>) -> Vec<Word> {
     let users = &resolved.spec.users;
     if users.is_empty() || resolved.facts.uid != 0 || !has_accounting(resolved) {

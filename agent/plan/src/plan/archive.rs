@@ -1,14 +1,14 @@
-//! The archive of Flux's state: read at the start, dumped beside itself, put in its place when the instance
-//! has ended well.
+//! The archive of Flux's state. The broker restores it at the start and writes a dump beside it at the end. The
+//! dump replaces the archive if the broker has ended with success.
 
 use sha2::{Digest, Sha256};
 
 use super::{Resolved, Step};
 
-/// Stands for the part of a dump's name that differs between starts.
+/// Wildcard for the part of a dump's name that differs between starts.
 pub const ANY: char = '*';
 
-/// The step before the broker: removes what interrupted dumps have left, and creates the file of this one.
+/// The step before the broker: removes the files of interrupted dumps, and creates the file for this dump.
 pub fn prepare(resolved: &Resolved) -> Option<Step> {
     let archive = resolved.spec.archive.as_deref()?;
     let step = Step::PrepareArchive {
@@ -19,7 +19,7 @@ pub fn prepare(resolved: &Resolved) -> Option<Step> {
     Some(step)
 }
 
-/// The step after the broker: puts the dump in the archive's place, if it is whole.
+/// The step after the broker: replaces the archive by the dump, if the dump is complete.
 pub fn publish(resolved: &Resolved) -> Option<Step> {
     let archive = resolved.spec.archive.clone()?;
     Some(Step::PublishArchive {
@@ -47,9 +47,9 @@ fn dump(resolved: &Resolved, archive: &str) -> String {
     dump_path(resolved, archive, &resolved.facts.attempt)
 }
 
-/// Path of a dump: in the archive's folder, so that it can be renamed, and with its suffix, by which Flux
-/// knows the format. The name belongs to this MiniCluster and this start: a lost pod may still be dumping
-/// when the next one begins.
+/// Path of a dump. It is in the archive's folder, so that it can be renamed to the archive. It has the archive's
+/// suffix, by which Flux knows the format. The name is unique for this MiniCluster and this start, since a lost
+/// pod may still write its dump when the next pod begins.
 fn dump_path(resolved: &Resolved, archive: &str, attempt: &str) -> String {
     let spec = resolved.spec;
     let digest = Sha256::digest(format!("{}/{}:{archive}", spec.namespace, spec.name));

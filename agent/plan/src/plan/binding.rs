@@ -1,7 +1,7 @@
-//! Whether Flux binds tasks to cores: only where the cores are this container's own.
+//! Whether Flux binds tasks to cores. It does so only if the container has exclusive cores.
 //!
-//! R names cores 0 to n-1 in every pod, and Flux's job shell binds tasks to what R names. Where the pods of a
-//! node share its CPUs, all would compute on the same few.
+//! R names cores 0 to n-1 in every pod, and Flux's job shell binds tasks to the cores in R. If the pods of a
+//! node share its CPUs, the tasks of all pods would run on the same few cores.
 
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// `declared`: the spec's own number of cores.
+    /// `declared`: number of cores in the spec.
     pub fn of(declared: Option<u32>, facts: &Facts) -> Binding {
         let (on, why) = match (declared, facts.cpuset) {
             (Some(cores), _) if cores > facts.cores => (
@@ -48,7 +48,7 @@ impl Binding {
     }
 }
 
-/// How a container gets exclusive CPUs.
+/// Ends messages: how a container gets exclusive CPUs.
 const WHOLE: &str = "a Guaranteed pod gets exclusive CPUs from the kubelet's static CPU manager";
 
 fn counted(cpus: u32) -> String {
@@ -59,9 +59,9 @@ fn counted(cpus: u32) -> String {
     }
 }
 
-/// Whether a cpuset is this container's alone. The kubelet's static CPU manager gives a Guaranteed pod
-/// exclusive CPUs; all other pods share what is left, which is narrower than the machine as well, and have an
-/// oom_score_adj above 0. A quota of less than the cpuset's CPUs means a share of them, too.
+/// Whether the container has its cpuset exclusively. The kubelet's static CPU manager gives exclusive CPUs to a
+/// Guaranteed pod. All other pods share the remaining CPUs: their cpuset is smaller than the machine too, but
+/// their oom_score_adj is above 0. With a quota below the number of CPUs, the cpuset is shared, too.
 fn is_own(cpus: u32, facts: &Facts) -> bool {
     facts.oom_score <= 0 && facts.cpu_quota.is_none_or(|quota| quota >= f64::from(cpus))
 }

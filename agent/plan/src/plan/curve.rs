@@ -1,5 +1,5 @@
-//! The certificate: copied from the mounted Secret to a file that Flux accepts (a Secret's own mode may be
-//! too open), or derived from a mounted seed.
+//! The step that writes the curve certificate. It is copied from the mounted Secret, whose mode may be too open
+//! for Flux, or derived from a mounted seed.
 
 use flux_shared::names;
 use flux_shared::paths::CURVE_FILE;
@@ -15,8 +15,8 @@ pub fn step(resolved: &Resolved) -> Option<Step> {
             source: CURVE_FILE.into(),
         },
         Some(inputs) => {
-            // With the name: a JobSet has one uid, and may have several Jobs, each of which is an instance of its
-            // own.
+            // The name is needed too: all Jobs of a JobSet have the same uid, and each Job is an instance of
+            // its own.
             let name = &resolved.spec.name;
             let values = [name.clone()]
                 .into_iter()

@@ -54,11 +54,13 @@ fn address_of(resolved: &Resolved, rank: u32) -> Option<Parent> {
 fn at_end(resolved: &Resolved) -> AtEnd {
     let restarts = resolved.spec.restart_policy == RestartPolicy::OnFailure;
     if resolved.spec.flux.complete_workers {
-        AtEnd::Complete { again: restarts }
+        AtEnd::Complete {
+            lead_can_restart: restarts,
+        }
     } else {
         AtEnd::RestartFollower {
             limit: RESTART_LIMIT,
-            again: restarts,
+            lead_can_restart: restarts,
         }
     }
 }
@@ -67,7 +69,13 @@ fn at_end(resolved: &Resolved) -> AtEnd {
 /// again, and the lead does not start again in its pod.
 pub(super) fn ends_with_lead(resolved: &Resolved) -> bool {
     resolved.spec.flux.broker_config.is_none()
-        && matches!(at_end(resolved), AtEnd::RestartFollower { again: false, .. })
+        && matches!(
+            at_end(resolved),
+            AtEnd::RestartFollower {
+                lead_can_restart: false,
+                ..
+            }
+        )
 }
 
 fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Step, PlanError> {

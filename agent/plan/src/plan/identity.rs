@@ -1,4 +1,4 @@
-//! Who Flux runs as: the container's own user, or one that the spec names.
+//! The user that Flux runs as: the container's own, or the one that the spec names.
 
 use flux_shared::agent_spec::User;
 
@@ -6,7 +6,7 @@ use super::Owner;
 use crate::facts::Facts;
 use crate::known_paths::home_of;
 
-/// The user that Flux runs as, and what it takes to become that user.
+/// The user that Flux runs as, and how the agent changes to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Identity {
     /// Owner of all files that Flux uses.
@@ -15,7 +15,7 @@ pub struct Identity {
     pub run_as: Option<Account>,
     /// The account to create first, since the image does not have it.
     pub create: Option<Account>,
-    /// What a user should know about the choice.
+    /// A notice about the choice.
     pub notice: Option<String>,
 }
 
@@ -24,7 +24,7 @@ pub struct Identity {
 pub struct Account {
     pub name: String,
     pub home: String,
-    /// Its ids, as the owner of files.
+    /// Its uid and gid.
     pub owner: Owner,
 }
 
@@ -81,7 +81,7 @@ impl Identity {
     }
 }
 
-/// The first account of the password file's text that fits.
+/// The first account in the text of a password file for which `fits(name, uid)` is true.
 pub fn account_by(passwd: &str, fits: impl Fn(&str, u32) -> bool) -> Option<Account> {
     passwd.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
@@ -100,7 +100,7 @@ pub fn account_by(passwd: &str, fits: impl Fn(&str, u32) -> bool) -> Option<Acco
     })
 }
 
-/// The id of the group of that name in the group file's text.
+/// The id of the group `wanted` in the text of a group file.
 pub fn group_id(group: &str, wanted: &str) -> Option<u32> {
     group.lines().find_map(|line| {
         let mut fields = line.split(':');

@@ -1,5 +1,5 @@
-//! What commands for people need to know of the instance that a pod belongs to; the same decisions as
-//! `plan`'s.
+//! Data about a pod's Flux instance, for the commands that people run in the pod. It follows the same rules as
+//! the plan.
 
 use std::collections::BTreeSet;
 
@@ -21,26 +21,26 @@ pub struct Instance {
     pub is_lead: bool,
     /// Every host in rank order, the short names that Flux uses.
     pub hosts: Vec<String>,
-    /// Ranks beyond the initial size, by which the cluster may grow: they need not have a pod.
+    /// Ranks beyond the initial size, for growth. They need not have a pod.
     pub spare: Vec<u32>,
     addresses: BrokerAddresses,
     /// Path of the broker's socket.
     pub socket: String,
-    /// The parent broker; none for the lead, or where the user's own broker.toml says it.
+    /// The parent broker. None: this is the lead, or the user's own broker.toml names the parent.
     pub parent: Option<Parent>,
-    /// Who Flux runs as.
+    /// The user that Flux runs as.
     pub owner: Owner,
-    /// The same user with HOME and names, if that is not the agent's own user.
+    /// The same user with its home and name. None: Flux runs as the agent's own user.
     pub run_as: Option<RunAs>,
-    /// Changes that make the container's environment Flux's.
+    /// Changes to the container's environment for Flux.
     pub environment: Vec<EnvChange>,
-    /// The `flux` program, or why there is none.
+    /// Path of the `flux` program, or why none was found.
     pub flux: Result<String, PlanError>,
-    /// Port of the Flux RESTful API, where this host serves it.
+    /// Port of the Flux RESTful API. None: this host does not serve it.
     pub serves: Option<u16>,
-    /// What a person should know about the user.
+    /// A notice about the choice of the user.
     pub notice: Option<String>,
-    /// Whether tasks are bound to cores here.
+    /// Whether Flux binds tasks to cores on this host.
     pub binding: Binding,
 }
 
@@ -78,7 +78,7 @@ impl Instance {
         })
     }
 
-    /// How many brokers belong to it at least: all but the spare ones.
+    /// The least number of brokers: all ranks except the spare ones.
     pub fn least_brokers(&self) -> usize {
         self.hosts.len() - self.spare.len()
     }

@@ -1,4 +1,5 @@
-//! A program to start, and all that the executor must know to supervise it: it infers nothing from the words.
+//! A program to start, with everything that the executor needs to supervise it. The executor takes every decision
+//! from these fields.
 
 use std::ops::Range;
 
@@ -18,8 +19,8 @@ pub struct Launch {
     /// Which of the words are the broker's options: snippets may change them, as `$brokerOptions`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub options: Option<Range<usize>>,
-    /// The user's program, as one would type it: without what the agent and Flux put around it. The container
-    /// ends with it. Empty: there is only a broker, which others work in.
+    /// The user's program as a person would type it, without the wrappers of the agent and Flux. The container ends
+    /// when it ends. Empty: there is only a broker, in which people or other programs start jobs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub program: Vec<Word>,
     /// The user that it runs as; none: the agent's own.
@@ -29,31 +30,30 @@ pub struct Launch {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub environment: Vec<EnvChange>,
     pub stdout: Stdout,
-    /// Which processes a signal to the agent is passed on to. Of any program, a second stop kills the whole
-    /// group.
+    /// The processes to which a signal to the agent is forwarded. A second stop kills the whole group in any case.
     pub signals: SignalTarget,
-    /// The broker's socket, by which its states are followed; none: they are not.
+    /// The broker's socket, to follow its states. None: the agent does not follow them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<String>,
     /// The parent broker, which must answer before this program is restarted. A stop of this pod is passed on when
     /// the parent has ended the instance in order, or after `hold_stop`. None: it is passed on at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
-    /// The lead, if that is not the parent: it is asked whether the parent's end was the instance's.
+    /// The lead, if that is not the parent. The agent asks it whether the whole instance has ended, or only the parent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lead: Option<Parent>,
-    /// How long a stop waits for the parent at most, in seconds. None: it does not wait.
+    /// The longest time, in seconds, that a stop waits for the parent. None: it does not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold_stop: Option<f64>,
-    /// The rank that is drained when only this pod is to go: jobs on it may end within the time of the stop.
+    /// The rank to drain if only this pod is removed. Its jobs then may end until the deadline of the stop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<u32>,
     /// The ranks below it in the tree, as an idset: they leave with it, since they are connected through it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub below: String,
-    /// The name of a process below this one that means a job on this node. A broker that leaves during a job, while
-    /// the lead stays, is killed: Flux then ends the job at once, and half a minute later if the broker shut down in
-    /// order. None: nobody looks.
+    /// Name of the process that shows that a job runs on this node: a descendant of the broker. If the lead stays and
+    /// this broker leaves during a job, the agent kills it. Flux then ends the job at once. After an orderly shutdown
+    /// of the broker, this would take half a minute. None: the agent does not look for jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job_shell: Option<&'static str>,
     /// The metrics of the instance to serve.
@@ -62,28 +62,28 @@ pub struct Launch {
     /// The file in which `flux-agent program` notes how the program ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
-    /// The file in which each start is recorded, before it, and its end: the program must not run again, or
-    /// not too often.
+    /// The file that records each start (before it) and each end. It limits how often the program runs again, or
+    /// prevents that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<String>,
-    /// Whether the container fails with `broker-failed` instead of the broker's code if the instance does not
-    /// come up. With a `result` file, that is so if the program has not begun by what the file says. Without one,
-    /// it is so if the broker fails before its state is `run`.
+    /// Whether the container fails with `broker-failed`, instead of the broker's code, if the instance does not come
+    /// up. With a `result` file, the instance did not come up if the file does not say that the program has begun.
+    /// Without one, it did not come up if the broker failed before its state was `run`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub needs_instance: bool,
-    /// What to do when it ends.
+    /// What the executor does when the program ends.
     pub at_end: AtEnd,
 }
 
-/// What a launched program is to the instance.
+/// The role of a launched program in the instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum InstancePart {
-    /// Rank 0: tells the others that it stays, until it is told to stop.
+    /// The lead broker (rank 0). Until it is stopped, it is a member of the group that shows followers that it stays.
     Lead,
-    /// A broker that joins another. If it is told to stop before it has started, its pod is to be replaced.
+    /// A follower's broker. If a stop comes before it has started, its pod exits with a code for replacement.
     Follower,
-    /// A sidecar's own program, of which Flux knows nothing.
+    /// A sidecar's program, which is no broker.
     Command,
 }
 
@@ -91,19 +91,19 @@ pub enum InstancePart {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SignalTarget {
-    /// The process alone: a broker, which ends its own children in order.
+    /// Only the process itself: a broker ends its own children in order.
     Process,
     /// Everything that it has started.
     Group,
 }
 
-/// A broker that another one joins.
+/// A broker to which another one connects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Parent {
     pub host: String,
     pub port: u16,
-    /// Whether an address of its name is enough at the start: where Flux is to show what ZeroMQ does
-    /// (`logging.zeromq`), a connection of the agent's would show as a failed handshake.
+    /// Whether the agent only waits until the name has an address, and does not connect. With `logging.zeromq`, a
+    /// connection by the agent would be logged as a failed handshake.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub by_name: bool,
 }
@@ -129,28 +129,28 @@ pub enum Stdout {
     Discard,
 }
 
-/// What the end of a launched program means.
+/// What the executor does when a launched program ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "then")]
 pub enum AtEnd {
     /// Its exit code is the container's.
     Exit,
-    /// The same, but 0 after a stop becomes 128 plus the signal: people worked in it, and nothing was
-    /// completed.
+    /// The same, but after a stop, exit code 0 becomes 128 plus the signal. It is for an instance in which people
+    /// work: a stop does not complete it.
     ExitUnlessStopped,
-    /// A broker that ends is restarted with backoff while the lead goes on. When the lead has ended, the container
-    /// ends with 0. With `again` the lead may start again in its pod: the container then waits for it, and ends
-    /// when it is told to stop.
+    /// The broker is restarted with backoff as long as the lead runs. When the lead has ended, the container ends
+    /// with 0. With `lead_can_restart`, the lead may start again in its pod. The container then waits for it until it
+    /// is stopped.
     RestartFollower {
         /// Restarts in a row; a broker that ran for a minute begins a new row.
         limit: u32,
-        #[serde(skip_serializing_if = "std::ops::Not::not")]
-        again: bool,
+        #[serde(rename = "again", skip_serializing_if = "std::ops::Not::not")]
+        lead_can_restart: bool,
     },
     /// The same, but no broker is restarted: the container ends with 0 if it had joined, and otherwise fails.
     Complete {
-        #[serde(skip_serializing_if = "std::ops::Not::not")]
-        again: bool,
+        #[serde(rename = "again", skip_serializing_if = "std::ops::Not::not")]
+        lead_can_restart: bool,
     },
 }
 

@@ -35,7 +35,7 @@ pub fn kept_from_program(resolved: &Resolved) -> Option<String> {
     name(resolved).map(|_| format!("--without={VARIABLE}"))
 }
 
-/// What a person should know who sees the nodes' names in a job.
+/// A notice about the names: with hostNetwork, jobs see the node's host name.
 pub fn notice(resolved: &Resolved) -> Option<String> {
     name(resolved)
         .map(|name| format!("the pod has its node's network and host name: its name in Flux is {name}"))

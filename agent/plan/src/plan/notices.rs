@@ -1,4 +1,4 @@
-//! What a person should know about a plan, a line each: where the spec could not be followed as it stands.
+//! Notices about a plan, one line each: where the plan differs from what the spec seems to ask for.
 
 use super::{Resolved, accounts, node_network, scheduler};
 

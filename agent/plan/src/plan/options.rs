@@ -1,12 +1,12 @@
-//! The options of every broker, in the order of the documents.
+//! Command-line options of the broker that are the same on every rank.
 
 use super::topology::DEFAULT_FANOUT;
 use super::{Resolved, node_network};
 
-/// Flux's log level that shows everything.
+/// Flux's log level for all messages.
 const DEBUG: u8 = 7;
 
-/// `-S` attributes for any rank.
+/// The broker's attributes, as options `-S`.
 pub fn broker(resolved: &Resolved, without_initial_program: bool) -> Vec<String> {
     let (spec, paths) = (resolved.spec, &resolved.paths);
     let flux = &spec.flux;
@@ -41,7 +41,7 @@ pub fn broker(resolved: &Resolved, without_initial_program: bool) -> Vec<String>
     }
     let level = match (spec.logging.quiet, spec.logging.zeromq) {
         (true, _) => 0,
-        // ZeroMQ's lines are of the lowest level.
+        // ZeroMQ's messages have the level debug.
         (false, true) => DEBUG,
         (false, false) => flux.log_level,
     };

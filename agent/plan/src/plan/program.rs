@@ -39,7 +39,7 @@ impl Wrapped {
     }
 }
 
-/// The initial program of the lead. None: the broker runs alone, until it is shut down.
+/// The initial program of the lead. None: the broker runs without one until it is shut down.
 pub fn initial(resolved: &Resolved) -> Option<Initial> {
     let runner = &resolved.spec.runner;
     // Diagnostics run in an interactive MiniCluster, too.
@@ -63,7 +63,7 @@ pub fn initial(resolved: &Resolved) -> Option<Initial> {
             stdout_of_submit(resolved),
         ),
         Program::Batch { .. } | Program::BatchRaw { .. } => {
-            // The batch's id and events; its own output goes to a file.
+            // Standard output has the batch's id and events. The batch's own output goes to a file.
             let stdout = if resolved.spec.logging.quiet {
                 Stdout::Discard
             } else {
@@ -80,7 +80,7 @@ pub fn initial(resolved: &Resolved) -> Option<Initial> {
     Some(Initial { command, stdout })
 }
 
-/// The program's files: a script on every pod (any of them may run it), a batch on the lead.
+/// The program's files. Every pod gets a script, since any pod may run it. Only the lead gets a batch script.
 pub fn files(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     Ok(match &resolved.spec.runner.program {
         Program::Script { text, .. } => {
@@ -100,8 +100,8 @@ pub fn files(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     })
 }
 
-/// The files of a batch: on the lead its script, which `render` makes; and the configuration wherever a broker
-/// of the batch's instance may run.
+/// The files of a batch: its script on the lead, and the configuration on every pod where a broker of the
+/// batch's instance may run. `render` makes the script's text.
 fn batch_files(
     resolved: &Resolved,
     render: impl Fn() -> Result<String, PlanError>,
@@ -137,12 +137,12 @@ fn launcher(resolved: &Resolved, command: &[Word]) -> Wrapped {
     Wrapped::timed(resolved, [&resolved.spec.runner.prefix, command].concat())
 }
 
-/// The batch is submitted and awaited by the agent, whose exit code is the batch's. `flux batch` knows no
-/// `-v` (and the shell of Flux 0.88 dies of `-o verbose` on two nodes): the agent prints the batch's events.
+/// The agent submits the batch, waits for it, and exits with its exit code. The agent also prints the batch's
+/// events: `flux batch` has no option `-v`, and the job shell of Flux 0.88 crashes with `-o verbose` on two nodes.
 fn run_batch(resolved: &Resolved) -> Wrapped {
     let prefix = resolved.spec.runner.prefix.as_slice();
     let flags = flags(resolved);
-    // The user's path counts, then the agent's, then Flux's.
+    // The user's path has precedence over the agent's, and the agent's over Flux's default.
     let users_output = output_of(&flags);
     let agents_output = if users_output.is_none() {
         writable_output(resolved)
@@ -160,7 +160,7 @@ fn run_batch(resolved: &Resolved) -> Wrapped {
     agent_batch.extend(is_verbose(resolved).then(|| Word::literal("--events")));
     agent_batch.push(Word::literal("--"));
     let mut flux_batch = literals(["flux", "batch"]);
-    // Before the user's flags, so that a `--broker-opts` of theirs wins.
+    // Before the user's flags, so that `--broker-opts` among those overrides ours.
     flux_batch.extend(batch::config_option(resolved).map(Word::Literal));
     flux_batch.extend(literals(&flags));
     flux_batch.extend(literals(["--flags", "waitable"]));
@@ -183,14 +183,14 @@ const DEFAULT_OUTPUT: &str = "flux-{{id}}.out";
 
 /// A path that Flux's user may write the output to. None: the working directory is writable.
 fn writable_output(resolved: &Resolved) -> Option<String> {
-    // The agent is root here, and Flux is not. The image's own directory stays root's; the spec's workingDir is
-    // handed to Flux's user (`runner`).
-    let is_roots = resolved.identity.run_as.is_some() && resolved.spec.runner.working_dir.is_none();
-    let is_needed = is_roots || !resolved.facts.is_writable(&resolved.facts.working_directory);
+    // With `run_as`, the agent is root and Flux is not. Root keeps the working directory of the image, but
+    // gives the spec's workingDir to Flux's user (`runner`).
+    let belongs_to_root = resolved.identity.run_as.is_some() && resolved.spec.runner.working_dir.is_none();
+    let is_needed = belongs_to_root || !resolved.facts.is_writable(&resolved.facts.working_directory);
     is_needed.then(|| format!("{}/{DEFAULT_OUTPUT}", resolved.logs))
 }
 
-/// The path of the output by the user's flags, of which the last one counts.
+/// The output path that the user's flags set. The last `--output` counts.
 fn output_of(flags: &[String]) -> Option<&str> {
     flags
         .iter()
@@ -202,12 +202,12 @@ fn output_of(flags: &[String]) -> Option<&str> {
         })
 }
 
-/// The agent's command that measures the command line after it. Empty if the spec does not ask for it, or hides
-/// it.
+/// The agent's command that measures how long the command line after it runs. Empty if the spec does not ask
+/// for times, or sets `logging.quiet`.
 fn time_prefix(resolved: &Resolved) -> Vec<Word> {
     let logging = &resolved.spec.logging;
     if logging.timed && !logging.quiet {
-        // The Go operator's label, also where the launcher submits nothing.
+        // The label of the Go operator. A launcher has it too, though it submits nothing.
         literals([&resolved.paths.agent(), "time", "--label", "fluxsubmit", "--"])
     } else {
         Vec::new()
@@ -220,26 +220,26 @@ fn is_verbose(resolved: &Resolved) -> bool {
     logging.debug && !logging.quiet
 }
 
-/// An image's variable with flags for what is submitted.
+/// Environment variable of the image with flags for `flux submit` and `flux batch`.
 const OPTION_FLAGS: &str = "FLUX_OPTION_FLAGS";
 
-/// Size and tasks, and the user's flags.
+/// Flags for `flux submit` and `flux batch`: numbers of nodes and tasks, then the user's flags.
 fn flags(resolved: &Resolved) -> Vec<String> {
     let spec = resolved.spec;
     let nodes = |count: u32| ["-N".to_owned(), count.to_string()];
     let tasks = ["-n".to_owned(), spec.tasks.to_string()];
     let mut flags = Vec::new();
     match (spec.tasks, spec.elastic) {
-        // No tasks are given: the job has the nodes.
+        // No number of tasks: the job gets all nodes.
         (0, false) => flags.extend(nodes(spec.size)),
-        // Elastic: only the quorum is sure to be there.
+        // An elastic cluster: only the quorum is sure to be up.
         (0, true) => flags.extend(nodes(spec.quorum.unwrap_or(1).min(spec.size))),
         // At least one task for each node.
         (count, false) if count >= spec.size => flags.extend(nodes(spec.size).into_iter().chain(tasks)),
         // Fewer tasks than nodes, or an elastic job: Flux chooses the nodes.
         _ => flags.extend(tasks),
     }
-    // The image's come first, so that the spec's count.
+    // The image's flags come first, so that the spec's override them.
     let of_the_image = resolved
         .facts
         .environment

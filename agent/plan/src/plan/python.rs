@@ -1,4 +1,4 @@
-//! A place for what Flux's own Python compiles, where it would compile anew for every command: its files came
+//! A place for what Flux's own Python compiles, where it would recompile for every command: its files came
 //! without compiled ones, or with those of another time stamp, and it may not write beside them.
 //!
 //! Compiled files are programs: who can write them decides what their readers run. So each user has a folder

@@ -1,4 +1,4 @@
-//! What the user asked for, resolved once with what the host is. Every step is planned from it.
+//! The spec, combined with the facts of the host. Every step is planned from it.
 
 use std::path::Path;
 
@@ -12,13 +12,13 @@ use super::{Binding, Owner, PlanError, topology};
 use crate::facts::Facts;
 use crate::known_paths::flux_below;
 
-/// All that steps are planned from.
+/// The input of planning: the spec, the facts, and values that follow from both.
 pub struct Resolved<'a> {
     pub spec: &'a AgentSpec,
     pub facts: &'a Facts,
     pub paths: PodPaths,
     pub hosts: Hosts,
-    /// The pod's name among the hosts: its host name, or with its node's network that of its index.
+    /// The pod's name in the hostlist: its host name or, with hostNetwork, the name for its index.
     pub hostname: String,
     /// Position in the hostlist.
     pub rank: u32,

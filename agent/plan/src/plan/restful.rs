@@ -1,5 +1,4 @@
-//! The Flux RESTful API as the lead's initial program: the agent itself fetches and starts it, inside the
-//! instance.
+//! The Flux RESTful API as the lead's initial program. Inside the instance, the agent fetches and starts it.
 
 use flux_shared::agent_spec::{Program, Restful};
 use flux_shared::command_words::Word;

@@ -1,4 +1,4 @@
-//! What lead and followers have in common: everything before the broker, and how it is started.
+//! The steps that lead and followers share: everything before the broker, and the start of the broker.
 
 use flux_shared::command_words::Word;
 
@@ -7,9 +7,8 @@ use super::{
     python, resources, restful, shell_defaults, snippets, sourced_files, user,
 };
 
-/// User and home, `init`, environment, files, `preCommand`, `pre`. Where the image's own Flux is run as
-/// another user, the snippets come first, as they did when images brought Flux: one of them may make that
-/// user itself.
+/// The steps before the broker: user and home, `init`, environment, files, `preCommand`, `pre`. If the image's own
+/// Flux runs as another user, the snippets come first, as with the Go operator: one of them may create that user.
 pub fn prepare(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     let sources = &resolved.spec.runner.snippets;
     let init = snippets::step(resolved, "init", sources.init.as_ref());
@@ -21,8 +20,9 @@ pub fn prepare(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
         steps.extend(init);
         steps.extend(environment::steps(resolved)?);
         let snippets: Vec<Step> = pre_command.into_iter().chain(pre).collect();
-        let may_have_made_one = (!snippets.is_empty()).then_some(Step::Replan);
-        steps.extend(snippets.into_iter().chain(may_have_made_one));
+        // A snippet may have created the user.
+        let replan = (!snippets.is_empty()).then_some(Step::Replan);
+        steps.extend(snippets.into_iter().chain(replan));
         steps.extend(users(resolved));
         steps.extend(files(resolved)?);
     } else {
@@ -45,16 +45,15 @@ fn users(resolved: &Resolved) -> Vec<Step> {
     steps
 }
 
-/// What snippets find from the first on, and what one of them may write over: the folders that are the
-/// agent's own, R.
+/// The files and folders that exist before the first snippet: the agent's own folders, links, the hostlist and R.
+/// A snippet may overwrite R.
 fn own_files(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     let mut steps = broker::own_directories(resolved);
     steps.extend(broker::documented_links(resolved));
     steps.push(broker::hostlist(resolved));
-    // A broker.toml of the user's own is the same on all pods, and a broker whose file of resources is
-    // missing fails.
-    let is_asked_for = resolved.is_lead() || resolved.spec.flux.broker_config.is_some();
-    if is_asked_for && !discovery::is_discovered(resolved) {
+    // The user's own broker.toml is the same on all pods. If it names R, a broker without the file fails.
+    let needs_r = resolved.is_lead() || resolved.spec.flux.broker_config.is_some();
+    if needs_r && !discovery::is_discovered(resolved) {
         steps.push(resources::step(resolved)?);
     }
     Ok(steps)
@@ -74,15 +73,15 @@ fn files(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     Ok(steps)
 }
 
-/// Gives the working directory that the user asked for to Flux's user.
+/// Makes the spec's working directory writable for Flux's user.
 fn working_directory(resolved: &Resolved) -> Option<Step> {
     let path = resolved.spec.runner.working_dir.clone()?;
     let owner = resolved.identity.run_as.as_ref()?.owner;
     Some(Step::Give { path, owner })
 }
 
-/// `flux start` as far as the broker's options. `-o --config DIR` is understood by every release: flux-start
-/// takes `--config` for an option of the broker and hands the folder on with all that follows.
+/// The words `flux start …` up to the broker's options. `-o --config DIR` works with every release: flux-start takes
+/// `--config` for an option of the broker, and passes the folder on with all later words.
 pub fn flux_start(resolved: &Resolved) -> Result<Vec<String>, PlanError> {
     let mut words = vec![resolved.flux()?, "start".into()];
     words.extend(
@@ -97,8 +96,7 @@ pub fn flux_start(resolved: &Resolved) -> Result<Vec<String>, PlanError> {
     Ok(words)
 }
 
-/// Which processes get a signal: Flux's own program ends what it has started, but a user's prefix may be
-/// anything.
+/// The processes that get a signal. Flux's own program ends its children, but the user's prefix may be any program.
 pub fn signals(prefix: &[Word]) -> SignalTarget {
     if prefix.is_empty() {
         SignalTarget::Process
@@ -107,7 +105,7 @@ pub fn signals(prefix: &[Word]) -> SignalTarget {
     }
 }
 
-/// The socket at which the broker is told to listen; none if the spec disables it.
+/// The socket on which the broker listens. None: the spec disables it.
 pub fn socket(resolved: &Resolved) -> Option<String> {
     (!resolved.spec.flux.disable_socket).then(|| resolved.paths.socket())
 }

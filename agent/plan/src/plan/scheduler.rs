@@ -1,10 +1,13 @@
-//! Which scheduler Flux is told to load.
+//! Chooses the scheduler that Flux loads.
 //!
-//! The one that the spec names. If it names none: the simple one, as documented; but Fluxion, if the view has
-//! it, with a queue policy, which only Fluxion has, or if the runner asks for GPUs. Without a view: what the
-//! image's Flux comes with. Fluxion is checked for twice: without its modules there is no plan, and with
-//! `[modules] alternatives` (or, before `flux modprobe`, its rc1 script) the broker's start fails if it
-//! cannot be loaded.
+//! - The spec names one: that one.
+//! - Without a view: the default of the image's Flux.
+//! - Else Fluxion, if the view has it and the spec has a queue policy (which only Fluxion supports) or the runner
+//!   requests GPUs.
+//! - Else the simple scheduler.
+//!
+//! If the spec names Fluxion and the view lacks it, planning fails. If the broker cannot load it, its start
+//! fails: by `[modules] alternatives` or, before `flux modprobe`, by Fluxion's rc1 script.
 
 use flux_shared::agent_spec::SchedulerKind;
 
@@ -22,11 +25,11 @@ pub fn chosen(resolved: &Resolved) -> Result<Option<SchedulerKind>, PlanError> {
         }
         // Without Fluxion, Flux loads the simple one anyway.
         None => Ok(in_view.then_some(SchedulerKind::Simple)),
-        said => Ok(said),
+        named => Ok(named),
     }
 }
 
-/// What a person should know about the choice.
+/// Notices about the choice.
 pub fn notices(resolved: &Resolved) -> Vec<String> {
     let flux = &resolved.spec.flux;
     if !resolved.spec.view.enabled || !resolved.is_lead() || flux.broker_config.is_some() {

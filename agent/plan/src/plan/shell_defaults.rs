@@ -1,20 +1,19 @@
-//! What the job shell on this pod does where a job doesn't say otherwise: whether it binds tasks to cores
-//! ([`super::Binding`]), and what it keeps from them.
+//! Defaults of the job shell on this pod: whether it binds tasks to cores ([`super::Binding`]), and which
+//! variables it changes or removes for tasks.
 //!
-//! Each pod has a file of defaults for the job shell, which finds it by way of `FLUX_SHELL_RC_PATH`; what a
-//! job asks for itself (`-o cpu-affinity=…`) counts, and so does a file of the user's, since the path of ours
-//! comes last.
+//! Each pod has a file with these defaults. The job shell finds it by `FLUX_SHELL_RC_PATH`. A job's own options
+//! (`-o cpu-affinity=…`) override the file. So does a file of the user, since our path comes last.
 
 use flux_shared::names;
 
 use super::{Binding, Content, EnvChange, Mode, Resolved, Step, python, search_paths};
 
-/// The variable that names the folders of such files.
+/// The variable with the folders in which the job shell looks for its files of defaults.
 pub const PATH: &str = "FLUX_SHELL_RC_PATH";
 /// Variables that Kubernetes sets to another value in each pod.
 const PER_POD: [&str; 2] = [names::COMPLETION_INDEX, "HOSTNAME"];
 
-/// The defaults of the job shell on this pod: every pod has its own.
+/// The steps that write the file of defaults and its folder.
 pub fn steps(resolved: &Resolved) -> [Step; 2] {
     let (paths, owner) = (&resolved.paths, resolved.agent_owner());
     let folder = Step::Directory {
@@ -35,7 +34,7 @@ pub fn steps(resolved: &Resolved) -> [Step; 2] {
     [folder, file]
 }
 
-/// Lua, as the job shell reads it.
+/// Lua code for the job shell: the default binding.
 fn defaults(binding: &Binding) -> String {
     let head = "-- Defaults of flux-agent for the shell of jobs on this pod.\n";
     if binding.on {
@@ -49,8 +48,8 @@ fn defaults(binding: &Binding) -> String {
     }
 }
 
-/// Lua that gives tasks this pod's values: a job comes with the environment of the pod that submitted it.
-/// Variables that the job lacks stay unset.
+/// Lua code that sets the variables that differ between pods to this pod's values. Without it, tasks would see
+/// the values of the pod that submitted the job. Variables that the job lacks stay unset.
 fn own_values(resolved: &Resolved) -> String {
     let names = PER_POD
         .into_iter()
@@ -69,7 +68,7 @@ fn own_values(resolved: &Resolved) -> String {
     }
 }
 
-/// The text as a literal of Lua.
+/// `text` as a Lua string literal.
 fn lua_text(text: &str) -> String {
     let escape = |byte: u8| match byte {
         b'"' | b'\\' => format!("\\{}", char::from(byte)),
@@ -79,7 +78,7 @@ fn lua_text(text: &str) -> String {
     format!("\"{}\"", text.bytes().map(escape).collect::<String>())
 }
 
-/// Appended to what the user has set: a file of theirs comes first, and what it decides stays.
+/// Appends our folder to the variable. A file of the user comes first, and our file keeps what it has set.
 pub fn variable(resolved: &Resolved) -> EnvChange {
     EnvChange::Append {
         name: PATH.into(),

@@ -1,8 +1,8 @@
-//! Words as a person would type them.
+//! Quotes words for display, as a person would type them in a shell.
 
 use flux_shared::command_words::{Word, WordPart};
 
-/// `text` as one word of a shell. By hand: it is a few lines.
+/// `text` as one word of a shell.
 pub fn quote(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%^".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
@@ -12,7 +12,7 @@ pub fn quote(text: &str) -> String {
     }
 }
 
-/// A word for display: references stay references.
+/// A word for display. Variables are shown as `${NAME}`.
 pub fn word(word: &Word) -> String {
     let parts = match word {
         Word::Literal(text) => return quote(text),
@@ -28,7 +28,7 @@ pub fn word(word: &Word) -> String {
     format!("\"{inner}\"")
 }
 
-/// A character as it is written inside double quotes.
+/// Escapes a character for double quotes.
 fn escape(c: char) -> impl Iterator<Item = char> {
     let backslash = matches!(c, '"' | '\\' | '$' | '`').then_some('\\');
     backslash.into_iter().chain(std::iter::once(c))

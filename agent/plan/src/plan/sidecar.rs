@@ -1,4 +1,4 @@
-//! A container beside the runner: the user's command, once the broker answers on its socket.
+//! The steps of a sidecar: run the user's command once the broker answers on its socket.
 
 use flux_shared::agent_spec::Sidecar;
 use flux_shared::command_words::Word;
@@ -46,7 +46,7 @@ pub fn steps(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Vec<S
 /// How long the command may take to end by itself once Flux has ended, in seconds.
 const LINGER: f64 = 10.0;
 
-/// The step that waits for the command to end by itself; none for a server, which never does.
+/// The step that waits for the command to end by itself. None for a server, which never ends by itself.
 fn linger(resolved: &Resolved, sidecar: &Sidecar) -> Option<Step> {
     let seconds = LINGER.min(grace_share(resolved.facts, 2.0 / 3.0));
     let step = Step::Linger {
@@ -64,8 +64,8 @@ pub fn note_end(resolved: &Resolved) -> Option<Step> {
     })
 }
 
-/// The command: the script as a program, or shell source that sees what the snippets before it have set. Its
-/// exit code is the container's.
+/// The step that runs the command: the script as a program, or shell source in the shell of the earlier
+/// snippets. Its exit code becomes the container's.
 fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool) -> Option<Step> {
     if !has_script {
         return snippets::program(resolved, sidecar.command.as_ref());
@@ -115,8 +115,8 @@ fn script(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Option<S
     Ok(Some(step))
 }
 
-/// The script's path: in the container's own home or, if there is none, at the mount's root; the
-/// configuration is the runner's.
+/// The script's path: in the sidecar's own home or, without one, at the root of the shared mount. (Only the
+/// runner can write to the folder of the configuration.)
 fn script_path(resolved: &Resolved, name: &str) -> String {
     let facts = resolved.facts;
     let has_home = facts.is_writable(FALLBACK_HOME) || (facts.uid == 0 && facts.is_present(FALLBACK_HOME));

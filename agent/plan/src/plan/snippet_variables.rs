@@ -1,5 +1,5 @@
-//! The variables that snippets find: those of the Go operator's entrypoint, which public manifests build
-//! upon. Programs do not see them.
+//! Shell variables for snippets. They have the names that the Go operator's entrypoint used, since public
+//! manifests rely on them. Programs do not see them.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::{Launch, Resolved, options};
 /// The working directory as `init` leaves it.
 pub const DIRECTORY: &str = "workdir";
 
-/// Name and value of each. `launch` is the broker's; `command` a sidecar's own.
+/// Names and values of all variables. `launch`: the launch of the broker. `command`: the command of a sidecar.
 pub fn all(
     resolved: &Resolved,
     launch: Option<&Launch>,
@@ -69,7 +69,7 @@ pub fn all(
     ])
 }
 
-/// Flux's user: its name, or its number where it has none.
+/// Name and uid of Flux's user. Without an account, the uid is also the name.
 fn user(resolved: &Resolved) -> (String, u32) {
     let uid = resolved.identity.owner.uid;
     let account = resolved.identity.run_as.clone();
@@ -80,7 +80,7 @@ fn user(resolved: &Resolved) -> (String, u32) {
     )
 }
 
-/// The options as the broker gets them, as one text.
+/// The broker's options, separated by blanks.
 fn broker_options(resolved: &Resolved, launch: Option<&Launch>) -> String {
     let planned = launch.and_then(|launch| launch.argv.get(launch.options.clone()?));
     match planned {
@@ -97,7 +97,7 @@ fn join(words: impl Iterator<Item = String>) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The command as it stands in the spec.
+/// The command of the spec.
 fn command_of(resolved: &Resolved) -> String {
     match &resolved.spec.runner.program {
         Program::Submit { words } | Program::Launcher { words } => join(words.iter().map(word)),

@@ -1,4 +1,4 @@
-//! The user's shell source as steps. Blank source is no step; all others share one shell.
+//! The user's shell source as steps. All snippets share one shell. Blank source makes no step.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,14 @@ use super::{PlanError, Resolved, Snippet, SnippetPhase, SnippetShell, Step, snip
 /// The name of a sidecar's program, as a snippet or a launch.
 pub const COMMAND: &str = "command";
 
-/// Options of the shell if a failing snippet ends the container. Never -u: scripts of others that people
-/// source (Spack, conda, Lmod) read variables that are not set.
+/// Options of the shell if a failing snippet ends the container. Never -u: scripts that people source (Spack,
+/// conda, Lmod) read unset variables.
 const STRICT: &[&str] = &["-e"];
 /// The same for bash: functions inherit the ERR trap, and a pipe fails as a whole.
 const STRICT_BASH: &[&str] = &["-e", "-E", "-o", "pipefail"];
-/// What takes these options back.
+/// The options that undo [`STRICT`].
 const LENIENT: &[&str] = &["+e"];
+/// The options that undo [`STRICT_BASH`].
 const LENIENT_BASH: &[&str] = &["+e", "+E", "+o", "pipefail"];
 
 /// The step of the snippet `name`, before the program.
@@ -21,12 +22,12 @@ pub fn step(resolved: &Resolved, name: &'static str, source: Option<&String>) ->
     at(SnippetPhase::Before, resolved, name, source)
 }
 
-/// A sidecar's program that is shell source.
+/// The step of a sidecar's program, if that is shell source.
 pub fn program(resolved: &Resolved, source: Option<&String>) -> Option<Step> {
     at(SnippetPhase::Program, resolved, COMMAND, source)
 }
 
-/// The snippet that tidies up after the program.
+/// The step of the snippet `post`, which cleans up after the program.
 pub fn post(resolved: &Resolved, source: Option<&String>) -> Option<Step> {
     at(SnippetPhase::After, resolved, "post", source)
 }
@@ -36,7 +37,7 @@ fn at(phase: SnippetPhase, resolved: &Resolved, name: &'static str, source: Opti
     let logging = &resolved.spec.logging;
     let silent = logging.quiet && phase == SnippetPhase::Before;
     let is_after = phase == SnippetPhase::After;
-    // What tidies up is strict only for those who say so.
+    // `post` is strict only if the spec asks for it explicitly.
     let strict = if is_after {
         logging.strict == Some(true)
     } else {

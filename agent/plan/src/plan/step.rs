@@ -1,4 +1,4 @@
-//! What a container does, one thing after the other: the executor has an arm for each.
+//! The steps of a container, in order. The executor has a match arm for each.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{EnvChange, Launch, Mode, Owner, Parent};
 
-/// One thing to do. Every step may run twice with the same result.
+/// A step of a container. Every step may run twice with the same result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "step", rename_all = "kebab-case")]
 pub enum Step {
@@ -18,10 +18,11 @@ pub enum Step {
         gid: u32,
         home: String,
     },
-    /// Give the user the password that stands in the file, as its SHA-512 crypt in /etc/shadow.
+    /// Set the user's password to the text of the file `source`, as SHA-512 crypt in /etc/shadow.
     Password { user: String, source: String },
-    /// Make the owner able to write to a directory: one that they cannot write to becomes theirs, unless it
-    /// is the system's, or on a volume and somebody else's. Then it is a warning. A missing one is no error.
+    /// Let `owner` write to a directory. If they cannot write to it, the directory becomes theirs. A directory of the
+    /// system, or one on a volume that belongs to another user, stays as it is, with a warning. A missing
+    /// directory is no error.
     Give { path: String, owner: Owner },
     /// Start a program that goes to the background by itself. A failure is logged and ignored.
     Daemon { argv: Vec<String> },
@@ -38,15 +39,15 @@ pub enum Step {
     Link { path: String, target: String },
     /// Variables for every later step.
     Environment { changes: Vec<EnvChange> },
-    /// The one shell that runs all of the container's snippets: the first of them starts it, and one that
-    /// follows a program which has ended it starts it again.
+    /// The shell that runs all snippets of the container. The first snippet starts it. A snippet after a program
+    /// starts it again if the program has ended it.
     Shell(SnippetShell),
     /// The user's shell source; state carries over to later snippets and to every later step's environment.
     Snippet(Snippet),
     /// The snippets' shell ends: what it traps on EXIT runs.
     EndShell,
-    /// Plan the rest of the steps anew, with what the container says now: a snippet before may have made the
-    /// user that Flux is to run as.
+    /// Read the facts of the container again, and plan the other steps from them: an earlier snippet may have
+    /// created the user that Flux runs as.
     Replan,
     /// Before the lead's broker: if a snippet has written R, it is checked, and Flux uses it.
     SnippetResources(SnippetResources),
@@ -54,18 +55,17 @@ pub enum Step {
     WaitParent(Parent),
     /// Wait until a Unix socket exists and answers.
     WaitSocket { path: String },
-    /// Check the record of earlier starts of this container, before anything of the user's runs: in them the
-    /// program may have run. It never runs again once it has ended with 0; otherwise `restarts` times. The note
-    /// `result` has the end of a program whose container ended before it could record that.
+    /// Check the record of earlier starts of this container before any program of the user runs. If the program has
+    /// ended with 0, it never runs again; otherwise up to `restarts` times. The note `result` has the program's end
+    /// if the container ended before it could record that.
     #[serde(rename = "once")]
     CheckEarlierStarts {
         record: String,
         result: String,
         restarts: u32,
     },
-    /// An earlier pod of this lead was lost, and its program may have run: run nothing here. Without a
-    /// restart left, fail; otherwise wait to be stopped, since the operator starts the whole MiniCluster
-    /// anew.
+    /// An earlier pod of this lead was lost, and its program may have run: run nothing here. Without a restart left,
+    /// fail. Otherwise wait for a stop, since the operator restarts the whole MiniCluster.
     LeadLost { restarts_left: u32 },
     /// Start a program, supervise it, remember its exit code.
     Launch(Box<Launch>),
@@ -76,19 +76,18 @@ pub enum Step {
         leftovers: String,
         owner: Owner,
     },
-    /// After the broker has ended: put the dump in the archive's place, if it is whole and the broker ended
-    /// well.
+    /// After the broker has ended: replace the archive by the dump, if the dump is complete and the broker ended with
+    /// success.
     PublishArchive { from: String, to: String },
-    /// From here on, a stop that follows the end of Flux is held back: until `seconds` after the note was
-    /// written.
+    /// From here on, a stop after the end of Flux is held back until `seconds` after the note was written.
     Linger { note: String, seconds: f64 },
-    /// Write the note that this container has ended by itself; after a stop, none.
+    /// Write the note that this container has ended by itself. After a stop, no note is written.
     NoteEnd { note: String },
-    /// Stay until told to stop, although the work is done: Kubernetes would start a sidecar again.
+    /// Wait for a stop although the work is done: Kubernetes would restart a sidecar that exits.
     Stay,
 }
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Content {
@@ -103,8 +102,8 @@ pub enum Content {
     Curve {
         source: String,
     },
-    /// A curve certificate that every pod of the job derives alike: from the secret seed in a file, and from
-    /// what tells this job from others. Never shown.
+    /// A curve certificate that all pods of the job derive alike, from the secret seed in a file and from values that
+    /// identify the job (`of`). Never shown.
     DerivedCurve {
         seed: String,
         /// The name in the certificate.
@@ -126,21 +125,21 @@ pub struct SnippetShell {
     pub variables: BTreeMap<&'static str, String>,
 }
 
-/// What becomes of an R that a snippet has written.
+/// How the executor handles an R that a snippet has written.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SnippetResources {
     /// The file that snippets may write.
     pub path: String,
-    /// The hosts that R must name, each once: a hostlist.
+    /// The hosts that R must name, each once, as a hostlist.
     pub hosts: String,
-    /// The agent's R, if it was written before the snippets; none: each broker discovers what it has.
+    /// The agent's own R, if it was written before the snippets. None: each broker discovers its resources.
     #[serde(rename = "own", skip_serializing_if = "Option::is_none")]
     pub agents_r: Option<String>,
     /// A file that makes the broker use R, where broker.toml does not name it: its path and text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<(String, String)>,
     pub owner: Owner,
-    /// Whether an R that cannot be used ends the container; otherwise the agent's own takes its place.
+    /// Whether the container fails if R cannot be used. Otherwise the agent's own R replaces it.
     pub strict: bool,
 }
 
@@ -150,11 +149,11 @@ pub struct Snippet {
     /// The name of its field in the MiniCluster.
     pub name: &'static str,
     pub source: String,
-    /// Whether a failing command ends it, and with [`SnippetPhase::Before`] the container with its code;
-    /// otherwise it is logged and ignored.
+    /// Whether a failing command ends the snippet and, with [`SnippetPhase::Before`], also the container, with the
+    /// command's exit code. Otherwise a failure is logged and ignored.
     pub strict: bool,
     pub phase: SnippetPhase,
-    /// With [`SnippetPhase::After`]: whether its failure gives the container its code if the program's is 0.
+    /// With [`SnippetPhase::After`]: whether its exit code becomes the container's if the program ended with 0.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub decides: bool,
     /// Options that the shell sets before it.
@@ -171,10 +170,11 @@ pub struct Snippet {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SnippetPhase {
-    /// Before the program, which does not start if the snippet ends the container.
+    /// Before the program. If the snippet ends the container, the program does not start.
     Before,
-    /// It is the program: its code is the container's.
+    /// The snippet is the program: its exit code becomes the container's.
     Program,
-    /// After the program, whose result neither a stop that comes meanwhile nor its own end changes.
+    /// After the program. Neither a stop meanwhile nor the snippet's own end changes the program's result (but see
+    /// [`Snippet::decides`]).
     After,
 }

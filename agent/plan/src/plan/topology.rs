@@ -1,8 +1,8 @@
-//! Who a broker's parent is, and who is below it. The rules are those of flux-core's overlay (`topology.c`,
-//! version 0.88).
+//! The parent of a broker, and the brokers below it in the tree. The rules are those of flux-core's overlay
+//! (`topology.c`, version 0.88).
 //!
-//! By hand, since they are needed before a broker runs and where there is no Flux at all (`dry-run`): libflux
-//! cannot be asked.
+//! They are implemented here since they are needed before a broker runs, and where Flux is not installed
+//! (`dry-run`).
 
 use std::collections::BTreeSet;
 
@@ -18,9 +18,9 @@ const MINCRIT_FANOUT: u32 = 1024;
 /// The shape of the tree of brokers (TBON).
 #[derive(Clone, Copy)]
 enum Shape {
-    /// In heap order, each broker with this many children; 0 is a flat tree.
+    /// A tree in heap order in which each broker has this many children. 0: a flat tree.
     Kary(u32),
-    /// Ranks 1 to k are routers under the lead; the others are dealt out to them in turn.
+    /// Ranks 1 to k are routers below the lead. The other ranks are assigned to them in turn.
     Mincrit(u32),
     Binomial,
 }

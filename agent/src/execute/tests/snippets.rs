@@ -182,7 +182,7 @@ fn outlives_a_broker_that_fails(folder: &Path, leaves: &str, broker: &str) {
         part: InstancePart::Follower,
         at_end: AtEnd::RestartFollower {
             limit: 1,
-            again: false,
+            lead_can_restart: false,
         },
         ..launch(&[&program(folder, "broker", broker)])
     };

@@ -119,9 +119,9 @@ fn follower_ends_when_lead_name_is_gone_for_good() {
         [("", None), (own, None), (own, Some(9))].map(|(text, told)| lead_gone(1, text, told)),
         [30, 7, 9].map(Some)
     );
-    let again = "restart_policy = 'OnFailure'\n";
+    let on_failure = "restart_policy = 'OnFailure'\n";
     for text in [
-        again,
+        on_failure,
         "[flux]\ncomplete_workers = true\n",
         "[flux]\nbroker_config = ''\n",
     ] {
