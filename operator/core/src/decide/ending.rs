@@ -1,5 +1,5 @@
-//! How the MiniCluster ends, as soon as that is known: the Job's own conditions Complete and Failed come only
-//! when all its pods have ended, which a pod on a dead node never does. Pure.
+//! Decides how the MiniCluster has ended, as early as possible. The Job's own conditions Complete and Failed come only
+//! after all its pods have ended, and a pod on a dead node never ends. Pure.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use crate::observe::pod::PodSeen;
 use crate::observe::pod_end::{PodEnd, end_of, has_failed_by_itself};
 use crate::vocabulary::Reason;
 
-/// The Job with the end that it will have, if nothing can change that any more.
+/// The Job with its final conditions, if its end is already certain.
 pub fn with_decided_end<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<'a, JobSeen> {
     if job.is_deleting || job.complete.is_some() || restart::is_given_up(observation.status, job) {
         return Cow::Borrowed(job);
@@ -41,35 +41,37 @@ pub fn with_decided_end<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<
     })
 }
 
-/// The lead's success: the Job says so, or the agent does where the Job sees a failed, disrupted or deleted pod (by a
-/// suspension, say), or has replaced it.
+/// The lead's success, if there is one. Either the Job reports it, or the agent does and the Job misses it: for the
+/// Job, the lead's pod has failed, was disrupted, deleted (by a suspension, say) or replaced.
 fn success(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
-    let since = |since| TrueCondition {
+    let completed_since = |since| TrueCondition {
         reason: Reason::Completed.into(),
         message: String::new(),
         since,
     };
     if let Some(succeeding) = &job.succeeding {
-        return Some(since(succeeding.since));
+        return Some(completed_since(succeeding.since));
     }
     let failing = job.failed.as_ref().or(job.failing.as_ref());
-    let is_own_failure = failing.is_some_and(|failing| !is_by_policy(observation, failing))
-        || observation.pods.iter().any(|pod| has_failed_by_itself(pod));
-    let lead = leads(observation)
-        .find(|(_, end)| *end == Some(PodEnd::Succeeded))
-        .map(|(lead, _)| lead)?;
-    let is_replaced = leads(observation).any(|(lead, _)| lead.replaces());
-    let is_deleted = lead.is_deleting || observation.gone.iter().any(|gone| gone.name == lead.name);
-    let is_missed =
-        failing.is_some() || lead.is_disrupted() || is_deleted || lead.kept_by.is_some() || is_replaced;
-    if is_own_failure || !is_missed || !lead.has_agents_success() {
+    if failing.is_some_and(|failing| !is_by_policy(observation, failing))
+        || observation.pods.iter().any(|pod| has_failed_by_itself(pod))
+    {
         return None;
     }
-    Some(since(lead.exit.as_ref().and_then(|exit| exit.at)))
+    let (lead, _) = leads(observation).find(|(_, end)| *end == Some(PodEnd::Succeeded))?;
+    let is_deleted = lead.is_deleting || observation.gone.iter().any(|gone| gone.name == lead.name);
+    let is_replaced = leads(observation).any(|(lead, _)| lead.replaces());
+    // If none of this is true, the Job will report the success itself.
+    let is_missed_by_job =
+        failing.is_some() || lead.is_disrupted() || is_deleted || lead.kept_by.is_some() || is_replaced;
+    if !is_missed_by_job || !lead.has_agents_success() {
+        return None;
+    }
+    Some(completed_since(lead.exit.as_ref().and_then(|exit| exit.at)))
 }
 
-/// The failure of a lead whose pod a container that is not ours keeps alive: the Job does not see it. The
-/// pods stay, for their logs.
+/// The failure of a lead whose pod still runs because of a container that is not ours. The Job does not see this
+/// failure. The pods stay, for their logs.
 fn failed_beside_another(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
     let is_own = |end: &Option<PodEnd>| matches!(end, Some(PodEnd::FailedByItself | PodEnd::NodeFailure));
     let (lead, _) = leads(observation).find(|(lead, end)| lead.kept_by.is_some() && is_own(end))?;
@@ -84,8 +86,8 @@ fn failed_beside_another(observation: &Observation, job: &JobSeen) -> Option<Tru
     })
 }
 
-/// Whether a Job that fails is the MiniCluster's end: no restart is due, and what is still unknown of its
-/// pods cannot make one due.
+/// Whether the failure of the Job ends the MiniCluster: no restart is due, and the pods that still run cannot make one
+/// due.
 fn has_failed_for_good(observation: &Observation, job: &JobSeen) -> bool {
     let Some(failing) = job.failed.as_ref().or(job.failing.as_ref()) else {
         return false;
@@ -95,7 +97,7 @@ fn has_failed_for_good(observation: &Observation, job: &JobSeen) -> bool {
     }
     let is_final =
         !is_by_policy(observation, failing) || observation.pods.iter().any(|pod| has_failed_by_itself(pod));
-    // A lead that lives is being stopped, and its end will tell. On a node that is cut off it will not.
+    // A lead that still runs is being stopped: wait for its exit code. A lead on a silent node will report none.
     let is_awaited = |pod: &PodSeen| !(pod.is_lost && (is_final || job.failed.is_some()));
     if leads(observation).any(|(lead, end)| end.is_none() && is_awaited(lead)) {
         return false;
