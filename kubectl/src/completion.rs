@@ -19,7 +19,7 @@ const NO_FILES: &str = ":4";
 /// cobra's directive for file names.
 const FILES: &str = ":0";
 /// Longest time for an answer: a slow completion is no help.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What the candidates are.
 #[derive(Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub async fn complete(command: &Command, words: &[String]) -> String {
         Choice::Files => (Vec::new(), FILES),
         Choice::These(these) => (these, NO_FILES),
         Choice::Names => (
-            tokio::time::timeout(PATIENCE, names(&access(before)))
+            tokio::time::timeout(TIMEOUT, names(&access(before)))
                 .await
                 .unwrap_or_default(),
             NO_FILES,

@@ -37,7 +37,7 @@ use crate::reconcile::context::Context;
 use crate::reconcile::create::{Done, create_or_update, delete_gangs, join_index};
 use crate::reconcile::diagnose::diagnose_and_mend;
 use crate::reconcile::error::ReconcileError;
-use crate::reconcile::finish::{clean_up, delete_or_time_left, make_anew_with_copy};
+use crate::reconcile::finish::{clean_up, delete_or_time_left, recreate_with_copied_view};
 
 pub mod apply;
 pub mod context;
@@ -176,7 +176,7 @@ async fn report(
     let (look, later) = (look?, written?);
     if later.is_none() {
         clean_up(&target, checked.as_ref().ok(), &after, context).await?;
-        make_anew_with_copy(&target, &after, context).await?;
+        recreate_with_copied_view(&target, &after, context).await?;
     }
     let until_deleted = delete_or_time_left(&target, &after, context).await?;
     context.pauses.clear(&target.key);
@@ -659,7 +659,7 @@ fn new_status(
     };
     let current_job = observed
         .job_of(&target.uid)
-        .filter(|job| !next_action::is_being_made_anew(known, job, &observed))
+        .filter(|job| !next_action::is_being_recreated(known, job, &observed))
         .or_else(unseen)
         .map(|job| restart::without_end_if_given_up(known, job));
     let decided = current_job.as_deref().map(|job| match checked {

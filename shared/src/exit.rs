@@ -104,7 +104,7 @@ impl Category {
     }
 }
 
-/// A follower's code when its pod alone was told to stop: whoever took it away may have it replaced. (A lead
+/// A follower's code when its pod alone was told to stop: whoever removed it may have it replaced. (A lead
 /// that ends with this code still fails the Job: the failure policy has a rule for the lead.)
 pub const REPLACE: u8 = 238;
 /// The code that containerd and CRI-O report for a container whose end they did not see, as after a reboot of

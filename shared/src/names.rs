@@ -35,7 +35,7 @@ pub const JOB_LABELS: [&str; 4] = [
 /// Environment variable of the runner's container, and the pod's annotation that is its value by the downward
 /// API: how many pods of this index failed before this one. The Job controller sets the annotation if
 /// failures count per index. Empty or missing means none; the agent does not pass it on.
-/// [`INDEX_DISRUPTIONS`]: how many were taken away.
+/// [`INDEX_DISRUPTIONS`]: how many were removed.
 pub const INDEX_FAILURES: (&str, &str) = (
     "FLUX_AGENT_INDEX_FAILURES",
     "batch.kubernetes.io/job-index-failure-count",

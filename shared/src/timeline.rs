@@ -1,16 +1,16 @@
-//! Where a container's time went: the second line of its termination message, if its MiniCluster is traced. The
-//! operator makes spans of it.
+//! The stages of a container's run, for traces. If its MiniCluster is traced, the second line of its termination
+//! message has them, and the operator makes spans of them.
 //!
-//! The kubelet cuts messages at their end, so the first line, the result, is whole whatever becomes of this one.
+//! The kubelet truncates long messages at the end. So the first line, which has the result, stays complete.
 
 use serde::{Deserialize, Serialize};
 
 /// Version of the line; lines of other versions are not read.
 pub const VERSION: u32 = 1;
-/// No stage takes fewer bytes than this, with its comma.
+/// The shortest stage in JSON, in bytes, with its comma.
 const SHORTEST_STAGE: usize = 8;
 
-/// The stages of one run of a container, and who it is. Times are in microseconds.
+/// The stages of one run of a container, with its host and role. Times are in microseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodTimeline {
     #[serde(rename = "timeline")]
@@ -48,8 +48,8 @@ impl From<Stage> for (String, i64, u64) {
 }
 
 impl PodTimeline {
-    /// One line of JSON of at most `room` bytes, with the first stages if not all fit. None: there is no room at
-    /// all.
+    /// One line of JSON of at most `room` bytes, without the last stages if not all fit. None: not even the line
+    /// without stages fits.
     pub fn encode(&self, room: usize) -> Option<String> {
         let mut short = self.clone();
         short.stages.truncate(room / SHORTEST_STAGE);
@@ -62,7 +62,7 @@ impl PodTimeline {
         }
     }
 
-    /// The timeline in a termination message. None: there is none, or it was cut.
+    /// The timeline in a termination message. None: it has no timeline, or was truncated.
     pub fn decode(message: &str) -> Option<PodTimeline> {
         let found: PodTimeline = serde_json::from_str(message.trim().lines().nth(1)?).ok()?;
         (found.version == VERSION).then_some(found)

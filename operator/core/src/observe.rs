@@ -93,7 +93,7 @@ pub struct Observed {
     pub services: BTreeMap<String, ServiceSeen>,
     /// The Job's lead pods that are gone, as last seen.
     pub gone_leads: Vec<PodSeen>,
-    /// The Job's pods that were taken away while it ran.
+    /// The Job's pods that were removed while it ran.
     pub losses: Vec<LostPod>,
     /// The previous Job, which is gone, as last seen.
     pub last_job: Option<Box<JobSeen>>,
@@ -107,8 +107,8 @@ pub struct Observed {
 pub struct ServicesPodSeen {
     pub uid: String,
     pub controller_uid: Option<String>,
-    /// It ran, was evicted, and stays in the API server as one that has failed. (One that its node does not
-    /// even start would be made again and again.)
+    /// It ran, was evicted, and stays in the API server as a failed pod. (A pod that its node never started does not
+    /// count: it would be recreated again and again.)
     pub is_lost: bool,
 }
 
@@ -365,7 +365,7 @@ impl Index {
         let observed = state.observed_mut(&key);
         let before = observed.pods.get(&uid(metadata)).map(Box::as_ref);
         seen.remember(before);
-        if !before.is_some_and(PodSeen::was_taken) && observed.is_loss(&seen) {
+        if !before.is_some_and(PodSeen::was_removed) && observed.is_loss(&seen) {
             observed.remember_loss(loss(&seen));
         }
         let before = observed.pods.get(&uid(metadata)).map(Box::as_ref);

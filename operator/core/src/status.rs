@@ -254,7 +254,7 @@ fn decisive_lead<'a>(inputs: &Inputs<'a>, summary: &PodSummary<'a>) -> Option<&'
         .or(summary.lead)
 }
 
-/// The time of the first start, also after restarts. (After a suspension it begins anew, as a Job's start
+/// The time of the first start, also after restarts. (After a suspension it starts again, as a Job's start
 /// time does.)
 fn start_time(inputs: &Inputs) -> Option<String> {
     let before = inputs.previous.start_time.clone();

@@ -7,8 +7,8 @@ use serde::Serialize;
 #[error("failed to write YAML")]
 pub struct YamlError(#[from] serde_saphyr::ser::Error);
 
-/// One document, without a separator. Long text stays in one line or in a literal block: folding hides line
-/// ends.
+/// One document, without a separator. Long text is not folded: it stays in one line or in a literal block, so
+/// that readers see its line ends.
 pub fn document(object: &impl Serialize) -> Result<String, YamlError> {
     let options = serde_saphyr::ser_options! { min_fold_chars: usize::MAX, compact_list_indent: true };
     let mut text = serde_saphyr::to_string_with_options(object, options)?;

@@ -19,7 +19,7 @@ use crate::health::metrics::Metrics;
 
 /// Longest wait for an answer: the API server ends a call after 60 s, so a longer silence means a lost
 /// connection.
-const PATIENCE: Duration = Duration::from_secs(65);
+const TIMEOUT: Duration = Duration::from_secs(65);
 /// Longest wait for a connection: the network's own attempts are ever further apart, so a new one finds a
 /// server sooner that is back.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
@@ -78,7 +78,7 @@ where
         let answer = self.inner.call(request);
         Box::pin(async move {
             let begin = tokio::time::Instant::now();
-            let answer = tokio::time::timeout(PATIENCE, answer)
+            let answer = tokio::time::timeout(TIMEOUT, answer)
                 .await
                 .unwrap_or_else(|late| Err(late.into()));
             let is_watch = uri.query().is_some_and(|query| query.contains("watch=true"));

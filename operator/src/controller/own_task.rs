@@ -1,5 +1,6 @@
-//! Work in a task of its own. kube's controller polls all running reconciles whenever one of them moves, and
-//! within one task each is polled in full: with thousands of them, a fifth of all work.
+//! Runs work in a task of its own. kube's controller polls all running reconciles whenever one of them makes
+//! progress. In one task, each poll would go through the whole reconcile: with thousands of reconciles, this was a
+//! fifth of all work.
 
 use std::task::{Poll, Waker};
 
@@ -7,8 +8,8 @@ use futures::{FutureExt, future};
 use tokio::task::coop;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Runs `work` in a task of its own, which is aborted when the returned future is dropped. A poll of that
-/// future only looks whether the task has ended, unless somebody else is to be woken than at the poll before.
+/// Runs `work` in a task of its own, which is aborted when the returned future is dropped. A poll of that future
+/// only checks whether the task has ended, unless the waker has changed since the last poll.
 pub(super) fn in_own_task<T, F>(work: F) -> impl Future<Output = T> + Send + Unpin
 where
     T: Send + 'static,
@@ -25,7 +26,7 @@ where
             return Poll::Pending;
         }
         woken = Some(polling.waker().clone());
-        // (Where the caller's budget is used up, a handle that minds it would not keep the waker.)
+        // Unconstrained: without budget, a constrained handle would not keep the waker.
         coop::unconstrained(&mut task)
             .poll_unpin(polling)
             .map(|ended| match ended {

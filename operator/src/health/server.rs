@@ -20,7 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// Largest request in bytes, and the longest time for one.
 const REQUEST_MAX: usize = 8192;
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Most connections at the same time. The oldest is closed for a new one: a silent client must not block
 /// probes.
 const CONNECTIONS: usize = 64;
@@ -52,7 +52,7 @@ pub async fn serve(listener: TcpListener, answers: &impl Answers) {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    let (one, handle) = abortable(tokio::time::timeout(PATIENCE, connection(stream, answers)));
+                    let (one, handle) = abortable(tokio::time::timeout(TIMEOUT, connection(stream, answers)));
                     running.push(one);
                     oldest.push_back(handle);
                     if oldest.len() > CONNECTIONS && let Some(handle) = oldest.pop_front() {
@@ -171,7 +171,7 @@ mod tests {
                 for _ in 0..3 * CONNECTIONS {
                     silent.push(TcpStream::connect(address).await.unwrap());
                 }
-                let answer = tokio::time::timeout(PATIENCE / 5, ask(b"GET /healthz HTTP/1.1\r\n\r\n".to_vec()));
+                let answer = tokio::time::timeout(TIMEOUT / 5, ask(b"GET /healthz HTTP/1.1\r\n\r\n".to_vec()));
                 assert!(answer.await.unwrap().ends_with("ok\n"));
                 assert_eq!(ask(Vec::new()).await, "");
             } => {}

@@ -30,7 +30,7 @@ const QUEUE: usize = 16_384;
 /// Longest time from a span to its batch.
 const DELAY: Duration = Duration::from_secs(1);
 /// Time limit of one request.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest answer that is read, in bytes.
 const LONGEST_ANSWER: usize = 1 << 16;
 /// Shortest time between two log lines about spans that were lost.
@@ -202,10 +202,10 @@ impl Client {
             let body = Limited::new(body, LONGEST_ANSWER).collect().await?;
             Ok(Response::from_parts(head, body.to_bytes()))
         };
-        let task = async { tokio::time::timeout(PATIENCE, whole).await };
+        let task = async { tokio::time::timeout(TIMEOUT, whole).await };
         let result = match self.event_loop.spawn(task).await? {
             Ok(result) => result,
-            Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs()).into()),
+            Err(_) => Err(format!("no answer within {} s", TIMEOUT.as_secs()).into()),
         };
         let why = match &result {
             Ok(response) if response.status().is_success() => return result,
@@ -359,7 +359,7 @@ mod tests {
         let all: Vec<_> = all.collect();
         let begin = Instant::now();
         all.into_iter().for_each(|traced| traces.send(traced));
-        assert!(begin.elapsed() < PATIENCE / 2, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < TIMEOUT / 2, "{:?}", begin.elapsed());
         assert!(
             (QUEUE / 2..=QUEUE).contains(&waiting(&traces)),
             "{}",

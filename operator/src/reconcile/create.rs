@@ -30,7 +30,7 @@ pub(super) use gang::delete_all as delete_gangs;
 /// Result of [`create_or_update`].
 pub(super) enum Done {
     All,
-    /// The Job was created or is about to be created again: the next reconcile does the rest, and others may
+    /// The Job was created, or deleted to be recreated. The next reconcile does the rest; other MiniClusters may
     /// go first.
     MadeJob,
     /// A restart was counted, and the earlier Job deleted.
@@ -41,7 +41,7 @@ pub(super) enum Done {
     OutOfTime,
 }
 
-/// Creates what is missing, and changes what may change.
+/// Creates missing objects, and updates the mutable fields of existing ones.
 pub(super) async fn create_or_update(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
@@ -128,7 +128,7 @@ pub(super) async fn create_or_update(
             result?;
             Ok(Done::MadeJob)
         }
-        NextAction::MakeAnew { job_uid } => make_anew(target, &job_uid, &observed, context).await,
+        NextAction::RecreateJob { job_uid } => recreate_job(target, &job_uid, &observed, context).await,
         NextAction::Keep(differences) => {
             drop(observed);
             join_index(target, cluster, context);
@@ -138,8 +138,8 @@ pub(super) async fn create_or_update(
     }
 }
 
-/// Deletes a Job that was created while its MiniCluster was deleted. (When the watch reported that, the Job was
-/// not known yet.)
+/// Deletes a Job that was created while its MiniCluster was deleted. When the watch reported the deletion, the Job
+/// was not known yet.
 async fn delete_late_job(target: &Target, context: &Context) -> Result<(), ReconcileError> {
     let job = context.index.job(&target.key);
     let Some(job) = job.filter(|job| job.is_of(&target.uid)) else {
@@ -153,8 +153,8 @@ async fn delete_late_job(target: &Target, context: &Context) -> Result<(), Recon
     Ok(context.writer.end_deleted(&late).await?)
 }
 
-/// Deletes the Job of an earlier spec, in which nothing has started.
-async fn make_anew(
+/// Deletes the Job of an earlier spec, if nothing has started in it.
+async fn recreate_job(
     target: &Target,
     job_uid: &str,
     observed: &Observed,
@@ -175,7 +175,7 @@ async fn make_anew(
     Ok(Done::MadeJob)
 }
 
-/// For a MiniCluster that has its Job: changes what may change, and creates what is missing besides.
+/// For a MiniCluster with its Job: updates the mutable fields, and creates the other objects that are missing.
 async fn update(
     target: &Target,
     cluster: &ValidMiniCluster,
@@ -186,7 +186,7 @@ async fn update(
         facts,
         job_uid,
         elastic,
-        must_join: join,
+        must_join,
         services,
         services_pod,
     } = differences;
@@ -205,7 +205,7 @@ async fn update(
             .await?;
         tracing::info!(size = elastic.size, suspend = elastic.suspend, "changed the Job");
     }
-    if join {
+    if must_join {
         let service = next_action::headless_key(cluster);
         context
             .writer
@@ -282,8 +282,8 @@ pub(super) fn objects(
     )?)
 }
 
-/// Has the API server check the pod templates by a dry run, before anything is created. Without templates
-/// there is no call.
+/// Lets the API server check the pod templates by a dry run, before anything is created. Without templates, no
+/// call is made.
 async fn try_overlays(objects: &render::Objects, key: &Key, context: &Context) -> Result<(), ReconcileError> {
     if let Some(applied) = &objects.job.applied {
         judge(applied, context.writer.try_out::<Job>(applied, key).await?)?;

@@ -61,7 +61,7 @@ pub(super) async fn diagnose_and_mend(
     Ok(last.map(|(finding, wait_time)| {
         let warning = match finding {
             // An operator that has just started does not take back what another has found.
-            Finding::Unread => wait.told_by_earlier_events(&target.status, &job.uid),
+            Finding::Unread => wait.trouble_of_earlier_events(&target.status, &job.uid),
             Finding::Nothing => None,
             Finding::Warning(warning) => Some(*warning),
         };

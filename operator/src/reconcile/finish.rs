@@ -67,7 +67,7 @@ pub(super) async fn clean_up(
 
 /// Deletes a Job whose pods cannot mount the view's image, once the status says so. The next Job copies the
 /// view; nothing has run yet.
-pub(super) async fn make_anew_with_copy(
+pub(super) async fn recreate_with_copied_view(
     target: &Target,
     after: &MiniClusterStatus,
     context: &Context,
@@ -79,7 +79,7 @@ pub(super) async fn make_anew_with_copy(
     else {
         return Ok(());
     };
-    if next_action::is_to_be_made_anew(after, &job) {
+    if next_action::is_to_be_recreated(after, &job) {
         context.writer.delete_job(&target.key, &job.uid).await?;
         tracing::info!(
             "deleted the Job, whose pods cannot mount the view's image, to recreate it with a copy of the view"

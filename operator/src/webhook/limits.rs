@@ -20,7 +20,7 @@ const OF_PEER: usize = 32;
 const WAITING: usize = 256;
 const WAITING_OF_PEER: usize = 8;
 /// How long a connection waits for a slot.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SLOT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Bytes of a body that need no reservation: most bodies are smaller.
 const FREE: usize = 32 << 10;
@@ -127,9 +127,9 @@ impl Limits {
         })
     }
 
-    /// Waits for a slot for a connection of `peer`. None: none became free within `PATIENCE`.
+    /// Waits for a slot for a connection of `peer`. None: none became free within `SLOT_TIMEOUT`.
     pub(super) async fn enter(self: &Arc<Self>, peer: IpAddr) -> Option<ConnectionSlot> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + SLOT_TIMEOUT;
         loop {
             let freed = self.freed.notified();
             if let Some(slot) = self.try_enter(peer) {
@@ -315,7 +315,7 @@ mod tests {
         let other = limits.enter(peer(2)).await.unwrap();
         let grows = async |slot: &ConnectionSlot, size: usize| {
             let mut memory = BodyMemory::default();
-            tokio::time::timeout(PATIENCE, slot.reserve(&mut memory, size))
+            tokio::time::timeout(SLOT_TIMEOUT, slot.reserve(&mut memory, size))
                 .await
                 .ok()
                 .map(|()| memory)

@@ -1,8 +1,8 @@
-//! Storage version migration: every stored MiniCluster is written once more, as v1alpha2, and then the
-//! definition says so.
+//! Storage version migration, for clusters that have stored MiniClusters as v1alpha1. It makes the API server
+//! write every MiniCluster again, as v1alpha2. Then it removes v1alpha1 from the definition's `storedVersions`.
 //!
-//! For clusters where v1alpha1 was stored. Until it has been done, the API server needs the webhook to read
-//! those objects; afterwards v1alpha1 could be dropped. It can be interrupted and run again at any time.
+//! Before the migration, the API server needs the webhook to read the old objects. After it, v1alpha1 could be
+//! dropped. The migration can be interrupted and run again at any time.
 
 use std::time::Duration;
 
@@ -22,9 +22,9 @@ use crate::api::retry::retry_after;
 pub const CRD: &str = "miniclusters.flux-framework.org";
 /// How long one call is retried while the API server or the webhook fails or is busy: after an installation,
 /// the API server takes a moment to trust the webhook.
-const PATIENCE: Duration = Duration::from_secs(30);
+const RETRY_DEADLINE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(500);
-/// After so many objects in a row that could not be written, the others are not tried.
+/// After this many failures in a row, the other objects are not tried.
 const FAILURES_MAX: usize = 5;
 
 /// Why the migration is not complete.
@@ -92,13 +92,13 @@ fn parameters() -> PatchParams {
     }
 }
 
-/// Repeats a call while its failure may pass, for as long as is granted to one call, and waits as long as the
-/// answer asks.
+/// Retries a call after failures that may pass, until `RETRY_DEADLINE`. Between two attempts it waits at least as
+/// long as `Retry-After` asks.
 async fn with_retries<T, C>(mut call: impl FnMut() -> C) -> Result<T, kube::Error>
 where
     C: Future<Output = Result<T, kube::Error>>,
 {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + RETRY_DEADLINE;
     loop {
         let error = match call().await {
             Ok(done) => return Ok(done),

@@ -1,4 +1,4 @@
-//! What has to be done for a MiniCluster. Pure: decided from what was seen, before anything is written.
+//! Decides the next action for a MiniCluster. Pure: the decision depends only on the observed objects.
 
 use flux_shared::crd::v1alpha2::{MiniClusterSpec, MiniClusterStatus};
 use flux_shared::validate::ValidMiniCluster;
@@ -14,7 +14,7 @@ use crate::render::{RenderFacts, spec_hash};
 use crate::target::Target;
 use crate::vocabulary::ConditionType;
 
-/// What the reconcile has to do.
+/// The next action of a reconcile.
 #[derive(Debug, Clone, PartialEq)]
 pub enum NextAction {
     /// The MiniCluster is invalid, has ended, or is being deleted: nothing is created.
@@ -28,12 +28,12 @@ pub enum NextAction {
         /// They are being stopped, and their nodes answer.
         is_passing: bool,
     },
-    /// A Job of this name was left behind on purpose (`--cascade=orphan`): it is left alone.
+    /// A Job of this name was orphaned on purpose (`--cascade=orphan`). It is not touched.
     NameTaken,
     /// There is no Job: create everything.
     Create { facts: RenderFacts },
     /// The spec was edited after the Job was created, and no container has started: delete the Job.
-    MakeAnew { job_uid: String },
+    RecreateJob { job_uid: String },
     /// The Job exists: create or change what is missing or differs.
     Keep(Differences),
 }
@@ -55,8 +55,8 @@ pub enum ServicesPod {
     /// Nothing to do.
     Stays,
     Create,
-    /// Delete the pod of this uid: the Job is suspended, and it would hold resources for nothing; or it is lost,
-    /// and another takes its name.
+    /// Delete the pod with this uid. Either the Job is suspended, and the pod would only hold resources, or the pod is
+    /// lost, and a new one needs its name.
     Delete(String),
 }
 
@@ -84,13 +84,13 @@ pub fn decide(
             NextAction::NameTaken
         };
     };
-    // The MiniCluster's own Job: when it is gone, another is created if one may be (`restart`).
+    // The MiniCluster's own Job ends or goes. `restart` decides whether another one is created.
     let is_over = job.is_finished() || previous_status::is_finished(status);
     if job.is_deleting || is_over || restart::is_given_up(status, job) {
         return NextAction::Nothing;
     }
     if is_edited(target, cluster, job) && !observed.has_begun(job) {
-        return NextAction::MakeAnew {
+        return NextAction::RecreateJob {
             job_uid: job.uid.clone(),
         };
     }
@@ -182,7 +182,7 @@ fn is_edited(target: &Target, cluster: &ValidMiniCluster, job: &JobSeen) -> bool
 
 /// Whether this Job counts as none: it is being deleted, nothing has begun in it, and no status has named it. The
 /// operator deletes such a Job after an edit, and the next one is the first. Kubernetes may take its time for that.
-pub fn is_being_made_anew(status: &MiniClusterStatus, job: &JobSeen, observed: &Observed) -> bool {
+pub fn is_being_recreated(status: &MiniClusterStatus, job: &JobSeen, observed: &Observed) -> bool {
     job.is_deleting && status.maximum_size.is_none() && !observed.has_begun(job)
 }
 
@@ -206,7 +206,7 @@ pub fn headless_key(cluster: &ValidMiniCluster) -> Key {
 
 /// Whether a Job has to be deleted to be created again with a copy of the view: its pods cannot mount the
 /// view's image, and the status already says so for the next reconcile.
-pub fn is_to_be_made_anew(status: &MiniClusterStatus, job: &JobSeen) -> bool {
+pub fn is_to_be_recreated(status: &MiniClusterStatus, job: &JobSeen) -> bool {
     job.mounts_view && !job.is_deleting && !job.is_finished() && previous_status::image_volume_failed(status)
 }
 
@@ -388,24 +388,24 @@ mod tests {
             mounts_view: true,
             ..job(2)
         };
-        assert!(!is_to_be_made_anew(&told, &mounting), "nothing has been told");
+        assert!(!is_to_be_recreated(&told, &mounting), "nothing has been told");
         told.conditions.push(testing::condition(
             ConditionType::ViewMounted,
             ConditionStatus::False,
             "ImageVolumeFailed",
         ));
-        assert!(is_to_be_made_anew(&told, &mounting));
+        assert!(is_to_be_recreated(&told, &mounting));
         let going = JobSeen {
             is_deleting: true,
             ..mounting
         };
-        assert!(!is_to_be_made_anew(&told, &going));
+        assert!(!is_to_be_recreated(&told, &going));
         assert_eq!(decide("size: 2", &told, Some(going), false), NextAction::Nothing);
         let NextAction::Create { facts } = decide("size: 2", &told, None, false) else {
             panic!()
         };
         assert!(facts.image_volume_failed);
-        assert!(!is_to_be_made_anew(&told, &job(2)), "a copy stays");
+        assert!(!is_to_be_recreated(&told, &job(2)), "a copy stays");
     }
 
     /// They would answer to the same names, and the program would run twice at the same time.
@@ -516,7 +516,7 @@ mod tests {
             };
             matches!(
                 super::decide(target, Some(&cluster), &observed, None),
-                NextAction::MakeAnew { .. }
+                NextAction::RecreateJob { .. }
             )
         };
         assert!(!decide(&target("app:1", &none), &job, Vec::new()));

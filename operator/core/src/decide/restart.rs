@@ -1,22 +1,24 @@
-//! Whether the whole MiniCluster starts again. Pure: decided from what was seen, before anything is written.
+//! Decides whether the whole MiniCluster restarts. Pure: the decision depends only on the observed objects.
 //!
 //! ```text
-//! (status, Job, its pods) ─► Decision: count and give the Job up | delete the one given up | end it | nothing
+//! (status, Job, its pods) ─► Decision: count a restart and give the Job up | delete the given-up Job | fail the Job | nothing
 //! ```
 //!
-//! **A Job runs the user's program at most once.** A lead's pod that replaces another runs nothing (its annotations
-//! tell it), so every further start is another Job, and `status` counts it, with the uid of the Job that is
-//! given up, before that Job goes: whoever is killed at any step finds by the uid what has been done. No
-//! clocks are compared to decide it.
+//! **A Job runs the user's program at most once.** A lead's pod that replaces another one runs nothing: its
+//! annotations count the earlier pods. So every restart is another Job. `status` counts the restart, with the uid of the
+//! Job that is given up, before that Job is deleted. An operator that is killed at any step then finds by the uid
+//! what has been done. The decision compares no clocks.
 //!
-//! **The operator fails a Job whose index has failed**, since the Job controller then deletes all pods that still run, and their
-//! logs. Where it was a snippet that failed, the other pods are told to end first (an annotation, which their
-//! agents read).
+//! **The operator fails a Job with a failed index.** The Job controller then deletes all pods that still run, with
+//! their logs. If a snippet has failed, the operator first asks the other pods to end, by an annotation that their
+//! agents read. Their logs then stay.
 //!
-//! What may start again: a lead whose pod was taken away before its program had ended, or that never started
-//! (`backoffLimit`); a job that failed since a follower was taken away (`maxRestarts`); a Job that somebody
-//! has deleted (`backoffLimit`). Never: a lead that has ended by itself, however its pod went then, and after
-//! a success.
+//! | event | restart |
+//! | --- | --- |
+//! | the lead's pod was removed before its program had ended, or never started | within `backoffLimit` |
+//! | the job failed because a follower was removed | within `maxRestarts` |
+//! | somebody deleted the Job | within `backoffLimit` |
+//! | the lead ended by itself (even if its pod was removed later), or with success | never |
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -36,18 +38,18 @@ mod record;
 
 pub use record::{with_counted_restart, with_restart, without_pending_restart};
 
-/// A lead that fails within so many seconds after a follower was lost, by this operator's clock alone, counts
-/// as failed because of it. (This matters only with `maxRestarts`, and mostly the agent knows the cause from
-/// Flux.)
-const SHORTLY: i64 = 300;
-/// The operator's, for a Job that goes on after its MiniCluster's end.
+/// A lead that fails within this many seconds after the loss of a follower counts as failed because of that loss.
+/// Only this operator's clock is used. (This matters only with `maxRestarts`, and mostly the agent knows the cause
+/// from Flux.)
+const FOLLOWER_LOSS_WINDOW: i64 = 300;
+/// The operator's reason to fail a Job that still runs after its MiniCluster has ended.
 const ALREADY_ENDED: &str = "MiniClusterEnded";
-/// So many pods at most are ending at once because they were told to, each by a call; the lead is told first.
+/// The operator has at most this many pods end at once. It annotates each by a call, the lead first.
 const ENDING_AT_ONCE: usize = 16;
-/// Seconds after the first pod was told to end in which further pods are told.
-const TELLING: i64 = 600;
-/// Seconds in which a pod ends that was told to, before it is deleted; by this operator's clock alone. The
-/// kubelet writes the annotation into the pod at once, or with its next look at the pod, within 90 s.
+/// Seconds after the first annotation in which further pods are annotated.
+const NOTIFY_WINDOW: i64 = 600;
+/// Seconds that an annotated pod has to end before it is deleted, by this operator's clock alone. The kubelet writes
+/// the annotation into the pod at once, or at its next sync of the pod, within 90 s.
 pub const TIME_TO_END: i64 = 120;
 
 /// Which limit a restart counts against.
@@ -74,8 +76,8 @@ pub enum Decision {
     },
     /// The restart has been counted: delete the Job.
     Delete { job_uid: String },
-    /// Tell these pods to end, with their logs, because a snippet of another pod's failed; none: wait for
-    /// them.
+    /// Ask these pods to end by themselves, which keeps their logs: a snippet of another pod has failed. No pods: wait
+    /// for those that were asked before.
     EndPods {
         job_uid: String,
         pods: Vec<String>,
@@ -87,13 +89,13 @@ pub enum Decision {
         reason: String,
         message: String,
     },
-    /// The MiniCluster has ended, and there is no Job to tell so.
+    /// The MiniCluster has ended, and no Job exists that could show it.
     Ended { reason: String, message: String },
     /// Pods of a Job that is gone still run: wait before another is created.
     Wait,
 }
 
-/// All that the decision depends on.
+/// The input of the decision.
 #[derive(Debug)]
 pub struct Observation<'a> {
     pub status: &'a MiniClusterStatus,
@@ -134,7 +136,7 @@ pub fn without_end_if_given_up<'a>(status: &MiniClusterStatus, job: &'a JobSeen)
     })
 }
 
-/// A follower that was taken away while the job may have run on it, and that has not come back.
+/// A follower that was removed while the job may have run on it, and that has not come back.
 fn lost_follower<'a>(observation: &Observation<'a>, is_said: bool) -> Option<&'a LostPod> {
     let followers = observation
         .status
@@ -145,7 +147,7 @@ fn lost_follower<'a>(observation: &Observation<'a>, is_said: bool) -> Option<&'a
     let is_recent = |lost: &&LostPod| {
         let lost_at = lost.time.parse::<Timestamp>().ok();
         lost_at.is_some_and(|lost_at| {
-            (0..=SHORTLY).contains(&(observation.now.as_second() - lost_at.as_second()))
+            (0..=FOLLOWER_LOSS_WINDOW).contains(&(observation.now.as_second() - lost_at.as_second()))
         })
     };
     let is_back = |lost: &LostPod| {
@@ -192,7 +194,7 @@ pub fn follower_loss<'a>(
     }
 }
 
-/// Describes a lost pod: its index and node, and what took it away.
+/// Describes a lost pod: its index and node, and what removed it.
 pub fn describe_loss(lost: &LostPod) -> String {
     let whose = if lost.index == 0 {
         "the lead's pod".to_owned()
@@ -277,11 +279,10 @@ fn after_the_end(observation: &Observation) -> Decision {
     }
 }
 
-/// The decision when there is no Job: it may have been deleted by somebody else.
+/// The decision if there is no Job. Somebody may have deleted it.
 fn decide_without_job(observation: &Observation) -> Decision {
-    // A Job that is gone before any container started does not count as a start; so neither does one that was
-    // replaced after an edit. (A success also shows that it had begun: its pods may be gone before this
-    // operator saw them.)
+    // A Job counts as started once a container has started. So a Job that was replaced after an edit does not
+    // count. (A success also counts: the pods may be gone before this operator saw them.)
     let has_begun = observation
         .gone
         .iter()
@@ -379,7 +380,7 @@ const MAY_HAVE_ENDED: &str = "an earlier pod of the lead has failed and is gone:
 fn replaces_unseen(observation: &Observation, leads: &[(&PodSeen, Option<PodEnd>)]) -> bool {
     let replaces = |pod: &PodSeen| replaces_failed(observation, pod);
     let is_known = |(pod, end): &(&PodSeen, Option<PodEnd>)| {
-        !replaces(pod) && matches!(end, Some(PodEnd::NotStarted { .. } | PodEnd::Taken))
+        !replaces(pod) && matches!(end, Some(PodEnd::NotStarted { .. } | PodEnd::Removed))
     };
     let is_remembered = observation.status.lost_pods.iter().any(|lost| lost.index == 0);
     leads.iter().any(|(pod, _)| replaces(pod)) && !leads.iter().any(is_known) && !is_remembered
@@ -451,7 +452,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     let culprit = failing.and_then(TrueCondition::index_of_pod);
     let by_follower = culprit.is_some_and(|index| index > 0);
     let may_be_lost = (is_failing && !by_follower) || job.has_lead_index_failed || replacing.is_some();
-    let taken = first(|end| end == PodEnd::Taken);
+    let taken = first(|end| end == PodEnd::Removed);
     if let Some(lead) = taken
         && (may_be_lost || lead.is_disrupted())
     {
@@ -483,13 +484,13 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     if let Some(lead) = replacing {
         return when_lead_replaced(observation, to_replace(), lead);
     }
-    // A follower was taken away and killed before it could leave in order. A lead that still seems to run may
+    // A follower was removed and killed before it could leave in order. A lead that still seems to run may
     // have succeeded: the failing Job ends it, and then this is known.
     let killed = || {
         observation
             .pods
             .iter()
-            .any(|pod| pod.index > 0 && end_of(pod, false) == Some(PodEnd::Taken))
+            .any(|pod| pod.index > 0 && end_of(pod, false) == Some(PodEnd::Removed))
     };
     // What the Job says alone is no proof: that follower may have failed by itself, and the watch of pods may
     // lag behind.
@@ -544,7 +545,7 @@ pub fn is_by_policy(observation: &Observation, condition: &TrueCondition) -> boo
         };
         leads(observation).iter().any(is_own) || observation.pods.iter().any(|pod| has_failed_by_itself(pod))
     };
-    // With a policy, each end for good fails an index, also of a pod that was taken away: in a Job of one pod
+    // With a policy, each end for good fails an index, also of a pod that was removed: in a Job of one pod
     // that is all.
     condition.reason == Reason::PodFailurePolicy
         || (condition.reason == Reason::FailedIndexes && (!observation.restarts_on_failure || has_own_end()))
@@ -604,13 +605,20 @@ fn fail_after_logs(observation: &Observation, to_replace: JobToReplace, failed: 
             .filter(|pod| can_end(pod))
             .collect();
         living.sort_by_key(|pod| pod.index);
-        let is_within = |told: Timestamp, limit: i64| observation.now.as_second() - told.as_second() < limit;
-        let is_ending = |pod: &&&PodSeen| pod.told_to_end.is_some_and(|told| is_within(told, TIME_TO_END));
+        let is_within = |notified_at: Timestamp, limit: i64| {
+            observation.now.as_second() - notified_at.as_second() < limit
+        };
+        let is_ending = |pod: &&&PodSeen| {
+            pod.told_to_end
+                .is_some_and(|notified_at| is_within(notified_at, TIME_TO_END))
+        };
         let ending = living.iter().filter(is_ending).count();
-        let first_told = observation.pods.iter().filter_map(|pod| pod.told_to_end).min();
-        let may_tell = first_told.is_none_or(|told| is_within(told, TELLING));
-        let untold = living.iter().filter(|pod| may_tell && pod.told_to_end.is_none());
-        let pods: Vec<String> = untold
+        let first_notified = observation.pods.iter().filter_map(|pod| pod.told_to_end).min();
+        let may_notify = first_notified.is_none_or(|notified_at| is_within(notified_at, NOTIFY_WINDOW));
+        let not_notified = living
+            .iter()
+            .filter(|pod| may_notify && pod.told_to_end.is_none());
+        let pods: Vec<String> = not_notified
             .take(ENDING_AT_ONCE.saturating_sub(ending))
             .map(|pod| pod.name.clone())
             .collect();
@@ -655,7 +663,7 @@ pub fn follower_lost(observation: &Observation) -> Option<LostPod> {
     let mut taken = observation
         .pods
         .iter()
-        .filter(|pod| pod.index > 0 && end_of(pod, false) == Some(PodEnd::Taken));
+        .filter(|pod| pod.index > 0 && end_of(pod, false) == Some(PodEnd::Removed));
     lost_follower(observation, true)
         .cloned()
         .or_else(|| taken.next().map(|pod| loss(pod)))

@@ -1,4 +1,4 @@
-//! Whether a MiniCluster waits for something that no status names, and when to look into its events. Pure.
+//! Finds out whether a MiniCluster waits for a cause that no status shows, and when to read its events. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -12,8 +12,8 @@ use crate::observe::job::JobSeen;
 use crate::observe::pod::{DEFAULT_SCHEDULER, PodSeen, Trouble};
 use crate::vocabulary::Reason;
 
-/// How long a wait may last before events are read.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time from the begin of a wait until its events are first read.
+const FIRST_CHECK_AFTER: Duration = Duration::from_secs(10);
 /// Longest time between two checks of an object's events.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// Time until the next check if what is missing could not be created.
@@ -47,17 +47,19 @@ impl SilentWait<'_> {
         }
     }
 
-    /// Whether it has waited before, by the reason in the status: an operator that has just started need not
-    /// wait again. New pods have not, whatever the status said before them.
-    pub fn has_waited(&self, told: Option<&str>) -> bool {
+    /// Whether this wait was reported before, by the reason in the status. An operator that has just started then reads
+    /// the events at once. For a pod that no scheduler has reported on, only the reason SchedulerSilent counts.
+    pub fn has_waited(&self, status_reason: Option<&str>) -> bool {
         match self {
-            SilentWait::Unseen { .. } => told.and_then(Reason::parse) == Some(Reason::SchedulerSilent),
-            _ => told.is_some(),
+            SilentWait::Unseen { .. } => {
+                status_reason.and_then(Reason::parse) == Some(Reason::SchedulerSilent)
+            }
+            _ => status_reason.is_some(),
         }
     }
 
     /// What the status says of it, if that can only come from events of this object that were read before.
-    pub fn told_by_earlier_events(&self, status: &MiniClusterStatus, job: &str) -> Option<Trouble> {
+    pub fn trouble_of_earlier_events(&self, status: &MiniClusterStatus, job: &str) -> Option<Trouble> {
         let reason = status.reason.as_deref()?;
         let known = Reason::parse(reason);
         let is_of_events = match self {
@@ -84,7 +86,7 @@ impl SilentWait<'_> {
                 scheduler: DEFAULT_SCHEDULER,
                 ..
             } if !has_nodes => LONGEST_PAUSE,
-            _ => PATIENCE,
+            _ => FIRST_CHECK_AFTER,
         }
     }
 }
@@ -104,7 +106,7 @@ pub fn find<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Option<Sile
             .filter(|(_, pod)| pod.job_uid.as_deref() == Some(job.uid.as_str()))
     };
     let present: HashSet<u32> = pods()
-        .filter(|(_, pod)| !pod.has_ended || pod.has_succeeded())
+        .filter(|(_, pod)| !pod.has_ended || pod.ended_with_code_zero())
         .map(|(_, pod)| pod.index)
         .collect();
     if !(0..job.completions).all(|index| present.contains(&index)) {
@@ -268,7 +270,7 @@ impl EventCheck {
 
     /// Schedules the next check; pauses grow with the time waited.
     pub fn schedule_next(&mut self, now: Instant) {
-        self.next = now + ((now - self.begin) / 2).clamp(PATIENCE, LONGEST_PAUSE);
+        self.next = now + ((now - self.begin) / 2).clamp(FIRST_CHECK_AFTER, LONGEST_PAUSE);
         self.turn = Turn::None;
     }
 
@@ -476,11 +478,11 @@ mod tests {
                 message: Some("why".into()),
                 ..MiniClusterStatus::default()
             };
-            let said = wait.told_by_earlier_events(&status, "job");
+            let said = wait.trouble_of_earlier_events(&status, "job");
             assert_eq!(said.is_some(), is_kept, "{wait:?} {reason}");
         }
         assert_eq!(
-            unseen.told_by_earlier_events(&MiniClusterStatus::default(), "job"),
+            unseen.trouble_of_earlier_events(&MiniClusterStatus::default(), "job"),
             None
         );
     }
@@ -575,7 +577,7 @@ mod tests {
         let patience = |scheduler, has_nodes| of(scheduler).patience(has_nodes);
         assert_eq!(
             (patience("a", false), patience(DEFAULT_SCHEDULER, true)),
-            (PATIENCE, PATIENCE)
+            (FIRST_CHECK_AFTER, FIRST_CHECK_AFTER)
         );
         assert_eq!(
             patience(DEFAULT_SCHEDULER, false),
@@ -624,7 +626,7 @@ mod tests {
     fn event_checks_become_rarer_over_time() {
         let mut now = Instant::now();
         let begin = now;
-        let mut check = EventCheck::new("a", PATIENCE, now);
+        let mut check = EventCheck::new("a", FIRST_CHECK_AFTER, now);
         assert!(!check.is_due(now));
         let mut checks = 0;
         while now - begin < Duration::from_secs(3600) {

@@ -1,5 +1,5 @@
-//! The MiniClusters that exist, by what their watch has said: which of its events are news, and which
-//! MiniClusters are gone.
+//! The MiniClusters that exist, by the events of their watch. It tells which events are news, and which MiniClusters
+//! are gone.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,8 +8,8 @@ use kube::{Resource, ResourceExt};
 use super::Key;
 use super::cluster::{self, Cluster};
 
-/// A MiniCluster as it was seen last: generation of the spec, and hash of what is for a queue. Our own status
-/// patches are no news. A deletion raises the generation, too; labels and annotations do not.
+/// A MiniCluster as last seen: the generation of its spec, and a hash of its labels and annotations for queues. So
+/// our own status patches are no news. A deletion also raises the generation; labels and annotations do not.
 #[derive(Debug, PartialEq, Eq)]
 struct Known {
     uid: String,
@@ -17,15 +17,15 @@ struct Known {
     queueing: u64,
 }
 
-/// All of them. A list tells of no deletion: what it has not is gone.
+/// All known MiniClusters. A list reports no deletions: a MiniCluster that is not in it is gone.
 #[derive(Debug, Default)]
 pub struct KnownClusters {
     all: HashMap<Key, Known>,
-    /// Those in the list that has begun.
+    /// The MiniClusters in the current list, until the list is complete.
     listed: Option<HashSet<Key>>,
 }
 
-/// What a MiniCluster that was seen means.
+/// Result of [`KnownClusters::see`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Seen {
     /// Whether it differs from what was seen before.
@@ -35,7 +35,7 @@ pub struct Seen {
 }
 
 impl KnownClusters {
-    /// A MiniCluster as it is now.
+    /// Stores the current state of a MiniCluster.
     pub fn see(&mut self, cluster: &Cluster) -> Seen {
         let metadata = cluster.meta();
         let key = Key::of(metadata);

@@ -1,4 +1,4 @@
-//! The objects of one MiniCluster: what is remembered of those that are gone, and what counts as a loss.
+//! The objects of one MiniCluster: which are remembered after they are gone, and which count as lost.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use super::pod::PodSeen;
 use super::pod_end::{LOST_KEPT, PodEnd, end_of, has_failed_by_itself};
 use super::{Kind, Observed};
 
-/// How many lead pods that are gone are remembered: a status cannot tell more of them apart.
+/// Number of deleted lead pods that are remembered.
 const LEADS_KEPT: usize = 4;
 
 impl Observed {
@@ -111,9 +111,8 @@ impl Observed {
         self.last_job = None;
     }
 
-    /// Whether a pod was taken away from a running Job, and not by the Job itself, which removes pods when it
-    /// ends, is suspended or shrinks. (The pod that ended the Job was seen before: events of pods come in
-    /// order.)
+    /// Whether the pod was removed from a running Job, but not by the Job controller, which removes pods when the Job
+    /// ends, is suspended or shrinks. (If a pod ended the Job, it was seen before: events of pods come in order.)
     pub(super) fn is_loss(&self, pod: &PodSeen) -> bool {
         let Some(job) = self
             .job
@@ -124,8 +123,8 @@ impl Observed {
         };
         let runs = !job.is_finished() && job.failing.is_none() && !job.is_deleting && !job.is_suspended;
         let others = || self.pods_of(job).filter(|it| it.name != pod.name);
-        let ended_by_itself = !matches!(end_of(pod, false), None | Some(PodEnd::Taken));
-        pod.was_taken()
+        let ended_by_itself = !matches!(end_of(pod, false), None | Some(PodEnd::Removed));
+        pod.was_removed()
             && !ended_by_itself
             && runs
             && pod.index < job.completions
@@ -141,7 +140,7 @@ impl Observed {
         }
     }
 
-    /// With a Job's lead pods as a list has just brought them: the watch may lag behind.
+    /// A copy with a Job's lead pods from a list. The watch may lag behind the list.
     pub fn with_leads(&self, job: &str, leads: Vec<(String, PodSeen)>) -> Observed {
         let mut now = self.clone();
         let is_gone = |uid: &String, pod: &PodSeen| {

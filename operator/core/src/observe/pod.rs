@@ -1,4 +1,4 @@
-//! What the operator keeps of a pod of the Job.
+//! The data that the operator keeps of a Job's pod.
 
 use k8s_openapi::api::core::v1::{
     ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, Pod, PodSchedulingGate, PodStatus,
@@ -20,10 +20,10 @@ use crate::labels::AGENT;
 use crate::observe::partial::Partial;
 use crate::vocabulary::Reason;
 
-/// A pod's status, and of its specification (most of a pod's bytes) only [`PodPlace`].
+/// A pod's status, and the part of its spec in [`PodPlace`]. (The spec has most of a pod's bytes.)
 pub type PodStatusObject = Partial<Pod, PodPlace, PodStatus>;
 
-/// The part of a pod's spec that is read: its node, or what it waits for, and which container is ours.
+/// The part of a pod's spec that is read: its node, its scheduler and gates, and its containers' commands.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodPlace {
@@ -37,7 +37,7 @@ pub struct PodPlace {
     pub containers: Vec<ContainerCommand>,
 }
 
-/// A container with what it runs.
+/// A container with its command.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct ContainerCommand {
     pub name: String,
@@ -46,8 +46,7 @@ pub struct ContainerCommand {
 }
 
 impl PodPlace {
-    /// The container that runs Flux: its entrypoint is the agent. Others may have been put beside it, by a
-    /// webhook.
+    /// The container that runs Flux: its entrypoint is the agent. Webhooks may have added other containers.
     fn runner(&self) -> Option<&str> {
         let is_ours = |it: &&ContainerCommand| it.command.first().is_some_and(|word| word == AGENT_FILE);
         self.containers
@@ -57,7 +56,7 @@ impl PodPlace {
     }
 }
 
-/// An end of the container that runs Flux, and which it is, from 1 on.
+/// An end of the container that runs Flux, with its number, from 1 on.
 #[derive(Debug, Clone, Copy)]
 pub struct RunnerEnd<'a> {
     pub number: u32,
@@ -65,7 +64,7 @@ pub struct RunnerEnd<'a> {
 }
 
 impl PodStatusObject {
-    /// The ends of the container that runs Flux that the status still has: the last one, or two.
+    /// The ends of the container that runs Flux, as far as the status still shows them: at most the last two.
     pub fn runner_ends(&self) -> Vec<RunnerEnd<'_>> {
         let name = self.spec.runner();
         let status = self.status.as_ref();
@@ -82,8 +81,8 @@ fn runner_status<'a>(status: &'a PodStatus, runner: Option<&str>) -> Option<&'a 
         .find(|it| runner.is_none_or(|name| it.name == name))
 }
 
-/// The ends of a container that its status still has. One that waits to be started again is not counted as
-/// restarted yet.
+/// The ends of a container that its status still shows. (The restart count does not yet include a restart for which
+/// the container waits.)
 fn runner_ends(container: &ContainerStatus) -> Vec<RunnerEnd<'_>> {
     let restarts = restarts(container);
     let state = container.state.as_ref();
@@ -112,7 +111,7 @@ pub const DEFAULT_SCHEDULER: &str = "default-scheduler";
 /// Longest message that is kept.
 const MESSAGE_MAX: usize = 512;
 
-/// A pod, as seen. There may be many thousand: what few have is boxed.
+/// A pod as last seen. There may be many thousands, so rare fields are boxed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PodSeen {
     pub name: String,
@@ -127,19 +126,18 @@ pub struct PodSeen {
     pub runner_ends: u32,
     pub created: Option<Timestamp>,
     pub is_deleting: bool,
-    /// It has the label `job-index` and the condition by which the Job knows the lead. Only for the lead's
-    /// pod.
+    /// The lead's pod has the label `job-index` and the condition by which the Job's failure policy knows it.
     pub is_labelled: bool,
     pub is_scheduled: bool,
-    /// Its queue keeps it from being scheduled: an elastic Job has grown, and that is not admitted.
+    /// Its queue has a scheduling gate on it: an elastic Job has grown, and the growth is not admitted yet.
     pub is_held_by_queue: bool,
-    /// No scheduler has said anything of it, nor found a node for it.
+    /// No scheduler has reported on it or found a node for it.
     pub is_unseen: bool,
-    /// The scheduler that it is for, while it is unseen.
+    /// The name of its scheduler, while `is_unseen`.
     pub scheduler: Option<Box<str>>,
     /// Its node, once it has one.
     pub node: Option<String>,
-    /// Its node has stopped answering: the state of its containers is the last that was reported.
+    /// Its node has stopped responding. The state of its containers is the last reported one.
     pub is_lost: bool,
     /// A container of it has been started.
     pub has_begun: bool,
@@ -151,35 +149,35 @@ pub struct PodSeen {
     pub is_ready: bool,
     /// Phase Succeeded or Failed.
     pub has_ended: bool,
-    /// It has ended with success: by its phase, or because the agent says that the program ended with 0.
+    /// It has succeeded: by its phase, or because the agent reports that the program ended with 0.
     pub has_succeeded: bool,
     /// It had ended before it was deleted, evicted or disrupted.
     pub ended_before_loss: bool,
-    /// Since when it is told to end, because a snippet of another pod's failed.
+    /// When it was asked to end, because a snippet of another pod failed.
     pub told_to_end: Option<Timestamp>,
-    /// A container that is not ours, and that still runs although the one that runs Flux has ended.
+    /// Name of a foreign container that still runs although the container that runs Flux has ended.
     pub kept_by: Option<Box<str>>,
     /// How the container that runs Flux ended.
     pub exit: Option<Box<Exit>>,
     /// Why the pod failed, if it did, or why it does not start.
     pub trouble: Option<Box<Trouble>>,
-    /// What the runtime said when it could not create the agent's init container, the first of all; its
-    /// volumes are almost always the cause.
+    /// The runtime's message if it could not create the agent's init container, which is the first one. Almost always
+    /// a volume is the cause.
     pub creation_failure: Option<String>,
 }
 
 /// How a container ended.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Exit {
-    /// The agent's, where the runtime did not see the end and the agent did.
+    /// The exit code. If only the agent saw the end, it is the code that the agent reports.
     pub code: i32,
-    /// Nobody saw how the program ended: the node, its runtime or the kubelet was restarted meanwhile. The
-    /// code and the reason are made up by the runtime or the kubelet.
+    /// Nobody saw how the program ended, since the node, its runtime or the kubelet was restarted. The runtime or the
+    /// kubelet has made up the code and the reason.
     pub is_unseen: bool,
     pub signal: Option<i32>,
     /// Kubernetes' reason, such as OOMKilled.
     pub reason: String,
-    /// What the agent wrote as the termination message, such as who ended it.
+    /// The agent's termination message.
     pub termination: Option<Termination>,
     /// The agent's message, or the first line of another program's termination message.
     pub message: String,
@@ -191,7 +189,7 @@ pub struct Exit {
 pub struct Trouble {
     pub reason: String,
     pub message: String,
-    /// The cluster took the pod away (eviction, preemption, a drained node): not the user's failure.
+    /// The cluster removed the pod (eviction, preemption, a drained node). It is no failure of the user's program.
     pub is_disruption: bool,
     pub init: Option<FailedInit>,
     /// The image that cannot be pulled.
@@ -218,23 +216,23 @@ pub enum Pull {
 }
 
 impl PodSeen {
-    /// Whether its Job made it in place of another pod of its index. As the lead's, it starts no program.
+    /// Whether its Job created it as a replacement for an earlier pod of its index. As the lead, it runs no program.
     pub fn replaces(&self) -> bool {
         self.index_failures + self.index_disruptions > 0
     }
 
     /// Whether it has ended with exit code 0.
-    pub fn has_succeeded(&self) -> bool {
+    pub fn ended_with_code_zero(&self) -> bool {
         self.has_ended && self.trouble.is_none() && self.exit.as_ref().is_some_and(|exit| exit.code == 0)
     }
 
-    /// Whether the agent says that the program ended with 0, whatever became of the container.
+    /// Whether the agent reports that the program ended with 0. The container may have ended in another way.
     pub fn has_agents_success(&self) -> bool {
         self.exit.as_deref().is_some_and(Exit::is_success)
     }
 
-    /// Whether the cluster, somebody, or its node took it away, before it had ended.
-    pub fn was_taken(&self) -> bool {
+    /// Whether the cluster, a person or its node removed it before it had ended.
+    pub fn was_removed(&self) -> bool {
         !self.ended_before_loss && self.has_sign_of_removal()
     }
 
@@ -243,7 +241,7 @@ impl PodSeen {
         self.is_deleting || self.was_evicted() || self.unseen_end().is_some()
     }
 
-    /// Whether the cluster or its node says that it took it away.
+    /// Whether the cluster or its node has reported that it removed the pod.
     pub fn was_evicted(&self) -> bool {
         let by_node = |it: &Trouble| {
             it.init.is_none()
@@ -279,7 +277,7 @@ impl PodSeen {
         self.trouble.as_ref().is_some_and(|trouble| trouble.is_disruption)
     }
 
-    /// Takes over what only earlier states of the pod could tell.
+    /// Takes over the facts that only earlier states of the pod show.
     pub(super) fn remember(&mut self, before: Option<&PodSeen>) {
         self.is_labelled |= before.is_some_and(|before| before.is_labelled);
         self.runner_ends = before
@@ -294,8 +292,8 @@ impl PodSeen {
         };
     }
 
-    /// Whether it is the lead's pod and lacks what [`is_labelled`](PodSeen::is_labelled) says. No other pod costs a
-    /// call.
+    /// Whether it is the lead's pod and lacks the label and condition of [`is_labelled`](PodSeen::is_labelled). Other
+    /// pods need none, so they cost no call.
     pub fn needs_label(&self) -> bool {
         self.index == 0 && !self.is_labelled && !self.is_deleting
     }

@@ -1,4 +1,4 @@
-//! How a pod ended: by itself, by Flux, or because it was taken away.
+//! Classifies how a pod ended: by itself, by Flux, or because it was removed.
 
 use flux_shared::crd::v1alpha2::LostPod;
 use flux_shared::exit::{Category, REPLACE};
@@ -14,28 +14,29 @@ pub const LOST_KEPT: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodEnd {
     Succeeded,
-    /// It failed by itself; nothing took the pod away.
+    /// It failed by itself: the pod was not removed.
     FailedByItself,
     /// Flux ended the job because it had lost a node.
     NodeFailure,
     /// It replaced an earlier lead's pod and therefore refused to run the program.
     Refused,
-    /// It was taken away before its program had ended.
-    Taken,
-    /// Its program never started; whether another attempt may help.
+    /// It was removed before its program had ended.
+    Removed,
+    /// Its program never started.
     NotStarted {
+        /// Another attempt may succeed.
         may_help: bool,
     },
 }
 
-/// How a pod ended, if it did. A pod that is gone has ended, however it was seen last.
+/// How a pod ended. None: it still runs. A pod that is gone has ended, whatever its last seen state.
 pub fn end_of(pod: &PodSeen, is_gone: bool) -> Option<PodEnd> {
     if pod.has_succeeded {
         return Some(PodEnd::Succeeded);
     }
-    // What runs beside the program is not waited for.
+    // The pod has ended for us even if a foreign container still runs (`kept_by`).
     if !pod.has_ended && pod.kept_by.is_none() {
-        return is_gone.then_some(PodEnd::Taken);
+        return is_gone.then_some(PodEnd::Removed);
     }
     let termination = pod.exit.as_ref().and_then(|exit| exit.termination.as_ref());
     Some(match (termination, &pod.exit) {
@@ -44,16 +45,16 @@ pub fn end_of(pod: &PodSeen, is_gone: bool) -> Option<PodEnd> {
         {
             PodEnd::Refused
         }
-        _ if pod.was_taken() && pod.unseen_end().is_some() => PodEnd::Taken,
-        (Some(termination), _) if termination.by == Ender::Stop && pod.was_taken() => PodEnd::Taken,
+        _ if pod.was_removed() && pod.unseen_end().is_some() => PodEnd::Removed,
+        (Some(termination), _) if termination.by == Ender::Stop && pod.was_removed() => PodEnd::Removed,
         (Some(termination), _) if termination.node_failure => PodEnd::NodeFailure,
         (Some(_), _) => PodEnd::FailedByItself,
-        (None, Some(_)) if pod.was_taken() => PodEnd::Taken,
+        (None, Some(_)) if pod.was_removed() => PodEnd::Removed,
         (None, Some(_)) => PodEnd::FailedByItself,
-        (None, None) if pod.was_taken() => PodEnd::Taken,
+        (None, None) if pod.was_removed() => PodEnd::Removed,
         (None, None) => {
             let init = pod.trouble.as_ref().and_then(|trouble| trouble.init.as_ref());
-            // A user's init container runs no agent, and the Job fails with it.
+            // A user's init container does not run the agent. The Job fails if it fails.
             let category = init
                 .filter(|init| !init.is_users)
                 .and_then(|init| Category::from_code(init.exit.code));
@@ -81,22 +82,22 @@ pub fn has_failed_by_itself(pod: &PodSeen) -> bool {
 const UNSEEN_MESSAGE: &str =
     "its node or the container runtime there was restarted, and nobody saw how the container ended";
 
-/// The kubelet's own reason, where it has one.
+/// The kubelet's reason for an unseen end, or ours.
 fn unseen_reason(end: &Exit) -> Reason {
     if end.reason == Reason::ContainerStatusUnknown {
         Reason::ContainerStatusUnknown
     } else {
-        // Of a pod whose node, or the node's runtime, was restarted while its container ran.
+        // The node, or its runtime, was restarted while the container ran.
         Reason::NodeRestarted
     }
 }
 
-/// The entry for the status about a pod that was taken away.
+/// The entry for the status about a pod that was removed.
 pub fn loss(pod: &PodSeen) -> LostPod {
     let trouble = pod
         .trouble
         .as_ref()
-        .filter(|trouble| pod.was_taken() && trouble.init.is_none());
+        .filter(|trouble| pod.was_removed() && trouble.init.is_none());
     let (reason, message) = match (trouble, pod.unseen_end()) {
         (Some(trouble), _) if trouble.is_disruption || !pod.is_deleting => {
             (trouble.reason.clone(), trouble.message.clone())

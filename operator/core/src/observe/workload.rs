@@ -122,7 +122,7 @@ fn explain(workload: &Workload) -> String {
 fn checks(checks: &[AdmissionCheck]) -> String {
     match not_ready(checks) {
         none if none.is_empty() => "its quota is reserved, and it is about to be admitted".to_owned(),
-        told => format!("its quota is reserved, and it waits for the admission check {told}"),
+        check => format!("its quota is reserved, and it waits for the admission check {check}"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What may change in an existing Job: its size, and whether it is suspended. All else is fixed.
+//! The mutable part of an existing Job: its size, and whether it is suspended. All other fields are fixed.
 
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::api::batch::v1::Job;
@@ -13,12 +13,12 @@ use crate::observe::job::JobSeen;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Elastic {
     pub size: u32,
-    /// None: left as it is: the spec says nothing, or a queue decides.
+    /// None: not patched, since the spec does not set it or a queue decides.
     pub suspend: Option<bool>,
 }
 
 impl Elastic {
-    /// What an existing Job should have. In a queue, only the queue suspends and resumes.
+    /// The wanted values for an existing Job. In a queue, only the queue suspends and resumes it.
     pub fn of(cluster: &ValidMiniCluster, size: u32, job: &JobSeen) -> Elastic {
         Elastic {
             size,

@@ -1,10 +1,10 @@
-//! The Indexed Job: one index a broker, index 0 the lead.
+//! The Indexed Job: one index for each broker. Index 0 is the lead.
 //!
-//! How it ends: index 0 alone decides success. With restartPolicy Never it runs the program at most once: a
-//! failure of the lead's fails its index, and a lead that replaces another, which was disrupted, runs nothing
-//! (the pods' annotations tell it). Followers that are taken away are replaced. The operator fails the Job when an index
-//! has failed, and to start the whole MiniCluster again takes another Job (`crate::decide::restart`). Without
-//! an operator the Job fails when all pods have ended.
+//! Only index 0 decides whether the Job succeeds. With restartPolicy Never, the Job runs the program at most once: a
+//! failure of the lead fails its index, and a pod that replaces a disrupted lead runs nothing (it knows by its
+//! annotations). Followers that are removed are replaced. The operator fails the Job when an index has failed. A
+//! restart of the whole MiniCluster is another Job (`crate::decide::restart`). Without an operator, the Job fails when
+//! all pods have ended.
 
 use flux_shared::exit::{self, Category};
 use flux_shared::validate::ValidMiniCluster;
@@ -23,9 +23,9 @@ use crate::labels;
 /// The Job controller counts nanoseconds in 64 bits: with a longer deadline a Job may fail at once.
 const DEADLINE_MAX: i64 = i64::MAX / 1_000_000_000;
 
-/// How often the Job replaces a follower that was lost, whatever `backoffLimit` allows for the whole MiniCluster. (A
-/// follower that does not start is the operator's to count: `decide::restart`.) With `OnFailure` all failures count
-/// against `backoffLimit`, also those of followers.
+/// How often the Job replaces a lost follower, independent of `backoffLimit`, which counts restarts of the whole
+/// MiniCluster. (The operator counts followers that do not start: `decide::restart`.) With `OnFailure`, all failures
+/// count against `backoffLimit`, also those of followers.
 pub(crate) const REPLACEMENTS: i32 = 100;
 
 pub(super) fn build(
@@ -142,9 +142,8 @@ fn user_init(cluster: &ValidMiniCluster, template: &PodTemplateSpec) -> Vec<Stri
         .collect()
 }
 
-/// The Job's failure policy. The first rule that matches decides; without a match the failure counts for its
-/// index, as of our init containers that may be retried, a follower that was told to stop, or a pod that its
-/// node rejected.
+/// The Job's failure policy. The first matching rule decides. Without a match, the failure counts for its index: a
+/// retriable failure of our init containers, a follower that was stopped, or a pod that its node rejected.
 fn failure_policy(cluster: &ValidMiniCluster, init: &[String], user_init: &[String]) -> PodFailurePolicy {
     let on_exit = |action: &str, container: &str, operator: &str, values: Vec<i32>| PodFailurePolicyRule {
         action: action.into(),

@@ -34,7 +34,7 @@ impl Outcome {
 }
 
 pub(super) fn compute(inputs: &Inputs, summary: &PodSummary) -> Outcome {
-    if let Some(restart) = starting_anew(inputs) {
+    if let Some(restart) = pending_restart(inputs) {
         return restarting(inputs, restart);
     }
     if let Some(job) = inputs.job {
@@ -156,7 +156,7 @@ fn failed_before_ready(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome>
             .exit
             .as_ref()
             .is_some_and(|exit| exit.code == i32::from(REPLACE));
-        has_failed(pod) && !pod.was_taken() && !is_replaced
+        has_failed(pod) && !pod.was_removed() && !is_replaced
     };
     let last = inputs
         .pods
@@ -191,7 +191,7 @@ fn lost(inputs: &Inputs) -> Option<Outcome> {
 }
 
 /// The restart that gave the Job up, if the Job is not gone yet.
-fn starting_anew<'a>(inputs: &Inputs<'a>) -> Option<&'a Restart> {
+fn pending_restart<'a>(inputs: &Inputs<'a>) -> Option<&'a Restart> {
     let job = inputs.job?;
     inputs
         .previous
@@ -392,7 +392,7 @@ fn ends_the_job(pod: &PodSeen) -> bool {
     }
 }
 
-/// The outcome if the Job failed because a pod was taken away: what was lost, and why there is no restart.
+/// The outcome if the Job failed because a pod was removed: what was lost, and why there is no restart.
 fn evicted(inputs: &Inputs) -> Option<Outcome> {
     let (backoff_limit, max_restarts) = match inputs.spec {
         CheckedSpec::Valid(cluster) => (cluster.backoff_limit, cluster.max_restarts),
@@ -445,7 +445,7 @@ fn evicted(inputs: &Inputs) -> Option<Outcome> {
     }
     let taken = leads
         .iter()
-        .find(|(_, end)| *end == PodEnd::Taken)
+        .find(|(_, end)| *end == PodEnd::Removed)
         .map(|(lead, _)| pod_end::loss(lead));
     let remembered = inputs
         .previous

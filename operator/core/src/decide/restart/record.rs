@@ -29,7 +29,7 @@ pub fn with_counted_restart(
     match limit {
         Limit::Backoff => after.backoff_limit_used += 1,
         Limit::MaxRestarts => after.max_restarts_used += 1,
-        // The start time begins anew, as a Job's does.
+        // The start time is reset, like that of the Job.
         Limit::None => after.start_time = None,
     }
     MiniClusterStatus {

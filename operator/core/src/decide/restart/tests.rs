@@ -307,7 +307,7 @@ impl World {
 
     fn program_ends(&mut self, code: u8) {
         let Some(lead) = self.running_lead() else { return };
-        // A failure beside a follower that was taken away may be for its sake.
+        // A failure beside a follower that was removed may be for its sake.
         let for_a_follower =
             self.lost_follower && self.status.1.max_restarts_used < self.max_restarts && code != 0;
         // What ends after its Job was deleted leaves nothing that another operator could see. Nor does a

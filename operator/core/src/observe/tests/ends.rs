@@ -40,7 +40,7 @@ fn container_whose_end_nobody_saw_was_taken_by_its_node() {
         let pod = ended(code, reason, &message);
         assert_eq!(
             end_of(&pod, false),
-            Some(PodEnd::Taken),
+            Some(PodEnd::Removed),
             "{code} {reason} {message}"
         );
         assert!(

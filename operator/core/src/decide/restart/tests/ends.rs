@@ -494,7 +494,7 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
     );
     assert_eq!(many(told_since(TIME_TO_END), 18..18), None);
     assert_eq!(
-        many(have_ended(TELLING), 18..40),
+        many(have_ended(NOTIFY_WINDOW), 18..40),
         None,
         "the Job fails in the end"
     );
