@@ -44,8 +44,8 @@ impl Block {
     }
 }
 
-/// Where links from the book to other files of the repository lead: in the rendered book a relative link out
-/// of it is dead.
+/// Target of links from the book to other files of the repository. (A relative link that leaves the rendered
+/// book would be dead.)
 pub const REPOSITORY: &str = "https://github.com/flux-framework/flux-operator";
 
 /// README.md and every page below `docs/`.
