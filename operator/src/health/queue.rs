@@ -38,7 +38,7 @@ impl<K> Clone for QueueRecord<K> {
     }
 }
 
-/// QueueRecord depth and ages at one moment.
+/// Depth of the queue, and ages, at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct QueueSnapshot {
     pub depth: usize,

@@ -51,7 +51,7 @@ struct Shared {
     acceptor: TlsAcceptor,
     current: Arc<Current>,
     metrics: Arc<WebhookMetrics>,
-    /// HeldAnswer by a conversion that runs on a thread of its own.
+    /// Permit for a conversion on a thread of its own: one at a time.
     thread: Semaphore,
     /// True when this process is about to end: answers tell callers to open new connections, which reach
     /// other replicas.
