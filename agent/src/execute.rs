@@ -138,7 +138,7 @@ impl Executor<'_> {
     async fn steps(&mut self, steps: &[Step]) -> Result<StepsEnd, Failure> {
         let mut program_code = None;
         for step in steps {
-            // What comes after it never hides the program's own failure.
+            // Later steps never hide the program's own failure.
             let failure_code = program_code.filter(|code| *code != 0);
             if let Some(stop) = self.supervisor.stop() {
                 if program_code.is_none() {
@@ -167,7 +167,7 @@ impl Executor<'_> {
         Ok(StepsEnd::Completed { program_code })
     }
 
-    /// Whether this step after the program is left out because of the stop: a snippet, which says so.
+    /// Whether this step after the program is skipped because of the stop. Only snippets are; the log reports it.
     fn skip_after_stop(&mut self, step: &Step) -> bool {
         let Step::Snippet(snippet) = step else {
             return false;
@@ -305,7 +305,7 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// Waits until the container is told to stop; then all is done.
+    /// Waits until the container is stopped.
     async fn stay(&mut self) -> Result<Flow, Failure> {
         tracing::info!(stage = "stay", "finished; waiting for the pod to be deleted");
         self.supervisor.hold_no_stop();
@@ -313,8 +313,8 @@ impl Executor<'_> {
         stopped.map(|_| Flow::Exit(0)).map_err(wait_failed)
     }
 
-    /// Writes the note anew: its time says when this container has ended. Without it, sidecars are stopped at
-    /// once.
+    /// Writes the note with a new modification time, which is when this container has ended. Without the note, sidecars
+    /// are stopped at once.
     fn note_end_of_flux(&mut self, note: &str) {
         if self.supervisor.stop().is_some() {
             return;

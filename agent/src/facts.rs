@@ -114,8 +114,8 @@ fn installation(spec: &AgentSpec, flux_on_path: Option<&str>) -> String {
         .unwrap_or_else(|| "/usr".into())
 }
 
-/// How many pods this index had before, by variables of the downward API. They are for the agent alone, and
-/// removed.
+/// Number of earlier pods of this index, from variables of the downward API. The variables are removed, since they are
+/// for the agent only.
 fn earlier_pods(environment: &mut BTreeMap<String, String>) -> u32 {
     let counts = OF_THE_INDEX
         .iter()
@@ -123,7 +123,7 @@ fn earlier_pods(environment: &mut BTreeMap<String, String>) -> u32 {
     counts.fold(0, u32::saturating_add)
 }
 
-/// Variables with the numbers of earlier pods of this index: failed, and removed.
+/// Variables with the numbers of earlier pods of this index: failed ones, and disrupted ones.
 const OF_THE_INDEX: [&str; 2] = [names::INDEX_FAILURES.0, names::INDEX_DISRUPTIONS.0];
 /// Variables that the operator sets for the agent alone.
 pub const POD_VARIABLES: [&str; 3] = [OF_THE_INDEX[0], OF_THE_INDEX[1], names::POD_ADDRESS.0];

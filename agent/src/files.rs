@@ -1,4 +1,4 @@
-//! Directories, files and links below the root, each in one move: nobody sees half a file, a second run
+//! Creates directories, files and links below the root, each atomically: no reader sees half a file. A second run
 //! changes nothing.
 //!
 //! There is no fsync here: a pod's volumes are filled again by the next run after a crash of the node, and a

@@ -36,7 +36,7 @@ const SAME_WISH: Duration = Duration::from_millis(200);
 /// How long a program may take to report how the processes that it waited for ended, once these were killed.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// What has changed.
+/// An event for the supervisor's user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// A child ended or was suspended: [`Supervisor::take_end`] says which.
@@ -47,14 +47,14 @@ pub enum Event {
     Signal(Received),
 }
 
-/// The first stop signal. From then on this process is to end, and starts nothing new of the user's.
+/// The first stop signal. After it, this process ends and starts no further program of the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stop {
     pub signal: i32,
     pub at: Instant,
 }
 
-/// What became of work that ends with a stop.
+/// The result of work that a stop interrupts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interrupted<T> {
     Done(T),
@@ -78,14 +78,14 @@ impl ChildEnd {
     }
 }
 
-/// A child that has ended, and what led to it.
+/// A child that has ended, and how it came to that.
 #[derive(Debug)]
 pub struct EndedChild {
     pub end: ChildEnd,
     pub at: Instant,
     /// The stop, if it came before the child's end.
     pub stopped: Option<Stop>,
-    /// The stop signal had to be passed on: nobody else ended the child in time.
+    /// The stop signal was forwarded to the child, since it did not end before that.
     pub passed_on: bool,
     pub first_output: Option<Instant>,
 }
@@ -97,7 +97,7 @@ pub struct Supervisor {
     stop: Option<Stop>,
     /// When a stop is held back; none: it never is.
     hold: Option<Hold>,
-    /// Time from the stop to SIGKILL for what has not ended.
+    /// Time from the stop until SIGKILL for the processes that still run.
     kill_after: Option<Duration>,
     /// The children that were started here, until somebody has asked for their end.
     children: BTreeMap<i32, ChildState>,

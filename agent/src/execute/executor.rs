@@ -1,4 +1,4 @@
-//! What the steps of a plan share while they are executed.
+//! The state that the steps of a plan share while they are executed.
 
 use std::io;
 use std::path::PathBuf;
@@ -20,14 +20,14 @@ use crate::report::failure::Failure;
 use crate::supervise::{Stop, Supervisor};
 use crate::wait;
 
-/// How to execute, apart from what the plan says.
+/// Options of the execution that are not part of the plan.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// All files are written below this folder.
     pub root: PathBuf,
     /// The agent's own binary, which a snippet's shell runs to report its state.
     pub agent: PathBuf,
-    /// How long to retry after failures that may be temporary, as the plan itself was.
+    /// How long steps are retried after failures that may be temporary.
     pub patience: Duration,
     /// Where the current activity is written.
     pub activity_file: ActivityFile,
@@ -43,24 +43,24 @@ pub struct Executor<'a> {
     /// The shell of the snippets, as planned, and while it runs.
     pub(super) planned_shell: Option<SnippetShell>,
     pub(super) shell: Option<Shell>,
-    /// The record of this start, once it is made.
+    /// The record of this start, once it exists.
     pub(super) record: Option<Record>,
     pub(super) role: Role,
     pub(super) timed: bool,
     pub(super) waits: Waits,
     pub(super) timeline: &'a mut ContainerTimeline,
-    /// What the steps find out about the container's end.
+    /// The facts about the container's end that the steps have found.
     pub(super) ending: &'a mut ContainerEnd,
     /// How the lead's broker ended, once it has.
     pub(super) broker_end: Option<BrokerEnd>,
-    /// Who dumps the archive, once its file is there.
+    /// The user that dumps the archive, once the dump's file exists.
     pub(super) archive_owner: Option<Owner>,
 }
 
-/// What follows a step.
+/// How the execution goes on after a step.
 pub enum Flow {
     Next,
-    /// The program has ended with this code; what follows tidies up.
+    /// The program has ended with this code. The later steps clean up.
     ProgramEnded(u8),
     /// The container ends at once with this code.
     Exit(u8),

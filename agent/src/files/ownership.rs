@@ -1,4 +1,4 @@
-//! Changes of ownership: all of them, in one function.
+//! Changes owners. One function makes all changes of ownership.
 //!
 //! ```text
 //! a descriptor ─ made by the agent a moment ago ────────────────────────────────► fchown
@@ -8,8 +8,8 @@
 //!                      └ elsewhere (an application's, a volume's) ─────────────► fchown; never what is in it
 //! ```
 //!
-//! Whoever owns one of the system's directories is root in the pod sooner or later: they may replace what
-//! root runs.
+//! A user who owns one of the system's directories can become root in the pod: they can replace programs that root
+//! runs.
 
 use std::io;
 use std::os::fd::AsFd;

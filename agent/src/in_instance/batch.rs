@@ -11,9 +11,10 @@ use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::program::Output;
 
-/// How much of a failed batch's output is shown: lines, and bytes in which they are searched.
-const SHOWN: usize = 20;
-const SHOWN_OF: u64 = 64 << 10;
+/// Number of lines of a failed batch's output that are shown.
+const SHOWN_LINES: usize = 20;
+/// The last bytes of the output in which these lines are searched.
+const SEARCHED_BYTES: u64 = 64 << 10;
 
 /// What to submit, and where its output goes.
 #[derive(Debug, clap::Args)]
@@ -28,8 +29,7 @@ pub struct BatchArgs {
     command: Vec<OsString>,
 }
 
-/// Runs the command, which submits a batch and prints its id; then waits for it. Its exit code is the
-/// batch's.
+/// Runs the command, which submits a batch and prints its id. Then waits for the batch, and returns its exit code.
 pub fn run(args: &BatchArgs) -> Result<u8, Failure> {
     let BatchArgs {
         shows,
@@ -40,7 +40,7 @@ pub fn run(args: &BatchArgs) -> Result<u8, Failure> {
         let mut runner = CommandRunner::new()?;
         let failed =
             |error: std::io::Error| Failure::internal(format!("failed to read the job's id: {error}"));
-        // In memory: it takes all that the command prints, which would wait if nobody read from a pipe.
+        // A file in memory: with a pipe that nobody reads meanwhile, the command could block.
         let mut output =
             File::from(memfd_create("output", MFdFlags::MFD_CLOEXEC).map_err(|error| failed(error.into()))?);
         let written_to = output.try_clone().map_err(failed)?;
@@ -85,7 +85,7 @@ fn tell_output(place: &str, id: &str, code: u8) {
     let place = |id: &str| place.replace("{{id}}", id);
     // In a locale without `ƒ`, Flux writes the id with an `f`.
     let places = [place(id), place(&id.replace('ƒ', "f"))];
-    let Some(text) = places.iter().find_map(|path| end_of(path, SHOWN_OF).ok()) else {
+    let Some(text) = places.iter().find_map(|path| end_of(path, SEARCHED_BYTES).ok()) else {
         let [place, _] = places;
         tracing::info!(
             stage = "batch",
@@ -101,7 +101,7 @@ fn tell_output(place: &str, id: &str, code: u8) {
     let lines: Vec<&str> = text.lines().collect();
     lines
         .iter()
-        .skip(lines.len().saturating_sub(SHOWN))
+        .skip(lines.len().saturating_sub(SHOWN_LINES))
         .for_each(|line| log::plain("batch", line));
 }
 

@@ -1,4 +1,4 @@
-//! A supervisor for one command after the other, in the environment that the instance gives.
+//! Runs commands one after the other, supervised, in the instance's environment.
 
 use std::ffi::OsString;
 
@@ -32,9 +32,9 @@ impl CommandRunner {
         })
     }
 
-    /// Runs a command; returns its exit code, also if it does not start. A start is retried while no process
-    /// more is allowed. Each stop is passed on. After a stop nothing starts: the code is then that of the
-    /// signal.
+    /// Runs a command and returns its exit code, also if it does not start. A start is retried as long as the limit of
+    /// processes prevents it. Each stop signal is forwarded. After a stop no command starts: the exit code is then
+    /// that of the signal.
     pub async fn run(&mut self, argv: &[OsString], output: Output) -> Result<u8, Failure> {
         let terms = Terms {
             target: SignalTarget::Group,
@@ -43,7 +43,7 @@ impl CommandRunner {
         self.run_by(argv, output, terms, &mut DefaultPolicy).await
     }
 
-    /// Runs a command by other terms and another policy.
+    /// Runs a command with the given terms and policy.
     pub async fn run_by(
         &mut self,
         argv: &[OsString],
@@ -80,7 +80,7 @@ impl CommandRunner {
             .map_err(|error| Failure::internal(format!("failed to supervise: {error}")))
     }
 
-    /// The exit code of a program that was told to stop before it has started what it is for; none: go on.
+    /// The exit code after a stop before the command has started. None: there was no stop.
     pub fn stop_code(&mut self) -> Option<u8> {
         self.supervisor.stop().map(|stop| of_signal(stop.signal))
     }

@@ -1,11 +1,11 @@
-//! The agent's own lines: short, timestamped, whole, on standard error. Whoever acts writes them by
-//! `tracing`'s macros, with the field `stage`; how they look is decided here, once for the process.
+//! The agent's log on standard error. Code logs by `tracing`'s macros, with the field `stage`. This module formats the
+//! lines: short, with a time, each written by one call.
 //!
 //! Text: `04:22:56.123 flux-agent: waiting for mc-0`; JSON: one object a line, with its level.
 //!
-//! | level | what it tells |
+//! | level | meaning |
 //! | --- | --- |
-//! | error | what was asked for will not happen |
+//! | error | a task will not be completed |
 //! | warn | something failed, and the agent goes on or tries again |
 //! | info | everything else; left out when quiet |
 
@@ -41,7 +41,7 @@ impl From<LogFormat> for LineFormat {
     }
 }
 
-/// Target of what is shown as it is, also when quiet: a failure, a FLUXTIME line, a table.
+/// Target of lines that the text format prints unchanged, also when quiet: a failure, a FLUXTIME line, a table.
 const PLAIN: &str = "plain";
 
 static JSON: AtomicBool = AtomicBool::new(false);
@@ -104,7 +104,7 @@ pub fn failure(failure: &Failure) {
     }
 }
 
-/// What an event says.
+/// The fields of an event that are logged.
 #[derive(Default)]
 struct LogEntry {
     stage: String,

@@ -1,5 +1,5 @@
-//! What a broker that was killed leaves running: its job's processes, which become children of the agent's.
-//! Read from `/proc` by hand: procfs would be one more crate in the pods for two files.
+//! Kills the processes that a killed broker leaves behind: processes of jobs, which become the agent's children.
+//! They are found in `/proc`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use super::Supervisor;
 use crate::system::raw;
 
-/// How long killed processes may take to go: one that waits for a disk cannot be killed until it has it.
+/// How long killed processes may take to end. A process that waits for a disk ends only after that.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Processes that are there before a broker, and their process groups: what those start belongs to them, also
-/// once it has lost its parent.
+/// The processes that ran before the broker started, with their process groups. A later process in one of these
+/// groups is theirs, not the broker's, even if its parent has ended.
 #[derive(Debug)]
 pub struct Others {
     pids: BTreeSet<i32>,
@@ -30,7 +30,7 @@ impl Others {
         }
     }
 
-    /// The children of this process that are none of them.
+    /// The children of this process that are not among the others.
     fn orphans(&self, processes: &BTreeMap<i32, ProcStat>) -> BTreeSet<i32> {
         let this = std::process::id().cast_signed();
         let is_orphan = |pid: &i32, process: &ProcStat| {
@@ -41,7 +41,7 @@ impl Others {
     }
 }
 
-/// Kills all children but `others`, with all that they have started; how many processes that were.
+/// Kills all children except `others`, with their descendants. Returns the number of killed processes.
 pub async fn end(supervisor: &mut Supervisor, others: &Others) -> io::Result<usize> {
     let begin = Instant::now();
     let mut killed = BTreeSet::new();

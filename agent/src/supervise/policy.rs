@@ -1,5 +1,5 @@
-//! How a program is stopped, by signals and by time: terms that all programs share, and a policy for what is
-//! special to one.
+//! How a program is stopped, by signals and deadlines: terms that every program has, and a policy for the special
+//! rules of one program.
 
 use std::pin::Pin;
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ impl Terms {
     }
 }
 
-/// How the program is told to end.
+/// How the program is ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Order {
     /// The signal that is sent.
@@ -59,11 +59,10 @@ pub enum AtStop {
 
 /// A wait that ends when the policy has a reason to end the program.
 pub type EndReason<'a> = Pin<Box<dyn Future<Output = Order> + 'a>>;
-/// A request to others, awaited while signals and children are handled; whether it was of use.
+/// A request to another process, awaited while signals and children are handled. Its result: whether it helped.
 pub type PolicyRequest = Pin<Box<dyn Future<Output = bool>>>;
 
-/// What is particular to one program. The defaults: a stop is passed on at once, and nothing else ends the
-/// program.
+/// The special rules of one program. By default, a stop is forwarded at once, and nothing else ends the program.
 pub trait Policy {
     /// The first stop signal has come.
     fn at_stop(&mut self, signal: i32) -> AtStop {
@@ -76,18 +75,18 @@ pub trait Policy {
         Box::pin(std::future::pending())
     }
 
-    /// A stop was held back for as long as it may be: how the program is told to end now.
+    /// The longest time to hold a stop back is over: how the program is ended now.
     fn at_hold_timeout(&mut self, _child: i32) -> Order {
         Order::signal(libc::SIGTERM)
     }
 
-    /// A request in place of the stop signal, which the program is still sent if the request was of no use.
+    /// A request in place of the stop signal. If it did not help, the program still gets the signal.
     fn in_place_of_signal(&mut self) -> Option<PolicyRequest> {
         None
     }
 
-    /// A request, when the time is over, to kill what the program waits for, so that it ends by itself.
-    /// Called each time that the time is over, until there is none.
+    /// A request to kill what the program waits for, so that it ends by itself. Called each time a deadline is over,
+    /// until it returns None.
     fn kill_first(&mut self) -> Option<PolicyRequest> {
         None
     }

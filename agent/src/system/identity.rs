@@ -1,5 +1,4 @@
-//! Whose rights a program gets: user, group and supplementary groups. The one place where the agent gives its
-//! own up.
+//! The rights of a program: user, group and supplementary groups. Only this module gives up the agent's own rights.
 //!
 //! Groups are those that initgroups would give, read from the image's own files, and those that the pod gives
 //! to each of its processes (fsGroup, supplementalGroups): what the agent's process has, but for what the

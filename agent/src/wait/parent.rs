@@ -1,4 +1,4 @@
-//! The parent broker: whether it answers, and what is missing if not.
+//! Probes the parent broker: whether it answers and, if not, which part of the connection is missing.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -10,12 +10,11 @@ use super::backoff::Backoff;
 use super::reporter::Reporter;
 use super::resolve::{NameError, Resolver};
 
-/// Longest pause at first: most of what is missing is about to come, and a quorum should not wait for this
-/// pod.
+/// Longest pause early in the wait. Then the missing part mostly comes soon, and a quorum should not wait for this pod.
 const LONGEST_EARLY_PAUSE: Duration = Duration::from_millis(300);
 /// How long the wait counts as early.
 const EARLY: Duration = Duration::from_secs(60);
-/// Longest pause at first if the host is up and refuses: that costs nobody else anything, and its port will
+/// Longest pause early in the wait if the host is up and refuses. Such attempts load no other server, and the port will
 /// be open soon.
 const LONGEST_PAUSE_FOR_PORT: Duration = Duration::from_millis(200);
 /// Time for each DNS query after that, so that 10,000 pods whose lead prepares its work for an hour cost the
@@ -77,8 +76,8 @@ pub struct Reached {
 pub struct ParentProbe {
     pub host: String,
     pub port: u16,
-    /// Whether `probe` connects to the port; false: a name that has an address is enough.
-    connects: bool,
+    /// Whether `probe` connects to the port. False: it only needs an address for the name.
+    should_connect: bool,
     resolver: Resolver,
     attempts: u32,
     /// Addresses of which one refused, and until when they need not be looked up again.
@@ -98,7 +97,7 @@ impl ParentProbe {
         ParentProbe {
             host: host.to_owned(),
             port,
-            connects: true,
+            should_connect: true,
             resolver: Resolver::new(root),
             attempts: 0,
             refused: None,
@@ -112,14 +111,14 @@ impl ParentProbe {
     /// a connection that is closed again as a failed handshake.
     pub fn probed_by_name(self, by_name: bool) -> ParentProbe {
         ParentProbe {
-            connects: !by_name,
+            should_connect: !by_name,
             ..self
         }
     }
 
     /// One attempt: looks the name up, connects, and closes again.
     pub async fn probe(&mut self) -> Result<(), Missing> {
-        if self.connects {
+        if self.should_connect {
             self.try_connect(&mut None).await
         } else {
             self.look_up().await.map(drop)
@@ -222,7 +221,7 @@ impl ParentProbe {
         let mut report = Reporter::new(begin);
         let mut resolved = None;
         loop {
-            let answer = if self.connects {
+            let answer = if self.should_connect {
                 self.try_connect(&mut resolved).await
             } else {
                 self.probe().await

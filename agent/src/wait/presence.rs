@@ -1,19 +1,19 @@
-//! Is the parent broker still there? Asked only while an answer is of use: while a stop is held back for its
-//! sake, and where the user has bounded its silence. Otherwise Flux's own `heartbeat.timeout` ends a broker
-//! whose parent is gone.
+//! Checks whether the parent broker is still up. This is done only while a stop is held back for the parent, and if the
+//! user has limited its silence. Otherwise Flux's own `heartbeat.timeout` ends a broker whose parent is gone.
 
 use std::time::{Duration, Instant};
 
 use super::parent::{Missing, ParentProbe};
 
-/// One look alone proves nothing: a broker that its parent dismissed disconnects a moment before it ends.
+/// The parent counts as gone only after this time: a broker that its parent dismissed disconnects shortly before it
+/// ends.
 const SURE_AFTER: Duration = Duration::from_millis(500);
 /// The same for a host that does not answer but still has its name: packets are lost on a busy node.
 const SURE_WITHOUT_ANSWER: Duration = Duration::from_secs(10);
 /// Longest time between two looks at a parent whose silence is bounded.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// What looks at one parent have shown.
+/// The results of checks of one parent.
 #[derive(Debug)]
 pub struct Presence {
     missing_since: Option<Instant>,

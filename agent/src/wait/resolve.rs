@@ -1,8 +1,8 @@
 //! Names to addresses without NSS: /etc/hosts, then a plain query to the servers of resolv.conf.
 //!
-//! A crate reads and writes the messages (`simple-dns`). The rest is by hand, since resolver crates cache,
-//! retry and order servers by themselves: here every wait says what is missing and which server said so, and
-//! the number of its queries is held down (`agent/benches/README.md`).
+//! The crate `simple-dns` reads and writes the messages. The rest is implemented here, since resolver crates cache,
+//! retry and order servers by themselves. Here every wait reports what is missing and which server reported that, and
+//! sends few queries (`agent/benches/README.md`).
 //!
 //! A name with a trailing dot is asked for as it is; a name without one is completed from the search list
 //! after that. Both files are read for every attempt: Kubernetes may change them, and they are small.
@@ -20,9 +20,8 @@ use simple_dns::{CLASS, Name, Packet, PacketFlag, Question, RCODE, TYPE};
 use tokio::io::ReadBuf;
 use tokio::net::UdpSocket;
 
-/// How long an answer is waited for after each time that a question is sent. The first is short, so that a
-/// lost packet costs little; an answer to an earlier one counts at any time, so a slow server has all of it,
-/// as with the C library.
+/// Timeout after each time that a question is sent. The first one is short, so that a lost packet costs little. An
+/// answer to an earlier question counts at any time, so a slow server has the whole time, as with the C library.
 const QUERY_TIMEOUTS: [Duration; 3] = [
     Duration::from_millis(800),
     Duration::from_millis(1600),
