@@ -466,15 +466,12 @@ mod tests {
             "this pod alone goes"
         );
         assert_eq!(judge(&ended(Signaled(9), true, true, false)), done(REPLACE));
-        for can_lead_restart in [
+        for ended in [
             ended(Exited(1), false, false, false),
             ended(Signaled(9), false, false, false),
             ended(Exited(0), false, true, true),
         ] {
-            assert!(
-                matches!(judge(&can_lead_restart), AfterBroker::Restart(_)),
-                "{can_lead_restart:?}"
-            );
+            assert!(matches!(judge(&ended), AfterBroker::Restart(_)), "{ended:?}");
         }
     }
 
