@@ -1,4 +1,5 @@
-//! Stops or kills the jobs of an instance through its broker, in Flux's own messages.
+//! Stops or kills the jobs of an instance through its broker, in Flux's own messages, and finds out whether the
+//! newest one lost a node.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};

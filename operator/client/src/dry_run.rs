@@ -12,7 +12,7 @@ use serde_json::Value;
 #[derive(Debug)]
 pub enum DryRunAnswer {
     /// Accepted; the object as it would be stored.
-    Removed(Value),
+    Accepted(Value),
     /// Valid, but an object of this name exists.
     Exists,
     /// Refused: the object is invalid.
@@ -38,7 +38,7 @@ pub async fn create(
         .map_err(http::Error::from)
         .map_err(kube::Error::HttpError)?;
     match client.request(request).await {
-        Ok(kept) => Ok(DryRunAnswer::Removed(kept)),
+        Ok(kept) => Ok(DryRunAnswer::Accepted(kept)),
         Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
             Ok(DryRunAnswer::Exists)
         }

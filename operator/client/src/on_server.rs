@@ -126,7 +126,7 @@ impl Check<'_> {
         let version = document["apiVersion"].as_str().unwrap_or_default();
         let path = format!("/apis/{version}/namespaces/{namespace}/{PLURAL}");
         match self.try_object(KIND, &path, document).await? {
-            None | Some(DryRunAnswer::Removed(_)) => {}
+            None | Some(DryRunAnswer::Accepted(_)) => {}
             Some(DryRunAnswer::Exists) => self.judged.notes.push(Problem::new(
                 "metadata.name",
                 "a MiniCluster of this name exists: whether it can be changed to this was not checked",
@@ -161,7 +161,7 @@ impl Check<'_> {
     ) -> Result<(), CheckError> {
         let tried = match self.try_object(what, path, object).await? {
             None => return Ok(()),
-            Some(DryRunAnswer::Removed(kept)) => Ok(Some(kept)),
+            Some(DryRunAnswer::Accepted(kept)) => Ok(Some(kept)),
             Some(DryRunAnswer::Exists) => Ok(None),
             Some(DryRunAnswer::Refused(status)) => Err(status.message.clone()),
         };

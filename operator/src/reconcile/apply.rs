@@ -344,7 +344,7 @@ impl Writer {
         )
         .await
         {
-            Ok(DryRunAnswer::Removed(kept)) => Ok(Ok(Some(kept))),
+            Ok(DryRunAnswer::Accepted(kept)) => Ok(Ok(Some(kept))),
             Ok(DryRunAnswer::Exists) => Ok(Ok(None)),
             Ok(DryRunAnswer::Refused(status)) => Ok(Err(status.message.clone())),
             Err(error) => Err(api_error::<K>("create", &key.name, error)),
