@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniCluster;
-use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -127,11 +126,7 @@ fn run_and_wait_end_while_a_dead_node_keeps_a_pod() {
         }
         fixture.when_condition("mc", "Ready", "True").await;
         let wait = person.starts(&["wait", "mc"]);
-        let follower = pods[&1].name_any();
-        let mut finalizers = pods[&1].finalizers().to_vec();
-        finalizers.push("test.flux-framework.org/dead-node".into());
-        let held = json!({ "metadata": { "finalizers": finalizers } });
-        fixture.patch::<Pod>(&follower, held).await.unwrap();
+        fixture.hold_pod(&pods[&1]).await;
         fixture.end_pod(&pods[&0], 7, "Error", "").await;
         for program in [run, wait] {
             let said = Said::when_over(program).await;
@@ -143,8 +138,7 @@ fn run_and_wait_end_while_a_dead_node_keeps_a_pod() {
             "True",
             "the Job waits for its pod"
         );
-        let free = json!({ "metadata": { "finalizers": null } });
-        fixture.patch::<Pod>(&follower, free).await.unwrap();
+        fixture.release_pod(&pods[&1]).await;
         operator.stop().await;
     });
 }

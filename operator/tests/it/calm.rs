@@ -13,7 +13,6 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::ends::{hold, let_go};
 use crate::faults::says_version;
 use crate::queue::place;
 use crate::restarts::running;
@@ -337,7 +336,7 @@ fn waiting_minicluster_is_reconciled_once_in_10_s_at_most() {
         let (held, _) = running(&fixture, "earlier", json!({})).await;
         set_node_ready(&nodes, NODE, "Unknown").await;
         place(&fixture, &held, NODE).await;
-        hold(&fixture, &held).await;
+        fixture.hold_pod(&held).await;
         delete(&fixture, "earlier").await;
         // A PersistentVolume of an earlier MiniCluster.
         let with_volume = || storage::spec(json!({ "path": "/tmp/data" }));
@@ -414,7 +413,7 @@ fn waiting_minicluster_is_reconciled_once_in_10_s_at_most() {
             others <= 2 * MOST,
             "earlier and secret: {others} reconciles in {WINDOW:?}"
         );
-        let_go(&fixture, &held).await;
+        fixture.release_pod(&held).await;
         keep_volume(Value::Null).await;
         nodes.delete(NODE, &DeleteParams::default()).await.unwrap();
         operator.stop().await;

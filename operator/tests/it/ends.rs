@@ -9,27 +9,7 @@ use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
 use crate::restarts::{another_job, finished, run, running, said};
-use test_support::api_server::{Fixture, SETTLE, assert_message, condition, has_ended, index, test, until};
-
-/// Plays a dead node: the pod does not go, whatever deletes it.
-pub(crate) async fn hold(fixture: &Fixture, pod: &Pod) {
-    let mut finalizers = pod.finalizers().to_vec();
-    finalizers.push("test.flux-framework.org/dead-node".into());
-    fixture
-        .patch::<Pod>(
-            &pod.name_any(),
-            json!({ "metadata": { "finalizers": finalizers } }),
-        )
-        .await
-        .unwrap();
-}
-
-pub(crate) async fn let_go(fixture: &Fixture, pod: &Pod) {
-    fixture
-        .patch::<Pod>(&pod.name_any(), json!({ "metadata": { "finalizers": null } }))
-        .await
-        .unwrap();
-}
+use test_support::api_server::{SETTLE, assert_message, condition, has_ended, index, test, until};
 
 #[test]
 fn node_reboot_is_a_loss_and_an_unseen_success_is_a_success() {
@@ -260,7 +240,7 @@ fn follower_deleted_at_once_does_not_rerun_the_program() {
             .await
             .unwrap();
         fixture.end_pod(&follower, 137, "Error", "").await;
-        hold(&fixture, &lead).await;
+        fixture.hold_pod(&lead).await;
         until("the Job stops the lead", async || {
             let lead = fixture.api::<Pod>().get(&lead.name_any()).await.unwrap();
             lead.metadata.deletion_timestamp.map(|_| ())
@@ -280,7 +260,7 @@ fn follower_deleted_at_once_does_not_rerun_the_program() {
             (&json!("PodLost"), &Value::Null),
             "{status:#}"
         );
-        let_go(&fixture, &lead).await;
+        fixture.release_pod(&lead).await;
         tokio::time::sleep(SETTLE).await;
         assert_eq!(fixture.job("mc").await.uid(), job);
         operator.stop().await;
@@ -292,7 +272,7 @@ fn end_is_reported_while_a_dead_node_keeps_a_pod() {
     test("dead-node", async |fixture| {
         let operator = fixture.operator().await;
         let (lead, follower) = running(&fixture, "good", json!({})).await;
-        hold(&fixture, &follower).await;
+        fixture.hold_pod(&follower).await;
         fixture
             .end_pod(&lead, 0, "Completed", &said("program", 0, json!({})))
             .await;
@@ -315,10 +295,10 @@ fn end_is_reported_while_a_dead_node_keeps_a_pod() {
             "--timeout=5s",
         ];
         fixture.kubectl(&waits).unwrap();
-        let_go(&fixture, &follower).await;
+        fixture.release_pod(&follower).await;
 
         let (lead, follower) = running(&fixture, "bad", json!({})).await;
-        hold(&fixture, &follower).await;
+        fixture.hold_pod(&follower).await;
         fixture
             .end_pod(&lead, 3, "Error", &said("program", 3, json!({})))
             .await;
@@ -328,7 +308,7 @@ fn end_is_reported_while_a_dead_node_keeps_a_pod() {
             (&json!(3), &json!("NonZeroExitCode")),
             "{status:#}"
         );
-        let_go(&fixture, &follower).await;
+        fixture.release_pod(&follower).await;
         fixture.reap("bad").await;
         until("the Job has failed", async || {
             fixture.reap("bad").await;
@@ -358,7 +338,7 @@ fn job_waits_for_pods_of_an_earlier_cluster_of_its_name() {
     test("same-name", async |fixture| {
         let operator = fixture.operator().await;
         let (lead, _) = running(&fixture, "mc", json!({})).await;
-        hold(&fixture, &lead).await;
+        fixture.hold_pod(&lead).await;
         fixture
             .api::<MiniCluster>()
             .delete("mc", &DeleteParams::default())
@@ -389,7 +369,7 @@ fn job_waits_for_pods_of_an_earlier_cluster_of_its_name() {
             fixture.api::<Job>().get_opt("mc").await.unwrap().is_none(),
             "two leads would have one name"
         );
-        let_go(&fixture, &lead).await;
+        fixture.release_pod(&lead).await;
         fixture.job("mc").await;
         operator.stop().await;
     });

@@ -347,15 +347,7 @@ fn view_is_copied_with_reason_when_it_cannot_be_mounted() {
             )
             .await
             .unwrap();
-        let minor: u32 = fixture
-            .client
-            .apiserver_version()
-            .await
-            .unwrap()
-            .minor
-            .parse()
-            .unwrap();
-        if minor < 35 {
+        if kubernetes_minor() < 35 {
             let status = fixture
                 .when("mc", "refused", |status| status["reason"] == "Unsupported")
                 .await["status"]

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::edit::{of_job, spec};
-use crate::ends::{hold, let_go};
 use crate::restarts::{another_job, finished, running, said};
 use test_support::api_server::{Call, Calls, Fault, Fixture, Operator, SETTLE, condition, test, until};
 
@@ -147,7 +146,7 @@ fn unseen_loss_of_the_lead_does_not_fail_the_job() {
         }
         let job = fixture.job("mc").await.uid();
         let lead = &pods[&0];
-        hold(&fixture, lead).await;
+        fixture.hold_pod(lead).await;
         fixture
             .api::<Pod>()
             .delete(&lead.name_any(), &DeleteParams::default())
@@ -166,7 +165,7 @@ fn unseen_loss_of_the_lead_does_not_fail_the_job() {
             .await["status"]
             .clone();
         assert_eq!(status["restarts"][0]["reason"], "LeadLost", "{status:#}");
-        let_go(&fixture, lead).await;
+        fixture.release_pod(lead).await;
         another_job(&fixture, "mc", &job).await;
         operator.stop().await;
     });

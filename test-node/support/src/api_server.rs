@@ -23,7 +23,7 @@ use flux_shared::manifest::Manifest;
 use flux_shared::validate::validate;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
-use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
 use serde_json::{Value, json};
@@ -66,11 +66,7 @@ fn plane() -> &'static Plane {
             .kubectl(&["-n", NAMESPACE, "create", "token", "flux-operator"])
             .unwrap();
         let operator_kubeconfig = plane.kubeconfig_for_token("operator", &token).unwrap();
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = runtime();
         let admin =
             runtime.block_on(async { Client::try_from(config(plane.kubeconfig_path()).await).unwrap() });
         Plane {
@@ -137,6 +133,14 @@ pub struct Fixture {
     pub client: Client,
 }
 
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
 /// Runs a test in a namespace of its own.
 pub fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Fixture) -> F) {
     let plane = plane();
@@ -169,11 +173,7 @@ pub fn test_alone<F>(variables: &[(&str, &str)], body: impl FnOnce(Fixture, Path
 where
     F: Future<Output = ()>,
 {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = runtime();
     let without_webhook = definition::Options {
         without_conversion: true,
         ..definition::Options::default()
@@ -552,6 +552,46 @@ impl Fixture {
         self.patch_pod_status(pod, status).await;
     }
 
+    /// Plays a dead node: the pod stays when it is deleted. It gets a node, unless it has one: Kubernetes' pod garbage
+    /// collector fails pods that are deleted and have no node.
+    pub async fn hold_pod(&self, pod: &Pod) {
+        let name = pod.name_any();
+        let binding = json!({
+            "apiVersion": "v1", "kind": "Binding", "metadata": { "name": name },
+            "target": { "apiVersion": "v1", "kind": "Node", "name": "dead-node" },
+        });
+        let pods = self.api::<Pod>();
+        let bound: Result<Value, _> = pods
+            .create_subresource("binding", &name, &PostParams::default(), &binding)
+            .await;
+        if let Err(error) = bound {
+            assert!(
+                matches!(&error, kube::Error::Api(status) if status.code == 409),
+                "{error}"
+            );
+        }
+        let mut finalizers = pod.finalizers().to_vec();
+        finalizers.push("test.flux-framework.org/dead-node".into());
+        self.set_finalizers(pod, json!(finalizers)).await;
+    }
+
+    /// Ends what `hold_pod` has begun: the node is back, and its kubelet ends the pod if it was deleted.
+    pub async fn release_pod(&self, pod: &Pod) {
+        self.set_finalizers(pod, Value::Null).await;
+        let pods = self.api::<Pod>();
+        let current = pods.get_opt(&pod.name_any()).await.unwrap();
+        if current.is_some_and(|pod| pod.metadata.deletion_timestamp.is_some()) {
+            let _ = pods
+                .delete(&pod.name_any(), &DeleteParams::default().grace_period(0))
+                .await;
+        }
+    }
+
+    async fn set_finalizers(&self, pod: &Pod, finalizers: Value) {
+        let change = json!({ "metadata": { "finalizers": finalizers } });
+        self.patch::<Pod>(&pod.name_any(), change).await.unwrap();
+    }
+
     pub async fn patch_pod_status(&self, pod: &Pod, status: Value) {
         let api = self.api::<Pod>();
         api.patch_status(
@@ -567,7 +607,7 @@ impl Fixture {
     pub async fn reap(&self, cluster: &str) {
         for pod in self.all_pods(cluster).await {
             if pod.metadata.deletion_timestamp.is_some() && !has_ended(&pod) {
-                let parameters = kube::api::DeleteParams::default().grace_period(0);
+                let parameters = DeleteParams::default().grace_period(0);
                 let _ = self.api::<Pod>().delete(&pod.name_any(), &parameters).await;
             }
         }

@@ -95,6 +95,19 @@ fn by(by: Ender, code: u8) -> Exit {
     }
 }
 
+/// The end of a lead whose job lost a node.
+fn by_node_failure(by: Ender, code: u8) -> Exit {
+    let termination = Termination {
+        node_failure: true,
+        ..Termination::new(by, code)
+    };
+    Exit {
+        code: code.into(),
+        termination: Some(termination),
+        ..Exit::default()
+    }
+}
+
 fn unseen() -> Exit {
     Exit {
         code: UNSEEN.into(),
@@ -106,10 +119,7 @@ fn unseen() -> Exit {
 
 /// `kubectl delete pod --force` of a follower.
 fn killed_follower() -> Vec<PodSeen> {
-    let mut lead = ended(0, by(Ender::Stop, 143));
-    if let Some(said) = lead.exit.as_mut().and_then(|exit| exit.termination.as_mut()) {
-        said.node_failure = true;
-    }
+    let lead = ended(0, by_node_failure(Ender::Stop, 143));
     let killed = Exit {
         code: 137,
         reason: "Error".into(),
@@ -220,14 +230,7 @@ fn end_is_certain_while_a_dead_node_keeps_a_pod() {
     let ending = complete.ending();
     assert!(ending.complete.is_some() && ending.has_living_pods, "{ending:?}");
 
-    let mut lead = ended(0, by(Ender::Program, 143));
-    lead.exit
-        .as_mut()
-        .unwrap()
-        .termination
-        .as_mut()
-        .unwrap()
-        .node_failure = true;
+    let lead = ended(0, by_node_failure(Ender::Program, 143));
     let mut failed = Seen::of(failing("mc-0-abcde"), vec![lead, on_dead_node()]);
     assert!(failed.ending().failed.is_some(), "no restart is left");
     failed.max_restarts = 1;
@@ -586,14 +589,7 @@ fn end_of_all_pods_decides_as_a_policy_does() {
         failing: condition("FailedIndexes"),
         ..job()
     };
-    let mut lead = ended(0, by(Ender::Program, 1));
-    lead.exit
-        .as_mut()
-        .unwrap()
-        .termination
-        .as_mut()
-        .unwrap()
-        .node_failure = true;
+    let lead = ended(0, by_node_failure(Ender::Program, 1));
     let mut seen = Seen::of(
         job(),
         vec![
