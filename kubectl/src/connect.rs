@@ -311,7 +311,10 @@ fn code(status: Option<Status>) -> Result<u8, Failure> {
         .details
         .as_ref()
         .and_then(|details| details.causes.as_ref());
-    let exit_code = causes.and_then(|all| all.iter().find(|it| it.reason.as_deref() == Some("ExitCode")));
+    let exit_code = causes.and_then(|all| {
+        all.iter()
+            .find(|cause| cause.reason.as_deref() == Some("ExitCode"))
+    });
     match exit_code.and_then(|cause| cause.message.as_deref()?.parse::<i32>().ok()) {
         Some(code) => Ok(u8::try_from(code).unwrap_or(FAILED)),
         None => Err(Failure::Message(format!(

@@ -47,7 +47,7 @@ impl Snapshot {
 
     pub fn is_true(&self, condition: &str) -> bool {
         self.condition(condition)
-            .is_some_and(|it| it.status == ConditionStatus::True)
+            .is_some_and(|condition| condition.status == ConditionStatus::True)
     }
 
     /// Whether the operator has found the spec invalid.
@@ -56,7 +56,10 @@ impl Snapshot {
     }
 
     pub fn condition(&self, type_: &str) -> Option<&Condition> {
-        self.status()?.conditions.iter().find(|it| it.type_ == type_)
+        self.status()?
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == type_)
     }
 
     /// Whether the instance is or was up.
@@ -117,7 +120,7 @@ pub fn latest_of<'a>(index: u32, pods: impl Iterator<Item = &'a Pod>) -> Option<
 }
 
 pub fn created(pod: &Pod) -> Option<Timestamp> {
-    pod.metadata.creation_timestamp.as_ref().map(|it| it.0)
+    pod.metadata.creation_timestamp.as_ref().map(|time| time.0)
 }
 
 /// The pod's completion index.
@@ -155,7 +158,7 @@ fn runner_status(pod: &Pod) -> Option<&ContainerStatus> {
         .container_statuses
         .as_ref()?
         .iter()
-        .find(|it| it.name == runner)
+        .find(|container| container.name == runner)
 }
 
 fn runner_state(pod: &Pod) -> Option<&ContainerState> {
@@ -173,7 +176,7 @@ pub fn started(pod: &Pod) -> Option<RunnerStart> {
 
 /// How often the runner was restarted.
 pub fn restarts(pod: &Pod) -> i32 {
-    runner_status(pod).map_or(0, |it| it.restart_count)
+    runner_status(pod).map_or(0, |status| status.restart_count)
 }
 
 pub fn is_running(pod: &Pod) -> bool {
@@ -202,14 +205,17 @@ pub fn is_scheduled(pod: &Pod) -> bool {
 /// The init container that runs or waits, and why it waits.
 pub fn initializing(pod: &Pod) -> Option<(&str, Option<&str>)> {
     let all = pod.status.as_ref()?.init_container_statuses.as_ref()?;
-    let is_over = |it: &ContainerStatus| {
-        let state = it.state.as_ref();
+    let is_over = |container: &ContainerStatus| {
+        let state = container.state.as_ref();
         state.is_some_and(|state| state.terminated.as_ref().is_some_and(|end| end.exit_code == 0))
-            || it.started == Some(true)
+            || container.started == Some(true)
     };
-    let current = all.iter().find(|it| !is_over(it))?;
+    let current = all.iter().find(|container| !is_over(container))?;
     let waits = current.state.as_ref().and_then(|state| state.waiting.as_ref());
-    Some((current.name.as_str(), waits.and_then(|it| it.reason.as_deref())))
+    Some((
+        current.name.as_str(),
+        waits.and_then(|waiting| waiting.reason.as_deref()),
+    ))
 }
 
 /// The phase, also of a MiniCluster without a status.

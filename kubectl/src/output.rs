@@ -41,7 +41,7 @@ impl Format {
             Format::Json => self.show(&json!({ "apiVersion": "v1", "kind": "List", "items": objects })),
             Format::Yaml => {
                 let documents: Result<Vec<String>, Failure> =
-                    objects.iter().map(|it| written(it, self)).collect();
+                    objects.iter().map(|object| written(object, self)).collect();
                 screen::print(&flux_operator_core::yaml::stream(documents?))
             }
         }

@@ -58,7 +58,7 @@ fn trouble(snapshot: &Snapshot) -> Option<String> {
     let reason = status
         .reason
         .as_deref()
-        .filter(|it| !it.is_empty() && !NO_TROUBLE.contains(it))?;
+        .filter(|reason| !reason.is_empty() && !NO_TROUBLE.contains(reason))?;
     Some(format!(
         "{reason}: {}",
         status.message.as_deref().unwrap_or("no details")
@@ -130,7 +130,8 @@ fn brokers(snapshot: &Snapshot) -> Stage {
         .status()
         .and_then(|status| status.message.as_deref())
         .unwrap_or_default();
-    let is_explained = snapshot.status().and_then(|it| it.reason.as_deref()) == Some("BrokersNotReady")
+    let is_explained = snapshot.status().and_then(|status| status.reason.as_deref())
+        == Some("BrokersNotReady")
         && !message.is_empty();
     if is_all || snapshot.has_been_up() {
         stage(

@@ -108,12 +108,12 @@ async fn events(target: &Target, cluster: &MiniCluster, lead: Option<&Pod>) -> V
         );
     }
     let time = |event: &Event| {
-        let last = event.last_timestamp.as_ref().map(|it| it.0);
-        last.or(event.event_time.as_ref().map(|it| it.0)).or(event
+        let last = event.last_timestamp.as_ref().map(|time| time.0);
+        last.or(event.event_time.as_ref().map(|time| time.0)).or(event
             .metadata
             .creation_timestamp
             .as_ref()
-            .map(|it| it.0))
+            .map(|time| time.0))
     };
     all.sort_by_key(time);
     all
@@ -213,7 +213,10 @@ fn state(pod: &Pod) -> String {
         .flatten();
     for container in containers {
         let Some(state) = &container.state else { continue };
-        let waits = state.waiting.as_ref().and_then(|it| it.reason.as_deref());
+        let waits = state
+            .waiting
+            .as_ref()
+            .and_then(|waiting| waiting.reason.as_deref());
         if let Some(reason) = waits.filter(|reason| !STARTING.contains(reason)) {
             return format!("{}: {reason}", container.name);
         }
@@ -235,7 +238,7 @@ fn state(pod: &Pod) -> String {
 
 fn event_line(event: &Event) -> EventLine {
     let about = &event.involved_object;
-    let text = |it: &Option<String>| it.clone().unwrap_or_default();
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let series = event.series.as_ref().and_then(|series| series.count);
     EventLine {
         object: format!("{} {}", text(&about.kind), text(&about.name)),
@@ -283,7 +286,10 @@ fn report_text(report: &StatusReport) -> String {
         text += &format!("{}\n", parts.join(": "));
     }
     text += &pods_table(pods);
-    if let Some(lines) = instance.as_ref().and_then(|it| it["lines"].as_array()) {
+    if let Some(lines) = instance
+        .as_ref()
+        .and_then(|instance| instance["lines"].as_array())
+    {
         text += &format!("\n{}\n", screen::bold("What the lead's agent says"));
         for line in lines {
             let part = |column: usize| line[column].as_str().unwrap_or_default();

@@ -47,7 +47,7 @@ pub fn text(cluster: &MiniCluster) -> String {
 /// Each step from the one before it that was reached. Times are of whole seconds, as the API server keeps
 /// them.
 fn steps(cluster: &MiniCluster) -> Vec<Step> {
-    let Some(created) = cluster.metadata.creation_timestamp.as_ref().map(|it| it.0) else {
+    let Some(created) = cluster.metadata.creation_timestamp.as_ref().map(|time| time.0) else {
         return Vec::new();
     };
     let status = cluster.status.clone().unwrap_or_default();

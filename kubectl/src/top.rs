@@ -121,9 +121,14 @@ fn no_usage(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<NoUsage
     } else if lead_runs {
         return None;
     } else if observed.is_true("Suspended")
-        && status.and_then(|it| it.reason.as_deref()).and_then(Reason::parse) == Some(Reason::Queued)
+        && status
+            .and_then(|status| status.reason.as_deref())
+            .and_then(Reason::parse)
+            == Some(Reason::Queued)
     {
-        let waits = status.and_then(|it| it.message.as_deref()).unwrap_or_default();
+        let waits = status
+            .and_then(|status| status.message.as_deref())
+            .unwrap_or_default();
         format!("{name} has no pods: it {waits}")
     } else if observed.is_true("Suspended") {
         format!(
@@ -228,7 +233,8 @@ mod tests {
             "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" },
             "spec": { "containers": [{ "image": "a" }] }, "status": status,
         }));
-        no_usage("mc", cluster.unwrap(), lead_runs).map(|it| (it.why.to_string(), it.is_over))
+        no_usage("mc", cluster.unwrap(), lead_runs)
+            .map(|no_usage| (no_usage.why.to_string(), no_usage.is_over))
     }
 
     #[test]

@@ -145,7 +145,12 @@ async fn delete_some(client: &Client) -> Result<BTreeSet<String>, DeletionError>
             metadata.name.unwrap_or_default(),
         );
         let full = format!("{namespace}/{name}");
-        if !metadata.finalizers.iter().flatten().any(|it| it == FOREGROUND) {
+        if !metadata
+            .finalizers
+            .iter()
+            .flatten()
+            .any(|finalizer| finalizer == FOREGROUND)
+        {
             let api: Api<PartialObjectMeta<MiniCluster>> = Api::namespaced(client.clone(), &namespace);
             let parameters = DeleteParams {
                 propagation_policy: Some(PropagationPolicy::Foreground),

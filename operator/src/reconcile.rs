@@ -405,7 +405,7 @@ fn with_losses(target: &Target, context: &Context) -> MiniClusterStatus {
         return known;
     }
     let now = previous_status::rfc3339(Timestamp::now());
-    let is_new = |lost: &&LostPod| !target.status.lost_pods.iter().any(|it| it.name == lost.name);
+    let is_new = |lost: &&LostPod| !target.status.lost_pods.iter().any(|pod| pod.name == lost.name);
     known
         .lost_pods
         .extend(observed.losses.iter().filter(is_new).map(|lost| LostPod {
@@ -587,7 +587,7 @@ pub async fn report_panic(object: &Cluster, context: &Context, panicked: &Panick
 }
 
 fn count_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniClusterStatus, context: &Context) {
-    let is_ready = |it| previous_status::is_true(it, ConditionType::JobMiniClusterReady);
+    let is_ready = |status| previous_status::is_true(status, ConditionType::JobMiniClusterReady);
     if is_ready(after)
         && !is_ready(before)
         && let Some(created) = object.meta().creation_timestamp.as_ref()
@@ -644,7 +644,7 @@ fn new_status(
         .view_nodes(|| cluster.map(render::placement::of_pods).unwrap_or_default());
     let copied_for = match &nodes {
         ViewNodes::Old(node)
-            if cluster.is_some_and(|it| render::view::depends_on_nodes(it, &context.options)) =>
+            if cluster.is_some_and(|cluster| render::view::depends_on_nodes(cluster, &context.options)) =>
         {
             Some(node.clone())
         }

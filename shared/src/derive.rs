@@ -62,7 +62,7 @@ pub fn agent_spec(cluster: &ValidMiniCluster) -> AgentSpec {
 /// Whether the pod template switches host networking on, which no field of the MiniCluster does.
 pub fn has_host_network(overlay: Option<&Overlay>) -> bool {
     overlay
-        .and_then(|it| it.value().pointer("/spec/hostNetwork")?.as_bool())
+        .and_then(|overlay| overlay.value().pointer("/spec/hostNetwork")?.as_bool())
         .unwrap_or(false)
 }
 
@@ -117,12 +117,12 @@ fn runner(cluster: &ValidMiniCluster) -> Runner {
 /// The variables of this container that the pod template takes from the downward API.
 fn per_pod(overlay: Option<&Overlay>, container: &str) -> Vec<String> {
     let containers = overlay
-        .and_then(|it| it.value().pointer("/spec/containers")?.as_array())
+        .and_then(|overlay| overlay.value().pointer("/spec/containers")?.as_array())
         .into_iter()
         .flatten();
     let variables = containers
-        .filter(|it| it["name"] == container)
-        .filter_map(|it| it["env"].as_array())
+        .filter(|item| item["name"] == container)
+        .filter_map(|container| container["env"].as_array())
         .flatten();
     let is_of_the_pod = |variable: &&Value| {
         let source = &variable["valueFrom"];

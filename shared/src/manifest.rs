@@ -72,7 +72,7 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
     let text = |document: &Value, key: &str| document.get(key).and_then(Value::as_str).map(str::to_owned);
     let misspelt = documents
         .iter()
-        .filter_map(|it| text(it, "kind"))
+        .filter_map(|document| text(document, "kind"))
         .find(|kind| resembles_minicluster(kind));
     // A document with a misspelt kind is not skipped as another kind, even beside valid ones.
     let is_ours = |document: &Value| {

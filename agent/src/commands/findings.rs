@@ -149,7 +149,7 @@ fn huge_pages(sizes: &Path, cgroup: &Path) -> Vec<HugePages> {
             })
         })
         .collect();
-    found.sort_by_key(|it| it.mebibytes);
+    found.sort_by_key(|huge_pages| huge_pages.mebibytes);
     found
 }
 

@@ -244,7 +244,10 @@ mod tests {
         }
         let questions: Vec<String> = (0..3).map(|_| told.recv().unwrap()).collect();
         assert_eq!(
-            questions.iter().map(|it| targets(it)).collect::<Vec<_>>(),
+            questions
+                .iter()
+                .map(|question| targets(question))
+                .collect::<Vec<_>>(),
             [None, None, Some("2")]
         );
         // One that leaves is drained while it is there, and undrained only once it is back.
@@ -253,7 +256,10 @@ mod tests {
         }
         let questions: Vec<String> = (0..2).map(|_| told.recv().unwrap()).collect();
         assert_eq!(
-            questions.iter().map(|it| targets(it)).collect::<Vec<_>>(),
+            questions
+                .iter()
+                .map(|question| targets(question))
+                .collect::<Vec<_>>(),
             [None, Some("1")]
         );
         assert!(

@@ -160,23 +160,28 @@ impl Arrangement {
                 machine,
                 index,
                 None,
-                cluster.map(|it| &it.runner.container),
+                cluster.map(|cluster| &cluster.runner.container),
             );
             containers.push(runner);
             for name in spec.sidecars.keys() {
-                let given = cluster.and_then(|it| it.sidecars.iter().find(|it| it.container.name == *name));
+                let given = cluster.and_then(|cluster| {
+                    cluster
+                        .sidecars
+                        .iter()
+                        .find(|sidecar| sidecar.container.name == *name)
+                });
                 containers.push(LocalContainer::of(
                     &spec,
                     machine,
                     index,
                     Some(name),
-                    given.map(|it| &it.container),
+                    given.map(|sidecar| &sidecar.container),
                 ));
             }
         }
         let certificate = cluster
-            .and_then(|it| it.flux.curve_cert.as_ref())
-            .map(|it| it.to_text());
+            .and_then(|cluster| cluster.flux.curve_cert.as_ref())
+            .map(|certificate| certificate.to_text());
         Ok(Arrangement {
             spec,
             containers,
@@ -206,7 +211,7 @@ impl LocalContainer {
             hostname,
             words: [vec![AGENT_FILE.to_owned()], words].concat(),
             directory: given
-                .and_then(|it| it.working_dir.clone())
+                .and_then(|given| given.working_dir.clone())
                 .unwrap_or_else(|| machine.here.clone()),
             owner: if machine.is_root() {
                 given.and_then(owner)
@@ -220,7 +225,7 @@ impl LocalContainer {
         container.environment = environment(spec, machine, index, given);
         container.add_machine_mounts(machine);
         container.files = files(spec, &container.hostname);
-        for mount in given.into_iter().flat_map(|it| &it.mounts) {
+        for mount in given.into_iter().flat_map(|given| &given.mounts) {
             container.add(mount);
         }
         container
@@ -304,7 +309,7 @@ fn environment(
         format!("{bin}:{}", machine.path)
     };
     environment.insert("PATH".into(), path);
-    environment.extend(given.map(|it| it.environment.clone()).unwrap_or_default());
+    environment.extend(given.map(|given| given.environment.clone()).unwrap_or_default());
     environment.insert(names::COMPLETION_INDEX.into(), index.to_string());
     // All pods have one network here, too.
     if spec.network.host_network {
@@ -366,9 +371,9 @@ fn list_differences(cluster: &ValidMiniCluster, machine: &Machine, notices: &mut
         .sidecars
         .iter()
         .filter(|sidecar| sidecar.wrapped.is_none())
-        .map(|it| &it.container.name);
+        .map(|sidecar| &sidecar.container.name);
     let silent: Vec<&str> = silent
-        .chain(cluster.services.iter().map(|it| &it.name))
+        .chain(cluster.services.iter().map(|service| &service.name))
         .map(String::as_str)
         .collect();
     if !silent.is_empty() {
@@ -381,7 +386,7 @@ fn list_differences(cluster: &ValidMiniCluster, machine: &Machine, notices: &mut
         .sidecars
         .iter()
         .filter(|sidecar| sidecar.wrapped.is_some())
-        .map(|it| &it.container);
+        .map(|sidecar| &sidecar.container);
     for container in [&cluster.runner.container].into_iter().chain(wrapped) {
         list_container_differences(container, machine, notices);
     }
@@ -484,7 +489,7 @@ mod tests {
             "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: mc}}\nspec:\n{spec}"
         );
         Arrangement::of(
-            &Source::parse(&text).map_err(|it| it.to_string()).unwrap(),
+            &Source::parse(&text).map_err(|error| error.to_string()).unwrap(),
             &machine(),
         )
         .unwrap()

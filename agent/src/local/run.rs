@@ -228,7 +228,7 @@ impl RunState<'_> {
             .all
             .iter()
             .filter(|running| running.code.is_none())
-            .map(|it| it.pid)
+            .map(|running| running.pid)
             .collect();
         for pid in pids {
             if let Some(end) = supervisor.take_end(pid) {

@@ -87,19 +87,20 @@ fn groups_of(owner: Owner, us: u32, of_this_process: &[u32], passwd: &str, group
     let names = |wanted: u32| -> Vec<&str> {
         let fields = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
         fields
-            .filter(|it| it.get(2).is_some_and(|uid| uid.parse() == Ok(wanted)))
-            .map(|it| it[0])
+            .filter(|entry| entry.get(2).is_some_and(|uid| uid.parse() == Ok(wanted)))
+            .map(|entry| entry[0])
             .collect()
     };
     let given_to = |names: &[&str]| -> Vec<u32> {
         let fields = group.lines().map(|line| line.split(':').collect::<Vec<_>>());
-        let lists = |it: &Vec<&str>| {
-            it.get(3)
+        let lists = |entry: &Vec<&str>| {
+            entry
+                .get(3)
                 .is_some_and(|list| list.split(',').any(|name| names.contains(&name.trim())))
         };
         fields
             .filter(lists)
-            .filter_map(|it| it.get(2)?.parse().ok())
+            .filter_map(|entry| entry.get(2)?.parse().ok())
             .collect()
     };
     // Of several names for a uid the last one counts: the agent appends the one that the spec names.

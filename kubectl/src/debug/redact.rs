@@ -65,11 +65,11 @@ pub fn text(text: &str) -> String {
 }
 
 fn line(line: &str) -> String {
-    let is_of_name = |it: char| it.is_alphanumeric() || matches!(it, '_' | '-' | '.');
+    let is_of_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
     let (mut clean, mut rest) = (String::with_capacity(line.len()), line);
     while let Some(first) = rest.chars().next() {
         let end = if is_of_name(first) {
-            rest.find(|it| !is_of_name(it)).unwrap_or(rest.len())
+            rest.find(|c| !is_of_name(c)).unwrap_or(rest.len())
         } else {
             first.len_utf8()
         };
@@ -85,8 +85,8 @@ fn line(line: &str) -> String {
 
 /// Replaces the value that follows a secret's name, if there is one; returns the rest of the text.
 fn value<'a>(is_option: bool, text: &'a str, clean: &mut String) -> &'a str {
-    let is_between = |it: char| matches!(it, ' ' | '\t' | '"' | '\'' | '\\' | '=' | ':');
-    let (gap, mut rest) = text.split_at(text.find(|it| !is_between(it)).unwrap_or(text.len()));
+    let is_between = |c: char| matches!(c, ' ' | '\t' | '"' | '\'' | '\\' | '=' | ':');
+    let (gap, mut rest) = text.split_at(text.find(|c| !is_between(c)).unwrap_or(text.len()));
     if !(gap.contains(['=', ':']) || (is_option && !gap.is_empty())) {
         return text;
     }

@@ -152,7 +152,9 @@ fn texts(map: &Value) -> Option<BTreeMap<String, String>> {
 
 /// The container whose program is the job.
 fn runner(containers: &mut [Container]) -> Result<&mut Container, Vec<Problem>> {
-    let marked = containers.iter().position(|it| it.run_flux == Some(true));
+    let marked = containers
+        .iter()
+        .position(|container| container.run_flux == Some(true));
     let is_only = (containers.len() == 1).then_some(0);
     match marked.or(is_only).and_then(|place| containers.get_mut(place)) {
         Some(runner) => Ok(runner),

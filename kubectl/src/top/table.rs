@@ -16,7 +16,11 @@ pub fn lines(name: &str, usage: &Usage, height: usize) -> Vec<String> {
         None => lines.push("node resources not known yet".into()),
     }
     lines.extend([String::new(), jobs(usage.jobs)]);
-    if let Some(resources) = usage.resources.as_ref().filter(|it| !it.hosts.is_empty()) {
+    if let Some(resources) = usage
+        .resources
+        .as_ref()
+        .filter(|resources| !resources.hosts.is_empty())
+    {
         lines.push(String::new());
         lines.extend(hosts(resources, height.saturating_sub(lines.len())));
     }

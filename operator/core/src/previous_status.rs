@@ -27,7 +27,7 @@ pub fn waits_for_pods(status: &MiniClusterStatus) -> bool {
 /// then on.
 pub fn image_volume_failed(status: &MiniClusterStatus) -> bool {
     has(status, ConditionType::ViewMounted, ConditionStatus::False)
-        .is_some_and(|it| it.reason != Reason::ViewCopied)
+        .is_some_and(|condition| condition.reason != Reason::ViewCopied)
 }
 
 /// When the MiniCluster ended.

@@ -99,8 +99,8 @@ fn with_retry_after<B>(answer: Response<B>) -> Response<Either<B, Full<Bytes>>> 
             .and_then(|value: &HeaderValue| value.to_str().ok())
     };
     let code = answer.status().as_u16();
-    let is_json = header(CONTENT_TYPE).is_some_and(|it| it.starts_with("application/json"));
-    let seconds = header(RETRY_AFTER).and_then(|it| it.parse::<u32>().ok());
+    let is_json = header(CONTENT_TYPE).is_some_and(|value| value.starts_with("application/json"));
+    let seconds = header(RETRY_AFTER).and_then(|value| value.parse::<u32>().ok());
     let seconds = match seconds {
         Some(seconds) if matches!(code, 429 | 503) && !is_json => seconds,
         _ => return answer.map(Either::Left),

@@ -569,7 +569,7 @@ fn check_owner_of(kind: &str, existing: &Metadata, wanted: &Metadata, owner: &st
     }
     // It is an earlier MiniCluster's of the same name: the garbage collector will delete it.
     let previous =
-        has_our_label(existing) && owner_name(existing).is_some_and(|it| Some(it) == owner_name(wanted));
+        has_our_label(existing) && owner_name(existing).is_some_and(|name| Some(name) == owner_name(wanted));
     if is_going || previous {
         return Err(still_deleting(kind, name));
     }
@@ -586,7 +586,7 @@ fn check_label(job: &Metadata) -> Result<(), Obstacle> {
             .labels
             .as_ref()
             .and_then(|all| all.get(label))
-            .is_some_and(|it| it == name)
+            .is_some_and(|value| value == name)
     {
         return Ok(());
     }
@@ -621,7 +621,7 @@ fn has_our_label(metadata: &Metadata) -> bool {
     metadata.labels.as_ref().is_some_and(|all| {
         [labels::CLUSTER, labels::SERVICES_OF]
             .iter()
-            .any(|it| all.contains_key(*it))
+            .any(|label| all.contains_key(*label))
     })
 }
 

@@ -219,8 +219,9 @@ async fn update(
     let makes_pod = services_pod == ServicesPod::Create;
     if !services.is_empty() || makes_pod {
         let objects = objects(cluster, &facts, context)?;
-        for service in objects.services.iter().filter(|it| {
-            it.metadata
+        for service in objects.services.iter().filter(|service| {
+            service
+                .metadata
                 .name
                 .as_ref()
                 .is_some_and(|name| services.contains(name))

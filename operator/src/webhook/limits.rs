@@ -152,8 +152,10 @@ impl Limits {
             let idle = state
                 .connections
                 .iter()
-                .filter(|(_, it)| !it.busy && (!has_too_many || it.peer == peer));
-            let most = idle.max_by_key(|(id, it)| (counts.get(&it.peer).copied(), std::cmp::Reverse(**id)));
+                .filter(|(_, connection)| !connection.busy && (!has_too_many || connection.peer == peer));
+            let most = idle.max_by_key(|(id, connection)| {
+                (counts.get(&connection.peer).copied(), std::cmp::Reverse(**id))
+            });
             if let Some((_, connection)) = most {
                 connection.leave.notify_one();
             }
@@ -264,8 +266,8 @@ impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut state = self.limits.state();
         let gone = state.connections.remove(&self.id);
-        if let Some(peer) = gone.map(|it| it.peer)
-            && !state.connections.values().any(|it| it.peer == peer)
+        if let Some(peer) = gone.map(|connection| connection.peer)
+            && !state.connections.values().any(|connection| connection.peer == peer)
             // No connection of the peer is left that could hold a reservation in it.
             && state.shares.get(&peer).is_some_and(|share| Arc::strong_count(share) <= 2)
         {

@@ -187,7 +187,7 @@ mod tests {
             } else {
                 let mut log = log.lock().unwrap();
                 log.push(name.clone());
-                let attempts = log.iter().filter(|it| **it == name).count();
+                let attempts = log.iter().filter(|logged| **logged == name).count();
                 match fails(&name, attempts) {
                     None => (200, json!({ "metadata": { "name": name } })),
                     Some(code) => {

@@ -35,12 +35,14 @@ pub(super) fn check(spec: &MiniClusterSpec, pods: Option<&Overlay>, report: &mut
 /// The field that names a group of the user's own, if there is one.
 fn own_group(spec: &MiniClusterSpec, pods: Option<&Overlay>) -> Option<String> {
     let over = |path: &[&str]| {
-        let found = path.iter().try_fold(pods?.value(), |it, part| it.get(part))?;
+        let found = path
+            .iter()
+            .try_fold(pods?.value(), |value, part| value.get(part))?;
         (!found.is_null()).then(|| format!("spec.podTemplate.{}", path.join(".")))
     };
     let pod = spec.pod.as_ref();
     let has =
-        |all: fn(&Pod) -> &BTreeMap<String, String>, key| pod.is_some_and(|it| all(it).contains_key(key));
+        |all: fn(&Pod) -> &BTreeMap<String, String>, key| pod.is_some_and(|pod| all(pod).contains_key(key));
     FIELDS
         .into_iter()
         .find_map(|field| over(&["spec", field]))

@@ -21,7 +21,7 @@ pub(super) fn tell(
         && program.is_from_user()
         && let Some((field, container)) = flux::runner(spec)
     {
-        let name = if container.command.iter().any(|it| !it.trim().is_empty()) {
+        let name = if container.command.iter().any(|word| !word.trim().is_empty()) {
             "command"
         } else {
             "commands.script"

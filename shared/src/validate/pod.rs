@@ -129,8 +129,9 @@ fn tolerations(tolerations: &[Toleration], report: &mut Report) {
 
 /// A pod's securityContext in Kubernetes' shape; None if it is empty.
 fn security_context(context: Option<Value>, report: &mut Report) -> Option<Value> {
-    let context =
-        context.filter(|it| !it.is_null() && it.as_object().is_none_or(|fields| !fields.is_empty()))?;
+    let context = context.filter(|context| {
+        !context.is_null() && context.as_object().is_none_or(|fields| !fields.is_empty())
+    })?;
     if !context.is_object() {
         report.problem(
             "spec.pod.securityContext",

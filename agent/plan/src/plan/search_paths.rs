@@ -124,11 +124,11 @@ mod tests {
         launch
             .environment
             .iter()
-            .any(|it| matches!(it, EnvChange::Remove { name } if name == variable))
+            .any(|change| matches!(change, EnvChange::Remove { name } if name == variable))
             && launch
                 .environment
                 .iter()
-                .any(|it| matches!(it, EnvChange::Set { name, .. } if *name == carrier))
+                .any(|change| matches!(change, EnvChange::Set { name, .. } if *name == carrier))
     }
 
     const SUBMIT: &str = "[runner.program]\nmode='submit'\nwords=['a']\n";

@@ -613,7 +613,7 @@ mod tests {
             ..admitted
         };
         let size = |spec: &str, job: &JobSeen| {
-            elastic(decide(spec, &none, Some(job.clone()), false)).map(|it| it.size)
+            elastic(decide(spec, &none, Some(job.clone()), false)).map(|elastic| elastic.size)
         };
         assert_eq!(size("size: 3", &evicted), Some(3));
         let restored = JobSeen {

@@ -186,7 +186,7 @@ pub fn follower_loss<'a>(
                 .exit
                 .as_ref()
                 .and_then(|exit| exit.termination.as_ref())
-                .is_none_or(|it| it.by == Ender::Program) =>
+                .is_none_or(|termination| termination.by == Ender::Program) =>
         {
             lost_follower(observation, false).map(|pod| FollowerLoss { pod: Some(pod) })
         }

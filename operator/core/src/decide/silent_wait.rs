@@ -385,34 +385,34 @@ mod tests {
         assert_eq!(who([pod(0, |_| {})]).as_deref(), Some("job"), "a pod is missing");
         assert_eq!(who([pod(0, |_| {}), pod(1, |_| {})]), None);
         assert_eq!(
-            who([pod(0, |_| {}), pod(1, |it| it.is_running = false)]).as_deref(),
+            who([pod(0, |_| {}), pod(1, |pod| pod.is_running = false)]).as_deref(),
             Some("pod-1")
         );
-        let unscheduled = pod(1, |it| {
-            (it.is_running, it.is_scheduled, it.has_joined) = (false, false, false)
+        let unscheduled = pod(1, |pod| {
+            (pod.is_running, pod.is_scheduled, pod.has_joined) = (false, false, false)
         });
         assert_eq!(
             who([pod(0, |_| {}), unscheduled]),
             None,
             "the scheduler says why by itself"
         );
-        let done = pod(1, |it| {
-            (it.is_running, it.has_ended) = (false, true);
-            it.exit = Some(Box::default());
+        let done = pod(1, |pod| {
+            (pod.is_running, pod.has_ended) = (false, true);
+            pod.exit = Some(Box::default());
         });
         assert_eq!(
             who([pod(0, |_| {}), done]),
             None,
             "a worker that has completed is not made again"
         );
-        let waits = |index| pod(index, |it| it.has_joined = false);
+        let waits = |index| pod(index, |pod| pod.has_joined = false);
         assert_eq!(
             who([pod(0, |_| {}), waits(1)]).as_deref(),
             Some("pod-1 joins None")
         );
         assert_eq!(who([waits(0), waits(1)]).as_deref(), Some("pod-0 joins Some(1)"));
         assert_eq!(
-            who([waits(0), pod(1, |it| it.is_running = false)]).as_deref(),
+            who([waits(0), pod(1, |pod| pod.is_running = false)]).as_deref(),
             Some("pod-1"),
             "it cannot join yet"
         );
@@ -489,9 +489,9 @@ mod tests {
 
     #[test]
     fn admitted_job_waits_in_queue_while_its_pods_are_gated() {
-        let held = |it: &mut PodSeen| {
-            (it.is_running, it.is_scheduled, it.has_joined) = (false, false, false);
-            (it.is_held_by_queue, it.trouble) = (true, Some(Box::default()));
+        let held = |pod: &mut PodSeen| {
+            (pod.is_running, pod.is_scheduled, pod.has_joined) = (false, false, false);
+            (pod.is_held_by_queue, pod.trouble) = (true, Some(Box::default()));
         };
         assert_eq!(
             who([pod(0, |_| {}), pod(1, held)]),
@@ -530,9 +530,9 @@ mod tests {
     #[test]
     fn unseen_pods_wait_for_the_scheduler_that_they_name() {
         let unseen = |index, name: &'static str| {
-            pod(index, move |it| {
-                (it.is_running, it.is_scheduled, it.has_joined) = (false, false, false);
-                (it.is_unseen, it.scheduler) = (true, Some(name.into()));
+            pod(index, move |pod| {
+                (pod.is_running, pod.is_scheduled, pod.has_joined) = (false, false, false);
+                (pod.is_unseen, pod.scheduler) = (true, Some(name.into()));
             })
         };
         assert_eq!(
@@ -545,13 +545,13 @@ mod tests {
             "the first"
         );
         assert_eq!(who([unseen(0, "a")]).as_deref(), Some("job"), "a pod is missing");
-        let stuck = pod(1, |it| it.is_running = false);
+        let stuck = pod(1, |pod| pod.is_running = false);
         assert_eq!(
             who([unseen(0, "a"), stuck]).as_deref(),
             Some("pod-1"),
             "its node may have said what is wrong"
         );
-        let joins = pod(1, |it| it.has_joined = false);
+        let joins = pod(1, |pod| pod.has_joined = false);
         assert_eq!(
             who([unseen(0, "a"), joins]).as_deref(),
             Some("a has not seen 0"),

@@ -167,7 +167,7 @@ impl GangRef {
             api,
             name: name.to_owned(),
         });
-        all.find(|it| it.to_string() == text)
+        all.find(|gang| gang.to_string() == text)
     }
 }
 
@@ -186,7 +186,7 @@ fn scheduler(cluster: &ValidMiniCluster) -> Option<&str> {
     let over = cluster
         .pod_template
         .as_ref()
-        .and_then(|it| it.value().pointer("/spec/schedulerName"));
+        .and_then(|overlay| overlay.value().pointer("/spec/schedulerName"));
     over.map_or(cluster.pod.scheduler_name.as_deref(), Value::as_str)
 }
 
@@ -304,7 +304,7 @@ fn over(cluster: &ValidMiniCluster, pointer: &str) -> Option<Value> {
         .as_ref()?
         .value()
         .pointer(pointer)
-        .filter(|it| it.is_string())
+        .filter(|value| value.is_string())
         .cloned()
 }
 

@@ -124,12 +124,17 @@ fn user_init(cluster: &ValidMiniCluster, template: &PodTemplateSpec) -> Vec<Stri
     let over = cluster
         .pod_template
         .as_ref()
-        .and_then(|it| it.value().pointer("/spec/initContainers")?.as_array());
+        .and_then(|overlay| overlay.value().pointer("/spec/initContainers")?.as_array());
     let rendered = template
         .spec
         .as_ref()
         .and_then(|spec| spec.init_containers.as_ref());
-    let is_rendered = |name: &str| rendered.into_iter().flatten().any(|it| it.name == name);
+    let is_rendered = |name: &str| {
+        rendered
+            .into_iter()
+            .flatten()
+            .any(|container| container.name == name)
+    };
     let is_one = |item: &&Value| item.get("$patch").is_none() && item["restartPolicy"] != "Always";
     let names = over
         .into_iter()
@@ -199,7 +204,7 @@ fn failure_policy(cluster: &ValidMiniCluster, init: &[String], user_init: &[Stri
 fn final_codes() -> Vec<i32> {
     let mut codes: Vec<i32> = Category::ALL
         .into_iter()
-        .filter(|it| !it.is_retriable())
+        .filter(|category| !category.is_retriable())
         .map(|category| i32::from(category.code()))
         .collect();
     codes.sort_unstable();

@@ -64,7 +64,7 @@ fn next_path(text: &str, applied: &AppliedOverlay) -> Option<usize> {
     };
     let mut from = 0;
     loop {
-        let found = starts.iter().filter_map(|it| text[from..].find(it)).min()? + from;
+        let found = starts.iter().filter_map(|start| text[from..].find(start)).min()? + from;
         // Not in the middle of another word, but after the name of a Go type.
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if !text[..found].ends_with(is_word) {
@@ -100,23 +100,23 @@ fn path_in_overlay(path: &str, applied: &AppliedOverlay) -> Option<String> {
     for step in below.split('.').filter(|step| !step.is_empty()) {
         let name = step.split('[').next().unwrap_or(step);
         path.push_str(&format!(".{name}"));
-        let in_overlay = mine.and_then(|it| it.get(name));
-        (sent, mine) = (sent.and_then(|it| it.get(name)), in_overlay);
+        let in_overlay = mine.and_then(|overlay| overlay.get(name));
+        (sent, mine) = (sent.and_then(|value| value.get(name)), in_overlay);
         for index in step.split('[').skip(1).map(|part| part.trim_end_matches(']')) {
             let Ok(number) = index.parse::<usize>() else {
                 path.push_str(&format!("[{index}]"));
                 continue;
             };
-            let item = sent.and_then(|it| it.get(number));
+            let item = sent.and_then(|list| list.get(number));
             let place = match merge_key(name) {
                 Some(key) => mine?
                     .as_array()?
                     .iter()
-                    .position(|it| it.get(key) == item.and_then(|item| item.get(key)))?,
+                    .position(|entry| entry.get(key) == item.and_then(|item| item.get(key)))?,
                 None => number,
             };
             path.push_str(&format!("[{place}]"));
-            (sent, mine) = (item, mine.and_then(|it| it.get(place)));
+            (sent, mine) = (item, mine.and_then(|list| list.get(place)));
         }
     }
     Some(path)
@@ -162,14 +162,16 @@ fn compare(path: &str, name: &str, mine: &Value, kept: &Value, missing: &mut Vec
                 .filter(|(_, item)| item.get("$patch").is_none())
             {
                 let found = match merge_key(name) {
-                    Some(key) => kept_items.iter().find(|it| it.get(key) == item.get(key)),
+                    Some(key) => kept_items
+                        .iter()
+                        .find(|kept_item| kept_item.get(key) == item.get(key)),
                     None => {
                         let others = near(kept_items, i, kept_items.len().saturating_sub(list.len()));
                         kept_items
                             .get(i)
                             .into_iter()
                             .chain(others)
-                            .find(|it| contains(it, item))
+                            .find(|kept_item| contains(kept_item, item))
                             .or(kept_items.get(i))
                     }
                 };

@@ -67,11 +67,12 @@ fn needs(pod: &PodSpec, keeps_images: bool) -> impl Iterator<Item = Need> {
             },
         ),
         (
-            containers.any(|it| {
+            containers.any(|container| {
                 differs(
-                    it.security_context
+                    container
+                        .security_context
                         .as_ref()
-                        .and_then(|it| it.proc_mount.as_deref()),
+                        .and_then(|context| context.proc_mount.as_deref()),
                     "Default",
                 )
             }),
@@ -84,7 +85,7 @@ fn needs(pod: &PodSpec, keeps_images: bool) -> impl Iterator<Item = Need> {
         ),
         (
             differs(
-                context.and_then(|it| it.supplemental_groups_policy.as_deref()),
+                context.and_then(|context| context.supplemental_groups_policy.as_deref()),
                 "Merge",
             ),
             Need {
@@ -96,7 +97,7 @@ fn needs(pod: &PodSpec, keeps_images: bool) -> impl Iterator<Item = Need> {
         ),
         (
             differs(
-                context.and_then(|it| it.se_linux_change_policy.as_deref()),
+                context.and_then(|context| context.se_linux_change_policy.as_deref()),
                 "MountOption",
             ),
             Need {

@@ -27,7 +27,7 @@ pub fn is_of_the_same_objects(one: &str, other: &str) -> bool {
 fn beside(spec: &Value) -> Value {
     let containers = spec["containers"].as_array().into_iter().flatten();
     let containers: Vec<Value> = containers
-        .map(|it| json!([it["name"], it["runFlux"], it["ports"]]))
+        .map(|container| json!([container["name"], container["runFlux"], container["ports"]]))
         .collect();
     let flux = &spec["flux"];
     let all = json!([

@@ -48,7 +48,7 @@ fn classify(found: &Metadata, wanted: &Metadata, owner: &str) -> ExistingVolume 
     let is_same = annotation(found, labels::RENDERED_HASH) == annotation(wanted, labels::RENDERED_HASH);
     let is_kept = annotation(found, labels::KEEP).is_some();
     let is_owned = annotation(found, labels::OWNER) == Some(owner);
-    if place(found).is_none_or(|it| Some(it) != place(wanted)) {
+    if place(found).is_none_or(|key| Some(key) != place(wanted)) {
         return ExistingVolume::Foreign;
     }
     if found.deletion_timestamp.is_some() {
@@ -129,9 +129,11 @@ impl Writer {
         let volume = self
             .create_or_claim_volume(&rendered.volume, owner, volume, claim.as_ref())
             .await?;
-        until_bound(&self.persistent_volumes(), &rendered.volume.name_any(), |it| {
-            it.status?.phase
-        })
+        until_bound(
+            &self.persistent_volumes(),
+            &rendered.volume.name_any(),
+            |volume| volume.status?.phase,
+        )
         .await;
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &key.namespace);
         let change = json!({ "metadata": { "uid": claim, "annotations": { labels::VOLUME_UID: volume } } });
@@ -139,7 +141,7 @@ impl Writer {
             .patch_metadata(&key.name, &ours(), &Patch::Merge(change))
             .await;
         patched.map_err(|error| api_error::<PersistentVolumeClaim>("patch", &key.name, error))?;
-        until_bound(&api, &key.name, |it| it.status?.phase).await;
+        until_bound(&api, &key.name, |claim| claim.status?.phase).await;
         Ok(())
     }
 

@@ -82,7 +82,7 @@ async fn has_resource(client: &Client, api: GangApi) -> Result<bool, kube::Error
         Ok(list) => Ok(list
             .resources
             .iter()
-            .any(|it| it.name == GangApi::PLURAL && it.kind == GangApi::KIND)),
+            .any(|resource| resource.name == GangApi::PLURAL && resource.kind == GangApi::KIND)),
         // The version is gone since the first call.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
         Err(error) => Err(error),

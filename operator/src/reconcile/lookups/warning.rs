@@ -137,7 +137,7 @@ impl Reader {
     /// Whether the cluster serves this API group, which needs no permission to ask.
     async fn serves(&self, group: &str) -> Result<bool, kube::Error> {
         let groups = self.client.list_api_groups().await?.groups;
-        Ok(groups.iter().any(|it| it.name == group))
+        Ok(groups.iter().any(|served| served.name == group))
     }
 
     /// A MiniCluster from the API server, if it still has this uid.

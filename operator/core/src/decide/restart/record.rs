@@ -21,7 +21,7 @@ pub fn with_counted_restart(
     now: Timestamp,
 ) -> MiniClusterStatus {
     let mut after = match limit {
-        Limit::None if restart_of_suspension(status).is_some_and(|it| it.reason == reason) => {
+        Limit::None if restart_of_suspension(status).is_some_and(|restart| restart.reason == reason) => {
             with_job_uid(status, job_uid)
         }
         _ => with_restart(status, Some(job_uid), reason, message, now),
