@@ -580,7 +580,7 @@ fn launch_notes(launch: &Launch) -> String {
     notes.push(match launch.at_end {
         AtEnd::Exit => "the container exits with its exit code".into(),
         AtEnd::ExitUnlessStopped => {
-            "the container exits with its exit code, but after a stop (SIGTERM) with 143 instead of 0, because no work was completed".into()
+            "the container exits with its exit code, but after a stop (SIGTERM) with 143 instead of 0".into()
         }
         AtEnd::Complete { lead_can_restart: false } => "if it has joined the instance, the container exits with 0 when it ends".into(),
         AtEnd::Complete { lead_can_restart: true } => {
