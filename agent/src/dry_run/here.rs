@@ -78,11 +78,11 @@ mod tests {
         assert!(told(false, Format::Text).contains("Notice: process 1 is not this container's entrypoint"));
         let text = told(true, Format::Text);
         assert!(
-            text.contains("Host as found") && !text.contains("Notice: process 1"),
+            text.contains("Detected host") && !text.contains("Notice: process 1"),
             "{text}"
         );
         assert!(
-            text.contains("name has been missing for 5 s") && text.contains("has been silent for 6 s"),
+            text.contains("name has been missing for 5 s") && text.contains("has not answered for 6 s"),
             "{text}"
         );
         let schema =

@@ -143,7 +143,8 @@ fn dry_run_and_facts_in_a_pod_match_its_entrypoint() {
     let text = running.exec(&[AGENT, "dry-run", "--here"]);
     let text = String::from_utf8(text.stdout).unwrap();
     assert!(
-        text.contains("Host as found: root") && text.contains("on a stop, signal this process only"),
+        text.contains("Detected host: user root")
+            && text.contains("when the pod is stopped, signal this process only"),
         "{text}"
     );
     assert!(

@@ -225,22 +225,24 @@ fn mini_cluster(text: &str) -> Result<Source, Vec<Problem>> {
 fn view(view: &ViewContainer) -> String {
     let ViewContainer { name, mount_path, .. } = view;
     let image = view.image.as_deref().unwrap_or("the operator's default image");
-    let mounted = format!("{image} is mounted at {VIEW_IMAGE_MOUNT} and linked below {mount_path}/view");
-    let copied =
-        format!("the init container {name} copies it from {image} to {mount_path}/view and {SOFTWARE_DIR}");
+    let mounted =
+        format!("the kubelet mounts {image} at {VIEW_IMAGE_MOUNT}, and {mount_path}/view has links to it");
+    let copied = format!(
+        "the init container {name} copies the view from {image} to {mount_path}/view and {SOFTWARE_DIR}"
+    );
     let from = match view.source {
-        _ if !view.enabled => return "none: the image's own Flux".into(),
+        _ if !view.enabled => return "none; the pods use the Flux in your image".into(),
         Some(ViewSource::Copy) => copied,
         Some(ViewSource::ImageVolume) => {
-            format!("{mounted}, nothing is copied; if it cannot be mounted, {copied}")
+            format!("{mounted}. If it cannot be mounted, {copied}")
         }
         None | Some(ViewSource::Auto) => {
             format!(
-                "if all nodes support it, {mounted}, and nothing is copied; else {copied} (flux.container.source)"
+                "if all nodes can mount images, {mounted}. Otherwise {copied}. To choose, set flux.container.source"
             )
         }
     };
-    format!("{from}. What the image itself has in {SOFTWARE_DIR} is copied beside its packages")
+    format!("{from}. If your image has files in {SOFTWARE_DIR}, they are copied next to the view's packages")
 }
 
 fn problem(text: String) -> Problems {

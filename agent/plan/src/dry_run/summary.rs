@@ -12,12 +12,12 @@ use crate::facts::Facts;
 use crate::plan::shell_quote::word;
 use crate::plan::{Role, Step};
 
-const MORE: &str = "--full shows every file, variable and step, --index N those of one pod; --cpus, --uid and --facts assume another host";
+const MORE: &str = "--full prints every file, variable and step; --index N prints those of one pod; --cpus, --uid and --facts assume another host";
 
 pub fn render_summary(source: &Source, facts: &Facts, pods: &[PlannedContainer]) -> String {
     let spec = &source.spec;
     let most = if spec.max_size() > spec.size {
-        format!(" ({} at most)", spec.max_size())
+        format!(" (maximum {})", spec.max_size())
     } else {
         String::new()
     };
@@ -71,7 +71,7 @@ fn lead(source: &Source, pods: &[PlannedContainer]) -> String {
         _ => None,
     });
     match launches.next_back().unwrap_or_default().as_slice() {
-        [] => "no program: the broker stays until it is shut down".into(),
+        [] => "no program: the broker runs until you shut it down".into(),
         words => words.join(" "),
     }
 }
@@ -87,19 +87,34 @@ fn users(source: &Source) -> Option<String> {
         }
     });
     let all: Vec<String> = spec.users.iter().cloned().chain(of_flux).collect();
-    (!all.is_empty()).then(|| format!("{}, created in every pod", all.join(", ")))
+    (!all.is_empty()).then(|| format!("created in every pod: {}", all.join(", ")))
 }
 
 fn followers(source: &Source) -> String {
     let spec = &source.spec;
     let port = spec.network.port;
     match (&spec.network.lead, spec.size) {
-        (Some(lead), size) => format!("{size}: join the lead on port {} and end with it", lead.port),
+        (Some(lead), size) => {
+            let who = subject(size);
+            format!(
+                "{who} joins the lead on port {}, and ends when the lead ends",
+                lead.port
+            )
+        }
         (None, 1) => "none".into(),
-        (None, size) => format!(
-            "{}: wait for the lead on port {port}, join it and end with it",
-            size - 1
-        ),
+        (None, size) => {
+            let who = subject(size - 1);
+            format!("{who} waits for the lead on port {port}, joins it, and ends when the lead ends")
+        }
+    }
+}
+
+/// The number of pods, and the subject of a sentence about them.
+fn subject(pods: u32) -> String {
+    if pods == 1 {
+        "1 pod: it".into()
+    } else {
+        format!("{pods} pods: each")
     }
 }
 
@@ -112,17 +127,19 @@ fn output(source: &Source) -> String {
     };
     let is_idle = runner.interactive || source.spec.network.lead.is_some();
     match runner.program {
-        _ if is_idle => "that of what you run with flux-agent connect in a pod".into(),
-        Program::Persistent => "that of what you run with flux-agent connect in a pod".into(),
-        Program::Diagnostics => "the log of the lead: three reports; then the instance stays up".into(),
+        _ if is_idle => "from the commands that you run in a pod with flux-agent connect".into(),
+        Program::Persistent => "from the commands that you run in a pod with flux-agent connect".into(),
+        Program::Diagnostics => "three reports in the lead's log; then the instance keeps running".into(),
         Program::Batch { .. } => {
             format!(
-                "{logs}/job-<line>.out and .err on the pod that ran the line; exit code 0 if all of them succeeded"
+                "{logs}/job-<line>.out and .err in the pod that runs the line; the exit code is 0 if all lines succeed"
             )
         }
-        Program::BatchRaw { .. } => "where the jobs of the script write; the exit code is the batch's".into(),
+        Program::BatchRaw { .. } => {
+            "where the jobs in the script write it; the exit code is that of the batch script".into()
+        }
         Program::Submit { .. } | Program::Launcher { .. } | Program::Script { .. } => {
-            "the log of the lead, as it comes; the exit code is the command's own".into()
+            "live in the lead's log; the exit code is that of the command".into()
         }
     }
 }

@@ -93,7 +93,10 @@ fn dry_run_index_prints_one_pod_and_rejects_unknown_index() {
         ..args(&input("hello.yaml"))
     })
     .unwrap_err();
-    assert_eq!(error.to_string(), "failed to find a pod of index 4: there are 4");
+    assert_eq!(
+        error.to_string(),
+        "failed to find a pod with index 4: the highest index is 3"
+    );
 }
 
 #[test]

@@ -3,17 +3,19 @@
 
 use std::fmt::Write as _;
 
+use flux_shared::exit::Category;
+
 use super::pods::PlannedContainer;
 use super::source::Source;
 use crate::facts::Facts;
 use crate::plan::shell_quote::{quote, word};
 use crate::plan::{
-    AtEnd, Content, EnvChange, Launch, Owner, Parent, Role, SignalTarget, Snippet, SnippetPhase,
-    SnippetResources, SnippetShell, Stdout, Step, Waits,
+    AtEnd, Content, EnvChange, InstancePart, Launch, Owner, Parent, Role, SignalTarget, Snippet,
+    SnippetPhase, SnippetResources, SnippetShell, Stdout, Step, Waits,
 };
 
-const ASSUMED: &str = "Assume another host with --facts FILE, --cpus, --uid …";
-const FOUND: &str = "`flux-agent facts` prints what was found";
+const ASSUMED: &str = "To assume another host, use --facts FILE, --cpus, --uid …";
+const FOUND: &str = "`flux-agent facts` prints all that was detected";
 
 /// Width at which command lines are broken.
 const WIDTH: usize = 100;
@@ -30,7 +32,7 @@ pub fn render_text(source: &Source, facts: &Facts, pods: &[PlannedContainer]) ->
         }
     }
     if !source.others.is_empty() {
-        section(&mut out, "Without the agent");
+        section(&mut out, "Containers without the agent");
         for other in &source.others {
             let command = match &other.command {
                 Some(words) => words.join(" "),
@@ -61,7 +63,11 @@ fn steps(out: &mut String, steps: &[Step], lead: &[Step]) {
         match (known, directories) {
             (2.., _) => {
                 let theirs = numbers(place.unwrap_or(0), known);
-                let _ = writeln!(out, "{:>5} the same as the lead's {theirs}", numbers(at, known));
+                let _ = writeln!(
+                    out,
+                    "{:>5} the same as steps {theirs} of the lead",
+                    numbers(at, known)
+                );
                 at += known;
             }
             (_, 2..) => {
@@ -107,7 +113,7 @@ fn head(out: &mut String, source: &Source, facts: &Facts) {
         format!("{} pods", spec.size)
     };
     let most = if spec.max_size() > spec.size {
-        format!(", {} at most", spec.max_size())
+        format!(" (maximum {})", spec.max_size())
     } else {
         String::new()
     };
@@ -122,9 +128,9 @@ fn head(out: &mut String, source: &Source, facts: &Facts) {
         ),
     );
     let host = if source.is_here {
-        "Host as found"
+        "Detected host"
     } else {
-        "Host as assumed"
+        "Assumed host"
     };
     line_of(out, 0, &format!("{host}: {}", assumed(source, facts)));
     if let Some(view) = &source.view {
@@ -138,7 +144,7 @@ fn head(out: &mut String, source: &Source, facts: &Facts) {
 
 pub fn assumed(source: &Source, facts: &Facts) -> String {
     let mut parts = vec![match facts.uid {
-        0 => "root".to_owned(),
+        0 => "user root".to_owned(),
         uid => format!("uid {uid}, gid {}", facts.gid),
     }];
     parts.push(match facts.usable_cores() {
@@ -148,7 +154,12 @@ pub fn assumed(source: &Source, facts: &Facts) -> String {
     if facts.gpus > 0 {
         parts.push(format!("{} GPUs", facts.gpus));
     }
-    parts.push(facts.shell.clone().unwrap_or_else(|| "no shell".into()));
+    parts.push(
+        facts
+            .shell
+            .as_ref()
+            .map_or_else(|| "no shell".into(), |shell| format!("shell {shell}")),
+    );
     if source.spec.view.enabled {
         let python = facts.view.python.as_deref().unwrap_or("no Python");
         let fluxion = if facts.view.fluxion {
@@ -157,9 +168,9 @@ pub fn assumed(source: &Source, facts: &Facts) -> String {
             "no Fluxion"
         };
         parts.push(if facts.view.flux {
-            format!("a view with {python} and {fluxion}")
+            format!("a Flux view with {python} and {fluxion}")
         } else {
-            "no view".into()
+            "no Flux view".into()
         });
     } else {
         parts.push(format!(
@@ -181,7 +192,7 @@ fn heading(out: &mut String, pod: &PlannedContainer) {
             let rank = rank.map(|rank| rank.to_string()).unwrap_or_default();
             let alike = if many {
                 format!(
-                    "Followers: indexes {indexes}, all alike; shown: index {}",
+                    "Followers: indexes {indexes}, same plan; example: index {}",
                     plan.index
                 )
             } else {
@@ -192,18 +203,14 @@ fn heading(out: &mut String, pod: &PlannedContainer) {
     };
     section(out, &title);
     if let Some(binding) = &plan.binding {
-        line_of(
-            out,
-            1,
-            &format!("Binding of tasks to cores is {}", binding.line()),
-        );
+        line_of(out, 1, &format!("Binding tasks to cores is {}", binding.line()));
     }
     if let Some(trace) = &plan.trace {
         line_of(
             out,
             1,
             &format!(
-                "Leaves its timeline in the termination message at the end, for trace {:032x}",
+                "Writes its timeline to the termination message at the end, for trace {:032x}",
                 trace.parent.trace
             ),
         );
@@ -215,7 +222,7 @@ fn heading(out: &mut String, pod: &PlannedContainer) {
         line_of(
             out,
             1,
-            &format!("Kills what has not ended {seconds} s after a stop"),
+            &format!("Kills all processes that still run {seconds} s after a stop signal"),
         );
     }
     for notice in &plan.notices {
@@ -227,7 +234,7 @@ fn waits(waits: &Waits) -> Vec<String> {
     let lines = [
         (
             waits.parent_deadline,
-            "Exits at the start if its parent has not answered within",
+            "Exits at the start if its parent broker does not answer within",
         ),
         (
             waits.lead_gone,
@@ -235,7 +242,7 @@ fn waits(waits: &Waits) -> Vec<String> {
         ),
         (
             waits.lead_silent,
-            "Exits when a lead that has answered before has been silent for",
+            "Exits when the lead, once reached, has not answered for",
         ),
     ];
     lines
@@ -268,10 +275,10 @@ fn step(out: &mut String, number: &str, step: &Step, is_known: bool) {
                 quote(source)
             ));
         }
-        Step::Daemon { argv } => first(&format!("start {}, which goes to the background", argv.join(" "))),
+        Step::Daemon { argv } => first(&format!("start {} in the background", argv.join(" "))),
         Step::Give { path, owner } => {
             first(&format!(
-                "change the owner of {} to {}, unless they can write to it",
+                "change the owner of {} to {}, unless that user can write to it",
                 quote(path),
                 ids(owner)
             ));
@@ -299,9 +306,9 @@ fn step(out: &mut String, number: &str, step: &Step, is_known: bool) {
                 .for_each(|change| line_of(out, 2, &variable(change)));
         }
         Step::Shell(shell) => {
-            first(&format!("one shell for the snippets: {}", shell_notes(shell)));
+            first(&format!("one shell for all snippets: {}", shell_notes(shell)));
             if !shell.variables.is_empty() {
-                line_of(out, 2, "(with variables that are not exported)");
+                line_of(out, 2, "(more variables, not exported)");
                 shell
                     .variables
                     .iter()
@@ -312,7 +319,7 @@ fn step(out: &mut String, number: &str, step: &Step, is_known: bool) {
             first(&format!("snippet {}", snippet_notes(snippet)));
             block(out, &snippet.source);
         }
-        Step::EndShell => first("end the shell of the snippets"),
+        Step::EndShell => first("end the shell for the snippets"),
         Step::Replan => first("look up the user again: a snippet may have added it"),
         Step::SnippetResources(SnippetResources {
             path,
@@ -323,33 +330,43 @@ fn step(out: &mut String, number: &str, step: &Step, is_known: bool) {
             ..
         }) => {
             first(&format!(
-                "if a snippet has written R to {}, Flux uses it",
+                "if a snippet has written R (the resources of the instance) to {}, Flux uses it",
                 quote(path)
             ));
             let otherwise = if agents_r.is_some() {
                 "the agent's R"
             } else {
-                "what each broker discovers"
+                "the resources that each broker discovers"
             };
-            let wrong = if *strict { "the container fails" } else { otherwise };
+            let unusable = if *strict {
+                format!(", or the container fails; if it is missing, Flux uses {otherwise}")
+            } else {
+                format!("; if it is missing or wrong, Flux uses {otherwise}")
+            };
             line_of(
                 out,
                 2,
-                &format!(
-                    "(it must be JSON and name the hosts {hosts}, or: {wrong}; without it: {otherwise})"
-                ),
+                &format!("(it must be JSON and name the hosts {hosts}{unusable})"),
             );
             if let Some((path, text)) = config {
-                line_of(out, 2, &format!("(with it, the file {})", quote(path)));
+                line_of(
+                    out,
+                    2,
+                    &format!("(if Flux uses it, write the file {})", quote(path)),
+                );
                 block(out, text);
             }
         }
         Step::WaitParent(Parent {
             host, by_name: true, ..
-        }) => first(&format!("wait until {host} has an address")),
-        Step::WaitParent(Parent { host, port, .. }) => {
-            first(&format!("wait until {host} answers on port {port}"))
-        }
+        }) => first(&format!(
+            "wait until the name {} has an address",
+            host.trim_end_matches('.')
+        )),
+        Step::WaitParent(Parent { host, port, .. }) => first(&format!(
+            "wait until {} answers on port {port}",
+            host.trim_end_matches('.')
+        )),
         Step::WaitSocket { path } => first(&format!("wait until the broker answers on {}", quote(path))),
         Step::Launch(launch) => {
             first(&format!("start {}", launch_notes(launch)));
@@ -361,13 +378,13 @@ fn step(out: &mut String, number: &str, step: &Step, is_known: bool) {
             owner,
         } => {
             first(&format!(
-                "file {} 0644 {}, empty; other {leftovers} are removed",
+                "file {} 0644 {}, empty; remove other files {leftovers}",
                 quote(dump),
                 ids(owner)
             ));
         }
         Step::PublishArchive { from, to } => first(&format!(
-            "rename {} to {}, if the dump is whole and the broker ended well",
+            "rename {} to {} if the dump is complete and the broker succeeded",
             quote(from),
             quote(to)
         )),
@@ -386,12 +403,15 @@ fn step(out: &mut String, number: &str, step: &Step, is_known: bool) {
         }
         Step::Linger { note, seconds } => {
             first(&format!(
-                "a stop up to {seconds} s after {} was written waits for the command to end",
+                "once Flux has ended, hold back a stop signal until {seconds} s after {} was written, so that the command can end",
                 quote(note)
             ));
         }
-        Step::NoteEnd { note } => first(&format!("file {}, unless it was told to stop", quote(note))),
-        Step::Stay => first("stay until the pod ends"),
+        Step::NoteEnd { note } => first(&format!(
+            "file {}, unless this container was stopped",
+            quote(note)
+        )),
+        Step::Stay => first("keep running until the pod ends"),
     }
 }
 
@@ -409,10 +429,10 @@ fn ids(owner: &Owner) -> String {
 
 fn file(out: &mut String, content: &Content, is_known: bool) {
     match content {
-        Content::Text(_) | Content::Exports(_) if is_known => line_of(out, 2, "(the same as the lead's)"),
+        Content::Text(_) | Content::Exports(_) if is_known => line_of(out, 2, "(the same as in the lead)"),
         Content::Text(text) => block(out, text),
         Content::Exports(exports) => {
-            line_of(out, 2, "(with the values at this step)");
+            line_of(out, 2, "(with the values that the variables have at this step)");
             exports
                 .iter()
                 .for_each(|(name, value)| line_of(out, 2, &format!("│ export {name}={}", word(value))));
@@ -429,7 +449,7 @@ fn file(out: &mut String, content: &Content, is_known: bool) {
         Content::Curve { source } => line_of(
             out,
             2,
-            &format!("(the certificate of {source}, checked; never shown)"),
+            &format!("(a copy of the certificate {source}, checked; never shown)"),
         ),
     }
 }
@@ -461,7 +481,7 @@ fn variable(change: &EnvChange) -> String {
 fn shell_notes(SnippetShell { argv, as_flux, .. }: &SnippetShell) -> String {
     let argv: Vec<String> = argv.iter().map(|word| quote(word)).collect();
     format!(
-        "{}, with asFlux={}, which is not exported",
+        "{}, with the variable asFlux={} (not exported)",
         argv.join(" "),
         quote(as_flux)
     )
@@ -478,18 +498,20 @@ fn snippet_notes(snippet: &Snippet) -> String {
         ..
     } = snippet;
     let end = match (phase, strict) {
-        (SnippetPhase::Program, _) => "its exit code is the container's",
-        (SnippetPhase::After, _) if *decides => "its exit code is the container's if the job's is 0",
-        (SnippetPhase::After, _) => "a failure is reported and does not change the result",
-        (_, true) => "a failure ends the container with its code",
-        (_, false) => "a failure is reported and ignored",
+        (SnippetPhase::Program, _) => "the container exits with its exit code",
+        (SnippetPhase::After, _) if *decides => {
+            "if the job's exit code is 0, the container exits with the snippet's"
+        }
+        (SnippetPhase::After, _) => "if it fails, the agent logs the failure; the result does not change",
+        (_, true) => "if it fails, the container exits with the snippet's exit code",
+        (_, false) => "if it fails, the agent logs the failure and continues",
     };
     let silent = if *silent { "; its output is not shown" } else { "" };
     format!("{name}; {end}{silent}")
 }
 
-/// Which processes a stop signals and when, and where the broker is asked for its state.
-fn supervision(launch: &Launch) -> String {
+/// Which processes a stop signals and when, and where the broker is asked for its state: a note for each line.
+fn supervision(launch: &Launch) -> Vec<String> {
     let who = match launch.signals {
         SignalTarget::Process => "this process only",
         SignalTarget::Group => "its whole process group",
@@ -500,13 +522,15 @@ fn supervision(launch: &Launch) -> String {
             let bound = launch
                 .hold_stop
                 .map_or(String::new(), |bound| format!(" up to {bound} s"));
-            format!("on a stop, wait{bound} for {host}:{port} to end the instance, then signal {who}")
+            format!(
+                "when the pod is stopped, wait{bound} for the broker at {host}:{port} to end the instance, then signal {who}"
+            )
         }
-        None => format!("on a stop, signal {who}"),
+        None => format!("when the pod is stopped, signal {who}"),
     }];
     notes.extend(launch.lead.as_ref().map(|Parent { host, port, .. }| {
         format!(
-            "ask {}:{port} whether the instance has ended",
+            "ask the lead at {}:{port} whether the instance has ended",
             host.trim_end_matches('.')
         )
     }));
@@ -514,14 +538,14 @@ fn supervision(launch: &Launch) -> String {
         "" => format!("if only this pod is stopped, drain node {rank} and wait for its jobs"),
         below => {
             format!(
-                "if only this pod is stopped, drain node {rank} and {below} below it, and wait for their jobs"
+                "if only this pod is stopped, drain node {rank} and those below it in the tree ({below}), and wait for their jobs"
             )
         }
     }));
     notes.extend(
         launch
             .job_shell
-            .map(|name| format!("if a job (a {name} below the broker) still runs then, kill the broker")),
+            .map(|name| format!("after that, kill the broker if a job's {name} process still runs")),
     );
     notes.extend(
         launch
@@ -535,52 +559,63 @@ fn supervision(launch: &Launch) -> String {
             .as_ref()
             .map(|metrics| format!("serve metrics on port {}", metrics.port)),
     );
-    notes.join("; ")
+    notes
 }
 
 /// The user it runs as, where its output goes, what its exit code means.
 fn launch_notes(launch: &Launch) -> String {
-    let mut notes = vec![launch.label.to_owned()];
+    let mut notes = vec![match launch.part {
+        InstancePart::Lead | InstancePart::Follower => format!("the broker ({})", launch.label),
+        InstancePart::Command => launch.label.to_owned(),
+    }];
     notes.extend(launch.run_as.as_ref().map(|user| {
         let (ids, name, home) = (ids(&user.owner), quote(&user.name), quote(&user.home));
         format!("as {ids} with HOME={home} USER={name} LOGNAME={name}")
     }));
     match launch.stdout {
         Stdout::Inherit => {}
-        Stdout::LineBuffered => notes.push("output live, line by line".into()),
-        Stdout::Discard => notes.push("standard output dropped".into()),
+        Stdout::LineBuffered => notes.push("its output appears live, line by line".into()),
+        Stdout::Discard => notes.push("its standard output is discarded".into()),
     }
     notes.push(match launch.at_end {
-        AtEnd::Exit => "its exit code is the container's".into(),
+        AtEnd::Exit => "the container exits with its exit code".into(),
         AtEnd::ExitUnlessStopped => {
-            "its exit code is the container's, but 0 after a stop (SIGTERM) becomes 143: nothing was completed".into()
+            "the container exits with its exit code, but after a stop (SIGTERM) with 143 instead of 0".into()
         }
-        AtEnd::Complete { lead_can_restart: false } => "once it has joined, the container exits with 0 when it ends".into(),
+        AtEnd::Complete { lead_can_restart: false } => "if it has joined the instance, the container exits with 0 when it ends".into(),
         AtEnd::Complete { lead_can_restart: true } => {
-            "once it has joined, the container exits with 0 if it fails; after the lead's end, wait for the lead's next attempt".into()
+            "if it has joined the instance and fails, the container exits with 0; when the lead has ended, the container waits until the lead starts again".into()
         }
         AtEnd::RestartFollower { limit, lead_can_restart: false } => {
-            format!("restarted if it fails, {limit} times at most; after exit code 0 or the lead's end, the container exits with 0")
+            format!("restarted if it fails, at most {limit} times in a row; when it exits with 0 or the lead has ended, the container exits with 0")
         }
         AtEnd::RestartFollower { limit, lead_can_restart: true } => {
-            format!("restarted if it fails, {limit} times at most; after exit code 0 or the lead's end, wait for the lead's next attempt")
+            format!("restarted if it fails, at most {limit} times in a row; when it exits with 0 or the lead has ended, the container waits until the lead starts again")
         }
     });
-    notes.extend(
-        launch
-            .needs_instance
-            .then(|| "broker-failed if the instance does not come up".into()),
-    );
+    notes.extend(launch.needs_instance.then(|| {
+        let failed = Category::BrokerFailed;
+        format!(
+            "if the instance does not come up, with {} ({})",
+            failed.code(),
+            failed.name()
+        )
+    }));
     notes.join("; ")
 }
 
 /// How it is supervised, its own variables, its words.
 fn launch_details(out: &mut String, launch: &Launch) {
-    line_of(out, 2, &format!("({})", supervision(launch)));
-    launch
-        .environment
-        .iter()
-        .for_each(|change| line_of(out, 2, &format!("with {}", variable(change))));
+    for note in supervision(launch) {
+        line_of(out, 2, &format!("({note})"));
+    }
+    for change in &launch.environment {
+        let text = match change {
+            EnvChange::Remove { name } => format!("without {name}"),
+            _ => format!("with {}", variable(change)),
+        };
+        line_of(out, 2, &text);
+    }
     words(out, launch);
 }
 
