@@ -18,11 +18,10 @@ impl ValidMiniCluster {
             .collect()
     }
 
-    /// Whether the lead submits or launches a program by itself. It does not if the instance only stays up, is
-    /// interactive, or belongs to the lead of another instance (`flux.lead`).
+    /// Whether the lead submits or launches the user's program by itself. It does not in an interactive MiniCluster,
+    /// or if the pods join the instance of another lead (`flux.lead`).
     fn lead_starts_program(&self) -> bool {
-        let only_stays_up = matches!(self.runner.program, Program::Persistent | Program::Diagnostics);
-        !only_stays_up && !self.interactive && self.flux.lead.is_none()
+        self.runner.program.is_from_user() && !self.interactive && self.flux.lead.is_none()
     }
 
     /// Hints that there are fewer tasks than pods.
