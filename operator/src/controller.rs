@@ -46,7 +46,7 @@ use health::OperatorHealth;
 use own_task::in_own_task;
 use slots::Slots;
 
-/// How long news about the same MiniCluster is collected.
+/// How long changes of the same MiniCluster are collected before it is reconciled.
 const BURST: Duration = Duration::from_millis(100);
 /// How long a reconcile may take a slot before it counts as slow: an admission webhook, say, must not delay
 /// others.

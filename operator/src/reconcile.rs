@@ -1,10 +1,10 @@
-//! One reconcile of a MiniCluster, from what there is to what there should be.
+//! One reconcile of a MiniCluster: brings its objects from the observed to the wanted state.
 //!
 //! ```text
 //! observed (watches) ─► validate ─► decide ─► render ─► apply ─► status ─► one patch, events ─► when to look again
 //! ```
 //!
-//! What no watch brings (gang APIs, events, specs too large for the cache) is read when it is needed
+//! Data that no watch delivers (gang APIs, events, specs too large for the cache) is read when it is needed
 //! (`lookups`).
 //!
 //! The process may be killed after each step: the next reconcile finds the same, or does the rest.
@@ -441,7 +441,7 @@ fn decide(
     restart::decide(&observation(target, cluster, known, observed))
 }
 
-/// What was seen of a MiniCluster's Job, or of the last one that is gone.
+/// The observed state of a MiniCluster's Job, or of the last one if there is none any more.
 fn observation<'a>(
     target: &Target,
     cluster: &ValidMiniCluster,
@@ -526,7 +526,7 @@ async fn restart_as_new_job(
     Ok(Done::Restarted)
 }
 
-/// What is known of a Job that has ended and is gone: the condition that it would have.
+/// A Job that has ended and no longer exists, with the condition that it would have.
 fn as_ended(target: &Target, reason: &str, message: &str) -> JobSeen {
     let now = Timestamp::now();
     let condition = job::TrueCondition {
@@ -615,7 +615,7 @@ fn is_unlabelled(obstacle: Option<&Obstacle>) -> bool {
     obstacle.is_some_and(|obstacle| obstacle.reason == Reason::JobUnlabelled)
 }
 
-/// What a reconcile has found that no watch brings.
+/// Findings of a reconcile that no watch delivers.
 #[derive(Debug, Clone, Copy, Default)]
 struct News<'a> {
     obstacle: Option<&'a Obstacle>,

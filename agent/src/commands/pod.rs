@@ -39,7 +39,7 @@ impl PodPlace {
     }
 }
 
-/// What all commands for people start from.
+/// The data that all commands for people begin with.
 pub struct Pod {
     pub spec: AgentSpec,
     pub facts: Facts,

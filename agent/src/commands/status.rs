@@ -56,7 +56,7 @@ pub struct Absent {
     pub why: Option<Missing>,
 }
 
-/// What `observe` found out about the instance.
+/// The results of `observe`.
 #[derive(Debug)]
 pub struct Observations<'a> {
     pub instance: &'a Instance,
@@ -171,7 +171,7 @@ pub fn with_causes(why: String, observed: &Observations) -> String {
     causes.fold(why, |why, (topic, line)| format!("{why}; {topic}: {line}"))
 }
 
-/// What a person reads: topics with a line each.
+/// The text for a person: topics, each with one line.
 #[derive(Debug)]
 pub struct StatusReport<'a> {
     observed: &'a Observations<'a>,
@@ -315,7 +315,7 @@ fn spare(count: usize) -> String {
     )
 }
 
-/// What a state other than `run` means.
+/// The meaning of a broker's state, as the end of a line; empty for `run`.
 fn meaning(state: &BrokerState) -> &'static str {
     match state.name.as_str() {
         "join" => ": it waits for its parent broker",

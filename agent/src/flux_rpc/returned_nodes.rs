@@ -175,8 +175,8 @@ mod tests {
     use super::super::connection::peer::{Peer, answer_of, answer_with, asked};
     use super::*;
 
-    /// The lead's broker: the stream goes to `members`, the other questions are answered by `says` and sent
-    /// to `told`.
+    /// A fake broker of the lead. It sends the connection of the stream to `members`. It answers all other requests by
+    /// `says`, and sends them to `told`.
     fn serve(
         listener: UnixListener,
         members: Sender<Peer>,

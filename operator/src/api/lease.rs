@@ -81,7 +81,7 @@ impl Candidate {
         loop {
             let renewed = Instant::now();
             match self.attempt(client, &mut last_change).await {
-                // An answer that comes so late is no news: another replica may have taken it.
+                // The answer came too late: another replica may have taken the Lease since.
                 Ok(Attempt::Acquired { .. }) if renewed.elapsed() >= self.time_to_lead() => continue,
                 Ok(Attempt::Acquired { version }) => {
                     return HeldLease {

@@ -1,4 +1,4 @@
-//! What the operator counts.
+//! The operator's metrics.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

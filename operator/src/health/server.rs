@@ -25,7 +25,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// probes.
 const CONNECTIONS: usize = 64;
 
-/// What the server answers with.
+/// The content of the health server's answers.
 pub trait Answers {
     /// Whether the operator does its work (or waits to lead).
     fn is_ready(&self) -> bool;

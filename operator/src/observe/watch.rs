@@ -138,7 +138,7 @@ pub fn clusters<R: Fn(&str, u64) + Send + 'static, F: Fn(&Key, &str) + Send + 's
         }
     };
     let drive = events.for_each(move |event| {
-        // What a list brings is stored when the list is complete.
+        // The objects of a list are stored only when the list is complete.
         let is_stored = matches!(event, Ok(Event::Apply(_)));
         let gone = match event {
             Ok(Event::Apply(cluster) | Event::InitApply(cluster)) => {
@@ -311,12 +311,12 @@ impl Listed {
     }
 }
 
-/// What is logged about a watch for which the operator may lack the permission, as in an installation for one
-/// namespace. The permission may come, or come back: the watch goes on asking.
+/// Logs that the operator lacks the permission for a watch, as it may in an installation for one namespace. The watch
+/// keeps trying, since the permission may be granted later.
 struct Permission {
     /// The kind, in the plural.
     kind: &'static str,
-    /// What follows without it.
+    /// The consequence of the missing permission.
     without: &'static str,
     is_missing: bool,
 }

@@ -602,7 +602,7 @@ fn check_label(job: &Metadata) -> Result<(), Obstacle> {
     })
 }
 
-/// What an object was rendered to, as its annotation says.
+/// The hash of the rendered object, from its annotation.
 fn rendered_hash(metadata: &Metadata) -> Option<&String> {
     metadata.annotations.as_ref()?.get(labels::RENDERED_HASH)
 }

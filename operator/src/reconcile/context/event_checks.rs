@@ -20,7 +20,7 @@ pub struct Waiting<'a> {
     pub namespace: &'a str,
     /// The MiniCluster's uid.
     pub uid: &'a str,
-    /// What tells this wait from another.
+    /// The object that waits; another object is another wait.
     pub object: &'a str,
     /// How long it may wait before its events are read.
     pub patience: Duration,
@@ -88,7 +88,7 @@ impl EventChecks {
         }
     }
 
-    /// What the last check of events found, and the time until the next one.
+    /// The result of the last check of events, and the time until the next one.
     pub fn last_finding(&self, uid: &str, now: Instant) -> Option<(Finding, Duration)> {
         self.checks()
             .get(uid)

@@ -20,7 +20,7 @@ const IN_TERMINATING_NAMESPACE: Duration = Duration::from_secs(12);
 /// The first pause before the result of the operator's own change is looked at. It doubles while changes
 /// follow each other and nothing comes of them.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
-/// From so many failures in a row, or after so long, the status says what fails. A single failure is no news.
+/// The status shows a failure after this many in a row, or after this time. A single failure is not shown.
 const LASTING_FAILURES: u32 = 3;
 const LASTING_TIME: Duration = Duration::from_secs(5);
 /// Longest pause when a call failed: the API server may recover at any moment.
