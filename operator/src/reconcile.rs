@@ -200,8 +200,8 @@ fn next_look(times: [Option<Duration>; 4]) -> Action {
     soonest.map_or_else(Action::await_change, Action::requeue)
 }
 
-/// Whether the status says what failed: what a person can help with at once, anything else when it lasts, or
-/// while the status says it already.
+/// Whether the status shows the error: at once if a person can remove its cause, otherwise if it lasts or if the
+/// status shows it already.
 fn is_told(error: &ReconcileError, target: &Target, context: &Context, begin: Instant) -> bool {
     let is_said = || target.status.reason.as_deref() == Some(error.as_obstacle().reason.name());
     error.obstacle().is_some()
@@ -211,8 +211,8 @@ fn is_told(error: &ReconcileError, target: &Target, context: &Context, begin: In
             .is_lasting(&target.key, error, begin, Instant::now())
 }
 
-/// Says in the status that a reconcile was given up, if that lasts. Not where the spec is left out of the cache,
-/// as the status is about the spec: reading it is what has to wait.
+/// Shows in the status that a reconcile was given up, if that lasts. Not if the cache does not have the spec: the
+/// status needs it, and reading it is what has to wait.
 pub async fn report_overload(object: &Cluster, context: &Context) {
     if cluster::left_out(object).is_some() {
         return;
@@ -241,8 +241,8 @@ pub async fn report_overload(object: &Cluster, context: &Context) {
     }
 }
 
-/// Whether a decision about the whole is the same with what the API server says now: it may rest on something
-/// that the watches have not brought yet.
+/// Whether a decision about the whole MiniCluster still holds with the API server's current state. The watches may
+/// not have delivered everything yet.
 async fn is_confirmed(
     decision: &Decision,
     target: &Target,
@@ -263,7 +263,7 @@ async fn is_confirmed(
         .writer
         .read_job(&context.index, &target.key, &target.uid)
         .await?;
-    // Somebody else's of this name is for the creation to report.
+    // The creation reports a Job of this name that is not ours.
     let job = job.filter(|job| job.is_of(&target.uid));
     if job.as_ref().map(|job| &job.uid) != expected {
         return Ok(false);
@@ -650,7 +650,7 @@ fn new_status(
         }
         _ => None,
     };
-    // Nobody watches a Job without its label: it is as it was seen last.
+    // A Job without its label is not watched: use its last observed state.
     let unseen = || {
         observed
             .last_job

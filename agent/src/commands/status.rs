@@ -414,7 +414,7 @@ fn job(job: &Value) -> Option<String> {
     (state & WAITING != 0).then(|| format!("{id}{nodes} waits {}", why.unwrap_or(plain)))
 }
 
-/// A job's id as Flux writes it (RFC 19, F58): base 58 of a number. By hand: base58 crates encode bytes, with
+/// A job's id as Flux writes it (RFC 19, F58): base 58 of a number. Written by hand: base58 crates encode bytes, with
 /// a digit for each leading zero.
 fn f58(mut id: u64) -> String {
     const DIGITS: &[u8; 58] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";

@@ -7,7 +7,7 @@
 //! Two that act at the same time would do no harm (creation is a POST, changes carry a uid), so this only
 //! saves work.
 //!
-//! By hand: docs/decisions.md names what the crates lack.
+//! Written by hand: docs/decisions.md names what the crates lack.
 
 use std::time::Duration;
 

@@ -73,7 +73,7 @@ async fn connection(stream: TcpStream, answers: &impl Answers) {
     });
     let mut http = http1::Builder::new();
     http.keep_alive(false).half_close(true).max_buf_size(REQUEST_MAX);
-    // A client that went away, or speaks no HTTP, is no concern of ours.
+    // Ignore clients that disconnect or do not speak HTTP.
     let _ = http.serve_connection(TokioIo::new(stream), service).await;
 }
 

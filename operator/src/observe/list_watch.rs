@@ -5,7 +5,7 @@
 //!  └ Init, InitApply …, InitDone ┘ └ Apply, Delete …   410: list again, at once
 //! ```
 //!
-//! By hand: kube's `watcher` has one size of page for all lists, begins a list again when one of its pages
+//! Written by hand: kube's `watcher` has one size of page for all lists, begins a list again when one of its pages
 //! fails, and waits before it lists again after a 410 as if the server had failed. Its events and errors are
 //! used.
 
@@ -88,7 +88,8 @@ struct Follower<K> {
     state: FollowerState<K>,
     /// Failures in a row.
     failures: u32,
-    /// The last of them, in a row, that were denials: one says nothing of the next after an outage.
+    /// The last of these failures that were denials: their pauses get longer than those of an outage, so they are counted
+    /// apart.
     denials: u32,
     /// When a list last began because its resourceVersion was too old.
     listed: Option<Instant>,

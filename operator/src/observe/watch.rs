@@ -121,7 +121,7 @@ pub fn clusters<R: Fn(&str, u64) + Send + 'static, F: Fn(&Key, &str) + Send + 's
         .reflect(writer);
     let mut known = KnownClusters::default();
     let mut deletions = Deletions::default();
-    // News of a list that is not complete: until it is, nobody finds them in the store.
+    // The MiniClusters of an incomplete list: the store has them only once the list is complete.
     let mut listed_news: Vec<Key> = Vec::new();
     let mut is_first = true;
     let tell = |index: &Index, outlets: &Outlets, cluster: &Cluster, propagation: Option<Propagation>| {
@@ -373,7 +373,7 @@ pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
                 outlets.wake(woken, false);
                 outlets.count_listed(&mut is_first);
             }
-            // Not in the midst of a list: a part of the nodes says less than none.
+            // Not in the middle of a list: decisions must not rest on some of the nodes.
             Err(error) if is_denied(&error) && !names.has_begun() => outlets.count_listed(&mut is_first),
             Err(_) => {}
         }

@@ -1,4 +1,4 @@
-//! When to look into the events of what waits although no status says why.
+//! When to read the events of an object that waits although no status shows a reason.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -81,7 +81,7 @@ impl EventChecks {
         }
     }
 
-    /// Notes why what is missing could not be created: the status says it until the next try.
+    /// Records why an object could not be created. The status shows this until the next attempt.
     pub fn note_refusal(&self, uid: &str, why: Trouble, now: Instant) {
         if let Some(check) = self.checks().get_mut(uid) {
             check.note_refusal(why, now);

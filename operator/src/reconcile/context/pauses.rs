@@ -12,13 +12,13 @@ use crate::reconcile::error::ReconcileError;
 
 /// The first pause after a failure; it doubles with each one.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// Longest pause when only somebody's change can help: with the spread, 60 s. Mostly a watch reports the
+/// Longest pause when only a change by a person can help: with the random spread, 60 s. Usually a watch reports the
 /// change and ends the pause, but none reports that a quota has room again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(48);
 /// Shortest pause of a MiniCluster whose namespace is being deleted.
 const IN_TERMINATING_NAMESPACE: Duration = Duration::from_secs(12);
-/// The first pause before the result of the operator's own change is looked at. It doubles while changes
-/// follow each other and nothing comes of them.
+/// The first pause before the result of the operator's own change is looked at. It doubles while
+/// changes follow each other without a result.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 /// The status shows a failure after this many in a row, or after this time. A single failure is not shown.
 const LASTING_FAILURES: u32 = 3;

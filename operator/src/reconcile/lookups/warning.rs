@@ -1,5 +1,5 @@
-//! The last warning event of an object that waits, if no Job's and no pod's status says why. Only events tell
-//! of a quota, or of a missing account or Secret.
+//! The last warning event of an object that waits, if no Job's and no pod's status says why. Only events
+//! show that a quota is exceeded, or that an account or a Secret is missing.
 
 use std::sync::Arc;
 
