@@ -1,14 +1,14 @@
 //! `flux-agent local`: a MiniCluster on this machine, without Kubernetes.
 //!
 //! ```text
-//! FILE ─► AgentSpec (as dry-run has it), arrangement (pure: containers, mounts, what is not supported)
+//! FILE ─► AgentSpec (as in dry-run), arrangement (pure: containers, mounts, what is not supported)
 //!   ─► run_folder (locked; files, key) ─► namespaces, network ─► run (a process for each container) ─► the lead's code
-//! in each:  inside (mounts, host name) ─► `flux-agent run`, as in a pod
+//! in each process: inside (mounts, host name) ─► `flux-agent run`, as in a pod
 //! ```
 //!
-//! The agent knows nothing of it: it finds spec, certificate, names and Flux where a pod has them. The pods
-//! see this machine's programs read-only; what a pod writes is its own, but for the folder that the command
-//! was given in.
+//! `flux-agent run` does not know that there is no Kubernetes: it finds spec, certificate, names and Flux where a
+//! pod has them. The pods see this machine's files read-only. What a pod writes is private, except in the folder
+//! in which `flux-agent local` was started.
 
 mod containers;
 mod inside;
@@ -61,7 +61,7 @@ pub struct LocalArgs {
 
 /// Runs the MiniCluster, or a shell in it; returns the exit code of the lead or of the shell.
 pub fn run(args: &LocalArgs) -> Result<u8, Failure> {
-    let source = source(&args.file).map_err(refused)?;
+    let source = source(&args.file).map_err(source_failure)?;
     let run_folder = run_folder::RunFolder::of(&source.spec.name)?;
     if let Some(index) = args.shell {
         return shell::enter_pod(&run_folder, &source.spec.name, index, &args.command);
@@ -89,6 +89,7 @@ pub fn run(args: &LocalArgs) -> Result<u8, Failure> {
     code.and_then(|code| removed.map(|()| code))
 }
 
+/// Runs the containers with the run folder locked; returns the lead's exit code.
 fn run_in(
     run_folder: &run_folder::LockedRunFolder,
     arrangement: &mut Arrangement,
@@ -117,11 +118,12 @@ fn run_in(
     crate::system::runtime::block_on(Box::pin(run::run_containers(arrangement, run_folder, machine)))
 }
 
-fn refused(error: DryRunError) -> Failure {
+fn source_failure(error: DryRunError) -> Failure {
     let cause = error.listed_problems().unwrap_or_else(|| chain(&error));
     Failure::new(error.category(), cause, error.hint().unwrap_or_default())
 }
 
+/// The parts of this machine and of this process's environment that the pods get.
 fn machine(args: &LocalArgs) -> Result<Machine, Failure> {
     let text = |name: &str| std::env::var(name).ok();
     let here = std::env::current_dir().map_err(|error| not_found("this folder", &error))?;
@@ -129,8 +131,8 @@ fn machine(args: &LocalArgs) -> Result<Machine, Failure> {
     let home = text("HOME")
         .map(PathBuf::from)
         .filter(|home| home.is_absolute() && home.is_dir());
-    let passed_on = ["LANG", "LC_ALL", "TERM", "TZ", "FAKE_FLUX_RECORD"];
-    let environment: BTreeMap<String, String> = passed_on
+    let passed_variables = ["LANG", "LC_ALL", "TERM", "TZ", "FAKE_FLUX_RECORD"];
+    let environment: BTreeMap<String, String> = passed_variables
         .into_iter()
         .filter_map(|name| Some((name.to_owned(), text(name)?)))
         .collect();
@@ -150,10 +152,10 @@ fn not_found(what: &str, error: &std::io::Error) -> Failure {
     Failure::internal(format!("failed to find {what}: {}", plain(error)))
 }
 
-/// The folder with `bin/flux`.
+/// The folder with Flux's `bin/flux`: `given`, or by the `flux` on the PATH.
 fn prefix(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let remedy = "give the folder that Flux is installed in with --flux, or put flux on the PATH";
-    let not_there = |what: String| {
+    let view_missing = |what: String| {
         Failure::new(
             Category::ViewMissing,
             format!("failed to find Flux: {what}"),
@@ -162,7 +164,7 @@ fn prefix(given: Option<&Path>) -> Result<PathBuf, Failure> {
     };
     let real = |path: &Path| {
         std::fs::canonicalize(path)
-            .map_err(|error| not_there(format!("{}: {}", path.display(), plain(&error))))
+            .map_err(|error| view_missing(format!("{}: {}", path.display(), plain(&error))))
     };
     if let Some(prefix) = given {
         real(&prefix.join("bin/flux"))?;
@@ -170,15 +172,15 @@ fn prefix(given: Option<&Path>) -> Result<PathBuf, Failure> {
     }
     let environment: Environment = std::env::vars_os().collect();
     let Lookup::Program(program) = find(OsStr::new("flux"), &environment, Path::new("/")) else {
-        return Err(not_there("there is no `flux` on the PATH".into()));
+        return Err(view_missing("there is no `flux` on the PATH".into()));
     };
-    // A link on the PATH leads to where it is installed.
+    // Follow a link on the PATH, unless its target is not called bin/flux.
     let program = Some(real(&program)?)
         .filter(|program| program.ends_with("bin/flux"))
         .unwrap_or(program);
     match program.parent().and_then(Path::parent) {
         Some(prefix) if program.ends_with("bin/flux") => real(prefix),
-        _ => Err(not_there(format!(
+        _ => Err(view_missing(format!(
             "{} is not in a folder PREFIX/bin",
             program.display()
         ))),

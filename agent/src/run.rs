@@ -152,7 +152,7 @@ async fn carry_out(
     log_identity(plan);
     let is_runner = !matches!(plan.role, Role::Sidecar(_));
     let file = below(&options.root, SPEC_DIR).join(END_KEY);
-    let watch = is_runner.then(|| tokio::spawn(end::stop_when_told(file.clone())));
+    let watch = is_runner.then(|| tokio::spawn(end::stop_when_requested(file.clone())));
     let result = execute(plan, replan, options, supervisor, timeline, ending).await;
     watch.inspect(tokio::task::JoinHandle::abort);
     if is_runner

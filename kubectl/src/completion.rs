@@ -1,6 +1,6 @@
 //! Completions in kubectl's protocol (cobra's `__complete`): the words so far are the arguments, the last of
-//! which may be empty; the output is one candidate a line, then what the shell should do with them. By hand:
-//! clap_complete writes scripts, and names come from the API server.
+//! which may be empty. The output is one candidate a line, then cobra's directive for the shell. Written by hand,
+//! since clap_complete generates scripts, and the names of MiniClusters come from the API server.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,13 +18,13 @@ pub const COMPLETER: &str = "kubectl_complete-minicluster";
 const NO_FILES: &str = ":4";
 /// cobra's directive for file names.
 const FILES: &str = ":0";
-/// Longest time for an answer: a slow completion is no help.
+/// Longest time to wait for the API server, since the shell waits for the completions.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the candidates are.
+/// The kind of candidates.
 #[derive(Debug, PartialEq, Eq)]
 enum Choice {
-    These(Vec<String>),
+    Words(Vec<String>),
     /// Names of MiniClusters in the namespace.
     Names,
     Files,
@@ -60,7 +60,7 @@ pub async fn complete(command: &Command, words: &[String]) -> String {
         .map_or(("", &[][..]), |(last, rest)| (last.as_str(), rest));
     let (candidates, directive) = match choose(command, before, current) {
         Choice::Files => (Vec::new(), FILES),
-        Choice::These(these) => (these, NO_FILES),
+        Choice::Words(words) => (words, NO_FILES),
         Choice::Names => (
             tokio::time::timeout(TIMEOUT, names(&access(before)))
                 .await
@@ -68,10 +68,10 @@ pub async fn complete(command: &Command, words: &[String]) -> String {
             NO_FILES,
         ),
     };
-    let fitting = candidates
+    let matching = candidates
         .into_iter()
         .filter(|candidate| candidate.starts_with(current));
-    fitting.map(|candidate| candidate + "\n").collect::<String>() + directive + "\n"
+    matching.map(|candidate| candidate + "\n").collect::<String>() + directive + "\n"
 }
 
 /// Names of the MiniClusters in the namespace; none if the cluster cannot be asked.
@@ -81,11 +81,11 @@ async fn names(access: &Access) -> Vec<String> {
     };
     let clusters = target.clusters().list_metadata(&ListParams::default()).await;
     clusters
-        .map(|all| all.items.iter().map(|it| it.name_any()).collect())
+        .map(|list| list.items.iter().map(|cluster| cluster.name_any()).collect())
         .unwrap_or_default()
 }
 
-/// The cluster named by --context/--namespace so far.
+/// Access to the cluster, by the options --namespace, --context and --kubeconfig in the words before.
 fn access(before: &[String]) -> Access {
     let mut access = Access::default();
     let mut words = before.iter();
@@ -105,55 +105,62 @@ fn access(before: &[String]) -> Access {
     access
 }
 
+/// The kind of candidates for the word `current`, which follows the words `before`.
 fn choose(command: &Command, before: &[String], current: &str) -> Choice {
     let mut command = command;
-    let mut places = 0;
+    let mut positionals = 0;
     let mut words = before.iter();
     while let Some(word) = words.next() {
         if word == "--" {
             return Choice::Files;
         }
         if word.starts_with('-') {
-            let takes = option(command, word).is_some_and(takes_value) && !word.contains('=');
-            let value = takes.then(|| words.next());
-            if let Some(None) = value {
+            let needs_next_word = option(command, word).is_some_and(takes_value) && !word.contains('=');
+            // No word follows in `before`: `current` is the value of this option.
+            if needs_next_word && words.next().is_none() {
                 return option(command, word).map_or(Choice::Files, values);
             }
             continue;
         }
         match command.find_subcommand(word) {
             Some(found) => command = found,
-            None => places += 1,
+            None => positionals += 1,
         }
     }
     if current.starts_with('-') {
-        let long = |it: &&Arg| it.get_long().is_some() && !it.is_hide_set();
-        let name = |it: &Arg| format!("--{}", it.get_long().unwrap_or_default());
-        return Choice::These(command.get_arguments().filter(long).map(name).collect());
+        let is_shown = |option: &&Arg| option.get_long().is_some() && !option.is_hide_set();
+        let name = |option: &Arg| format!("--{}", option.get_long().unwrap_or_default());
+        return Choice::Words(command.get_arguments().filter(is_shown).map(name).collect());
     }
     if command.has_subcommands() {
-        let shown = command.get_subcommands().filter(|it| !it.is_hide_set());
-        let names = shown.flat_map(|it| std::iter::once(it.get_name()).chain(it.get_visible_aliases()));
-        return Choice::These(names.map(str::to_owned).collect());
+        let shown = command
+            .get_subcommands()
+            .filter(|subcommand| !subcommand.is_hide_set());
+        let names = shown.flat_map(|subcommand| {
+            std::iter::once(subcommand.get_name()).chain(subcommand.get_visible_aliases())
+        });
+        return Choice::Words(names.map(str::to_owned).collect());
     }
     match command
         .get_positionals()
-        .filter(|it| !it.is_last_set())
-        .nth(places)
+        .filter(|argument| !argument.is_last_set())
+        .nth(positionals)
     {
         Some(positional) if positional.get_id() == "name" => Choice::Names,
         Some(positional) => values(positional),
-        None => Choice::These(Vec::new()),
+        None => Choice::Words(Vec::new()),
     }
 }
 
+/// The option that a word such as `--namespace=team` or `-n` names.
 fn option<'a>(command: &'a Command, word: &str) -> Option<&'a Arg> {
     let name = word.split('=').next().unwrap_or_default();
-    let mut all = command.get_arguments();
+    let mut arguments = command.get_arguments();
     match name.strip_prefix("--") {
-        Some(long) => all.find(|it| it.get_long() == Some(long)),
-        None => all.find(|it| {
-            it.get_short()
+        Some(long) => arguments.find(|argument| argument.get_long() == Some(long)),
+        None => arguments.find(|argument| {
+            argument
+                .get_short()
                 .is_some_and(|short| name.strip_prefix('-') == Some(&short.to_string()))
         }),
     }
@@ -163,19 +170,20 @@ fn takes_value(option: &Arg) -> bool {
     option.get_action().takes_values()
 }
 
-fn values(of: &Arg) -> Choice {
-    let values: Vec<String> = of
+/// Candidates for the value of an option or a positional argument.
+fn values(argument: &Arg) -> Choice {
+    let values: Vec<String> = argument
         .get_possible_values()
         .iter()
-        .map(|it| it.get_name().to_owned())
+        .map(|value| value.get_name().to_owned())
         .collect();
-    let is_file = of
+    let is_file = argument
         .get_value_names()
         .is_some_and(|names| names.iter().any(|name| name == "FILE" || name == "DIR"));
     if is_file {
         Choice::Files
     } else {
-        Choice::These(values)
+        Choice::Words(values)
     }
 }
 
@@ -191,31 +199,31 @@ mod tests {
         choose(&command, &before, current)
     }
 
-    fn these(words: &[&str]) -> Vec<String> {
+    fn candidates(words: &[&str]) -> Vec<String> {
         match chosen(words) {
-            Choice::These(these) => these,
+            Choice::Words(candidates) => candidates,
             other => panic!("{words:?}: {other:?}"),
         }
     }
 
     #[test]
-    fn each_place_has_its_candidates() {
-        assert!(these(&[""]).contains(&"connect".to_owned()));
+    fn completion_candidates_fit_the_current_word() {
+        assert!(candidates(&[""]).contains(&"connect".to_owned()));
         assert!(
-            these(&[""]).contains(&"why".to_owned()),
+            candidates(&[""]).contains(&"why".to_owned()),
             "an alias that the help names"
         );
-        assert!(these(&["connect", "--"]).contains(&"--index".to_owned()));
+        assert!(candidates(&["connect", "--"]).contains(&"--index".to_owned()));
         assert!(
-            these(&["connect", "-"]).contains(&"--namespace".to_owned()),
+            candidates(&["connect", "-"]).contains(&"--namespace".to_owned()),
             "those of all commands, too"
         );
         assert_eq!(chosen(&["connect", ""]), Choice::Names);
         assert_eq!(chosen(&["connect", "-n", "team", ""]), Choice::Names);
         assert_eq!(chosen(&["why", "--namespace=team", ""]), Choice::Names);
-        assert!(these(&["connect", "mc", ""]).is_empty());
+        assert!(candidates(&["connect", "mc", ""]).is_empty());
         assert_eq!(
-            these(&["wait", "mc", "--for", ""]),
+            candidates(&["wait", "mc", "--for", ""]),
             ["finished", "ready", "deleted"]
         );
         assert_eq!(chosen(&["validate", ""]), Choice::Files);
@@ -223,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_the_namespace_that_was_named() {
+    fn access_follows_the_options_for_namespace_and_context() {
         let words = ["connect", "-n", "team", "--context=there"].map(str::to_owned);
         let access = access(&words);
         assert_eq!(

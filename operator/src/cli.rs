@@ -127,7 +127,7 @@ pub fn main(version: &'static str) -> ExitCode {
     match answer(input::command_line::<Cli>(version).command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // If standard error is closed, there is nobody to tell.
+            // If standard error is closed, the error cannot be reported.
             let _ = writeln!(std::io::stderr(), "{}", log::causes(&error));
             ExitCode::FAILURE
         }

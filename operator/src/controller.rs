@@ -46,7 +46,7 @@ use health::OperatorHealth;
 use own_task::in_own_task;
 use slots::Slots;
 
-/// How long news about the same MiniCluster is collected.
+/// How long changes of the same MiniCluster are collected before it is reconciled.
 const BURST: Duration = Duration::from_millis(100);
 /// How long a reconcile may take a slot before it counts as slow: an admission webhook, say, must not delay
 /// others.
@@ -336,14 +336,14 @@ async fn in_turn(
     let key = Key::of(kube::Resource::meta(&*cluster));
     note_waiting(&context, &key);
     let large = cluster::left_out(&cluster);
-    // Those that have failed have had their pause: they neither hold others up nor wait for others that fail.
+    // A MiniCluster that has failed has already paused. It takes no priority, and waits for none.
     let last = context.pauses.last(&key);
     let may_order = large.is_none() && last == Last::Well;
     let first = (may_order && has_priority(&cluster, &context)).then(|| context.job_first.begin());
     if first.is_none() && may_order {
         context.job_first.wait_for_jobs().await;
     }
-    // A few large ones at the same time, and never a small one behind them.
+    // Only a few large specs are read at the same time. Small ones never wait for them.
     let room = match large {
         Some(size) => context.room.wait_for(size).await,
         None => None,

@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 const REMINDER: Duration = Duration::from_secs(30);
 /// How many MiniClusters a message names.
 const NAMED: usize = 10;
-/// What Kubernetes calls a deletion that waits for what the object owns.
+/// Kubernetes' finalizer of a deletion that waits for the objects that the object owns.
 const FOREGROUND: &str = "foregroundDeletion";
 
 /// Arguments of `delete-miniclusters`.

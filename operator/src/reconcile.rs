@@ -1,10 +1,10 @@
-//! One reconcile of a MiniCluster, from what there is to what there should be.
+//! One reconcile of a MiniCluster: brings its objects from the observed to the wanted state.
 //!
 //! ```text
 //! observed (watches) ─► validate ─► decide ─► render ─► apply ─► status ─► one patch, events ─► when to look again
 //! ```
 //!
-//! What no watch brings (gang APIs, events, specs too large for the cache) is read when it is needed
+//! Data that no watch delivers (gang APIs, events, specs too large for the cache) is read when it is needed
 //! (`lookups`).
 //!
 //! The process may be killed after each step: the next reconcile finds the same, or does the rest.
@@ -200,8 +200,8 @@ fn next_look(times: [Option<Duration>; 4]) -> Action {
     soonest.map_or_else(Action::await_change, Action::requeue)
 }
 
-/// Whether the status says what failed: what a person can help with at once, anything else when it lasts, or
-/// while the status says it already.
+/// Whether the status shows the error: at once if a person can remove its cause, otherwise if it lasts or if the
+/// status shows it already.
 fn is_told(error: &ReconcileError, target: &Target, context: &Context, begin: Instant) -> bool {
     let is_said = || target.status.reason.as_deref() == Some(error.as_obstacle().reason.name());
     error.obstacle().is_some()
@@ -211,8 +211,8 @@ fn is_told(error: &ReconcileError, target: &Target, context: &Context, begin: In
             .is_lasting(&target.key, error, begin, Instant::now())
 }
 
-/// Says in the status that a reconcile was given up, if that lasts. Not where the spec is left out of the cache,
-/// as the status is about the spec: reading it is what has to wait.
+/// Shows in the status that a reconcile was given up, if that lasts. Not if the cache does not have the spec: the
+/// status needs it, and reading it is what has to wait.
 pub async fn report_overload(object: &Cluster, context: &Context) {
     if cluster::left_out(object).is_some() {
         return;
@@ -241,8 +241,8 @@ pub async fn report_overload(object: &Cluster, context: &Context) {
     }
 }
 
-/// Whether a decision about the whole is the same with what the API server says now: it may rest on something
-/// that the watches have not brought yet.
+/// Whether a decision about the whole MiniCluster still holds with the API server's current state. The watches may
+/// not have delivered everything yet.
 async fn is_confirmed(
     decision: &Decision,
     target: &Target,
@@ -263,7 +263,7 @@ async fn is_confirmed(
         .writer
         .read_job(&context.index, &target.key, &target.uid)
         .await?;
-    // Somebody else's of this name is for the creation to report.
+    // The creation reports a Job of this name that is not ours.
     let job = job.filter(|job| job.is_of(&target.uid));
     if job.as_ref().map(|job| &job.uid) != expected {
         return Ok(false);
@@ -441,7 +441,7 @@ fn decide(
     restart::decide(&observation(target, cluster, known, observed))
 }
 
-/// What was seen of a MiniCluster's Job, or of the last one that is gone.
+/// The observed state of a MiniCluster's Job, or of the last one if there is none any more.
 fn observation<'a>(
     target: &Target,
     cluster: &ValidMiniCluster,
@@ -526,7 +526,7 @@ async fn restart_as_new_job(
     Ok(Done::Restarted)
 }
 
-/// What is known of a Job that has ended and is gone: the condition that it would have.
+/// A Job that has ended and no longer exists, with the condition that it would have.
 fn as_ended(target: &Target, reason: &str, message: &str) -> JobSeen {
     let now = Timestamp::now();
     let condition = job::TrueCondition {
@@ -615,7 +615,7 @@ fn is_unlabelled(obstacle: Option<&Obstacle>) -> bool {
     obstacle.is_some_and(|obstacle| obstacle.reason == Reason::JobUnlabelled)
 }
 
-/// What a reconcile has found that no watch brings.
+/// Findings of a reconcile that no watch delivers.
 #[derive(Debug, Clone, Copy, Default)]
 struct News<'a> {
     obstacle: Option<&'a Obstacle>,
@@ -650,7 +650,7 @@ fn new_status(
         }
         _ => None,
     };
-    // Nobody watches a Job without its label: it is as it was seen last.
+    // A Job without its label is not watched: use its last observed state.
     let unseen = || {
         observed
             .last_job

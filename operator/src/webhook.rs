@@ -38,7 +38,7 @@ mod server;
 
 pub use certificate::CertificateError;
 
-/// Where the API server's requests go.
+/// The path of the API server's requests.
 pub const PATH: &str = "/convert";
 /// Name of the Service and of the Secret.
 pub const NAME: &str = "flux-operator-webhook";

@@ -12,7 +12,7 @@ use crate::facts::Process;
 use crate::report::failure::Failure;
 use crate::run;
 
-/// What the entrypoint of this container was started with.
+/// How the entrypoint of this container was started.
 #[derive(Debug)]
 pub struct Entrypoint {
     pub container: PodContainer,
@@ -28,8 +28,8 @@ pub struct OwnContainer {
     pub container: PodContainer,
     /// How long a follower waits, by the entrypoint's command line.
     pub waits: Waits,
-    /// Whether process 1 is the entrypoint: otherwise its options are the usual ones, and the environment is
-    /// this process's.
+    /// Whether process 1 is the entrypoint. If not, the options are the defaults, and the environment is this
+    /// process's.
     pub is_known: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The pod that a command for people runs in: where its spec and files are, and what they say.
+//! The pod that a command for people runs in: its spec, its files and their content.
 
 use std::path::PathBuf;
 
@@ -39,7 +39,7 @@ impl PodPlace {
     }
 }
 
-/// What all commands for people start from.
+/// The data that all commands for people begin with.
 pub struct Pod {
     pub spec: AgentSpec,
     pub facts: Facts,

@@ -32,7 +32,7 @@ pub struct Check {
     pub text: String,
 }
 
-/// What the checks judge.
+/// The facts that the checks judge.
 #[derive(Debug)]
 pub struct Findings<'a> {
     pub instance: &'a Instance,

@@ -56,7 +56,7 @@ pub struct Absent {
     pub why: Option<Missing>,
 }
 
-/// What `observe` found out about the instance.
+/// The results of `observe`.
 #[derive(Debug)]
 pub struct Observations<'a> {
     pub instance: &'a Instance,
@@ -171,7 +171,7 @@ pub fn with_causes(why: String, observed: &Observations) -> String {
     causes.fold(why, |why, (topic, line)| format!("{why}; {topic}: {line}"))
 }
 
-/// What a person reads: topics with a line each.
+/// The text for a person: topics, each with one line.
 #[derive(Debug)]
 pub struct StatusReport<'a> {
     observed: &'a Observations<'a>,
@@ -315,7 +315,7 @@ fn spare(count: usize) -> String {
     )
 }
 
-/// What a state other than `run` means.
+/// The meaning of a broker's state, as the end of a line; empty for `run`.
 fn meaning(state: &BrokerState) -> &'static str {
     match state.name.as_str() {
         "join" => ": it waits for its parent broker",
@@ -414,7 +414,7 @@ fn job(job: &Value) -> Option<String> {
     (state & WAITING != 0).then(|| format!("{id}{nodes} waits {}", why.unwrap_or(plain)))
 }
 
-/// A job's id as Flux writes it (RFC 19, F58): base 58 of a number. By hand: base58 crates encode bytes, with
+/// A job's id as Flux writes it (RFC 19, F58): base 58 of a number. Written by hand: base58 crates encode bytes, with
 /// a digit for each leading zero.
 fn f58(mut id: u64) -> String {
     const DIGITS: &[u8; 58] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";

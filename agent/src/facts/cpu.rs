@@ -1,5 +1,5 @@
-//! What the container may use of the CPUs: the affinity mask (which a cpuset shapes) in cores, and the CFS
-//! quota.
+//! The CPUs that the container may use: the cores of its affinity mask, which a cpuset limits, and its CFS quota. Also
+//! its OOM score.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,21 +7,21 @@ use flux_shared::hostlist;
 
 use super::host::HostFiles;
 
-/// Cores in the affinity mask, each with its CPUs: SMT siblings are one, as hwloc and Flux have it.
+/// The cores in the affinity mask, each with its CPUs: SMT siblings are one core, as in hwloc and Flux.
 pub fn cores(host: &HostFiles) -> Vec<Vec<u32>> {
     let mask = mask(host);
     let topology = |cpu: usize, file: &str| {
         let text = host.text(&format!("/sys/devices/system/cpu/cpu{cpu}/topology/{file}"))?;
         text.trim().parse::<i64>().ok()
     };
-    group(&mask, |cpu| {
+    group_by_core(&mask, |cpu| {
         Some((topology(cpu, "physical_package_id")?, topology(cpu, "core_id")?))
     })
 }
 
-/// Number of CPUs in the affinity mask, if the machine has more that are online.
+/// Number of CPUs in the affinity mask. None: they are all CPUs of the machine that are online.
 pub fn cpuset(host: &HostFiles) -> Option<u32> {
-    // The kernel's lists are idsets.
+    // The kernel lists CPUs in the syntax of Flux's idsets, such as 0-3,8.
     let online = hostlist::idset(host.text("/sys/devices/system/cpu/online")?.trim())?;
     let allowed = mask(host).len();
     if allowed < online.len() {
@@ -31,15 +31,15 @@ pub fn cpuset(host: &HostFiles) -> Option<u32> {
     }
 }
 
-/// This process's oom_score_adj, which the kubelet sets by the pod's QoS class.
+/// This process's oom_score_adj, which the kubelet sets by the pod's QoS class. 0 if it cannot be read.
 pub fn oom_score(host: &HostFiles) -> i32 {
     host.text("/proc/self/oom_score_adj")
         .and_then(|text| text.trim().parse().ok())
         .unwrap_or_default()
 }
 
-/// The CPUs of the affinity mask. The call takes 1024 at most and fails on a larger machine: then by the
-/// kernel's text.
+/// The CPUs of the affinity mask. The system call supports 1024 CPUs, and fails on a larger machine. There they are
+/// read from /proc.
 fn mask(host: &HostFiles) -> Vec<usize> {
     if let Ok(set) = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)) {
         return (0..nix::sched::CpuSet::count())
@@ -48,11 +48,11 @@ fn mask(host: &HostFiles) -> Vec<usize> {
     }
     let status = host.text("/proc/self/status").unwrap_or_default();
     let online = host.text("/sys/devices/system/cpu/online").unwrap_or_default();
-    in_text(&status, &online).unwrap_or_else(|| vec![0])
+    allowed_and_online(&status, &online).unwrap_or_else(|| vec![0])
 }
 
 /// The CPUs that /proc/self/status allows, of those that are online.
-fn in_text(status: &str, online: &str) -> Option<Vec<usize>> {
+fn allowed_and_online(status: &str, online: &str) -> Option<Vec<usize>> {
     let allowed = status
         .lines()
         .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
@@ -66,13 +66,14 @@ fn in_text(status: &str, online: &str) -> Option<Vec<usize>> {
     (!both.is_empty()).then_some(both)
 }
 
-/// The CPUs of each (package, core) pair; a CPU whose place is unknown counts as a core.
-fn group(cpus: &[usize], place: impl Fn(usize) -> Option<(i64, i64)>) -> Vec<Vec<u32>> {
+/// The CPUs of each core, which `location` names by package and core. A CPU whose location is unknown counts as a
+/// core.
+fn group_by_core(cpus: &[usize], location: impl Fn(usize) -> Option<(i64, i64)>) -> Vec<Vec<u32>> {
     let mut cores: Vec<Vec<u32>> = Vec::new();
     let mut known: BTreeMap<(i64, i64), usize> = BTreeMap::new();
     for &cpu in cpus {
         let number = u32::try_from(cpu).unwrap_or(u32::MAX);
-        match place(cpu).map(|place| *known.entry(place).or_insert(cores.len())) {
+        match location(cpu).map(|location| *known.entry(location).or_insert(cores.len())) {
             Some(core) if core < cores.len() => cores[core].push(number),
             _ => cores.push(vec![number]),
         }
@@ -80,11 +81,11 @@ fn group(cpus: &[usize], place: impl Fn(usize) -> Option<(i64, i64)>) -> Vec<Vec
     cores
 }
 
-/// CPUs' worth of time that the container's cgroup and those above it allow; none: no limit. Versions 1 and
-/// 2.
+/// The CPU quota, in CPUs (0.5 is half of one): the smallest of the container's cgroup and those above it, of cgroup
+/// version 1 or 2. None: no limit.
 pub fn quota(host: &HostFiles) -> Option<f64> {
     let text = host.text("/proc/self/cgroup").unwrap_or_default();
-    let limits = folders(&text).into_iter().filter_map(|folder| {
+    let limits = cgroup_folders(&text).into_iter().filter_map(|folder| {
         let file = |name: &str| host.text(&format!("{folder}/{name}"));
         let v2 = file("cpu.max").and_then(|text| from_v2(&text));
         v2.or_else(|| from_v1(&file("cpu.cfs_quota_us")?, &file("cpu.cfs_period_us")?))
@@ -92,9 +93,9 @@ pub fn quota(host: &HostFiles) -> Option<f64> {
     limits.reduce(f64::min)
 }
 
-/// The cgroup folders to look at: the process' own path and all above it, for the unified tree and for `cpu`.
-/// In a container with its own cgroup namespace the mount's root is the own group.
-fn folders(proc_self_cgroup: &str) -> Vec<String> {
+/// The cgroup folders that may limit this process: its own and all above it, in the unified tree (version 2) and in
+/// that of `cpu` (version 1). In a cgroup namespace, the root of the mount is the container's own cgroup.
+fn cgroup_folders(proc_self_cgroup: &str) -> Vec<String> {
     let mut folders = Vec::new();
     for line in proc_self_cgroup.lines() {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -121,6 +122,7 @@ fn ancestors_within(base: &str, path: &str) -> Vec<String> {
     ends.map(|end| format!("{base}{}", &path[..end])).collect()
 }
 
+/// Parses `cpu.max`: quota and period in microseconds. None: `max`, no limit.
 fn from_v2(text: &str) -> Option<f64> {
     let mut words = text.split_whitespace();
     let quota: f64 = words.next()?.parse().ok()?;
@@ -128,6 +130,7 @@ fn from_v2(text: &str) -> Option<f64> {
     ratio(quota, period)
 }
 
+/// Parses `cpu.cfs_quota_us` and `cpu.cfs_period_us`. None: the quota is -1, no limit.
 fn from_v1(quota: &str, period: &str) -> Option<f64> {
     ratio(quota.trim().parse().ok()?, period.trim().parse().ok()?)
 }
@@ -144,43 +147,46 @@ mod tests {
     fn cpus_are_all_allowed_and_online_when_more_than_1024() {
         let status = "Name:\tx\nCpus_allowed:\tffff\nCpus_allowed_list:\t0-2047\nMems_allowed_list:\t0\n";
         assert_eq!(
-            in_text(status, "0-1535\n").unwrap(),
+            allowed_and_online(status, "0-1535\n").unwrap(),
             (0..1536).collect::<Vec<_>>()
         );
         assert_eq!(
-            in_text("Cpus_allowed_list:\t2,1100-1101\n", "0-1535\n").unwrap(),
+            allowed_and_online("Cpus_allowed_list:\t2,1100-1101\n", "0-1535\n").unwrap(),
             [2, 1100, 1101]
         );
-        assert_eq!((in_text("", "0-3"), in_text(status, "")), (None, None));
+        assert_eq!(
+            (allowed_and_online("", "0-3"), allowed_and_online(status, "")),
+            (None, None)
+        );
     }
 
     #[test]
-    fn siblings_count_once_and_cpus_of_unknown_place_count_each() {
+    fn siblings_are_one_core_and_cpus_of_unknown_location_one_each() {
         assert_eq!(
-            group(&[0, 1, 2, 3], |cpu| Some((0, cpu as i64 % 2))),
+            group_by_core(&[0, 1, 2, 3], |cpu| Some((0, cpu as i64 % 2))),
             [[0, 2], [1, 3]]
         );
         assert_eq!(
-            group(&[0, 1, 2, 3], |cpu| Some((cpu as i64 / 2, cpu as i64 % 2))).len(),
+            group_by_core(&[0, 1, 2, 3], |cpu| Some((cpu as i64 / 2, cpu as i64 % 2))).len(),
             4
         );
-        assert_eq!(group(&[4, 5], |_| None), [[4], [5]]);
-        assert!(group(&[], |_| None).is_empty());
+        assert_eq!(group_by_core(&[4, 5], |_| None), [[4], [5]]);
+        assert!(group_by_core(&[], |_| None).is_empty());
     }
 
     #[test]
-    fn a_mask_that_has_all_cpus_of_the_machine_is_no_cpuset() {
+    fn mask_with_all_online_cpus_is_no_cpuset() {
         let own = mask(&HostFiles::new("/".as_ref())).len() as u32;
-        let of = |online: &str| {
+        let cpuset_with = |online: &str| {
             let root = tempfile::tempdir().unwrap();
             let folder = root.path().join("sys/devices/system/cpu");
             std::fs::create_dir_all(&folder).unwrap();
             std::fs::write(folder.join("online"), online).unwrap();
             cpuset(&HostFiles::new(root.path()))
         };
-        assert_eq!(of(&format!("0-{}\n", own - 1)), None);
-        assert_eq!(of(&format!("0-{},900,902-903\n", own - 1)), Some(own));
-        assert_eq!((of("x"), of("")), (None, None));
+        assert_eq!(cpuset_with(&format!("0-{}\n", own - 1)), None);
+        assert_eq!(cpuset_with(&format!("0-{},900,902-903\n", own - 1)), Some(own));
+        assert_eq!((cpuset_with("x"), cpuset_with("")), (None, None));
         assert_eq!(cpuset(&HostFiles::new(tempfile::tempdir().unwrap().path())), None);
     }
 

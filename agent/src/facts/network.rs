@@ -12,7 +12,7 @@ pub fn hostname() -> Result<String, FactsError> {
         .map_err(|_| FactsError::Hostname("it is not UTF-8".into()))
 }
 
-/// The pod's own address, from a variable that the operator sets.
+/// The pod's own address, from the value of a variable that the operator sets. None: no variable, or no valid address.
 pub fn parse_address(text: Option<String>) -> Option<String> {
     text?
         .trim()
@@ -21,11 +21,11 @@ pub fn parse_address(text: Option<String>) -> Option<String> {
         .map(|address: IpAddr| address.to_string())
 }
 
-/// The host's own address: its line in /etc/hosts, else the first interface that is no loopback, IPv4 before
-/// IPv6. None with the node's network: the node's files and interfaces do not say which address the pod's
-/// name resolves to.
-pub fn address(host: &HostFiles, hostname: &str, is_nodes: bool) -> Option<String> {
-    if is_nodes {
+/// The host's own address: its line in /etc/hosts, or else the first address of an interface, IPv4 before IPv6,
+/// without loopback and link-local ones. None with the node's network: the node's files and interfaces do not say
+/// which address the pod's name resolves to.
+pub fn address(host: &HostFiles, hostname: &str, is_host_network: bool) -> Option<String> {
+    if is_host_network {
         return None;
     }
     let text = host.text("/etc/hosts").unwrap_or_default();
@@ -34,6 +34,7 @@ pub fn address(host: &HostFiles, hostname: &str, is_nodes: bool) -> Option<Strin
         .map(|address| address.to_string())
 }
 
+/// The address with this name in a hosts file, but not a loopback address.
 fn from_hosts(text: &str, hostname: &str) -> Option<IpAddr> {
     text.lines()
         .map(|line| line.split('#').next().unwrap_or_default())
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_domain_follows_svc_in_the_search_list() {
+    fn cluster_domain_follows_svc_in_the_search_list() {
         let kubernetes =
             "nameserver 10.96.0.10\nsearch default.svc.corp.example svc.corp.example corp.example lan\n";
         assert_eq!(from_resolv_conf(kubernetes).as_deref(), Some("corp.example"));
@@ -103,20 +104,20 @@ mod tests {
         let host = HostFiles::new(root.path());
         assert_eq!(address(&host, "node-3", false).as_deref(), Some("10.0.0.7"));
         assert_eq!(address(&host, "node-3", true), None);
-        let of = |text: &str| parse_address(Some(text.to_owned()));
+        let parse = |text: &str| parse_address(Some(text.to_owned()));
         assert_eq!(
-            (of("10.0.0.7").as_deref(), of(" fd00::7\n").as_deref()),
+            (parse("10.0.0.7").as_deref(), parse(" fd00::7\n").as_deref()),
             (Some("10.0.0.7"), Some("fd00::7"))
         );
         assert_eq!(
-            (of(""), of("node-3"), parse_address(None)),
+            (parse(""), parse("node-3"), parse_address(None)),
             (None, None, None),
             "a pod without an address yet"
         );
     }
 
     #[test]
-    fn the_own_line_of_the_hosts_file_counts() {
+    fn hosts_file_gives_the_address_of_the_own_name() {
         let text =
             "127.0.0.1 localhost mc-0\n# 10.0.0.9 mc-0\n10.0.0.7\tmc-0.flux-service.default mc-0 # me\n";
         assert_eq!(from_hosts(text, "mc-0"), "10.0.0.7".parse().ok());

@@ -1,5 +1,5 @@
-//! A process as its container started it: what `kubectl exec` starts has another environment, folder and
-//! terminal than the entrypoint, which is process 1.
+//! How a process was started: this one, or the container's entrypoint (process 1). A process from `kubectl exec` has
+//! another environment, working directory and terminal than the entrypoint.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -7,12 +7,12 @@ use std::path::Path;
 
 use flux_shared::paths::AGENT_FILE;
 
-/// What a program is started with.
+/// The program of a process, and what it was started with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// The file of the program that runs.
+    /// Path of the executable.
     pub program: String,
-    /// The command line, with the program's name.
+    /// The command line, beginning with the program's name. Words that are not UTF-8 are left out.
     pub words: Vec<String>,
     pub environment: BTreeMap<String, String>,
     pub working_directory: String,
@@ -23,13 +23,13 @@ pub struct Process {
 impl Process {
     /// This process.
     pub fn own() -> Process {
-        let text = |words: std::env::ArgsOs| words.filter_map(|word| word.into_string().ok()).collect();
+        let utf8 = |words: std::env::ArgsOs| words.filter_map(|word| word.into_string().ok()).collect();
         Process {
             program: std::env::current_exe()
                 .ok()
                 .and_then(|file| file.to_str().map(str::to_owned))
                 .unwrap_or_else(default_agent_path),
-            words: text(std::env::args_os()),
+            words: utf8(std::env::args_os()),
             environment: std::env::vars_os()
                 .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
                 .collect(),
@@ -41,7 +41,7 @@ impl Process {
         }
     }
 
-    /// The process that the folder `proc` (such as /proc/1) describes; none if it cannot be read.
+    /// The process that the folder `proc` (such as /proc/1) describes. None if it cannot be read.
     pub fn of(proc: &Path) -> Option<Process> {
         let parts = |name: &str| -> Option<Vec<String>> {
             let bytes = std::fs::read(proc.join(name)).ok()?;
@@ -57,23 +57,23 @@ impl Process {
             )
         };
         let variables = parts("environ")?;
-        let leads_to = |name: &str| {
+        let link_target = |name: &str| {
             std::fs::read_link(proc.join(name))
                 .ok()?
                 .into_os_string()
                 .into_string()
                 .ok()
         };
-        let input = leads_to("fd/0").unwrap_or_default();
+        let input = link_target("fd/0").unwrap_or_default();
         Some(Process {
-            program: leads_to("exe").unwrap_or_else(default_agent_path),
+            program: link_target("exe").unwrap_or_else(default_agent_path),
             words: parts("cmdline")?,
             environment: variables
                 .iter()
                 .filter_map(|line| line.split_once('='))
                 .map(owned)
                 .collect(),
-            working_directory: leads_to("cwd")?,
+            working_directory: link_target("cwd")?,
             terminal: input.starts_with("/dev/pts/")
                 || input.starts_with("/dev/tty")
                 || input == "/dev/console",
@@ -81,7 +81,7 @@ impl Process {
     }
 }
 
-/// Where the operator puts the agent: its path, if the kernel does not say.
+/// The path where the operator puts the agent, for a process whose executable cannot be read.
 fn default_agent_path() -> String {
     AGENT_FILE.to_owned()
 }
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_read_as_it_was_started() {
+    fn process_is_read_from_its_proc_folder() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, bytes: &str| std::fs::write(folder.path().join(name), bytes).unwrap();
         assert_eq!(Process::of(folder.path()), None);

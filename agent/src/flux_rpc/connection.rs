@@ -1,5 +1,5 @@
-//! The broker's socket: one request ([`Broker::ask`]) or a conversation ([`Conversation`]), beside other
-//! work. A request takes less than a millisecond, without any `flux` program or Python.
+//! Connects to a broker's socket, for one request ([`Broker::ask`]) or several ([`Conversation`]). A request takes
+//! less than a millisecond, since it needs no `flux` program and no Python.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,19 +14,19 @@ use crate::flux_rpc::message::{
 use crate::system::identity;
 use crate::wait::socket::connect_at_once;
 
-/// A broker that can be asked.
+/// A broker that can be asked, by its socket.
 #[derive(Debug, Clone)]
 pub struct Broker {
     pub socket: PathBuf,
-    /// The uid that Flux runs as, the only one that it trusts, to connect as; none: this process's own.
+    /// The uid to connect as: the one that Flux runs as, since the broker rejects others. None: this process's own.
     pub owner: Option<u32>,
 }
 
 impl Broker {
-    /// The answer of broker `rank` (`ANY`: this one) to the request `topic`, which is sent through this
-    /// broker.
+    /// Sends the request `topic` through this broker to the broker `rank` (`ANY`: this one), and returns the answer.
+    /// `payload` is JSON.
     pub async fn ask(&self, rank: u32, topic: &str, payload: &str) -> Result<Value, AskError> {
-        let asked = async {
+        let exchange = async {
             let mut conversation = Conversation::open(self).await?;
             conversation
                 .send(&request(rank, topic, payload))
@@ -37,7 +37,7 @@ impl Broker {
                 BrokerReply::Error(text) => Err(AskError::Answer(text)),
             }
         };
-        tokio::time::timeout(ANSWER_TIMEOUT, asked)
+        tokio::time::timeout(ANSWER_TIMEOUT, exchange)
             .await
             .unwrap_or(Err(AskError::Slow))
     }
@@ -46,8 +46,8 @@ impl Broker {
         let Some(owner) = self.owner else {
             return UnixStream::connect(&self.socket).await;
         };
-        // The kernel notes a client's user when it connects. Connecting never waits: a full queue is an
-        // error.
+        // The broker learns the client's user from the kernel, which records it at this moment. `connect_at_once`
+        // does not block: a full queue is an error.
         let stream = identity::as_user(owner, || connect_at_once(&self.socket))??;
         UnixStream::from_std(stream)
     }
@@ -76,19 +76,20 @@ impl Conversation {
             io::ErrorKind::PermissionDenied => AskError::Refused(crate::report::failure::plain(&error)),
             _ => ask_error(error),
         })?;
+        // 0, or the errno of a refusal.
         match stream.read_u8().await.map_err(ask_error)? {
             0 => Ok(Conversation { stream }),
             errno => Err(AskError::Refused(errno_text(errno.into()))),
         }
     }
 
-    /// Sends a request.
-    pub async fn send(&mut self, question: &[u8]) -> io::Result<()> {
-        self.stream.write_all(question).await
+    /// Sends the bytes of a request (`message::request`).
+    pub async fn send(&mut self, request: &[u8]) -> io::Result<()> {
+        self.stream.write_all(request).await
     }
 
-    /// Receives the next reply. An error ends the conversation: what came is no reply, or the connection is
-    /// closed.
+    /// Receives the next reply. After an error the conversation cannot be used: the connection is closed, or the bytes
+    /// were no reply.
     pub async fn receive(&mut self) -> io::Result<BrokerReply> {
         let mut head = [0; HEAD];
         self.stream.read_exact(&mut head).await?;
@@ -110,10 +111,12 @@ pub mod peer {
 
     use super::Broker;
 
+    /// The bytes of an answer with this payload (JSON).
     pub fn answer_of(payload: &str) -> Vec<u8> {
         answer_with(0, payload)
     }
 
+    /// The bytes of an answer: an error unless `errno` is 0.
     pub fn answer_with(errno: u32, payload: &str) -> Vec<u8> {
         let mut header = vec![0x8e, 1, 2, 0b1011];
         [0, 5, errno, 1]
@@ -133,6 +136,7 @@ pub mod peer {
         .concat()
     }
 
+    /// Reads the next request, as text.
     pub fn asked(peer: &mut Peer) -> String {
         let mut head = [0; 8];
         peer.read_exact(&mut head).unwrap();
@@ -141,8 +145,8 @@ pub mod peer {
         String::from_utf8_lossy(&message).into_owned()
     }
 
-    /// Runs `work` with a fake broker and returns the questions that the broker got. If `answer` has none for a
-    /// question, the connection ends without one.
+    /// Runs `work` with a fake broker and returns the requests that the broker got. If `answer` returns None
+    /// for a request, the broker closes the connection.
     pub fn questions_asked_by<F: Future<Output = ()>>(
         work: impl FnOnce(Broker) -> F,
         mut answer: impl FnMut(&str) -> Option<Vec<u8>> + Send + 'static,
@@ -151,13 +155,13 @@ pub mod peer {
         let socket = folder.path().join("local");
         let listener = UnixListener::bind(&socket).unwrap();
         let questions = Arc::new(Mutex::new(Vec::new()));
-        let noted = Arc::clone(&questions);
+        let recorded = Arc::clone(&questions);
         std::thread::spawn(move || {
             for mut peer in listener.incoming().map_while(Result::ok) {
                 peer.write_all(&[0]).unwrap();
                 let question = asked(&mut peer);
                 let bytes = answer(&question);
-                noted.lock().unwrap().push(question);
+                recorded.lock().unwrap().push(question);
                 if let Some(bytes) = bytes {
                     peer.write_all(&bytes).unwrap();
                 }

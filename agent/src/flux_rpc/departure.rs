@@ -1,5 +1,5 @@
 //! Drains a follower's node before the follower leaves an instance that stays up: the node gets no new jobs, and
-//! its running jobs may end. In a tree, the brokers below it are connected through it: their nodes are drained
+//! its running jobs can finish. In a tree, the brokers below it are connected through it: their nodes are drained
 //! with it.
 //!
 //! ```text
@@ -7,7 +7,7 @@
 //!                                                                            (5 with nodes below)
 //! ```
 //!
-//! When it is back, the lead undrains it (`returned_nodes`).
+//! When the node is back, the lead undrains it (`returned_nodes`).
 
 use std::collections::BTreeSet;
 
@@ -21,8 +21,8 @@ use serde_json::json;
 pub(super) const REASON: &str = "flux-agent: its pod is being removed";
 /// The same for a node below one that leaves; its own pod may stay.
 pub(super) const REASON_BELOW: &str = "flux-agent: the pod of a broker above it is being removed";
-/// Looks without a job before the node may leave: a job that was on its way when the node was drained shows
-/// at the second.
+/// Looks in a row without a job before the node may leave. One is not enough: a job that was being started when
+/// the node was drained is visible only at the second.
 const IDLE_LOOKS: u32 = 2;
 /// The same for a node with brokers below it. They leave first, since a broker whose parent exits during its
 /// shutdown is cut off. With a look every 2 s (`broker_policy`) they have 10 s for it.
@@ -36,17 +36,17 @@ pub struct Departure {
     below: BTreeSet<u32>,
     is_drained: bool,
     idle_looks: u32,
-    /// Ranks of `below` that jobs had resources of at the last look.
+    /// Ranks of `below` with resources allocated to jobs at the last look.
     busy_below: BTreeSet<u32>,
     has_logged_wait: bool,
 }
 
-/// How far a departure is.
+/// Whether the node may leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DrainProgress {
     /// Not yet: call `advance` again.
     Waiting,
-    /// The node may go.
+    /// The node may leave.
     MayGo,
 }
 
@@ -62,7 +62,7 @@ impl Departure {
         }
     }
 
-    /// Whether the node is drained, so that no job comes to it any more.
+    /// Whether the node is drained, so that it gets no new jobs.
     pub fn has_begun(&self) -> bool {
         self.is_drained
     }
@@ -80,7 +80,7 @@ impl Departure {
                 Err(AskError::Answer(why)) if is_drained_already(&why) => self.is_drained = true,
                 // The lead is slow to answer: ask again at the next look.
                 Err(AskError::Slow) => {}
-                // Flux cannot drain it (an older release, no resource module): the node goes at once.
+                // Flux cannot drain it (an older release, no resource module): the node leaves at once.
                 Err(_) => return DrainProgress::MayGo,
             }
             return DrainProgress::Waiting;
@@ -105,7 +105,7 @@ impl Departure {
         }
     }
 
-    /// Notes a look at the nodes that jobs have. `none_below_accepts`: no new job comes to the nodes below.
+    /// Records which nodes have jobs. `none_below_accepts`: the nodes below get no new jobs.
     fn note_look(&mut self, nodes: &Nodes, none_below_accepts: bool) {
         self.busy_below = &self.below & &nodes.allocated;
         let is_busy = nodes.allocated.contains(&self.rank);
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
     use crate::flux_rpc::connection::peer::{answer_of, questions_asked_by};
 
-    /// What the lead says of five nodes at a look: sets of ranks.
+    /// The lead's answer about ranks 0 to 4 at one look, as idsets.
     #[derive(Debug, Clone, Copy)]
     struct Look {
         down: &'static str,
@@ -176,7 +176,7 @@ mod tests {
         drains: Vec<String>,
     }
 
-    /// Lets rank 1 leave, with these ranks below it, by what the lead says at each look.
+    /// Drains rank 1, with the ranks `below` it. `looks` are the lead's answers, one for each look.
     fn depart(below: &[u32], looks: &[Look]) -> Departed {
         let mut answers = VecDeque::from(looks.to_vec());
         let answer = move |question: &str| {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_goes_once_no_job_has_anything_of_it_twice() {
+    fn node_may_leave_after_two_looks_in_a_row_without_jobs() {
         let looks = ["1,3", "3", "1", "3", ""].map(|allocated| Look { down: "1", allocated });
         let departed = depart(&[], &looks);
         let mut expected = [DrainProgress::Waiting; 5];
@@ -219,8 +219,8 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_waits_for_jobs_of_those_below_it_which_take_no_more() {
-        // One below is drained by somebody else, and has a job; one takes jobs, and joins again once.
+    fn departure_waits_for_jobs_below_and_drains_nodes_below() {
+        // Rank 4 was drained by somebody else, and has a job. Rank 3 accepts jobs, and joins again once.
         let look = |down, allocated| Look { down, allocated };
         let mut looks = vec![look("1,4", "4"), look("1,3-4", "4"), look("1,4", "")];
         looks.extend([look("1,3-4", "2"); IDLE_LOOKS_WITH_CHILDREN as usize]);
@@ -234,15 +234,17 @@ mod tests {
     }
 
     #[test]
-    fn departure_knows_whether_jobs_of_its_subtree_go_along() {
+    fn departure_reports_jobs_on_nodes_below() {
         let mut departure = Departure::of(1, [3, 4].into());
         let look = |allocated: &[u32]| Nodes {
             accepting: BTreeSet::new(),
             allocated: allocated.iter().copied().collect(),
         };
-        for (allocated, goes_along) in [(&[1, 2][..], false), (&[3], true), (&[1, 4], true), (&[], false)] {
+        for (allocated, takes_jobs_along) in
+            [(&[1, 2][..], false), (&[3], true), (&[1, 4], true), (&[], false)]
+        {
             departure.note_look(&look(allocated), true);
-            assert_eq!(departure.takes_jobs_along(), goes_along, "{allocated:?}");
+            assert_eq!(departure.takes_jobs_along(), takes_jobs_along, "{allocated:?}");
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Whether the lead stays up: this tells a follower that is stopped whether the whole instance ends or only
-//! its own pod.
+//! Whether the lead stays up. A follower that gets a stop signal asks this, to know whether the whole instance ends
+//! or only its own pod.
 //!
 //! ```text
-//! the lead's agent ─ `groups.join` ─► its broker, until it is told to stop (or the broker goes down)
-//! a follower's agent that is told to stop ─ `groups.get` ─► the lead's broker: is it still a member?
+//! the lead's agent ─ `groups.join` ─► its broker, until a stop signal (or until the broker goes down)
+//! a follower's agent, at a stop signal ─ `groups.get` ─► the lead's broker: is it still a member?
 //! ```
 //!
 //! Flux takes a client out of its groups when its connection ends. Without an answer the follower asks again.
@@ -85,7 +85,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixListener;
 
-    /// What `work` finds out from a broker that does what `broker` says.
+    /// The result of `work` with a fake broker, whose side is `broker`.
     fn with<T, F: Future<Output = T>>(
         broker: impl FnOnce(Peer) + Send + 'static,
         work: impl FnOnce(Broker) -> F,

@@ -1,6 +1,6 @@
 //! The form of a request and an answer: a message by Flux RFC 3, framed on the socket as by flux-core's
-//! `librouter/sendfd.c` and `usock.c` (the same in every release since 0.12). By hand: there is no crate for
-//! it, and libflux is not in a static program.
+//! `librouter/sendfd.c` and `usock.c` (the same in every release since 0.12). Written by hand: there is no crate
+//! for it, and libflux is not in a static program.
 //!
 //! ```text
 //! socket: one byte (0, or the errno of a refusal), then per message: magic, length, frames (length, bytes) …

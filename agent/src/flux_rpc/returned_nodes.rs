@@ -1,13 +1,13 @@
-//! Nodes that come back after an agent has drained them (`departure`) take jobs again. The lead sees to that:
-//! whoever joins asks nobody.
+//! Undrains nodes that return after an agent has drained them (`departure`), so that they accept jobs again. The agent
+//! of the lead does this.
 //!
 //! ```text
 //! the lead's broker runs ─ `groups.get broker.online`, a stream ─► ranks that were not there before
 //!                                └─ a moment later, for all of them ─ `resource.status` ─► drained, for our reason ─► undrained
 //! ```
 //!
-//! A node that somebody else has drained, for another reason, is left to them. So is one that is drained
-//! while it is there: it is about to leave. Drains of an earlier instance, from an archive, are undone at the
+//! A node that somebody else has drained, for another reason, stays drained. So does one that is drained while its
+//! broker is connected: it is about to leave. Drains of an earlier instance, from an archive, are undone at the
 //! start.
 
 use std::collections::BTreeSet;
@@ -175,8 +175,8 @@ mod tests {
     use super::super::connection::peer::{Peer, answer_of, answer_with, asked};
     use super::*;
 
-    /// The lead's broker: the stream goes to `members`, the other questions are answered by `says` and sent
-    /// to `told`.
+    /// A fake broker of the lead. It sends the connection of the stream to `members`. It answers all other requests by
+    /// `says`, and sends them to `told`.
     fn serve(
         listener: UnixListener,
         members: Sender<Peer>,

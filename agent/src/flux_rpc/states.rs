@@ -23,12 +23,12 @@ use crate::wait::{Backoff, LONGEST_PAUSE, socket};
 const LAST: [&str; 5] = ["shutdown", "finalize", "goodbye", "unload-builtins", "exit"];
 const CLEANUP: &str = "cleanup";
 
-/// What to do as a broker goes through its states.
+/// Actions at changes of a broker's state.
 #[derive(Debug, Default)]
 pub struct StateActions {
-    /// For the lead: tells the others that it stays, until the broker shuts down.
+    /// For the lead: shows the followers that it stays up, until the broker shuts down.
     pub presence: Option<LeadPresence>,
-    /// Whether to ask the lead, when the broker shuts down, if that is the instance's end.
+    /// Whether to ask the lead, when this broker shuts down, whether the whole instance ends.
     pub asks_lead: bool,
 }
 
@@ -81,7 +81,7 @@ impl StateWatcher {
         StateWatcher { log, task }
     }
 
-    /// Ends the watch; returns what was seen.
+    /// Ends the watch; returns the states that it saw.
     pub fn end(self) -> StateLog {
         self.task.abort();
         std::mem::take(&mut *lock(&self.log))
@@ -92,9 +92,9 @@ fn lock(log: &Mutex<StateLog>) -> MutexGuard<'_, StateLog> {
     log.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the lead goes on, asked through a broker that is shutting down, whose parent serves it until it
-/// has gone. A broker shuts down after its parent has begun to: if the lead has not, another broker in
-/// between has.
+/// Whether the lead stays up, asked through a broker that is shutting down. Its parent forwards requests until this
+/// broker has ended. A broker shuts down after its parent has begun to, so if the lead stays up, a broker in between
+/// is shutting down. None: no answer.
 async fn lead_goes_on(broker: &Broker) -> Option<bool> {
     let answer = broker.ask(0, "state-machine.get", "{}").await.ok()?;
     answer["state"].as_str().map(|state| !is_ending(state))
@@ -144,7 +144,7 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixListener;
 
-    /// What a broker says, and what is then known of it.
+    /// The log of the states of a fake broker, whose side is `broker`.
     fn watch(actions: StateActions, broker: impl FnOnce(Peer, &UnixListener) + Send + 'static) -> StateLog {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("local");

@@ -231,7 +231,7 @@ mod tests {
         let hosts: Vec<String> = (0..5).map(|rank| format!("mc-{rank}")).collect();
         let answers = Answers {
             online: json!("0-2"),
-            // What flux-core 0.88 says, with nodes that differ.
+            // Answers of flux-core 0.88, with nodes that differ.
             resources: json!({
                 "all": r(json!([
                     { "rank": "0-1,3-4", "children": { "core": "0-3" } }, { "rank": "2", "children": { "core": "0-7", "gpu": "0-1" } },

@@ -1,4 +1,4 @@
-//! `flux-agent batch`: submits a batch, waits for it, and shows the end of what a failed one has printed.
+//! `flux-agent batch`: submits a batch, and waits for it. If it fails, shows the end of its output.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,7 +13,7 @@ use crate::supervise::program::Output;
 
 /// Number of lines of a failed batch's output that are shown.
 const SHOWN_LINES: usize = 20;
-/// The last bytes of the output in which these lines are searched.
+/// Only these last bytes of the output are searched for the lines.
 const SEARCHED_BYTES: u64 = 64 << 10;
 
 /// What to submit, and where its output goes.
@@ -40,11 +40,11 @@ pub fn run(args: &BatchArgs) -> Result<u8, Failure> {
         let mut runner = CommandRunner::new()?;
         let failed =
             |error: std::io::Error| Failure::internal(format!("failed to read the job's id: {error}"));
-        // A file in memory: with a pipe that nobody reads meanwhile, the command could block.
+        // A file in memory, since the command could block on a pipe that nobody reads until it ends.
         let mut output =
             File::from(memfd_create("output", MFdFlags::MFD_CLOEXEC).map_err(|error| failed(error.into()))?);
-        let written_to = output.try_clone().map_err(failed)?;
-        let code = runner.run(command, Output::To(written_to.into())).await?;
+        let command_output = output.try_clone().map_err(failed)?;
+        let code = runner.run(command, Output::To(command_output.into())).await?;
         let mut bytes = Vec::new();
         output
             .rewind()
@@ -57,7 +57,7 @@ pub fn run(args: &BatchArgs) -> Result<u8, Failure> {
         }
         let id = text.split_whitespace().last();
         if *events && let Some(id) = id {
-            // The exit code of wait-event says nothing about the batch.
+            // Ignore the exit code of wait-event: it is not the batch's.
             runner
                 .run(
                     &["flux", "job", "wait-event", "-v", id, "clean"].map(OsString::from),
@@ -74,22 +74,23 @@ pub fn run(args: &BatchArgs) -> Result<u8, Failure> {
             && runner.supervisor.stop().is_none()
             && let Some(id) = id
         {
-            tell_output(shows, id, code);
+            show_output(shows, id, code);
         }
         Ok(code)
     }))
 }
 
-/// Shows the end of what a batch that failed has printed, which `flux batch` keeps in a file.
-fn tell_output(place: &str, id: &str, code: u8) {
-    let place = |id: &str| place.replace("{{id}}", id);
+/// Shows the end of a failed batch's output, which `flux batch` writes into a file. `{{id}}` in `template`, the path of
+/// this file, means the batch's id.
+fn show_output(template: &str, id: &str, code: u8) {
+    let path_for = |id: &str| template.replace("{{id}}", id);
     // In a locale without `ƒ`, Flux writes the id with an `f`.
-    let places = [place(id), place(&id.replace('ƒ', "f"))];
-    let Some(text) = places.iter().find_map(|path| end_of(path, SEARCHED_BYTES).ok()) else {
-        let [place, _] = places;
+    let paths = [path_for(id), path_for(&id.replace('ƒ', "f"))];
+    let Some(text) = paths.iter().find_map(|path| end_of(path, SEARCHED_BYTES).ok()) else {
+        let [path, _] = paths;
         tracing::info!(
             stage = "batch",
-            "the batch ended with code {code}; its output is in {place} of the pod where it ran"
+            "the batch ended with code {code}; its output is in {path} of the pod where it ran"
         );
         return;
     };
@@ -121,9 +122,9 @@ mod tests {
     use crate::testing::{allow_processes, alone, become_user};
 
     #[test]
-    fn batch_needs_no_process_but_its_command() {
-        let test = "in_instance::batch::tests::batch_needs_no_process_but_its_command";
-        let told = alone(test, |folder| {
+    fn batch_needs_only_the_process_of_its_command() {
+        let test = "in_instance::batch::tests::batch_needs_only_the_process_of_its_command";
+        let output = alone(test, |folder| {
             become_user(61_237, folder);
             allow_processes(1);
             let args = BatchArgs {
@@ -133,7 +134,7 @@ mod tests {
             };
             assert_eq!(run(&args).unwrap(), 5);
         });
-        assert!(told.is_empty() || told.contains("printed"), "{told}");
+        assert!(output.is_empty() || output.contains("printed"), "{output}");
     }
 
     #[test]

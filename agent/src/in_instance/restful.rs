@@ -1,12 +1,12 @@
-//! `flux-agent restful`: fetches the Flux RESTful API, installs it, and runs it. The lead's program
-//! where a cluster has no other.
+//! `flux-agent restful`: fetches the Flux RESTful API, installs it, and runs it. This is the lead's program if the
+//! MiniCluster has no other.
 //!
 //! ```text
 //! git clone ─► pip install (into a folder of its own) ─► database, users ─► uvicorn
 //! ```
 //!
-//! It runs as the user that Flux runs as, inside the instance: signals, logs and exit codes are those of any
-//! program. A second run finds what the first one finished.
+//! It runs as the user that Flux runs as, inside the instance: signals, logs and exit codes work as
+//! for any program. A later run uses the finished installation of an earlier one.
 
 use std::ffi::OsString;
 use std::fs;
@@ -20,17 +20,17 @@ use crate::report::failure::{Failure, plain};
 use crate::report::log;
 use crate::supervise::program::Output;
 
-/// Marker file: everything in the folder is complete, with the database.
+/// Marker file, written last: the installation and the database are complete.
 const INSTALLED: &str = ".flux-agent-installed";
-/// Python modules that the server needs, apart from the image's own.
+/// Folder in the checkout for the Python modules that pip installs, apart from the image's own.
 const PACKAGES: &str = ".packages";
-/// Constraints for pip, since newer releases break the API: passlib, without a release since 2020, reads a
-/// name that bcrypt lacks since 4.1, and fails with 5; its pages call starlette as before 1.0, and are errors
-/// with 1.10.
+/// Constraints for pip, since newer releases break the API. passlib, without a release since 2020, reads a name
+/// that bcrypt removed in 4.1, and fails with bcrypt 5. The API's pages call starlette as before 1.0, and fail with
+/// 1.10.
 const CONSTRAINTS: &str = "bcrypt<4.1\nstarlette<1\n";
 const CONSTRAINTS_FILE: &str = ".flux-agent-constraints";
-/// How uvicorn logs: all on standard error. Standard output is the API's own prints, with tokens and
-/// passwords in clear.
+/// uvicorn's logging configuration: it logs to standard error only. Standard output is discarded, since the API
+/// prints tokens and passwords there.
 const LOGGING: &str = r#"{"version": 1, "disable_existing_loggers": false,
 "formatters": {"default": {"()": "uvicorn.logging.DefaultFormatter", "fmt": "%(levelprefix)s %(message)s"},
 "access": {"()": "uvicorn.logging.AccessFormatter",
@@ -42,8 +42,8 @@ const LOGGING: &str = r#"{"version": 1, "disable_existing_loggers": false,
 "#;
 const LOGGING_FILE: &str = ".flux-agent-logging.json";
 
-/// Calls the API's own script to add a user, with the password from a file: all of the pod can see a command
-/// line.
+/// Calls the API's own script to add a user, with the password from a file: every process in the pod can read a
+/// command line.
 const ADD_USER: &str = "
 import runpy, sys
 script, user, file = sys.argv[1:]
@@ -80,9 +80,11 @@ pub struct RestfulArgs {
     users: Vec<String>,
 }
 
-/// Why the server does not come up: one line, and the exit code of what failed.
+/// Why the server does not run: a step failed, or a stop signal arrived.
 struct Stopped {
+    /// The exit code of `flux-agent restful`.
     code: u8,
+    /// A line for the log; empty after a stop signal.
     line: String,
 }
 
@@ -95,13 +97,13 @@ impl Stopped {
     }
 }
 
-/// Serves; returns the exit code.
+/// Installs and runs the server; returns the exit code of the server, or of the step that failed.
 pub fn run(args: &RestfulArgs) -> Result<u8, Failure> {
     crate::system::runtime::block_on(Box::pin(async {
         let mut server = RestfulServer {
             runner: CommandRunner::new()?,
             args,
-            code: args.directory.join("api"),
+            checkout_folder: args.directory.join("api"),
         };
         let served = match server.prepare().await {
             Ok(()) => server.serve().await,
@@ -119,16 +121,16 @@ pub fn run(args: &RestfulArgs) -> Result<u8, Failure> {
 struct RestfulServer<'a> {
     runner: CommandRunner,
     args: &'a RestfulArgs,
-    /// The folder of the checkout.
-    code: PathBuf,
+    checkout_folder: PathBuf,
 }
 
 impl RestfulServer<'_> {
+    /// Installs the server unless an earlier run did, and sets up its environment.
     async fn prepare(&mut self) -> Result<(), Stopped> {
-        if self.code.join(INSTALLED).exists() {
-            return self.enter();
+        if self.checkout_folder.join(INSTALLED).exists() {
+            return self.set_up_session();
         }
-        // A half-done installation of an earlier run is removed with its folder.
+        // `fetch` removes the incomplete installation of an earlier run.
         tracing::info!(
             stage = "restful",
             "fetching {} ({})",
@@ -138,23 +140,25 @@ impl RestfulServer<'_> {
         self.fetch().await?;
         tracing::info!(stage = "restful", "installing its Python dependencies with pip");
         self.install().await?;
-        self.enter()?;
-        self.database().await?;
+        self.set_up_session()?;
+        self.create_database().await?;
         self.write(LOGGING_FILE, LOGGING)?;
         self.write(INSTALLED, "").map(drop)
     }
 
+    /// Removes an incomplete checkout, and fetches a new one.
     async fn fetch(&mut self) -> Result<(), Stopped> {
         let (repository, branch) = (&self.args.repository, &self.args.branch);
-        if self.code.exists() {
-            fs::remove_dir_all(&self.code).map_err(|error| failed("remove", &self.code, &error))?;
+        if self.checkout_folder.exists() {
+            fs::remove_dir_all(&self.checkout_folder)
+                .map_err(|error| failed("remove", &self.checkout_folder, &error))?;
         }
-        // Else git would wait for somebody to type a user name.
+        // Otherwise git would prompt for a user name, and wait.
         self.runner
             .session
             .environment
             .insert("GIT_TERMINAL_PROMPT".into(), "0".into());
-        match self.clone_code().await? {
+        match self.clone_repository().await? {
             0 => Ok(()),
             NOT_FOUND => Err(Stopped::new(
                 NOT_FOUND,
@@ -176,9 +180,12 @@ impl RestfulServer<'_> {
         }
     }
 
-    /// Gets the code; git's exit code.
-    async fn clone_code(&mut self) -> Result<u8, Stopped> {
-        let (repository, code) = (self.args.repository.as_str(), self.code.clone().into_os_string());
+    /// Fetches the branch, or the commit, into the checkout folder; returns git's exit code.
+    async fn clone_repository(&mut self) -> Result<u8, Stopped> {
+        let (repository, folder) = (
+            self.args.repository.as_str(),
+            self.checkout_folder.clone().into_os_string(),
+        );
         let words = |words: &[&str]| -> Vec<OsString> { words.iter().map(OsString::from).collect() };
         let Some(commit) = &self.args.commit else {
             let clone = words(&[
@@ -191,29 +198,31 @@ impl RestfulServer<'_> {
                 "--",
                 repository,
             ]);
-            return self.run(clone.into_iter().chain([code])).await;
+            return self.run(clone.into_iter().chain([folder])).await;
         };
-        let inside = |what: &[&str]| [words(&["git", "-C"]), vec![code.clone()], words(what)].concat();
-        let init = [words(&["git", "init", "--quiet", "--"]), vec![code.clone()]].concat();
-        let fetch = inside(&["fetch", "--quiet", "--depth=1", "--", repository, commit]);
-        let checkout = inside(&["checkout", "--quiet", "--detach", "FETCH_HEAD"]);
+        let git_in_folder =
+            |arguments: &[&str]| [words(&["git", "-C"]), vec![folder.clone()], words(arguments)].concat();
+        let init = [words(&["git", "init", "--quiet", "--"]), vec![folder.clone()]].concat();
+        let fetch = git_in_folder(&["fetch", "--quiet", "--depth=1", "--", repository, commit]);
+        let checkout = git_in_folder(&["checkout", "--quiet", "--detach", "FETCH_HEAD"]);
         for step in [init, fetch, checkout] {
-            let ended = self.run(step).await?;
-            if ended != 0 {
-                return Ok(ended);
+            let exit_code = self.run(step).await?;
+            if exit_code != 0 {
+                return Ok(exit_code);
             }
         }
         Ok(0)
     }
 
+    /// Installs the server's Python modules into `PACKAGES`.
     async fn install(&mut self) -> Result<(), Stopped> {
-        let python = "the Flux RESTful API needs python3 with pip, which this image lacks: add them, or give the cluster a command, or interactive: true";
+        let pip_missing = "the Flux RESTful API needs python3 with pip, which this image lacks: add them, or give the cluster a command, or interactive: true";
         if self
             .run(["python3", "-m", "pip", "--version"].map(OsString::from))
             .await?
             != 0
         {
-            return Err(Stopped::new(NOT_FOUND, python));
+            return Err(Stopped::new(NOT_FOUND, pip_missing));
         }
         let words = [
             "python3",
@@ -224,14 +233,17 @@ impl RestfulServer<'_> {
             "--disable-pip-version-check",
             "--no-input",
         ];
-        let (target, list) = (self.code.join(PACKAGES), self.code.join("requirements.txt"));
+        let (target, requirements) = (
+            self.checkout_folder.join(PACKAGES),
+            self.checkout_folder.join("requirements.txt"),
+        );
         let constraints = self.write(CONSTRAINTS_FILE, CONSTRAINTS)?;
         let argv = words.into_iter().map(OsString::from);
         let argv = argv.chain([
             "--target".into(),
             target.into(),
             "-r".into(),
-            list.into(),
+            requirements.into(),
             "-c".into(),
             constraints.into(),
         ]);
@@ -244,20 +256,19 @@ impl RestfulServer<'_> {
         }
     }
 
-    /// Writes a file of ours into the checkout; its path.
+    /// Writes a file into the checkout folder; returns its path.
     fn write(&self, name: &str, text: &str) -> Result<PathBuf, Stopped> {
-        let path = self.code.join(name);
+        let path = self.checkout_folder.join(name);
         fs::write(&path, text).map_err(|error| failed("write", &path, &error))?;
         Ok(path)
     }
 
     /// Sets the server's working directory and environment.
-    fn enter(&mut self) -> Result<(), Stopped> {
-        let key = |name: &str| self.text(name);
+    fn set_up_session(&mut self) -> Result<(), Stopped> {
         let changes = [
-            ("FLUX_SECRET_KEY", key(RESTFUL_SECRET_KEY)?),
-            ("FLUX_USER", key(RESTFUL_USERNAME)?),
-            ("FLUX_TOKEN", key(RESTFUL_TOKEN)?),
+            ("FLUX_SECRET_KEY", self.read_text(RESTFUL_SECRET_KEY)?),
+            ("FLUX_USER", self.read_text(RESTFUL_USERNAME)?),
+            ("FLUX_TOKEN", self.read_text(RESTFUL_TOKEN)?),
             ("FLUX_REQUIRE_AUTH", "true".into()),
             ("FLUX_NUMBER_NODES", self.args.nodes.to_string()),
         ];
@@ -266,7 +277,7 @@ impl RestfulServer<'_> {
             environment.insert(name.into(), value.into());
         }
         if !self.args.option_flags.is_empty() {
-            // What the image says comes first, so that ours wins.
+            // After the options of the image: the last one wins.
             let mut flags = environment
                 .get("FLUX_OPTION_FLAGS".as_ref() as &std::ffi::OsStr)
                 .cloned()
@@ -277,9 +288,9 @@ impl RestfulServer<'_> {
             flags.push(&self.args.option_flags);
             environment.insert("FLUX_OPTION_FLAGS".into(), flags);
         }
-        let mut modules = OsString::from(self.code.join(PACKAGES));
+        let mut modules = OsString::from(self.checkout_folder.join(PACKAGES));
         modules.push(":");
-        modules.push(&self.code);
+        modules.push(&self.checkout_folder);
         if let Some(path) = environment
             .get("PYTHONPATH".as_ref() as &std::ffi::OsStr)
             .filter(|path| !path.is_empty())
@@ -288,16 +299,18 @@ impl RestfulServer<'_> {
             modules.push(path);
         }
         environment.insert("PYTHONPATH".into(), modules);
-        self.runner.session.directory = self.code.clone();
+        self.runner.session.directory = self.checkout_folder.clone();
         Ok(())
     }
 
-    fn text(&self, name: &str) -> Result<String, Stopped> {
+    /// Reads a file of the folder with the keys.
+    fn read_text(&self, name: &str) -> Result<String, Stopped> {
         let path = self.args.directory.join(name);
         fs::read_to_string(&path).map_err(|error| failed("read", &path, &error))
     }
 
-    async fn database(&mut self) -> Result<(), Stopped> {
+    /// Creates the database's tables and its users, with the API's own scripts.
+    async fn create_database(&mut self) -> Result<(), Stopped> {
         let init = format!("{DATABASE_SCRIPT} init");
         let steps = [
             "-m alembic revision --autogenerate -m tables",
@@ -311,7 +324,7 @@ impl RestfulServer<'_> {
             .collect();
         for user in &self.args.users {
             let (script, password) = (
-                self.code.join(DATABASE_SCRIPT),
+                self.checkout_folder.join(DATABASE_SCRIPT),
                 self.args.directory.join("users").join(user),
             );
             let argv = [
@@ -323,19 +336,19 @@ impl RestfulServer<'_> {
             ];
             steps.push((format!("{DATABASE_SCRIPT} add-user {user}"), argv.into()));
         }
-        for (what, words) in steps {
+        for (step, words) in steps {
             let code = self.run(["python3".into()].into_iter().chain(words)).await?;
             if code != 0 {
                 return Err(Stopped::new(
                     code,
-                    format!("failed to create the database of the Flux RESTful API: {what}"),
+                    format!("failed to create the database of the Flux RESTful API: {step}"),
                 ));
             }
         }
         Ok(())
     }
 
-    /// Runs a command; returns its exit code. A stop in the meantime is an error that ends everything.
+    /// Runs a command; returns its exit code. If a stop signal has arrived, the error is an empty line.
     async fn run(&mut self, argv: impl IntoIterator<Item = OsString>) -> Result<u8, Stopped> {
         let code = self.run_with(argv, Output::Inherit).await?;
         self.runner
@@ -353,11 +366,11 @@ impl RestfulServer<'_> {
         code.map_err(|failure| Stopped::new(failure.category.code(), failure.to_string()))
     }
 
+    /// Runs the server until it ends; returns its exit code.
     async fn serve(&mut self) -> Result<u8, Stopped> {
-        let logging = self.code.join(LOGGING_FILE);
+        let logging = self.checkout_folder.join(LOGGING_FILE);
         let options = [
-            // No address means all of them, of both families if the kernel has both; any named one would be
-            // of one family.
+            // An empty host listens on all addresses, IPv4 and IPv6. Any other value would be one family only.
             "--host=".to_owned(),
             format!("--port={}", self.args.port),
             format!("--log-config={}", logging.display()),
@@ -371,9 +384,9 @@ impl RestfulServer<'_> {
     }
 }
 
-fn failed(what: &str, path: &Path, error: &std::io::Error) -> Stopped {
+fn failed(action: &str, path: &Path, error: &std::io::Error) -> Stopped {
     Stopped::new(
         1,
-        format!("failed to {what} {}: {}", path.display(), plain(error)),
+        format!("failed to {action} {}: {}", path.display(), plain(error)),
     )
 }

@@ -38,16 +38,16 @@ impl Machine {
     }
 }
 
-/// What runs, and how it differs from a cluster.
+/// The containers to run, and how they differ from those in a cluster.
 #[derive(Debug)]
 pub struct Arrangement {
     pub spec: AgentSpec,
     pub containers: Vec<LocalContainer>,
     /// Seconds from a stop to a kill.
     pub grace_period: u64,
-    /// The certificate's text, if the MiniCluster brings one.
+    /// The certificate's text, if the MiniCluster has one.
     pub certificate: Option<String>,
-    /// What differs from a cluster, a line each.
+    /// The differences from a cluster, one a line.
     pub notices: Vec<String>,
 }
 

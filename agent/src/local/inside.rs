@@ -190,8 +190,8 @@ impl Root {
             .map_err(|error| mount_failed("/dev/ptmx", error))
     }
 
-    /// Makes every mount read-only that is not meant to be writable. A failure counts only for the machine's
-    /// root: anybody else can write only to what is theirs anyway.
+    /// Makes every mount read-only that is not meant to be writable. A failure is an error only for the
+    /// machine's root: other users can write only to their own files anyway.
     fn protect(&self, container: &LocalContainer) -> Result<(), Failure> {
         let writable: Vec<PathBuf> = container
             .mounts

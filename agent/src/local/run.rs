@@ -26,7 +26,7 @@ use crate::supervise::{Event, Supervisor, is_stop, until};
 use crate::system::below;
 use crate::system::raw::{self, ChildSetup};
 
-/// How long the other pods may take to end with the lead by themselves, before they are told to, as in a
+/// How long the other pods may take to end by themselves after the lead, before they get a stop signal, as in a
 /// cluster.
 const AFTER_THE_LEAD: Duration = Duration::from_secs(5);
 
@@ -189,7 +189,7 @@ fn start(
     Ok(child.id().cast_signed())
 }
 
-/// What happens when time is up.
+/// The signal when a deadline has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AtTimeout {
     Stop,

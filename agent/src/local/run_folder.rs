@@ -29,7 +29,7 @@ pub struct RunFolder {
 #[derive(Debug)]
 pub struct LockedRunFolder {
     folder: PathBuf,
-    /// Held as long as the run goes on.
+    /// Held during the whole run.
     _lock: Flock<File>,
 }
 

@@ -1,5 +1,5 @@
-//! Reads a request and makes its response, with as much of HTTP/1.1 as that needs. Pure. By hand: one kind of
-//! request needs no server library in each pod.
+//! Parses a request for the metrics and makes the response, with only the parts of HTTP/1.1 that this needs. Pure.
+//! Written by hand, so that the agent needs no HTTP server library.
 
 use std::fmt::Write as _;
 
@@ -9,30 +9,30 @@ use serde_json::{Map, Value};
 /// A request for the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    form: Form,
+    format: Format,
     /// HEAD: the response has no body.
     without_body: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum Format {
     Prometheus,
     Json,
 }
 
-/// A response, after which the connection ends.
+/// A response, after which the server closes the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Response {
     status: &'static str,
-    kind: &'static str,
+    content_type: &'static str,
     body: String,
     without_body: bool,
 }
 
-/// Parses the head of a request, or refuses it; none: it is not complete yet.
+/// Parses the head of a request. The error is the response that rejects it. None: the head is incomplete.
 pub fn parse_request(head: &[u8]) -> Option<Result<Request, Response>> {
-    let ends = |end: &[u8]| head.windows(end.len()).any(|bytes| bytes == end);
-    if !ends(b"\r\n\r\n") && !ends(b"\n\n") {
+    let contains = |end: &[u8]| head.windows(end.len()).any(|bytes| bytes == end);
+    if !contains(b"\r\n\r\n") && !contains(b"\n\n") {
         return None;
     }
     let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -53,9 +53,9 @@ pub fn parse_request(head: &[u8]) -> Option<Result<Request, Response>> {
     if method != "GET" && !without_body {
         return Some(Err(Response::refusal("405 Method Not Allowed", "use GET")));
     }
-    let form = match target.split('?').next() {
-        Some("/metrics") => Form::Prometheus,
-        Some("/metrics.json") => Form::Json,
+    let format = match target.split('?').next() {
+        Some("/metrics") => Format::Prometheus,
+        Some("/metrics.json") => Format::Json,
         _ => {
             return Some(Err(Response::refusal(
                 "404 Not Found",
@@ -63,11 +63,11 @@ pub fn parse_request(head: &[u8]) -> Option<Result<Request, Response>> {
             )));
         }
     };
-    Some(Ok(Request { form, without_body }))
+    Some(Ok(Request { format, without_body }))
 }
 
 impl Request {
-    /// The response; without metrics it says that there are none.
+    /// The response: the metrics, or status 503 if there are none.
     pub fn respond(self, cluster: &str, usage: Option<&Usage>) -> Response {
         let metrics = usage.map(Usage::metrics).unwrap_or_default();
         let without_body = self.without_body;
@@ -78,16 +78,16 @@ impl Request {
                 ..Response::refusal("503 Service Unavailable", why)
             };
         }
-        let (kind, body) = match self.form {
-            Form::Prometheus => (
+        let (content_type, body) = match self.format {
+            Format::Prometheus => (
                 "text/plain; version=0.0.4; charset=utf-8",
                 text(cluster, &metrics),
             ),
-            Form::Json => ("application/json", json(cluster, &metrics)),
+            Format::Json => ("application/json", json(cluster, &metrics)),
         };
         Response {
             status: "200 OK",
-            kind,
+            content_type,
             body,
             without_body,
         }
@@ -98,12 +98,13 @@ impl Response {
     fn refusal(status: &'static str, why: &str) -> Response {
         Response {
             status,
-            kind: "text/plain; charset=utf-8",
+            content_type: "text/plain; charset=utf-8",
             body: format!("{why}\n"),
             without_body: false,
         }
     }
 
+    /// The response to a request whose head is too long.
     pub fn too_long() -> Response {
         Response::refusal("431 Request Header Fields Too Large", "the request is too long")
     }
@@ -112,7 +113,7 @@ impl Response {
     pub fn bytes(&self) -> Vec<u8> {
         let Response {
             status,
-            kind,
+            content_type,
             body,
             without_body,
         } = self;
@@ -123,13 +124,13 @@ impl Response {
         };
         let length = body.len();
         let head = format!(
-            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n{allow}Connection: close\r\n\r\n"
+            "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\n{allow}Connection: close\r\n\r\n"
         );
         (head + if *without_body { "" } else { body }).into_bytes()
     }
 }
 
-/// Prometheus' text format. A cluster's name needs no quoting.
+/// Prometheus' text format. A MiniCluster's name needs no escaping.
 fn text(cluster: &str, metrics: &[Metric]) -> String {
     let mut text = String::new();
     for Metric { name, help, value } in metrics {
@@ -141,6 +142,7 @@ fn text(cluster: &str, metrics: &[Metric]) -> String {
     text
 }
 
+/// A JSON object: the MiniCluster's name, and each metric by its name.
 fn json(cluster: &str, metrics: &[Metric]) -> String {
     let mut object = Map::from_iter([("minicluster".to_owned(), Value::from(cluster))]);
     object.extend(
@@ -173,13 +175,13 @@ mod tests {
     }
 
     fn answer(request: &str) -> String {
-        let wanted = parse_request(request.as_bytes()).expect("a whole request");
-        let answer = wanted.map_or_else(|refusal| refusal, |wanted| wanted.respond("mc", Some(&usage())));
+        let parsed = parse_request(request.as_bytes()).expect("a whole request");
+        let answer = parsed.map_or_else(|refusal| refusal, |request| request.respond("mc", Some(&usage())));
         String::from_utf8(answer.bytes()).unwrap()
     }
 
     #[test]
-    fn figures_are_told_in_both_forms_with_the_clusters_name() {
+    fn metrics_are_served_as_prometheus_and_json_with_the_name() {
         let text = answer("GET /metrics HTTP/1.1\r\nHost: mc-0\r\n\r\n");
         assert!(
             text.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4"),
@@ -224,11 +226,11 @@ mod tests {
             None,
             "there is more to come"
         );
-        let Some(Ok(wanted)) = parse_request(b"GET /metrics HTTP/1.1\r\n\r\n") else {
-            panic!("it is asked for")
+        let Some(Ok(request)) = parse_request(b"GET /metrics HTTP/1.1\r\n\r\n") else {
+            panic!("the request is valid")
         };
         for usage in [None, Some(&Usage::default())] {
-            assert!(wanted.respond("mc", usage).bytes().starts_with(b"HTTP/1.1 503 "));
+            assert!(request.respond("mc", usage).bytes().starts_with(b"HTTP/1.1 503 "));
         }
     }
 

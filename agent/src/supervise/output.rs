@@ -1,8 +1,8 @@
-//! A child's standard output and standard error through raw pseudo-terminals, one each, so that programs
+//! Copies a child's standard output and standard error from raw pseudo-terminals, one each, so that programs
 //! flush every line.
 //!
-//! Programs such as `flux submit --watch` hold both back on a pipe, but not on a terminal. A thread copies
-//! what comes, unbuffered; at the end everything that the child wrote is copied before the agent goes on.
+//! Programs such as `flux submit --watch` buffer both on a pipe, but not on a terminal. A thread copies the output
+//! unbuffered. When the child has ended, the agent waits until all its output is copied.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -15,74 +15,77 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::termios::{SetArg, cfmakeraw, tcgetattr, tcsetattr};
 
-/// A pseudo-terminal: our end, and the child's.
+/// Opens a pseudo-terminal; returns the agent's end and the child's end.
 pub fn open() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-    let ours = posix_openpt(flags)?;
-    grantpt(&ours)?;
-    unlockpt(&ours)?;
-    let name = ptsname_r(&ours)?;
-    let theirs = nix::fcntl::open(name.as_str(), flags, nix::sys::stat::Mode::empty())?;
-    let mut settings = tcgetattr(&theirs)?;
+    let agents_end = posix_openpt(flags)?;
+    grantpt(&agents_end)?;
+    unlockpt(&agents_end)?;
+    let name = ptsname_r(&agents_end)?;
+    let childs_end = nix::fcntl::open(name.as_str(), flags, nix::sys::stat::Mode::empty())?;
+    let mut settings = tcgetattr(&childs_end)?;
     cfmakeraw(&mut settings); // no CR before LF, no echo
-    tcsetattr(&theirs, SetArg::TCSANOW, &settings)?;
-    Ok((ours.as_fd().try_clone_to_owned()?, theirs))
+    tcsetattr(&childs_end, SetArg::TCSANOW, &settings)?;
+    Ok((agents_end.as_fd().try_clone_to_owned()?, childs_end))
 }
 
-/// The thread that copies.
+/// The thread that copies a child's output.
 #[derive(Debug)]
 pub struct OutputCopier {
     thread: std::thread::JoinHandle<()>,
+    /// Write end of a pipe: dropping it makes the thread finish.
     child_ended: OwnedFd,
+    /// Read end of a pipe, which the thread closes when everything is copied.
     done: OwnedFd,
-    first: Arc<Mutex<Option<Instant>>>,
+    first_byte_at: Arc<Mutex<Option<Instant>>>,
 }
 
 impl OutputCopier {
     /// Copies from `stdout` and `stderr` to this process's own.
     pub fn start(stdout: OwnedFd, stderr: OwnedFd) -> io::Result<OutputCopier> {
-        let (wake, child_ended) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-        let (done, done_here) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-        let first = Arc::new(Mutex::new(None));
-        let stream = |source: OwnedFd, output: BorrowedFd, first| -> io::Result<Stream> {
+        let (child_ended_reader, child_ended) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+        let (done, close_when_done) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+        let first_byte_at = Arc::new(Mutex::new(None));
+        let stream = |source: OwnedFd, output: BorrowedFd, first_byte_at| -> io::Result<Stream> {
             Ok(Stream {
                 source: source.into(),
                 output: output.try_clone_to_owned()?.into(),
-                first,
+                first_byte_at,
             })
         };
         let streams = vec![
-            stream(stdout, io::stdout().as_fd(), Some(Arc::clone(&first)))?,
+            stream(stdout, io::stdout().as_fd(), Some(Arc::clone(&first_byte_at)))?,
             stream(stderr, io::stderr().as_fd(), None)?,
         ];
         let thread = std::thread::Builder::new()
             .stack_size(128 * 1024)
             .spawn(move || {
-                copy(streams, &wake);
-                drop(done_here);
+                copy(streams, &child_ended_reader);
+                drop(close_when_done);
             })?;
         Ok(OutputCopier {
             thread,
             child_ended,
             done,
-            first,
+            first_byte_at,
         })
     }
 
-    /// When the first byte of standard output came.
+    /// When the first byte of standard output arrived.
     pub fn first_output(&self) -> Option<Instant> {
-        *self.first.lock().ok()?
+        *self.first_byte_at.lock().ok()?
     }
 
-    /// The child has ended: copies what is left. The descriptor becomes readable when that is done.
+    /// Makes the thread copy what is left, after the child has ended. The returned descriptor becomes readable when
+    /// that is done.
     pub fn finish(self) -> OwnedFd {
         drop(self.child_ended);
-        drop(self.thread); // detached: `done` closes when it ends
+        drop(self.thread); // detached: the end of `done` shows that it has finished
         self.done
     }
 }
 
-/// Writes all of it, also where somebody has made standard output non-blocking.
+/// Writes all bytes, even if another process has made standard output non-blocking.
 fn write_out(output: &mut File, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         match output.write(bytes) {
@@ -94,7 +97,7 @@ fn write_out(output: &mut File, mut bytes: &[u8]) {
                     PollTimeout::NONE,
                 );
             }
-            // Nobody reads the log any more: keep the child going, as a closed log does not end a job.
+            // The log's reader is gone. Drop the bytes and keep reading, so that the job does not fail.
             Err(_) => return,
         }
     }
@@ -102,53 +105,55 @@ fn write_out(output: &mut File, mut bytes: &[u8]) {
 
 /// One of the child's outputs.
 struct Stream {
+    /// The agent's end of the pseudo-terminal.
     source: File,
+    /// The agent's own standard output or standard error.
     output: File,
-    /// Where the time of its first byte is noted.
-    first: Option<Arc<Mutex<Option<Instant>>>>,
+    /// When the first byte arrived; only for standard output.
+    first_byte_at: Option<Arc<Mutex<Option<Instant>>>>,
 }
 
 impl Stream {
-    /// Copies what is there; false: nothing will come any more.
+    /// Copies what can be read now. False: no more output can follow.
     fn copy(&mut self, buffer: &mut [u8]) -> bool {
         match self.source.read(buffer) {
             Ok(0) => false,
             Ok(count) => {
-                if let Some(mut first) = self.first.as_ref().and_then(|first| first.lock().ok()) {
-                    first.get_or_insert_with(Instant::now);
+                if let Some(mut time) = self.first_byte_at.as_ref().and_then(|time| time.lock().ok()) {
+                    time.get_or_insert_with(Instant::now);
                 }
                 write_out(&mut self.output, &buffer[..count]);
                 true
             }
-            // EIO: all have closed; EAGAIN: the child has ended and nothing is left.
+            // EIO: all processes have closed the terminal. EAGAIN: the child has ended, and nothing is left.
             Err(error) => error.kind() == io::ErrorKind::Interrupted,
         }
     }
 }
 
-/// Copies until the other sides have closed or, once the child has ended, until nothing is left.
-fn copy(mut streams: Vec<Stream>, wake: &OwnedFd) {
+/// Copies until all child's ends are closed. Once `child_ended` is closed: until nothing is left.
+fn copy(mut streams: Vec<Stream>, child_ended: &OwnedFd) {
     let mut buffer = [0_u8; 16 * 1024];
     while !streams.is_empty() {
         let sources = streams.iter().map(|stream| stream.source.as_fd());
         let mut fds: Vec<PollFd> = sources
-            .chain([wake.as_fd()])
+            .chain([child_ended.as_fd()])
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
             .collect();
         if poll(&mut fds, PollTimeout::NONE).is_err() {
             continue;
         }
         let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(true)).collect();
-        let ended = ready.last() == Some(&true);
+        let has_ended = ready.last() == Some(&true);
         let mut ready = ready.into_iter();
         streams.retain_mut(|stream| {
             let has_data = ready.next() == Some(true);
-            if !has_data && ended {
-                // What the child wrote last may still be on its way through the kernel: a read, which now
-                // never waits, gets it.
+            if !has_data && has_ended {
+                // The kernel may not have delivered the child's last output yet: a read gets it, and must not block
+                // if there is none.
                 let _ = nix::fcntl::fcntl(&stream.source, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
             }
-            !(has_data || ended) || stream.copy(&mut buffer)
+            !(has_data || has_ended) || stream.copy(&mut buffer)
         });
     }
 }

@@ -1,4 +1,4 @@
-//! Starts a program: found on the given PATH, with exactly the given environment, as a shell would.
+//! Starts a program as a shell would: looked up on the given PATH, with exactly the given environment.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -16,7 +16,7 @@ use crate::report::failure::{is_passing, plain};
 use crate::system::glibc::Libc;
 use crate::system::raw::{self, ChildSetup};
 
-/// Environment variables.
+/// Environment variables by name.
 pub type Environment = BTreeMap<OsString, OsString>;
 
 /// Where standard output goes.
@@ -39,26 +39,26 @@ pub struct ChildProgram<'a> {
     pub setup: ChildSetup,
 }
 
-/// A started program: leader of its own process group.
+/// A started program, which leads its own process group.
 #[derive(Debug)]
 pub struct Child {
     pub pid: i32,
     pub copier: Option<OutputCopier>,
 }
 
-/// Why a program did not start, with the code that a shell would give.
+/// Why a program did not start, with the exit code that a shell would give.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to start {name}: {why}")]
 pub struct StartError {
     pub name: String,
     pub why: String,
     pub code: u8,
-    /// Whether another attempt may succeed: no process more was allowed.
+    /// Whether a later attempt may succeed: for example, the limit of processes was reached.
     pub is_passing: bool,
 }
 
 impl ChildProgram<'_> {
-    /// Starts it; only the supervisor does, which then knows the child.
+    /// Starts the program. Only the supervisor calls this: it must know every child.
     pub(super) fn start(&self) -> Result<Child, StartError> {
         let name = self
             .argv
@@ -87,7 +87,7 @@ impl ChildProgram<'_> {
         };
         let first = self.spawn(&path, &self.argv[1..]);
         let result = match first {
-            // A script without a `#!` line: what execvp and every shell do.
+            // A script without a `#!` line runs in /bin/sh, as with execvp and every shell.
             Err(error) if error.raw_os_error() == Some(libc::ENOEXEC) => {
                 let mut arguments = vec![path.clone().into_os_string()];
                 arguments.extend_from_slice(&self.argv[1..]);
@@ -95,34 +95,37 @@ impl ChildProgram<'_> {
             }
             result => result,
         };
-        result.map_err(|error| match error.kind() {
-            _ if is_passing(&error) => StartError {
-                is_passing: true,
-                ..fail(NOT_EXECUTABLE, &plain(&error))
-            },
-            _ if !self.directory.is_dir() => {
+        result.map_err(|error| {
+            if is_passing(&error) {
+                StartError {
+                    is_passing: true,
+                    ..fail(NOT_EXECUTABLE, &plain(&error))
+                }
+            } else if !self.directory.is_dir() {
                 let directory = self.directory.display();
                 fail(
                     NOT_EXECUTABLE,
                     &format!("its working directory {directory} does not exist"),
                 )
-            }
-            std::io::ErrorKind::NotFound => {
-                let of_script = || {
+            } else if error.kind() == std::io::ErrorKind::NotFound {
+                // The file exists, so its loader or its interpreter is missing.
+                let missing_interpreter = || {
                     interpreter(&path)
                         .map(|interpreter| format!("its interpreter {interpreter} is not in this image"))
                 };
-                let trouble = Libc::of(&path, Path::new("/"))
+                let cause = Libc::of(&path, Path::new("/"))
                     .and_then(|libc| libc.trouble())
-                    .or_else(of_script);
-                fail(NOT_FOUND, trouble.as_deref().unwrap_or("not found"))
+                    .or_else(missing_interpreter);
+                fail(NOT_FOUND, cause.as_deref().unwrap_or("not found"))
+            } else {
+                fail(NOT_EXECUTABLE, &plain(&error))
             }
-            _ => fail(NOT_EXECUTABLE, &plain(&error)),
         })
     }
 
     fn spawn(&self, path: &Path, arguments: &[OsString]) -> std::io::Result<Child> {
         let mut command = Command::new(path);
+        // argv[0] is the name as the caller wrote it. /bin/sh, which runs scripts too, keeps its own.
         if let (Some(name), true) = (self.argv.first(), path != Path::new("/bin/sh")) {
             std::os::unix::process::CommandExt::arg0(&mut command, name);
         }
@@ -140,10 +143,10 @@ impl ChildProgram<'_> {
             Output::Discard => {
                 command.stdout(Stdio::null());
             }
-            // If there is no pseudo-terminal, output is inherited: it comes later, but it comes.
+            // Without a pseudo-terminal, output is inherited: it may be delayed, but it is not lost.
             Output::LineBuffered => {
                 if let (Ok(stdout), Ok(stderr)) = (output::open(), output::open()) {
-                    // Before the child: once that has started, nothing may fail.
+                    // Started before the child, since nothing may fail once the child runs.
                     copier = Some(OutputCopier::start(stdout.0, stderr.0)?);
                     command
                         .stdout(Stdio::from(stdout.1))
@@ -175,7 +178,7 @@ fn interpreter(script: &Path) -> Option<String> {
     )
 }
 
-/// What a name on the PATH leads to.
+/// The result of looking up a program.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Lookup {
     Program(PathBuf),
@@ -194,8 +197,7 @@ pub fn find(name: &OsStr, environment: &Environment, directory: &Path) -> Lookup
     if let Ok(program) = which::which_in(name, Some(path), directory) {
         return Lookup::Program(program);
     }
-    // `which` says only that there is none; a shell's codes tell a file that may not be executed from none at
-    // all.
+    // `which` does not distinguish a file that is not executable from a missing one. A shell's exit codes do.
     let folders = if name.as_bytes().contains(&b'/') {
         vec![PathBuf::new()]
     } else {
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_looked_up_as_a_shell_does() {
+    fn program_is_looked_up_as_by_a_shell() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         for (name, mode) in [("a/tool", 0o644), ("b/tool", 0o755), ("a/plain", 0o644)] {

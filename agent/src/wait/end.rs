@@ -1,6 +1,6 @@
-//! The operator's word that this pod is to end, because a snippet of another pod's has failed: an annotation
-//! of the pod, as the kubelet writes it into a file beside the spec. The pod's log stays, as it would not if
-//! the pod were deleted.
+//! Ends this pod when the operator requests it, because a snippet of another pod has failed. The request is an
+//! annotation of this pod, which the kubelet writes into a file beside the spec. Deleting the pod would lose its
+//! log.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,14 +10,13 @@ use nix::unistd::Pid;
 
 use super::folder::watch_nearest;
 
-/// Time between two looks where inotify is not to be had.
+/// Time between two looks at the file if inotify is not available.
 const SLOW_POLL: Duration = Duration::from_secs(10);
 
-/// Sends this process SIGTERM once `file` says why; never returns before.
-pub async fn stop_when_told(file: PathBuf) {
+/// Waits until `file` has a reason, and then sends this process SIGTERM.
+pub async fn stop_when_requested(file: PathBuf) {
     loop {
-        // The kubelet replaces a link in this folder. The watch begins before the look, so that no change is
-        // missed.
+        // The kubelet replaces a link in this folder. Watch before reading, so that no change is missed.
         let watch = watch_nearest(&file);
         if let Some(why) = reason(&file) {
             tracing::error!(stage = "end", "{why}: this pod ends");
@@ -31,11 +30,12 @@ pub async fn stop_when_told(file: PathBuf) {
     }
 }
 
-/// Why this pod is to end, if it is.
+/// The reason why this pod must end. None: the operator has not requested it.
 pub fn reason(file: &Path) -> Option<String> {
     after_time(&std::fs::read_to_string(file).ok()?).map(str::to_owned)
 }
 
+/// The reason in a text `TIME REASON`.
 fn after_time(text: &str) -> Option<&str> {
     text.trim()
         .split_once(' ')
@@ -49,9 +49,9 @@ mod tests {
 
     #[test]
     fn reason_follows_the_time() {
-        let told = "2026-11-26T10:00:00Z the snippet pre of the pod of index 1 ended with exit code 1";
+        let annotation = "2026-11-26T10:00:00Z the snippet pre of the pod of index 1 ended with exit code 1";
         assert_eq!(
-            after_time(told),
+            after_time(annotation),
             Some("the snippet pre of the pod of index 1 ended with exit code 1")
         );
         for text in ["", "\n", "2026-11-26T10:00:00Z", "2026-11-26T10:00:00Z "] {

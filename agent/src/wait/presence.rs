@@ -1,57 +1,58 @@
-//! Checks whether the parent broker is still up. This is done only while a stop is held back for the parent, and if the
-//! user has limited its silence. Otherwise Flux's own `heartbeat.timeout` ends a broker whose parent is gone.
+//! Checks whether the parent broker is still up. The agent checks this in two cases: while it holds back a stop
+//! signal because the parent may end the instance, and if the user limits how long the parent may be silent.
+//! Otherwise Flux's own `heartbeat.timeout` ends a broker whose parent is gone.
 
 use std::time::{Duration, Instant};
 
 use super::parent::{Missing, ParentProbe};
 
-/// The parent counts as gone only after this time: a broker that its parent dismissed disconnects shortly before it
-/// ends.
+/// The parent counts as gone only after this time: a parent that shuts down dismisses this broker, which then
+/// disconnects, and ends by itself shortly after.
 const SURE_AFTER: Duration = Duration::from_millis(500);
-/// The same for a host that does not answer but still has its name: packets are lost on a busy node.
+/// The same for a host that does not answer, but whose name still exists: a busy node loses packets.
 const SURE_WITHOUT_ANSWER: Duration = Duration::from_secs(10);
-/// Longest time between two looks at a parent whose silence is bounded.
-const LOOK: Duration = Duration::from_secs(10);
+/// Longest time between two checks of a parent whose silence is limited.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The results of checks of one parent.
 #[derive(Debug)]
 pub struct Presence {
+    /// Since when every check has failed. None: the last one succeeded.
     missing_since: Option<Instant>,
-    next_look: Instant,
+    next_check: Instant,
 }
 
 impl Presence {
     pub fn new() -> Presence {
         Presence {
             missing_since: None,
-            next_look: Instant::now(),
+            next_check: Instant::now(),
         }
     }
 
-    /// Looks once; returns what is missing as soon as that is sure.
+    /// Checks once. Returns what is missing if it has been missing for long enough to be sure.
     pub async fn check_gone(&mut self, parent: &mut ParentProbe) -> Option<Missing> {
         let missing = parent.probe_known().await.err();
-        self.note(missing.is_some());
+        self.record(missing.is_some());
         let sure_after = match &missing {
             Some(Missing::Route { .. }) if !parent.is_name_gone().await => SURE_WITHOUT_ANSWER,
             _ => SURE_AFTER,
         };
-        if self.has_lasted(sure_after) {
+        if self.is_missing_for(sure_after) {
             missing
         } else {
             None
         }
     }
 
-    /// Waits until the parent has been silent for `bound`; returns what is missing. Safe to drop and call
-    /// again.
+    /// Waits until the parent has been silent for `bound`; returns what is missing. Cancel-safe.
     pub async fn until_silent(&mut self, parent: &mut ParentProbe, bound: Duration) -> Missing {
         loop {
-            tokio::time::sleep_until(self.next_look.into()).await;
+            tokio::time::sleep_until(self.next_check.into()).await;
             let missing = parent.probe_port().await.err();
-            self.note(missing.is_some());
-            self.next_look = Instant::now() + LOOK.min(bound / 2).max(SURE_AFTER);
-            if self.has_lasted(bound)
+            self.record(missing.is_some());
+            self.next_check = Instant::now() + CHECK_INTERVAL.min(bound / 2).max(SURE_AFTER);
+            if self.is_missing_for(bound)
                 && let Some(missing) = missing
             {
                 return missing;
@@ -59,11 +60,11 @@ impl Presence {
         }
     }
 
-    fn note(&mut self, is_missing: bool) {
+    fn record(&mut self, is_missing: bool) {
         self.missing_since = is_missing.then(|| self.missing_since.unwrap_or_else(Instant::now));
     }
 
-    fn has_lasted(&self, time: Duration) -> bool {
+    fn is_missing_for(&self, time: Duration) -> bool {
         self.missing_since.is_some_and(|since| since.elapsed() >= time)
     }
 }
@@ -82,7 +83,7 @@ mod tests {
             .block_on(future)
     }
 
-    /// A parent at an address that nobody else takes ports of.
+    /// A parent at a loopback address of this module's own, so that nothing else takes its port.
     fn parent() -> (TcpListener, ParentProbe) {
         let listener = TcpListener::bind("127.0.77.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn refusing_parent_is_gone_at_the_second_look() {
+    fn refusing_parent_is_gone_at_the_second_check() {
         block_on(async {
             let (listener, mut parent) = parent();
             let mut presence = Presence::new();
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_told_after_its_bound() {
+    fn silent_parent_is_reported_after_its_bound() {
         block_on(async {
             let (listener, mut parent) = parent();
             let mut presence = Presence::new();
@@ -123,10 +124,10 @@ mod tests {
                     .is_err()
             );
             drop(listener);
-            let told =
+            let missing =
                 tokio::time::timeout(Duration::from_secs(10), presence.until_silent(&mut parent, bound))
                     .await;
-            assert!(matches!(told, Ok(Missing::Port(_))), "{told:?}");
+            assert!(matches!(missing, Ok(Missing::Port(_))), "{missing:?}");
         });
     }
 }

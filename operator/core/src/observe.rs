@@ -291,7 +291,7 @@ impl Index {
 
     /// Whether a node is known that can mount images.
     pub fn has_node_for_images(&self) -> bool {
-        self.state().nodes.has_one_for_images()
+        self.state().nodes.has_node_for_images()
     }
 
     /// Whether a node is known that takes pods; also false if the operator may not list nodes.

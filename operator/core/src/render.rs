@@ -6,8 +6,8 @@
 //!                                             services_pod, job (pod (containers, volumes, access, placement)) ─► Objects
 //! ```
 //!
-//! The operator creates what is missing of [`Objects`] and never changes a running cluster's objects, but for
-//! what [`elastic`] names and the members of the shared Service.
+//! The operator creates the [`Objects`] that are missing. It never changes those of a running cluster, except the
+//! fields of the Job in [`elastic`], and the owners and selector of the shared headless Service.
 
 use crate::labels;
 use flux_shared::agent_spec::RESTFUL_REPOSITORY;
@@ -52,24 +52,24 @@ pub use volumes::IMAGE as VIEW_IMAGE_VOLUME;
 /// The view's image for clusters that name none: it has the oldest libc of the published ones, so it suits
 /// most images.
 pub const DEFAULT_VIEW_IMAGE: &str = "ghcr.io/converged-computing/flux-view-rocky:tag-9";
-/// The agent that belongs to this operator, as `make images` names it: no registry has it, so `run` asks for
-/// a name.
+/// The agent of the same version as this operator, under the name that `make images` gives it. No registry has
+/// it, so `flux-operator run` requires the option.
 pub const DEFAULT_AGENT_IMAGE: &str = concat!("flux-agent:", env!("CARGO_PKG_VERSION"));
 
-/// What the administrator chose.
+/// The administrator's choices for all MiniClusters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     pub agent_image: String,
     pub view_image: String,
     /// Address of the Flux RESTful API's repository.
     pub restful_repository: String,
-    /// How the view gets into the pods of MiniClusters that do not say.
+    /// How the view gets into the pods of MiniClusters whose spec does not choose it.
     pub view_source: ViewSource,
     /// Default of `logging.strict`.
     pub strict_snippets: bool,
     /// Each MiniCluster gets a NetworkPolicy.
     pub network_policy: bool,
-    /// Pods may be gangs.
+    /// `spec.gang` may be used: pods that are scheduled all or none.
     pub gang: bool,
     /// `spec.volumes` may be used.
     pub volumes: bool,
@@ -100,10 +100,10 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The MiniCluster as this installation serves it, or what it does not serve, with the value that says
-    /// so.
+    /// Applies the installation's choices to a MiniCluster. The error lists the fields that this installation
+    /// does not serve, each with the chart value that turns them off.
     pub fn admit(&self, mut cluster: ValidMiniCluster) -> Result<ValidMiniCluster, Vec<Problem>> {
-        let refused = |field: &str, what: &str, value: &str, remedy: &str| {
+        let unserved = |field: &str, what: &str, value: &str, remedy: &str| {
             Problem::new(
                 field,
                 format!("this installation creates no {what} (its value {value} is false): {remedy}"),
@@ -112,7 +112,7 @@ impl Options {
         let mut problems = Vec::new();
         if !self.volumes && !cluster.volumes.is_empty() {
             let remedy = "mount a claim by containers[].volumes and claimName, or ask an administrator";
-            problems.push(refused(
+            problems.push(unserved(
                 "spec.volumes",
                 "PersistentVolumes",
                 "volumes.enabled",
@@ -121,7 +121,7 @@ impl Options {
         }
         if !self.services && !cluster.services.is_empty() {
             let remedy = "run them in a Deployment of your own, or ask an administrator";
-            problems.push(refused(
+            problems.push(unserved(
                 "spec.services",
                 "pod for services",
                 "services.enabled",
@@ -129,8 +129,11 @@ impl Options {
             ));
         }
         // A Service's name begins with a letter.
-        let can_be_own = cluster.name.starts_with(|first: char| first.is_ascii_lowercase());
-        if self.headless == HeadlessName::Own && cluster.headless_name == crd::headless_name() && can_be_own {
+        let can_name_service = cluster.name.starts_with(|first: char| first.is_ascii_lowercase());
+        if self.headless == HeadlessName::Own
+            && cluster.headless_name == crd::headless_name()
+            && can_name_service
+        {
             cluster.headless_name = cluster.name.clone();
             let mut sidecars = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
             if sidecars.any(|sidecar| sidecar.name == cluster.name && !sidecar.ports.is_empty()) {
@@ -146,7 +149,7 @@ impl Options {
     }
 }
 
-/// The name of the headless Service of MiniClusters that name none, or the documented default.
+/// The name of the headless Service of MiniClusters that do not set it, or set the documented default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum HeadlessName {
     /// The documented default, which all MiniClusters of a namespace share.
@@ -177,14 +180,14 @@ impl std::fmt::Display for HeadlessName {
     }
 }
 
-/// What is known of the MiniCluster besides its spec.
+/// Facts about the MiniCluster and the cluster, besides the spec.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RenderFacts {
-    /// The MiniCluster's uid, for owner references. None: rendered for a person.
+    /// The MiniCluster's uid, for owner references. None: rendered for output to a person.
     pub uid: Option<String>,
-    /// The size when the Job was made, which later pods must agree on. None: the spec's.
+    /// The size when the Job was created, which later pods must agree on. None: the spec's.
     pub initial_size: Option<u32>,
-    /// The largest size, frozen when the cluster was made. None: the spec's.
+    /// The largest size, fixed when the MiniCluster was created. None: the spec's.
     pub maximum_size: Option<u32>,
     /// Every node can mount images.
     pub nodes_mount_images: bool,
@@ -209,7 +212,7 @@ pub struct Objects {
     pub config_map: ConfigMap,
     /// The curve certificate, unless the user has a Secret with one; passwords, keys and tokens.
     pub secrets: Vec<hidden_secret::HiddenSecret>,
-    /// PersistentVolumes and claims that are created for it.
+    /// PersistentVolumes and claims for `spec.volumes`.
     pub volumes: Vec<storage::MadeVolume>,
     /// Restricts who reaches its brokers.
     pub network_policy: Option<NetworkPolicy>,
@@ -237,7 +240,8 @@ pub enum RenderError {
     Overlay(#[source] serde_json::Error),
 }
 
-/// Random material for a cluster, used as far as needed: a certificate, and words for passwords and keys.
+/// Random material for a MiniCluster's Secrets: a certificate, and words for passwords and keys. A Secret that the
+/// user gives needs none of it.
 #[derive(Clone)]
 pub struct Generated {
     certificate: Certificate,
@@ -249,7 +253,7 @@ impl Generated {
         Generated { certificate, words }
     }
 
-    /// The words, and then placeholders: rendering for a person uses no random words.
+    /// The words, then placeholders without end: output for a person has no random words.
     fn words(&self) -> impl Iterator<Item = String> {
         self.words
             .iter()
@@ -327,7 +331,7 @@ fn services_pod_of(
     cluster: &ValidMiniCluster,
     facts: &RenderFacts,
 ) -> Result<Option<Overlaid<Pod>>, RenderError> {
-    let Some(rendered) = services_pod::pod(cluster, facts)? else {
+    let Some(rendered) = services_pod::build(cluster, facts)? else {
         return Ok(None);
     };
     let overlay = cluster.services_pod_template.as_ref();
@@ -337,8 +341,8 @@ fn services_pod_of(
 
 /// Hash of the pod templates of the spec; None without any.
 pub fn overlay_hash(cluster: &ValidMiniCluster) -> Option<String> {
-    let overlays =
-        [&cluster.pod_template, &cluster.services_pod_template].map(|it| it.as_ref().map(Overlay::value));
+    let overlays = [&cluster.pod_template, &cluster.services_pod_template]
+        .map(|overlay| overlay.as_ref().map(Overlay::value));
     overlays.iter().any(Option::is_some).then(|| hash(&overlays))
 }
 
@@ -371,12 +375,12 @@ fn owner(name: &str, uid: &str) -> OwnerReference {
     }
 }
 
-/// None for an empty list: an empty list in an object would count as a difference.
+/// None for an empty list, which would differ from a missing one when objects are compared.
 fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
 }
 
-/// A Kubernetes type from the JSON in which the user gave it.
+/// Parses the JSON of `field`, which the user gave, as a Kubernetes type.
 fn typed<T: serde::de::DeserializeOwned>(
     field: &str,
     value: Option<&serde_json::Value>,
@@ -390,7 +394,7 @@ fn typed<T: serde::de::DeserializeOwned>(
         })
 }
 
-/// FNV-1a over the JSON of `content`: says whether two renderings differ; not for security.
+/// FNV-1a hash of the JSON of `content`, as 16 hex digits: to notice that two renderings differ, not for security.
 pub fn hash(content: &impl serde::Serialize) -> String {
     let bytes = serde_json::to_vec(content).unwrap_or_default();
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

@@ -7,7 +7,7 @@
 //! Two that act at the same time would do no harm (creation is a POST, changes carry a uid), so this only
 //! saves work.
 //!
-//! By hand: docs/decisions.md names what the crates lack.
+//! Written by hand: docs/decisions.md names what the crates lack.
 
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ impl Candidate {
         loop {
             let renewed = Instant::now();
             match self.attempt(client, &mut last_change).await {
-                // An answer that comes so late is no news: another replica may have taken it.
+                // The answer came too late: another replica may have taken the Lease since.
                 Ok(Attempt::Acquired { .. }) if renewed.elapsed() >= self.time_to_lead() => continue,
                 Ok(Attempt::Acquired { version }) => {
                     return HeldLease {

@@ -1,4 +1,4 @@
-//! What the health server says of this process.
+//! The state of this process, for the health server.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,7 +14,7 @@ use crate::health::queue::QueueRecord;
 use crate::health::server;
 use crate::observe::watch::KINDS;
 
-/// What the health server reads once this process leads.
+/// The state that the health server reads once this process leads.
 struct Serving {
     store: Store<Cluster>,
     is_synced: signal::Receiver<usize>,

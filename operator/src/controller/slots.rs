@@ -15,9 +15,9 @@ use crate::reconcile::context::pauses::Last;
 /// At most this many reconciles that are not slow, each with up to three connections of its own (150 kB each). Fewer leave
 /// the API server idle at times, more only queue up in it.
 const CONCURRENCY: usize = 48;
-/// Those of them that may have failed before.
+/// At most this many of them may have failed before.
 const RETRIES: usize = 32;
-/// Those of these that may have failed slowly: each holds its slot until it counts as slow again, so they
+/// At most this many of these may have failed slowly: each holds its slot until it counts as slow again, so they
 /// must leave some to retries that fail, or succeed, at once.
 const SLOW_RETRIES: usize = 24;
 /// At most this many slow reconciles besides.

@@ -18,8 +18,7 @@ fn thousands_may_wait_for_their_turn() {
     assert!(waiting <= 1024, "each that waits takes {waiting} bytes");
 }
 
-/// What reconciles share with an API server that creates whatever it is sent, with a uid, and the Jobs that it
-/// was sent.
+/// A context with a fake API server that creates every object that it gets, with a uid; and the Jobs that it got.
 fn obliged() -> (Arc<Context>, Arc<Mutex<Vec<Value>>>) {
     obliged_after(|_, _| {})
 }
@@ -51,7 +50,7 @@ fn obliged_after(
     (Arc::new(context), jobs)
 }
 
-/// The MiniCluster `team/mc` as a watch brings it.
+/// The MiniCluster `team/mc` as a watch delivers it.
 fn seen(image: &str, uid: &str, generation: i64) -> Cluster {
     let cluster = json!({
         "metadata": {

@@ -53,7 +53,7 @@ pub fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     })
 }
 
-/// What was logged, for tests.
+/// Captures log lines, for tests.
 #[cfg(test)]
 #[derive(Clone, Default)]
 pub(crate) struct Logged(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);

@@ -19,7 +19,7 @@ pub async fn give_back() -> Infallible {
 #[allow(unsafe_code, reason = "malloc_trim may be called at any time, by any thread")]
 fn trim() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: malloc_trim has no condition; it returns pages to the kernel that nobody uses.
+    // SAFETY: malloc_trim has no condition; it returns unused pages to the kernel.
     unsafe {
         libc::malloc_trim(0);
     }

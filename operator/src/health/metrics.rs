@@ -1,4 +1,4 @@
-//! What the operator counts.
+//! The operator's metrics.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -204,7 +204,7 @@ impl Metrics {
             .map(|code| code.to_string());
         self.requests
             .count(&[code.as_deref().unwrap_or("<error>"), known(method, METHODS)]);
-        // A watch is answered when it begins, which says nothing of the API server's speed.
+        // A watch is answered when it begins, so its time does not show the API server's speed.
         if !is_watch {
             self.request_time.observe(&[verb], took.as_secs_f64());
         }

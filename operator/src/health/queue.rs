@@ -1,7 +1,7 @@
-//! What the metrics need to know of the controller's queue: which MiniClusters wait in it since when, and how
-//! long each reconcile has been running.
+//! A record of the controller's queue for the metrics: since when each MiniCluster waits in it, and how long each
+//! reconcile has been running.
 //!
-//! By hand: kube's controller has the queue itself, but does not show its length or the time spent in it.
+//! Written by hand: kube's controller has the queue itself, but does not show its length or the time spent in it.
 
 use std::collections::HashMap;
 use std::hash::Hash;

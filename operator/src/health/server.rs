@@ -25,7 +25,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// probes.
 const CONNECTIONS: usize = 64;
 
-/// What the server answers with.
+/// The content of the health server's answers.
 pub trait Answers {
     /// Whether the operator does its work (or waits to lead).
     fn is_ready(&self) -> bool;
@@ -73,7 +73,7 @@ async fn connection(stream: TcpStream, answers: &impl Answers) {
     });
     let mut http = http1::Builder::new();
     http.keep_alive(false).half_close(true).max_buf_size(REQUEST_MAX);
-    // A client that went away, or speaks no HTTP, is no concern of ours.
+    // Ignore clients that disconnect or do not speak HTTP.
     let _ = http.serve_connection(TokioIo::new(stream), service).await;
 }
 

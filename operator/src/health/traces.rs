@@ -218,7 +218,7 @@ impl Client {
     }
 }
 
-// What `async_trait` makes of the trait.
+// The signature that `async_trait` generates for the trait.
 impl HttpClient for Client {
     fn send_bytes<'client, 'future>(
         &'client self,
@@ -350,7 +350,7 @@ mod tests {
         assert_eq!((waiting(&traces), collector.bodies().len()), (0, 1));
     }
 
-    /// Neither time nor memory: whoever sends goes on at once, and the queue is as long as it may be.
+    /// The sender does not wait, and the queue does not grow beyond its limit.
     #[tokio::test]
     async fn silent_collector_costs_a_bounded_queue_and_no_time() {
         let collector = Collector::start(None);

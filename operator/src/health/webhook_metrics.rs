@@ -1,4 +1,4 @@
-//! What the conversion webhook counts.
+//! The conversion webhook's metrics.
 
 use std::time::Duration;
 

@@ -5,7 +5,7 @@
 //!  └ Init, InitApply …, InitDone ┘ └ Apply, Delete …   410: list again, at once
 //! ```
 //!
-//! By hand: kube's `watcher` has one size of page for all lists, begins a list again when one of its pages
+//! Written by hand: kube's `watcher` has one size of page for all lists, begins a list again when one of its pages
 //! fails, and waits before it lists again after a 410 as if the server had failed. Its events and errors are
 //! used.
 
@@ -32,8 +32,9 @@ const LONGEST_PAUSE_DENIED: Duration = Duration::from_secs(60);
 /// Shortest time between two lists that need no pause, and between the ends of two watches.
 const BETWEEN_LISTS: Duration = Duration::from_secs(10);
 const BETWEEN_WATCHES: Duration = Duration::from_secs(1);
-/// The server ends a watch after so many seconds; without a word for a little longer, the connection is lost.
+/// The server ends a watch after this many seconds.
 const WATCH_SECONDS: u32 = 290;
+/// A watch without data for this long has lost its connection: the server would have ended it before.
 const IDLE_MAX: Duration = Duration::from_secs(295);
 /// Most objects in a page.
 const PAGE_MAX: u32 = 500;
@@ -43,7 +44,7 @@ const SMALL: usize = 1 << 20;
 /// object may have 1.5 MiB.
 const PAGE_BYTES_MAX: u64 = 4 << 20;
 
-/// What is listed and watched.
+/// The objects to list and watch.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
     /// Label selector; empty: everything.
@@ -87,7 +88,8 @@ struct Follower<K> {
     state: FollowerState<K>,
     /// Failures in a row.
     failures: u32,
-    /// The last of them, in a row, that were denials: one says nothing of the next after an outage.
+    /// The last of these failures that were denials: their pauses get longer than those of an outage, so they are counted
+    /// apart.
     denials: u32,
     /// When a list last began because its resourceVersion was too old.
     listed: Option<Instant>,

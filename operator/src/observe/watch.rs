@@ -121,7 +121,7 @@ pub fn clusters<R: Fn(&str, u64) + Send + 'static, F: Fn(&Key, &str) + Send + 's
         .reflect(writer);
     let mut known = KnownClusters::default();
     let mut deletions = Deletions::default();
-    // News of a list that is not complete: until it is, nobody finds them in the store.
+    // The MiniClusters of an incomplete list: the store has them only once the list is complete.
     let mut listed_news: Vec<Key> = Vec::new();
     let mut is_first = true;
     let tell = |index: &Index, outlets: &Outlets, cluster: &Cluster, propagation: Option<Propagation>| {
@@ -138,7 +138,7 @@ pub fn clusters<R: Fn(&str, u64) + Send + 'static, F: Fn(&Key, &str) + Send + 's
         }
     };
     let drive = events.for_each(move |event| {
-        // What a list brings is stored when the list is complete.
+        // The objects of a list are stored only when the list is complete.
         let is_stored = matches!(event, Ok(Event::Apply(_)));
         let gone = match event {
             Ok(Event::Apply(cluster) | Event::InitApply(cluster)) => {
@@ -311,12 +311,12 @@ impl Listed {
     }
 }
 
-/// What is logged about a watch for which the operator may lack the permission, as in an installation for one
-/// namespace. The permission may come, or come back: the watch goes on asking.
+/// Logs that the operator lacks the permission for a watch, as it may in an installation for one namespace. The watch
+/// keeps trying, since the permission may be granted later.
 struct Permission {
     /// The kind, in the plural.
     kind: &'static str,
-    /// What follows without it.
+    /// The consequence of the missing permission.
     without: &'static str,
     is_missing: bool,
 }
@@ -373,7 +373,7 @@ pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
                 outlets.wake(woken, false);
                 outlets.count_listed(&mut is_first);
             }
-            // Not in the midst of a list: a part of the nodes says less than none.
+            // Not in the middle of a list: decisions must not rest on some of the nodes.
             Err(error) if is_denied(&error) && !names.has_begun() => outlets.count_listed(&mut is_first),
             Err(_) => {}
         }

@@ -1,8 +1,8 @@
 //! Writes to the API server, without decisions.
 //!
-//! Creation is a POST, which never touches an object that exists. Where one does, its owner is looked up:
-//! ours is kept, an earlier MiniCluster's is waited for, anybody else's is an obstacle. What is changed later
-//! is changed by server-side apply with the uid of the object that was seen. One field manager for all.
+//! Creation is a POST, which never changes an existing object. If there is one, its owner decides: an object of this
+//! MiniCluster is kept, the deletion of an earlier MiniCluster's is awaited, and any other is an obstacle. Later changes
+//! use server-side apply with the uid of the observed object. There is one field manager.
 
 use flux_operator_client::dry_run::{self, DryRunAnswer};
 use flux_operator_core::labels;
@@ -602,7 +602,7 @@ fn check_label(job: &Metadata) -> Result<(), Obstacle> {
     })
 }
 
-/// What an object was rendered to, as its annotation says.
+/// The hash of the rendered object, from its annotation.
 fn rendered_hash(metadata: &Metadata) -> Option<&String> {
     metadata.annotations.as_ref()?.get(labels::RENDERED_HASH)
 }

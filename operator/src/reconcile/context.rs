@@ -1,4 +1,4 @@
-//! What all reconciles share.
+//! The state that all reconciles share.
 
 use std::sync::Arc;
 

@@ -35,7 +35,7 @@ pub enum ReconcileError {
 }
 
 impl ReconcileError {
-    /// What the status says about it at once, since a person can help.
+    /// The obstacle that the status shows at once, since a person can remove it.
     pub fn obstacle(&self) -> Option<&Obstacle> {
         match self {
             ReconcileError::Apply(ApplyError::Obstacle(obstacle)) => Some(obstacle),
@@ -43,7 +43,7 @@ impl ReconcileError {
         }
     }
 
-    /// What the status says about it if it lasts.
+    /// The obstacle that the status shows if the error lasts.
     pub fn as_obstacle(&self) -> Obstacle {
         if let Some(obstacle) = self.obstacle() {
             return obstacle.clone();

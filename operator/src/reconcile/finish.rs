@@ -1,4 +1,4 @@
-//! What is deleted after a job has ended: pods and volumes (`cleanupPods`), the MiniCluster
+//! Deletes objects after a job has ended: pods and volumes (`cleanupPods`), the MiniCluster
 //! (`ttlSecondsAfterFinished`), or a Job whose pods cannot mount the view's image.
 
 use std::time::{Duration, Instant};

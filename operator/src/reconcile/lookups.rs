@@ -1,4 +1,4 @@
-//! What a reconcile reads from the API server because no watch brings it: the gang APIs that are served, the
+//! Data that a reconcile reads from the API server because no watch delivers it: the gang APIs that are served, the
 //! last event of an object that waits, the Workloads of a Job in a queue, the version of Kubernetes,
 //! MiniClusters that are too large for the cache. (`apply` also reads the objects that it is about to write.)
 

@@ -13,7 +13,7 @@ use crate::health::metrics::Metrics;
 use crate::reconcile::apply::Writer;
 use crate::reconcile::lookups::warning::Reader;
 
-/// What reconciles share with an API server that never answers, and how often it was asked.
+/// A context with an API server that never answers, and the number of its requests.
 fn silent() -> (Context, Arc<AtomicUsize>) {
     let asked = Arc::<AtomicUsize>::default();
     let count = asked.clone();
@@ -27,7 +27,7 @@ fn silent() -> (Context, Arc<AtomicUsize>) {
     (Context::new(writer, reader, Options::default(), metrics), asked)
 }
 
-/// The MiniCluster `ns/mc` as a watch brings it.
+/// The MiniCluster `ns/mc` as a watch delivers it.
 fn cluster(uid: &str, spec: Value) -> Cluster {
     let metadata =
         json!({ "namespace": "ns", "name": "mc", "uid": uid, "resourceVersion": "9", "generation": 1 });

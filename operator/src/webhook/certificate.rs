@@ -21,7 +21,7 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 
 /// Lifetime of a certificate.
 const LIFE: SignedDuration = SignedDuration::from_hours(24 * 365);
-/// How long before its end it is renewed.
+/// How long before its expiry a certificate is renewed.
 const RENEWAL: SignedDuration = SignedDuration::from_hours(24 * 90);
 /// How far before its creation a certificate begins to be valid, for clocks that are behind.
 const SLACK: SignedDuration = SignedDuration::from_hours(24);

@@ -221,8 +221,8 @@ fn convert_one(text: &str, to: Version, out: &mut Vec<u8>) -> Result<(), String>
     write(&converted, &aside, out).map_err(|error| format!("{place}: {error}"))
 }
 
-/// What is copied as text, since it is the same in both versions: nothing bounds its depth, or the number of
-/// its values. If such an object were refused, nobody could list any MiniCluster.
+/// Fields that are copied as text, since they are the same in both versions. Their depth and number of values are not
+/// limited: if such an object were rejected, nobody could list any MiniCluster.
 const ASIDE: [(&str, &str); 6] = [
     ("metadata", "finalizers"),
     ("metadata", "labels"),

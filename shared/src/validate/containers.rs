@@ -1,4 +1,4 @@
-//! The containers: one runs Flux, the others serve it; and those of the services pod.
+//! Checks the containers: the one that runs Flux (the runner), its sidecars, and those of the services pod.
 
 use super::fields::{given, is_given, object_name, resources, security_context};
 use super::flux::DEFAULT_LOG_LEVEL;
@@ -10,12 +10,13 @@ use crate::crd::v1alpha2::{Commands, Container, FluxUser, MiniClusterSpec};
 use crate::names::SOFTWARE_CONTAINER;
 use crate::{command_words, names};
 
-/// The image of a container that names none, as upstream's schema has it.
+/// The image of a container that names none: the default of the Go operator's schema.
 pub const DEFAULT_IMAGE: &str = "ghcr.io/rse-ops/accounting:app-latest";
-/// Most bytes of commands, scripts and snippets together: a ConfigMap holds 1 MiB.
+/// Limit in bytes of all commands, scripts and snippets together: they are stored in a ConfigMap, which holds
+/// 1 MiB.
 pub const MAX_TEXT: usize = 900_000;
 
-/// The containers by what they do.
+/// The checked containers by role.
 pub(super) struct Parts {
     pub(super) runner: Option<ValidRunner>,
     pub(super) sidecars: Vec<ValidSidecar>,
@@ -29,7 +30,7 @@ pub(super) fn check(
     wait_socket: bool,
     report: &mut Report,
 ) -> Parts {
-    let around = Surroundings {
+    let surroundings = Surroundings {
         cluster,
         view,
         volumes: &spec.volumes,
@@ -49,11 +50,11 @@ pub(super) fn check(
     for (i, container) in spec.containers.iter().enumerate() {
         let field = format!("spec.containers[{i}]");
         if spec.runs_flux(i) {
-            parts.runner = Some(runner(&field, container, spec, &around, report));
+            parts.runner = Some(runner(&field, container, spec, &surroundings, report));
         } else {
             parts
                 .sidecars
-                .push(sidecar(&field, container, &around, wait_socket, report));
+                .push(sidecar(&field, container, &surroundings, wait_socket, report));
         }
     }
     if spec.launcher && runners == 0 {
@@ -63,7 +64,7 @@ pub(super) fn check(
         parts.services.push(service(
             &format!("spec.services[{i}]"),
             container,
-            &around,
+            &surroundings,
             report,
         ));
     }
@@ -78,6 +79,7 @@ pub(super) fn check(
     parts
 }
 
+/// Bytes of a container's commands, script and snippets.
 fn text_bytes(container: &Container) -> usize {
     let commands = container.commands.clone().unwrap_or_default();
     [&container.command, &container.pre_command, &commands.script]
@@ -88,10 +90,11 @@ fn text_bytes(container: &Container) -> usize {
         .sum()
 }
 
+/// Checks that no two containers of a pod have the same name.
 fn unique_names(spec: &MiniClusterSpec, cluster: &str, view: &ViewContainer, report: &mut Report) {
-    let operators =
+    let init_containers =
         ["flux-agent", SOFTWARE_CONTAINER].map(|name| (name.to_owned(), "the operator's own init container"));
-    let taken: Vec<_> = operators
+    let taken: Vec<_> = init_containers
         .into_iter()
         .chain([(view.name.clone(), "the view's")])
         .collect();
@@ -116,11 +119,12 @@ fn unique_names(spec: &MiniClusterSpec, cluster: &str, view: &ViewContainer, rep
     }
 }
 
+/// Checks the container that runs Flux.
 fn runner(
     field: &str,
     container: &Container,
     spec: &MiniClusterSpec,
-    around: &Surroundings<'_>,
+    surroundings: &Surroundings<'_>,
     report: &mut Report,
 ) -> ValidRunner {
     let commands = container.commands.clone().unwrap_or_default();
@@ -170,9 +174,9 @@ fn runner(
             );
         }
     }
-    let mut valid = common(field, container, around, report);
-    valid.name = runner_name(container, around.cluster).to_owned();
-    if valid.name != around.cluster && !names::is_dns_label(&valid.name) {
+    let mut valid = common_fields(field, container, surroundings, report);
+    valid.name = runner_name(container, surroundings.cluster).to_owned();
+    if valid.name != surroundings.cluster && !names::is_dns_label(&valid.name) {
         report.problem(
             format!("{field}.name"),
             "must be lower case letters, digits and `-`, 63 at most",
@@ -229,6 +233,7 @@ fn runner_name<'a>(container: &'a Container, cluster: &'a str) -> &'a str {
         .unwrap_or(cluster)
 }
 
+/// The text, unless it is blank.
 fn snippet(text: &Option<String>) -> Option<String> {
     text.clone().filter(|text| !text.trim().is_empty())
 }
@@ -239,7 +244,7 @@ struct Spelling<'a> {
     value: &'a Option<String>,
 }
 
-/// The snippet of a field with two spellings, of which one may be given.
+/// The snippet of a field that has two spellings. Different texts in both are a problem.
 fn either_spelling(field: &str, first: Spelling, second: Spelling, report: &mut Report) -> Option<String> {
     match (snippet(first.value), snippet(second.value)) {
         (Some(value), Some(other)) if value != other => {
@@ -253,6 +258,7 @@ fn either_spelling(field: &str, first: Spelling, second: Spelling, report: &mut 
     }
 }
 
+/// The user that Flux runs as. None: the container's own user, or a problem was reported.
 fn user(
     field: &str,
     container: &Container,
@@ -287,6 +293,7 @@ fn user(
             run_flux_as_root: true,
         });
     };
+    // Clients with the Go operator's types write the zero values of fields that are not set.
     if user.name.as_deref() == Some("") && user.uid == Some(0) {
         user.uid = None;
     }
@@ -313,22 +320,24 @@ fn user(
     })
 }
 
-/// Whether the container names a user for Flux other than the default.
+/// Whether `fluxUser` or `fluxuser` differs from the default user.
 fn names_a_user(user: &Option<FluxUser>) -> bool {
-    let is_usual = |user: &FluxUser| {
+    let is_default = |user: &FluxUser| {
         let (name, uid) = (
             user.name.as_deref().unwrap_or_default(),
             user.uid.unwrap_or_default(),
         );
         matches!((name, uid), ("" | "flux", 0 | 1000))
     };
-    user.as_ref().is_some_and(|user| user.disable || !is_usual(user))
+    user.as_ref()
+        .is_some_and(|user| user.disable || !is_default(user))
 }
 
+/// Checks a sidecar.
 fn sidecar(
     field: &str,
     container: &Container,
-    around: &Surroundings<'_>,
+    surroundings: &Surroundings<'_>,
     wait_socket: bool,
     report: &mut Report,
 ) -> ValidSidecar {
@@ -377,6 +386,7 @@ fn sidecar(
         pre: snippet(&commands.pre),
         service_pre: snippet(&commands.service_pre),
         command: snippet(&container.command),
+        // As in the script of the container that runs Flux (`program::unescape`).
         script: snippet(&commands.script).map(|text| text.replace("\\$", "$")),
         post: snippet(&commands.post),
     };
@@ -386,27 +396,28 @@ fn sidecar(
             "replaces command: set only one",
         );
     }
-    let silent = agent_spec::Sidecar {
+    let without_work = agent_spec::Sidecar {
         wait_socket,
         ..agent_spec::Sidecar::default()
     };
-    let has_work = spec != silent;
+    let has_work = spec != without_work;
     if has_work && container.no_wrap_entrypoint {
         report.problem(
             format!("{field}.noWrapEntrypoint"),
             "keeps the image's own entrypoint, so command, preCommand and commands would have no effect: leave them out",
         );
     }
-    let valid = common(field, container, around, report);
+    let valid = common_fields(field, container, surroundings, report);
     spec.serves = !valid.ports.is_empty();
-    named(field, container, report);
+    check_name(field, container, report);
     ValidSidecar {
         container: valid,
         wrapped: (has_work && !container.no_wrap_entrypoint).then_some(spec),
     }
 }
 
-fn named(field: &str, container: &Container, report: &mut Report) {
+/// Checks the name of a sidecar or of a container of the services pod.
+fn check_name(field: &str, container: &Container, report: &mut Report) {
     match container.name.as_deref() {
         None | Some("") => report.problem(
             format!("{field}.name"),
@@ -428,12 +439,13 @@ fn named(field: &str, container: &Container, report: &mut Report) {
     }
 }
 
+/// Whether any field of `commands` is set.
 fn has_values(commands: &Commands) -> bool {
     let texts = [&commands.prefix, &commands.script];
     commands.run_flux_as_root || texts.into_iter().chain(snippets(commands)).any(is_given)
 }
 
-/// The shell text around the job, in both spellings.
+/// The snippets of `commands`, of both spellings.
 fn snippets(commands: &Commands) -> [&Option<String>; 8] {
     [
         &commands.init,
@@ -447,10 +459,11 @@ fn snippets(commands: &Commands) -> [&Option<String>; 8] {
     ]
 }
 
+/// Checks a container of the services pod.
 fn service(
     field: &str,
     container: &Container,
-    around: &Surroundings<'_>,
+    surroundings: &Surroundings<'_>,
     report: &mut Report,
 ) -> ValidContainer {
     let commands = container.commands.clone().unwrap_or_default();
@@ -491,7 +504,7 @@ fn service(
             );
         }
     }
-    let mut valid = common(field, container, around, report);
+    let mut valid = common_fields(field, container, surroundings, report);
     if let Some(command) = container
         .command
         .as_deref()
@@ -499,14 +512,15 @@ fn service(
     {
         valid.entrypoint = report.take(format!("{field}.command"), command_words::split_literal(command));
     }
-    named(field, container, report);
+    check_name(field, container, report);
     valid
 }
 
-fn common(
+/// Checks the fields that containers of all roles have.
+fn common_fields(
     field: &str,
     container: &Container,
-    around: &Surroundings<'_>,
+    surroundings: &Surroundings<'_>,
     report: &mut Report,
 ) -> ValidContainer {
     for name in container
@@ -566,7 +580,7 @@ fn common(
         ports,
         post_start: hook("postStartExec", &hooks.post_start_exec, report),
         pre_stop: hook("preStopExec", &hooks.pre_stop_exec, report),
-        mounts: volumes::check(field, container, around, report),
+        mounts: volumes::check(field, container, surroundings, report),
         security_context: security_context(
             &format!("{field}.securityContext"),
             &container.security_context,

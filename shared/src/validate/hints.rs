@@ -14,16 +14,17 @@ impl ValidMiniCluster {
         hints
             .into_iter()
             .flatten()
-            .chain(self.installs_into_the_view())
+            .chain(self.installs_into_mounted_view())
             .collect()
     }
 
-    /// Whether something is submitted or launched on this cluster's lead.
-    fn runs(&self) -> bool {
-        let stays = matches!(self.runner.program, Program::Persistent | Program::Diagnostics);
-        !stays && !self.interactive && self.flux.lead.is_none()
+    /// Whether the lead submits or launches the user's program by itself. It does not in an interactive MiniCluster,
+    /// or if the pods join the instance of another lead (`flux.lead`).
+    fn lead_starts_program(&self) -> bool {
+        self.runner.program.is_from_user() && !self.interactive && self.flux.lead.is_none()
     }
 
+    /// Hints that there are fewer tasks than pods.
     fn few_tasks(&self) -> Option<Notice> {
         let (tasks, size) = (self.tasks, self.size);
         let is_submitted = match self.runner.program {
@@ -31,29 +32,29 @@ impl ValidMiniCluster {
             Program::Script { launch, .. } => !launch,
             _ => false,
         };
-        let few = self.runs() && is_submitted && (1..size).contains(&tasks);
-        few.then(|| {
-            let many = if tasks == 1 {
+        let is_too_few = self.lead_starts_program() && is_submitted && (1..size).contains(&tasks);
+        is_too_few.then(|| {
+            let count = if tasks == 1 {
                 "1 task".to_owned()
             } else {
                 format!("{tasks} tasks")
             };
-            let message = format!("{many} for {size} pods: some pods get no task; 0 means one task per pod");
+            let message = format!("{count} for {size} pods: some pods get no task; 0 means one task per pod");
             Problem::new("spec.tasks", message)
         })
     }
 
-    /// Hints at `gang: on`: no dry run knows whether the cluster serves a gang API.
+    /// Hints at the requirements of `gang: on`: a dry run does not know whether the cluster serves a gang API.
     fn all_or_none(&self) -> Option<Notice> {
-        let least = self.min_size.unwrap_or(self.size);
+        let gang_size = self.min_size.unwrap_or(self.size);
         let message = format!(
-            "{least} pods are scheduled or none: if the cluster has no gang API, or the operator was installed without gang.enabled, no pod is created"
+            "{gang_size} pods are scheduled or none: if the cluster has no gang API, or the operator was installed without gang.enabled, no pod is created"
         );
         (self.gang == Gang::On).then(|| Problem::new("spec.gang", message))
     }
 
-    /// Hints that a mounted view cannot be written to.
-    fn installs_into_the_view(&self) -> Vec<Notice> {
+    /// Hints at snippets that install into a mounted view, which is read-only.
+    fn installs_into_mounted_view(&self) -> Vec<Notice> {
         if !self.view.enabled || self.view.source == Some(ViewSource::Copy) {
             return Vec::new();
         }
@@ -72,7 +73,7 @@ impl ValidMiniCluster {
         ];
         let installs = |text: &String| {
             text.lines()
-                .any(|line| installs_into_the_view(line, &self.view.mount_path))
+                .any(|line| installs_into_view(line, &self.view.mount_path))
         };
         let message = "installs into the view, which is read-only where nodes mount its image: set flux.container.source: copy";
         let found = texts.into_iter().filter(|(_, text)| text.is_some_and(installs));
@@ -91,7 +92,7 @@ impl ValidMiniCluster {
         let is_shared = mounts
             .iter()
             .any(|mount| Path::new(folder).starts_with(&mount.path) && outlives_pod(&mount.source));
-        let scattered = self.runs() && self.size > 1 && !is_shared;
+        let scattered = self.lead_starts_program() && self.size > 1 && !is_shared;
         scattered.then(|| {
             let message = format!(
                 "each job's output is in {folder} of the pod that ran it, and is lost with that pod: use a folder on a volume that all pods mount"
@@ -102,7 +103,7 @@ impl ValidMiniCluster {
 }
 
 /// Whether a line installs Python packages into the view's own Python.
-fn installs_into_the_view(line: &str, mount_path: &str) -> bool {
+fn installs_into_view(line: &str, mount_path: &str) -> bool {
     let installs = ["ensurepip", "pip install", "pip3 install"]
         .iter()
         .any(|words| line.contains(words));

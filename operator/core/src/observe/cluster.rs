@@ -1,4 +1,4 @@
-//! The MiniCluster as it is watched and kept between two reconciles.
+//! A MiniCluster as the operator watches it and keeps it in its cache.
 
 use std::borrow::Cow;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -13,22 +13,24 @@ use serde_json::value::RawValue;
 
 use crate::observe::partial;
 
-/// Deepest nesting, and most values, of an object that is parsed: `spec.podTemplate` may hold anything, and
-/// at 128 levels the JSON parser would fail for the whole list.
+/// Deepest nesting of an object that is parsed: `spec.podTemplate` may hold anything, and at 128 levels the JSON
+/// parser would fail for the whole list.
 const DEPTH_MAX: usize = 100;
+/// Most values of an object that is parsed.
 const VALUES_MAX: usize = 200_000;
 
-/// A MiniCluster, or an object that does not fit the type, which must not keep the others from being read.
-/// Its spec and status stay the text that the API server sent, which takes half the memory, and are read for
-/// each reconcile.
+/// A MiniCluster. An object that does not fit the type is kept with an error, since otherwise the whole list could
+/// not be read. Spec and status stay the JSON text that the API server sent, which takes half the memory. Each
+/// reconcile parses them.
 #[derive(Debug, Clone)]
 pub struct Cluster {
     metadata: ObjectMeta,
     status: Option<Box<RawValue>>,
+    /// The error says why the object cannot be read.
     body: Result<Body, String>,
 }
 
-/// What fits the types, and what is asked of all of them at once.
+/// The spec's text, and the values that are needed without parsing it again.
 #[derive(Debug, Clone)]
 struct Body {
     spec: Box<RawValue>,
@@ -37,7 +39,7 @@ struct Body {
     observed_generation: Option<i64>,
 }
 
-/// The parts of an object, not read yet.
+/// The parts of an object, not parsed yet.
 #[derive(Deserialize)]
 struct Parts {
     #[serde(deserialize_with = "partial::metadata")]
@@ -58,14 +60,14 @@ impl<'de> Deserialize<'de> for Cluster {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Cluster, D::Error> {
         // Kept as text: the parser skips it, however deeply it is nested.
         let text = Box::<RawValue>::deserialize(deserializer)?;
-        let read = match excess(text.get()) {
+        let result = match excess(text.get()) {
             Some(why) => Err(why),
             None => read(text.get()).map_err(|error| error.to_string()),
         };
-        read.or_else(|error| {
-            // (kube's own type for this buffers the whole object.)
+        result.or_else(|error| {
+            // (kube's `DeserializeGuard` would buffer the whole object.)
             let Readable { metadata, status } = serde_json::from_str(text.get()).map_err(Error::custom)?;
-            // If another controller manages it, it need not be readable here.
+            // An object that another controller manages need not fit our type.
             let body = managed_elsewhere(text.get()).ok_or(error);
             Ok(Cluster {
                 metadata,
@@ -76,6 +78,7 @@ impl<'de> Deserialize<'de> for Cluster {
     }
 }
 
+/// Parses an object that fits the type.
 fn read(text: &str) -> Result<Cluster, serde_json::Error> {
     let Parts {
         metadata,
@@ -83,16 +86,16 @@ fn read(text: &str) -> Result<Cluster, serde_json::Error> {
         status,
     } = serde_json::from_str(text)?;
     let is_managed_elsewhere = serde_json::from_str::<MiniClusterSpec>(spec.get())?.is_managed_elsewhere();
-    let previous: Option<MiniClusterStatus> = match &status {
+    let parsed_status: Option<MiniClusterStatus> = match &status {
         Some(status) => serde_json::from_str(status.get())?,
         None => None,
     };
-    let previous = previous.unwrap_or_default();
+    let parsed_status = parsed_status.unwrap_or_default();
     let body = Body {
         spec,
         is_managed_elsewhere,
-        phase: previous.phase.map(String::into_boxed_str),
-        observed_generation: previous.observed_generation,
+        phase: parsed_status.phase.map(String::into_boxed_str),
+        observed_generation: parsed_status.observed_generation,
     };
     Ok(Cluster {
         metadata,
@@ -113,7 +116,7 @@ fn managed_elsewhere(text: &str) -> Option<Body> {
         managed_by: String,
     }
     let Object { spec } = serde_json::from_str(text).ok()?;
-    let spec = nothing(Some(spec.managed_by))?;
+    let spec = spec_without_fields(Some(spec.managed_by))?;
     let is_managed_elsewhere = spec.is_managed_elsewhere();
     let body = Body {
         spec: serde_json::value::to_raw_value(&spec).ok()?,
@@ -124,14 +127,14 @@ fn managed_elsewhere(text: &str) -> Option<Body> {
     is_managed_elsewhere.then_some(body)
 }
 
-/// A spec without any other field set.
-fn nothing(managed_by: Option<String>) -> Option<MiniClusterSpec> {
+/// A spec with `managed_by` and no other field set.
+fn spec_without_fields(managed_by: Option<String>) -> Option<MiniClusterSpec> {
     let spec = serde_json::from_value(serde_json::json!({ "containers": [] })).ok()?;
     Some(MiniClusterSpec { managed_by, ..spec })
 }
 
 impl Cluster {
-    /// Its spec. An error is what does not fit the type.
+    /// Parses its spec. The error says why the object cannot be read.
     pub fn spec(&self) -> Result<MiniClusterSpec, String> {
         let body = self.body.as_ref().map_err(Clone::clone)?;
         serde_json::from_str(body.spec.get()).map_err(|error| error.to_string())
@@ -146,7 +149,7 @@ impl Cluster {
         self.body.as_ref().ok()?.observed_generation
     }
 
-    /// Its status, also of one whose spec does not fit the type.
+    /// Parses its status, even if the spec does not fit the type. None: it has none, or one that cannot be read.
     pub fn status(&self) -> Option<MiniClusterStatus> {
         serde_json::from_str(self.status.as_ref()?.get()).ok()?
     }
@@ -157,7 +160,8 @@ impl Cluster {
     }
 }
 
-/// Why JSON text is too deep or too large to be read; None if it is not.
+/// Why JSON text is too deep or too large to be parsed; None if it is not. Counts brackets and commas outside
+/// strings.
 fn excess(text: &str) -> Option<String> {
     let (mut depth, mut values) = (0_usize, 0_usize);
     let mut bytes = text.bytes();
@@ -179,6 +183,7 @@ fn excess(text: &str) -> Option<String> {
     None
 }
 
+/// Skips the rest of a string, with its closing quote.
 fn skip_string(bytes: &mut std::str::Bytes) {
     while let Some(byte) = bytes.next() {
         match byte {
@@ -218,35 +223,36 @@ impl Resource for Cluster {
     }
 }
 
-/// Largest spec, with the labels and annotations for a queue, that is kept in the cache, in bytes of JSON:
-/// there may be many thousand.
+/// Largest spec that the cache keeps, in bytes of JSON with the labels and annotations for a queue: there may be
+/// thousands of MiniClusters.
 const KEPT_MAX: usize = 8 << 10;
-/// Longest error text that is kept for a MiniCluster that cannot be read.
+/// Longest error text, in characters, that is kept for a MiniCluster that cannot be read.
 const ERROR_MAX: usize = 1000;
 /// Annotation that exists in the cache only: the size of a spec that was left out of it. (The cache keeps no
 /// other annotation with our domain.)
 const LEFT_OUT: &str = "flux-framework.org/left-out";
-/// The same: hash of the labels and annotations for a queue that were left out with it.
+/// The same: hash of the labels and annotations for a queue, which are left out together with the spec.
 const LEFT_OUT_QUEUEING: &str = "flux-framework.org/left-out-queueing";
 
-/// Reduces a MiniCluster to what is kept in the cache: of labels and annotations those for a queue, and the
-/// spec unless it is large. A large one is read again for each reconcile.
+/// Reduces a MiniCluster to what the cache keeps: the labels and annotations for a queue, and the spec unless it
+/// is large. Each reconcile reads a large spec from the API server.
 pub fn shrink(cluster: &mut Cluster) {
     let Cluster { metadata, body, .. } = cluster;
-    for all in [&mut metadata.annotations, &mut metadata.labels] {
-        all.iter_mut()
-            .for_each(|it| it.retain(|key, _| queueing::is_of_queue(key)));
-        all.take_if(|it| it.is_empty());
+    for entries in [&mut metadata.annotations, &mut metadata.labels] {
+        entries
+            .iter_mut()
+            .for_each(|map| map.retain(|key, _| queueing::is_of_queue(key)));
+        entries.take_if(|map| map.is_empty());
     }
     match body {
-        Ok(whole) => {
+        Ok(body) => {
             let of_queue = [&metadata.annotations, &metadata.labels];
-            let of_queue = serde_json::to_string(&of_queue).map_or(0, |text| text.len());
-            let size = whole.spec.get().len() + of_queue;
+            let queueing_size = serde_json::to_string(&of_queue).map_or(0, |text| text.len());
+            let size = body.spec.get().len() + queueing_size;
             if size > KEPT_MAX
-                && let Some(nothing) = without_spec(whole)
+                && let Some(spec) = spec_left_in_cache(body)
             {
-                whole.spec = nothing;
+                body.spec = spec;
                 let queueing = hash_of_queueing(metadata).to_string();
                 metadata.labels = None;
                 metadata.annotations = Some(
@@ -265,28 +271,29 @@ pub fn shrink(cluster: &mut Cluster) {
     }
 }
 
-/// The spec of one whose spec is left out: who manages it is known without a call.
-fn without_spec(body: &Body) -> Option<Box<RawValue>> {
+/// The spec that the cache keeps of a large one: only `managedBy`, so that the operator need not read the
+/// MiniClusters of other controllers.
+fn spec_left_in_cache(body: &Body) -> Option<Box<RawValue>> {
     let spec: MiniClusterSpec = serde_json::from_str(body.spec.get()).ok()?;
-    serde_json::value::to_raw_value(&nothing(spec.managed_by)?).ok()
+    serde_json::value::to_raw_value(&spec_without_fields(spec.managed_by)?).ok()
 }
 
-/// The size of the spec that was left out of the cache, if it was.
+/// The size in bytes of the spec that was left out of the cache. None: the cache has the spec.
 pub fn left_out(cluster: &Cluster) -> Option<usize> {
     cluster.meta().annotations.as_ref()?.get(LEFT_OUT)?.parse().ok()
 }
 
-/// Another value means other labels or annotations for a queue.
+/// Hash of the labels and annotations for a queue, to notice that they have changed.
 pub fn queueing_hash(cluster: &Cluster) -> u64 {
     let metadata = cluster.meta();
     let left_out = metadata
         .annotations
         .as_ref()
-        .and_then(|all| all.get(LEFT_OUT_QUEUEING)?.parse().ok());
+        .and_then(|annotations| annotations.get(LEFT_OUT_QUEUEING)?.parse().ok());
     left_out.unwrap_or_else(|| hash_of_queueing(metadata))
 }
 
-/// (The others have been taken out before.)
+/// Hash of all labels and annotations: `shrink` has already removed those that are not for a queue.
 fn hash_of_queueing(metadata: &ObjectMeta) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one((&metadata.labels, &metadata.annotations))
 }
@@ -296,7 +303,7 @@ pub fn is_managed_elsewhere(cluster: &Cluster) -> bool {
     cluster.body.as_ref().is_ok_and(|body| body.is_managed_elsewhere)
 }
 
-/// The resourceVersion as a number, which it is by Kubernetes' API; 0 if some server disagrees.
+/// The resourceVersion as a number; 0 if it is not one. (Kubernetes' API servers use numbers.)
 pub fn version(metadata: &ObjectMeta) -> u64 {
     metadata
         .resource_version
@@ -311,7 +318,7 @@ mod tests {
 
     use super::*;
 
-    /// Whoever may make a MiniCluster could stop all others from being served.
+    /// Otherwise one such MiniCluster would stop the operator from serving all others.
     #[test]
     fn object_too_deep_or_too_wide_hides_no_other() {
         let object = |name: &str, overlay: &str| {
@@ -321,30 +328,30 @@ mod tests {
         };
         let deep = format!("{}1{}", r#"{"a":["#.repeat(2000), "]}".repeat(2000));
         let wide = format!(r#"{{"spec":[{}0]}}"#, "0,".repeat(300_000));
-        let items =
-            [("deep", deep.as_str()), ("wide", &wide), ("good", "{}")].map(|(name, it)| object(name, it));
+        let items = [("deep", deep.as_str()), ("wide", &wide), ("good", "{}")]
+            .map(|(name, overlay)| object(name, overlay));
         let list = format!(
             r#"{{"apiVersion":"v1","kind":"List","metadata":{{}},"items":[{}]}}"#,
             items.join(",")
         );
         let list: kube::core::ObjectList<Cluster> = serde_json::from_str(&list).unwrap();
-        let said: Vec<_> = list
+        let errors: Vec<_> = list
             .items
             .iter()
-            .map(|it| (it.name_any(), it.spec().err()))
+            .map(|cluster| (cluster.name_any(), cluster.spec().err()))
             .collect();
         assert_eq!(
-            said[0],
+            errors[0],
             (
                 "deep".into(),
                 Some("it is nested more than 100 levels deep".into())
             )
         );
         assert_eq!(
-            said[1],
+            errors[1],
             ("wide".into(), Some("it has more than 200000 values".into()))
         );
-        assert_eq!(said[2], ("good".into(), None));
+        assert_eq!(errors[2], ("good".into(), None));
         let elsewhere = items[0].replace(
             r#""spec":{"#,
             r#""spec":{"managedBy":"kueue.x-k8s.io/multikueue","#,
@@ -356,7 +363,7 @@ mod tests {
         );
         let event = format!(r#"{{"type":"ADDED","object":{}}}"#, items[0]);
         let event: kube::core::WatchEvent<Cluster> = serde_json::from_str(&event).unwrap();
-        assert!(matches!(event, kube::core::WatchEvent::Added(it) if it.spec().is_err()));
+        assert!(matches!(event, kube::core::WatchEvent::Added(cluster) if cluster.spec().is_err()));
     }
 
     #[test]

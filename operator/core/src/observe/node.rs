@@ -1,5 +1,5 @@
-//! What the operator keeps of a node: whether it can mount an image as a volume, and if not, which pods it
-//! may get; and whether it answers.
+//! What the operator keeps of a node: whether it can mount an image as a volume, and if not, which pods may
+//! run on it. Also: whether its kubelet has stopped reporting.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, HashSet};
@@ -10,11 +10,12 @@ use serde::Deserialize;
 
 use crate::observe::partial::Partial;
 
-/// The first Kubernetes and container runtimes that mount images, also with subPath, by default.
-const KUBELET: (u32, u32) = (1, 35);
-const RUNTIMES: [(&str, (u32, u32)); 2] = [("containerd", (2, 1)), ("cri-o", (1, 33))];
+/// Oldest kubelet (major, minor) that mounts images as volumes by default, also with subPath.
+const MIN_KUBELET: (u32, u32) = (1, 35);
+/// The same of the container runtimes.
+const MIN_RUNTIMES: [(&str, (u32, u32)); 2] = [("containerd", (2, 1)), ("cri-o", (1, 33))];
 
-/// A node without what nobody reads here: addresses, images, capacities.
+/// A node without the parts that the operator does not read: addresses, images, capacities.
 pub type NodeObject = Partial<Node, NodePlan, NodeState>;
 
 /// The part of a node's spec that is read.
@@ -47,8 +48,9 @@ pub struct NodeCondition {
 impl NodeState {
     /// Whether its kubelet has stopped reporting: then the node's controller sets Ready to Unknown.
     pub fn is_silent(&self) -> bool {
-        self.conditions.iter().any(|it| {
-            it.type_ == "Ready" && ConditionStatus::from(it.status.as_str()) == ConditionStatus::Unknown
+        self.conditions.iter().any(|condition| {
+            condition.type_ == "Ready"
+                && ConditionStatus::from(condition.status.as_str()) == ConditionStatus::Unknown
         })
     }
 }
@@ -69,35 +71,36 @@ impl NodeInfo {
         let Some((runtime, version)) = self.container_runtime_version.split_once("://") else {
             return false;
         };
-        let least = RUNTIMES
+        let minimum = MIN_RUNTIMES
             .iter()
             .find(|(name, _)| *name == runtime)
-            .map(|(_, least)| *least);
-        number(&self.kubelet_version) >= Some(KUBELET)
-            && least.is_some_and(|least| number(version) >= Some(least))
+            .map(|(_, minimum)| *minimum);
+        major_minor(&self.kubelet_version) >= Some(MIN_KUBELET)
+            && minimum.is_some_and(|minimum| major_minor(version) >= Some(minimum))
     }
 }
 
 /// Major and minor number of `v1.35.4-eks-1`.
-fn number(version: &str) -> Option<(u32, u32)> {
+fn major_minor(version: &str) -> Option<(u32, u32)> {
     let mut parts = version
         .trim_start_matches('v')
         .split(|letter: char| !letter.is_ascii_digit());
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// A node that takes pods.
+/// A node that pods can be scheduled on.
 #[derive(Debug, Clone, PartialEq)]
 pub enum NodeSeen {
     MountsImages,
-    /// It is too old, or not known to mount images.
+    /// Its kubelet or runtime is too old, or its version is unknown.
     Old(Box<OldNode>),
 }
 
+/// A node that may be unable to mount images, with what decides which pods may run on it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct OldNode {
     name: String,
-    /// Of the kubelet and the runtime, for people.
+    /// The versions of the kubelet and the runtime, for messages.
     versions: String,
     labels: BTreeMap<String, String>,
     taints: Vec<Taint>,
@@ -142,14 +145,14 @@ impl std::fmt::Display for OldNode {
 pub struct Placement {
     pub node_name: Option<String>,
     pub node_selector: BTreeMap<String, String>,
-    /// One of these must fit; None: every node does.
+    /// Terms of the required node affinity, of which one must match. None: no node affinity is required.
     #[serde(skip)]
     pub terms: Option<Vec<NodeSelectorTerm>>,
     pub tolerations: Vec<Toleration>,
 }
 
 impl Placement {
-    /// Whether a pod may be put on the node.
+    /// Whether the scheduler may put a pod with this placement on the node.
     pub fn may_use(&self, node: &OldNode) -> bool {
         let has_labels = self
             .node_selector
@@ -160,7 +163,11 @@ impl Placement {
             .as_ref()
             .is_none_or(|terms| terms.iter().any(|term| fits(term, node)));
         let repels = |taint: &Taint| {
-            taint.effect != "PreferNoSchedule" && !self.tolerations.iter().any(|it| tolerates(it, taint))
+            taint.effect != "PreferNoSchedule"
+                && !self
+                    .tolerations
+                    .iter()
+                    .any(|toleration| tolerates(toleration, taint))
         };
         self.node_name.as_ref().is_none_or(|name| *name == node.name)
             && has_labels
@@ -173,25 +180,29 @@ impl Placement {
 fn fits(term: &NodeSelectorTerm, node: &OldNode) -> bool {
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
-    let name = |field: &str| (field == "metadata.name").then_some(&node.name);
+    // Kubernetes has no other field for node affinity.
+    let field_value = |field: &str| (field == "metadata.name").then_some(&node.name);
     !(expressions.is_empty() && fields.is_empty())
-        && expressions.iter().all(|it| holds(it, node.labels.get(&it.key)))
-        && fields.iter().all(|it| holds(it, name(&it.key)))
+        && expressions
+            .iter()
+            .all(|rule| holds(rule, node.labels.get(&rule.key)))
+        && fields.iter().all(|rule| holds(rule, field_value(&rule.key)))
 }
 
+/// Whether the requirement holds for a node's label or field. None: the node does not have it.
 fn holds(requirement: &NodeSelectorRequirement, label: Option<&String>) -> bool {
     let values = requirement.values.as_deref().unwrap_or_default();
     let is_in = || label.is_some_and(|label| values.contains(label));
     let number = |text: Option<&String>| text.and_then(|text| text.parse::<i64>().ok());
-    let (of_node, wanted) = (number(label), number(values.first()));
+    let (actual, wanted) = (number(label), number(values.first()));
     match requirement.operator.as_str() {
         "In" => is_in(),
         "NotIn" => !is_in(),
         "Exists" => label.is_some(),
         "DoesNotExist" => label.is_none(),
-        "Gt" => of_node.zip(wanted).is_some_and(|(it, wanted)| it > wanted),
-        "Lt" => of_node.zip(wanted).is_some_and(|(it, wanted)| it < wanted),
-        // A later Kubernetes may know more: the node counts.
+        "Gt" => actual.zip(wanted).is_some_and(|(actual, wanted)| actual > wanted),
+        "Lt" => actual.zip(wanted).is_some_and(|(actual, wanted)| actual < wanted),
+        // An operator of a newer Kubernetes: assume that pods may use the node.
         _ => true,
     }
 }
@@ -208,16 +219,16 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     same_effect && same_key && same_value
 }
 
-/// What the nodes that pods may use mean for their view.
+/// Whether the nodes that a MiniCluster's pods may use can mount the view's image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ViewNodes {
-    /// Every node that they may use can mount images.
+    /// Every node that the pods may use can mount images.
     Mount,
     /// No node is known.
     Unknown,
     /// No node can mount images.
     AllOld,
-    /// Some can, and this one cannot, and they may use it.
+    /// Some nodes can, but the pods may use this one (name and versions), which cannot.
     Old(String),
 }
 
@@ -233,6 +244,7 @@ impl Nodes {
         }
     }
 
+    /// Drops the nodes that are not in a complete list.
     pub(super) fn keep(&mut self, listed: &HashSet<String>) {
         self.0.retain(|name, _| listed.contains(name));
     }
@@ -241,16 +253,18 @@ impl Nodes {
         self.0.is_empty()
     }
 
-    pub(super) fn has_one_for_images(&self) -> bool {
+    pub(super) fn has_node_for_images(&self) -> bool {
         self.0.values().any(|node| *node == NodeSeen::MountsImages)
     }
 
+    /// Whether the nodes that pods with this placement may use can mount an image. The placement is computed only
+    /// if there is an old node.
     pub(super) fn view_nodes(&self, placement: impl FnOnce() -> Placement) -> ViewNodes {
         let placement = LazyCell::new(placement);
         if self.is_empty() {
             return ViewNodes::Unknown;
         }
-        if !self.has_one_for_images() {
+        if !self.has_node_for_images() {
             return ViewNodes::AllOld;
         }
         let old = self.0.values().find_map(|node| match node {
@@ -295,12 +309,13 @@ mod tests {
     }
 
     #[test]
-    fn pod_may_use_a_node_as_the_scheduler_says() {
+    fn placement_matches_nodes_as_the_scheduler_does() {
         let windows = old(&[("kubernetes.io/os", "windows"), ("cores", "8")], None);
         let tainted = old(&[], Some(("virtual", "NoSchedule")));
         let requires = |operator: &str, key: &str, values: &[&str]| {
-            let it = json!({ "matchExpressions": [{ "key": key, "operator": operator, "values": values }] });
-            placement(json!({}), Some(it))
+            let term =
+                json!({ "matchExpressions": [{ "key": key, "operator": operator, "values": values }] });
+            placement(json!({}), Some(term))
         };
         for (may, pod) in [
             (true, placement(json!({}), None)),

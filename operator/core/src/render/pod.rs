@@ -175,7 +175,7 @@ mod tests {
                 .unwrap()
                 .spec
                 .unwrap();
-            let services = services_pod::pod(&cluster, &facts)
+            let services = services_pod::build(&cluster, &facts)
                 .unwrap()
                 .unwrap()
                 .spec

@@ -1,4 +1,5 @@
-//! The pod of `spec.services`, beside the cluster and under its headless Service.
+//! The services pod: one pod with the containers of `spec.services`. Its DNS name is in the MiniCluster's headless
+//! Service, as with the other pods.
 
 use flux_shared::names;
 use flux_shared::validate::ValidMiniCluster;
@@ -8,16 +9,17 @@ use super::volumes::UserVolumes;
 use super::{RenderError, RenderFacts, containers, metadata, pod, some, typed};
 use crate::labels;
 
-pub(super) fn pod(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Result<Option<Pod>, RenderError> {
+/// The services pod. None: the spec has no services.
+pub(super) fn build(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Result<Option<Pod>, RenderError> {
     if cluster.services.is_empty() {
         return Ok(None);
     }
     let name = names::services_pod(&cluster.name);
-    let user = UserVolumes::of(&cluster.services);
+    let user_volumes = UserVolumes::of(&cluster.services);
     let containers = cluster
         .services
         .iter()
-        .map(|service| containers::service(service, &user))
+        .map(|service| containers::service(service, &user_volumes))
         .collect::<Result<_, _>>()?;
     let mut metadata = metadata(name.clone(), cluster, facts);
     let mut pod_labels = labels::of_pod(
@@ -26,15 +28,15 @@ pub(super) fn pod(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Result<Opt
         &cluster.namespace,
         &cluster.headless_name,
     );
-    // It is no broker: neither an autoscaler nor the Services of sidecars may select it.
+    // The pod has no broker: neither an autoscaler nor the Services of sidecars may select it.
     pod_labels.remove(labels::AUTOSCALER);
     pod_labels.remove(labels::CLUSTER);
     pod_labels.insert(labels::SERVICES_OF.into(), cluster.name.clone());
-    // The documents promise this label on every pod.
+    // The documentation promises this label on every pod.
     pod_labels.insert(labels::JOB_INDEX.into(), "services".into());
     if cluster.flux.minimal_service {
-        // With minimalService the headless Service selects this index only, and this pod keeps its name by
-        // it. No Job takes the pod for its own: that is decided by the owner.
+        // With minimalService the headless Service selects only this index, so the pod needs the label for its
+        // DNS name. The Job controller does not adopt the pod, since its owner is the MiniCluster.
         pod_labels.insert(labels::COMPLETION_INDEX.into(), "0".into());
     }
     metadata.labels = Some(pod_labels);
@@ -55,7 +57,7 @@ pub(super) fn pod(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Result<Opt
                     .unwrap_or_else(|| "Always".into()),
             ),
             security_context: context,
-            volumes: some(user.volumes()),
+            volumes: some(user_volumes.volumes()),
             ..pod::shared_with_services(cluster, cluster.services_pod_template.as_ref())
         }),
         ..Pod::default()
@@ -67,13 +69,13 @@ mod tests {
     use super::super::services;
     use super::*;
 
-    /// The kubelet makes another text of `$$` and `$(NAME)`.
+    /// The kubelet expands `$$` and `$(NAME)`, so the operator writes `$$` for each `$`.
     #[test]
-    fn dollars_of_a_services_command_reach_it() {
+    fn dollars_in_the_command_of_a_service_are_escaped() {
         let spec = r#"services: [{image: a, name: a, command: "sh -c 'echo $$ $(date) ${A}b'"}]
 containers: [{image: a}]"#;
         let cluster = crate::testing::cluster(spec);
-        let pod = pod(&cluster, &RenderFacts::default()).unwrap().unwrap();
+        let pod = build(&cluster, &RenderFacts::default()).unwrap().unwrap();
         let command = pod.spec.unwrap().containers.remove(0).command.unwrap();
         assert_eq!(command, ["sh", "-c", "echo $$$$ $$(date) $${A}b"]);
     }
@@ -86,7 +88,7 @@ containers: [{image: a}]"#;
             );
             let cluster = crate::testing::cluster(&spec);
             let facts = RenderFacts::default();
-            let pod = pod(&cluster, &facts).unwrap().unwrap();
+            let pod = build(&cluster, &facts).unwrap().unwrap();
             let labels = pod.metadata.labels.unwrap();
             assert_eq!(labels[labels::JOB_INDEX], "services");
             let members = services::members_of_one(&cluster, &facts);

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::observe::list_watch::tests::{Answers, failure, page, server};
 
-/// What the watches of an operator write to, and how many kinds have been listed.
+/// The channels that the watches write to, and the number of kinds that have been listed.
 fn outlets() -> (Outlets, watch::Receiver<usize>) {
     let (wake, _) = mpsc::unbounded_channel();
     let (unlabelled, _) = mpsc::unbounded_channel();

@@ -1,4 +1,4 @@
-//! The end of a MiniCluster that was deleted: all its pods are told to stop at once.
+//! Deletes all pods of a deleted MiniCluster at once.
 //!
 //! The garbage collector would delete about 20 objects a second, in no order, so the brokers of a large
 //! MiniCluster would stop one after the other while its job still runs.

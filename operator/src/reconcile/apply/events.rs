@@ -1,4 +1,4 @@
-//! Events, by which people are told.
+//! Kubernetes events, for people.
 
 use flux_operator_core::observe::cluster::Cluster;
 use flux_operator_core::status::events::{Event, EventType};

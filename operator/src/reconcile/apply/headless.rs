@@ -195,7 +195,7 @@ impl Queue {
             .unwrap_or_default()
     }
 
-    /// Nobody has to write this member any more.
+    /// Drops a member that need not be written any more.
     fn forget(&self, service: &Key, member: &Member) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(turn) = waiting.get_mut(service) {

@@ -1,4 +1,4 @@
-//! Reads past the cache, before something is done for good: what the watches lack may be there.
+//! Reads from the API server instead of the cache before an irreversible step: the watches may lag behind.
 
 use flux_operator_core::labels;
 use flux_operator_core::observe::job::{JobObject, JobSeen};
@@ -69,7 +69,7 @@ impl Writer {
         .await
     }
 
-    /// Whether a container of a Job's was ever started.
+    /// Whether a container of the Job's pods has ever started.
     pub async fn has_begun(&self, cluster: &Key, job: &str) -> Result<bool, ApplyError> {
         let pods = self
             .read_pods(cluster, &format!("{}={job}", labels::JOB_UID))

@@ -23,8 +23,8 @@ use super::{
 };
 
 /// Pauses in milliseconds between reads of a claim that is to be bound, three seconds in all. If it is not
-/// bound by then, the start takes longer and nothing fails. (Not `retry::until_done`: a few short looks, then
-/// it goes on.)
+/// bound by then, the start takes longer and nothing fails. (Not `retry::until_done`: the
+/// reconcile continues after a few short reads.)
 const BINDER_PAUSES: [u64; 8] = [20, 40, 80, 160, 300, 600, 900, 900];
 
 /// An existing PersistentVolume with the name we need.

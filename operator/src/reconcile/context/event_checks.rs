@@ -1,4 +1,4 @@
-//! When to look into the events of what waits although no status says why.
+//! When to read the events of an object that waits although no status shows a reason.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ pub struct Waiting<'a> {
     pub namespace: &'a str,
     /// The MiniCluster's uid.
     pub uid: &'a str,
-    /// What tells this wait from another.
+    /// The object that waits; another object is another wait.
     pub object: &'a str,
     /// How long it may wait before its events are read.
     pub patience: Duration,
@@ -81,14 +81,14 @@ impl EventChecks {
         }
     }
 
-    /// Notes why what is missing could not be created: the status says it until the next try.
+    /// Records why an object could not be created. The status shows this until the next attempt.
     pub fn note_refusal(&self, uid: &str, why: Trouble, now: Instant) {
         if let Some(check) = self.checks().get_mut(uid) {
             check.note_refusal(why, now);
         }
     }
 
-    /// What the last check of events found, and the time until the next one.
+    /// The result of the last check of events, and the time until the next one.
     pub fn last_finding(&self, uid: &str, now: Instant) -> Option<(Finding, Duration)> {
         self.checks()
             .get(uid)

@@ -12,15 +12,15 @@ use crate::reconcile::error::ReconcileError;
 
 /// The first pause after a failure; it doubles with each one.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// Longest pause when only somebody's change can help: with the spread, 60 s. Mostly a watch reports the
+/// Longest pause when only a change by a person can help: with the random spread, 60 s. Usually a watch reports the
 /// change and ends the pause, but none reports that a quota has room again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(48);
 /// Shortest pause of a MiniCluster whose namespace is being deleted.
 const IN_TERMINATING_NAMESPACE: Duration = Duration::from_secs(12);
-/// The first pause before the result of the operator's own change is looked at. It doubles while changes
-/// follow each other and nothing comes of them.
+/// The first pause before the result of the operator's own change is looked at. It doubles while
+/// changes follow each other without a result.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
-/// From so many failures in a row, or after so long, the status says what fails. A single failure is no news.
+/// The status shows a failure after this many in a row, or after this time. A single failure is not shown.
 const LASTING_FAILURES: u32 = 3;
 const LASTING_TIME: Duration = Duration::from_secs(5);
 /// Longest pause when a call failed: the API server may recover at any moment.

@@ -7,7 +7,7 @@ use tokio::sync::Mutex;
 
 use crate::reconcile::apply::Writer;
 
-/// How long the difference between the clocks is taken to be the same.
+/// How long a measured difference between the clocks is used.
 const CLOCK_KNOWN: Duration = Duration::from_secs(600);
 
 /// How far the API server's clock is ahead of ours, in seconds, and when it was asked.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long it is remembered that a namespace is being deleted, without a call.
+/// How long a namespace counts as being deleted without another call.
 const TERMINATING_KNOWN: Duration = Duration::from_secs(60);
 
 /// Namespaces that are being deleted, and when the API server said so.

@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 
 /// How long an answer is valid: an administrator may switch an API on, or upgrade the cluster.
 const FRESH: Duration = Duration::from_secs(600);
-/// How long an answer is valid for a MiniCluster that needs an API which is not in it.
+/// How long an answer is valid for a MiniCluster that needs an API that the answer lacks.
 const FRESH_WHERE_NEEDED: Duration = Duration::from_secs(10);
 
 /// The last answer, and when it was given.

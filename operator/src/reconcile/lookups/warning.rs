@@ -1,5 +1,5 @@
-//! The last warning event of an object that waits, if no Job's and no pod's status says why. Only events tell
-//! of a quota, or of a missing account or Secret.
+//! The last warning event of an object that waits, if no Job's and no pod's status says why. Only events
+//! show that a quota is exceeded, or that an account or a Secret is missing.
 
 use std::sync::Arc;
 
@@ -32,11 +32,12 @@ const WORKLOADS: u32 = 10;
 /// Most answers (pages) that are read of one Job's Workloads.
 const PAGES: usize = 10;
 
-/// What Pod Security says of a pod that it refuses, and what helps.
+/// Pod Security's message for a rejected pod contains this.
 const POD_SECURITY: &str = "violates PodSecurity";
+/// Remedy that is added to this message.
 const RESTRICTED: &str = " (examples/security-context has the fields that a restricted namespace needs)";
 
-/// Reads what no watch brings.
+/// Reads the data that no watch delivers.
 #[derive(Clone)]
 pub struct Reader {
     client: Client,
@@ -163,7 +164,7 @@ impl Reader {
     }
 }
 
-/// What an API lists, in pages, of which few are read.
+/// The objects of the first `PAGES` pages of a list.
 async fn some_pages(api: &Api<Workload>, wanted: &ListParams) -> Result<Vec<Workload>, kube::Error> {
     let (mut wanted, mut found) = (wanted.clone(), Vec::new());
     for _ in 0..PAGES {
