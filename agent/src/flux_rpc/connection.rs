@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use crate::flux_rpc::message::{
-    ANSWER_TIMEOUT, AskError, BrokerReply, HEAD, errno_text, length, parse_reply, request,
+    ANSWER_TIMEOUT, AskError, BrokerReply, HEAD_LENGTH, errno_text, length, parse_reply, request,
 };
 use crate::system::identity;
 use crate::wait::socket::connect_at_once;
@@ -90,7 +90,7 @@ impl Conversation {
     /// Receives the next reply. An error ends the conversation: what came is no reply, or the connection is
     /// closed.
     pub async fn receive(&mut self) -> io::Result<BrokerReply> {
-        let mut head = [0; HEAD];
+        let mut head = [0; HEAD_LENGTH];
         self.stream.read_exact(&mut head).await?;
         let length =
             length(head).ok_or_else(|| io::Error::other("unexpected message format (another version?)"))?;
