@@ -276,7 +276,7 @@ impl Cli {
                         view::Places {
                             root,
                             mount: to,
-                            software,
+                            staging: software,
                         },
                         link,
                     )
@@ -413,13 +413,13 @@ fn merge_mounted(view: &Path, runner: PathBuf) -> Result<(), Failure> {
 }
 
 /// In the view's container: copies the view into the shared volume, or links it.
-fn copy_or_link_view(options: view::Places, link: bool) -> Result<(), Failure> {
-    let view::Places { root, mount, .. } = &options;
+fn copy_or_link_view(places: view::Places, link: bool) -> Result<(), Failure> {
+    let view::Places { root, mount, .. } = &places;
     if link {
         return with_timeline_note("view", mount, || view::link_view(root, mount))
             .and_then(|()| install::link_own(mount));
     }
-    with_timeline_note("view", mount, || view::install(&options))
+    with_timeline_note("view", mount, || view::install(&places))
 }
 
 /// Does `work` and, if it succeeded, leaves a note for the timelines of the pod's other containers.

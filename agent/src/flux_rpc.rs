@@ -1,9 +1,9 @@
-//! Questions to a Flux broker over its local socket, in Flux's own messages (RFC 3): no `flux` program, no
-//! Python.
+//! Requests to a Flux broker over its local socket, in Flux's own messages (RFC 3). This needs neither the `flux`
+//! program nor Python.
 //!
 //! ```text
-//! message (form of a request and an answer) ─► connection (one request, or a conversation)
-//!   ─► states, lead_presence, jobs, usage, departure
+//! message (encodes requests, decodes replies) ─► connection (one request, or a conversation)
+//!   ─► states, lead_presence, jobs, usage, departure, returned_nodes
 //! ```
 
 pub mod connection;

@@ -4,13 +4,13 @@
 //! program (notes how all of the rest ended) ─► accounting ─► time ─► batch │ diagnostics │ restful │ the user's own
 //! ```
 //!
-//! `deaf_flux` stands in for the `flux` command that those programs call.
+//! `flux_wrapper` is the `flux` command that the user's program calls.
 
 pub mod accounting;
 pub mod batch;
 mod command_runner;
-pub mod deaf_flux;
 pub mod diagnostics;
+pub mod flux_wrapper;
 pub mod program;
 pub mod restful;
 pub mod time;

@@ -29,9 +29,9 @@ use std::process::ExitCode;
 
 /// The whole program.
 pub fn main(version: &'static str) -> ExitCode {
-    if in_instance::deaf_flux::is_called() {
+    if in_instance::flux_wrapper::is_called() {
         report::log::start();
-        return in_instance::deaf_flux::run();
+        return in_instance::flux_wrapper::run();
     }
     // Before anything else: as PID 1, a stop signal that is not blocked is dropped by the kernel. A failure
     // shows again where the event loop starts.

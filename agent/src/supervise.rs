@@ -32,7 +32,7 @@ use policy::{AtStop, Order, Policy, PolicyRequest, SecondStop, Terms};
 use program::{Child, ChildProgram, StartError};
 
 /// A second stop signal within this time is the first one sent twice (to a process and to its group).
-const SAME_WISH: Duration = Duration::from_millis(200);
+const DUPLICATE_STOP_WITHIN: Duration = Duration::from_millis(200);
 /// How long a program may take to report how the processes that it waited for ended, once these were killed.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -138,13 +138,13 @@ impl Supervisor {
         self.kill_after = kill_after;
     }
 
-    /// From now on, a stop that comes within `most` after the file `note` was written is held back until
-    /// then. A second signal ends that.
-    pub fn hold_stop_after(&mut self, note: PathBuf, most: Duration) {
-        self.hold = Some(Hold::new(note, most));
+    /// From now on, a stop that comes within `longest` after the file `note` was written is held back until that time
+    /// is over. A second signal ends the hold.
+    pub fn hold_stop_after(&mut self, note: PathBuf, longest: Duration) {
+        self.hold = Some(Hold::new(note, longest));
     }
 
-    /// Ends that: a stop that is held back counts.
+    /// Holds back no stop from now on. A stop that is held back counts at once.
     pub fn hold_no_stop(&mut self) {
         self.release();
         self.hold = None;
@@ -176,8 +176,9 @@ impl Supervisor {
     }
 
     /// Whether a stop signal that comes now is the first one sent twice.
-    pub fn is_same_wish(&self) -> bool {
-        self.stop.is_some_and(|stop| stop.at.elapsed() < SAME_WISH)
+    pub fn is_duplicate_stop(&self) -> bool {
+        self.stop
+            .is_some_and(|stop| stop.at.elapsed() < DUPLICATE_STOP_WITHIN)
     }
 
     /// Whether there is a terminal to give to children.
@@ -385,7 +386,7 @@ impl Supervisor {
         }
         match terms.second_stop {
             SecondStop::IsIgnored => {}
-            SecondStop::Kills if self.is_same_wish() => {}
+            SecondStop::Kills if self.is_duplicate_stop() => {}
             _ if !stopping.passed_on => {
                 stopping.pass_on(Order::signal(signal), self.kill_deadline(), child, terms, policy);
             }
@@ -418,7 +419,7 @@ impl Supervisor {
                 () = until(self.kill_deadline()) => return Ok(()),
                 event = self.event() => match event? {
                     Event::Stop if self.kill_after.is_none() => return Ok(()),
-                    Event::Signal(received) if is_stop(received.number) && !self.is_same_wish() => return Ok(()),
+                    Event::Signal(received) if is_stop(received.number) && !self.is_duplicate_stop() => return Ok(()),
                     _ => {}
                 },
             }

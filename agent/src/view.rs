@@ -1,14 +1,16 @@
-//! `flux-agent view`: in the container of the view image, brings Flux into the pod's volumes with one copy;
-//! or [`link`]s it.
+//! `flux-agent view`: runs in the init container of the view image, and brings Flux into the pod's volumes. It copies
+//! Flux ([`install`]), or links to an image that stays mounted ([`link_view`]).
+//!
+//! The copy:
 //!
 //! ```text
 //! /opt/view | /opt/views/._view/<one> ─► MOUNT/.view.new ─► renamed to MOUNT/view ┐
 //! /opt/software ─► STAGING/.software.new ─► its entries renamed into STAGING      ┴► links ─► MOUNT/.flux-view.done
 //! ```
 //!
-//! The staging folder is the volume that the other containers see as /opt/software. The marker comes last and
-//! names what it was made from, so a second run does nothing, and a run after a kill at any moment does all
-//! of it again.
+//! STAGING is the mount point of the volume that the other containers see as /opt/software. The marker
+//! `.flux-view.done` is written last, and describes the source of the copy. So a second run does nothing, and a run
+//! that was killed at any moment is repeated from the beginning.
 
 mod copy;
 mod find;
@@ -35,61 +37,57 @@ use progress::Progress;
 pub use software::{SoftwareOptions, merge_software};
 use tree::{Tree, TreeError};
 
-/// Source and targets of the copy. The sources are looked for below `root`.
+/// Source and targets of the copy.
 #[derive(Debug)]
 pub struct Places {
+    /// Root of the view image: the sources are below it.
     pub root: PathBuf,
+    /// The shared volume, MOUNT above.
     pub mount: PathBuf,
-    pub software: PathBuf,
+    /// The volume for /opt/software, STAGING above.
+    pub staging: PathBuf,
 }
 
-/// Brings the view in, unless it is there.
-pub fn install(options: &Places) -> Result<(), Failure> {
+/// Copies the view into the pod's volumes, unless the same copy is already there.
+pub fn install(places: &Places) -> Result<(), Failure> {
     let begin = Instant::now();
-    let paths = PodPaths::new(&options.mount.to_string_lossy());
+    let paths = PodPaths::new(&places.mount.to_string_lossy());
     let (marker, target) = (PathBuf::from(paths.view_done()), PathBuf::from(paths.view()));
-    let source = find_view(&options.root)?;
-    let software = below(&options.root, SOFTWARE_DIR);
-    let (mut view, software) = list(&source, &software)?;
-    let mark = mark(&view, software.as_ref());
-    if fs::read_to_string(&marker).is_ok_and(|text| text == mark) && options.software.is_dir() {
+    let source = find_view(&places.root)?;
+    let software = below(&places.root, SOFTWARE_DIR);
+    let (mut view, software) = list_trees(&source, &software)?;
+    let marker_text = marker_text(&view, software.as_ref());
+    if fs::read_to_string(&marker).is_ok_and(|text| text == marker_text) && places.staging.is_dir() {
         tracing::info!(stage = "view", "the view is already there");
         return Ok(());
     }
-    // From here on nothing is whole until the marker says so.
+    // Without the marker, a run that is interrupted from here on is repeated.
     tree::remove(&marker)?;
-    let spare_memory = copy::is_memory_scarce(&options.root);
-    make_parents(&options.mount)?;
-    // Also if there is no software: other containers mount this folder.
-    make_parents(&options.software)?;
+    let spare_memory = copy::is_memory_scarce(&places.root);
+    make_parents(&places.mount)?;
+    // Needed even if the image has no /opt/software: other containers mount this folder.
+    make_parents(&places.staging)?;
     if let Some(software) = &software {
         fold::fold_folders(&mut view, software, Path::new(SOFTWARE_DIR));
     }
     let progress = Progress::new(view.bytes + software.as_ref().map_or(0, |tree| tree.bytes));
-    let result = copy_trees(
-        options,
-        &view,
-        software.as_ref(),
-        &target,
-        spare_memory,
-        &progress,
-    );
+    let result = copy_trees(places, &view, software.as_ref(), &target, spare_memory, &progress);
     if result.is_err() {
-        tidy(options);
+        remove_partial_copies(places);
     }
     result?;
-    lay_out(&options.mount)?;
-    crate::install::link_own(&options.mount)?;
+    lay_out(&places.mount)?;
+    crate::install::link_own(&places.mount)?;
     let files = Files::new(Path::new("/"), "view");
-    let us = flux_agent_plan::plan::Owner {
+    let own_ids = flux_agent_plan::plan::Owner {
         uid: nix::unistd::geteuid().as_raw(),
         gid: nix::unistd::getegid().as_raw(),
     };
     files.ensure_file(
         &marker.to_string_lossy(),
         flux_agent_plan::plan::Mode(0o644),
-        us,
-        mark.as_bytes(),
+        own_ids,
+        marker_text.as_bytes(),
     )?;
     let (count, bytes) = software
         .iter()
@@ -105,18 +103,19 @@ pub fn install(options: &Places) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Lists both trees, in parallel.
-fn list(view: &Path, software: &Path) -> Result<(Tree, Option<Tree>), TreeError> {
-    let mut listed = Ok(None);
+/// Lists the view and /opt/software in parallel. The latter is none if the image has no such folder.
+fn list_trees(view: &Path, software: &Path) -> Result<(Tree, Option<Tree>), TreeError> {
+    let mut software_tree = Ok(None);
     let view = std::thread::scope(|scope| {
-        scope.spawn(|| listed = software.is_dir().then(|| Tree::list(software)).transpose());
+        scope.spawn(|| software_tree = software.is_dir().then(|| Tree::list(software)).transpose());
         Tree::list(view)
     });
-    Ok((view?, listed?))
+    Ok((view?, software_tree?))
 }
 
+/// `spare_memory`: written data goes to the disk at once, so that it does not fill the memory limit.
 fn copy_trees(
-    options: &Places,
+    places: &Places,
     view: &Tree,
     software: Option<&Tree>,
     target: &Path,
@@ -124,17 +123,17 @@ fn copy_trees(
     progress: &Progress,
 ) -> Result<(), Failure> {
     if let Some(software) = software {
-        copy_software(software, &options.software, spare_memory, progress)?;
+        copy_software(software, &places.staging, spare_memory, progress)?;
     }
-    let beside = options.mount.join(".view.new");
-    tree::remove(&beside)?;
-    copy::copy_tree(view, &beside, spare_memory, progress)?;
+    let temporary = places.mount.join(".view.new");
+    tree::remove(&temporary)?;
+    copy::copy_tree(view, &temporary, spare_memory, progress)?;
     tree::remove(target)?;
-    fs::rename(&beside, target).map_err(|error| Failure::write("put in place", target, &error))
+    fs::rename(&temporary, target).map_err(|error| Failure::write("put in place", target, &error))
 }
 
-/// Copies beside, then renames entry by entry: the staging folder is a volume's mount point, which cannot be
-/// renamed.
+/// Copies into a temporary folder in `staging`, then renames its entries one by one: `staging` itself is a volume's
+/// mount point, which no rename can replace.
 fn copy_software(
     software: &Tree,
     staging: &Path,
@@ -142,27 +141,27 @@ fn copy_software(
     progress: &Progress,
 ) -> Result<(), Failure> {
     make_parents(staging)?;
-    let beside = staging.join(".software.new");
-    tree::remove(&beside)?;
-    copy::copy_tree(software, &beside, spare_memory, progress)?;
+    let temporary = staging.join(".software.new");
+    tree::remove(&temporary)?;
+    copy::copy_tree(software, &temporary, spare_memory, progress)?;
     for name in software.top_names() {
         let target = staging.join(name);
         tree::remove(&target)?;
-        fs::rename(beside.join(name), &target)
+        fs::rename(temporary.join(name), &target)
             .map_err(|error| Failure::write("put in place", &target, &error))?;
     }
-    Ok(tree::remove(&beside)?)
+    Ok(tree::remove(&temporary)?)
 }
 
-/// Removes what a failed copy has left, to give the room back.
-fn tidy(options: &Places) {
-    let _ = tree::remove(&options.mount.join(".view.new"));
-    let _ = tree::remove(&options.software.join(".software.new"));
+/// Removes what a failed copy has left, to free the disk space.
+fn remove_partial_copies(places: &Places) {
+    let _ = tree::remove(&places.mount.join(".view.new"));
+    let _ = tree::remove(&places.staging.join(".software.new"));
 }
 
-/// The marker's text: what the copy was made from, and in which boot of the machine, since files may be empty
-/// after a crash of the node.
-fn mark(view: &Tree, software: Option<&Tree>) -> String {
+/// The marker's text: digests of the sources, and the boot ID. After a reboot the copy is made again, since files may
+/// be empty after a crash of the node.
+fn marker_text(view: &Tree, software: Option<&Tree>) -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let software = software.map_or(0, Tree::digest);
     format!(
@@ -191,19 +190,19 @@ mod tests {
         root
     }
 
-    fn options(root: &Path, pod: &Path) -> Places {
+    fn places(root: &Path, pod: &Path) -> Places {
         Places {
             root: root.to_owned(),
             mount: pod.join("flux"),
-            software: pod.join("software"),
+            staging: pod.join("software"),
         }
     }
 
     #[test]
     fn view_copy_has_software_links_and_the_marker_last() {
         let (root, pod) = (image(), tempfile::tempdir().unwrap());
-        let options = options(root.path(), pod.path());
-        install(&options).unwrap();
+        let places = places(root.path(), pod.path());
+        install(&places).unwrap();
         let at = |path: &str| pod.path().join(path);
         assert_eq!(fs::read(at("software/flux/bin/flux")).unwrap(), b"flux");
         assert_eq!(
@@ -223,7 +222,7 @@ mod tests {
                 .symlink_metadata()
                 .unwrap()
                 .is_dir(),
-            "a real folder stays"
+            "a real folder is not replaced by a link"
         );
         assert_eq!(
             fs::read_link(at("flux/software")).unwrap(),
@@ -244,13 +243,13 @@ mod tests {
     #[test]
     fn view_is_copied_again_only_when_the_image_has_changed() {
         let (root, pod) = (image(), tempfile::tempdir().unwrap());
-        let options = options(root.path(), pod.path());
-        install(&options).unwrap();
+        let places = places(root.path(), pod.path());
+        install(&places).unwrap();
         fs::write(pod.path().join("flux/view/mine"), "").unwrap();
-        install(&options).unwrap();
+        install(&places).unwrap();
         assert!(pod.path().join("flux/view/mine").exists());
         fs::write(root.path().join("opt/software/flux/bin/flux"), "newer flux").unwrap();
-        install(&options).unwrap();
+        install(&places).unwrap();
         assert!(!pod.path().join("flux/view/mine").exists());
         assert_eq!(
             fs::read(pod.path().join("software/flux/bin/flux")).unwrap(),
@@ -261,12 +260,12 @@ mod tests {
     #[test]
     fn view_copy_replaces_leftovers_of_a_killed_run() {
         let (root, pod) = (image(), tempfile::tempdir().unwrap());
-        let options = options(root.path(), pod.path());
+        let places = places(root.path(), pod.path());
         fs::create_dir_all(pod.path().join("flux/.view.new/bin")).unwrap();
         fs::create_dir_all(pod.path().join("flux/view/half")).unwrap();
         fs::create_dir_all(pod.path().join("software/.software.new/x")).unwrap();
         fs::create_dir_all(pod.path().join("software/flux/half")).unwrap();
-        install(&options).unwrap();
+        install(&places).unwrap();
         assert!(
             !pod.path().join("flux/view/half").exists() && !pod.path().join("software/flux/half").exists()
         );
@@ -276,7 +275,7 @@ mod tests {
     fn an_image_without_a_view_or_with_two_is_refused() {
         let pod = tempfile::tempdir().unwrap();
         let empty = tempfile::tempdir().unwrap();
-        let refused = |root: &Path| install(&options(root, pod.path())).unwrap_err();
+        let refused = |root: &Path| install(&places(root, pod.path())).unwrap_err();
         assert_eq!(refused(empty.path()).category, Category::ViewMissing);
         let two = image();
         fs::create_dir(two.path().join("opt/views/._view/def")).unwrap();

@@ -169,7 +169,7 @@ fn print_judgement(judgement: Judgement, output: Output) -> Result<u8, Failure> 
 
 fn dry_run(args: &plans::Args, output: Output) -> Result<u8, Failure> {
     let Some(format) = output.format else {
-        let text = plans::run(args, input::text)?;
+        let text = plans::run(args, input::read_io)?;
         let is_painted = args.format == plans::Format::Text && screen::shows_colours();
         return screen::print(&if is_painted { plans::paint(&text) } else { text }).map(|()| 0);
     };
@@ -177,7 +177,7 @@ fn dry_run(args: &plans::Args, output: Output) -> Result<u8, Failure> {
         format: plans::Format::Json,
         ..args.clone()
     };
-    let document: Value = serde_json::from_str(&plans::run(&args, input::text)?)
+    let document: Value = serde_json::from_str(&plans::run(&args, input::read_io)?)
         .map_err(|source| plans::DryRunError::Json { source })?;
     format.show(&document).map(|()| 0)
 }

@@ -106,7 +106,7 @@ impl<'a> Observations<'a> {
     fn snippet(&self) -> Option<&str> {
         match self.activity()? {
             Activity::Snippet(name) => Some(name),
-            Activity::Waits(_) => None,
+            Activity::Retrying(_) => None,
         }
     }
 

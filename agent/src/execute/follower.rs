@@ -19,7 +19,7 @@ use super::attempt::Launched;
 use super::broker_policy::LaunchEnd;
 use super::executor::{Executor, wait_failed};
 use crate::report::failure::Failure;
-use crate::supervise::orphans::{self, Others};
+use crate::supervise::orphans::{self, EarlierProcesses};
 use crate::supervise::{ChildEnd, Interrupted, until};
 use crate::wait::{self, Backoff, Missing, ParentProbe, Reporter};
 
@@ -71,12 +71,12 @@ impl Executor<'_> {
         };
         let mut failures = 0;
         loop {
-            let others = Others::now();
+            let earlier = EarlierProcesses::now();
             let ended = match self.launch_once(launch, above.parent.as_mut()).await? {
                 Launched::NotStarted(code) => return Ok(code),
                 Launched::Ended(ended) => ended,
             };
-            self.end_orphans(&others).await?;
+            self.kill_orphans(&earlier).await?;
             let why = match self.after_broker(&ended, &mut above).await? {
                 AfterBroker::Done(code) if !can_lead_restart || self.supervisor.stop().is_some() => {
                     return Ok(code);
@@ -192,8 +192,10 @@ impl Executor<'_> {
     }
 
     /// Kills what a killed broker has left running, before the next broker starts.
-    async fn end_orphans(&mut self, others: &Others) -> Result<(), Failure> {
-        let count = orphans::end(self.supervisor, others).await.map_err(wait_failed)?;
+    async fn kill_orphans(&mut self, earlier: &EarlierProcesses) -> Result<(), Failure> {
+        let count = orphans::kill(self.supervisor, earlier)
+            .await
+            .map_err(wait_failed)?;
         if count > 0 {
             tracing::info!(
                 stage = "broker",

@@ -78,7 +78,7 @@ impl Attempts {
             let left = self.bound.saturating_sub(self.begin.elapsed()).as_secs();
             tracing::warn!(stage = "wait", "{}; retrying for up to {left} s", failure.cause);
         }
-        self.activity_file.write(Some(&Activity::Waits(awaited)));
+        self.activity_file.write(Some(&Activity::Retrying(awaited)));
         self.failures += 1;
         let pause = backoff::after(self.failures, FIRST_PAUSE, LONGEST_PAUSE);
         let waited = supervisor.unless_stopped(tokio::time::sleep(pause)).await;

@@ -471,7 +471,7 @@ impl Shell {
             Event::Child => return,
             Event::Stop => supervisor.stop().map_or(libc::SIGTERM, |stop| stop.signal),
             Event::Signal(received) if !is_stop(received.number) => received.number,
-            Event::Signal(_) if supervisor.is_same_wish() => return,
+            Event::Signal(_) if supervisor.is_duplicate_stop() => return,
             Event::Signal(_) => libc::SIGKILL,
         };
         let _ = raw::send(-self.child.pid, signal);

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use crate::flux_rpc::message::{
-    ANSWER_TIMEOUT, AskError, BrokerReply, HEAD, errno_text, length, parse_reply, request,
+    ANSWER_TIMEOUT, AskError, BrokerReply, HEAD_LENGTH, errno_text, length, parse_reply, request,
 };
 use crate::system::identity;
 use crate::wait::socket::connect_at_once;
@@ -91,7 +91,7 @@ impl Conversation {
     /// Receives the next reply. After an error the conversation cannot be used: the connection is closed, or the bytes
     /// were no reply.
     pub async fn receive(&mut self) -> io::Result<BrokerReply> {
-        let mut head = [0; HEAD];
+        let mut head = [0; HEAD_LENGTH];
         self.stream.read_exact(&mut head).await?;
         let length =
             length(head).ok_or_else(|| io::Error::other("unexpected message format (another version?)"))?;

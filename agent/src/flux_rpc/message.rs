@@ -1,10 +1,11 @@
-//! The form of a request and an answer: a message by Flux RFC 3, framed on the socket as by flux-core's
-//! `librouter/sendfd.c` and `usock.c` (the same in every release since 0.12). Written by hand: there is no crate
-//! for it, and libflux is not in a static program.
+//! Encodes requests and decodes replies: messages of Flux RFC 3, framed on the socket as in flux-core's
+//! `librouter/sendfd.c` and `usock.c` (the same in every release since 0.12). Written by hand because there is no crate
+//! for it, and a static program cannot link to libflux.
 //!
 //! ```text
-//! socket: one byte (0, or the errno of a refusal), then per message: magic, length, frames (length, bytes) …
-//! frames: end of route (empty), topic, payload (JSON with a NUL), header (20 bytes)
+//! broker to client, once: one byte (0, or the errno of a refusal)
+//! each message:           head (magic, length), frames (each with length, bytes)
+//! frames:                 end of route (empty), topic, payload (JSON with a NUL), header (20 bytes)
 //! ```
 
 use std::io;
@@ -12,23 +13,27 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// How long a broker may take for one answer.
+/// How long to wait for one reply of a broker.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const MAGIC: [u8; 4] = 0xffee_0012_u32.to_ne_bytes();
-const HEADER: usize = 20;
+/// Bytes of the frame with the header.
+const HEADER_LENGTH: usize = 20;
+/// The message type of a request.
 const REQUEST: u8 = 1;
+/// Flag of a message with a payload.
+const HAS_PAYLOAD: u8 = 0b10;
 /// Flags of a message with a topic, a payload and a route.
-const FLAGS: u8 = 0b1011;
-/// Flag of a request that may get more than one answer.
+const REQUEST_FLAGS: u8 = 0b1001 | HAS_PAYLOAD;
+/// Flag of a request that may get more than one reply.
 const STREAMING: u8 = 0x40;
-/// As a rank: the broker that is asked itself. As a user: filled in by the broker.
+/// As a rank: the broker at the other end of the socket. As a user: the broker fills it in.
 pub const ANY: u32 = u32::MAX;
-/// Bytes before a message.
-pub const HEAD: usize = 8;
-/// Longest message that is accepted: more than any answer has.
-const LONGEST: usize = 64 << 20;
+/// Bytes before the frames of a message: magic and length.
+pub const HEAD_LENGTH: usize = 8;
+/// Longest message that is accepted, in bytes. Every real reply is shorter.
+const LONGEST_MESSAGE: usize = 64 << 20;
 
-/// Why there is no answer.
+/// Why a request got no usable reply. In the messages, "it" is the broker.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
     #[error("its socket {0} does not exist: it has not started, or has ended")]
@@ -45,21 +50,23 @@ pub enum AskError {
     Protocol(String),
 }
 
+/// The text of a Linux error number.
 pub(super) fn errno_text(errno: u32) -> String {
     crate::report::failure::plain(&io::Error::from_raw_os_error(errno.cast_signed()))
 }
 
-/// The bytes of a request.
+/// The bytes of a request. `rank`: the broker that shall answer. `payload`: JSON.
 pub fn request(rank: u32, topic: &str, payload: &str) -> Vec<u8> {
-    message(rank, topic, payload, FLAGS)
+    message(rank, topic, payload, REQUEST_FLAGS)
 }
 
-/// The bytes of a request that gets more than one answer.
+/// The bytes of a request that gets more than one reply.
 pub fn stream_request(rank: u32, topic: &str, payload: &str) -> Vec<u8> {
-    message(rank, topic, payload, FLAGS | STREAMING)
+    message(rank, topic, payload, REQUEST_FLAGS | STREAMING)
 }
 
 fn message(rank: u32, topic: &str, payload: &str, flags: u8) -> Vec<u8> {
+    // Magic byte and version of RFC 3, message type, flags.
     let mut header = vec![0x8e, 1, REQUEST, flags];
     // User and role (the broker fills in both), rank, match tag.
     for word in [ANY, 0, rank, 1] {
@@ -72,7 +79,7 @@ fn message(rank: u32, topic: &str, payload: &str, flags: u8) -> Vec<u8> {
         &[payload.as_bytes(), b"\0"].concat(),
         &header,
     ] {
-        // No frame of a request is as long as 255 bytes.
+        // Every frame of our requests is shorter than 255 bytes, so its length takes one byte.
         message.push(part.len().to_le_bytes()[0]);
         message.extend_from_slice(part);
     }
@@ -80,27 +87,28 @@ fn message(rank: u32, topic: &str, payload: &str, flags: u8) -> Vec<u8> {
     [&MAGIC, &length, message.as_slice()].concat()
 }
 
-/// Length of the message that follows `head`; none if it is not the head of a message.
-pub fn length(head: [u8; HEAD]) -> Option<usize> {
+/// Length in bytes of the frames that follow `head`. None if `head` is not valid, or the message is too long.
+pub fn length(head: [u8; HEAD_LENGTH]) -> Option<usize> {
     let (magic, length) = head.split_at(4);
     let length = u32::from_be_bytes(length.try_into().ok()?) as usize;
-    (magic == MAGIC && length <= LONGEST).then_some(length)
+    (magic == MAGIC && length <= LONGEST_MESSAGE).then_some(length)
 }
 
 /// A broker's reply to a request.
 #[derive(Debug, PartialEq)]
 pub enum BrokerReply {
     Payload(Value),
-    /// The broker refuses; its text, or that of its errno.
+    /// The broker returned an error: its text, or the text of its errno.
     Error(String),
 }
 
 /// The reply in a message; none if it is not a valid one.
 pub fn parse_reply(message: &[u8]) -> Option<BrokerReply> {
     let mut frames = frames(message)?;
-    let header = frames.pop().filter(|header| header.len() == HEADER)?;
+    let header = frames.pop().filter(|header| header.len() == HEADER_LENGTH)?;
+    // A response has its errno where a request has its rank.
     let errno = u32::from_be_bytes(header[12..16].try_into().ok()?);
-    let has_payload = header[3] & 2 != 0;
+    let has_payload = header[3] & HAS_PAYLOAD != 0;
     let payload = if has_payload {
         frames.pop().unwrap_or_default()
     } else {
@@ -110,12 +118,14 @@ pub fn parse_reply(message: &[u8]) -> Option<BrokerReply> {
     Some(match errno {
         0 if payload.is_empty() => BrokerReply::Payload(Value::Null),
         0 => BrokerReply::Payload(serde_json::from_str(std::str::from_utf8(payload).ok()?).ok()?),
-        // An error may come with a text.
+        // The payload of an error is its text, if it has one.
         _ if payload.is_empty() => BrokerReply::Error(errno_text(errno)),
         _ => BrokerReply::Error(String::from_utf8_lossy(payload).into_owned()),
     })
 }
 
+/// Splits a message into its frames. A length of 255 or more takes five bytes: 255, then the length in four bytes.
+/// None if the message is cut off.
 fn frames(message: &[u8]) -> Option<Vec<&[u8]>> {
     let mut frames = Vec::new();
     let mut rest = message;
@@ -141,7 +151,7 @@ mod tests {
 
     use super::*;
 
-    /// What flux-core 0.88 answered to `state-machine.get`.
+    /// A response in the form that flux-core 0.88 sends.
     fn response(errno: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
         let mut header = vec![0x8e, 1, 2, flags];
         for word in [0, 5, errno, 1] {
@@ -160,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_json_or_says_why_not() {
+    fn reply_is_json_or_an_error_text() {
         let state = parse_reply(&response(0, 0b1011, b"{\"state\":\"run\"}\0"));
         assert_eq!(state, Some(BrokerReply::Payload(json!({ "state": "run" }))));
         let empty = parse_reply(&response(0, 0b1001, b""));
@@ -175,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_framed_as_flux_does() {
+    fn request_is_framed_as_flux_does() {
         let bytes = request(ANY, "state-machine.get", "{}");
         let (head, message) = bytes.split_at(8);
         assert_eq!(head, [0x12, 0, 0xee, 0xff, 0, 0, 0, 43 + 1]);
@@ -196,7 +206,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_bytes_are_answered(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..80)) {
+        fn any_bytes_are_parsed_without_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..80)) {
             let _ = parse_reply(&bytes);
         }
     }

@@ -10,8 +10,8 @@ use crate::supervise::program::Output;
 /// Bank that the users are added to.
 const BANK: &str = "default";
 
-/// Adds `users` to Flux Accounting, with a database of this instance, and runs `command`. Failures of the
-/// former are logged and ignored: the exit code is the command's.
+/// Adds `users` to Flux Accounting, with its database at `database`, and then runs `command`. A failure to add users is
+/// only logged. Returns the exit code of `command`.
 pub fn run(database: &Path, users: &[String], command: &[OsString]) -> Result<u8, Failure> {
     crate::system::runtime::block_on(Box::pin(async {
         let mut runner = CommandRunner::new()?;
@@ -30,10 +30,10 @@ async fn add_users(runner: &mut CommandRunner, database: &Path, users: &[String]
         }
         if code != 0 {
             let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
-            let why = format!("`{}` ended with code {code}", words.join(" "));
+            let cause = format!("`{}` ended with code {code}", words.join(" "));
             tracing::warn!(
                 stage = "accounting",
-                "failed to add the users to Flux Accounting: {why}"
+                "failed to add the users to Flux Accounting: {cause}"
             );
             return Ok(());
         }
@@ -46,6 +46,7 @@ async fn add_users(runner: &mut CommandRunner, database: &Path, users: &[String]
     Ok(())
 }
 
+/// The commands that create the database, start the accounting service and add the users.
 fn commands(database: &Path, users: &[String]) -> Vec<Vec<OsString>> {
     let with_database = |command: &[&str], arguments: &[&str]| -> Vec<OsString> {
         let command = command.iter().map(OsString::from);
@@ -54,7 +55,7 @@ fn commands(database: &Path, users: &[String]) -> Vec<Vec<OsString>> {
     };
     let account = |arguments: &[&str]| with_database(&["flux", "account", "-p"], arguments);
     let service = with_database(&["flux", "account-service", "--test-background", "-p"], &[]);
-    // An existing database was filled by an earlier run.
+    // An existing database already has the users: an earlier run added them.
     if database.exists() {
         return vec![service];
     }

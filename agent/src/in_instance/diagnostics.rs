@@ -1,4 +1,4 @@
-//! `flux-agent diagnostics`: reports on the instance, then keeps it up.
+//! `flux-agent diagnostics`: prints reports on the Flux instance, then keeps the instance running.
 
 use std::ffi::OsString;
 
@@ -6,14 +6,14 @@ use super::command_runner::CommandRunner;
 use crate::report::failure::Failure;
 use crate::supervise::program::Output;
 
-/// The reports, each a command.
+/// The commands that print the reports.
 const REPORTS: [&[&str]; 3] = [
     &["flux", "overlay", "status", "-v"],
     &["flux", "lsattr", "-v"],
     &["flux", "dmesg"],
 ];
 
-/// Prints the reports and then holds the instance up until it is told to stop.
+/// Prints the reports, and then waits for a stop signal. Returns 0 after the stop.
 pub fn run() -> Result<u8, Failure> {
     crate::system::runtime::block_on(Box::pin(async {
         let mut runner = CommandRunner::new()?;
@@ -26,6 +26,7 @@ pub fn run() -> Result<u8, Failure> {
             stage = "diagnostics",
             "the instance stays up; `/mnt/flux/flux-agent stop` ends it"
         );
+        // The future never completes, so only a stop ends this.
         let stopped = runner
             .supervisor
             .unless_stopped(std::future::pending::<()>())

@@ -9,7 +9,7 @@ use flux_agent_plan::known_paths::users_value_name;
 use flux_agent_plan::plan::SignalTarget;
 
 use super::command_runner::CommandRunner;
-use super::deaf_flux::DeafFlux;
+use super::flux_wrapper::FluxWrapper;
 use crate::execute::program_note::{note_end, note_start};
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::jobs;
@@ -55,9 +55,9 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
         args.given_back
             .iter()
             .for_each(|name| give_back(&mut runner.session.environment, name));
-        let deaf_flux = match &broker {
+        let flux_wrapper = match &broker {
             Some(broker) if !args.given_back.is_empty() => {
-                DeafFlux::first_on_path(&mut runner.session.environment, &broker.socket)
+                FluxWrapper::put_first_on_path(&mut runner.session.environment, &broker.socket)
             }
             _ => None,
         };
@@ -79,7 +79,7 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
         let code = runner
             .run_by(&args.command, Output::Inherit, terms, &mut policy)
             .await?;
-        drop(deaf_flux);
+        drop(flux_wrapper);
         let node_failure = match &broker {
             Some(broker) if code != 0 => {
                 let is_stopping = runner.stop_code().is_some();

@@ -70,7 +70,7 @@ pub async fn run_containers(
         tokio::select! {
             biased;
             event = supervisor.event() => {
-                state.handle_event(event.map_err(failed)?, supervisor.is_same_wish());
+                state.handle_event(event.map_err(failed)?, supervisor.is_duplicate_stop());
                 state.note_ends(&mut supervisor, run_folder);
             }
             () = until(state.next.map(|(at, _)| at)) => state.on_timeout(),
@@ -209,12 +209,12 @@ impl RunState<'_> {
         self.all.iter().all(|running| running.code.is_some())
     }
 
-    /// `is_same_wish`: a stop signal is the first one sent twice.
-    fn handle_event(&mut self, event: Event, is_same_wish: bool) {
+    /// `is_duplicate_stop`: a stop signal is the first one sent twice.
+    fn handle_event(&mut self, event: Event, is_duplicate_stop: bool) {
         match event {
             Event::Child => {}
             Event::Stop => self.stop("stopping all pods"),
-            Event::Signal(_) if is_same_wish => {}
+            Event::Signal(_) if is_duplicate_stop => {}
             Event::Signal(received) if is_stop(received.number) => match self.next {
                 Some((_, AtTimeout::Kill)) => self.kill("second stop signal: killing what is left"),
                 _ => self.stop("stopping all pods"),

@@ -1,23 +1,27 @@
-//! A stop that is held back for a while, since Flux has ended by itself and what runs here may, too.
+//! Holds back a stop in a sidecar for a while, once Flux has ended by itself. The sidecar's command may then end by
+//! itself too.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::{SAME_WISH, Stop};
+use super::{DUPLICATE_STOP_WITHIN, Stop};
 
-/// A stop within `most` after the file `note` was written is held back until then; a second signal ends that.
+/// Holds back a stop that comes within `longest` after the file `note` was written. The stop counts when that time is
+/// over, or when a second signal arrives.
 #[derive(Debug)]
 pub struct Hold {
+    /// File that the container with Flux writes when Flux has ended.
     note: PathBuf,
-    most: Duration,
+    longest: Duration,
+    /// The stop that is held back, and until when.
     held: Option<(Stop, Instant)>,
 }
 
 impl Hold {
-    pub fn new(note: PathBuf, most: Duration) -> Hold {
+    pub fn new(note: PathBuf, longest: Duration) -> Hold {
         Hold {
             note,
-            most,
+            longest,
             held: None,
         }
     }
@@ -27,15 +31,16 @@ impl Hold {
         self.held.map(|(_, until)| until)
     }
 
-    /// The stop that was held back.
+    /// Ends the hold and returns the stop that was held back, if there was one.
     pub fn take(&mut self) -> Option<Stop> {
         self.held.take().map(|(stop, _)| stop)
     }
 
-    /// A stop has come: the stop that counts now, if one does.
+    /// Handles a stop that has just arrived. Returns the stop that counts now: this one if it is not held back, the
+    /// earlier one if this is a second signal. Returns none if a stop is held back, or if this is a duplicate of it.
     pub fn receive(&mut self, stop: Stop) -> Option<Stop> {
         if let Some((first, _)) = self.held {
-            return if first.at.elapsed() < SAME_WISH {
+            return if first.at.elapsed() < DUPLICATE_STOP_WITHIN {
                 None
             } else {
                 self.take()
@@ -53,13 +58,14 @@ impl Hold {
         None
     }
 
+    /// How long a stop may still be held back. None if there is no note yet, or no time is left.
     fn time_left(&self) -> Option<Duration> {
         let written = std::fs::metadata(&self.note)
-            .and_then(|about| about.modified())
+            .and_then(|metadata| metadata.modified())
             .ok()?;
-        // A note of the future is one of a clock that was set back.
-        let since = written.elapsed().unwrap_or_default();
-        self.most.checked_sub(since).filter(|left| !left.is_zero())
+        // If the clock was set back, the note's time is in the future: it then counts as just written.
+        let elapsed = written.elapsed().unwrap_or_default();
+        self.longest.checked_sub(elapsed).filter(|left| !left.is_zero())
     }
 }
 
@@ -75,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn stop_counts_at_once_without_a_note_and_after_its_time() {
+    fn stop_counts_at_once_without_a_note_and_after_the_hold_time() {
         let folder = tempfile::tempdir().unwrap();
         let note = folder.path().join("ended");
         let most = Duration::from_secs(60);
@@ -87,8 +93,8 @@ mod tests {
         file.set_modified(std::time::SystemTime::now()).unwrap();
         let mut hold = Hold::new(note, most);
         assert!(hold.receive(stop()).is_none() && hold.until().is_some());
-        assert!(hold.receive(stop()).is_none(), "the same wish, sent twice");
-        hold.held.as_mut().unwrap().0.at -= SAME_WISH;
+        assert!(hold.receive(stop()).is_none(), "the same stop, sent twice");
+        hold.held.as_mut().unwrap().0.at -= DUPLICATE_STOP_WITHIN;
         assert!(
             hold.receive(stop()).is_some() && hold.until().is_none(),
             "a second signal"

@@ -1,5 +1,5 @@
-//! Kills the processes that a killed broker leaves behind: processes of jobs, which become the agent's children.
-//! They are found in `/proc`.
+//! Kills the processes that a killed broker leaves behind. They belong to jobs, and became the agent's children when
+//! the broker ended. They are found in `/proc`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -9,28 +9,30 @@ use std::time::{Duration, Instant};
 use super::Supervisor;
 use crate::system::raw;
 
-/// How long killed processes may take to end. A process that waits for a disk ends only after that.
+/// How long to wait for killed processes to end. A process that waits for a disk may take longer, and is left.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time between two looks at `/proc`.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The processes that ran before the broker started, with their process groups. A later process in one of these
-/// groups is theirs, not the broker's, even if its parent has ended.
+/// The processes that ran before the broker started, with their process groups. They are not the broker's. Nor is a
+/// process that starts later in one of these groups, even if its parent has ended.
 #[derive(Debug)]
-pub struct Others {
+pub struct EarlierProcesses {
     pids: BTreeSet<i32>,
     groups: BTreeSet<i32>,
 }
 
-impl Others {
-    pub fn now() -> Others {
+impl EarlierProcesses {
+    /// The processes that run now.
+    pub fn now() -> EarlierProcesses {
         let processes = processes(Path::new("/proc"));
-        Others {
+        EarlierProcesses {
             pids: processes.keys().copied().collect(),
             groups: processes.values().map(|process| process.group).collect(),
         }
     }
 
-    /// The children of this process that are not among the others.
+    /// The pids of this process's children that the broker left behind.
     fn orphans(&self, processes: &BTreeMap<i32, ProcStat>) -> BTreeSet<i32> {
         let this = std::process::id().cast_signed();
         let is_orphan = |pid: &i32, process: &ProcStat| {
@@ -41,18 +43,19 @@ impl Others {
     }
 }
 
-/// Kills all children except `others`, with their descendants. Returns the number of killed processes.
-pub async fn end(supervisor: &mut Supervisor, others: &Others) -> io::Result<usize> {
+/// Kills the processes that the broker left behind, with their descendants, and waits until they have ended. A stop
+/// does not interrupt this. Returns the number of killed processes.
+pub async fn kill(supervisor: &mut Supervisor, earlier: &EarlierProcesses) -> io::Result<usize> {
     let begin = Instant::now();
     let mut killed = BTreeSet::new();
     loop {
         let processes = processes(Path::new("/proc"));
-        let left = with_descendants(&processes, others.orphans(&processes));
+        let left = with_descendants(&processes, earlier.orphans(&processes));
         if left.is_empty() || begin.elapsed() >= END_TIMEOUT {
             return Ok(killed.len());
         }
         for pid in left {
-            // It may have ended meanwhile.
+            // An error means that it has ended meanwhile.
             let _ = raw::send(pid, libc::SIGKILL);
             killed.insert(pid);
         }
@@ -60,7 +63,7 @@ pub async fn end(supervisor: &mut Supervisor, others: &Others) -> io::Result<usi
     }
 }
 
-/// Whether a process below `pid` has this name.
+/// Whether the process `pid` or a descendant has this name (of at most 15 bytes, as in `/proc/PID/comm`).
 pub fn has_descendant(pid: i32, name: &str) -> bool {
     let processes = processes(Path::new("/proc"));
     let is_called = |pid: &i32| {
@@ -75,11 +78,11 @@ struct ProcStat {
     group: i32,
 }
 
-/// Every process that has not ended.
+/// Every process that has not ended, by pid.
 fn processes(proc: &Path) -> BTreeMap<i32, ProcStat> {
     let entries = std::fs::read_dir(proc).into_iter().flatten().flatten();
     let process_at = |path: &Path| {
-        // The name, in brackets, may hold anything.
+        // The second field is the name in brackets, which may itself contain brackets and spaces.
         let bytes = std::fs::read(path.join("stat")).ok()?;
         let text = String::from_utf8_lossy(&bytes);
         let mut words = text.rsplit_once(") ")?.1.split(' ');
@@ -94,6 +97,7 @@ fn processes(proc: &Path) -> BTreeMap<i32, ProcStat> {
     entries.filter_map(process).collect()
 }
 
+/// `all`, and every descendant of these processes.
 fn with_descendants(processes: &BTreeMap<i32, ProcStat>, mut all: BTreeSet<i32>) -> BTreeSet<i32> {
     loop {
         let more: Vec<i32> = processes
@@ -113,23 +117,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descendants_of_orphans_go_along_and_those_of_others_stay() {
+    fn descendants_of_orphans_are_killed_and_earlier_processes_are_not() {
         let this = std::process::id().cast_signed();
-        let of = |parent: i32, group: i32| ProcStat { parent, group };
+        let process = |parent: i32, group: i32| ProcStat { parent, group };
         let processes = BTreeMap::from([
-            (-2, of(this, -2)),
-            (-3, of(this, -3)),
-            (-4, of(-2, -2)),
-            (-5, of(-4, -5)),
-            (-6, of(-3, -3)),
-            (-7, of(this, -3)),
-            (-9, of(-8, -9)),
+            (-2, process(this, -2)),
+            (-3, process(this, -3)),
+            (-4, process(-2, -2)),
+            (-5, process(-4, -5)),
+            (-6, process(-3, -3)),
+            (-7, process(this, -3)),
+            (-9, process(-8, -9)),
         ]);
-        let others = Others {
+        let earlier = EarlierProcesses {
             pids: [-3].into(),
             groups: [-3].into(),
         };
-        let orphans = others.orphans(&processes);
+        let orphans = earlier.orphans(&processes);
         assert_eq!(orphans, [-2].into());
         assert_eq!(with_descendants(&processes, orphans), [-2, -4, -5].into());
     }
@@ -140,14 +144,17 @@ mod tests {
         for (pid, text) in [
             ("7", &b"7 (a) Z (b) S 1 7"[..]),
             ("8", b"8 (gone) Z 1 8"),
-            // The kernel cuts a name after 15 bytes, also in a letter.
+            // The kernel cuts a name after 15 bytes, even inside a UTF-8 character.
             ("9", b"9 (\xd1\x80\xd0) S 1 9 7"),
             ("uptime", b"8 (x) S 1"),
         ] {
             std::fs::create_dir(folder.path().join(pid)).unwrap();
             std::fs::write(folder.path().join(pid).join("stat"), text).unwrap();
         }
-        let of = |group| ProcStat { parent: 1, group };
-        assert_eq!(processes(folder.path()), [(7, of(7)), (9, of(9))].into());
+        let process = |group| ProcStat { parent: 1, group };
+        assert_eq!(
+            processes(folder.path()),
+            [(7, process(7)), (9, process(9))].into()
+        );
     }
 }

@@ -1,21 +1,21 @@
-//! The terminal, where there is one: which process group may read from it.
+//! Moves the terminal, if there is one, between process groups: only the foreground group can read from it.
 
 use std::io::{IsTerminal, stdin};
 
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 
-/// Whether standard input is a terminal with the agent's group in its foreground, so that the agent may hand
-/// it on.
+/// Whether standard input is a terminal, and the agent's process group is in its foreground. Only then may the agent
+/// give the terminal to another group.
 pub fn is_ours() -> bool {
     stdin().is_terminal() && tcgetpgrp(stdin()).is_ok_and(|group| group == getpgrp())
 }
 
-/// Hands the terminal to the process group `group`.
+/// Puts the process group `group` in the foreground. A failure is ignored: the group then cannot read.
 pub fn give_to(group: i32) {
     let _ = tcsetpgrp(stdin(), Pid::from_raw(group));
 }
 
-/// Takes the terminal back. (SIGTTOU is blocked, so this works from the background.)
+/// Puts the agent's process group in the foreground again. This works from the background because SIGTTOU is blocked.
 pub fn reclaim() {
     let _ = tcsetpgrp(stdin(), getpgrp());
 }

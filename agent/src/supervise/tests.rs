@@ -84,7 +84,7 @@ fn signals_pass_on_while_awaiting_and_second_stop_kills() {
         let signals = std::thread::spawn(move || {
             eventually("the program runs", || at.join("pid").exists().then_some(()));
             signal(Signal::SIGTERM);
-            std::thread::sleep(SAME_WISH * 2);
+            std::thread::sleep(DUPLICATE_STOP_WITHIN * 2);
             signal(Signal::SIGUSR1);
             eventually("it was passed on", || at.join("heard").exists().then_some(()));
             signal(Signal::SIGTERM);

@@ -7,11 +7,11 @@ use flux_shared::backoff;
 
 /// Pause after the first failed attempt.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Longest pause where each attempt costs somebody else something, such as a DNS query: about one a second.
+/// Longest pause where each attempt puts load on another server, such as a DNS query: about one attempt a second.
 pub const LONGEST_PAUSE: Duration = Duration::from_millis(1000);
 
-/// Pauses that double up to a cap; each takes between half and all of its time, by chance, so that pods do
-/// not ask in step.
+/// Pauses that double up to a cap. Each takes a random part of its time, from half to all, so that pods do not retry at
+/// the same moments.
 #[derive(Debug, Default)]
 pub struct Backoff {
     failures: u32,
@@ -26,8 +26,8 @@ impl Backoff {
     fn next(&mut self, cap: Duration) -> Duration {
         self.failures += 1;
         let pause = backoff::after(self.failures, FIRST_PAUSE, cap);
-        let spread = (RandomState::new().hash_one(()) % 1000) as u32;
-        pause / 2 + pause / 2 * spread / 1000
+        let random_permille = (RandomState::new().hash_one(()) % 1000) as u32;
+        pause / 2 + pause / 2 * random_permille / 1000
     }
 }
 

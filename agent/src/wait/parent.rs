@@ -1,4 +1,4 @@
-//! Probes the parent broker: whether it answers and, if not, which part of the connection is missing.
+//! Probes the parent broker (or another one above): whether it answers and, if not, what prevents a connection.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -10,29 +10,30 @@ use super::backoff::Backoff;
 use super::reporter::Reporter;
 use super::resolve::{NameError, Resolver};
 
-/// Longest pause early in the wait. Then the missing part mostly comes soon, and a quorum should not wait for this pod.
+/// Longest pause early in the wait. Most parents come up soon, and the quorum should not have to wait for this pod.
 const LONGEST_EARLY_PAUSE: Duration = Duration::from_millis(300);
 /// How long the wait counts as early.
 const EARLY: Duration = Duration::from_secs(60);
-/// Longest pause early in the wait if the host is up and refuses. Such attempts load no other server, and the port will
-/// be open soon.
+/// Longest pause early in the wait if the host refuses the connection. Such an attempt needs no DNS query, and the port
+/// will probably be open soon.
 const LONGEST_PAUSE_FOR_PORT: Duration = Duration::from_millis(200);
-/// Time for each DNS query after that, so that 10,000 pods whose lead prepares its work for an hour cost the
-/// cluster's DNS 2,000 queries a second, however many an attempt needs: of both kinds of addresses, along a
-/// search list, repeated.
-const LATE_TIME_OF_A_QUERY: Duration = Duration::from_secs(5);
-/// Pauses take three quarters of their longest on average.
-const LONGEST_LATE_PAUSE: Duration = Duration::from_millis(6700);
-/// No pause is longer: an attempt at so many servers takes long itself.
+/// Later in the wait: mean time per DNS query of a pod. Suppose that 10,000 pods wait for an hour while their lead
+/// prepares its work. Then the cluster's DNS gets 2,000 queries a second, however many queries an attempt needs (for A
+/// and AAAA records, for each domain of a search list, and repeated after a timeout).
+const LATE_TIME_PER_QUERY: Duration = Duration::from_secs(5);
+/// Longest late pause per DNS query. A random pause takes three quarters of this on average (`Backoff`), which is
+/// `LATE_TIME_PER_QUERY`.
+const LONGEST_LATE_PAUSE_PER_QUERY: Duration = Duration::from_millis(6700);
+/// No pause is longer. An attempt with so many queries takes long itself.
 const LONGEST_PAUSE_OF_ALL: Duration = Duration::from_secs(40);
-/// How long an address is used at first without being looked up again, while its host refuses.
-const ADDRESS_SERVES: Duration = Duration::from_secs(1);
-/// Time limit of a connection attempt. Short, so that a lost packet costs little; every fifth is long, for
-/// far hosts.
-const CONNECT: Duration = Duration::from_millis(500);
-const LONG_CONNECT: Duration = Duration::from_secs(3);
+/// Early in the wait: how long an address whose host refuses is used before the name is looked up again.
+const REUSE_ADDRESSES_FOR: Duration = Duration::from_secs(1);
+/// Timeout of a connection attempt. It is short, so that a lost packet costs little.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// Timeout of every fifth attempt, for hosts that are far away.
+const LONG_CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What is missing for a connection to the parent broker.
+/// What prevents a connection to the parent broker.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Missing {
     #[error(transparent)]
@@ -44,7 +45,7 @@ pub enum Missing {
 }
 
 impl Missing {
-    /// The name is known not to exist: DNS forgets a pod that has ended.
+    /// Whether a DNS server answered that the name does not exist, or has no address: DNS forgets a pod that has ended.
     pub fn is_name_gone(&self) -> bool {
         matches!(
             self,
@@ -52,11 +53,13 @@ impl Missing {
         )
     }
 
-    /// The longest pause before the next attempt, after so long a wait and an attempt with so many DNS
-    /// queries.
+    /// The longest pause before the next attempt. `waited`: time since the wait began. `queries`: DNS queries of the
+    /// last attempt.
     fn longest_pause(&self, waited: Duration, queries: u32) -> Duration {
+        if waited >= EARLY {
+            return (LONGEST_LATE_PAUSE_PER_QUERY * queries.max(1)).min(LONGEST_PAUSE_OF_ALL);
+        }
         match self {
-            _ if waited >= EARLY => (LONGEST_LATE_PAUSE * queries.max(1)).min(LONGEST_PAUSE_OF_ALL),
             Missing::Port(_) => LONGEST_PAUSE_FOR_PORT,
             _ => LONGEST_EARLY_PAUSE,
         }
@@ -71,7 +74,7 @@ pub struct Reached {
     pub connected: Instant,
 }
 
-/// A parent broker.
+/// Probes of one broker, and what they need to know of earlier ones.
 #[derive(Debug)]
 pub struct ParentProbe {
     pub host: String,
@@ -79,20 +82,22 @@ pub struct ParentProbe {
     /// Whether `probe` connects to the port. False: it only needs an address for the name.
     should_connect: bool,
     resolver: Resolver,
+    /// Number of connection attempts.
     attempts: u32,
-    /// Addresses of which one refused, and until when they need not be looked up again.
+    /// If the last attempt was refused: until when its addresses are used again without a look-up, and these.
     refused: Option<(Instant, Vec<IpAddr>)>,
-    /// Whether it has been missing for long.
+    /// Whether the wait is no longer early.
     is_late: bool,
-    /// DNS queries of the last attempt, whose addresses are of no further use.
+    /// DNS queries of the last attempt, which lengthen the next pause. 0 if the addresses are used again: then the time
+    /// until the next look-up makes up for the queries.
     queries: u32,
-    /// The addresses that its name had last.
+    /// The addresses that the last successful look-up found.
     known: Vec<IpAddr>,
 }
 
 impl ParentProbe {
-    /// `host` is an address or a name, best with a trailing dot; files of the resolver are looked for below
-    /// `root`.
+    /// `host` is an address or a name. A trailing dot avoids queries along the search list. The resolver reads its
+    /// files below `root`.
     pub fn new(host: &str, port: u16, root: &Path) -> ParentProbe {
         ParentProbe {
             host: host.to_owned(),
@@ -107,8 +112,8 @@ impl ParentProbe {
         }
     }
 
-    /// `by_name`: `probe` does not connect to the port, since Flux is to show what ZeroMQ does: it would show
-    /// a connection that is closed again as a failed handshake.
+    /// If `by_name`, `probe` and `wait` only look up the name, and do not connect. This is for `logging.zeromq`: Flux
+    /// would log the agent's connection, which is closed at once, as a failed handshake.
     pub fn probed_by_name(self, by_name: bool) -> ParentProbe {
         ParentProbe {
             should_connect: !by_name,
@@ -116,7 +121,8 @@ impl ParentProbe {
         }
     }
 
-    /// One attempt: looks the name up, connects, and closes again.
+    /// One attempt: looks up the name, connects, and closes the connection. Only looks up the name if told so by
+    /// `probed_by_name`.
     pub async fn probe(&mut self) -> Result<(), Missing> {
         if self.should_connect {
             self.try_connect(&mut None).await
@@ -131,7 +137,7 @@ impl ParentProbe {
         Ok(found)
     }
 
-    /// Notes its addresses, for a time when its name may be gone: a delete removes the name before the
+    /// Looks up the addresses for `probe_known`, if none are known yet. After a delete, the name may be gone before the
     /// broker.
     pub async fn note_addresses(&mut self) {
         if self.known.is_empty() {
@@ -139,24 +145,28 @@ impl ParentProbe {
         }
     }
 
-    /// One attempt at the port of the addresses that it had last, whether or not they still have its name.
+    /// One attempt to connect to the known addresses, even if the name no longer has them. Looks up the name if no
+    /// address is known.
     pub async fn probe_known(&mut self) -> Result<(), Missing> {
-        match self.known.clone() {
-            none if none.is_empty() => self.probe_port().await,
-            known => self.connect_any(&known).await,
+        if self.known.is_empty() {
+            return self.probe_port().await;
         }
+        let known = self.known.clone();
+        self.connect_any(&known).await
     }
 
-    /// Whether its name is known not to exist.
+    /// Looks up the name. Returns whether DNS says that it is gone.
     pub async fn is_name_gone(&mut self) -> bool {
         self.look_up().await.is_err_and(|missing| missing.is_name_gone())
     }
 
-    /// The same by its port in any case: for a parent that was lost, or is shutting down.
+    /// One attempt that always connects, whatever `probed_by_name` says: for a parent that was lost, or is shutting
+    /// down.
     pub async fn probe_port(&mut self) -> Result<(), Missing> {
         self.try_connect(&mut None).await
     }
 
+    /// One attempt to connect. If `resolved` is none and the name has an address, sets it to the current time.
     async fn try_connect(&mut self, resolved: &mut Option<Instant>) -> Result<(), Missing> {
         let (until, addresses) = match self.refused.take() {
             Some((until, addresses)) if Instant::now() < until => (until, addresses),
@@ -164,12 +174,12 @@ impl ParentProbe {
                 self.queries = 0;
                 let addresses = self.look_up().await?;
                 self.queries = self.resolver.take_queries();
-                let serves = if self.is_late {
-                    LATE_TIME_OF_A_QUERY * self.queries
+                let reuse_for = if self.is_late {
+                    LATE_TIME_PER_QUERY * self.queries
                 } else {
-                    ADDRESS_SERVES
+                    REUSE_ADDRESSES_FOR
                 };
-                (Instant::now() + serves, addresses)
+                (Instant::now() + reuse_for, addresses)
             }
         };
         resolved.get_or_insert_with(Instant::now);
@@ -181,23 +191,25 @@ impl ParentProbe {
         connected
     }
 
-    /// The longest pause before the next attempt, after so long a wait.
+    /// The longest pause before the next attempt. `missing`: the result of the last attempt. `waited`: time since the
+    /// wait began, which the next attempt takes into account too.
     pub fn longest_pause(&mut self, missing: &Missing, waited: Duration) -> Duration {
         self.is_late = waited >= EARLY;
         missing.longest_pause(waited, self.resolver.take_queries() + self.queries)
     }
 
+    /// Connects to the first address that accepts.
     async fn connect_any(&mut self, addresses: &[IpAddr]) -> Result<(), Missing> {
         self.attempts += 1;
-        let limit = if self.attempts.is_multiple_of(5) {
-            LONG_CONNECT
+        let connect_timeout = if self.attempts.is_multiple_of(5) {
+            LONG_CONNECT_TIMEOUT
         } else {
-            CONNECT
+            CONNECT_TIMEOUT
         };
         let mut missing = Missing::Name(NameError::NoServer);
         for &address in addresses {
             let target = SocketAddr::new(address, self.port);
-            let why = match tokio::time::timeout(limit, TcpStream::connect(target)).await {
+            let why = match tokio::time::timeout(connect_timeout, TcpStream::connect(target)).await {
                 Ok(Ok(_stream)) => return Ok(()),
                 Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
                     missing = Missing::Port(target);
@@ -206,7 +218,7 @@ impl ParentProbe {
                 Ok(Err(error)) => crate::report::failure::plain(&error),
                 Err(_) => "no answer".into(),
             };
-            // A refusal shows that the host is up, whatever happens at its other addresses.
+            // A refusal is reported before other failures: it shows that the host is up.
             if !matches!(missing, Missing::Port(_)) {
                 missing = Missing::Route { address, why };
             }
@@ -214,7 +226,8 @@ impl ParentProbe {
         Err(missing)
     }
 
-    /// Waits until the parent answers. After `deadline`, the error is what is missing.
+    /// Waits until an attempt like `probe` succeeds. If an attempt fails after `deadline` is over, returns
+    /// what is missing. With no deadline, waits without end.
     pub async fn wait(&mut self, deadline: Option<Duration>) -> Result<Reached, Missing> {
         let begin = Instant::now();
         let mut backoff = Backoff::default();
@@ -267,7 +280,7 @@ mod tests {
                 missing.longest_pause(early, 2) <= Duration::from_millis(300),
                 "{missing:?}"
             );
-            // From a half to the whole, by chance.
+            // A random pause takes from half to all of this, three quarters on average.
             for (queries, seconds) in [(0, 5), (1, 5), (2, 10), (4, 20)] {
                 let mean = missing.longest_pause(late, queries) * 3 / 4;
                 assert!(
@@ -280,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_address_is_reused_as_long_as_its_queries_cost() {
+    fn refused_address_is_reused_for_a_time_that_depends_on_its_queries() {
         let root = tempfile::tempdir().unwrap();
         block_on(async {
             let listener = std::net::TcpListener::bind("127.0.77.9:0").unwrap();
@@ -296,13 +309,17 @@ mod tests {
             assert_eq!(parent.probe().await, refuses("127.0.77.9"));
             hosts("127.0.77.10");
             assert_eq!(parent.probe().await, refuses("127.0.77.9"), "for a second");
-            std::thread::sleep(ADDRESS_SERVES);
+            std::thread::sleep(REUSE_ADDRESSES_FOR);
             assert_eq!(parent.probe().await, refuses("127.0.77.10"));
             parent.refused = None;
             parent.longest_pause(&Missing::Name(NameError::NoServer), EARLY);
             assert_eq!(parent.probe().await, refuses("127.0.77.10"));
             hosts("127.0.77.9");
-            assert_eq!(parent.probe().await, refuses("127.0.77.9"), "it costs no query");
+            assert_eq!(
+                parent.probe().await,
+                refuses("127.0.77.9"),
+                "a name in /etc/hosts costs no query, and is looked up each time"
+            );
         });
     }
 

@@ -1,4 +1,4 @@
-//! Log lines that say what is waited for.
+//! Log lines about a wait.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,12 @@ const REPORT_EVERY: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Reporter {
     begin: Instant,
+    /// When the next line is due.
     next: Instant,
 }
 
 impl Reporter {
+    /// `begin`: when the wait began.
     pub fn new(begin: Instant) -> Reporter {
         Reporter {
             begin,
@@ -20,7 +22,7 @@ impl Reporter {
         }
     }
 
-    /// Says that `what` is still waited for, if a line is due.
+    /// If a line is due, logs that the agent still waits for `what` (a host name), and what is `missing`.
     pub fn tick(&mut self, what: &str, missing: &str) {
         let now = Instant::now();
         if now >= self.next {

@@ -1,11 +1,11 @@
-//! Names to addresses without NSS: /etc/hosts, then a plain query to the servers of resolv.conf.
+//! Resolves names to addresses without NSS: reads /etc/hosts, then queries the DNS servers of /etc/resolv.conf.
 //!
 //! The crate `simple-dns` reads and writes the messages. The rest is implemented here, since resolver crates cache,
 //! retry and order servers by themselves. Here every wait reports what is missing and which server reported that, and
 //! sends few queries (`agent/benches/README.md`).
 //!
-//! A name with a trailing dot is asked for as it is; a name without one is completed from the search list
-//! after that. Both files are read for every attempt: Kubernetes may change them, and they are small.
+//! A name is queried as it is. If it has no trailing dot and no address is found, it is also queried with each domain
+//! of the search list. Both files are read for every attempt: Kubernetes may change them, and they are small.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -20,8 +20,9 @@ use simple_dns::{CLASS, Name, Packet, PacketFlag, Question, RCODE, TYPE};
 use tokio::io::ReadBuf;
 use tokio::net::UdpSocket;
 
-/// Timeout after each time that a question is sent. The first one is short, so that a lost packet costs little. An
-/// answer to an earlier question counts at any time, so a slow server has the whole time, as with the C library.
+/// How long to wait for an answer after the first, second and third time that a query is sent. The first timeout is
+/// short, so that a lost packet costs little. A late answer to an earlier send still counts, so a slow server has the
+/// sum of the timeouts, as with the C library.
 const QUERY_TIMEOUTS: [Duration; 3] = [
     Duration::from_millis(800),
     Duration::from_millis(1600),
@@ -46,33 +47,36 @@ pub enum NameError {
     BadName,
 }
 
-/// Looks names up.
+/// Looks up the addresses of names.
 #[derive(Debug, Clone)]
 pub struct Resolver {
+    /// Folder below which `etc/hosts` and `etc/resolv.conf` are read.
     root: PathBuf,
+    /// Port of the DNS servers.
     port: u16,
-    /// Whether to ask for IPv4 and IPv6: a name may have addresses of both kinds, of which one answers.
-    dual: bool,
-    /// Number of queries sent, until somebody takes it.
+    /// Whether this pod has IPv6. If so, both IPv4 and IPv6 addresses are queried, since a broker may listen on only
+    /// one of its two.
+    has_ipv6: bool,
+    /// Number of queries sent since the last call of `take_queries`.
     queries: Cell<u32>,
 }
 
-/// The IPv6 addresses of this network namespace; those that other hosts can reach have the scope `GLOBAL`, in
-/// the fourth column.
-const ADDRESSES: &str = "/proc/net/if_inet6";
-const GLOBAL: &str = "00";
+/// Lists the IPv6 addresses of this network namespace. The fourth column is the scope.
+const IPV6_ADDRESSES: &str = "/proc/net/if_inet6";
+/// Scope of an address that other hosts can reach.
+const GLOBAL_SCOPE: &str = "00";
 
 impl Resolver {
-    /// Files are looked for below `root`.
+    /// Reads `etc/hosts` and `etc/resolv.conf` below `root`.
     pub fn new(root: &Path) -> Resolver {
-        let addresses = std::fs::read_to_string(ADDRESSES).unwrap_or_default();
-        let dual = addresses
+        let addresses = std::fs::read_to_string(IPV6_ADDRESSES).unwrap_or_default();
+        let has_ipv6 = addresses
             .lines()
-            .any(|line| line.split_whitespace().nth(3) == Some(GLOBAL));
+            .any(|line| line.split_whitespace().nth(3) == Some(GLOBAL_SCOPE));
         Resolver {
             root: root.to_owned(),
             port: DNS_PORT,
-            dual,
+            has_ipv6,
             queries: Cell::default(),
         }
     }
@@ -87,36 +91,37 @@ impl Resolver {
         if let Ok(address) = name.trim_matches(['[', ']']).parse() {
             return Ok(vec![address]);
         }
-        let hosts = self.text("etc/hosts");
+        let hosts = self.read("etc/hosts");
         let known = in_hosts(&hosts, name.trim_end_matches('.'));
         if !known.is_empty() {
             return Ok(known);
         }
-        let settings = Settings::parse(&self.text("etc/resolv.conf"));
-        let mut worst = NameError::NoServer;
+        let settings = Settings::parse(&self.read("etc/resolv.conf"));
+        let mut last_error = NameError::NoServer;
         for full_name in settings.candidates(name) {
             match self.ask_servers(&settings.servers, &full_name).await {
                 Ok(addresses) => return Ok(addresses),
                 Err(error @ NameError::Silent(_)) => return Err(error),
-                Err(error) => worst = error,
+                Err(error) => last_error = error,
             }
         }
-        Err(worst)
+        Err(last_error)
     }
 
-    fn text(&self, path: &str) -> String {
+    /// The text of a file below `root`; empty if it cannot be read.
+    fn read(&self, path: &str) -> String {
         let bytes = std::fs::read(self.root.join(path)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Asks for the addresses of a name. With IPv6, for those of both kinds: in a dual-stack cluster a broker
-    /// listens on one of its own. Otherwise for those of the second kind only if there is none of the first:
-    /// half the queries, in a rush of thousands. A name that does not exist has neither.
+    /// Asks for the addresses of a name. With IPv6, queries both A and AAAA records: in a dual-stack cluster a broker
+    /// listens on only one of its addresses. Without IPv6, queries AAAA records only if the name has no A records.
+    /// This halves the queries when thousands of pods start. If the name does not exist, no second query is sent.
     async fn ask_servers(&self, servers: &[IpAddr], name: &str) -> Result<Vec<IpAddr>, NameError> {
         let first = match self.query(servers, name, TYPE::A).await {
             Err(error @ (NameError::NoSuchName(_) | NameError::Silent(_))) => return Err(error),
-            Err(error) if !self.dual => return Err(error),
-            Ok(some) if !self.dual && !some.addresses.is_empty() => return Ok(some.addresses),
+            Err(error) if !self.has_ipv6 => return Err(error),
+            Ok(answer) if !self.has_ipv6 && !answer.addresses.is_empty() => return Ok(answer.addresses),
             first => first,
         };
         let second = self.query(servers, name, TYPE::AAAA).await;
@@ -127,7 +132,7 @@ impl Resolver {
             .copied()
             .collect();
         if found.is_empty() {
-            // An error tells more than an empty answer.
+            // If one query failed and the other answer is empty, the failure is the better explanation.
             first
                 .and(second)
                 .and_then(|answer| Err(NameError::NoAddress(answer.server)))
@@ -136,57 +141,57 @@ impl Resolver {
         }
     }
 
-    /// One question, sent to each server in turn and then again. The first answer decides, whichever server
-    /// and time it is of, unless that server has failed.
+    /// Sends one query to each server in turn, up to once for each of `QUERY_TIMEOUTS`. The first answer counts,
+    /// whichever server and send it belongs to. A server that answers with a failure is not asked again.
     async fn query(&self, servers: &[IpAddr], name: &str, kind: TYPE) -> Result<Answer, NameError> {
         let id = RandomState::new().build_hasher().finish().to_le_bytes();
         let id = u16::from_le_bytes([id[0], id[1]]);
         let question = question(id, name, kind)?;
-        let mut asked = Vec::new();
-        let mut last = NameError::NoServer;
-        let mut left = servers.to_vec();
+        let mut sockets = Vec::new();
+        let mut last_error = NameError::NoServer;
+        let mut usable_servers = servers.to_vec();
         for query_timeout in QUERY_TIMEOUTS {
-            for server in left.clone() {
-                if let Err(why) = self.send(&mut asked, server, &question).await {
-                    last = NameError::Failing {
+            for server in usable_servers.clone() {
+                if let Err(why) = self.send(&mut sockets, server, &question).await {
+                    last_error = NameError::Failing {
                         server,
                         why: crate::report::failure::plain(&why),
                     };
                     continue;
                 }
-                match tokio::time::timeout(query_timeout, first_answer(&asked, id)).await {
-                    Err(_) => last = NameError::Silent(server),
+                match tokio::time::timeout(query_timeout, first_answer(&sockets, id)).await {
+                    Err(_) => last_error = NameError::Silent(server),
                     Ok((server, Err(error @ NameError::Failing { .. }))) => {
-                        last = error;
-                        asked.retain(|(other, _)| *other != server);
-                        left.retain(|other| *other != server);
+                        last_error = error;
+                        sockets.retain(|(other, _)| *other != server);
+                        usable_servers.retain(|other| *other != server);
                     }
                     Ok((server, answer)) => return answer.map(|addresses| Answer { server, addresses }),
                 }
             }
         }
-        Err(last)
+        Err(last_error)
     }
 
-    /// Sends the question by the socket of an earlier one to that server, so that an answer to either is
-    /// read.
+    /// Sends the query to `server`. Uses the socket of an earlier send to that server if there is one, so that a late
+    /// answer to the earlier send is read too.
     async fn send(
         &self,
-        asked: &mut Vec<(IpAddr, UdpSocket)>,
+        sockets: &mut Vec<(IpAddr, UdpSocket)>,
         server: IpAddr,
         question: &[u8],
     ) -> io::Result<()> {
-        if !asked.iter().any(|(other, _)| *other == server) {
-            let any: IpAddr = if server.is_ipv4() {
+        if !sockets.iter().any(|(other, _)| *other == server) {
+            let any_address: IpAddr = if server.is_ipv4() {
                 Ipv4Addr::UNSPECIFIED.into()
             } else {
                 Ipv6Addr::UNSPECIFIED.into()
             };
-            let socket = UdpSocket::bind((any, 0)).await?;
+            let socket = UdpSocket::bind((any_address, 0)).await?;
             socket.connect(SocketAddr::new(server, self.port)).await?;
-            asked.push((server, socket));
+            sockets.push((server, socket));
         }
-        for (_, socket) in asked.iter().filter(|(other, _)| *other == server) {
+        for (_, socket) in sockets.iter().filter(|(other, _)| *other == server) {
             self.queries.set(self.queries.get() + 1);
             socket.send(question).await?;
         }
@@ -194,17 +199,17 @@ impl Resolver {
     }
 }
 
-/// What a server says of a name.
+/// A server's successful answer; `addresses` may be empty.
 #[derive(Debug)]
 struct Answer {
     server: IpAddr,
     addresses: Vec<IpAddr>,
 }
 
-/// The first answer to question `id` at any of the sockets.
-async fn first_answer(asked: &[(IpAddr, UdpSocket)], id: u16) -> (IpAddr, Result<Vec<IpAddr>, NameError>) {
+/// Waits for the first answer to query `id` on any of the sockets.
+async fn first_answer(sockets: &[(IpAddr, UdpSocket)], id: u16) -> (IpAddr, Result<Vec<IpAddr>, NameError>) {
     std::future::poll_fn(|context| {
-        for (server, socket) in asked {
+        for (server, socket) in sockets {
             let mut bytes = [0_u8; 1500];
             let mut buffer = ReadBuf::new(&mut bytes);
             while let Poll::Ready(received) = socket.poll_recv(context, &mut buffer) {
@@ -226,6 +231,7 @@ async fn first_answer(asked: &[(IpAddr, UdpSocket)], id: u16) -> (IpAddr, Result
     .await
 }
 
+/// The bytes of a query for records of the type `kind`.
 fn question(id: u16, name: &str, kind: TYPE) -> Result<Vec<u8>, NameError> {
     let name = Name::new(name.trim_end_matches('.')).map_err(|_| NameError::BadName)?;
     let mut packet = Packet::new_query(id);
@@ -236,7 +242,7 @@ fn question(id: u16, name: &str, kind: TYPE) -> Result<Vec<u8>, NameError> {
     packet.build_bytes_vec().map_err(|_| NameError::BadName)
 }
 
-/// The answer of `server`; none if the message is not the answer to question `id`.
+/// The answer of `server`; none if the message is not an answer to query `id`.
 fn read_answer(message: &[u8], id: u16, server: IpAddr) -> Option<Result<Vec<IpAddr>, NameError>> {
     let packet = Packet::parse(message).ok()?;
     if packet.id() != id || !packet.has_flags(PacketFlag::RESPONSE) {
@@ -260,6 +266,7 @@ fn read_answer(message: &[u8], id: u16, server: IpAddr) -> Option<Result<Vec<IpA
     })
 }
 
+/// The addresses of `name` in the text of /etc/hosts.
 fn in_hosts(text: &str, name: &str) -> Vec<IpAddr> {
     text.lines()
         .map(|line| line.split('#').next().unwrap_or_default())
@@ -273,9 +280,11 @@ fn in_hosts(text: &str, name: &str) -> Vec<IpAddr> {
         .collect()
 }
 
+/// What `/etc/resolv.conf` says.
 #[derive(Debug, Default)]
 struct Settings {
     servers: Vec<IpAddr>,
+    /// Domains that complete a name without a trailing dot.
     search: Vec<String>,
 }
 
@@ -285,7 +294,7 @@ impl Settings {
         for line in text.lines() {
             let mut words = line.split_whitespace();
             match words.next() {
-                // A scope (fe80::1%eth0) is of no use to a plain socket.
+                // An address with a zone (fe80::1%eth0) does not parse, so it is left out.
                 Some("nameserver") => settings
                     .servers
                     .extend(words.next().and_then(|word| word.parse::<IpAddr>().ok())),
@@ -296,6 +305,7 @@ impl Settings {
         settings
     }
 
+    /// The names to query for `name`, in order. Empty if there is no server.
     fn candidates(&self, name: &str) -> Vec<String> {
         if self.servers.is_empty() {
             return Vec::new();
@@ -330,7 +340,8 @@ mod tests {
         root
     }
 
-    /// A DNS server on the loopback that knows one name; returns its port and what it was asked.
+    /// Starts a DNS server on the loopback that knows one name and ends after `questions` queries. Returns its port and
+    /// the thread, which returns the names that it was asked for.
     fn server(known: &'static str, questions: usize) -> (u16, std::thread::JoinHandle<Vec<String>>) {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
@@ -384,7 +395,7 @@ mod tests {
         let (port, thread) = server("mc-0.flux.default.svc.cluster.local", 1);
         let resolver = Resolver {
             port,
-            dual: false,
+            has_ipv6: false,
             ..Resolver::new(root.path())
         };
         let found = block_on(resolver.lookup("mc-0.flux.default.svc.cluster.local."));
@@ -392,14 +403,14 @@ mod tests {
         assert_eq!(thread.join().unwrap(), ["mc-0.flux.default.svc.cluster.local"]);
     }
 
-    /// With the node's network, a pod has the node's files.
+    /// A pod with hostNetwork gets the node's files, which may hold bytes that are not UTF-8.
     #[test]
     fn names_are_found_in_files_with_bytes_of_another_encoding() {
         let root = root(b"10.0.0.7 lead # B\xfcro\n", b"# B\xfcro\nnameserver 127.0.0.1\n");
         let (port, thread) = server("mc-0", 1);
         let resolver = Resolver {
             port,
-            dual: false,
+            has_ipv6: false,
             ..Resolver::new(root.path())
         };
         assert_eq!(
@@ -419,7 +430,7 @@ mod tests {
         let (port, thread) = server("mc-0", 3);
         let resolver = Resolver {
             port,
-            dual: true,
+            has_ipv6: true,
             ..Resolver::new(root.path())
         };
         let found = block_on(resolver.lookup("mc-0."));
@@ -435,7 +446,7 @@ mod tests {
         assert_eq!(
             resolver.take_queries(),
             1,
-            "it has no addresses of the other kind either"
+            "a name that does not exist is queried once"
         );
         assert_eq!(thread.join().unwrap(), ["mc-0", "mc-0", "mc-9"]);
     }
@@ -449,7 +460,7 @@ mod tests {
         let (port, thread) = server("mc-0.b.example", 4);
         let resolver = Resolver {
             port,
-            dual: false,
+            has_ipv6: false,
             ..Resolver::new(root.path())
         };
         assert_eq!(
@@ -473,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_need_no_server_and_a_missing_server_is_said() {
+    fn lookup_of_an_address_needs_no_server_and_a_missing_server_is_an_error() {
         let root = root("", "");
         let resolver = Resolver::new(root.path());
         assert_eq!(
@@ -501,7 +512,7 @@ mod tests {
         );
     }
 
-    /// A server that waits before each answer, and how often it was asked.
+    /// Starts a server that waits before each answer. Returns its port and the number of queries that it got.
     fn slow_server(delay: Duration) -> (u16, std::sync::Arc<std::sync::atomic::AtomicU32>) {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
@@ -539,7 +550,7 @@ mod tests {
             let root = root("", "nameserver 127.0.0.1\n");
             let resolver = Resolver {
                 port,
-                dual: false,
+                has_ipv6: false,
                 ..Resolver::new(root.path())
             };
             assert_eq!(
@@ -561,7 +572,7 @@ mod tests {
         let refusing = root("", "nameserver 127.0.0.2\nnameserver 127.0.0.1\n");
         let resolver = Resolver {
             port,
-            dual: false,
+            has_ipv6: false,
             ..Resolver::new(refusing.path())
         };
         let begin = std::time::Instant::now();

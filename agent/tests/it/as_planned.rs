@@ -365,9 +365,9 @@ fn compare_calls(case: &Case, image: &Image, want: &Expected) {
         let own = want_environment
             .remove(&format!("FLUX_AGENT_OWN_{name}"))
             .unwrap();
-        // What runs nothing of the user's is deaf to it again.
-        let is_deaf = initial[from + 1] != "batch";
-        let name = if is_deaf {
+        // Flux's commands that run no program of the user's do not see the value (`flux_wrapper.rs`).
+        let is_hidden = initial[from + 1] != "batch";
+        let name = if is_hidden {
             format!("FLUX_AGENT_OWN_{name}")
         } else {
             name.to_owned()

@@ -574,10 +574,11 @@ fn scripts_of_others_that_read_unset_variables_can_be_sourced() {
         pods.images[0].file("/tmp/profile.sh", 0o644, profile);
         let ended = pods.run();
         let own = crate::image::PATH;
-        // First the `flux` that is deaf to the user's paths.
-        let deaf = "/mnt/flux/config/run/flux/flux-agent-bin";
-        let want =
-            format!("/opt/env/man:/opt/env/man: {deaf}:/opt/env/bin:/opt/env/bin:{own}:/mnt/flux/view/bin\n");
+        // First the wrapper of `flux` that hides the user's paths.
+        let wrapper = "/mnt/flux/config/run/flux/flux-agent-bin";
+        let want = format!(
+            "/opt/env/man:/opt/env/man: {wrapper}:/opt/env/bin:/opt/env/bin:{own}:/mnt/flux/view/bin\n"
+        );
         assert_eq!(
             (codes(&ended), ended[0].stdout.as_str()),
             (vec![0], want.as_str()),

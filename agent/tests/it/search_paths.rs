@@ -41,7 +41,7 @@ fn paths_of(image: &Image, subcommand: &str) -> Vec<String> {
 }
 
 #[test]
-fn flux_is_deaf_to_the_users_paths_and_tasks_see_them() {
+fn users_paths_are_hidden_from_flux_and_tasks_see_them() {
     let words = run_words(&[]);
     let images = images(&format!("tasks = 2\n{}", submit(SAY)), 2);
     let ended = run(&pods(&images, &words));
@@ -108,7 +108,7 @@ fn launcher_has_the_users_paths() {
 
 /// As a script does that a snippet has written, or that exports its own path.
 #[test]
-fn flux_in_a_script_is_deaf_to_paths_that_tasks_see() {
+fn users_paths_are_hidden_from_flux_in_a_script_and_tasks_see_them() {
     let words = run_words(&[]);
     let script = "export PYTHONPATH=/user\necho script=$PYTHONPATH\nflux submit --quiet --watch sh -c 'echo task=$PYTHONPATH'\n\
                   flux jobs -a >/dev/null\n";

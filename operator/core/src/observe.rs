@@ -1,11 +1,11 @@
-//! What the watches have seen, reduced to what decisions need and kept by MiniCluster.
+//! The objects that the watches have reported, reduced to what decisions need, and kept by MiniCluster.
 //!
 //! ```text
 //! watch event ─► JobSeen | PodSeen | ServiceSeen ─► Index ─► the MiniCluster to reconcile, if anything changed
 //! ```
 //!
-//! Labels say where an object belongs; whether it is ours is decided by its owner's uid, which nobody else
-//! can choose.
+//! Labels say to which MiniCluster an object belongs. Whether the operator created it is decided by its owner's uid,
+//! since others can set labels too.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -86,19 +86,19 @@ fn uid(metadata: &ObjectMeta) -> String {
 pub struct Observed {
     pub job: Option<JobSeen>,
     /// Pods by uid, not by index: an index may have a pod that has ended and the one that replaces it.
-    /// Boxed: a map has room for eleven, and most MiniClusters have fewer.
+    /// Boxed to save memory: each node of the map has room for eleven values, and most MiniClusters have fewer pods.
     pub pods: BTreeMap<String, Box<PodSeen>>,
     pub services_pod: Option<ServicesPodSeen>,
     /// Services of sidecars, by name.
     pub services: BTreeMap<String, ServiceSeen>,
-    /// The Job's lead pods that are gone, as last seen.
+    /// Lead pods of the Job that no longer exist, as last seen.
     pub gone_leads: Vec<PodSeen>,
     /// The Job's pods that were removed while it ran.
     pub losses: Vec<LostPod>,
-    /// The previous Job, which is gone, as last seen.
+    /// The previous Job, which no longer exists, as last seen.
     pub last_job: Option<Box<JobSeen>>,
-    /// The newest resourceVersion seen of a Job, also of one that is gone: a watch may lag behind our own write,
-    /// and the answer to a read behind the watch.
+    /// The newest resourceVersion seen of a Job, even of one that no longer exists. Older reports are ignored: the
+    /// watch may lag behind the operator's own write, and the answer to a read may lag behind the watch.
     pub job_version: u64,
 }
 
@@ -120,8 +120,8 @@ pub enum Kind {
     Service,
 }
 
-/// A lead's pod that still lacks the documented label `job-index`, and the condition by which the Job knows
-/// it.
+/// A lead's pod that still lacks the documented label `job-index`, and the condition by which the Job's failure policy
+/// recognises it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unlabelled {
     pub namespace: String,
@@ -137,8 +137,8 @@ pub struct Index {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Shared with the reconciles that look at them, since there may be thousands of pods: a change while one
-    /// looks makes a copy.
+    /// Shared with the reconciles that read them, since there may be thousands of pods. A change during such a read
+    /// makes a copy.
     clusters: HashMap<Key, Arc<Observed>>,
     /// Headless Services, by their own name.
     headless: HashMap<Key, Arc<ServiceSeen>>,
@@ -155,7 +155,7 @@ struct State {
 
 impl Index {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing that holds the lock can panic half-way through a change.
+        // A poisoned lock may be used: no code that holds it can panic in the middle of a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -194,7 +194,7 @@ impl Index {
         self.state().members.join(service, cluster);
     }
 
-    /// Forgets a MiniCluster that is gone. Its objects may still exist; the watches report their end.
+    /// Forgets a MiniCluster that no longer exists. Its objects may still exist: the watches report their deletion.
     pub fn forget_cluster(&self, cluster: &Key) {
         let mut state = self.state();
         if let Some(observed) = state.clusters.get_mut(cluster) {
@@ -205,39 +205,39 @@ impl Index {
         state.give_memory_back();
     }
 
-    /// A PersistentVolume as it is now; `volume` if it goes with its MiniCluster.
+    /// Stores the current state of a PersistentVolume. `volume`: none unless it is deleted with its MiniCluster.
     pub fn update_volume(&self, name: &str, volume: Option<&Orphan>) {
         self.state().volumes.update(name, volume);
     }
 
-    /// The disk of a PersistentVolume as it is now. The MiniClusters to wake if this is news.
+    /// Stores the current disk of a PersistentVolume. If this is a change, returns the MiniClusters to wake.
     pub fn update_disk(&self, volume: &str, disk: Option<Disk>) -> Vec<Key> {
         self.state().storage.update_disk(volume, disk)
     }
 
-    /// A list of PersistentVolumes is complete. The MiniClusters to wake.
+    /// Forgets the PersistentVolumes that a complete list does not have. Returns the MiniClusters to wake.
     pub fn keep_volumes(&self, listed: &HashSet<String>) -> Vec<Key> {
         let mut state = self.state();
         state.volumes.keep(listed);
         state.storage.keep_disks(listed)
     }
 
-    /// The current storage classes; None if the operator may not list them. The MiniClusters to wake.
+    /// Stores the current storage classes; none if the operator may not list them. Returns the MiniClusters to wake.
     pub fn update_storage_classes(&self, names: Option<BTreeSet<String>>) -> Vec<Key> {
         self.state().storage.update_classes(names)
     }
 
-    /// The CSI volumes of a MiniCluster. None: not everything has been listed.
+    /// The CSI volumes of a MiniCluster. None if the volumes or storage classes have not been listed yet.
     pub fn disks_of(&self, cluster: &ValidMiniCluster) -> Option<Vec<DiskSeen>> {
         self.state().storage.disks_of(cluster)
     }
 
-    /// A node's current state. None: no pod can be scheduled there, or the node is gone.
+    /// Stores a node's current state. `node`: none if no pod can be scheduled there, or the node no longer exists.
     pub fn update_node(&self, name: &str, node: Option<NodeSeen>) {
         self.state().nodes.update(name, node);
     }
 
-    /// A list of nodes is complete: what it has not is gone. The MiniClusters to wake.
+    /// Forgets the nodes that a complete list does not have. Returns the MiniClusters to wake.
     pub fn keep_nodes(&self, listed: &HashSet<String>) -> Vec<Key> {
         self.state().nodes.keep(listed);
         let silent: Vec<String> = self
@@ -253,8 +253,8 @@ impl Index {
             .collect()
     }
 
-    /// Whether a node has stopped responding. The MiniClusters to wake: those with pods there, if this is
-    /// news.
+    /// Stores whether a node has stopped responding. If this is a change, returns the MiniClusters to wake: those with
+    /// pods on this node.
     pub fn update_silence(&self, name: &str, is_silent: bool) -> Vec<Key> {
         let mut state = self.state();
         let is_news = if is_silent {
@@ -270,7 +270,7 @@ impl Index {
         for (key, observed) in state
             .clusters
             .iter_mut()
-            .filter(|(_, it)| it.pods.values().any(|pod| is_there(pod)))
+            .filter(|(_, observed)| observed.pods.values().any(|pod| is_there(pod)))
         {
             for pod in Arc::make_mut(observed)
                 .pods
@@ -294,18 +294,18 @@ impl Index {
         self.state().nodes.has_node_for_images()
     }
 
-    /// Whether a node is known that takes pods; also false if the operator may not list nodes.
+    /// Whether a node is known that takes pods. False too if the operator may not list nodes.
     pub fn has_nodes(&self) -> bool {
         !self.state().nodes.is_empty()
     }
 
-    /// The PersistentVolumes of a MiniCluster that is gone.
+    /// The PersistentVolumes of the MiniCluster with the uid `owner`, which no longer exists.
     pub fn orphans(&self, owner: &str) -> Vec<Orphan> {
         self.state().volumes.of(owner)
     }
 
-    /// A Job's current state; returns the MiniCluster if this is news. A Job with another name than its label
-    /// says is ignored.
+    /// Stores a Job's current state. Returns the MiniCluster if this is a change. Ignores a Job whose name is not the
+    /// one in its label.
     pub fn update_job(&self, metadata: &ObjectMeta, seen: JobSeen) -> Option<Key> {
         let key = Key::cluster_of(metadata, labels::CLUSTER).filter(|key| *key == Key::of(metadata))?;
         let version = cluster::version(metadata);
@@ -313,7 +313,7 @@ impl Index {
         if state
             .clusters
             .get(&key)
-            .is_some_and(|it| version < it.job_version)
+            .is_some_and(|observed| version < observed.job_version)
         {
             return None;
         }
@@ -337,9 +337,9 @@ impl Index {
         news.then_some(key)
     }
 
-    /// A pod as it is now: the MiniCluster if this is news, and the pod if it needs its label.
+    /// Stores a pod's current state. Returns the MiniCluster if this is a change, and the pod if it needs its label.
     pub fn update_pod(&self, metadata: &ObjectMeta, mut seen: PodSeen) -> (Option<Key>, Option<Unlabelled>) {
-        // A broker's pod always has the first label, whatever labels its author gives it.
+        // A broker's pod always has the label `CLUSTER`, even if its author also sets `SERVICES_OF`.
         let is_broker = Key::cluster_of(metadata, labels::CLUSTER).is_some();
         if !is_broker && let Some(key) = Key::cluster_of(metadata, labels::SERVICES_OF) {
             let services_pod = ServicesPodSeen {
@@ -379,26 +379,26 @@ impl Index {
             uid: uid(metadata),
         });
         let news = before != Some(&seen);
-        // It is handed out once: whoever gets it labels it.
+        // The pod is returned only once, so it now counts as labelled: the caller adds the label.
         seen.is_labelled |= unlabelled.is_some();
         observed.pods.insert(uid(metadata), Box::new(seen));
         (news.then_some(key), unlabelled)
     }
 
-    /// How often the runner of this pod had ended when it was last seen. None: it is new.
+    /// How often the runner of this pod had ended when it was last seen. None if the pod is new.
     pub fn runner_ends(&self, metadata: &ObjectMeta) -> Option<u32> {
         let key = Key::cluster_of(metadata, labels::CLUSTER)?;
         let state = self.state();
         Some(state.clusters.get(&key)?.pods.get(&uid(metadata))?.runner_ends)
     }
 
-    /// The lead's pods that were seen before their Job and still need their label; each is handed out once.
+    /// The lead's pods that were seen before their Job and still need their label. Each is returned only once.
     pub fn take_unlabelled(&self, cluster: &Key) -> Vec<Unlabelled> {
         let mut state = self.state();
         let Some(observed) = state
             .clusters
             .get_mut(cluster)
-            .filter(|it| it.pods.values().any(|pod| pod.needs_label()))
+            .filter(|observed| observed.pods.values().any(|pod| pod.needs_label()))
         else {
             return Vec::new();
         };
@@ -421,7 +421,7 @@ impl Index {
         ours.map(hand_out).collect()
     }
 
-    /// A Service as it is now. The MiniClusters to wake if this is news.
+    /// Stores a Service's current state. If this is a change, returns the MiniClusters to wake.
     pub fn update_service(&self, metadata: &ObjectMeta, seen: ServiceSeen) -> Vec<Key> {
         let mut state = self.state();
         if let Some(key) = Key::cluster_of(metadata, labels::CLUSTER) {
@@ -438,11 +438,11 @@ impl Index {
         let key = Key::of(metadata);
         let gone = seen.is_deleting;
         state.headless.insert(key.clone(), Arc::new(seen));
-        // Its owners change with every member; only its deletion concerns all of them.
+        // The list of owners changes with each MiniCluster that uses the Service. Only its deletion concerns them all.
         if gone { state.members.of(&key) } else { Vec::new() }
     }
 
-    /// Forgets an object that is gone. The MiniClusters to wake.
+    /// Forgets an object that was deleted. Returns the MiniClusters to wake.
     pub fn remove(&self, kind: Kind, metadata: &ObjectMeta) -> Vec<Key> {
         let uid = uid(metadata);
         let mut state = self.state();
@@ -458,17 +458,18 @@ impl Index {
                 let key = Key::cluster_of(metadata, labels::CLUSTER)
                     .or_else(|| Key::cluster_of(metadata, labels::SERVICES_OF));
                 let Some(key) = key else { return Vec::new() };
-                let lives = state.members.has(&key);
+                let is_alive = state.members.has(&key);
                 let observed = state.clusters.get_mut(&key);
-                let news = observed
-                    .is_some_and(|observed| Arc::make_mut(observed).forget(kind, lives, |it| it == uid));
+                let news = observed.is_some_and(|observed| {
+                    Arc::make_mut(observed).forget(kind, is_alive, |known| known == uid)
+                });
                 state.drop_empty(&key);
                 news.then_some(key).into_iter().collect()
             }
         }
     }
 
-    /// A new list is complete: forgets the objects that are not in it. The MiniClusters to wake.
+    /// Forgets the objects of `kind` that a complete list does not have. Returns the MiniClusters to wake.
     pub fn keep_only(&self, kind: Kind, uids: &HashSet<String>) -> Vec<Key> {
         let mut state = self.state();
         let mut woken = Vec::new();
@@ -513,7 +514,7 @@ impl State {
         }
     }
 
-    /// A map keeps the room of its largest time.
+    /// Frees memory after a burst: a map keeps the capacity of its largest size.
     fn give_memory_back(&mut self) {
         if self.clusters.capacity() > 1024 && self.clusters.len() < self.clusters.capacity() / 4 {
             self.clusters.shrink_to(self.clusters.len() * 2);

@@ -1,12 +1,11 @@
-//! What a MiniCluster's status should say. Pure: the observed objects and the time come in, a status comes
-//! out.
+//! Computes a MiniCluster's status from the observed objects and the time. It performs no I/O.
 //!
 //! ```text
 //! Inputs ─► outcome (why it failed, or does not start) ─► conditions ─► phase, sizes, exit code ─► MiniClusterStatus
 //! ```
 //!
-//! The Job decides what has ended; the pods say why. A condition's time is when its status changed, not when
-//! it was seen again; where Kubernetes knows the time, it is Kubernetes' time.
+//! Whether the job has ended is read from the Job, and why from the pods. A condition's time is when its status last
+//! changed. It is Kubernetes' time where Kubernetes records one.
 
 use flux_shared::crd::v1alpha2::{Condition, ConditionStatus, MiniClusterStatus, Timeline};
 use flux_shared::names;
@@ -35,14 +34,14 @@ mod post;
 
 use outcome::Outcome;
 
-/// Whether the spec can be used.
+/// The result of the validation of the spec.
 #[derive(Debug, Clone, Copy)]
 pub enum CheckedSpec<'a> {
     Valid(&'a ValidMiniCluster),
     Invalid(&'a [Problem]),
 }
 
-/// All that a status depends on.
+/// Everything that a status depends on.
 #[derive(Debug)]
 pub struct Inputs<'a> {
     pub name: &'a str,
@@ -54,49 +53,49 @@ pub struct Inputs<'a> {
     /// Hash of the current spec ([`Target::spec_hash`](crate::target::Target::spec_hash)).
     pub spec_hash: Option<&'a str>,
     pub pods: Vec<&'a PodSeen>,
-    /// The Job's lead pods that are gone, as last seen.
+    /// Lead pods of the Job that no longer exist, as last seen.
     pub gone: Vec<&'a PodSeen>,
     pub obstacle: Option<&'a Obstacle>,
-    /// Every node that the pods may use is known to mount images.
+    /// Whether every node that the pods may use is known to support image volumes.
     pub nodes_mount_images: bool,
-    /// The node that keeps the view from being mounted, where it would be mounted otherwise.
+    /// If the view is copied because of a node that cannot mount images while others can: this node.
     pub copied_for: Option<&'a str>,
-    /// The volumes of CSI drivers. None: the other PersistentVolumes or storage classes are not known.
+    /// The cluster's CSI volumes. None if the PersistentVolumes or storage classes have not been listed yet.
     pub disks: Option<Vec<DiskSeen>>,
-    /// The last warning event about what waits although no status says why.
+    /// The last warning event about an object that waits, if no status says why it does.
     pub warning: Option<&'a Trouble>,
     pub now: Timestamp,
 }
 
 impl Inputs<'_> {
-    /// Whether the Job was created from another spec than the current one. This can only be before the first
-    /// status: from then on the API server refuses such a change. (So it does not matter if a later version
-    /// computes another hash.)
+    /// Whether the Job was created from another spec than the current one. This can only happen before the first status
+    /// with the Job: after it the API server rejects such an edit. So the hashes are not compared later, when another
+    /// version of the operator might compute them differently.
     fn changed_too_late(&self) -> bool {
-        let was_said = condition(self.previous, ConditionType::Valid)
+        let was_reported = condition(self.previous, ConditionType::Valid)
             .is_some_and(|valid| valid.reason == Reason::ChangedTooLate);
         let differs = self
             .job
             .is_some_and(|job| !job.is_deleting && job.differs_from(self.spec_hash));
-        differs && (self.previous.maximum_size.is_none() || was_said)
+        differs && (self.previous.maximum_size.is_none() || was_reported)
     }
 
-    /// Whether the Job's pods were created with another overlay. The API server's rule does not see every
-    /// change there: in an object without a schema it misses a key that replaces another one.
+    /// Whether the Job's pods were created with another `podTemplate` than the current one. The API server's rule does
+    /// not reject every such edit: in an object without a schema it misses a key that replaces another one.
     fn overlay_differs(&self, cluster: &ValidMiniCluster) -> bool {
         self.job
             .is_some_and(|job| !job.is_deleting && job.overlay_hash != render::overlay_hash(cluster))
     }
 }
 
-/// The status. The same inputs give the same status; a later time alone changes nothing.
+/// Computes the status. The same inputs give the same status; a change of `now` alone changes nothing.
 pub fn compute(inputs: &Inputs) -> MiniClusterStatus {
     let summary = PodSummary::of(inputs);
     if is_finished(inputs.previous) {
         return after_the_end(inputs, &summary);
     }
     let outcome = post::added(outcome::compute(inputs, &summary), inputs);
-    // A lead that was stopped for a suspension has not ended the job, nor has one that is created again.
+    // The job has not ended if its lead was stopped for a suspension, or will be recreated.
     let is_suspended = inputs
         .job
         .is_some_and(|job| job.is_suspended && !job.is_finished());
@@ -164,8 +163,8 @@ pub fn compute(inputs: &Inputs) -> MiniClusterStatus {
     }
 }
 
-/// The status after the end, whatever becomes of the Job and its pods: only what was not known at the end is
-/// added.
+/// The status after the job has ended. It no longer follows the Job and its pods: it only adds what was not known at
+/// the end, and counts the pods that still run.
 fn after_the_end(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     let previous = inputs.previous;
     let is_gone = inputs.job.is_none() || is_cleaned_up(previous);
@@ -175,16 +174,25 @@ fn after_the_end(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     } else {
         conditions::compute(inputs, summary, &outcome)
     };
-    let is_open =
-        |it: &Condition| ConditionType::parse(&it.type_).is_some_and(|type_| AFTER_THE_END.contains(&type_));
-    let is_of = |type_: &str| now.iter().find(|it| it.type_ == type_ && is_open(it));
-    let kept = previous.conditions.iter().map(|it| {
-        is_of(&it.type_)
+    let can_change = |condition: &Condition| {
+        ConditionType::parse(&condition.type_).is_some_and(|type_| CHANGE_AFTER_THE_END.contains(&type_))
+    };
+    let update_of = |type_: &str| {
+        now.iter()
+            .find(|update| update.type_ == type_ && can_change(update))
+    };
+    let kept = previous.conditions.iter().map(|before| {
+        update_of(&before.type_)
             .cloned()
-            .unwrap_or(seen_again(it, inputs.generation))
+            .unwrap_or(with_generation(before, inputs.generation))
     });
-    let is_new =
-        |it: &&Condition| is_open(it) && previous.conditions.iter().all(|before| before.type_ != it.type_);
+    let is_new = |update: &&Condition| {
+        can_change(update)
+            && previous
+                .conditions
+                .iter()
+                .all(|before| before.type_ != update.type_)
+    };
     let conditions = kept.chain(now.iter().filter(is_new).cloned()).collect();
     let lead = if is_gone { None } else { lead_exit(inputs, summary) };
     MiniClusterStatus {
@@ -205,21 +213,21 @@ fn after_the_end(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     }
 }
 
-/// Conditions that may become known, or change, after the end.
-const AFTER_THE_END: [ConditionType; 4] = [
+/// Conditions that may appear or change after the end.
+const CHANGE_AFTER_THE_END: [ConditionType; 4] = [
     ConditionType::Valid,
     ConditionType::ArchiveSaved,
     ConditionType::PostSucceeded,
     ConditionType::VolumesValid,
 ];
 
-/// How the lead's program ended, if somebody saw it.
+/// How the lead's program ended, if the agent or the container runtime saw its end.
 fn lead_exit<'a>(inputs: &Inputs<'a>, summary: &PodSummary<'a>) -> Option<&'a Exit> {
     let exit = decisive_lead(inputs, summary).and_then(|lead| lead.exit.as_deref());
     exit.filter(|exit| !exit.is_unseen)
 }
 
-/// The maximum size, fixed by the first Job that is not being deleted.
+/// The maximum size. It is taken from the first Job that is not being deleted, and does not change after that.
 fn maximum_size(inputs: &Inputs) -> Option<i32> {
     let of_job = || {
         inputs
@@ -231,15 +239,15 @@ fn maximum_size(inputs: &Inputs) -> Option<i32> {
     inputs.previous.maximum_size.or_else(of_job)
 }
 
-/// A condition that holds for a later spec as well.
-fn seen_again(condition: &Condition, generation: Option<i64>) -> Condition {
+/// The condition, for the spec of this generation.
+fn with_generation(condition: &Condition, generation: Option<i64>) -> Condition {
     Condition {
         observed_generation: generation,
         ..condition.clone()
     }
 }
 
-/// The lead's pod whose end decides the job's; otherwise the latest one.
+/// The lead pod whose end decides how the job ended. If there is none, the latest lead pod.
 fn decisive_lead<'a>(inputs: &Inputs<'a>, summary: &PodSummary<'a>) -> Option<&'a PodSeen> {
     let leads = inputs.pods.iter().copied().filter(|pod| pod.index == 0);
     let decides = |pod: &PodSeen| {
@@ -254,8 +262,8 @@ fn decisive_lead<'a>(inputs: &Inputs<'a>, summary: &PodSummary<'a>) -> Option<&'
         .or(summary.lead)
 }
 
-/// The time of the first start, also after restarts. (After a suspension it starts again, as a Job's start
-/// time does.)
+/// The time of the first start. A restart does not change it. A suspension without earlier restarts does, as for a
+/// Job's start time.
 fn start_time(inputs: &Inputs) -> Option<String> {
     let before = inputs.previous.start_time.clone();
     let is_first = inputs.previous.backoff_limit_used + inputs.previous.max_restarts_used == 0;
@@ -266,9 +274,9 @@ fn start_time(inputs: &Inputs) -> Option<String> {
     if is_first { now.or(before) } else { before.or(now) }
 }
 
-/// Uid of the current or last Job, unless it was given up.
+/// Uid of the current or last Job. None if a restart or a copied view is about to replace the Job.
 fn job_uid(inputs: &Inputs, now: &[Condition]) -> Option<String> {
-    // It is about to be replaced by one that copies the view.
+    // Then the Job is replaced by one that copies the view.
     let cannot_mount = now
         .iter()
         .any(|it| it.type_ == ConditionType::ViewMounted && it.status == ConditionStatus::False);
@@ -279,7 +287,7 @@ fn job_uid(inputs: &Inputs, now: &[Condition]) -> Option<String> {
     }
 }
 
-/// The status with restarts that the operator did not decide: those by the kubelet, and the one after a
+/// The status with the restarts that the operator does not decide: restarts by the kubelet, and the restart after a
 /// suspension.
 fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     let Some(job) = inputs.job else {
@@ -307,7 +315,7 @@ fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
         };
         known = restart::with_restart(&known, None, reason.name(), message, inputs.now);
     }
-    // A restart beyond the allowed ones runs nothing, so it is not counted.
+    // The agent runs nothing at a restart beyond the allowed number, so such restarts are not counted.
     let allowed = match inputs.spec {
         CheckedSpec::Valid(cluster) => {
             cluster.restarts_left(u32::try_from(known.backoff_limit_used).unwrap_or(0))
@@ -321,7 +329,7 @@ fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     known
 }
 
-/// When each step of the start was first seen; a suspension resets it.
+/// When each step of the start was first seen. None while suspended, so a resumed MiniCluster gets new times.
 fn timeline(inputs: &Inputs, summary: &PodSummary) -> Option<Timeline> {
     let job = inputs.job?;
     if (job.is_suspended && !job.is_finished())
@@ -344,7 +352,7 @@ fn timeline(inputs: &Inputs, summary: &PodSummary) -> Option<Timeline> {
     (timeline != Timeline::default()).then_some(timeline)
 }
 
-/// Name of a Secret for people, which exists once the Job does.
+/// Name of a Secret that users read (passwords, tokens). None before the Job exists, since the Secret may not either.
 fn secret(
     inputs: &Inputs,
     name: impl Fn(&ValidMiniCluster, Option<&str>) -> Option<String>,
@@ -355,8 +363,8 @@ fn secret(
     }
 }
 
-/// The status with its last restart as reason and message: restarts may follow each other faster than
-/// statuses do.
+/// The status with its last restart as reason and message. Without this, a restart would not show if the next one
+/// followed before another status.
 pub fn restarting(status: MiniClusterStatus) -> MiniClusterStatus {
     let Some(restart) = status.restarts.last() else {
         return status;
@@ -387,12 +395,12 @@ pub fn cleaned_up(status: &MiniClusterStatus, now: Timestamp) -> MiniClusterStat
     status
 }
 
-/// A panic, by its file and line in our source.
+/// A panic of the operator: its file and line in the source.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the operator panicked at {0}")]
 pub struct Panicked(pub String);
 
-/// The status after a panic of ours: as it was, with a condition that says so.
+/// The status after a panic of the operator: the previous one with the condition `OperatorPanicked`.
 pub fn panicked(
     before: &MiniClusterStatus,
     generation: Option<i64>,
@@ -419,7 +427,7 @@ pub fn panicked(
     status
 }
 
-/// The status without the condition about a panic: the operator got past it.
+/// The status without the condition `OperatorPanicked`, once the operator has computed a status without a panic.
 pub fn without_panic(mut status: MiniClusterStatus) -> MiniClusterStatus {
     status
         .conditions
@@ -427,7 +435,7 @@ pub fn without_panic(mut status: MiniClusterStatus) -> MiniClusterStatus {
     status
 }
 
-/// What several parts of the status need to know of the pods.
+/// Counts of pods, and the lead's pod.
 #[derive(Debug)]
 struct PodSummary<'a> {
     /// The latest pod of index 0.
@@ -437,11 +445,11 @@ struct PodSummary<'a> {
     scheduled: u32,
     running: u32,
     ready: u32,
-    /// Pods that there should be.
+    /// Number of pods of the Job (its completions).
     wanted: u32,
-    /// Pods that are enough to start the job.
+    /// Number of ready pods that is enough to start the job.
     quorum: u32,
-    /// Followers that have ended well before the lead (completeWorkers) and do not come back.
+    /// Number of followers that have ended with exit code 0, and are not recreated (completeWorkers).
     left: u32,
 }
 
@@ -451,7 +459,7 @@ impl<'a> PodSummary<'a> {
         let number = |which: &dyn Fn(&PodSeen) -> bool| {
             u32::try_from(pods().filter(|pod| which(pod)).count()).unwrap_or(u32::MAX)
         };
-        // When a Job is finished all its pods have ended, though the watch of pods may report it later.
+        // Once the Job is finished, its pods have ended. The watch of pods may report that later.
         let is_finished = inputs
             .job
             .is_some_and(|job| job.is_finished() && !job.has_living_pods);
@@ -485,7 +493,7 @@ impl<'a> PodSummary<'a> {
         self.lead.is_some_and(|lead| lead.is_running)
     }
 
-    /// Pods that have to be ready.
+    /// Number of pods that must be ready: the quorum without followers that have completed.
     fn needed(&self) -> u32 {
         self.quorum.saturating_sub(self.left).max(1)
     }
@@ -504,7 +512,7 @@ fn phase(inputs: &Inputs, summary: &PodSummary) -> Phase {
             CheckedSpec::Valid(_) => Phase::Pending,
         };
     };
-    // The job has begun: brokers that are missing now do not change the phase.
+    // Once the job has begun, missing brokers do not change the phase.
     let has_begun = summary.lead.is_some_and(|lead| lead.has_joined) && has_been_ready(inputs.previous)
         || summary.lead.is_some_and(|lead| lead.exit.is_some());
     if inputs.is_deleting {

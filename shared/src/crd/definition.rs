@@ -1,6 +1,6 @@
-//! The CustomResourceDefinition: the types' schemas, bounded, with the rules of `rules` in them.
+//! The CustomResourceDefinition: the schemas of the types, with upper bounds for all values and the rules of `rules`.
 //!
-//! v1alpha2 is stored. v1alpha1 is served beside it if something converts: the operator's webhook.
+//! v1alpha2 is stored. v1alpha1 is served too if the operator's webhook converts.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -12,15 +12,16 @@ use super::rules::{
 };
 use super::{unchanged, v1alpha1, v1alpha2};
 
-/// A quantity as Kubernetes' own schema has it.
+/// The pattern of a quantity, as in Kubernetes' own schemas.
 const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
 
-/// Most containers, and most services, of a MiniCluster.
+/// The most containers, and the most services, that a MiniCluster can have.
 const MOST_CONTAINERS: usize = 24;
 
-const JOBID: &str = "Unused; accepted because clients of the Go operator send it.";
+/// Description of `status.jobid`.
+const JOBID_DESCRIPTION: &str = "Unused; accepted because clients of the Go operator send it.";
 
-/// Why the definition could not be generated: a bug, which tests would find.
+/// Why the definition could not be generated. This is always a bug, which the tests would find.
 #[derive(Debug, thiserror::Error)]
 pub enum DefinitionError {
     #[error("no schema at {0}")]
@@ -29,7 +30,7 @@ pub enum DefinitionError {
     Json(#[from] serde_json::Error),
 }
 
-/// Who converts between the versions.
+/// What converts between the versions.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Conversion {
     /// None: only v1alpha2 is served.
@@ -37,7 +38,7 @@ pub enum Conversion {
     /// The operator's webhook: both versions are served.
     Webhook {
         client: WebhookClient,
-        /// PEM certificates of the webhook's authorities. Empty: the webhook fills them in.
+        /// PEM certificates of the authorities that sign the webhook's certificate. Empty: the webhook fills them in.
         ca_bundle: Vec<u8>,
     },
 }
@@ -61,19 +62,19 @@ pub fn crd() -> Result<CustomResourceDefinition, DefinitionError> {
     definition(&Conversion::None)
 }
 
-/// The definition that the operator installs.
+/// The definition with v1alpha2 and, if the webhook converts, v1alpha1.
 pub fn definition(conversion: &Conversion) -> Result<CustomResourceDefinition, DefinitionError> {
     let mut current = serde_json::to_value(v1alpha2::MiniCluster::crd())?;
     let root = schema_root(&mut current)?;
     constrain(root)?;
     for rule in V1ALPHA2_RULES {
-        add_rule(at(root, rule.at)?, rule);
+        add_rule(schema_at(root, rule.path)?, rule);
     }
-    // Clients with the Go operator's types send it with every object.
-    if let Some(Value::Object(status)) = at(root, "status")?.get_mut("properties") {
+    // Not in our types, but clients with the Go operator's types send it with every object.
+    if let Some(Value::Object(status)) = schema_at(root, "status")?.get_mut("properties") {
         status.insert(
             "jobid".into(),
-            json!({ "type": "string", "maxLength": 256, "description": JOBID }),
+            json!({ "type": "string", "maxLength": 256, "description": JOBID_DESCRIPTION }),
         );
     }
     if let Conversion::Webhook { client, ca_bundle } = conversion {
@@ -95,6 +96,7 @@ pub fn definition(conversion: &Conversion) -> Result<CustomResourceDefinition, D
     Ok(serde_json::from_value(current)?)
 }
 
+/// The value of `spec.conversion` for a webhook.
 fn webhook(client: &WebhookClient, ca_bundle: &[u8]) -> Result<Value, DefinitionError> {
     let mut config = match client {
         WebhookClient::Service {
@@ -115,6 +117,7 @@ fn webhook(client: &WebhookClient, ca_bundle: &[u8]) -> Result<Value, Definition
     )
 }
 
+/// The schema of the first version.
 fn schema_root(definition: &mut Value) -> Result<&mut Value, DefinitionError> {
     let root = definition.pointer_mut("/spec/versions/0/schema/openAPIV3Schema");
     root.ok_or_else(|| DefinitionError::NoSchema("root".into()))
@@ -122,46 +125,49 @@ fn schema_root(definition: &mut Value) -> Result<&mut Value, DefinitionError> {
 
 /// Adds bounds and rules to a version's schema; they are the same for both versions, as are most field names.
 fn constrain(root: &mut Value) -> Result<(), DefinitionError> {
-    bound(root, "");
-    let described = root.pointer("/properties/spec/description").cloned();
-    root["description"] = described.unwrap_or_default();
-    let spec = at(root, "spec")?;
+    add_bounds(root, "");
+    // `kubectl explain minicluster` shows the description of the root. The text for it is at the type of the spec.
+    let description = root.pointer("/properties/spec/description").cloned();
+    root["description"] = description.unwrap_or_default();
+    let spec = schema_at(root, "spec")?;
     spec.insert(
         "description".into(),
         json!("Desired state. Once the Job is created, only size, suspend, maxRestarts, ttlSecondsAfterFinished and the cleanup fields can change."),
     );
     for (path, low, high) in RANGES {
-        let schema = at(root, path)?;
+        let schema = schema_at(root, path)?;
         schema.insert("minimum".into(), json!(low));
         schema.insert("maximum".into(), json!(high));
     }
     for (path, values) in ENUMS {
+        // An empty text counts as not set.
         let values: Vec<&str> = [""].into_iter().chain(values.iter().copied()).collect();
-        at(root, path)?.insert("enum".into(), json!(values));
+        schema_at(root, path)?.insert("enum".into(), json!(values));
     }
     for (path, pattern) in PATTERNS {
-        at(root, path)?.insert("pattern".into(), json!(pattern));
+        schema_at(root, path)?.insert("pattern".into(), json!(pattern));
     }
     for rule in RULES {
-        add_rule(at(root, rule.at)?, rule);
+        add_rule(schema_at(root, rule.path)?, rule);
     }
     for list in ["spec.containers", "spec.services"] {
         for rule in VOLUME_RULES {
-            add_rule(at(root, &format!("{list}.[].volumes.{{}}"))?, rule);
+            add_rule(schema_at(root, &format!("{list}.[].volumes.{{}}"))?, rule);
         }
         for rule in EXISTING_VOLUME_RULES {
-            add_rule(at(root, &format!("{list}.[].existingVolumes.{{}}"))?, rule);
+            add_rule(schema_at(root, &format!("{list}.[].existingVolumes.{{}}"))?, rule);
         }
     }
-    let users = at(root, "spec.users")?;
+    let users = schema_at(root, "spec.users")?;
     users.insert("x-kubernetes-list-type".into(), json!("map"));
     users.insert("x-kubernetes-list-map-keys".into(), json!(["name"]));
-    lifetime_rules(at(root, "")?);
+    add_root_rules(schema_at(root, "")?);
     Ok(())
 }
 
-/// Adds rules that compare with the previous object; at the root, where the status can be read.
-fn lifetime_rules(root: &mut Map<String, Value>) {
+/// Adds the rules at the root. Two of them compare the spec with the previous one, and need the status, which only a
+/// rule at the root can read.
+fn add_root_rules(root: &mut Map<String, Value>) {
     let spec = root
         .get("properties")
         .and_then(|fields| fields.get("spec"))
@@ -170,30 +176,31 @@ fn lifetime_rules(root: &mut Map<String, Value>) {
         .iter()
         .filter_map(|field| unchanged::is_as_before(spec?, field))
         .collect();
-    let named: Vec<String> = FIXED
+    // For each fixed field, its name if it has changed.
+    let changed_names: Vec<String> = FIXED
         .iter()
         .map(|field| format!("({} ? '' : '{field} ')", is_written_as_before(field)))
         .collect();
-    // The Go operator stores 0 before it has created the Job.
-    let is_made = "has(oldSelf.status) && has(oldSelf.status.maximumSize) && oldSelf.status.maximumSize > 0";
+    // Whether the Job has been created. The Go operator stores the maximum size 0 before that.
+    let has_job = "has(oldSelf.status) && has(oldSelf.status.maximumSize) && oldSelf.status.maximumSize > 0";
     let rules = json!([
         {
             "rule": "self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,52}[a-z0-9])?$')",
             "message": "metadata.name must be 54 characters at most, lower case letters, digits and `-`, not at the ends: hosts are named after it",
         },
         {
-            "rule": format!("!({is_made}) || self.spec.size <= oldSelf.status.maximumSize"),
+            "rule": format!("!({has_job}) || self.spec.size <= oldSelf.status.maximumSize"),
             "message": "size cannot exceed the larger of size and maxSize at creation",
             "messageExpression": "'size is %d, but cannot exceed %d (the larger of size and maxSize at creation): delete the MiniCluster and recreate it with a larger maxSize'.format([self.spec.size, oldSelf.status.maximumSize])",
             "fieldPath": ".spec.size",
             "reason": "FieldValueForbidden",
         },
-        // One rule for all fields, because rules also run at each status write.
+        // One rule for all fields, since every rule also costs time at each write of the status.
         {
-            "rule": format!("!({is_made}) || self.spec == oldSelf.spec || ({})", unchanged.join(" && ")),
+            "rule": format!("!({has_job}) || self.spec == oldSelf.spec || ({})", unchanged.join(" && ")),
             "messageExpression": format!(
                 "{} + 'cannot change once the Job has been created: delete and recreate the MiniCluster'",
-                named.join(" + "),
+                changed_names.join(" + "),
             ),
             "fieldPath": ".spec",
             "reason": "FieldValueForbidden",
@@ -202,17 +209,18 @@ fn lifetime_rules(root: &mut Map<String, Value>) {
     root.insert("x-kubernetes-validations".into(), rules);
 }
 
-/// CEL expression that a field of the spec is written as before; for the message, where precision is not
-/// worth its length.
+/// CEL expression: whether a field of the spec is written exactly as before. Only for the message: it is shorter than
+/// `unchanged::is_as_before`, but takes another way to write the same value for a change.
 fn is_written_as_before(field: &str) -> String {
     let (new, old) = (format!("self.spec.{field}"), format!("oldSelf.spec.{field}"));
     format!("(has({new}) == has({old}) && (!has({new}) || {new} == {old}))")
 }
 
+/// Adds a rule to the schema that it belongs to.
 fn add_rule(schema: &mut Map<String, Value>, rule: &Rule) {
     let mut entry = json!({ "rule": rule.rule, "message": rule.message });
-    if !rule.says.is_empty() {
-        entry["messageExpression"] = json!(rule.says);
+    if !rule.message_expression.is_empty() {
+        entry["messageExpression"] = json!(rule.message_expression);
     }
     if !rule.field.is_empty() {
         entry["fieldPath"] = json!(rule.field);
@@ -225,8 +233,8 @@ fn add_rule(schema: &mut Map<String, Value>, rule: &Rule) {
     }
 }
 
-/// The schema at a path of property names, `[]` (items) and `{}` (map values).
-fn at<'a>(root: &'a mut Value, path: &str) -> Result<&'a mut Map<String, Value>, DefinitionError> {
+/// The schema at a path of property names, `[]` (items) and `{}` (map values). The empty path is the root.
+fn schema_at<'a>(root: &'a mut Value, path: &str) -> Result<&'a mut Map<String, Value>, DefinitionError> {
     let missing = || DefinitionError::NoSchema(path.to_owned());
     let mut schema = root;
     for part in path.split('.').filter(|part| !part.is_empty()) {
@@ -242,12 +250,13 @@ fn at<'a>(root: &'a mut Value, path: &str) -> Result<&'a mut Map<String, Value>,
     schema.as_object_mut().ok_or_else(missing)
 }
 
-/// Gives every string, list and map an upper bound, which CEL's cost estimate needs, and quantities their
-/// pattern.
-fn bound(schema: &mut Value, name: &str) {
+/// Gives every string, list and map an upper bound, and quantities their pattern. The API server needs the bounds to
+/// estimate what rules cost. `name`: the field that `schema` belongs to; items and map values have the name of their
+/// list or map.
+fn add_bounds(schema: &mut Value, name: &str) {
     let Some(map) = schema.as_object_mut() else { return };
     if map.get("x-kubernetes-int-or-string") == Some(&json!(true)) {
-        // An empty text counts as left out, but in a map of resources.
+        // In these fields an empty text counts as not set. The other quantities are in maps of resources.
         let may_be_empty = matches!(name, "emptyDirSizeLimit" | "capacity");
         let pattern = if may_be_empty {
             format!("^$|{QUANTITY}")
@@ -282,23 +291,23 @@ fn bound(schema: &mut Value, name: &str) {
     }
     if let Some(Value::Object(properties)) = map.get_mut("properties") {
         for (name, property) in properties.iter_mut() {
-            bound(property, name);
+            add_bounds(property, name);
         }
     }
     for inner in ["items", "additionalProperties"] {
         if let Some(inner) = map.get_mut(inner) {
-            bound(inner, name);
+            add_bounds(inner, name);
         }
     }
 }
 
-/// Most bytes of a string field with this name.
+/// The `maxLength` of string fields with this name.
 fn longest(name: &str) -> usize {
     match name {
         "command" | "script" | "init" | "pre" | "post" | "preCommand" | "brokerPre" | "preBroker"
         | "workerPre" | "preWorker" | "servicePre" | "brokerConfig" => 1_000_000,
         "environment" | "hostlist" | "message" | "configs" => 65_536,
-        // As that of Kubernetes' Jobs.
+        // As in Kubernetes' Jobs.
         "managedBy" => 63,
         "annotations" | "csiDriverAttributes" | "curveCert" => 16_384,
         _ => 4096,
@@ -366,7 +375,7 @@ mod tests {
         assert_eq!(crd["spec"].get("conversion"), None);
     }
 
-    /// Conversion relies on it.
+    /// The conversion relies on this.
     #[test]
     fn both_versions_have_the_same_fields_except_renamed_ones() {
         fn paths(schema: &Value, path: &str, out: &mut Vec<String>) {

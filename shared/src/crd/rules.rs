@@ -1,36 +1,37 @@
-//! The rules by which the API server itself refuses an object, one line each. The list is the documentation;
-//! `definition` puts it into the CRD.
+//! The rules by which the API server itself rejects an object, one line each. `definition` puts them into the CRD.
 //!
-//! Rules are CEL. They stand where their estimated cost fits the API server's budget: plain messages, as far
-//! as they name the field, and `definition::bound` gives every string, list and map an upper bound. They are
-//! few, and stand as deep as they can: the API server runs all of an object's at each write, of its status
-//! too, and looking up one field of a large object takes it some 10 us. (`operator/benches/README.md` says
-//! what they cost.)
+//! Rules are CEL expressions. The API server limits their estimated cost. So `definition::add_bounds` gives every
+//! string, list and map an upper bound, and a message is a constant text unless it needs the compared numbers.
+//!
+//! The API server evaluates all of an object's rules at each write, also at a write of the status. Looking up one field
+//! of a large object takes about 10 us. So there are few rules, each as deep in the schema as possible.
+//! `operator/benches/README.md` says what they cost.
 
-/// A rule, where it stands, and what the user reads.
+/// A rule, its place in the schema, and its message.
 pub(super) struct Rule {
-    /// Path of the schema that it stands at: property names, `[]` for items, `{}` for map values.
-    pub(super) at: &'static str,
+    /// Path of the schema that the rule is added to: property names, `[]` for items, `{}` for map values.
+    pub(super) path: &'static str,
+    /// CEL expression that must be true. `self` is the value at `path`.
     pub(super) rule: &'static str,
     /// What is wrong, and the remedy.
     pub(super) message: &'static str,
-    /// The field that the API server names, below `at`.
+    /// The field that the API server names in the error, below `path`. Empty: `path` itself.
     pub(super) field: &'static str,
-    /// The message as a CEL expression with the compared numbers; empty if `message` is enough.
-    pub(super) says: &'static str,
+    /// The message as a CEL expression with the compared numbers. Empty if `message` is enough.
+    pub(super) message_expression: &'static str,
 }
 
-const fn rule(at: &'static str, field: &'static str, rule: &'static str, message: &'static str) -> Rule {
+const fn rule(path: &'static str, field: &'static str, rule: &'static str, message: &'static str) -> Rule {
     Rule {
-        at,
+        path,
         rule,
         message,
         field,
-        says: "",
+        message_expression: "",
     }
 }
 
-/// CEL: whether one of these texts of `commands` is given, followed by `||`.
+/// CEL: for each of these texts of `commands`, whether it is set, followed by `||`.
 macro_rules! commands {
     ($($field:literal)*) => {
         concat!($("(has(self.commands.", $field, ") && self.commands.", $field, " != '') || ",)*)
@@ -39,10 +40,10 @@ macro_rules! commands {
 
 const TOO_LARGE: &str = "has more than 1400000 bytes with its quoting (quotes, backslashes and ends of line count double), more than the API server can store: put larger files on a volume";
 
-/// Every rule that compares fields, or measures one.
+/// The rules of both versions. The rules at each volume of a container follow below.
 pub(super) const RULES: &[Rule] = &[
     Rule {
-        says: "'is %d, but must not be smaller than size, which is %d'.format([self.maxSize, self.size])",
+        message_expression: "'is %d, but must not be smaller than size, which is %d'.format([self.maxSize, self.size])",
         ..rule(
             "spec",
             ".maxSize",
@@ -51,7 +52,7 @@ pub(super) const RULES: &[Rule] = &[
         )
     },
     Rule {
-        says: "'is %d, but must not be larger than size, which is %d'.format([self.minSize, self.size])",
+        message_expression: "'is %d, but must not be larger than size, which is %d'.format([self.minSize, self.size])",
         ..rule(
             "spec",
             ".minSize",
@@ -59,7 +60,8 @@ pub(super) const RULES: &[Rule] = &[
             "must not be larger than size",
         )
     },
-    // Fixed from creation on, unlike the other fixed fields: else two controllers could both have started it.
+    // The other fixed fields may change until the Job is created. This one may not: two controllers could otherwise
+    // both start the MiniCluster.
     rule(
         "spec",
         ".managedBy",
@@ -118,8 +120,8 @@ pub(super) const RULES: &[Rule] = &[
         "!(has(self.commands) && has(self.commands.script) && self.commands.script != '' && has(self.command) && self.command != '')",
         "commands.script replaces command: set only one",
     ),
-    // Measured as the API server stores it: etcd takes 1.5 MiB per object. (Not at the text itself, which the
-    // API server would repeat.)
+    // The length is that of the quoted text, as the API server stores it: etcd takes 1.5 MiB per object. The rule is
+    // not at the text itself, since the API server would repeat the whole text in the error.
     rule(
         "spec.containers.[]",
         ".command",
@@ -184,7 +186,7 @@ pub(super) const V1ALPHA2_RULES: &[Rule] = &[rule(
     "is where the image's own Flux is: it needs container.disable: true",
 )];
 
-/// Rules at every volume, of containers and of services. (That there is a source is a rule above.)
+/// Rules at every volume of containers and of services. (A rule in `RULES` checks that there is a source.)
 pub(super) const VOLUME_RULES: &[Rule] = &[
     rule(
         "",
@@ -200,7 +202,7 @@ pub(super) const VOLUME_RULES: &[Rule] = &[
     ),
 ];
 
-/// Rules at every existing volume, of containers and of services.
+/// Rules at every existing volume of containers and of services.
 pub(super) const EXISTING_VOLUME_RULES: &[Rule] = &[
     rule(
         "",
@@ -243,25 +245,25 @@ pub const FIXED: &[&str] = &[
     "services",
 ];
 
-/// The largest number that a bound can be: the API server reads bounds as floating point, and a larger one
-/// overflows.
-const EXACT_MAX: i64 = (1 << 53) - 1;
+/// The largest bound that we use, 2^53 - 1. The API server reads bounds as floating point, which represents every
+/// integer up to this one exactly. `i64::MAX` would be rounded up, and overflow.
+const LARGEST_BOUND: i64 = (1 << 53) - 1;
 
-/// Lowest and highest values of numbers.
+/// Lowest and highest values of numbers, by path.
 pub(super) const RANGES: &[(&str, i64, i64)] = &[
     ("spec.size", 1, 10_000),
     ("spec.maxSize", 0, 10_000),
     ("spec.minSize", 0, 10_000),
     ("spec.tasks", 0, i32::MAX as i64),
-    ("spec.deadlineSeconds", 1, EXACT_MAX),
+    ("spec.deadlineSeconds", 1, LARGEST_BOUND),
     ("spec.backoffLimit", 0, i32::MAX as i64),
     ("spec.maxRestarts", 0, i32::MAX as i64),
     ("spec.pod.terminationGracePeriodSeconds", 1, i32::MAX as i64),
     ("spec.ttlSecondsAfterFinished", 0, i32::MAX as i64),
     ("spec.flux.logLevel", 0, 7),
-    ("spec.flux.parentDeadlineSeconds", 1, EXACT_MAX),
-    ("spec.flux.leadGoneSeconds", 1, EXACT_MAX),
-    ("spec.flux.leadSilentSeconds", 1, EXACT_MAX),
+    ("spec.flux.parentDeadlineSeconds", 1, LARGEST_BOUND),
+    ("spec.flux.leadGoneSeconds", 1, LARGEST_BOUND),
+    ("spec.flux.leadSilentSeconds", 1, LARGEST_BOUND),
     ("spec.flux.metricsPort", 1, 65_535),
     ("spec.containers.[].fluxLogLevel", 0, 7),
     ("spec.services.[].fluxLogLevel", 0, 7),
@@ -275,7 +277,8 @@ pub(super) const RANGES: &[(&str, i64, i64)] = &[
     ("spec.containers.[].fluxuser.uid", 0, 4_294_967_293),
 ];
 
-/// Closed sets of values; an empty text counts as left out, as everywhere.
+/// The values of fields with a closed set of values, by path. `definition` adds the empty text, which counts as not
+/// set.
 pub(super) const ENUMS: &[(&str, &[&str])] = &[
     ("spec.gang", crate::choices::Gang::NAMES),
     ("spec.pod.restartPolicy", &["Never", "OnFailure"]),
@@ -293,13 +296,13 @@ pub(super) const ENUMS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// An absolute path, not `/`, without `.`, `..` and `:`; or nothing.
+/// An absolute path other than `/`, without `:` and without the parts `.` and `..`. The empty text is allowed.
 const ABSOLUTE: &str = "^$|^(/+([^:/.][^:/]*|[.][^:/.][^:/]*|[.][.][^:/]+))+/*$";
-/// An absolute path without `..`; or nothing.
+/// An absolute path without the part `..`. The empty text is allowed.
 const HOST_PATH: &str =
     "^$|^/+((([^/.][^/]*|[.]|[.][^/.][^/]*|[.][.][^/]+)/+)*([^/.][^/]*|[.]|[.][^/.][^/]*|[.][.][^/]+)?)$";
 
-/// Patterns of strings.
+/// Patterns of strings, by path.
 pub(super) const PATTERNS: &[(&str, &str)] = &[
     ("spec.containers.[].volumes.{}.path", ABSOLUTE),
     ("spec.containers.[].volumes.{}.hostPath", HOST_PATH),

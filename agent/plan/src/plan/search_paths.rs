@@ -75,7 +75,7 @@ pub fn given_to_tasks(resolved: &Resolved) -> String {
             let carrier = users_value_name(name);
             // Lua: whether the job has set no value of its own.
             let is_unchanged = match value_for_flux(resolved, name) {
-                // A `flux` in a script runs without the variable (`in_instance::deaf_flux`).
+                // A `flux` in a script runs without the variable (`in_instance::flux_wrapper`).
                 Some(path) => format!(
                     "((shell.getenv (\"{name}\") or \"\") == \"\" or string.find (shell.getenv (\"{name}\"), \"{path}\", 1, true))"
                 ),

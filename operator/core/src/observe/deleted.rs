@@ -1,4 +1,4 @@
-//! MiniClusters that are deleted, and what becomes of what they own.
+//! MiniClusters that are being deleted, and whether Kubernetes deletes the objects that they own.
 
 use std::collections::HashSet;
 
@@ -6,21 +6,21 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::Key;
 
-/// What Kubernetes puts into an object's finalizers while it waits for what the object owns, or lets go of
-/// it.
+/// Kubernetes' finalizer of an object that is deleted after the objects that it owns.
 const FOREGROUND: &str = "foregroundDeletion";
+/// Kubernetes' finalizer of a deleted object whose own objects are kept.
 const ORPHAN: &str = "orphan";
 
-/// Whether Kubernetes lets go of what the deleted object owns (`--cascade=orphan`).
+/// Whether Kubernetes keeps the objects that the deleted object owns (`--cascade=orphan`).
 pub fn is_orphaning(metadata: &ObjectMeta) -> bool {
     has(metadata, ORPHAN)
 }
 
 fn has(metadata: &ObjectMeta, finalizer: &str) -> bool {
-    metadata.finalizers.iter().flatten().any(|it| it == finalizer)
+    metadata.finalizers.iter().flatten().any(|name| name == finalizer)
 }
 
-/// Whether the deleted object waits for what it owned.
+/// Whether Kubernetes deletes the owner after its objects (foreground) or before them (background).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Propagation {
     Foreground,
@@ -36,15 +36,15 @@ pub struct Deleted {
     pub propagation: Propagation,
 }
 
-/// Tells from what is seen of MiniClusters which of them lose what they own, each once.
+/// Finds the MiniClusters whose objects Kubernetes deletes, from the reports of the watch. Reports each only once.
 #[derive(Debug, Default)]
 pub struct Deletions {
-    /// Uids of those of which nothing more is to be said: it was said, or what they own stays.
+    /// Uids of MiniClusters that were already reported, or whose objects are kept.
     settled: HashSet<String>,
 }
 
 impl Deletions {
-    /// A MiniCluster that is there.
+    /// Handles a report of a MiniCluster that exists. Returns how its objects are deleted, if they are.
     pub fn seen(&mut self, metadata: &ObjectMeta) -> Option<Propagation> {
         metadata.deletion_timestamp.as_ref()?;
         let uid = metadata.uid.clone()?;
@@ -52,17 +52,17 @@ impl Deletions {
             self.settled.insert(uid);
             return None;
         }
-        // With a finalizer of somebody else's, Kubernetes deletes nothing yet.
+        // With only finalizers of others, Kubernetes deletes nothing yet.
         (has(metadata, FOREGROUND) && self.settled.insert(uid)).then_some(Propagation::Foreground)
     }
 
-    /// A MiniCluster that is gone.
+    /// Handles the deletion of a MiniCluster. Returns how its objects are deleted, if that is not known yet.
     pub fn gone(&mut self, metadata: &ObjectMeta) -> Option<Propagation> {
         let is_settled = metadata.uid.as_ref().is_some_and(|uid| self.settled.remove(uid));
         (!is_settled).then_some(Propagation::Background)
     }
 
-    /// A MiniCluster that is in a list no more: nobody has seen it go.
+    /// Forgets a MiniCluster that a new list does not have: the watch has not reported its deletion.
     pub fn forget(&mut self, uid: &str) {
         self.settled.remove(uid);
     }

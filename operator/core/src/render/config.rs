@@ -1,4 +1,4 @@
-//! The ConfigMap with the AgentSpec: the whole of what the operator tells the pods.
+//! The ConfigMap with the AgentSpec, by which the operator configures the pods.
 
 use flux_shared::agent_spec::Trace;
 use flux_shared::validate::ValidMiniCluster;
@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use super::{Options, RenderError, RenderFacts, hash, metadata};
 use crate::labels;
 
+/// The ConfigMap. The installation's options fill in what the MiniCluster leaves out.
 pub(super) fn config_map(
     cluster: &ValidMiniCluster,
     options: &Options,
@@ -20,7 +21,7 @@ pub(super) fn config_map(
     if let Some(maximum) = facts.maximum_size {
         spec.max_size = (maximum != spec.size).then_some(maximum);
     }
-    // Only a user's own true is written out: it says more than the default (`post` is strict as well).
+    // The default `true` is not written: an explicit `true` also makes the snippet `post` strict.
     if spec.logging.strict.is_none() && !options.strict_snippets {
         spec.logging.strict = Some(false);
     }

@@ -1,5 +1,5 @@
-//! The Secrets with what users log in with: the passwords of `spec.users`, and the key and token of the Flux
-//! RESTful API. Missing values are generated, once.
+//! The Secrets with credentials: the passwords of `spec.users`, and the key, user name and token of the Flux RESTful
+//! API. Passwords, keys and tokens that the spec leaves out are generated.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,16 @@ use k8s_openapi::ByteString;
 use super::hidden_secret::HiddenSecret;
 use super::{Generated, RenderFacts, metadata};
 
-/// Characters of a password: 130 bits of a word, which has five in each.
-const PASSWORD: usize = 26;
+/// Length of a generated password. Each character has 5 random bits, so these are 130 bits.
+const PASSWORD_LENGTH: usize = 26;
 
+/// The Secrets that the cluster needs: none, one or two.
 pub(super) fn build(
     cluster: &ValidMiniCluster,
     facts: &RenderFacts,
     generated: &Generated,
 ) -> Vec<HiddenSecret> {
-    let mut words = generated.words();
+    let mut random_words = generated.words();
     let secret = |name: String, data: BTreeMap<String, String>| {
         let data = data
             .into_iter()
@@ -29,11 +30,12 @@ pub(super) fn build(
     let mut secrets = Vec::new();
     if !cluster.users.is_empty() {
         let passwords = cluster.users.iter().map(|user| {
-            let random = words.next().unwrap_or_default();
+            // Every user takes a word, so that one user's own password does not change another's generated one.
+            let random_word = random_words.next().unwrap_or_default();
             let password = user
                 .password
                 .clone()
-                .unwrap_or_else(|| random.chars().take(PASSWORD).collect());
+                .unwrap_or_else(|| random_word.chars().take(PASSWORD_LENGTH).collect());
             (user.name.clone(), password)
         });
         secrets.push(secret(
@@ -42,14 +44,18 @@ pub(super) fn build(
         ));
     }
     if let Some(restful) = &cluster.restful {
-        let (key, token) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let random_key = random_words.next().unwrap_or_default();
+        let random_token = random_words.next().unwrap_or_default();
         let data = [
             (
                 paths::RESTFUL_SECRET_KEY,
-                restful.secret_key.clone().unwrap_or(key),
+                restful.secret_key.clone().unwrap_or(random_key),
             ),
             (paths::RESTFUL_USERNAME, restful.username.clone()),
-            (paths::RESTFUL_TOKEN, restful.token.clone().unwrap_or(token)),
+            (
+                paths::RESTFUL_TOKEN,
+                restful.token.clone().unwrap_or(random_token),
+            ),
         ];
         let data = data.map(|(key, value)| (key.to_owned(), value)).into();
         secrets.push(secret(
@@ -81,7 +87,6 @@ mod tests {
         let text = |i: usize, key: &str| {
             String::from_utf8(found[i].expose().data.as_ref().unwrap()[key].0.clone()).unwrap()
         };
-        // 32 letters are equally likely: 26 of them are 130 bits.
         assert_eq!(
             (text(0, "ada").as_str(), text(0, "bob").as_str()),
             ("butter", "2".repeat(26).as_str())

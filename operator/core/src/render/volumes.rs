@@ -1,4 +1,5 @@
-//! The pod's volumes: ours, and the users', whose names are only unique in their container.
+//! The pod's volumes: the operator's own, and the user's. Names of the user's volumes are only unique within their
+//! container.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +20,11 @@ use super::view::ViewFrom;
 use super::{Options, some};
 use crate::labels;
 
-/// Volume with the agent's binary.
+/// Volume for the agent's binary.
 const AGENT: &str = "flux-agent-bin";
-/// Volume with what the runner's agent writes.
+/// Volume for the files that the runner's agent writes.
 const CONFIG: &str = "flux-agent-config";
+/// Volume that the containers see as `/opt/software`.
 const SOFTWARE: &str = "flux-software";
 /// Volume with the view's image.
 pub const IMAGE: &str = "flux-view-image";
@@ -35,17 +37,18 @@ const RESTFUL: &str = "flux-agent-restful";
 const HOME: &str = "flux-operator-home";
 const MUNGE: &str = "flux-munge";
 
-/// The users' volumes of a pod. Each mount belongs to its container only.
+/// The user's volumes of a pod.
 #[derive(Debug, Default)]
 pub(super) struct UserVolumes {
+    /// Each volume's name in the pod, and its source.
     volumes: Vec<(String, VolumeSource)>,
-    /// The volume's name in the pod by container and the user's key.
+    /// The volume's name in the pod, by the container's name and the volume's key in it.
     names: BTreeMap<(String, String), String>,
 }
 
 impl UserVolumes {
-    /// Collects the volumes: the same key with the same source is one volume, with another source it gets a
-    /// name of its own.
+    /// Collects the volumes. If two containers use the same key with the same source, they share one volume. If the
+    /// sources differ, the second volume gets another name.
     pub(super) fn of<'a>(containers: impl IntoIterator<Item = &'a ValidContainer>) -> UserVolumes {
         let mut all = UserVolumes::default();
         for container in containers {
@@ -58,6 +61,7 @@ impl UserVolumes {
         all
     }
 
+    /// The name in the pod of the volume that `mount` needs. Adds the volume if it is new.
     fn name_for(&mut self, mount: &Mount) -> String {
         let mut number = 1;
         loop {
@@ -99,6 +103,7 @@ impl UserVolumes {
     }
 }
 
+/// `NAME-NUMBER`, with `name` cut so that the result is a valid label.
 fn suffixed(name: &str, number: usize) -> String {
     let suffix = format!("-{number}");
     let room = names::LABEL_MAX - suffix.len();
@@ -168,7 +173,7 @@ fn volume(name: &str, source: &VolumeSource) -> Volume {
     volume
 }
 
-/// The operator's own volumes. Secrets get the least mode with which the runner can read them.
+/// The operator's own volumes. `secret_mode`: the file mode of Secrets, as strict as the runner can still read.
 pub(super) fn own(
     cluster: &ValidMiniCluster,
     options: &Options,
@@ -239,7 +244,7 @@ pub(super) fn own(
     volumes
 }
 
-/// The agents' spec, and beside it the annotation that tells a pod to end.
+/// The volume with the AgentSpec, and a file with the annotation that tells a pod to end.
 fn spec(cluster: &ValidMiniCluster) -> ProjectedVolumeSource {
     let spec = VolumeProjection {
         config_map: Some(ConfigMapProjection {
@@ -289,7 +294,7 @@ fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
     }
 }
 
-/// Mounts of the init container that installs the agent; only this container may write to the first one.
+/// Mounts of the init container that installs the agent. No other container may write to the first mount.
 pub(super) fn for_install(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<VolumeMount> {
     let mut mounts = vec![mount(AGENT, paths::AGENT_DIR, false)];
     if matches!(view, ViewFrom::ImageVolume | ViewFrom::Nowhere) {
@@ -305,13 +310,14 @@ pub(super) fn for_install(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<Vol
     mounts
 }
 
-/// The mount of the view's whole image. (The view's folder is behind an absolute link, which a subPath cannot
-/// follow.)
+/// The mount of the view's whole image. A subPath would not do: the view's folder is behind an absolute link, which a
+/// subPath cannot follow.
 fn image_mount(view: ViewFrom) -> Option<VolumeMount> {
     (view == ViewFrom::ImageVolume).then(|| mount(IMAGE, paths::VIEW_IMAGE_MOUNT, true))
 }
 
-/// Mounts of the init container that makes `/opt/software`, which is the image's own there.
+/// Mounts of the init container that fills the volume for `/opt/software`. In this container, `/opt/software` itself is
+/// that of the image.
 pub(super) fn for_software() -> Vec<VolumeMount> {
     vec![
         mount(AGENT, paths::AGENT_DIR, true),
@@ -319,7 +325,8 @@ pub(super) fn for_software() -> Vec<VolumeMount> {
     ]
 }
 
-/// Mounts of the init container that copies or links the view; `/opt/software` is the image's own there.
+/// Mounts of the init container that copies or links the view. In this container, `/opt/software` itself is that of the
+/// image.
 pub(super) fn for_view(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<VolumeMount> {
     let mut mounts = vec![
         mount(AGENT, paths::AGENT_DIR, true),
@@ -331,7 +338,7 @@ pub(super) fn for_view(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<Volume
     mounts
 }
 
-/// Our mounts in a sidecar; what the runner's agent writes is read-only there.
+/// The operator's mounts in a sidecar. The files that the runner's agent writes are read-only there.
 pub(super) fn for_sidecar(
     cluster: &ValidMiniCluster,
     view: ViewFrom,
@@ -345,8 +352,8 @@ pub(super) fn for_sidecar(
     mounts
 }
 
-/// Mounts of all containers but the init containers. Of volumes that init containers fill they see a folder
-/// only: everybody may write to a volume's root, but the folder belongs to the init container's user.
+/// The operator's mounts in the runner and in sidecars. Of a volume that an init container fills, they get only a
+/// folder: every user may write to a volume's root, but the folder belongs to the init container's user.
 fn for_any(cluster: &ValidMiniCluster, view: ViewFrom, container: &ValidContainer) -> Vec<VolumeMount> {
     let read_only = is_shared_by_users(cluster);
     let mut mounts = vec![
@@ -364,14 +371,15 @@ fn for_any(cluster: &ValidMiniCluster, view: ViewFrom, container: &ValidContaine
         ));
     }
     if matches!(view, ViewFrom::Copy | ViewFrom::ImageVolume) {
-        // Of a copied view it belongs to the runner's user, whom the containers of others need not trust.
+        // With a copied view, this folder belongs to the runner's user. Sidecars of other users need not trust that
+        // user.
         let read_only = !cluster.sidecars.is_empty();
         mounts.push(folder(
             paths::SOFTWARE_FOLDER,
             mount(SOFTWARE, paths::SOFTWARE_DIR, read_only),
         ));
     }
-    // Programs run files from their home, so each container has its own.
+    // Programs execute files in their home, such as .bashrc. So each container has a home of its own.
     let home = mount(HOME, paths::FALLBACK_HOME, false);
     mounts.push(if cluster.sidecars.is_empty() {
         home
@@ -381,8 +389,8 @@ fn for_any(cluster: &ValidMiniCluster, view: ViewFrom, container: &ValidContaine
     mounts
 }
 
-/// Whether the init containers run as the pod's user, who is not root, while some container runs as another
-/// user: what the init containers create could then be changed by all containers of the pod's user.
+/// Whether the init containers run as the pod's user, who is not root, while some container runs as another user. Then
+/// every container of the pod's user could change what the init containers create.
 fn is_shared_by_users(cluster: &ValidMiniCluster) -> bool {
     let user =
         |context: Option<&serde_json::Value>| context.and_then(|context| context.get("runAsUser")?.as_i64());
@@ -401,7 +409,7 @@ fn folder(path: &str, mount: VolumeMount) -> VolumeMount {
     }
 }
 
-/// Our mounts in the container that runs Flux, the only one with the certificate.
+/// The operator's mounts in the container that runs Flux. Only this container gets the curve certificate.
 pub(super) fn for_runner(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<VolumeMount> {
     let mut mounts = for_any(cluster, view, &cluster.runner.container);
     mounts.push(mount(CONFIG, &paths_of(cluster).config_root(), false));
@@ -419,7 +427,7 @@ pub(super) fn for_runner(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<Volu
     mounts
 }
 
-/// Our mounts and the user's; if both have the same path, the user's stays.
+/// The operator's mounts and the user's. If both have the same path, the user's wins.
 pub(super) fn merged(own: Vec<VolumeMount>, user: Vec<VolumeMount>) -> Vec<VolumeMount> {
     let free = |mount: &VolumeMount| !user.iter().any(|other| other.mount_path == mount.mount_path);
     let mut mounts: Vec<VolumeMount> = own.into_iter().filter(free).collect();

@@ -253,8 +253,8 @@ fn brokers(state: JobState, summary: &PodSummary) -> Statement {
     }
 }
 
-/// The condition Ready as kstatus and `kubectl wait` expect it: also true once the job has completed, so that
-/// nobody waits for ever.
+/// The condition Ready as kstatus and `kubectl wait` expect it. It stays true once the job has completed: otherwise
+/// `kubectl wait` would never return.
 fn ready(state: JobState, summary: &PodSummary, outcome: &Outcome) -> Statement {
     const TYPE: ConditionType = ConditionType::Ready;
     match state {
@@ -310,7 +310,7 @@ fn reconciling(
     }
 }
 
-/// Present only while true, by kstatus' convention: it cannot go on without a person.
+/// Present only while true, by kstatus' convention: the MiniCluster cannot go on unless a user acts.
 fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcome) -> Option<Statement> {
     const TYPE: ConditionType = ConditionType::Stalled;
     let obstacle = inputs.obstacle.filter(|obstacle| !obstacle.is_passing());
@@ -333,7 +333,7 @@ fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcom
     }
 }
 
-/// Whether the view's image could be mounted, if that was tried; a failure is remembered.
+/// The condition ViewMounted: whether the view's image could be mounted, if that was tried. A failure is kept.
 fn view(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
     let say = |status: ConditionStatus, reason: Reason, message: String| {
         Statement::new(ConditionType::ViewMounted, status, reason, message)
@@ -345,7 +345,7 @@ fn view(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
     if !job.mounts_view {
         return copied(inputs, job);
     }
-    // The pods of a job that may have begun are not deleted.
+    // Once the job may have begun, its pods are not replaced by pods that copy the view.
     let begun =
         summary.lead.is_some_and(|lead| lead.has_joined) || inputs.pods.iter().any(|pod| pod.exit.is_some());
     Some(match not_mounted(inputs) {
@@ -367,8 +367,8 @@ fn view(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
     })
 }
 
-/// Why the view is copied, if nodes decide that and some could mount it. It is said once for a Job: nodes
-/// come and go.
+/// Why the view is copied, if this is because of a node that cannot mount images while others can. The message is
+/// fixed for each Job, since nodes come and go.
 fn copied(inputs: &Inputs, job: &JobSeen) -> Option<Statement> {
     let say = |message: String| {
         Some(Statement::new(
@@ -389,8 +389,9 @@ fn copied(inputs: &Inputs, job: &JobSeen) -> Option<Statement> {
     ))
 }
 
-/// Whether volumes of CSI drivers are probably what their author means, if there are any. Nothing waits for
-/// it: shared disks may work, and a volume is bound to its claim even without its class.
+/// The condition VolumesValid: whether the CSI volumes, if any, have handles of their own and existing storage classes.
+/// It does not delay the start: a shared handle may be intended, and a volume is bound to its claim even without its
+/// class.
 fn volumes(inputs: &Inputs) -> Option<Statement> {
     let say = |status: ConditionStatus, reason: Reason, message: String| {
         Some(Statement::new(
@@ -427,8 +428,8 @@ fn volumes(inputs: &Inputs) -> Option<Statement> {
     }
 }
 
-/// Whether the archive was saved, if one is asked for and the lead has reported it. It is no part of the
-/// job's result.
+/// The condition ArchiveSaved, if the spec has an archive and the lead has reported. It does not change the job's
+/// result.
 fn archive(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
     let CheckedSpec::Valid(cluster) = inputs.spec else {
         return None;
@@ -472,7 +473,7 @@ fn archive(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
     }
 }
 
-/// Whether `post` has succeeded, once a pod has reported it. It is no part of the job's result.
+/// The condition PostSucceeded, once a pod has reported. It does not change the job's result.
 fn post(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
     let CheckedSpec::Valid(cluster) = inputs.spec else {
         return None;
@@ -516,10 +517,9 @@ fn shared(disk: &DiskSeen) -> Option<String> {
     ))
 }
 
-/// Which pod could not mount the view's image, and the error: of the runtime, which could not create the
-/// first container, or of a kubelet that does not know image volumes and would leave the pod in
-/// ContainerCreating for ever. (An image that cannot be pulled is no reason to copy: the copy would need it
-/// too.)
+/// The pod that could not mount the view's image, and the error. The error is from the container runtime, which could
+/// not create the first container, or from a kubelet that does not support image volumes and would leave the pod in
+/// ContainerCreating forever. An image that cannot be pulled does not count: a copy would need it too.
 fn not_mounted<'a>(inputs: &'a Inputs) -> Option<(String, &'a str)> {
     let by_runtime = |pod: &&'a PodSeen| {
         let error = pod

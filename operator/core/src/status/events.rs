@@ -1,4 +1,4 @@
-//! Events for people, from the difference of two statuses: their number is bounded by the number of changes.
+//! Kubernetes events, derived from the difference between two statuses. So there are at most as many as changes.
 
 use flux_shared::crd::v1alpha2::ConditionStatus::{self, False, True};
 use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus};
@@ -11,8 +11,8 @@ pub use crate::vocabulary::EventType;
 /// Longest note of an event that the API server accepts, in bytes.
 const NOTE_MAX: usize = 1024;
 
-/// Conditions with an event when they get this status: its reason is the condition's, if that has one
-/// (`vocabulary::event_type`). Last comes the event's action.
+/// A condition that changes to this status causes an event with this action. The event's reason is that of the
+/// condition. There is no event if `vocabulary::event_type` has none for the reason.
 const CONDITIONS: [(ConditionType, ConditionStatus, &str); 5] = [
     (ConditionType::Valid, False, "Validate"),
     (ConditionType::Valid, True, "Validate"),

@@ -1,7 +1,7 @@
-//! The JSON patch that turns one status into another: whole fields of the status, as few as differ.
+//! The JSON patch that turns one status into another. It replaces the top-level fields that differ, each as a whole.
 //!
-//! By hand: the crate json-patch descends into lists and names conditions by their index, which is another
-//! condition's by the time the patch arrives if somebody else has written the status.
+//! The crate json-patch does not suit: it descends into lists and refers to conditions by index. If somebody else has
+//! written the status meanwhile, that index may be another condition's.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use crate::target::Target;
 
-/// The patch; None if nothing differs. The API server refuses it if another MiniCluster has the name by now.
-/// The first status after the Job was created is also refused if the spec has changed: from that status on
-/// edits are refused, so the spec must still be the one that the Job was created from. (In a merge patch of a
-/// status, the API server would ignore the uid.)
+/// The patch; None if nothing differs. The API server rejects the patch if another MiniCluster has the name by now: it
+/// tests the uid, which a merge patch of a status could not do. The first status after the Job was created also tests
+/// the generation: from that status on the API server rejects edits, so the spec must still be the one that the Job was
+/// created from.
 pub fn build(
     target: &Target,
     before: &MiniClusterStatus,
@@ -56,19 +56,22 @@ fn changes(
     Ok(changes)
 }
 
-/// The fields of a status as JSON texts: only those that differ become values.
+/// The fields of a status as JSON texts, so that only those that differ need to be parsed.
 fn fields(status: &MiniClusterStatus) -> serde_json::Result<BTreeMap<String, Box<RawValue>>> {
     serde_json::from_str(&serde_json::to_string(status)?)
 }
 
-/// Whether somebody may wait for the difference: anything but numbers that still change, messages, and
-/// reasons of conditions (`status.reason` has the most important one).
+/// Whether the patch should be sent at once, since a user or a tool may wait for the change. Pod counts, messages and
+/// the reasons of conditions can wait (`status.reason` has the most important reason).
 pub fn is_news(before: &MiniClusterStatus, after: &MiniClusterStatus) -> bool {
     let essence = |status: &MiniClusterStatus| {
-        let conditions = status
-            .conditions
-            .iter()
-            .map(|it| (it.type_.clone(), it.status, it.observed_generation));
+        let conditions = status.conditions.iter().map(|condition| {
+            (
+                condition.type_.clone(),
+                condition.status,
+                condition.observed_generation,
+            )
+        });
         let MiniClusterStatus {
             phase,
             maximum_size,
@@ -77,7 +80,7 @@ pub fn is_news(before: &MiniClusterStatus, after: &MiniClusterStatus) -> bool {
             completion_time,
             ..
         } = status.clone();
-        // The list has a limit: at it, a loss changes the names, not their number.
+        // Names rather than their number: at the list's limit, a new name replaces an old one.
         let lost: Vec<String> = status.lost_pods.iter().map(|pod| pod.name.clone()).collect();
         (
             phase,

@@ -1,4 +1,4 @@
-//! A `post` that has failed: a fact beside the job's result, which it does not change.
+//! A failed `post` snippet. The status reports it, but it does not change the job's result.
 
 use flux_shared::crd::v1alpha2::ConditionStatus;
 use flux_shared::termination::{POST, Termination};
@@ -8,12 +8,12 @@ use super::{Inputs, condition};
 use crate::observe::pod::PodSeen;
 use crate::vocabulary::ConditionType;
 
-/// What failed, if a pod has reported that its `post` did, now or while it was there.
+/// The message about a failed `post`, from the pods that exist or from the previous status.
 pub(super) fn failure(inputs: &Inputs) -> Option<String> {
     failure_in_pods(inputs).or_else(|| reported(inputs))
 }
 
-/// What was reported of this Job before, perhaps by pods that are gone.
+/// The message in the previous status, if that is about the same Job. Its pods may no longer exist.
 fn reported(inputs: &Inputs) -> Option<String> {
     if inputs.previous.job_uid.as_deref() != Some(&inputs.job?.uid) {
         return None;
@@ -22,7 +22,7 @@ fn reported(inputs: &Inputs) -> Option<String> {
     (before.status == ConditionStatus::False).then(|| before.message.clone())
 }
 
-/// What failed, by the pods that are there: the first in words, the others as a number.
+/// The message from the pods that exist: names the failed pod with the lowest index, and counts the others.
 fn failure_in_pods(inputs: &Inputs) -> Option<String> {
     let mut failed: Vec<(&PodSeen, &Termination, u8)> = Vec::new();
     for pod in &inputs.pods {
@@ -49,7 +49,7 @@ fn failure_in_pods(inputs: &Inputs) -> Option<String> {
     ))
 }
 
-/// The outcome with that fact, once the job has ended.
+/// The outcome with the message about a failed `post` added, once the job has ended.
 pub(super) fn added(mut outcome: Outcome, inputs: &Inputs) -> Outcome {
     let has_ended = inputs
         .job

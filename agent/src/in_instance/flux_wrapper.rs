@@ -1,10 +1,12 @@
-//! `flux` on the PATH of a program of the user's own: Flux's commands, without the user's paths. A module or
-//! a library of the user's with the name of one of Flux's would break them.
+//! A wrapper of the `flux` command, for the user's program on the lead. It hides the user's search paths (PYTHONPATH,
+//! LD_LIBRARY_PATH, PYTHONHOME) from Flux: a module or library of the user's that has the name of one of Flux's would
+//! break Flux.
 //!
-//! A link in the broker's run directory leads to this program, which starts the next `flux` on the PATH. It
-//! carries the values under other names, from which the job shell gives them back to tasks. Commands that run
-//! a program of the user's beside Flux (`python`, `env`, `start`, `proxy`, `alloc`, `batch`) and the user's
-//! own (`flux-NAME`) keep them.
+//! The wrapper is a link named `flux` to the agent's binary, in the broker's run directory and first on the PATH of
+//! the user's program. When it is called, the agent moves the search paths to other variables, from which the job
+//! shell restores them for tasks. Then it executes the next `flux` on the PATH. Commands that may run a program of the
+//! user's in their own environment keep the search paths: `python`, `env`, `start`, `proxy`, `alloc`, `batch`, and
+//! commands that the user added (`flux-NAME`).
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -18,10 +20,10 @@ use flux_shared::exit::{NOT_EXECUTABLE, NOT_FOUND};
 use crate::supervise::program::Environment;
 
 const NAME: &str = "flux";
-/// The folder of the link, beside the broker's socket.
+/// Name of the folder that holds the link, beside the broker's socket.
 const FOLDER: &str = "flux-agent-bin";
-/// Flux's commands that run nothing of the user's in their own environment.
-const COMMANDS: [&str; 38] = [
+/// Flux's commands that run no program of the user's in their own environment.
+const FLUX_ONLY_COMMANDS: [&str; 38] = [
     "R",
     "archive",
     "bulksubmit",
@@ -62,18 +64,19 @@ const COMMANDS: [&str; 38] = [
     "watch",
 ];
 
-/// The link; dropped, it is removed.
+/// The link. Dropping it removes the link and its folder.
 #[derive(Debug)]
-pub struct DeafFlux {
+pub struct FluxWrapper {
     folder: PathBuf,
 }
 
-impl DeafFlux {
-    /// Makes the link, before everything else on the PATH; none if that fails, which a warning says.
-    pub fn first_on_path(environment: &mut Environment, socket: &Path) -> Option<DeafFlux> {
+impl FluxWrapper {
+    /// Creates the link beside `socket` and puts its folder first on the PATH in `environment`. If this fails, logs a
+    /// warning and returns none.
+    pub fn put_first_on_path(environment: &mut Environment, socket: &Path) -> Option<FluxWrapper> {
         let folder = socket.with_file_name(FOLDER);
         match put_first(environment, folder.clone()) {
-            Ok(()) => Some(DeafFlux { folder }),
+            Ok(()) => Some(FluxWrapper { folder }),
             Err(error) => {
                 tracing::warn!("flux follows PYTHONPATH and LD_LIBRARY_PATH of the program: {error}");
                 None
@@ -82,9 +85,9 @@ impl DeafFlux {
     }
 }
 
-impl Drop for DeafFlux {
+impl Drop for FluxWrapper {
     fn drop(&mut self) {
-        // What is left, if anything, is in the broker's run directory.
+        // A failure does no harm: the link then stays in the broker's run directory.
         let _ = std::fs::remove_file(self.folder.join(NAME)).and_then(|()| std::fs::remove_dir(&self.folder));
     }
 }
@@ -106,14 +109,14 @@ fn put_first(environment: &mut Environment, folder: PathBuf) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether this process was started by that link.
+/// Whether this process was started by the link, that is, under the name `flux`.
 pub fn is_called() -> bool {
     std::env::args_os()
         .next()
         .is_some_and(|name| Path::new(&name).file_name() == Some(OsStr::new(NAME)))
 }
 
-/// Starts Flux in place of this process.
+/// Replaces this process by the real `flux`. Returns only if that fails.
 pub fn run() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let Some(flux) = next_flux() else {
@@ -122,7 +125,7 @@ pub fn run() -> ExitCode {
     };
     let mut command = Command::new(&flux);
     command.args(&arguments);
-    if is_deaf(&arguments) {
+    if is_flux_only(&arguments) {
         for name in KEPT_FROM_FLUX {
             if let Some(value) = std::env::var_os(name).filter(|value| !value.is_empty()) {
                 command.env(users_value_name(name), value).env_remove(name);
@@ -134,7 +137,7 @@ pub fn run() -> ExitCode {
     NOT_EXECUTABLE.into()
 }
 
-/// The next program of that name on the PATH.
+/// The first `flux` on the PATH that is not this program.
 fn next_flux() -> Option<PathBuf> {
     let this_program = std::fs::canonicalize("/proc/self/exe").ok()?;
     let found = which::which_in_all(NAME, std::env::var_os("PATH"), "/").ok()?;
@@ -143,11 +146,12 @@ fn next_flux() -> Option<PathBuf> {
         .find(|flux| std::fs::canonicalize(flux).is_ok_and(|flux| flux != this_program))
 }
 
-fn is_deaf(arguments: &[OsString]) -> bool {
+/// Whether these arguments of `flux` run no program of the user's in Flux's own environment.
+fn is_flux_only(arguments: &[OsString]) -> bool {
     let mut words = arguments.iter().filter_map(|word| word.to_str());
     words
         .find(|word| !word.starts_with('-'))
-        .is_some_and(|command| COMMANDS.contains(&command))
+        .is_some_and(|command| FLUX_ONLY_COMMANDS.contains(&command))
 }
 
 #[cfg(test)]
@@ -155,15 +159,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_commands_of_flux_itself_are_deaf() {
-        let is_deaf = |line: &str| is_deaf(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+    fn only_commands_without_user_programs_are_flux_only() {
+        let is_flux_only =
+            |line: &str| is_flux_only(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
         for line in [
             "submit -N2 python x.py",
             "--parent jobs -a",
             "-v run a",
             "R encode --local",
         ] {
-            assert!(is_deaf(line), "{line}");
+            assert!(is_flux_only(line), "{line}");
         }
         for line in [
             "python x.py",
@@ -175,7 +180,7 @@ mod tests {
             "mine",
             "-V",
         ] {
-            assert!(!is_deaf(line), "{line}");
+            assert!(!is_flux_only(line), "{line}");
         }
     }
 
@@ -183,8 +188,8 @@ mod tests {
     fn link_comes_first_on_the_path_once() {
         let folder = tempfile::tempdir().unwrap();
         let mut environment = Environment::from([("PATH".into(), "/bin".into())]);
-        let link = || DeafFlux::first_on_path(&mut environment, &folder.path().join("local")).unwrap();
-        let links: Vec<DeafFlux> = std::iter::repeat_with(link).take(2).collect();
+        let link = || FluxWrapper::put_first_on_path(&mut environment, &folder.path().join("local")).unwrap();
+        let links: Vec<FluxWrapper> = std::iter::repeat_with(link).take(2).collect();
         let path = environment[OsStr::new("PATH")].to_str().unwrap().to_owned();
         let first = format!("{}/flux-agent-bin:", folder.path().display());
         assert!(path.starts_with(&first) && path.ends_with(":/bin"), "{path}");
