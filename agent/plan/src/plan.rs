@@ -5,7 +5,7 @@
 //! (AgentSpec, Facts) ─► plan ─► Plan { steps } ─► execute, in order ─► exit code
 //! ```
 //!
-//! Pure: no files, environment, network or clock here; what the host says comes in as `Facts`.
+//! Pure: no files, environment, network or clock here. The facts about the host are passed in as `Facts`.
 //! The JSON form of these types is the documented output of `dry-run --format json` (version [`VERSION`]).
 
 mod accounts;
@@ -68,13 +68,13 @@ pub use step::{Content, Snippet, SnippetPhase, SnippetResources, SnippetShell, S
 /// Version of the JSON form.
 pub const VERSION: u32 = 2;
 
-/// Default of [`Waits::lead_gone`].
-const LEAD_GONE: u64 = 30;
+/// Default of [`Waits::lead_gone`], in seconds.
+const DEFAULT_LEAD_GONE: u64 = 30;
 
 /// What one container will do.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
-    /// Version of this form.
+    /// Version of the JSON form: [`VERSION`].
     pub version: u32,
     /// Name of the MiniCluster.
     pub cluster: String,
@@ -84,30 +84,32 @@ pub struct Plan {
     pub index: u32,
     /// The pod's host name, as Flux knows it.
     pub hostname: String,
-    /// Position in the hostlist; none for a sidecar.
+    /// The broker's rank: its position in the hostlist. None for a sidecar.
     pub rank: Option<u32>,
     /// What the agent itself logs.
     pub log: Log,
-    /// The trace for which its timeline is in the termination message.
+    /// The trace (OpenTelemetry) that the container is part of. With a trace, the container adds its timeline to its
+    /// termination message. None: no trace, a sidecar, or not one of the first pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<Trace>,
-    /// How long a follower waits.
+    /// How long a follower waits. Empty for other roles.
     #[serde(skip_serializing_if = "Waits::is_empty")]
     pub waits: Waits,
-    /// Seconds after a stop when what has not ended is killed, snippets too; none: the kubelet does that.
+    /// Seconds from a stop until the agent kills the programs and snippets that still run. None: the grace period is
+    /// unknown, so only the kubelet kills them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kill_after: Option<f64>,
     /// Whether tasks are bound to cores by default; none for a sidecar.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding: Option<Binding>,
-    /// Notices for people, a line each: where the spec could not be followed as it stands.
+    /// Notices for people, one line each: where the plan differs from what the spec seems to ask for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
     /// The steps, in order.
     pub steps: Vec<Step>,
 }
 
-/// The container that is planned for.
+/// The container to plan for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodContainer {
     /// The container that runs Flux.
@@ -125,7 +127,7 @@ pub fn build(spec: &AgentSpec, facts: &Facts, container: &PodContainer) -> Resul
                 .sidecars
                 .get(name)
                 .ok_or_else(|| PlanError::UnknownSidecar(name.clone()))?;
-            resolved.in_sidecar();
+            resolved.use_sidecar_identity();
             (
                 Role::Sidecar(name.clone()),
                 sidecar::steps(&resolved, name, sidecar)?,
@@ -134,14 +136,15 @@ pub fn build(spec: &AgentSpec, facts: &Facts, container: &PodContainer) -> Resul
         PodContainer::Runner if resolved.is_lead() => (Role::Lead, lead::steps(&resolved)?),
         PodContainer::Runner => (Role::Follower, follower::steps(&resolved)?),
     };
-    let command = match container {
+    // What snippets find as `$command`. None: the command of the spec's program.
+    let sidecar_command = match container {
         PodContainer::Sidecar(name) => spec
             .sidecars
             .get(name)
             .map(|sidecar| sidecar.command.as_deref().unwrap_or("")),
         PodContainer::Runner => None,
     };
-    let mut steps = snippets::in_one_shell(&resolved, steps, command)?;
+    let mut steps = snippets::in_one_shell(&resolved, steps, sidecar_command)?;
     if matches!(container, PodContainer::Runner) {
         steps.extend(sidecar::note_end(&resolved));
     }
@@ -175,7 +178,7 @@ pub fn build(spec: &AgentSpec, facts: &Facts, container: &PodContainer) -> Resul
     })
 }
 
-/// The completion index of the pod that the facts are of.
+/// The completion index of the pod that `facts` describe.
 pub fn index_of(spec: &AgentSpec, facts: &Facts) -> Result<u32, PlanError> {
     Ok(Resolved::new(spec, facts)?.index())
 }
@@ -186,7 +189,7 @@ impl Plan {
         if self.role == Role::Follower {
             self.waits = Waits {
                 parent_deadline: overrides.parent_deadline.or(self.waits.parent_deadline),
-                // None: a missing name does not end this pod.
+                // None: a missing DNS name does not end this pod, whatever the command line says.
                 lead_gone: self
                     .waits
                     .lead_gone
@@ -204,16 +207,18 @@ impl Plan {
 pub enum Role {
     /// Rank 0: starts the instance and runs the program.
     Lead,
-    /// Joins its parent.
+    /// Any other broker. It connects to a parent broker.
     Follower,
-    /// Sidecar of the runner; its name.
+    /// A sidecar, by name.
     Sidecar(String),
 }
 
 /// What the agent itself logs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Log {
+    /// Only warnings and errors.
     pub quiet: bool,
+    /// Also the FLUXTIME lines and the table of stages.
     pub timed: bool,
     #[serde(skip_serializing_if = "LogFormat::is_text")]
     pub format: LogFormat,
@@ -222,14 +227,14 @@ pub struct Log {
 /// How long a follower waits, in seconds; none: without a limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Waits {
-    /// Seconds to wait for the parent at the start.
+    /// Seconds to wait for the parent at the start before the follower exits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_deadline: Option<u64>,
-    /// Seconds that the DNS name of a lead that was there may be missing. None where the lead may start
-    /// again: that it has no name meanwhile says nothing.
+    /// Seconds that the lead's DNS name may be missing, after the lead was up, before the follower exits. None: a
+    /// missing name does not end the follower, for example because the lead may restart and has no name meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lead_gone: Option<u64>,
-    /// Seconds that a lead that has answered before may be silent.
+    /// Seconds that a lead that has answered before may be silent before the follower exits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lead_silent: Option<u64>,
 }
@@ -242,7 +247,7 @@ impl Waits {
             lead_silent,
             ..
         } = resolved.spec.flux;
-        let lead_gone = follower::ends_with_lead(resolved).then(|| lead_gone.unwrap_or(LEAD_GONE));
+        let lead_gone = follower::ends_with_lead(resolved).then(|| lead_gone.unwrap_or(DEFAULT_LEAD_GONE));
         Waits {
             parent_deadline,
             lead_gone,

@@ -1,4 +1,4 @@
-//! The users of `spec.users`, on every pod: entries in the password files, a home, and a password.
+//! Creates the users of `spec.users` on every pod: entries in the password files, a home, and a password.
 
 use flux_shared::command_words::Word;
 use flux_shared::paths::USERS_DIR;
@@ -7,8 +7,8 @@ use super::identity::{account_by, group_id};
 use super::{Mode, Owner, Resolved, Step};
 use crate::known_paths::{accounting_of, home_of};
 
-/// The first uid for users that the image lacks: 1000 is usual for Flux's user.
-const FIRST_ID: u32 = 1001;
+/// The first uid to try for a user that the image lacks. 1000 is left out: it is the usual uid of Flux's user.
+const FIRST_UID: u32 = 1001;
 
 /// The path of the file with a user's password, in the mounted Secret.
 fn password_file(name: &str) -> String {
@@ -61,33 +61,35 @@ pub fn with_accounting(resolved: &Resolved, program: Vec<Word>) -> Vec<Word> {
     words.map(Word::Literal).chain(program).collect()
 }
 
+/// The steps that create the users and set their passwords. Only root can do that.
 pub fn steps(resolved: &Resolved) -> Vec<Step> {
     if resolved.facts.uid != 0 {
         return Vec::new();
     }
-    let mut taken: Vec<u32> = resolved.spec.runner.user.iter().map(|user| user.uid).collect();
+    let mut planned_uids: Vec<u32> = resolved.spec.runner.user.iter().map(|user| user.uid).collect();
     resolved
         .spec
         .users
         .iter()
-        .flat_map(|name| of_user(resolved, name, &mut taken))
+        .flat_map(|name| user_steps(resolved, name, &mut planned_uids))
         .collect()
 }
 
-fn of_user(resolved: &Resolved, name: &str, taken: &mut Vec<u32>) -> Vec<Step> {
+/// The steps for the user `name`. `planned_uids`: uids that earlier steps give to other users.
+fn user_steps(resolved: &Resolved, name: &str, planned_uids: &mut Vec<u32>) -> Vec<Step> {
     let facts = resolved.facts;
     let mut steps = Vec::new();
-    if account_by(&facts.passwd, |known, _| known == name).is_none() {
+    if account_by(&facts.passwd, |account, _| account == name).is_none() {
         let is_free = |id: &u32| {
-            !taken.contains(id)
+            !planned_uids.contains(id)
                 && account_by(&facts.passwd, |_, uid| uid == *id).is_none()
                 && !facts
                     .group
                     .lines()
                     .any(|line| line.split(':').nth(2) == Some(&id.to_string()))
         };
-        let uid = (FIRST_ID..).find(is_free).unwrap_or(FIRST_ID);
-        taken.push(uid);
+        let uid = (FIRST_UID..).find(is_free).unwrap_or(FIRST_UID);
+        planned_uids.push(uid);
         let owner = Owner {
             uid,
             gid: group_id(&facts.group, name).unwrap_or(uid),

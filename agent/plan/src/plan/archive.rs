@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Resolved, Step};
 
-/// Wildcard for the part of a dump's name that differs between starts.
+/// Wildcard in [`Step::PrepareArchive`]'s `leftovers`, for the part of a dump's name that differs between starts.
 pub const ANY: char = '*';
 
 /// The step before the broker: removes the files of interrupted dumps, and creates the file for this dump.
@@ -43,13 +43,14 @@ pub fn options(resolved: &Resolved) -> Vec<String> {
         .collect()
 }
 
+/// Path of the dump of this start.
 fn dump(resolved: &Resolved, archive: &str) -> String {
     dump_path(resolved, archive, &resolved.facts.attempt)
 }
 
-/// Path of a dump. It is in the archive's folder, so that it can be renamed to the archive. It has the archive's
-/// suffix, by which Flux knows the format. The name is unique for this MiniCluster and this start, since a lost
-/// pod may still write its dump when the next pod begins.
+/// Path of the dump of the start `attempt`. It is in the archive's folder, so that it can be renamed to the archive.
+/// It has the archive's suffix, from which Flux infers the format. The name is unique for this MiniCluster and this
+/// start, since a lost pod may still write its dump when the next pod begins.
 fn dump_path(resolved: &Resolved, archive: &str, attempt: &str) -> String {
     let spec = resolved.spec;
     let digest = Sha256::digest(format!("{}/{}:{archive}", spec.namespace, spec.name));

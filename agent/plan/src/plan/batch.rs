@@ -1,17 +1,17 @@
-//! A batch: the script with one job a line, and where it is put.
+//! The script of a batch, with one job per line, and the files that the batch needs.
 
 use flux_shared::agent_spec::BatchLine;
 
 use super::shell_quote::quote;
 use super::{Content, Mode, PlanError, Resolved, Step};
 
-/// Flux's default kill-timeout, in seconds, after which a job that was told to end is killed.
+/// Flux's default for `exec.kill-timeout`, in seconds: the time between SIGTERM and SIGKILL when Flux ends a job.
 const FLUX_KILL_TIMEOUT: f64 = 5.0;
 /// Seconds that the batch's instance needs to shut down.
 const SHUTDOWN_RESERVE: f64 = 4.0;
 
-/// The script's path, in the pod's own folder, since MiniClusters may share a working directory. Flux names
-/// the job by it.
+/// The script's path. It is in the pod's own folder, since MiniClusters may share a working directory. Flux names
+/// the batch job after the script.
 pub fn path(resolved: &Resolved) -> String {
     format!("{}/flux-job.batch", resolved.paths.config_root())
 }
@@ -26,9 +26,10 @@ pub fn file(resolved: &Resolved, text: String) -> Step {
     }
 }
 
-/// The broker's option that gives the batch's jobs as long to end as a program has. None: Flux's default is
-/// longer, or a broker of the batch may run in another cluster's pod, which lacks the file. (A lost node is
-/// lost to the surrounding instance as well, which does not wait for so long.)
+/// The option of `flux batch` that makes the brokers of the batch read [`config_file`]. It gives the batch's jobs as
+/// much time to end as a program gets. None if Flux's default gives them no less time, or if these brokers may run
+/// in pods of another cluster, which lack the file. (If a node is lost, the batch does not take longer to end: the
+/// surrounding instance loses the node as well, and does not wait that long.)
 pub fn config_option(resolved: &Resolved) -> Option<String> {
     let has_config_file = kill_timeout(resolved).is_some();
     has_config_file.then(|| {
@@ -39,7 +40,7 @@ pub fn config_option(resolved: &Resolved) -> Option<String> {
     })
 }
 
-/// The file that this option names.
+/// The file, in the folder that [`config_option`] names.
 pub fn config_file(resolved: &Resolved) -> Option<Step> {
     let seconds = kill_timeout(resolved)?;
     let file = Step::File {
@@ -51,7 +52,7 @@ pub fn config_file(resolved: &Resolved) -> Option<Step> {
     Some(file)
 }
 
-/// Seconds that the batch's jobs get to end, where they get more than by default.
+/// The kill-timeout of the batch's instance, in seconds. None: see [`config_option`].
 fn kill_timeout(resolved: &Resolved) -> Option<f64> {
     let network = &resolved.spec.network;
     if network.lead.is_some() || network.hostlist.is_some() {
@@ -61,8 +62,8 @@ fn kill_timeout(resolved: &Resolved) -> Option<f64> {
     (seconds > FLUX_KILL_TIMEOUT).then_some(seconds)
 }
 
-/// The script: one submission a line, its text untouched; then it waits for the queue to be idle, lists the
-/// jobs and names those that failed.
+/// The script for a list of jobs. It submits one job per line, with the user's text unchanged. Then it waits until
+/// the queue is idle, lists the jobs and names those that failed.
 pub fn script(resolved: &Resolved, lines: &[BatchLine]) -> Result<String, PlanError> {
     let logs = resolved.logs.trim_end_matches('/');
     let submit: Vec<String> = resolved
@@ -79,12 +80,12 @@ pub fn script(resolved: &Resolved, lines: &[BatchLine]) -> Result<String, PlanEr
         let (err, out) = (output("err"), output("out"));
         script += &format!("{submit} --flags waitable --error={err} --output={out} {text}\n");
     }
-    // The last command's code is the batch's: 1 if a job has failed. It names each of these.
+    // The exit code of the last command is the batch's: 1 if a job has failed. The command names each failed job.
     script += "flux queue idle\nflux jobs -a\nflux job wait --all\n";
     Ok(script)
 }
 
-/// The user's own script, with a first line if it has none.
+/// The user's own script, with a `#!` line if it has none, and a newline at its end.
 pub fn raw(resolved: &Resolved, text: &str) -> Result<String, PlanError> {
     let mut script = super::snippets::with_shebang(resolved, text, "the batch script")?;
     if !script.ends_with('\n') {

@@ -1,7 +1,7 @@
 //! Whether Flux binds tasks to cores. It does so only if the container has exclusive cores.
 //!
-//! R names cores 0 to n-1 in every pod, and Flux's job shell binds tasks to the cores in R. If the pods of a
-//! node share its CPUs, the tasks of all pods would run on the same few cores.
+//! R (Flux's resource set) names cores 0 to n-1 in every pod, and Flux's job shell binds tasks to the cores in R. If
+//! the pods of a node share its CPUs, the tasks of all pods would run on the same few cores.
 
 use serde::Serialize;
 
@@ -11,11 +11,12 @@ use crate::facts::Facts;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Binding {
     pub on: bool,
+    /// The reason, for people.
     pub why: String,
 }
 
 impl Binding {
-    /// `declared`: number of cores in the spec.
+    /// Decides whether tasks are bound. `declared`: number of cores in the spec.
     pub fn of(declared: Option<u32>, facts: &Facts) -> Binding {
         let (on, why) = match (declared, facts.cpuset) {
             (Some(cores), _) if cores > facts.cores => (
@@ -25,33 +26,33 @@ impl Binding {
                     facts.cores
                 ),
             ),
-            (_, Some(cpus)) if is_own(cpus, facts) => {
-                (true, format!("the cpuset of {} is exclusive", counted(cpus)))
+            (_, Some(cpus)) if is_exclusive(cpus, facts) => {
+                (true, format!("the cpuset of {} is exclusive", cpu_count(cpus)))
             }
             (_, Some(cpus)) => (
                 false,
-                format!("other pods share the cpuset of {}; {WHOLE}", counted(cpus)),
+                format!("other pods share the cpuset of {}; {REMEDY}", cpu_count(cpus)),
             ),
-            (_, None) => (false, format!("the node's pods share its CPUs; {WHOLE}")),
+            (_, None) => (false, format!("the node's pods share its CPUs; {REMEDY}")),
         };
         Binding { on, why }
     }
 
-    /// One line for people.
+    /// One line for people, with the option by which a job changes the default.
     pub fn line(&self) -> String {
-        let (is, other) = if self.on {
+        let (state, opposite) = if self.on {
             ("on", "off")
         } else {
             ("off", "per-task")
         };
-        format!("{is}: {} (a job can set -o cpu-affinity={other})", self.why)
+        format!("{state}: {} (a job can set -o cpu-affinity={opposite})", self.why)
     }
 }
 
-/// Ends messages: how a container gets exclusive CPUs.
-const WHOLE: &str = "a Guaranteed pod gets exclusive CPUs from the kubelet's static CPU manager";
+/// How a container gets exclusive CPUs: the end of messages.
+const REMEDY: &str = "a Guaranteed pod gets exclusive CPUs from the kubelet's static CPU manager";
 
-fn counted(cpus: u32) -> String {
+fn cpu_count(cpus: u32) -> String {
     if cpus == 1 {
         "1 CPU".into()
     } else {
@@ -61,8 +62,8 @@ fn counted(cpus: u32) -> String {
 
 /// Whether the container has its cpuset exclusively. The kubelet's static CPU manager gives exclusive CPUs to a
 /// Guaranteed pod. All other pods share the remaining CPUs: their cpuset is smaller than the machine too, but
-/// their oom_score_adj is above 0. With a quota below the number of CPUs, the cpuset is shared, too.
-fn is_own(cpus: u32, facts: &Facts) -> bool {
+/// their oom_score_adj is above 0. A CPU quota below the number of CPUs also means that the cpuset is shared.
+fn is_exclusive(cpus: u32, facts: &Facts) -> bool {
     facts.oom_score <= 0 && facts.cpu_quota.is_none_or(|quota| quota >= f64::from(cpus))
 }
 

@@ -1,4 +1,4 @@
-//! broker.toml, and what it refers to: directories and the hostlist.
+//! The steps for broker.toml, and for the broker's directories, the hostlist and links.
 
 use flux_shared::agent_spec::Program;
 use flux_shared::broker_config;
@@ -9,34 +9,36 @@ use super::error::SerializationError;
 use super::{Content, Mode, Owner, PlanError, Resolved, Step, discovery, hosts, scheduler};
 use crate::known_paths::{SYSTEM_CONFIG, SYSTEM_RUN};
 
-/// The directories that are the agent's own.
+/// The directories that the agent owns, so that Flux's user cannot change what is in them.
 pub fn own_directories(resolved: &Resolved) -> Vec<Step> {
     let (paths, owner) = (&resolved.paths, resolved.agent_owner());
-    let all = [
+    let directories = [
         paths.config_root(),
         paths.broker_config_dir(),
         paths.system_dir(),
         paths.cron_dir(),
     ];
-    all.into_iter()
+    directories
+        .into_iter()
         .map(|path| directory(path, 0o755, owner))
         .collect()
 }
 
-/// The directories that Flux's user writes to: it owns them, and no folder above them.
+/// The directories that Flux's user writes to. It owns them, but no folder above them.
 pub fn directories(resolved: &Resolved) -> Vec<Step> {
     let (paths, owner) = (&resolved.paths, resolved.identity.owner);
     let mut directories = vec![(paths.run_dir(), 0o755), (paths.state_dir(), 0o700)];
     if resolved.needs_curve() {
         directories.push((paths.curve_dir(), 0o700));
     }
-    let is_there = resolved.facts.is_present(&resolved.logs);
-    if !is_there {
+    let logs_exist = resolved.facts.is_present(&resolved.logs);
+    if !logs_exist {
         directories.push((resolved.logs.clone(), 0o755));
     }
     let make = |(path, mode)| directory(path, mode, owner);
-    // A folder that is there already may be a volume of the user's, as their working directory may be.
-    let give = || Step::Give {
+    // An existing folder may be a volume of the user. `Directory` would set its mode and owner. `Give` changes only
+    // the owner, and only if Flux's user cannot write to the folder.
+    let give_logs = || Step::Give {
         path: resolved.logs.clone(),
         owner,
     };
@@ -47,7 +49,7 @@ pub fn directories(resolved: &Resolved) -> Vec<Step> {
     directories
         .into_iter()
         .map(make)
-        .chain((is_there && is_batch).then(give))
+        .chain((logs_exist && is_batch).then(give_logs))
         .collect()
 }
 
@@ -71,7 +73,7 @@ pub fn hostlist(resolved: &Resolved) -> Step {
     }
 }
 
-/// broker.toml: the user's own as it is, else ours.
+/// broker.toml: the user's own text unchanged or, without one, the agent's.
 pub fn config(resolved: &Resolved) -> Result<Step, PlanError> {
     let text = match &resolved.spec.flux.broker_config {
         Some(text) => text.clone(),
@@ -87,8 +89,8 @@ pub fn config(resolved: &Resolved) -> Result<Step, PlanError> {
     })
 }
 
-/// Links from the paths that the documents of v1alpha1 name to the files of this agent. With a view they were
-/// made together with it. Without one, the agent's installer may have made them already.
+/// Links from the paths in the documentation of v1alpha1 to the files of this agent. With a view, the links below
+/// the mount path were made together with the view. Without one, the agent's installer may have made them already.
 pub fn documented_links(resolved: &Resolved) -> Vec<Step> {
     let mut links = socket_link(resolved);
     if resolved.spec.view.enabled {
@@ -101,33 +103,34 @@ pub fn documented_links(resolved: &Resolved) -> Vec<Step> {
     links
 }
 
-/// The link at `SYSTEM_CONFIG` to the broker's configuration, if it can be made: the folder, or the file in
-/// one that exists.
+/// The link from `SYSTEM_CONFIG` to the folder of broker.toml or, if `SYSTEM_CONFIG` exists, from `broker.toml` in it
+/// to the file. None if the instance is no system instance, or if the agent may not make the link.
 pub fn system_link(resolved: &Resolved) -> Option<Step> {
     let facts = resolved.facts;
     if !resolved.is_system_instance() {
         return None;
     }
-    let config = resolved.paths.broker_config_dir();
-    let (path, target, place) = if facts.is_present(SYSTEM_CONFIG) {
+    let config_dir = resolved.paths.broker_config_dir();
+    let (path, target, parent) = if facts.is_present(SYSTEM_CONFIG) {
         (
             format!("{SYSTEM_CONFIG}/broker.toml"),
             resolved.paths.broker_toml(),
             SYSTEM_CONFIG,
         )
     } else {
-        (SYSTEM_CONFIG.to_owned(), config, "/etc")
+        (SYSTEM_CONFIG.to_owned(), config_dir, "/etc")
     };
-    facts.is_writable(place).then_some(Step::Link { path, target })
+    facts.is_writable(parent).then_some(Step::Link { path, target })
 }
 
-/// The link at v1alpha1's path of the broker's socket, if it can be made. Its folder is made, not linked to the
-/// socket's folder: in that folder, the link would have the socket's place and lead to itself.
+/// The link from v1alpha1's path of the broker's socket to the socket, and its folder `SYSTEM_RUN`, if they can be
+/// made. The folder is a real one, not a link to the socket's folder. Otherwise the link would take the socket's own
+/// path and lead to itself.
 fn socket_link(resolved: &Resolved) -> Vec<Step> {
     let facts = resolved.facts;
-    let is_there = facts.is_present(SYSTEM_RUN);
-    let can_be_made = facts.is_writable(if is_there { SYSTEM_RUN } else { "/run" });
-    // Only v1alpha1's documents name this path. Its images have a Flux of their own, and so no view.
+    let folder_exists = facts.is_present(SYSTEM_RUN);
+    let can_be_made = facts.is_writable(if folder_exists { SYSTEM_RUN } else { "/run" });
+    // Only the documentation of v1alpha1 names this path. The images for v1alpha1 contain Flux, so they use no view.
     if resolved.spec.view.enabled || resolved.spec.flux.disable_socket || !can_be_made {
         return Vec::new();
     }
@@ -141,10 +144,11 @@ fn socket_link(resolved: &Resolved) -> Vec<Step> {
         path: format!("{SYSTEM_RUN}/local"),
         target: resolved.paths.socket(),
     };
-    let folder = (!is_there).then_some(folder);
+    let folder = (!folder_exists).then_some(folder);
     folder.into_iter().chain([link]).collect()
 }
 
+/// The agent's broker.toml.
 #[derive(Serialize)]
 struct Config {
     access: Access,
@@ -192,8 +196,9 @@ struct Resource {
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
+    /// Flux does not check R against the resources of the node.
     noverify: bool,
-    /// Keeps cores in the discovered resources that the broker itself may not use.
+    /// Flux keeps cores in the discovered resources that the broker itself may not use.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     norestrict: bool,
 }
@@ -219,6 +224,7 @@ struct Qmanager {
     queue_policy: String,
 }
 
+/// The text of the agent's broker.toml, with the user's parts (`flux.configs`) merged over it.
 fn generate(resolved: &Resolved) -> Result<String, PlanError> {
     let config = Config {
         access: Access {
@@ -227,8 +233,8 @@ fn generate(resolved: &Resolved) -> Result<String, PlanError> {
         },
         bootstrap: bootstrap(resolved),
         resource: resource(resolved),
-        // Unset: Flux's default of five minutes. A lead on a busy node may be silent for long; a shorter one
-        // failed healthy jobs.
+        // If unset, Flux's default of five minutes applies. A lead on a busy node may be silent for long: shorter
+        // timeouts made healthy jobs fail.
         heartbeat: resolved
             .spec
             .flux
@@ -247,33 +253,38 @@ fn generate(resolved: &Resolved) -> Result<String, PlanError> {
             .clone()
             .map(|queue_policy| Qmanager { queue_policy }),
     };
-    let failed = |why: String| PlanError::Render {
+    let render_error = |why: String| PlanError::Render {
         file: "broker.toml",
         source: SerializationError(why),
     };
     let parts = &resolved.spec.flux.configs;
     if parts.is_empty() {
-        return toml::to_string(&config).map_err(|error| failed(error.to_string()));
+        return toml::to_string(&config).map_err(|error| render_error(error.to_string()));
     }
-    let mut table = toml::Table::try_from(&config).map_err(|error| failed(error.to_string()))?;
+    let mut table = toml::Table::try_from(&config).map_err(|error| render_error(error.to_string()))?;
     let hosts = resolved.spec.own_hosts();
-    let over = broker_config::merged(parts, hosts.as_deref()).map_err(|wrong| match wrong.first() {
-        Some(wrong) => failed(wrong.to_string()),
-        None => failed("a part of it is wrong".into()),
-    })?;
-    broker_config::merge(&mut table, over).map_err(failed)?;
-    toml::to_string(&table).map_err(|error| failed(error.to_string()))
+    let users_table =
+        broker_config::merged(parts, hosts.as_deref()).map_err(|errors| match errors.first() {
+            Some(error) => render_error(error.to_string()),
+            None => render_error("a part of it is wrong".into()),
+        })?;
+    broker_config::merge(&mut table, users_table).map_err(render_error)?;
+    toml::to_string(&table).map_err(|error| render_error(error.to_string()))
 }
 
-/// The table `[resource]`. Where each broker discovers its own resources: none, or flags. Otherwise the lead
-/// has R for all, and the others need only `[bootstrap]`. Flux drains a node with fewer cores than in R: it
-/// must not check where nodes may differ from the lead's, or where the user claims more cores than there are.
-/// Nor with the nodes' network: Flux compares host names, and these are the nodes' own.
+/// The table `[resource]`. If each broker discovers its own resources, the table has only flags, or is left out.
+/// Otherwise it names the lead's file with R for all hosts.
+///
+/// Flux checks each node against R and drains a node with fewer cores. So this check is disabled (`noverify`)
+/// - if R has the lead's number of cores for several hosts, since their nodes may differ;
+/// - if the user declares more cores than there are;
+/// - with hostNetwork: Flux compares host names, and these are the nodes' own;
+/// - if a snippet may write R.
 fn resource(resolved: &Resolved) -> Option<Resource> {
     let declared = resolved.spec.runner.cores;
     if discovery::is_discovered(resolved) {
-        // What is discovered cannot be missing. But R may be that of an earlier instance, with another node,
-        // where Flux is too old to forget it; or one that a snippet writes.
+        // A check against discovered resources always passes. But R may come from an earlier instance with another
+        // node, if Flux is too old to remove that R, or from a snippet.
         let noverify = discovery::may_hold_old_r(resolved) || resolved.may_write_resources();
         let norestrict = declared.is_some_and(|cores| cores > resolved.facts.cores);
         return (noverify || norestrict).then_some(Resource {
@@ -297,27 +308,26 @@ fn resource(resolved: &Resolved) -> Option<Resource> {
 
 /// The configuration that makes the lead's broker use an R that a snippet writes.
 #[derive(Debug, PartialEq)]
-pub enum ConfigOfR {
+pub enum SnippetRConfig {
+    /// broker.toml: it names the file that snippets may write.
     BrokerToml,
-    /// This file, to be written beside broker.toml once there is an R.
-    FileBeside {
-        path: String,
-        text: String,
-    },
-    /// None: the user's own broker.toml names another R.
+    /// Another file beside broker.toml, to be written once a snippet has written R.
+    FileBeside { path: String, text: String },
+    /// Nothing: the user's own broker.toml names another R, which Flux uses.
     NamesAnotherR,
 }
 
-pub fn config_of_r(resolved: &Resolved) -> Result<ConfigOfR, PlanError> {
-    let failed = |why: String| PlanError::Render {
+/// How the lead's broker is made to use an R that a snippet writes.
+pub fn snippet_r_config(resolved: &Resolved) -> Result<SnippetRConfig, PlanError> {
+    let render_error = |why: String| PlanError::Render {
         file: "resources.toml",
         source: SerializationError(why),
     };
     let broker_toml = match &resolved.spec.flux.broker_config {
-        Some(of_the_user) => of_the_user.clone(),
+        Some(users_text) => users_text.clone(),
         None => generate(resolved)?,
     };
-    // If the user's is no TOML, the broker does not start.
+    // If the user's text is no TOML, the broker does not start, so the empty table does no harm.
     let table: toml::Table = broker_toml.parse().unwrap_or_default();
     let mut resource = table
         .get("resource")
@@ -325,22 +335,22 @@ pub fn config_of_r(resolved: &Resolved) -> Result<ConfigOfR, PlanError> {
         .cloned()
         .unwrap_or_default();
     let path = resolved.paths.resources();
-    // The second of our paths is a link to the first (`paths::VIEW_LINKS`).
+    // The second path is a link to the first (`paths::VIEW_LINKS`).
     if let Some(named) = resource.get("path") {
-        let ours = [path, format!("{}/etc/flux/system/R", resolved.paths.view())];
-        return Ok(if ours.iter().any(|path| named.as_str() == Some(path)) {
-            ConfigOfR::BrokerToml
+        let agents_paths = [path, format!("{}/etc/flux/system/R", resolved.paths.view())];
+        return Ok(if agents_paths.iter().any(|path| named.as_str() == Some(path)) {
+            SnippetRConfig::BrokerToml
         } else {
-            ConfigOfR::NamesAnotherR
+            SnippetRConfig::NamesAnotherR
         });
     }
-    // Whole: releases of Flux may put this table in the place of that in broker.toml.
+    // The file repeats the whole table: a release of Flux may replace the table in broker.toml by this one.
     resource.insert("path".into(), path.into());
-    // The snippet may claim more than there is, as here: Flux would drain such nodes.
+    // As in `resource`: a snippet may declare more cores than a node has, and Flux would drain that node.
     resource.entry("noverify").or_insert(true.into());
     let file = toml::Table::from_iter([("resource".to_owned(), toml::Value::Table(resource))]);
-    let text = toml::to_string(&file).map_err(|error| failed(error.to_string()))?;
-    Ok(ConfigOfR::FileBeside {
+    let text = toml::to_string(&file).map_err(|error| render_error(error.to_string()))?;
+    Ok(SnippetRConfig::FileBeside {
         path: format!("{}/resources.toml", resolved.paths.broker_config_dir()),
         text,
     })
@@ -364,8 +374,9 @@ fn bootstrap(resolved: &Resolved) -> Bootstrap {
     }
 }
 
-/// A lead in another cluster is reached by its address and port. If a host is named twice, the first entry
-/// counts. (Of an entry's addresses, `bind` is read by that host alone: here it only makes the entry whole.)
+/// The entries for the instance's hosts. A lead in another cluster has an entry of its own with its address and port.
+/// That entry comes first, since Flux uses the first entry of a host. (Only the host itself reads its `bind`, so here
+/// `bind` only completes the entry.)
 fn host_entries(resolved: &Resolved) -> Vec<HostEntry> {
     let all = HostEntry {
         host: resolved.hosts.list.clone(),

@@ -60,7 +60,7 @@ impl<'a> Resolved<'a> {
     }
 
     /// Changes the identity for a sidecar, which runs as its own user.
-    pub fn in_sidecar(&mut self) {
+    pub fn use_sidecar_identity(&mut self) {
         self.identity = Identity::of(None, self.facts);
     }
 

@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-use super::broker::ConfigOfR;
+use super::broker::SnippetRConfig;
 use super::error::SerializationError;
 use super::hosts::encode;
 use super::{Content, Mode, PlanError, Resolved, SnippetResources, Step, broker, discovery};
@@ -56,10 +56,10 @@ pub fn of_a_snippet(resolved: &Resolved) -> Result<Option<Step>, PlanError> {
         return Ok(None);
     }
     let is_discovered = discovery::is_discovered(resolved);
-    let config = match broker::config_of_r(resolved)? {
-        ConfigOfR::NamesAnotherR => return Ok(None),
-        ConfigOfR::BrokerToml => None,
-        ConfigOfR::FileBeside { path, text } => Some((path, text)),
+    let config = match broker::snippet_r_config(resolved)? {
+        SnippetRConfig::NamesAnotherR => return Ok(None),
+        SnippetRConfig::BrokerToml => None,
+        SnippetRConfig::FileBeside { path, text } => Some((path, text)),
     };
     let step = SnippetResources {
         path: resolved.paths.resources(),
