@@ -6,6 +6,7 @@ use flux_shared::paths::CURVE_FILE;
 
 use super::{Content, Mode, Resolved, Step};
 
+/// None: the instance needs no certificate.
 pub fn step(resolved: &Resolved) -> Option<Step> {
     if !resolved.needs_curve() {
         return None;

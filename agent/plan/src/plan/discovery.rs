@@ -1,14 +1,13 @@
-//! This pod's resources, as Flux reads them: cores and GPUs in hwloc's XML, for `FLUX_HWLOC_XMLFILE`. By
-//! hand: crates for hwloc bind its C library.
+//! A file with this pod's cores and GPUs in hwloc's XML. `FLUX_HWLOC_XMLFILE` names it to Flux, which then does not
+//! look at the node. The XML is written without a crate, since crates for hwloc bind its C library.
 //!
-//! If all brokers are there before anything runs, R is not written: each broker discovers its own pod's
-//! resources, and Flux combines them into R. So nodes may differ. Flux's own discovery would take the whole
-//! node for the pod's, though: it does not know of CPU limits, and finds GPUs by libraries that few images
-//! have. The file says what the agent sees. (Flux falls back on its own discovery if it cannot read the file:
-//! hwloc 1.)
+//! If all brokers are there before anything runs, the agent does not write R (Flux's resource set). Each broker reads
+//! the file of its own pod, and Flux combines the resources into R. So nodes may differ. Without the file, Flux would
+//! count the whole node as the pod's: it does not know CPU limits, and it finds GPUs by libraries that few images
+//! have. (If Flux cannot read the file, because it uses hwloc 1, it looks at the node after all.)
 //!
-//! State that is read back (from an archive, or an earlier attempt) contains the R of its time, which Flux
-//! would use. A file for `flux modprobe` removes it.
+//! State from an archive or an earlier attempt contains the R of that time, which Flux would use. A task for
+//! `flux modprobe` removes it.
 
 use std::fmt::Write;
 
@@ -16,23 +15,26 @@ use flux_shared::agent_spec::RestartPolicy;
 
 use super::{Content, EnvChange, Mode, Resolved, Step, set};
 
-/// The variable that names the file.
+/// The variable with the path of the XML file.
 const VARIABLE: &str = "FLUX_HWLOC_XMLFILE";
 /// The variable with more folders for `flux modprobe`.
 const MODPROBE: &str = "FLUX_MODPROBE_PATH_APPEND";
-/// Bounds, above what machines have: assumed facts and the user may say anything.
+/// Upper bounds, above what machines have: the spec and assumed facts may contain any number.
 const MOST_CORES: u32 = 1024;
 const MOST_CPUS: u32 = 1 << 16;
 const MOST_GPUS: u32 = 64;
 
-/// Whether each broker discovers its own resources. Otherwise R is written for all: it must be known before
-/// they are all there (elastic sizes, clusters that join later), or an archive has it, and Flux is too old to
-/// forget that.
+/// Whether each broker reads its own pod's resources from the XML file. Otherwise the agent writes R for all hosts:
+/// - for a single broker;
+/// - if R is needed before all brokers are there (elastic sizes, a quorum, clusters that join later);
+/// - for more declared cores than the XML file may have;
+/// - with the user's own broker.toml;
+/// - if the lead restores an archive, which has an R, and Flux is too old to remove that R.
 pub fn is_discovered(resolved: &Resolved) -> bool {
     let spec = resolved.spec;
     let all_are_awaited =
         resolved.hosts.size() == spec.size && spec.quorum.is_none_or(|quorum| quorum == spec.size);
-    let is_read_back = spec
+    let is_restored = spec
         .archive
         .as_deref()
         .is_some_and(|archive| resolved.facts.is_present(archive));
@@ -41,7 +43,7 @@ pub fn is_discovered(resolved: &Resolved) -> bool {
         && spec.network.lead.is_none()
         && spec.runner.cores.is_none_or(|cores| cores <= MOST_CORES)
         && spec.flux.broker_config.is_none()
-        && (!resolved.is_lead() || !is_read_back || removes_old_r(resolved))
+        && (!resolved.is_lead() || !is_restored || removes_old_r(resolved))
 }
 
 /// Whether the state may hold the R of an earlier instance.
@@ -54,23 +56,22 @@ fn removes_old_r(resolved: &Resolved) -> bool {
     resolved.is_lead() && may_hold_old_r(resolved) && resolved.facts.flux_modprobe
 }
 
-/// The variable with the file's path, for all later steps: an instance inside this one discovers resources,
-/// too.
+/// The variable for all later steps, since an instance inside this one discovers resources, too.
 pub fn variable(resolved: &Resolved) -> Option<EnvChange> {
     is_discovered(resolved).then(|| set(VARIABLE, &resolved.paths.topology()))
 }
 
-/// The variable for the lead's broker alone.
+/// The variable that makes the lead's broker run the task that removes an old R. Only this broker gets it.
 pub fn broker_variable(resolved: &Resolved) -> Option<EnvChange> {
-    let value = resolved.paths.modprobe_dir();
+    let folder = resolved.paths.modprobe_dir();
     (is_discovered(resolved) && removes_old_r(resolved)).then(|| EnvChange::Append {
         name: MODPROBE.into(),
         separator: ':',
-        value,
+        value: folder,
     })
 }
 
-/// The file with this pod's resources; on the lead also the task that makes Flux discover all of them again.
+/// The XML file and, on the lead, the task that removes an old R. None if the agent writes R instead.
 pub fn steps(resolved: &Resolved) -> Option<Vec<Step>> {
     is_discovered(resolved).then(|| {
         let file = |path: String, text: String| Step::File {
@@ -108,44 +109,49 @@ def forget_resources(context):
         flux.kvs.commit(context.handle)
 ";
 
+/// The text of the XML file: one machine with one NUMA node and one package.
 fn xml(resolved: &Resolved) -> String {
-    // The user's number counts, even if there are fewer.
+    // The number in the spec counts, even if the pod has fewer cores.
     let count = resolved
         .spec
         .runner
         .cores
         .unwrap_or_else(|| resolved.facts.usable_cores()) as usize;
-    let known = resolved.facts.cpus.iter().take(count).cloned();
-    // Other numbers are for cores beyond those that exist, and for assumed facts that name no CPUs.
+    let real_cores = resolved.facts.cpus.iter().take(count).cloned();
+    // More cores, of one CPU each, if the spec declares more than there are or assumed facts name no CPUs. Their CPUs
+    // have numbers that no real core has.
     let is_taken = |cpu: &u32| resolved.facts.cpus.iter().flatten().any(|taken| taken == cpu);
-    let others = (0..MOST_CPUS).filter(|cpu| !is_taken(cpu)).map(|cpu| vec![cpu]);
-    let cores: Vec<Vec<u32>> = known.chain(others).take(count.min(MOST_CORES as usize)).collect();
-    let all: Vec<u32> = cores.iter().flatten().copied().collect();
+    let more_cores = (0..MOST_CPUS).filter(|cpu| !is_taken(cpu)).map(|cpu| vec![cpu]);
+    let cores: Vec<Vec<u32>> = real_cores
+        .chain(more_cores)
+        .take(count.min(MOST_CORES as usize))
+        .collect();
+    let all_cpus: Vec<u32> = cores.iter().flatten().copied().collect();
     let mut writer = Writer {
         text: HEAD.to_owned(),
         last_id: 0,
         indent: 0,
     };
-    let places = format!(
+    let sets = format!(
         "{} complete_nodeset=\"0x1\" nodeset=\"0x1\" allowed_nodeset=\"0x1\"",
-        cpusets(&all, true)
+        cpusets(&all_cpus, true)
     );
-    writer.open("Machine", &format!("os_index=\"0\" {places}"));
+    writer.open("Machine", &format!("os_index=\"0\" {sets}"));
     writer.line(&format!(
         "<info name=\"HostName\" value=\"{}\"/>",
         resolved.hostname
     ));
     let memory = writer.tag(
         "NUMANode",
-        &format!("os_index=\"0\" {} local_memory=\"1\"", in_node(&all)),
+        &format!("os_index=\"0\" {} local_memory=\"1\"", sets_in_node(&all_cpus)),
     );
     writer.line(&(memory + "</object>"));
-    writer.open("Package", &format!("os_index=\"0\" {}", in_node(&all)));
+    writer.open("Package", &format!("os_index=\"0\" {}", sets_in_node(&all_cpus)));
     for (number, cpus) in cores.iter().enumerate() {
-        let core = writer.tag("Core", &format!("os_index=\"{number}\" {}", in_node(cpus)));
-        let threads = cpus
-            .iter()
-            .map(|cpu| writer.tag("PU", &format!("os_index=\"{cpu}\" {}", in_node(&[*cpu]))) + "</object>");
+        let core = writer.tag("Core", &format!("os_index=\"{number}\" {}", sets_in_node(cpus)));
+        let threads = cpus.iter().map(|cpu| {
+            writer.tag("PU", &format!("os_index=\"{cpu}\" {}", sets_in_node(&[*cpu]))) + "</object>"
+        });
         let threads: String = threads.collect();
         writer.line(&format!("{core}{threads}</object>"));
     }
@@ -160,10 +166,12 @@ fn xml(resolved: &Resolved) -> String {
 const HEAD: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n\
                     <topology version=\"2.0\">\n";
 
+/// Writes XML objects, one or more per line.
 struct Writer {
     text: String,
-    /// Number of the last object.
+    /// `gp_index` of the last object.
     last_id: u32,
+    /// Number of objects that are open.
     indent: usize,
 }
 
@@ -172,6 +180,7 @@ impl Writer {
         let _ = writeln!(self.text, "{:width$}{line}", "", width = 2 + 2 * self.indent);
     }
 
+    /// The opening tag of an object, which the caller writes and closes.
     fn tag(&mut self, kind: &str, attributes: &str) -> String {
         self.last_id += 1;
         format!(
@@ -198,9 +207,9 @@ impl Writer {
             "bridge_type=\"0-1\" depth=\"0\" bridge_pci=\"0000:[00-ff]\"",
         );
         for gpu in 0..count.min(MOST_GPUS) {
-            let place = format!("0000:{:02x}:{:02x}.0", 1 + gpu / 32, gpu % 32);
+            let bus_id = format!("0000:{:02x}:{:02x}.0", 1 + gpu / 32, gpu % 32);
             let kind = "pci_type=\"0302 [0000:0000] [0000:0000] 00\" pci_link_speed=\"0.000000\"";
-            let device = self.tag("PCIDev", &format!("pci_busid=\"{place}\" {kind}"));
+            let device = self.tag("PCIDev", &format!("pci_busid=\"{bus_id}\" {kind}"));
             let gpu = self.tag(
                 "OSDev",
                 &format!("name=\"gpu{gpu}\" subtype=\"OpenCL\" osdev_type=\"5\""),
@@ -213,16 +222,18 @@ impl Writer {
     }
 }
 
-fn in_node(cpus: &[u32]) -> String {
+/// The attributes of an object that has these CPUs, in the only NUMA node.
+fn sets_in_node(cpus: &[u32]) -> String {
     format!(
         "{} nodeset=\"0x1\" complete_nodeset=\"0x1\"",
         cpusets(cpus, false)
     )
 }
 
-fn cpusets(cpus: &[u32], whole: bool) -> String {
+/// The attributes with an object's set of CPUs. `is_machine`: the root object also has the set of allowed CPUs.
+fn cpusets(cpus: &[u32], is_machine: bool) -> String {
     let set = bitmap(cpus);
-    let allowed = if whole {
+    let allowed = if is_machine {
         format!(" allowed_cpuset=\"{set}\"")
     } else {
         String::new()
@@ -230,7 +241,8 @@ fn cpusets(cpus: &[u32], whole: bool) -> String {
     format!("cpuset=\"{set}\" complete_cpuset=\"{set}\"{allowed}")
 }
 
-/// A set as hwloc writes it: words of 32 bits, the highest first.
+/// A set of CPUs in hwloc's form: words of 32 bits in hexadecimal, the highest first. CPUs from `MOST_CPUS` on are left
+/// out.
 fn bitmap(cpus: &[u32]) -> String {
     let cpus: Vec<u32> = cpus.iter().copied().filter(|cpu| *cpu < MOST_CPUS).collect();
     let words = cpus.iter().max().map_or(1, |last| last / 32 + 1);

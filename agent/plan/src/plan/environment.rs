@@ -1,5 +1,5 @@
-//! The environment of everything that follows: PATH, PYTHONPATH, the scheduler's choice, the user's own for
-//! Flux.
+//! The environment of all later steps: PATH, PYTHONPATH, the choice of the scheduler, and the variables that the user
+//! sets for Flux.
 
 use flux_shared::agent_spec::SchedulerKind;
 
@@ -10,13 +10,13 @@ use crate::known_paths::{DEFAULT_PATH, TEMPORARY};
 pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     let mut steps = Vec::new();
     let mut changes = view_paths(resolved);
-    // A broker that finds it takes itself for a job of that instance.
+    // With this variable, the broker would assume that it is a job of the instance that the variable names.
     if resolved.facts.environment.contains_key("FLUX_URI") {
         changes.push(EnvChange::Remove {
             name: "FLUX_URI".into(),
         });
     }
-    // The program's own spans may be part of the trace as well.
+    // So that the program's own spans can be part of the trace.
     let trace = resolved.spec.trace.as_ref();
     changes.extend(trace.map(|trace| EnvChange::Default {
         name: "TRACEPARENT".into(),
@@ -40,13 +40,14 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     Ok(steps)
 }
 
-/// An instance in the instance (`flux batch`, `flux alloc`) keeps its state in /var/tmp and its sockets in
-/// /tmp unless TMPDIR is set. Where one of them is missing or read-only, it would end at once.
+/// TMPDIR, if one of /tmp and /var/tmp is missing or read-only, and its folder if both are. An instance inside this one
+/// (`flux batch`, `flux alloc`) keeps its state in /var/tmp and its sockets in /tmp unless TMPDIR is set. Without a
+/// writable folder it would end at once.
 fn temporary(resolved: &Resolved, steps: &mut Vec<Step>) -> Option<EnvChange> {
     let facts = resolved.facts;
-    let (usable, missing): (Vec<&str>, Vec<&str>) =
+    let (usable, unusable): (Vec<&str>, Vec<&str>) =
         TEMPORARY.iter().partition(|path| facts.is_writable(path));
-    if missing.is_empty() || facts.environment.contains_key("TMPDIR") {
+    if unusable.is_empty() || facts.environment.contains_key("TMPDIR") {
         return None;
     }
     let value = usable.first().map_or_else(
@@ -68,17 +69,18 @@ fn temporary(resolved: &Resolved, steps: &mut Vec<Step>) -> Option<EnvChange> {
     })
 }
 
-/// `init`, with the view's programs on the PATH while it runs. What is appended for it is withdrawn after it:
-/// later steps append it again, behind what `init` has appended.
+/// The step `init`, with the view's folders appended to PATH and PYTHONPATH while it runs. They are withdrawn after it.
+/// Later steps append them again, so that they come after what `init` has appended.
 pub fn around_init(resolved: &Resolved, init: Option<Step>) -> Vec<Step> {
     let Some(init) = init else { return Vec::new() };
-    let is_there = |name: &str, path: &str| {
+    let is_listed = |name: &str, path: &str| {
         let value = resolved.facts.environment.get(name);
         value.is_some_and(|value| value.split(':').any(|present| present == path))
     };
     let mut appended: Vec<EnvChange> = view_paths(resolved);
+    // What the variable already lists must not be withdrawn.
     appended.retain(|change| match change {
-        EnvChange::Append { name, value, .. } => !is_there(name, value),
+        EnvChange::Append { name, value, .. } => !is_listed(name, value),
         _ => true,
     });
     let withdrawn = appended.iter().filter_map(|change| match change {
@@ -98,7 +100,7 @@ pub fn around_init(resolved: &Resolved, init: Option<Step>) -> Vec<Step> {
     step(appended).into_iter().chain([init]).chain(after).collect()
 }
 
-/// The step for a sidecar: the same programs, and where the socket is.
+/// The step for a sidecar: the view's folders, the broker's socket, and the variables that the user sets for Flux.
 pub fn sidecar_step(resolved: &Resolved) -> Step {
     let mut changes = view_paths(resolved);
     changes.push(set("fluxsocket", &format!("local://{}", resolved.socket())));
@@ -110,12 +112,12 @@ pub fn sidecar_step(resolved: &Resolved) -> Step {
             .iter()
             .map(|(name, value)| set(name, value)),
     );
-    // The job shell of what is submitted here looks for it in the runner's containers.
+    // A job that is submitted here inherits the variable. Its job shell reads it in the runner's containers.
     changes.push(shell_defaults::variable(resolved));
     Step::Environment { changes }
 }
 
-/// The view's programs come last, so that the image's own come first.
+/// Appends the view's folders to PATH and PYTHONPATH. They come last, so that the image's own programs come first.
 fn view_paths(resolved: &Resolved) -> Vec<EnvChange> {
     let mut changes = Vec::new();
     if !resolved.facts.environment.contains_key("PATH") {
@@ -131,14 +133,15 @@ fn view_paths(resolved: &Resolved) -> Vec<EnvChange> {
     changes
 }
 
-/// The variables that make Flux of any release load the chosen scheduler.
+/// The variables that make Flux of any release load the chosen scheduler. Empty without a view.
 fn scheduler_changes(resolved: &Resolved) -> Result<Vec<EnvChange>, PlanError> {
     let view = resolved.paths.view();
-    let old = !resolved.facts.view.fluxion_modprobe;
+    // This view's Fluxion comes with an rc1 script, not with a file for `flux modprobe`.
+    let loads_by_rc1 = !resolved.facts.view.fluxion_modprobe;
     Ok(match scheduler::chosen(resolved)? {
         None => Vec::new(),
         Some(_) if !resolved.spec.view.enabled => Vec::new(),
-        Some(SchedulerKind::Simple) if resolved.facts.view.fluxion && old => {
+        Some(SchedulerKind::Simple) if resolved.facts.view.fluxion && loads_by_rc1 => {
             vec![
                 set("FLUXION_RESOURCE_RC_NOOP", "1"),
                 set("FLUXION_QMANAGER_RC_NOOP", "1"),
@@ -147,7 +150,7 @@ fn scheduler_changes(resolved: &Resolved) -> Result<Vec<EnvChange>, PlanError> {
         Some(SchedulerKind::Simple) => Vec::new(),
         Some(SchedulerKind::Fluxion) => {
             let mut changes = vec![append("FLUX_RC_EXTRA", format!("{view}/etc/flux"))];
-            if old {
+            if loads_by_rc1 {
                 changes.push(set("FLUX_SCHED_MODULE", "none"))
             } else {
                 changes.push(append(

@@ -11,20 +11,20 @@ pub enum EnvChange {
         name: String,
         value: Word,
     },
-    /// Becomes `old + separator + value`, or the value alone if there is no old one; stays if the value is
-    /// already in it.
+    /// Appends the separator and the value, or sets the value alone if the variable is unset or empty. No change if the
+    /// value is already one of its parts.
     Append {
         name: String,
         separator: char,
         value: String,
     },
-    /// Undoes an append: removes the last part that is the value; removes the variable if nothing is left.
+    /// Undoes an append: removes the last part that equals the value. Removes the variable if nothing is left.
     Withdraw {
         name: String,
         separator: char,
         value: String,
     },
-    /// Sets it only if it is not set.
+    /// Sets the variable only if it is unset.
     Default {
         name: String,
         value: String,
@@ -34,6 +34,7 @@ pub enum EnvChange {
     },
 }
 
+/// [`EnvChange::Set`] with a literal value.
 pub(super) fn set(name: &str, value: &str) -> EnvChange {
     EnvChange::Set {
         name: name.to_owned(),

@@ -44,7 +44,7 @@ pub enum PlanError {
 pub struct SerializationError(pub String);
 
 impl PlanError {
-    /// The exit category.
+    /// The category, which decides the container's exit code.
     pub fn category(&self) -> Category {
         match self {
             PlanError::NotInHostlist { .. }
@@ -60,7 +60,7 @@ impl PlanError {
         }
     }
 
-    /// What a person can do about it.
+    /// The remedy, for the person who reads the error.
     pub fn hint(&self) -> &'static str {
         match self {
             PlanError::NotInHostlist { .. } => {

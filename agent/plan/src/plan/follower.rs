@@ -1,4 +1,4 @@
-//! Every other rank: joins its parent, and ends when the instance does.
+//! The steps of a follower: its broker joins its parent, and the pod ends when the instance does.
 
 use flux_shared::agent_spec::RestartPolicy;
 use flux_shared::command_words::Word;
@@ -10,7 +10,7 @@ use super::{
     runner, search_paths, snippets, topology, user,
 };
 
-/// How often a follower's broker is started again before the pod gives up.
+/// How many times in a row a follower's broker is restarted before the pod fails.
 pub const RESTART_LIMIT: u32 = 10;
 /// Name of Flux's process that runs a job's tasks on a node.
 const JOB_SHELL: &str = "flux-shell";
@@ -34,15 +34,15 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     Ok(steps)
 }
 
-/// The parent of this pod's broker.
+/// The parent of this pod's broker. None: see [`address_of`].
 pub(super) fn parent(resolved: &Resolved) -> Result<Option<Parent>, PlanError> {
     let topology = resolved.spec.flux.topology.as_deref();
     let rank = topology::parent(topology, resolved.rank, resolved.hosts.size())?;
     Ok(address_of(resolved, rank))
 }
 
-/// Where the broker of `rank` listens. None with a broker.toml of the user's own, which may name other hosts
-/// and ports: Flux then waits by itself.
+/// The address on which the broker of `rank` listens. None with the user's own broker.toml, which may name other hosts
+/// and ports. Then only Flux waits for the parent, not the agent.
 fn address_of(resolved: &Resolved, rank: u32) -> Option<Parent> {
     if resolved.spec.flux.broker_config.is_some() {
         return None;
@@ -51,22 +51,21 @@ fn address_of(resolved: &Resolved, rank: u32) -> Option<Parent> {
     Some(addresses.of_rank(rank, resolved.hosts.name(rank)))
 }
 
+/// What follows the end of the follower's broker.
 fn at_end(resolved: &Resolved) -> AtEnd {
-    let restarts = resolved.spec.restart_policy == RestartPolicy::OnFailure;
+    let lead_can_restart = resolved.spec.restart_policy == RestartPolicy::OnFailure;
     if resolved.spec.flux.complete_workers {
-        AtEnd::Complete {
-            lead_can_restart: restarts,
-        }
+        AtEnd::Complete { lead_can_restart }
     } else {
         AtEnd::RestartFollower {
             limit: RESTART_LIMIT,
-            lead_can_restart: restarts,
+            lead_can_restart,
         }
     }
 }
 
-/// Whether this pod exits when the lead's DNS name is gone: it knows its parent, would start its broker
-/// again, and the lead does not start again in its pod.
+/// Whether this pod exits when the lead's DNS name is gone. It does so if the agent knows the parent, a failed broker
+/// would be restarted, and the lead's container does not restart.
 pub(super) fn ends_with_lead(resolved: &Resolved) -> bool {
     resolved.spec.flux.broker_config.is_none()
         && matches!(
@@ -80,11 +79,13 @@ pub(super) fn ends_with_lead(resolved: &Resolved) -> bool {
 
 fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Step, PlanError> {
     let runner = &resolved.spec.runner;
-    let argv = runner.prefix.iter().cloned();
-    let mut argv: Vec<Word> = argv
+    let mut argv: Vec<Word> = runner
+        .prefix
+        .iter()
+        .cloned()
         .chain(runner::flux_start(resolved)?.into_iter().map(Word::Literal))
         .collect();
-    let before = argv.len();
+    let options_start = argv.len();
     argv.extend(
         options::broker(resolved, runner.interactive)
             .into_iter()
@@ -109,7 +110,7 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Step, PlanError
     let launch = Launch {
         label: "fluxstart",
         part: InstancePart::Follower,
-        options: Some(before..argv.len()),
+        options: Some(options_start..argv.len()),
         argv,
         program: Vec::new(),
         run_as,

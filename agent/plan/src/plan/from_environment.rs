@@ -1,12 +1,12 @@
-//! What an entrypoint's own command line says of its job, where no operator writes a spec for each: in a
-//! JobSet, a TrainJob, a Job.
+//! Options of `flux-agent run` that describe its job, for jobs for which no operator writes a spec: a JobSet, a
+//! TrainJob, a plain Job.
 //!
 //! ```text
 //! (command line, environment) ─► AgentSpec, key
 //! ```
 //!
-//! Only the names of variables stand on the command line, so that one pod template serves any number of jobs:
-//! the values come from labels (the downward API) or from the controller.
+//! The command line has the names of environment variables instead of values, so that one pod template serves any
+//! number of jobs. The values come from labels (the downward API) or from the controller.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use crate::facts::KeyInputs;
 
 type Environment = BTreeMap<String, String>;
 
-/// The spec where the command line says everything else: one task on each node.
+/// The spec's text if the command line has everything else. 0 tasks: one task on each node.
 const SPEC_WITHOUT_FILE: &str = "tasks = 0";
 
 /// Names of variables, and the program.
@@ -65,27 +65,27 @@ impl FromEnvironment {
         !self.words.is_empty()
     }
 
-    /// The spec's text if no `--spec` is given; none: a file is needed.
+    /// The spec's text if no `--spec` is given. None: the options give no name, so a spec file is needed.
     pub fn in_place_of_spec(&self) -> Option<&'static str> {
         (self.name_from_env.is_some() || self.lead_from_env.is_some()).then_some(SPEC_WITHOUT_FILE)
     }
 
     /// Applies the options to `spec`.
     pub fn apply_to(&self, spec: &mut AgentSpec, environment: &Environment) -> Result<(), PlanError> {
-        let given = |option, name: &Option<String>| -> Result<Option<String>, PlanError> {
+        let optional_value = |option, name: &Option<String>| -> Result<Option<String>, PlanError> {
             let Some(name) = name else { return Ok(None) };
             value(option, name, environment).map(|text| Some(text.to_owned()))
         };
         if let Some(variable) = &self.lead_from_env {
-            (spec.name, spec.network.service) = lead(variable, environment)?;
+            (spec.name, spec.network.service) = name_and_service(variable, environment)?;
         }
-        if let Some(name) = given("--name-from-env", &self.name_from_env)? {
+        if let Some(name) = optional_value("--name-from-env", &self.name_from_env)? {
             spec.name = name;
         }
-        if let Some(service) = given("--service-from-env", &self.service_from_env)? {
+        if let Some(service) = optional_value("--service-from-env", &self.service_from_env)? {
             spec.network.service = service;
         }
-        if let Some(namespace) = given("--namespace-from-env", &self.namespace_from_env)? {
+        if let Some(namespace) = optional_value("--namespace-from-env", &self.namespace_from_env)? {
             spec.namespace = namespace;
         }
         if let Some(variable) = &self.size_from_env {
@@ -93,6 +93,7 @@ impl FromEnvironment {
         }
         if !self.words.is_empty() {
             let words = self.words.iter().map(Word::literal).collect();
+            // The spec still decides whether the program is submitted or started as it is.
             spec.runner.program = match spec.runner.program {
                 Program::Launcher { .. } | Program::Script { launch: true, .. } => {
                     Program::Launcher { words }
@@ -103,7 +104,7 @@ impl FromEnvironment {
         Ok(())
     }
 
-    /// What the certificate is derived from; none: it is mounted.
+    /// What the curve certificate is derived from. None: a certificate is mounted.
     pub fn key(&self, environment: &Environment) -> Result<Option<KeyInputs>, PlanError> {
         if self.key_from_env.is_empty() {
             return Ok(None);
@@ -123,14 +124,14 @@ impl FromEnvironment {
     }
 }
 
-/// A variable's value; an empty one is an error.
+/// A variable's value without blanks around it. An unset or empty variable is an error that names `option`.
 fn value<'a>(option: &'static str, name: &str, environment: &'a Environment) -> Result<&'a str, PlanError> {
     let found = environment
         .get(name)
         .map(|value| value.trim())
         .filter(|value| !value.is_empty());
     found.ok_or_else(|| {
-        refused(
+        variable_error(
             option,
             name,
             if environment.contains_key(name) {
@@ -142,7 +143,7 @@ fn value<'a>(option: &'static str, name: &str, environment: &'a Environment) -> 
     })
 }
 
-fn refused(option: &'static str, variable: &str, why: &str) -> PlanError {
+fn variable_error(option: &'static str, variable: &str, why: &str) -> PlanError {
     PlanError::Variable {
         option,
         variable: variable.to_owned(),
@@ -153,7 +154,7 @@ fn refused(option: &'static str, variable: &str, why: &str) -> PlanError {
 fn size(variable: &str, environment: &Environment) -> Result<u32, PlanError> {
     let text = value("--size-from-env", variable, environment)?;
     text.parse().map_err(|_| {
-        refused(
+        variable_error(
             "--size-from-env",
             variable,
             &format!("`{text}` is not a number of pods"),
@@ -161,9 +162,9 @@ fn size(variable: &str, environment: &Environment) -> Result<u32, PlanError> {
     })
 }
 
-/// The cluster's name and its service, from the lead's host name `<name>-0.<service>`; more of the domain may
-/// follow.
-fn lead(variable: &str, environment: &Environment) -> Result<(String, String), PlanError> {
+/// The cluster's name and its service, from the lead's host name `<name>-0.<service>`. The rest of a
+/// full DNS name may follow.
+fn name_and_service(variable: &str, environment: &Environment) -> Result<(String, String), PlanError> {
     let text = value("--lead-from-env", variable, environment)?;
     let mut parts = text.split('.');
     let name = parts
@@ -172,7 +173,7 @@ fn lead(variable: &str, environment: &Environment) -> Result<(String, String), P
         .filter(|name| !name.is_empty());
     match (name, parts.next().filter(|service| !service.is_empty())) {
         (Some(name), Some(service)) => Ok((name.to_owned(), service.to_owned())),
-        _ => Err(refused(
+        _ => Err(variable_error(
             "--lead-from-env",
             variable,
             &format!("`{text}` is not `<name>-0.<service>`"),

@@ -11,22 +11,23 @@ const DEFAULT_DOMAIN: &str = "cluster.local";
 /// The instance's hosts in rank order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Hosts {
-    /// The list as it is written to files.
+    /// The hosts in hostlist syntax (RFC 29), as they are written to files.
     pub list: String,
     /// Every host once, in rank order.
     pub names: Vec<String>,
 }
 
 impl Hosts {
-    /// A lead broker of another cluster comes first: by its own name, where the user's list of all hosts
-    /// begins with it, so that ranks are the same on both sides; else named by its address.
+    /// The hosts of the spec. A lead in another cluster comes first. If the user's hostlist begins with a host that is
+    /// no pod of this cluster, and does not contain the lead's address, that host is the lead. Ranks are then the same
+    /// in both clusters. Otherwise the lead's address is put first.
     pub fn of(spec: &AgentSpec) -> Result<Hosts, PlanError> {
         let mut list = spec.hostlist();
         let mut names = hostlist::expand(&list).map_err(PlanError::Hostlist)?;
-        let is_own =
+        let is_own_pod =
             |name: &String| (0..spec.max_size()).any(|index| *name == names::host(&spec.name, index));
         if let Some(lead) = &spec.network.lead
-            && (names.contains(&lead.address) || names.first().is_none_or(is_own))
+            && (names.contains(&lead.address) || names.first().is_none_or(is_own_pod))
             && names.first() != Some(&lead.address)
         {
             names.retain(|name| *name != lead.address);
@@ -51,12 +52,14 @@ impl Hosts {
         u32::try_from(self.names.len()).unwrap_or(u32::MAX)
     }
 
+    /// The host of `rank`; empty if there is none.
     pub fn name(&self, rank: u32) -> &str {
         self.names.get(rank as usize).map_or("", String::as_str)
     }
 }
 
-/// A hostlist for `names` that names each exactly once: numbered neighbours become ranges.
+/// A hostlist that names each of `names` exactly once, in this order. Neighbours with consecutive numbers become a
+/// range.
 pub fn encode(names: &[String]) -> String {
     let mut entries: Vec<(String, Option<(u64, u64)>)> = Vec::new();
     for name in names {
@@ -76,18 +79,21 @@ pub fn encode(names: &[String]) -> String {
     entries.into_iter().map(entry).collect::<Vec<String>>().join(",")
 }
 
-/// A name's prefix and its number, if it ends in one without padding.
+/// A name's prefix and number, if it ends in a number without padding. Otherwise the whole name, without a number.
 fn numbered(name: &str) -> (String, Option<u64>) {
     let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let digits = &name[prefix.len()..];
-    let padded = digits.len() > 1 && digits.starts_with('0');
-    match (padded || digits.len() > 12 || prefix.is_empty(), digits.parse()) {
+    let is_padded = digits.len() > 1 && digits.starts_with('0');
+    match (
+        is_padded || digits.len() > 12 || prefix.is_empty(),
+        digits.parse(),
+    ) {
         (false, Ok(number)) => (prefix.to_owned(), Some(number)),
         _ => (name.to_owned(), None),
     }
 }
 
-/// The cluster's domain: from the spec, else from the host, else the usual one.
+/// The cluster's domain: from the spec, else from the host, else the default.
 pub fn domain(spec: &AgentSpec, from_host: Option<&str>) -> String {
     let chosen = spec
         .network
@@ -98,13 +104,15 @@ pub fn domain(spec: &AgentSpec, from_host: Option<&str>) -> String {
     chosen.trim_end_matches('.').to_owned()
 }
 
-/// Where brokers listen.
+/// The addresses on which brokers listen.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BrokerAddresses {
     remote_lead: Option<RemoteLead>,
-    /// What follows a host's name in the DNS, with both dots, so that the resolver needs no search list.
+    /// What follows a host's name in the DNS, with a dot at both ends. The last dot makes the name absolute, so that
+    /// the resolver does not use its search list.
     suffix: String,
     port: u16,
+    /// As in [`Parent::by_name`].
     by_name: bool,
 }
 
@@ -118,7 +126,7 @@ impl BrokerAddresses {
         }
     }
 
-    /// The broker of `rank`, on `host`: a remote lead as it was given, any other by its full name.
+    /// The broker of `rank`, on `host`: a remote lead at the spec's address, any other at its full DNS name.
     pub fn of_rank(&self, rank: u32, host: &str) -> Parent {
         let (host, port) = match &self.remote_lead {
             Some(lead) if rank == 0 => (lead.address.clone(), lead.port),
