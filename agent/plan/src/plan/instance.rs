@@ -1,5 +1,5 @@
-//! Data about a pod's Flux instance, for the commands that people run in the pod. It follows the same rules as
-//! the plan.
+//! Data about a pod's Flux instance, for the commands that people run in the pod. It is computed by the same functions
+//! as the plan.
 
 use std::collections::BTreeSet;
 
@@ -15,13 +15,14 @@ use crate::facts::Facts;
 /// The instance as one of its pods sees it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Instance {
-    /// This host's name, and its rank.
+    /// This host's name in the hostlist.
     pub hostname: String,
+    /// The rank of this host's broker.
     pub rank: u32,
     pub is_lead: bool,
-    /// Every host in rank order, the short names that Flux uses.
+    /// Every host in rank order, by the short name that Flux uses.
     pub hosts: Vec<String>,
-    /// Ranks beyond the initial size, for growth. They need not have a pod.
+    /// Ranks of pods beyond the initial size, to which the cluster can grow. These pods need not exist.
     pub spare: Vec<u32>,
     addresses: BrokerAddresses,
     /// Path of the broker's socket.
@@ -45,6 +46,7 @@ pub struct Instance {
 }
 
 impl Instance {
+    /// The instance of the pod that `facts` describe.
     pub fn of(spec: &AgentSpec, facts: &Facts) -> Result<Instance, PlanError> {
         let resolved = Resolved::new(spec, facts)?;
         let parent = if resolved.is_lead() {
@@ -78,7 +80,7 @@ impl Instance {
         })
     }
 
-    /// The least number of brokers: all ranks except the spare ones.
+    /// The number of brokers without the spare ones.
     pub fn least_brokers(&self) -> usize {
         self.hosts.len() - self.spare.len()
     }
@@ -90,13 +92,14 @@ impl Instance {
     }
 }
 
+/// See [`Instance::spare`].
 fn spare(spec: &AgentSpec, hosts: &[String]) -> Vec<u32> {
-    let beyond: BTreeSet<String> = (spec.size..spec.max_size())
+    let spare_hosts: BTreeSet<String> = (spec.size..spec.max_size())
         .map(|index| names::host(&spec.name, index))
         .collect();
     (0..)
         .zip(hosts)
-        .filter(|(_, host)| beyond.contains(*host))
+        .filter(|(_, host)| spare_hosts.contains(*host))
         .map(|(rank, _)| rank)
         .collect()
 }

@@ -13,17 +13,18 @@ use super::{EnvChange, Owner};
 pub struct Launch {
     /// Its name in the timeline (the FLUXTIME lines of the log): `fluxstart` for the broker.
     pub label: &'static str,
-    /// Its role in the instance.
+    /// The program's role in the instance.
     pub part: InstancePart,
     pub argv: Vec<Word>,
-    /// Which of the words are the broker's options: snippets may change them, as `$brokerOptions`.
+    /// The range of `argv` that has the broker's options. Snippets may change these options in `$brokerOptions`. None:
+    /// the program is no broker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub options: Option<Range<usize>>,
     /// The user's program as a person would type it, without the wrappers of the agent and Flux. The container ends
     /// when it ends. Empty: there is only a broker, in which people or other programs start jobs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub program: Vec<Word>,
-    /// The user that it runs as; none: the agent's own.
+    /// The user that the program runs as. None: the agent's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_as: Option<RunAs>,
     /// Variables for this program alone.
@@ -48,7 +49,8 @@ pub struct Launch {
     /// The rank to drain if only this pod is removed. Its jobs then may end until the deadline of the stop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<u32>,
-    /// The ranks below it in the tree, as an idset: they leave with it, since they are connected through it.
+    /// The ranks below `drain` in the tree of brokers, as an idset. They leave the instance with this broker, since
+    /// they are connected through it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub below: String,
     /// Name of the process that shows that a job runs on this node: a descendant of the broker. If the lead stays and
@@ -79,9 +81,11 @@ pub struct Launch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum InstancePart {
-    /// The lead broker (rank 0). Until it is stopped, it is a member of the group that shows followers that it stays.
+    /// The lead broker (rank 0). Until a stop, its agent is a member of a group in Flux, by which followers see that
+    /// the lead stays (`agent/src/flux_rpc/lead_presence.rs`).
     Lead,
-    /// A follower's broker. If a stop comes before it has started, its pod exits with a code for replacement.
+    /// A follower's broker. If a stop comes before it has started, the pod exits with 238, a code that
+    /// does not fail the Job (`flux_shared::exit::REPLACE`).
     Follower,
     /// A sidecar's program, which is no broker.
     Command,
@@ -93,13 +97,14 @@ pub enum InstancePart {
 pub enum SignalTarget {
     /// Only the process itself: a broker ends its own children in order.
     Process,
-    /// Everything that it has started.
+    /// The process and everything that it has started.
     Group,
 }
 
 /// A broker to which another one connects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Parent {
+    /// An absolute DNS name, or the address of a lead in another cluster as the spec has it.
     pub host: String,
     pub port: u16,
     /// Whether the agent only waits until the name has an address, and does not connect. With `logging.zeromq`, a
@@ -120,12 +125,12 @@ pub struct Metrics {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stdout {
-    /// The child inherits the agent's.
+    /// The program inherits the agent's standard output.
     Inherit,
-    /// Through raw pseudo-terminals that the agent copies, one more for standard error: programs flush every
-    /// line.
+    /// The program writes standard output and standard error to two raw pseudo-terminals, and the agent copies both.
+    /// Programs flush every line to a terminal.
     LineBuffered,
-    /// It is dropped.
+    /// The output is dropped.
     Discard,
 }
 
@@ -154,9 +159,9 @@ pub enum AtEnd {
     },
 }
 
-/// Another user, for a program that gives up the agent's rights: its ids, and what HOME, USER and LOGNAME are
-/// for it, unless a snippet has set them. No other program gets them: what root runs (a shell, Python) would
-/// read files of that home.
+/// The user that a program runs as instead of the agent's: ids, and the values of LOGNAME, USER and HOME, unless a
+/// snippet has set these. Programs that run as the agent's user do not get these values: a shell or Python of root
+/// would read files in that home.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RunAs {
     #[serde(flatten)]

@@ -11,10 +11,11 @@ use super::{
     discovery, node_network, options, python, resources, runner, search_paths, snippets, user,
 };
 
+/// All steps of the lead. If an earlier pod of the lead was lost, only `LeadLost`.
 pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     if resolved.facts.earlier_pods > 0 {
         let step = Step::LeadLost {
-            // Unknown: no operator that would restart it.
+            // None: there is no operator, so nothing restarts the MiniCluster.
             restarts_left: resolved.facts.restarts_left.unwrap_or(0),
         };
         return Ok(vec![step]);
@@ -29,7 +30,7 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
         "brokerPre",
         resolved.spec.runner.snippets.broker_pre.as_ref(),
     ));
-    steps.extend(resources::of_a_snippet(resolved)?);
+    steps.extend(resources::snippet_step(resolved)?);
     steps.extend(archive::prepare(resolved));
     steps.extend(initial.as_ref().map(|_| result_file(resolved)));
     steps.push(launch(resolved, initial)?);
@@ -41,14 +42,14 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     Ok(steps)
 }
 
-/// The check of earlier starts; none for a broker without a program, which may start again.
+/// The check of earlier starts. None for a broker without a program, which may start any number of times.
 fn check_of_earlier_starts(resolved: &Resolved, has_program: bool) -> Option<Step> {
     if !has_program {
         return None;
     }
     let restarts = match resolved.spec.restart_policy {
         RestartPolicy::Never => 0,
-        // Unknown: the kubelet restarts it as often as it likes.
+        // None: no limit is known, and the kubelet sets none.
         RestartPolicy::OnFailure => resolved.facts.restarts_left.unwrap_or(u32::MAX),
     };
     Some(Step::CheckEarlierStarts {
@@ -58,37 +59,37 @@ fn check_of_earlier_starts(resolved: &Resolved, has_program: bool) -> Option<Ste
     })
 }
 
-/// A command line of the lead's broker.
+/// The command line of the lead's broker.
 struct CommandLine {
     argv: Vec<Word>,
-    /// Which of the words are the broker's options.
+    /// The range of `argv` that has the broker's options.
     options: Range<usize>,
 }
 
-/// `flux start` with the program in it.
+/// `flux start` with the initial program.
 fn with_program(resolved: &Resolved, program: &[Word]) -> Result<CommandLine, PlanError> {
     let mut argv = literals(runner::flux_start(resolved)?);
-    let begin = argv.len();
+    let options_start = argv.len();
     argv.extend(broker_and_archive_options(resolved, false));
-    let options = begin..argv.len();
+    let options = options_start..argv.len();
     argv.extend(literals(wrapper(resolved)));
     argv.extend_from_slice(program);
     Ok(CommandLine { argv, options })
 }
 
-/// The broker itself: without a program there is nothing that `flux start` would do for us. Flux would start a
-/// shell as its initial program. The broker gets none without a terminal, and none in an interactive
-/// MiniCluster, which its users enter by `kubectl minicluster connect`.
+/// `flux broker` without a program of the user, for which `flux start` is not needed. By default, the broker starts a
+/// shell as its initial program. It starts none if there is no terminal, or if the MiniCluster is interactive: users
+/// enter that by `kubectl minicluster connect`.
 fn broker_alone(resolved: &Resolved) -> Result<CommandLine, PlanError> {
     let runner = &resolved.spec.runner;
     let config = resolved.paths.broker_config_dir();
     let broker = [resolved.flux()?, "broker".into(), "--config-path".into(), config];
     let mut argv = runner.prefix.clone();
     argv.extend(literals(broker));
-    let begin = argv.len();
+    let options_start = argv.len();
     let without_initial_program = runner.interactive || !resolved.facts.terminal;
     argv.extend(broker_and_archive_options(resolved, without_initial_program));
-    let options = begin..argv.len();
+    let options = options_start..argv.len();
     Ok(CommandLine { argv, options })
 }
 
@@ -106,7 +107,7 @@ fn launch(resolved: &Resolved, initial: Option<Initial>) -> Result<Step, PlanErr
         Some(Initial { command, stdout }) => (command.as_typed, stdout),
         None => (Vec::new(), Stdout::Inherit),
     };
-    // The prefix of a program stands inside the instance; without a program it stands before the broker.
+    // With a program, the prefix is part of the program's command line. Without one, it is before the broker.
     let prefix = if has_program {
         &[]
     } else {
@@ -140,7 +141,7 @@ fn launch(resolved: &Resolved, initial: Option<Initial>) -> Result<Step, PlanErr
         metrics: metrics(resolved),
         result: has_program.then(|| resolved.paths.program_result()),
         record: has_program.then(|| resolved.paths.starts()),
-        // Without a program, only the broker's states tell.
+        // Without a program, only the broker's states show that the instance came up. They need the socket.
         needs_instance: has_program || !resolved.spec.flux.disable_socket,
         at_end: if has_program {
             AtEnd::Exit
@@ -151,7 +152,7 @@ fn launch(resolved: &Resolved, initial: Option<Initial>) -> Result<Step, PlanErr
     Ok(Step::Launch(launch.into()))
 }
 
-/// The metrics to serve, if there is a socket to ask the broker at.
+/// The metrics to serve. None if the spec has no port for them, or the broker no socket at which the agent could ask.
 fn metrics(resolved: &Resolved) -> Option<Metrics> {
     let port = resolved.spec.flux.metrics_port?;
     let has_socket = runner::socket(resolved).is_some();
@@ -161,8 +162,8 @@ fn metrics(resolved: &Resolved) -> Option<Metrics> {
     })
 }
 
-/// The file for the note on the program's end, empty and owned by Flux's user: the broker's exit code may be
-/// about its own end.
+/// The file in which `flux-agent program` records how the program ended, since the broker's exit code may describe the
+/// broker's own end. It is empty at first, and Flux's user owns it.
 fn result_file(resolved: &Resolved) -> Step {
     let (path, owner) = (resolved.paths.program_result(), resolved.identity.owner);
     Step::File {
@@ -173,8 +174,8 @@ fn result_file(resolved: &Resolved) -> Step {
     }
 }
 
-/// The words before the program: `flux-agent program` notes how it ended, and at a stop gives it or its jobs
-/// SIGTERM and time.
+/// The words before the program. `flux-agent program` records how the program ended. At a stop, it sends SIGTERM to the
+/// program or, with `--jobs`, to the jobs instead, and gives them `--within` seconds.
 fn wrapper(resolved: &Resolved) -> Vec<String> {
     let mut words = vec![
         resolved.paths.agent(),
@@ -182,6 +183,7 @@ fn wrapper(resolved: &Resolved) -> Vec<String> {
         format!("--result={}", resolved.paths.program_result()),
         format!("--within={}", super::resolved::time_to_end(resolved)),
     ];
+    // Programs that only submit jobs and wait for them.
     let waits_for_jobs = match resolved.spec.runner.program {
         Program::Submit { .. } | Program::Batch { .. } | Program::BatchRaw { .. } => true,
         Program::Script { launch, .. } => !launch,
@@ -195,7 +197,7 @@ fn wrapper(resolved: &Resolved) -> Vec<String> {
     words
 }
 
-/// The broker's options, and the archive to read and to write.
+/// The broker's options, with those for the archive.
 fn broker_and_archive_options(resolved: &Resolved, without_initial_program: bool) -> Vec<Word> {
     let broker = options::broker(resolved, without_initial_program);
     literals(broker.into_iter().chain(archive::options(resolved)))

@@ -2,6 +2,7 @@
 
 use super::{Resolved, accounts, node_network, scheduler};
 
+/// The notices about the plan of this pod.
 pub fn of(resolved: &Resolved) -> Vec<String> {
     let runner = &resolved.spec.runner;
     let mut notices: Vec<String> = resolved.identity.notice.clone().into_iter().collect();
@@ -11,10 +12,10 @@ pub fn of(resolved: &Resolved) -> Vec<String> {
     }
     notices.extend(scheduler::notices(resolved));
     notices.extend(node_network::notice(resolved));
-    let present = resolved.facts.cores;
-    if let Some(declared) = runner.cores.filter(|declared| *declared > present) {
+    let available = resolved.facts.cores;
+    if let Some(declared) = runner.cores.filter(|declared| *declared > available) {
         notices.push(format!(
-            "{declared} cores are declared, but there are {present}: tasks share them, unbound"
+            "{declared} cores are declared, but there are {available}: tasks share them, unbound"
         ));
     }
     notices

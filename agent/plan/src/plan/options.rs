@@ -6,7 +6,8 @@ use super::{Resolved, node_network};
 /// Flux's log level for all messages.
 const DEBUG: u8 = 7;
 
-/// The broker's attributes, as options `-S`.
+/// The broker's attributes, as options `-SNAME=VALUE`. `without_initial_program`: the broker does not start a shell
+/// or another program itself.
 pub fn broker(resolved: &Resolved, without_initial_program: bool) -> Vec<String> {
     let (spec, paths) = (resolved.spec, &resolved.paths);
     let flux = &spec.flux;
@@ -54,7 +55,7 @@ fn attribute(name: &str, value: impl std::fmt::Display) -> String {
     format!("-S{name}={value}")
 }
 
-/// Number of brokers to wait for, if that is not simply all of them.
+/// Number of brokers that must be up before the program starts. None: Flux's default, all of them.
 fn quorum(resolved: &Resolved) -> Option<u32> {
     let spec = resolved.spec;
     spec.quorum

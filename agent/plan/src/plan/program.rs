@@ -12,7 +12,7 @@ pub struct Initial {
     pub stdout: Stdout,
 }
 
-/// A command line, and what the agent puts around it.
+/// A command line, without and with the agent's own commands before it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Wrapped {
     /// The command line as one would type it.
@@ -30,7 +30,7 @@ impl Wrapped {
         }
     }
 
-    /// A command line whose time the agent measures, if the spec asks for it and does not hide it.
+    /// A command line whose time the agent measures, if [`time_prefix`] says so.
     fn timed(resolved: &Resolved, as_typed: Vec<Word>) -> Wrapped {
         Wrapped {
             argv: [time_prefix(resolved).as_slice(), &as_typed].concat(),
@@ -113,7 +113,7 @@ fn batch_files(
     Ok(script.into_iter().chain(batch::config_file(resolved)).collect())
 }
 
-/// `flux submit` buffers its output and errors on a pipe. So it gets a pseudo-terminal, unless the container has
+/// On a pipe, `flux submit` would buffer its output and errors. So it gets a pseudo-terminal, unless the container has
 /// a terminal already.
 fn stdout_of_submit(resolved: &Resolved) -> Stdout {
     if resolved.facts.terminal {
@@ -123,6 +123,7 @@ fn stdout_of_submit(resolved: &Resolved) -> Stdout {
     }
 }
 
+/// The spec's submit command (by default `flux submit`), with `command` as the job.
 fn submit(resolved: &Resolved, command: &[Word]) -> Wrapped {
     let mut words = resolved.spec.runner.prefix.clone();
     words.extend(literals(&resolved.spec.flux.submit_command));
@@ -133,6 +134,7 @@ fn submit(resolved: &Resolved, command: &[Word]) -> Wrapped {
     Wrapped::timed(resolved, words)
 }
 
+/// The command itself, after the user's prefix. It launches its own tasks.
 fn launcher(resolved: &Resolved, command: &[Word]) -> Wrapped {
     Wrapped::timed(resolved, [&resolved.spec.runner.prefix, command].concat())
 }
@@ -160,7 +162,7 @@ fn run_batch(resolved: &Resolved) -> Wrapped {
     agent_batch.extend(is_verbose(resolved).then(|| Word::literal("--events")));
     agent_batch.push(Word::literal("--"));
     let mut flux_batch = literals(["flux", "batch"]);
-    // Before the user's flags, so that `--broker-opts` among those overrides ours.
+    // It comes before the user's flags, so that their `--broker-opts` overrides it.
     flux_batch.extend(batch::config_option(resolved).map(Word::Literal));
     flux_batch.extend(literals(&flags));
     flux_batch.extend(literals(["--flags", "waitable"]));
@@ -196,8 +198,8 @@ fn output_of(flags: &[String]) -> Option<&str> {
         .iter()
         .enumerate()
         .rev()
-        .find_map(|(at, flag)| match flag.strip_prefix("--output")? {
-            "" => flags.get(at + 1).map(String::as_str),
+        .find_map(|(position, flag)| match flag.strip_prefix("--output")? {
+            "" => flags.get(position + 1).map(String::as_str),
             rest => rest.strip_prefix('='),
         })
 }
@@ -214,7 +216,7 @@ fn time_prefix(resolved: &Resolved) -> Vec<Word> {
     }
 }
 
-/// Whether to log more about the submission.
+/// Whether to log more about the submission (`logging.debug` without `quiet`).
 fn is_verbose(resolved: &Resolved) -> bool {
     let logging = &resolved.spec.logging;
     logging.debug && !logging.quiet
@@ -230,7 +232,7 @@ fn flags(resolved: &Resolved) -> Vec<String> {
     let tasks = ["-n".to_owned(), spec.tasks.to_string()];
     let mut flags = Vec::new();
     match (spec.tasks, spec.elastic) {
-        // No number of tasks: the job gets all nodes.
+        // No number of tasks is given: the job gets all nodes.
         (0, false) => flags.extend(nodes(spec.size)),
         // An elastic cluster: only the quorum is sure to be up.
         (0, true) => flags.extend(nodes(spec.quorum.unwrap_or(1).min(spec.size))),
@@ -240,14 +242,15 @@ fn flags(resolved: &Resolved) -> Vec<String> {
         _ => flags.extend(tasks),
     }
     // The image's flags come first, so that the spec's override them.
-    let of_the_image = resolved
+    let image_flags = resolved
         .facts
         .environment
         .get(OPTION_FLAGS)
         .map(String::as_str)
         .unwrap_or_default();
-    let by_blanks = || of_the_image.split_whitespace().map(str::to_owned).collect();
-    flags.extend(command_words::split_literal(of_the_image).unwrap_or_else(|_| by_blanks()));
+    // Text that is not valid shell is split at blanks.
+    let split_at_blanks = || image_flags.split_whitespace().map(str::to_owned).collect();
+    flags.extend(command_words::split_literal(image_flags).unwrap_or_else(|_| split_at_blanks()));
     flags.extend(spec.flux.option_flags.iter().cloned());
     flags
 }

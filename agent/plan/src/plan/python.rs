@@ -1,34 +1,37 @@
-//! A place for what Flux's own Python compiles, where it would recompile for every command: its files came
-//! without compiled ones, or with those of another time stamp, and it may not write beside them.
+//! A folder for the files (.pyc) that Flux's own Python compiles. Without it, Python would compile Flux's modules again
+//! for every command if they came without compiled files, or with files of another time stamp, and Flux's user may not
+//! write beside them.
 //!
-//! Compiled files are programs: who can write them decides what their readers run. So each user has a folder
-//! of its own, which nobody else may look into, and only what Flux starts is told of it: not the snippets,
-//! which may be root's, nor jobs, whose own Python has its own compiled files (the job shell's defaults take
-//! the variable away, but for an instance in the instance).
+//! Compiled files are programs: a user who can write them decides what their readers run. So each user has a folder of
+//! its own, which no other user can read. A variable names it, and only Flux's processes get this variable. Snippets do
+//! not get it, since they may run as root. Jobs do not get it, since their own Python has its own compiled files: the
+//! job shell's defaults remove the variable, except for an instance inside this one.
 
 use flux_shared::agent_spec::Program;
 
 use super::{EnvChange, Mode, Resolved, Step, restful, set};
 
+/// The variable with the folder's path.
 const VARIABLE: &str = "PYTHONPYCACHEPREFIX";
 /// Disables .pyc files.
 const WRITES_NONE: &str = "PYTHONDONTWRITEBYTECODE";
 
-/// The folder for the compiled files of Flux's user, if it is of use.
+/// The folder for the compiled files of Flux's user. None if Python finds compiled files that are up to date, or if the
+/// user has set one of the variables.
 pub fn folder(resolved: &Resolved) -> Option<String> {
-    let of_use = !resolved.facts.python_compiled && !is_users_choice(resolved);
-    of_use.then(|| resolved.paths.python_cache(resolved.identity.owner.uid))
+    let is_needed = !resolved.facts.python_compiled && !is_users_choice(resolved);
+    is_needed.then(|| resolved.paths.python_cache(resolved.identity.owner.uid))
 }
 
-/// Whether the user has said where Python's compiled files go, or that there are none.
+/// Whether the user has set where Python's compiled files go, or that Python writes none.
 fn is_users_choice(resolved: &Resolved) -> bool {
-    let (pods, flux) = (&resolved.facts.environment, &resolved.spec.flux.environment);
+    let (container, flux) = (&resolved.facts.environment, &resolved.spec.flux.environment);
     [VARIABLE, WRITES_NONE]
         .iter()
-        .any(|name| pods.contains_key(*name) || flux.contains_key(*name))
+        .any(|name| container.contains_key(*name) || flux.contains_key(*name))
 }
 
-/// Creates the folder, in one that is the agent's own.
+/// Creates the folder, within one that the agent owns.
 pub fn steps(resolved: &Resolved) -> Vec<Step> {
     let Some(path) = folder(resolved) else {
         return Vec::new();
@@ -46,15 +49,15 @@ pub fn steps(resolved: &Resolved) -> Vec<Step> {
     vec![above, folder]
 }
 
-/// The variable for the brokers, and so for Flux's commands in them.
+/// The variable for the brokers. Flux's commands in the instance inherit it.
 pub fn variable(resolved: &Resolved) -> Option<EnvChange> {
     folder(resolved).map(|folder| set(VARIABLE, &folder))
 }
 
-/// The option that keeps the variable from a program of the user's own, whose Python has its own compiled
-/// files.
+/// The option that keeps the variable from a program whose Python has its own compiled files: the user's, or the
+/// Flux RESTful API.
 pub fn kept_from_program(resolved: &Resolved) -> Option<String> {
-    let is_own = match resolved.spec.runner.program {
+    let has_own_python = match resolved.spec.runner.program {
         Program::Launcher { .. } => true,
         Program::Script { launch, .. } => launch,
         Program::Persistent => restful::wanted(resolved).is_some(),
@@ -62,7 +65,7 @@ pub fn kept_from_program(resolved: &Resolved) -> Option<String> {
             false
         }
     };
-    (is_own && folder(resolved).is_some()).then(|| format!("--without={VARIABLE}"))
+    (has_own_python && folder(resolved).is_some()).then(|| format!("--without={VARIABLE}"))
 }
 
 /// Lua for the job shell: keeps the variable from tasks, unless they are brokers.

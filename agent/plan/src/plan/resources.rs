@@ -1,5 +1,5 @@
-//! R, the resource set of the instance (RFC 20, version 1): every host with the same cores and GPUs. For
-//! instances that do not discover it (`discovery`).
+//! R, the resource set of the instance (RFC 20, version 1), in which every host has the same cores and GPUs. The agent
+//! writes it if the brokers do not discover their resources (`discovery`).
 //!
 //! Only the lead's R counts: the other brokers fetch it from there. Its hosts must be those of the instance,
 //! each once.
@@ -11,6 +11,7 @@ use super::error::SerializationError;
 use super::hosts::encode;
 use super::{Content, Mode, PlanError, Resolved, SnippetResources, Step, broker, discovery};
 
+/// R as JSON.
 #[derive(Serialize)]
 struct ResourceSet {
     version: u32,
@@ -26,12 +27,15 @@ struct Execution {
     nodelist: [String; 1],
 }
 
+/// Ranks with the same resources.
 #[derive(Serialize)]
 struct Ranks {
+    /// The ranks, as an idset.
     rank: String,
     children: Children,
 }
 
+/// The resources of each rank, as idsets.
 #[derive(Serialize)]
 struct Children {
     core: String,
@@ -50,8 +54,9 @@ pub fn step(resolved: &Resolved) -> Result<Step, PlanError> {
     Ok(step)
 }
 
-/// The step that takes a snippet's R; none without a snippet that could write one.
-pub fn of_a_snippet(resolved: &Resolved) -> Result<Option<Step>, PlanError> {
+/// The step that makes Flux use an R that a snippet has written. None if no snippet can have written one, or if the
+/// user's own broker.toml names another R.
+pub fn snippet_step(resolved: &Resolved) -> Result<Option<Step>, PlanError> {
     if !resolved.may_write_resources() {
         return Ok(None);
     }
@@ -76,6 +81,7 @@ pub fn of_a_snippet(resolved: &Resolved) -> Result<Option<Step>, PlanError> {
     Ok(Some(Step::SnippetResources(step)))
 }
 
+/// The text of the agent's R.
 fn text(resolved: &Resolved) -> Result<String, PlanError> {
     let cores = resolved
         .spec
@@ -107,7 +113,7 @@ fn text(resolved: &Resolved) -> Result<String, PlanError> {
     Ok(text + "\n")
 }
 
-/// The ids from 0 on, `count` of them; never none.
+/// An idset of `count` ids from 0 on; of one id if `count` is 0.
 fn ids(count: u32) -> String {
     match count {
         0 | 1 => "0".into(),
