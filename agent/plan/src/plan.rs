@@ -54,7 +54,7 @@ use serde::Serialize;
 use crate::facts::Facts;
 
 pub use crate::owner::{Mode, Owner};
-pub use archive::ANY;
+pub use archive::DUMP_WILDCARD;
 pub use binding::Binding;
 pub use environment_change::EnvChange;
 use environment_change::set;

@@ -17,7 +17,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-use flux_agent_plan::plan::{self, ANY, Owner};
+use flux_agent_plan::plan::{self, DUMP_WILDCARD, Owner};
 use flux_shared::exit::Category;
 use rustix::fs::{Mode, OFlags, fsync, openat, renameat};
 
@@ -181,7 +181,7 @@ fn remove_leftovers(files: &Files, pattern: &str, dump: &Path) -> usize {
         .file_name()
         .and_then(|name| name.to_str())
         .unwrap_or_default();
-    let (Some((before, after)), Some(folder)) = (name.split_once(ANY), pattern.parent()) else {
+    let (Some((before, after)), Some(folder)) = (name.split_once(DUMP_WILDCARD), pattern.parent()) else {
         return 0;
     };
     let is_left = |name: &str| {

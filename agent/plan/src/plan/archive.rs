@@ -6,14 +6,14 @@ use sha2::{Digest, Sha256};
 use super::{Resolved, Step};
 
 /// Wildcard in [`Step::PrepareArchive`]'s `leftovers`, for the part of a dump's name that differs between starts.
-pub const ANY: char = '*';
+pub const DUMP_WILDCARD: char = '*';
 
 /// The step before the broker: removes the files of interrupted dumps, and creates the file for this dump.
 pub fn prepare(resolved: &Resolved) -> Option<Step> {
     let archive = resolved.spec.archive.as_deref()?;
     let step = Step::PrepareArchive {
         dump: dump(resolved, archive),
-        leftovers: dump_path(resolved, archive, &ANY.to_string()),
+        leftovers: dump_path(resolved, archive, &DUMP_WILDCARD.to_string()),
         owner: resolved.identity.owner,
     };
     Some(step)

@@ -26,7 +26,7 @@ const MOST_GPUS: u32 = 64;
 
 /// Whether each broker reads its own pod's resources from the XML file. Otherwise the agent writes R for all hosts:
 /// - for a single broker;
-/// - if R is needed before all brokers are there (elastic sizes, a quorum, clusters that join later);
+/// - if R is needed before all brokers are there (elastic sizes, a smaller quorum, clusters that join later);
 /// - for more declared cores than the XML file may have;
 /// - with the user's own broker.toml;
 /// - if the lead restores an archive, which has an R, and Flux is too old to remove that R.

@@ -16,12 +16,15 @@ use crate::known_paths::flux_below;
 pub struct Resolved<'a> {
     pub spec: &'a AgentSpec,
     pub facts: &'a Facts,
+    /// Flux's paths, below the spec's mount path.
     pub paths: PodPaths,
+    /// All hosts of the instance, in rank order.
     pub hosts: Hosts,
     /// The pod's name in the hostlist: its host name or, with hostNetwork, the name for its index.
     pub hostname: String,
-    /// Position in the hostlist.
+    /// The broker's rank: its position in the hostlist.
     pub rank: u32,
+    /// The user that Flux runs as.
     pub identity: Identity,
     /// Directory for the output of a batch's jobs.
     pub logs: String,
@@ -32,6 +35,7 @@ pub struct Resolved<'a> {
 }
 
 impl<'a> Resolved<'a> {
+    /// Fails if the hostlist, the topology or the quorum is invalid, or if the hostlist does not name this pod.
     pub fn new(spec: &'a AgentSpec, facts: &'a Facts) -> Result<Resolved<'a>, PlanError> {
         let hosts = Hosts::of(spec)?;
         let hostname = hostname(spec, facts)?;
@@ -44,6 +48,7 @@ impl<'a> Resolved<'a> {
                 hosts: hosts.names.len(),
             });
         }
+        // The result is not used: the call rejects an invalid topology, also on the lead.
         topology::parent(spec.flux.topology.as_deref(), rank.max(1), hosts.size())?;
         Ok(Resolved {
             spec,
@@ -72,7 +77,7 @@ impl<'a> Resolved<'a> {
         }
     }
 
-    /// Whether a snippet runs before the lead's broker, which may write R.
+    /// Whether a snippet runs before the lead's broker. Any such snippet may write R.
     pub fn may_write_resources(&self) -> bool {
         let snippets = &self.spec.runner.snippets;
         let before = [
@@ -93,7 +98,7 @@ impl<'a> Resolved<'a> {
         !self.spec.view.enabled && self.spec.runner.user.is_some()
     }
 
-    /// Rank 0 leads, unless the lead is elsewhere.
+    /// Whether this pod has the lead broker: rank 0, unless the lead is in another cluster.
     pub fn is_lead(&self) -> bool {
         self.rank == 0 && self.spec.network.lead.is_none()
     }
@@ -103,7 +108,7 @@ impl<'a> Resolved<'a> {
         index(&self.hostname, self.facts).unwrap_or(self.rank)
     }
 
-    /// The `flux` program.
+    /// Path of the `flux` program: the view's or, without a view, the image's.
     pub fn flux(&self) -> Result<String, PlanError> {
         let view = &self.spec.view;
         let in_view = format!("{}/bin/flux", self.paths.view());
@@ -123,7 +128,7 @@ impl<'a> Resolved<'a> {
         }
     }
 
-    /// The image's shell, needed by `what`.
+    /// The image's shell. `what` needs it: the error names it.
     pub fn shell(&self, what: &str) -> Result<&str, PlanError> {
         self.facts
             .shell
@@ -131,12 +136,12 @@ impl<'a> Resolved<'a> {
             .ok_or_else(|| PlanError::ShellMissing(what.to_owned()))
     }
 
-    /// The first line of a script that has none.
+    /// The `#!` line for a script that has none, with the image's shell.
     pub fn shebang(&self, what: &str) -> Result<String, PlanError> {
         Ok(format!("#!{}\n", self.shell(what)?))
     }
 
-    /// The broker's socket: where the documents promise it, or where Flux puts it.
+    /// Path of the broker's socket: the documented one or, with `disable_socket`, Flux's default in the run directory.
     pub fn socket(&self) -> String {
         if self.spec.flux.disable_socket {
             format!("{}/local-{}", self.paths.run_dir(), self.rank)
@@ -145,12 +150,13 @@ impl<'a> Resolved<'a> {
         }
     }
 
-    /// Several brokers need the certificate; a single one takes it if it is there.
+    /// Whether the broker gets a curve certificate. Several brokers need one. A single broker gets one only if
+    /// a certificate is mounted or can be derived.
     pub fn needs_curve(&self) -> bool {
         self.hosts.size() > 1 || self.facts.is_present(CURVE_FILE) || self.facts.key.is_some()
     }
 
-    /// Directory of the view's Python modules.
+    /// Directory of the view's Python modules, for PYTHONPATH. The spec may name another one. None without a view.
     pub fn python_path(&self) -> Option<String> {
         let in_view = || {
             self.facts
@@ -167,27 +173,28 @@ impl<'a> Resolved<'a> {
     }
 }
 
-/// The folder for logs, by the spec. If the default, in /tmp, cannot be written to, it is one below the
-/// mount.
+/// The folder for the output of a batch's jobs: the spec's. If that is the default, which is in /tmp, and it cannot be
+/// written to, a folder below the mount path.
 fn logs(spec: &AgentSpec, facts: &Facts) -> String {
     let wanted = &spec.runner.logs;
     let folders: Vec<&str> = Path::new(wanted).ancestors().filter_map(Path::to_str).collect();
-    let nearest = folders
+    let nearest_existing = folders
         .iter()
         .find(|folder| facts.is_present(folder))
         .or(folders.last());
-    if wanted == DEFAULT_LOGS && !nearest.is_some_and(|folder| facts.is_writable(folder)) {
+    if wanted == DEFAULT_LOGS && !nearest_existing.is_some_and(|folder| facts.is_writable(folder)) {
         format!("{}/fluxout", spec.paths().config_root())
     } else {
         wanted.clone()
     }
 }
 
-/// How long the program, or its jobs, may take to end at a stop, in seconds.
+/// How long the program, or its jobs, may take to end at a stop, in seconds: the grace period without a reserve for the
+/// end of the instance.
 pub fn time_to_end(resolved: &Resolved) -> f64 {
     let grace = resolved.facts.grace_period.unwrap_or(DEFAULT_GRACE_PERIOD) as f64;
-    // The instance shuts down in two seconds, on a busy node in four; how long a dump of its state takes is
-    // not known.
+    // The instance shuts down in two seconds, on a busy node in four. How long it takes to dump its state to the
+    // archive is not known.
     let reserve = if resolved.spec.archive.is_some() {
         grace / 2.0
     } else {
@@ -196,30 +203,30 @@ pub fn time_to_end(resolved: &Resolved) -> f64 {
     grace - reserve.min(grace / 2.0)
 }
 
-/// A follower's patience with a lead that is to end the instance, in seconds: longer than the lead gives its
-/// program.
+/// The longest time that a follower delays a stop, in seconds, so that the lead can end the instance. It is longer than
+/// the time that the lead gives its program.
 pub fn hold_stop(facts: &Facts) -> f64 {
     grace_share(facts, 0.9)
 }
 
-/// Seconds after a stop when what has not ended is killed, shortly before the kubelet would kill the agent,
-/// too.
+/// Seconds from a stop until the agent kills what still runs, shortly before the kubelet would kill everything. None:
+/// the grace period is unknown.
 pub fn kill_after(facts: &Facts) -> Option<f64> {
     facts.grace_period.map(|grace| share(grace, 0.95))
 }
 
-/// This share of the pod's grace period, in seconds.
-pub fn grace_share(facts: &Facts, of_it: f64) -> f64 {
-    share(facts.grace_period.unwrap_or(DEFAULT_GRACE_PERIOD), of_it)
+/// A fraction (0 to 1) of the pod's grace period, in seconds. If the grace period is unknown, of Kubernetes' default.
+pub fn grace_share(facts: &Facts, fraction: f64) -> f64 {
+    share(facts.grace_period.unwrap_or(DEFAULT_GRACE_PERIOD), fraction)
 }
 
-/// A share of the grace period, in seconds with whole milliseconds.
-fn share(grace: u64, of_it: f64) -> f64 {
-    (grace as f64 * of_it * 1e3).round() / 1e3
+/// A fraction of `grace` seconds, rounded to whole milliseconds.
+fn share(grace: u64, fraction: f64) -> f64 {
+    (grace as f64 * fraction * 1e3).round() / 1e3
 }
 
-/// The pod's host name. With the node's network, where that is the node's, and for assumed facts without one:
-/// the name of a pod with this index.
+/// The pod's name in the hostlist: its host name. It is made from the completion index with hostNetwork, where the host
+/// name is the node's, and for assumed facts without a host name.
 fn hostname(spec: &AgentSpec, facts: &Facts) -> Result<String, PlanError> {
     let host = |index| Ok(flux_shared::names::host(&spec.name, index));
     match (facts.index, facts.hostname.is_empty()) {

@@ -6,11 +6,15 @@ use flux_shared::paths::{RESTFUL_DIR, RESTFUL_SECRET_KEY, RESTFUL_TOKEN, RESTFUL
 
 use super::{Content, Mode, Resolved, Step};
 
-/// The RESTful API, if that is what the lead runs.
+/// The settings of the RESTful API, if this pod is the lead and runs it.
 pub fn wanted<'a>(resolved: &'a Resolved) -> Option<&'a Restful> {
     let runner = &resolved.spec.runner;
-    let is_idle = runner.program == Program::Persistent && !runner.interactive && resolved.is_lead();
-    if is_idle { runner.restful.as_ref() } else { None }
+    let has_no_program = runner.program == Program::Persistent && !runner.interactive && resolved.is_lead();
+    if has_no_program {
+        runner.restful.as_ref()
+    } else {
+        None
+    }
 }
 
 /// Copies of the mounted Secrets that the server needs, readable by its user.
@@ -33,13 +37,14 @@ pub fn files(resolved: &Resolved) -> Vec<Step> {
         },
     ];
     let keys = [RESTFUL_SECRET_KEY, RESTFUL_USERNAME, RESTFUL_TOKEN];
-    let of_the_server = keys.map(|key| (format!("{folder}/{key}"), format!("{RESTFUL_DIR}/{key}")));
-    let users = resolved
+    // Path of each copy, and of the file in the mounted Secret.
+    let server_files = keys.map(|key| (format!("{folder}/{key}"), format!("{RESTFUL_DIR}/{key}")));
+    let user_files = resolved
         .spec
         .users
         .iter()
         .map(|name| (format!("{folder}/users/{name}"), format!("{USERS_DIR}/{name}")));
-    steps.extend(of_the_server.into_iter().chain(users).map(|(path, source)| {
+    steps.extend(server_files.into_iter().chain(user_files).map(|(path, source)| {
         let content = Content::Secret { source };
         Step::File {
             path,

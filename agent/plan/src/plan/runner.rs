@@ -37,6 +37,7 @@ pub fn prepare(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     Ok(steps)
 }
 
+/// The steps for Flux's user, the spec's users, the working directory and Munge.
 fn users(resolved: &Resolved) -> Vec<Step> {
     let mut steps = user::steps(resolved);
     steps.extend(accounts::steps(resolved));
@@ -59,6 +60,7 @@ fn own_files(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     Ok(steps)
 }
 
+/// The other files and folders of the broker and the program.
 fn files(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     let mut steps = broker::directories(resolved);
     steps.push(broker::config(resolved)?);
@@ -80,8 +82,8 @@ fn working_directory(resolved: &Resolved) -> Option<Step> {
     Some(Step::Give { path, owner })
 }
 
-/// The words `flux start …` up to the broker's options. `-o --config DIR` works with every release: flux-start takes
-/// `--config` for an option of the broker, and passes the folder on with all later words.
+/// The words `flux start …` up to the broker's options. `-o --config DIR` works with every release: flux-start passes
+/// `--config` to the broker, and then the folder and all later words.
 pub fn flux_start(resolved: &Resolved) -> Result<Vec<String>, PlanError> {
     let mut words = vec![resolved.flux()?, "start".into()];
     words.extend(

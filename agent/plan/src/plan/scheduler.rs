@@ -1,18 +1,20 @@
 //! Chooses the scheduler that Flux loads.
 //!
-//! - The spec names one: that one.
-//! - Without a view: the default of the image's Flux.
+//! - If the spec names one: that one.
+//! - Else, without a view: the default of the image's Flux.
 //! - Else Fluxion, if the view has it and the spec has a queue policy (which only Fluxion supports) or the runner
 //!   requests GPUs.
 //! - Else the simple scheduler.
 //!
-//! If the spec names Fluxion and the view lacks it, planning fails. If the broker cannot load it, its start
-//! fails: by `[modules] alternatives` or, before `flux modprobe`, by Fluxion's rc1 script.
+//! If the spec names Fluxion and the view lacks it, planning fails. If the broker cannot load Fluxion, it fails to
+//! start, because of `[modules] alternatives` in broker.toml or, in releases before `flux modprobe`, because of
+//! Fluxion's rc1 script.
 
 use flux_shared::agent_spec::SchedulerKind;
 
 use super::{PlanError, Resolved};
 
+/// None: Flux loads its own default.
 pub fn chosen(resolved: &Resolved) -> Result<Option<SchedulerKind>, PlanError> {
     let flux = &resolved.spec.flux;
     let in_view = resolved.spec.view.enabled && resolved.facts.view.fluxion;
@@ -23,13 +25,13 @@ pub fn chosen(resolved: &Resolved) -> Result<Option<SchedulerKind>, PlanError> {
         None if in_view && (flux.queue_policy.is_some() || resolved.spec.runner.gpus) => {
             Ok(Some(SchedulerKind::Fluxion))
         }
-        // Without Fluxion, Flux loads the simple one anyway.
+        // Without Fluxion, Flux loads the simple scheduler by default.
         None => Ok(in_view.then_some(SchedulerKind::Simple)),
         named => Ok(named),
     }
 }
 
-/// Notices about the choice.
+/// Notices about the choice, on the lead.
 pub fn notices(resolved: &Resolved) -> Vec<String> {
     let flux = &resolved.spec.flux;
     if !resolved.spec.view.enabled || !resolved.is_lead() || flux.broker_config.is_some() {

@@ -2,9 +2,9 @@
 //! module in PYTHONPATH that has the name of one of Flux's, would break the broker and the commands that the
 //! agent runs.
 //!
-//! Brokers start without them, and carry the user's values in variables of other names. `flux-agent program`
-//! gives them back to a program of the user's, the job shell to tasks. An image's own Flux may need them, so
-//! it keeps them.
+//! Brokers start without these variables, and carry the user's values in variables with other names. From those,
+//! `flux-agent program` restores them for the user's program, and the job shell for tasks. An image's own Flux may need
+//! the variables, so it keeps them.
 
 use flux_shared::agent_spec::Program;
 use flux_shared::command_words::{Word, WordPart};
@@ -12,15 +12,15 @@ use flux_shared::command_words::{Word, WordPart};
 use super::{EnvChange, Resolved, restful, set};
 use crate::known_paths::{KEPT_FROM_FLUX, users_value_name};
 
-/// The variables that are kept from Flux; not those that the user sets for Flux.
-fn names<'a>(resolved: &'a Resolved) -> impl Iterator<Item = &'static str> + use<'a> {
+/// The variables that are kept from Flux. A variable that the user sets for Flux is not among them.
+fn kept_names<'a>(resolved: &'a Resolved) -> impl Iterator<Item = &'static str> + use<'a> {
     let is_for_flux = |name: &str| resolved.spec.flux.environment.contains_key(name);
     KEPT_FROM_FLUX
         .into_iter()
         .filter(move |name| resolved.spec.view.enabled && !is_for_flux(name))
 }
 
-/// The value that Flux itself needs in the variable.
+/// The value that Flux itself needs in the variable. None: Flux runs without the variable.
 fn value_for_flux(resolved: &Resolved, name: &str) -> Option<String> {
     if name == "PYTHONPATH" {
         resolved.python_path()
@@ -29,7 +29,7 @@ fn value_for_flux(resolved: &Resolved, name: &str) -> Option<String> {
     }
 }
 
-/// The changes for a broker.
+/// The changes to a broker's environment.
 pub fn changes(resolved: &Resolved) -> Vec<EnvChange> {
     let changes_of = |name: &'static str| {
         let carry = EnvChange::Set {
@@ -42,18 +42,18 @@ pub fn changes(resolved: &Resolved) -> Vec<EnvChange> {
         };
         [carry, replace]
     };
-    names(resolved).flat_map(changes_of).collect()
+    kept_names(resolved).flat_map(changes_of).collect()
 }
 
-/// The options that give the variables back to a program of the user's.
+/// The options of `flux-agent program` that restore the variables for the user's program.
 pub fn given_to_program(resolved: &Resolved) -> Vec<String> {
     if !runs_users_program(resolved) {
         return Vec::new();
     }
-    names(resolved).map(|name| format!("--own={name}")).collect()
+    kept_names(resolved).map(|name| format!("--own={name}")).collect()
 }
 
-/// Whether the initial program is the user's, not a command of Flux's or of the agent's.
+/// Whether the initial program runs the user's code, not only commands of Flux or the agent.
 fn runs_users_program(resolved: &Resolved) -> bool {
     let runner = &resolved.spec.runner;
     let has_prefix = !runner.prefix.is_empty();
@@ -68,14 +68,14 @@ fn runs_users_program(resolved: &Resolved) -> bool {
     }
 }
 
-/// Lua for the job shell: gives the variables back to tasks, unless they are brokers or the job sets its own.
+/// Lua code for the job shell that restores the variables for tasks, unless they are brokers or the job sets its own.
 pub fn given_to_tasks(resolved: &Resolved) -> String {
-    let lines: String = names(resolved)
+    let lines: String = kept_names(resolved)
         .map(|name| {
             let carrier = users_value_name(name);
             // Lua: whether the job has set no value of its own.
             let is_unchanged = match value_for_flux(resolved, name) {
-                // A `flux` in a script runs without the variable (`in_instance::flux_wrapper`).
+                // It may be unset or empty: a `flux` in a script runs without it (`in_instance::flux_wrapper`).
                 Some(path) => format!(
                     "((shell.getenv (\"{name}\") or \"\") == \"\" or string.find (shell.getenv (\"{name}\"), \"{path}\", 1, true))"
                 ),

@@ -2,7 +2,8 @@
 //! variables it changes or removes for tasks.
 //!
 //! Each pod has a file with these defaults. The job shell finds it by `FLUX_SHELL_RC_PATH`. A job's own options
-//! (`-o cpu-affinity=…`) override the file. So does a file of the user, since our path comes last.
+//! (`-o cpu-affinity=…`) override the file. So does a file of the user, since the agent's folder
+//! comes last in the variable.
 
 use flux_shared::names;
 
@@ -21,9 +22,12 @@ pub fn steps(resolved: &Resolved) -> [Step; 2] {
         mode: Mode(0o755),
         owner,
     };
-    let kept = python::kept_from_tasks(resolved).unwrap_or_default();
+    let python_rules = python::kept_from_tasks(resolved).unwrap_or_default();
     let content = Content::Text(
-        defaults(&resolved.binding) + &kept + &search_paths::given_to_tasks(resolved) + &own_values(resolved),
+        defaults(&resolved.binding)
+            + &python_rules
+            + &search_paths::given_to_tasks(resolved)
+            + &own_values(resolved),
     );
     let file = Step::File {
         path: paths.shell_rc(),
@@ -78,7 +82,8 @@ fn lua_text(text: &str) -> String {
     format!("\"{}\"", text.bytes().map(escape).collect::<String>())
 }
 
-/// Appends our folder to the variable. A file of the user comes first, and our file keeps what it has set.
+/// Appends the agent's folder to the variable. A file of the user is read first, and the agent's file does not override
+/// its settings.
 pub fn variable(resolved: &Resolved) -> EnvChange {
     EnvChange::Append {
         name: PATH.into(),

@@ -10,6 +10,7 @@ use super::{
     environment, snippets, user,
 };
 
+/// All steps of the sidecar `name`.
 pub fn steps(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Vec<Step>, PlanError> {
     let mut steps = user::steps(resolved);
     steps.extend(environment::around_init(
@@ -36,6 +37,7 @@ pub fn steps(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Vec<S
         });
     }
     let command = command(resolved, name, sidecar, script.is_some());
+    // Without a command, there is nothing to wait for.
     steps.extend(command.as_ref().and(linger(resolved, sidecar)));
     steps.extend(command);
     steps.extend(snippets::post(resolved, sidecar.post.as_ref()));
@@ -46,7 +48,8 @@ pub fn steps(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Vec<S
 /// How long the command may take to end by itself once Flux has ended, in seconds.
 const LINGER: f64 = 10.0;
 
-/// The step that waits for the command to end by itself. None for a server, which never ends by itself.
+/// The step that holds back a stop after the end of Flux, so that the command can end by itself. None for a server,
+/// which never ends by itself.
 fn linger(resolved: &Resolved, sidecar: &Sidecar) -> Option<Step> {
     let seconds = LINGER.min(grace_share(resolved.facts, 2.0 / 3.0));
     let step = Step::Linger {
@@ -56,7 +59,7 @@ fn linger(resolved: &Resolved, sidecar: &Sidecar) -> Option<Step> {
     (!sidecar.serves).then_some(step)
 }
 
-/// The note for sidecars that wait for the end of Flux.
+/// The runner's step that writes the note of [`Step::NoteEnd`]. None if no sidecar waits for it.
 pub fn note_end(resolved: &Resolved) -> Option<Step> {
     let is_awaited = resolved.spec.sidecars.values().any(|sidecar| !sidecar.serves);
     is_awaited.then(|| Step::NoteEnd {
@@ -64,8 +67,8 @@ pub fn note_end(resolved: &Resolved) -> Option<Step> {
     })
 }
 
-/// The step that runs the command: the script as a program, or shell source in the shell of the earlier
-/// snippets. Its exit code becomes the container's.
+/// The step that runs the sidecar's command: the script as a program or, without a script, the command as shell source
+/// in the shell of the earlier snippets. Its exit code becomes the container's.
 fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool) -> Option<Step> {
     if !has_script {
         return snippets::program(resolved, sidecar.command.as_ref());
@@ -97,6 +100,7 @@ fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool)
     Some(Step::Launch(launch.into()))
 }
 
+/// The step that writes the script. None if the sidecar has no script.
 fn script(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Option<Step>, PlanError> {
     let Some(text) = sidecar.script.as_ref().filter(|text| !text.trim().is_empty()) else {
         return Ok(None);
@@ -115,8 +119,8 @@ fn script(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Option<S
     Ok(Some(step))
 }
 
-/// The script's path: in the sidecar's own home or, without one, at the root of the shared mount. (Only the
-/// runner can write to the folder of the configuration.)
+/// The script's path: in the sidecar's own home or, without one, at the root of the shared mount. (A
+/// sidecar cannot write to the folder of the configuration.)
 fn script_path(resolved: &Resolved, name: &str) -> String {
     let facts = resolved.facts;
     let has_home = facts.is_writable(FALLBACK_HOME) || (facts.uid == 0 && facts.is_present(FALLBACK_HOME));

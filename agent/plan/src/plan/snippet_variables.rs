@@ -10,10 +10,11 @@ use super::identity::account_by;
 use super::shell_quote::word;
 use super::{Launch, Resolved, options};
 
-/// The working directory as `init` leaves it.
+/// Name of the variable with the working directory, as `init` has left it.
 pub const DIRECTORY: &str = "workdir";
 
-/// Names and values of all variables. `launch`: the launch of the broker. `command`: the command of a sidecar.
+/// Names and values of all variables. `launch`: the launch of the broker. `command`: the command of a sidecar; None for
+/// the runner.
 pub fn all(
     resolved: &Resolved,
     launch: Option<&Launch>,
@@ -29,7 +30,7 @@ pub fn all(
     };
     let flux = resolved.flux().unwrap_or_else(|_| format!("{view_bin}/flux"));
     let (name, uid) = user(resolved);
-    let lead = resolved
+    let own_lead = resolved
         .spec
         .network
         .lead
@@ -45,7 +46,7 @@ pub fn all(
         ("hosts", resolved.hosts.list.clone()),
         (
             "mainHost",
-            lead.unwrap_or_else(|| resolved.hosts.name(0).to_owned()),
+            own_lead.unwrap_or_else(|| resolved.hosts.name(0).to_owned()),
         ),
         ("fluxuser", name),
         ("fluxuid", uid.to_string()),
@@ -73,14 +74,14 @@ pub fn all(
 fn user(resolved: &Resolved) -> (String, u32) {
     let uid = resolved.identity.owner.uid;
     let account = resolved.identity.run_as.clone();
-    let account = account.or_else(|| account_by(&resolved.facts.passwd, |_, other| other == uid));
+    let account = account.or_else(|| account_by(&resolved.facts.passwd, |_, account_uid| account_uid == uid));
     (
         account.map_or_else(|| uid.to_string(), |account| account.name),
         uid,
     )
 }
 
-/// The broker's options, separated by blanks.
+/// The broker's options, separated by blanks. Without a launch, those that all brokers have.
 fn broker_options(resolved: &Resolved, launch: Option<&Launch>) -> String {
     let planned = launch.and_then(|launch| launch.argv.get(launch.options.clone()?));
     match planned {
@@ -97,7 +98,7 @@ fn join(words: impl Iterator<Item = String>) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The command of the spec.
+/// The command of the spec's program, as text.
 fn command_of(resolved: &Resolved) -> String {
     match &resolved.spec.runner.program {
         Program::Submit { words } | Program::Launcher { words } => join(words.iter().map(word)),

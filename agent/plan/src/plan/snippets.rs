@@ -19,20 +19,25 @@ const LENIENT_BASH: &[&str] = &["+e", "+E", "+o", "pipefail"];
 
 /// The step of the snippet `name`, before the program.
 pub fn step(resolved: &Resolved, name: &'static str, source: Option<&String>) -> Option<Step> {
-    at(SnippetPhase::Before, resolved, name, source)
+    in_phase(SnippetPhase::Before, resolved, name, source)
 }
 
 /// The step of a sidecar's program, if that is shell source.
 pub fn program(resolved: &Resolved, source: Option<&String>) -> Option<Step> {
-    at(SnippetPhase::Program, resolved, COMMAND, source)
+    in_phase(SnippetPhase::Program, resolved, COMMAND, source)
 }
 
 /// The step of the snippet `post`, which cleans up after the program.
 pub fn post(resolved: &Resolved, source: Option<&String>) -> Option<Step> {
-    at(SnippetPhase::After, resolved, "post", source)
+    in_phase(SnippetPhase::After, resolved, "post", source)
 }
 
-fn at(phase: SnippetPhase, resolved: &Resolved, name: &'static str, source: Option<&String>) -> Option<Step> {
+fn in_phase(
+    phase: SnippetPhase,
+    resolved: &Resolved,
+    name: &'static str,
+    source: Option<&String>,
+) -> Option<Step> {
     let source = source.filter(|source| !source.trim().is_empty())?.clone();
     let logging = &resolved.spec.logging;
     let silent = logging.quiet && phase == SnippetPhase::Before;
@@ -43,6 +48,7 @@ fn at(phase: SnippetPhase, resolved: &Resolved, name: &'static str, source: Opti
     } else {
         logging.is_strict()
     };
+    // A shell that was started strict must become lenient for a lenient `post`.
     let options = match (logging.is_strict() && !strict, is_bash(resolved)) {
         (false, _) => Vec::new(),
         (true, true) => LENIENT_BASH.to_vec(),
@@ -70,8 +76,8 @@ fn is_bash(resolved: &Resolved) -> bool {
         .is_some_and(|shell| shell.ends_with("/bash"))
 }
 
-/// The steps, with the shell before the first snippet and its end after the last. `command` is a sidecar's
-/// own.
+/// The steps, with the start of the shell before the first snippet and its end after the last. `command`: the command
+/// of a sidecar; None for the runner.
 pub fn in_one_shell(
     resolved: &Resolved,
     mut steps: Vec<Step>,
@@ -84,7 +90,7 @@ pub fn in_one_shell(
     let first = steps
         .iter()
         .enumerate()
-        .find_map(|(at, step)| Some((at, name(step)?)));
+        .find_map(|(position, step)| Some((position, name(step)?)));
     let last = steps.iter().rposition(|step| name(step).is_some());
     if let (Some((first, name)), Some(last)) = (first, last) {
         let launch = steps.iter().find_map(|step| match step {
@@ -100,7 +106,8 @@ pub fn in_one_shell(
     Ok(steps)
 }
 
-/// The first snippet after `init` finds the working directory that it has left.
+/// Sets the variable with the working directory again for the first snippet after `init`, which may have changed the
+/// working directory.
 fn name_directory_after_init(steps: &mut [Step]) {
     let mut snippets = steps.iter_mut().filter_map(|step| match step {
         Step::Snippet(snippet) => Some(snippet),
@@ -113,6 +120,7 @@ fn name_directory_after_init(steps: &mut [Step]) {
     }
 }
 
+/// The shell of the snippets. `what` needs it: the error names it.
 fn shell(
     resolved: &Resolved,
     what: &str,
@@ -135,7 +143,7 @@ fn shell(
     })
 }
 
-/// The value of `$asFlux`: this agent, with the same spec file.
+/// The value of `$asFlux`: the agent's command `as-flux`, with the spec file of this agent.
 fn as_flux(resolved: &Resolved) -> String {
     let spec = resolved
         .facts
@@ -145,7 +153,7 @@ fn as_flux(resolved: &Resolved) -> String {
     format!("{} as-flux{spec}", resolved.facts.agent)
 }
 
-/// A script's text, with a first line for the image's shell if it has none.
+/// A script's text, with a `#!` line for the image's shell if it has none.
 pub fn with_shebang(resolved: &Resolved, text: &str, what: &str) -> Result<String, PlanError> {
     if text.starts_with("#!") {
         Ok(text.to_owned())

@@ -26,30 +26,31 @@ pub enum Step {
     Give { path: String, owner: Owner },
     /// Start a program that goes to the background by itself. A failure is logged and ignored.
     Daemon { argv: Vec<String> },
-    /// A directory with its parents; mode and owner apply to the last component.
+    /// Create a directory with its parents. Mode and owner apply to the last component.
     Directory { path: String, mode: Mode, owner: Owner },
-    /// A whole file, written beside and renamed.
+    /// Write a file: to a temporary name in its folder, and then renamed, so that it is never incomplete.
     File {
         path: String,
         mode: Mode,
         owner: Owner,
         content: Content,
     },
-    /// A symbolic link, replaced if it leads elsewhere; left alone if a real file or directory stands there.
+    /// Make a symbolic link. A link that leads elsewhere is replaced; a real file or directory is left alone.
     Link { path: String, target: String },
-    /// Variables for every later step.
+    /// Change variables of the environment for every later step.
     Environment { changes: Vec<EnvChange> },
     /// The shell that runs all snippets of the container. The first snippet starts it. A snippet after a program
     /// starts it again if the program has ended it.
     Shell(SnippetShell),
-    /// The user's shell source; state carries over to later snippets and to every later step's environment.
+    /// Run the user's shell source. The shell's state carries over to later snippets, and its environment to every
+    /// later step.
     Snippet(Snippet),
-    /// The snippets' shell ends: what it traps on EXIT runs.
+    /// End the snippets' shell, which then runs its EXIT trap.
     EndShell,
     /// Read the facts of the container again, and plan the other steps from them: an earlier snippet may have
     /// created the user that Flux runs as.
     Replan,
-    /// Before the lead's broker: if a snippet has written R, it is checked, and Flux uses it.
+    /// Before the lead's broker: if a snippet has written R, check it and make Flux use it.
     SnippetResources(SnippetResources),
     /// Wait until the parent broker's port answers, or its name has an address.
     WaitParent(Parent),
@@ -79,9 +80,11 @@ pub enum Step {
     /// After the broker has ended: replace the archive by the dump, if the dump is complete and the broker ended with
     /// success.
     PublishArchive { from: String, to: String },
-    /// From here on, a stop after the end of Flux is held back until `seconds` after the note was written.
+    /// From here on, hold back a stop after the end of Flux until `seconds` after the file `note` was written
+    /// ([`Step::NoteEnd`]).
     Linger { note: String, seconds: f64 },
-    /// Write the note that this container has ended by itself. After a stop, no note is written.
+    /// Write the file `note`, by which sidecars know that this container has ended by itself. After a stop, it is not
+    /// written.
     NoteEnd { note: String },
     /// Wait for a stop although the work is done: Kubernetes would restart a sidecar that exits.
     Stay,
@@ -92,22 +95,25 @@ pub enum Step {
 #[serde(rename_all = "kebab-case")]
 pub enum Content {
     Text(String),
-    /// Shell lines `export NAME='value'`, quoted by the writer, with the environment of that moment.
+    /// Shell lines `export NAME='value'`. The executor fills in variables from its environment when it writes the file,
+    /// and quotes the values.
     Exports(BTreeMap<String, Word>),
-    /// Copied from a mounted Secret; never shown.
+    /// Copied from a file of a mounted Secret. Never shown.
     Secret {
         source: String,
     },
-    /// The curve certificate: checked and copied from the mounted Secret; never shown.
+    /// The curve certificate, checked and copied from the mounted Secret. Never shown.
     Curve {
         source: String,
     },
-    /// A curve certificate that all pods of the job derive alike, from the secret seed in a file and from values that
-    /// identify the job (`of`). Never shown.
+    /// A curve certificate that all pods of the job derive alike, from a secret seed and values that identify the
+    /// job. Never shown.
     DerivedCurve {
+        /// Path of the file with the seed.
         seed: String,
         /// The name in the certificate.
         name: String,
+        /// The values that identify the job.
         of: Vec<String>,
     },
 }
@@ -117,10 +123,9 @@ pub enum Content {
 pub struct SnippetShell {
     /// The shell, and the options that it is started with.
     pub argv: Vec<String>,
-    /// The value of `$asFlux`: words that run what follows them as Flux's user. Not exported.
+    /// The value of `$asFlux`: the words that, put before a command, run it as Flux's user. Not exported.
     pub as_flux: String,
-    /// More variables that snippets find, by name. Not exported, and left out where the environment has the
-    /// name.
+    /// More variables for snippets, by name. Not exported. A variable is left out if the environment has its name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<&'static str, String>,
 }
@@ -143,7 +148,7 @@ pub struct SnippetResources {
     pub strict: bool,
 }
 
-/// Shell source of the user's.
+/// A snippet: shell source that the user wrote.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Snippet {
     /// The name of its field in the MiniCluster.
@@ -156,7 +161,7 @@ pub struct Snippet {
     /// With [`SnippetPhase::After`]: whether its exit code becomes the container's if the program ended with 0.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub decides: bool,
-    /// Options that the shell sets before it.
+    /// Options that the shell sets before it, as arguments of `set`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<&'static str>,
     /// The variable that is set to the working directory before it.

@@ -10,9 +10,9 @@ use flux_shared::hostlist;
 
 use super::PlanError;
 
-/// Width of the default tree, so that every broker is the lead's child up to 257 brokers.
+/// Children of each broker in the default tree. Up to 257 brokers, all are children of the lead.
 pub const DEFAULT_FANOUT: u32 = 256;
-/// Most children that `mincrit` without a number gives a router.
+/// The largest number of children that `mincrit` without a number gives a router.
 const MINCRIT_FANOUT: u32 = 1024;
 
 /// The shape of the tree of brokers (TBON).
@@ -78,7 +78,7 @@ pub fn below(topology: Option<&str>, rank: u32, size: u32) -> Result<String, Pla
     Ok(hostlist::to_idset(&below))
 }
 
-/// The number of routers that `mincrit` chooses by itself.
+/// The number of routers that `mincrit` without a number chooses. 0: all brokers are children of the lead.
 fn routers(size: u32) -> u32 {
     if size <= MINCRIT_FANOUT + 1 {
         return 0;

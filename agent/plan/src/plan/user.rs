@@ -1,4 +1,4 @@
-//! The steps that make the user that Flux runs as, and its home.
+//! The steps that create the user that Flux runs as, and its home.
 
 use flux_shared::paths::FALLBACK_HOME;
 
@@ -6,7 +6,7 @@ use super::identity::{Account, account_by};
 use super::{EnvChange, Mode, Resolved, RunAs, Step, set};
 use crate::facts::Facts;
 
-/// Whom the programs of Flux run as, where that is another user than the agent's.
+/// The user that Flux's programs run as. None: the agent's own user.
 pub fn run_as(resolved: &Resolved) -> Option<RunAs> {
     let Account { name, home, owner } = resolved.identity.run_as.clone()?;
     let home = if is_usable(&home) {
@@ -17,13 +17,13 @@ pub fn run_as(resolved: &Resolved) -> Option<RunAs> {
     Some(RunAs { owner, name, home })
 }
 
-/// The steps that make user and home, and variables for all that follows: SHELL; HOME and USER where they say
-/// nothing of use.
+/// The steps that create the user and its home, and set SHELL, HOME and USER for all later steps, where the container's
+/// own values are unset or of no use.
 pub fn steps(resolved: &Resolved) -> Vec<Step> {
     let mut steps = Vec::new();
     if let Some(account) = &resolved.identity.create {
         let Account { name, home, owner } = account.clone();
-        // The home first: once the user is in the password file, the next run takes all of this for done.
+        // The home comes first: the agent skips all of this if the user is in the password file, as after a restart.
         if !resolved.facts.is_present(&home) {
             let step = Step::Directory {
                 path: home.clone(),
@@ -41,7 +41,7 @@ pub fn steps(resolved: &Resolved) -> Vec<Step> {
         steps.push(step);
     }
     let mut changes = Vec::new();
-    home(resolved, &mut changes, &mut steps);
+    ensure_home(resolved, &mut changes, &mut steps);
     changes.extend(shell(resolved));
     if !changes.is_empty() {
         steps.push(Step::Environment { changes });
@@ -53,8 +53,8 @@ fn is_usable(home: &str) -> bool {
     !home.is_empty() && home != "/"
 }
 
-/// Replaces a HOME that is of no use by a directory of Flux's own.
-fn home(resolved: &Resolved, changes: &mut Vec<EnvChange>, steps: &mut Vec<Step>) {
+/// Replaces a home that is of no use by the fallback, and sets USER.
+fn ensure_home(resolved: &Resolved, changes: &mut Vec<EnvChange>, steps: &mut Vec<Step>) {
     let facts = resolved.facts;
     if let Some(account) = &resolved.identity.run_as {
         if !is_usable(&account.home) {
@@ -63,7 +63,7 @@ fn home(resolved: &Resolved, changes: &mut Vec<EnvChange>, steps: &mut Vec<Step>
         return;
     }
     let account = account_by(&facts.passwd, |_, uid| uid == resolved.identity.owner.uid);
-    // Where the password file has no name for the uid: the number, which Flux takes in place of a name.
+    // If the password file has no name for the uid, USER is the uid, which Flux accepts in place of a name.
     let name = account.map_or_else(|| resolved.identity.owner.uid.to_string(), |account| account.name);
     if facts.environment.get("HOME").is_some_and(|home| is_usable(home)) {
         changes.push(EnvChange::Default {
@@ -76,8 +76,8 @@ fn home(resolved: &Resolved, changes: &mut Vec<EnvChange>, steps: &mut Vec<Step>
     changes.extend([set("HOME", &fallback_home(resolved)), set("USER", &name)]);
 }
 
-/// The home to fall back on: the volume that the operator mounts for it, else a folder of the
-/// configuration's.
+/// The home to use if the user's own is of no use: the volume that the operator mounts for it, else a folder in the
+/// configuration folder.
 fn fallback_home(resolved: &Resolved) -> String {
     if has_home_volume(resolved.facts) {
         FALLBACK_HOME.to_owned()
@@ -90,6 +90,7 @@ fn fallback_home(resolved: &Resolved) -> String {
     }
 }
 
+/// Creates the fallback home. None: the volume is there.
 fn make_fallback_home(resolved: &Resolved) -> Option<Step> {
     let (path, owner) = (fallback_home(resolved), resolved.identity.owner);
     let step = Step::Directory {
@@ -104,15 +105,15 @@ fn has_home_volume(facts: &Facts) -> bool {
     facts.is_writable(FALLBACK_HOME) || (facts.uid == 0 && facts.is_present(FALLBACK_HOME))
 }
 
-/// Flux runs its own scripts by `$SHELL`, else by /bin/bash: where that leads nowhere, it gets the shell that
-/// is there.
+/// Sets SHELL to the image's shell if the shell that Flux would use does not exist. Flux runs its own scripts by
+/// `$SHELL` or, if it is unset, by /bin/bash.
 fn shell(resolved: &Resolved) -> Option<EnvChange> {
     let facts = resolved.facts;
-    let leads_somewhere = match facts.environment.get("SHELL") {
+    let shell_exists = match facts.environment.get("SHELL") {
         Some(shell) => facts.is_present(shell) || facts.shell.as_deref() == Some(shell),
         None => facts.shell.as_deref() == Some("/bin/bash"),
     };
-    match (&facts.shell, leads_somewhere) {
+    match (&facts.shell, shell_exists) {
         (Some(shell), false) => Some(set("SHELL", shell)),
         _ => None,
     }
