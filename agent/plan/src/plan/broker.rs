@@ -104,7 +104,7 @@ pub fn documented_links(resolved: &Resolved) -> Vec<Step> {
 }
 
 /// The link from `SYSTEM_CONFIG` to the folder of broker.toml or, if `SYSTEM_CONFIG` exists, from `broker.toml` in it
-/// to the file. None if the instance is no system instance, or if the agent may not make the link.
+/// to the file. None if this is no system instance, or if the agent may not make the link.
 pub fn system_link(resolved: &Resolved) -> Option<Step> {
     let facts = resolved.facts;
     if !resolved.is_system_instance() {
@@ -273,7 +273,7 @@ fn generate(resolved: &Resolved) -> Result<String, PlanError> {
 }
 
 /// The table `[resource]`. If each broker discovers its own resources, the table has only flags, or is left out.
-/// Otherwise it names the lead's file with R for all hosts.
+/// Otherwise the lead's table names the file with R for all hosts.
 ///
 /// Flux checks each node against R and drains a node with fewer cores. So this check is disabled (`noverify`)
 /// - if R has the lead's number of cores for several hosts, since their nodes may differ;

@@ -40,9 +40,9 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     Ok(steps)
 }
 
-/// TMPDIR, if one of /tmp and /var/tmp is missing or read-only, and its folder if both are. An instance inside this one
-/// (`flux batch`, `flux alloc`) keeps its state in /var/tmp and its sockets in /tmp unless TMPDIR is set. Without a
-/// writable folder it would end at once.
+/// The change that sets TMPDIR, if /tmp or /var/tmp is missing or read-only. If both are, the function also adds the
+/// step that creates another folder. An instance inside this one (`flux batch`, `flux alloc`) keeps its state in
+/// /var/tmp and its sockets in /tmp unless TMPDIR is set. If it could not write there, it would end at once.
 fn temporary(resolved: &Resolved, steps: &mut Vec<Step>) -> Option<EnvChange> {
     let facts = resolved.facts;
     let (usable, unusable): (Vec<&str>, Vec<&str>) =
@@ -78,7 +78,7 @@ pub fn around_init(resolved: &Resolved, init: Option<Step>) -> Vec<Step> {
         value.is_some_and(|value| value.split(':').any(|present| present == path))
     };
     let mut appended: Vec<EnvChange> = view_paths(resolved);
-    // What the variable already lists must not be withdrawn.
+    // Not what the variable already lists: `Withdraw` would remove it.
     appended.retain(|change| match change {
         EnvChange::Append { name, value, .. } => !is_listed(name, value),
         _ => true,
@@ -136,7 +136,7 @@ fn view_paths(resolved: &Resolved) -> Vec<EnvChange> {
 /// The variables that make Flux of any release load the chosen scheduler. Empty without a view.
 fn scheduler_changes(resolved: &Resolved) -> Result<Vec<EnvChange>, PlanError> {
     let view = resolved.paths.view();
-    // This view's Fluxion comes with an rc1 script, not with a file for `flux modprobe`.
+    // Whether the view's Fluxion comes with an rc1 script instead of a file for `flux modprobe`.
     let loads_by_rc1 = !resolved.facts.view.fluxion_modprobe;
     Ok(match scheduler::chosen(resolved)? {
         None => Vec::new(),
