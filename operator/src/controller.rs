@@ -406,7 +406,7 @@ async fn reconcile_in_slot(
             let Some(_slow) = slots.take_slow() else {
                 drop(work);
                 report_overload(&cluster, &context).await;
-                return Err(ReconcileError::Crowd);
+                return Err(ReconcileError::TooManySlow);
             };
             drop(slot);
             work.await
