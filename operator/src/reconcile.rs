@@ -49,14 +49,17 @@ pub mod job_first;
 pub mod lookups;
 pub mod random;
 
-/// If a reconcile's reads and writes take longer than this, the status reports that the API server does not answer.
+/// If carrying out the decision takes longer than this, the status reports that the API server does not answer.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 
 /// Whether this reconcile may have to create or change objects, and not only to write the status: there is no Job yet,
 /// or the spec was edited.
 pub fn has_priority(object: &Cluster, context: &Context) -> bool {
+    if is_managed_elsewhere(object) {
+        return false;
+    }
     match object.observed_generation() {
-        _ if is_managed_elsewhere(object) => false,
+        // No status has been written yet.
         None => !context.index.has_job(&Key::of(object.meta())),
         generation => generation != object.meta().generation,
     }

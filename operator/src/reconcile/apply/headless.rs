@@ -132,6 +132,7 @@ impl Queue {
         Ok(())
     }
 
+    /// Creates the Service, owned by `member`. If it exists and is ours, only stores it in the index.
     async fn create(
         &self,
         writer: &Writer,

@@ -112,9 +112,9 @@ impl Writer {
 
     /// Creates a claim and its volume, unless they exist and are ours, and waits until they are bound.
     ///
-    /// The order avoids a wait of 15 s: so long Kubernetes' binder pauses after a conflict between two of its own writes. It
-    /// has such a conflict if it finds a volume that is reserved for a claim without the claim's uid. So the claim is created
-    /// first, and the volume is reserved for the claim's uid. When the binder has bound the volume, a change of the claim
+    /// The order matters. After a conflict between two of its own writes, Kubernetes' binder looks again only 15 s later. Such
+    /// a conflict happens if it finds a volume that is reserved for a claim, but without the claim's uid. So the claim is
+    /// created first, and the volume is reserved for its uid. When the binder has bound the volume, a change of the claim
     /// makes the binder look at the claim.
     pub(super) async fn create_volume(&self, rendered: &MadeVolume, owner: &str) -> Result<(), ApplyError> {
         // First, so that no claim of ours is created for somebody else's volume of that name.
