@@ -49,8 +49,8 @@ use slots::Slots;
 
 /// How long changes of the same MiniCluster are collected before it is reconciled.
 const BURST: Duration = Duration::from_millis(100);
-/// A reconcile that takes longer than this counts as slow and leaves its slot. So a slow admission webhook, for example,
-/// does not delay other MiniClusters.
+/// A reconcile that takes longer than this counts as slow and leaves its slot. So a slow admission webhook,
+/// for example, does not delay other MiniClusters.
 const SLOT_TIME: Duration = Duration::from_secs(2);
 
 /// Settings of the controller.
@@ -89,8 +89,8 @@ pub async fn run(
     settings: Settings,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ControllerError> {
-    // In a task: two clones of the waker of `block_on` (tokio 1.54) may compare as different. Then each poll of a reconcile
-    // would skip the shortcut of `in_own_task`.
+    // In a task: two clones of the waker of `block_on` (tokio 1.54) may compare as different. Then each poll
+    // of a reconcile would skip the shortcut of `in_own_task`.
     in_own_task(serve(client, settings, stop)).await
 }
 
@@ -120,8 +120,8 @@ async fn serve(
     }
 }
 
-/// Waits for the leader lease, if there is an election. Then runs the controller until `stop` resolves or the lease is
-/// lost.
+/// Waits for the leader lease, if there is an election. Then runs the controller until `stop` resolves or the
+/// lease is lost.
 async fn lead(
     client: &Client,
     settings: &Settings,
@@ -257,8 +257,8 @@ async fn control(
             )
         }
     };
-    // Both `sweeps` and `reconciles` wait until the store is ready, and the store wakes only the task that asked last. So
-    // both must run in the same task.
+    // Both `sweeps` and `reconciles` wait until the store is ready, and the store wakes only the task that
+    // asked last. So both must run in the same task.
     let sweeps = sweep(&context, &store, orphans);
     let reconciles = std::pin::pin!(reconciles(store.clone(), context.clone(), listed, queue, stop));
     tokio::select! {
@@ -331,9 +331,9 @@ async fn reconciles(
     results.for_each(log).await;
 }
 
-/// Waits for the MiniCluster's turn, and reconciles it. MiniClusters without a Job go first, and only a few large specs
-/// are reconciled at the same time. Thousands of MiniClusters may wait here, so the large future of a reconcile is created
-/// only after the wait.
+/// Waits for the MiniCluster's turn, and reconciles it. MiniClusters without a Job go first, and only a few
+/// large specs are reconciled at the same time. Thousands of MiniClusters may wait here, so the large future
+/// of a reconcile is created only after the wait.
 async fn in_turn(
     cluster: Arc<Cluster>,
     context: Arc<Context>,
@@ -359,7 +359,8 @@ async fn in_turn(
     let begin = Instant::now();
     let in_progress = context.queue.start(&key, begin);
     context.metrics.dequeued_after(in_progress.waited);
-    // It may have been edited or deleted while it waited. The pods of a deleted MiniCluster would run without an owner.
+    // It may have been edited or deleted while it waited. The pods of a deleted MiniCluster would run without
+    // an owner.
     let Some(cluster) = context.statuses.current(cluster) else {
         return Ok(Action::await_change());
     };
@@ -386,8 +387,8 @@ async fn in_turn(
     result
 }
 
-/// Reconciles, and reports a panic in the MiniCluster's status. A reconcile that takes longer than `SLOT_TIME` drops `slot`
-/// and continues, or is given up if too many others are slow.
+/// Reconciles, and reports a panic in the MiniCluster's status. A reconcile that takes longer than
+/// `SLOT_TIME` drops `slot` and continues, or is given up if too many others are slow.
 async fn reconcile_in_slot(
     cluster: Arc<Cluster>,
     context: Arc<Context>,
@@ -456,8 +457,8 @@ fn error_policy(cluster: Arc<Cluster>, error: &ReconcileError, context: Arc<Cont
     Action::requeue(context.pauses.after_failure(&key, error, Instant::now()))
 }
 
-/// Queues the MiniClusters that the watches report as changed. Waits for all first lists: before they are complete, an
-/// object that is not listed yet would count as missing.
+/// Queues the MiniClusters that the watches report as changed. Waits for all first lists: before they are
+/// complete, an object that is not listed yet would count as missing.
 async fn dispatch(
     context: &Context,
     mut woken: mpsc::UnboundedReceiver<Wake>,
@@ -469,8 +470,8 @@ async fn dispatch(
     }
     tracing::info!("caches are synced");
     let mut burst: HashSet<Key> = HashSet::new();
-    // `BURST` after the first event of the burst. Later events do not move it, so a steady stream of events delays nothing
-    // for ever.
+    // `BURST` after the first event of the burst. Later events do not move it, so a steady stream of events
+    // delays nothing for ever.
     let mut burst_ends = tokio::time::Instant::now();
     loop {
         let ready: Vec<Key> = tokio::select! {

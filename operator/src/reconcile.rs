@@ -52,8 +52,8 @@ pub mod random;
 /// If carrying out the decision takes longer than this, the status reports that the API server does not answer.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 
-/// Whether this reconcile may have to create or change objects, and not only to write the status: there is no Job yet,
-/// or the spec was edited.
+/// Whether this reconcile may have to create or change objects, and not only to write the status: there is no
+/// Job yet, or the spec was edited.
 pub fn has_priority(object: &Cluster, context: &Context) -> bool {
     if is_managed_elsewhere(object) {
         return false;
@@ -130,8 +130,8 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     ))
 }
 
-/// Writes the status after `carry_out`, which may have failed. If the MiniCluster has ended, deletes what the spec says.
-/// Returns when to reconcile next.
+/// Writes the status after `carry_out`, which may have failed. If the MiniCluster has ended, deletes what the
+/// spec says. Returns when to reconcile next.
 async fn report(
     object: &Cluster,
     checked: &Result<ValidMiniCluster, Vec<Problem>>,
@@ -224,8 +224,8 @@ fn is_shown(error: &ReconcileError, target: &Target, context: &Context, begin: I
             .is_lasting(&target.key, error, begin, Instant::now())
 }
 
-/// Shows in the status that reconciles are given up, if that lasts. Does nothing if the cache lacks the spec: computing a
-/// status needs it, and reading it is part of the work that was given up.
+/// Shows in the status that reconciles are given up, if that lasts. Does nothing if the cache lacks the spec:
+/// computing a status needs it, and reading it is part of the work that was given up.
 pub async fn report_overload(object: &Cluster, context: &Context) {
     if cluster::left_out(object).is_some() {
         return;
@@ -372,8 +372,8 @@ async fn carry_out(
     }
 }
 
-/// Writes the status and its events, if anything differs. The first status of a Job, and a status that differs in numbers
-/// only, may be delayed. Returns for how long; None if nothing is left to write.
+/// Writes the status and its events, if anything differs. The first status of a Job, and a status that
+/// differs in numbers only, may be delayed. Returns for how long; None if nothing is left to write.
 async fn write_status(
     object: &Cluster,
     target: &Target,
@@ -439,8 +439,8 @@ fn with_losses(target: &Target, context: &Context) -> MiniClusterStatus {
     known_status
 }
 
-/// Decides what to do with the Job as a whole. Nothing if the MiniCluster is being deleted or is invalid, or if the Job of
-/// its name is not its own.
+/// Decides what to do with the Job as a whole. Nothing if the MiniCluster is being deleted or is invalid, or
+/// if the Job of its name is not its own.
 fn decide(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
@@ -497,8 +497,8 @@ fn observation<'a>(
     }
 }
 
-/// Counts a restart in the status, and only then deletes the old Job: an operator that is killed in between finds the old
-/// Job's uid in the status.
+/// Counts a restart in the status, and only then deletes the old Job: an operator that is killed in between
+/// finds the old Job's uid in the status.
 async fn restart_as_new_job(
     object: &Cluster,
     target: &Target,
@@ -580,8 +580,8 @@ fn expects_pods(target: &Target, after: &MiniClusterStatus, context: &Context) -
     after.reason.is_none() && job.is_some_and(lacks_pods)
 }
 
-/// Reports a panic in the status, with its place in the source. The new status does not depend on the spec, which may be
-/// the cause.
+/// Reports a panic in the status, with its place in the source. The new status does not depend on the spec,
+/// which may be the cause.
 pub async fn report_panic(object: &Cluster, context: &Context, panicked: &Panicked) {
     let target = context.statuses.latest(Target::of(object));
     let after = status::panicked(&target.status, target.generation, panicked, Timestamp::now());

@@ -5,15 +5,16 @@
 //!                    └ none: given up, and retried after a pause
 //! ```
 //!
-//! Some slots are not for retries, and some are not for retries that were slow. A reconcile may be given up during any
-//! call: it could also end there because the process is killed, and the next reconcile then does the rest.
+//! Some slots are not for retries, and some are not for retries that were slow. A reconcile may be given up
+//! during any call: it could also end there because the process is killed, and the next reconcile then does
+//! the rest.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::reconcile::context::pauses::LastOutcome;
 
-/// At most this many reconciles that are not slow. Each has up to three connections of its own (150 kB each). With fewer
-/// the API server would be idle at times, and more would only wait in it.
+/// At most this many reconciles that are not slow. Each has up to three connections of its own (150 kB each).
+/// With fewer the API server would be idle at times, and more would only wait in it.
 const CONCURRENCY: usize = 48;
 /// At most this many of these may be retries.
 const RETRIES: usize = 32;
@@ -54,8 +55,8 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// Waits for a slot. `last_outcome`: how the MiniCluster's previous reconcile ended. (The semaphores are never closed,
-    /// so this cannot fail.)
+    /// Waits for a slot. `last_outcome`: how the MiniCluster's previous reconcile ended. (The semaphores are
+    /// never closed, so this cannot fail.)
     pub(super) async fn take(&self, last_outcome: LastOutcome) -> ReconcileSlot<'_> {
         let slow_retry = if last_outcome == LastOutcome::FailedSlowly {
             self.slow_retries.acquire().await.ok()

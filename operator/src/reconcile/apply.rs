@@ -1,9 +1,10 @@
 //! Writes to the API server, without decisions.
 //!
-//! Creation is a POST, which never changes an existing object. If an object of the name exists, its owner decides: an
-//! object of this MiniCluster is kept, one of an earlier MiniCluster makes the reconcile wait until it is deleted, and any
-//! other is an obstacle. Later changes are server-side applies or patches. They carry the uid of the observed object, except
-//! the annotation that asks a pod to end. There is one field manager.
+//! Creation is a POST, which never changes an existing object. If an object of the name exists, its owner
+//! decides: an object of this MiniCluster is kept, one of an earlier MiniCluster makes the reconcile wait
+//! until it is deleted, and any other is an obstacle. Later changes are server-side applies or patches. They
+//! carry the uid of the observed object, except the annotation that asks a pod to end. There is one field
+//! manager.
 
 use flux_operator_client::dry_run::{self, DryRunAnswer};
 use flux_operator_core::labels;
@@ -89,8 +90,8 @@ fn post_params() -> PostParams {
     }
 }
 
-/// Parameters to delete the object with this uid, not a newer one of the same name. The objects that it owns are deleted
-/// after it.
+/// Parameters to delete the object with this uid, not a newer one of the same name. The objects that it owns
+/// are deleted after it.
 pub(crate) fn delete_params(uid: Option<String>) -> DeleteParams {
     DeleteParams {
         preconditions: Some(Preconditions {
@@ -176,9 +177,9 @@ impl Writer {
         }
     }
 
-    /// Creates the objects of a MiniCluster that do not exist yet, and the Job after everything that its pods need. If
-    /// `is_deleted` (the MiniCluster was deleted meanwhile), creates no pods: they would run until the garbage collector
-    /// finds them.
+    /// Creates the objects of a MiniCluster that do not exist yet, and the Job after everything that its pods
+    /// need. If `is_deleted` (the MiniCluster was deleted meanwhile), creates no pods: they would run until
+    /// the garbage collector finds them.
     pub async fn create_all(
         &self,
         index: &Index,
@@ -308,8 +309,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Deletes the services pod with this uid. After a suspension or the end it would hold resources that others could
-    /// use, and a lost one must make room for its replacement of the same name.
+    /// Deletes the services pod with this uid. After a suspension or the end it would hold resources that
+    /// others could use, and a lost one must make room for its replacement of the same name.
     pub async fn delete_services_pod(&self, key: &Key, uid: &str) -> Result<(), ApplyError> {
         let name = names::services_pod(&key.name);
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
@@ -330,8 +331,9 @@ impl Writer {
         result.map_err(|error| api_error::<Job>("create", &key.name, error))
     }
 
-    /// Asks the API server by a dry run whether it accepts an object with an overlay. The inner result is the object as it
-    /// would be stored, or why it is refused; unknown fields are errors. None: valid, but an object of this name exists.
+    /// Asks the API server by a dry run whether it accepts an object with an overlay. The inner result is the
+    /// object as it would be stored, or why it is refused; unknown fields are errors. None: valid, but an
+    /// object of this name exists.
     pub async fn dry_run_overlay<K>(
         &self,
         applied: &AppliedOverlay,
@@ -391,8 +393,8 @@ impl Writer {
         }
     }
 
-    /// Creates a Job, unless it exists and is ours. Returns a new Job as the API server stored it: a queue may have changed
-    /// it.
+    /// Creates a Job, unless it exists and is ours. Returns a new Job as the API server stored it: a queue
+    /// may have changed it.
     async fn create_job(&self, job: &Overlaid<Job>, owner: &str) -> Result<JobObject, ApplyError> {
         match self
             .send(create_request(&job.rendered, job, &post_params()))
@@ -407,8 +409,8 @@ impl Writer {
         }
     }
 
-    /// Handles a failed creation of `wanted`. If it failed because the object exists, and the object is ours, returns its
-    /// metadata.
+    /// Handles a failed creation of `wanted`. If it failed because the object exists, and the object is ours,
+    /// returns its metadata.
     async fn ours_if_it_exists<K>(
         &self,
         wanted: &K,
@@ -497,7 +499,8 @@ impl Writer {
             .await
     }
 
-    /// Sets a Job's condition FailureTarget: the Job controller then deletes its pods and fails it. `now` is in RFC 3339.
+    /// Sets a Job's condition FailureTarget: the Job controller then deletes its pods and fails it. `now` is
+    /// in RFC 3339.
     pub async fn fail_job(
         &self,
         cluster: &Key,
@@ -585,8 +588,8 @@ fn check_owner_of(kind: &str, existing: &Metadata, wanted: &Metadata, owner: &st
     Err(name_taken(kind, name))
 }
 
-/// Checks that a MiniCluster's own Job has the label by which the operator watches it. Without this label the watch would
-/// not report the Job.
+/// Checks that a MiniCluster's own Job has the label by which the operator watches it. Without this label the
+/// watch would not report the Job.
 fn check_label(job: &Metadata) -> Result<(), Obstacle> {
     let name = job.name.as_deref().unwrap_or_default();
     let label = labels::CLUSTER;

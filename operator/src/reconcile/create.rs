@@ -140,8 +140,8 @@ pub(super) async fn create_or_update(
     }
 }
 
-/// Deletes a Job that was created while its MiniCluster was deleted. When the watch reported the deletion, the Job was not
-/// in the index yet.
+/// Deletes a Job that was created while its MiniCluster was deleted. When the watch reported the deletion,
+/// the Job was not in the index yet.
 async fn delete_late_job(target: &Target, context: &Context) -> Result<(), ReconcileError> {
     let job = context.index.job(&target.key);
     let Some(job) = job.filter(|job| job.is_of(&target.uid)) else {
@@ -243,8 +243,9 @@ async fn update(
     Ok(())
 }
 
-/// Seconds left of `deadlineSeconds`, which runs from the first start. Both times are from the control plane's clock: the
-/// current time is the creation time in the answer to a dry run. None: there is no deadline, or this is the first start.
+/// Seconds left of `deadlineSeconds`, which runs from the first start. Both times are from the control
+/// plane's clock: the current time is the creation time in the answer to a dry run. None: there is no
+/// deadline, or this is the first start.
 async fn deadline_left(
     target: &Target,
     cluster: &ValidMiniCluster,

@@ -15,8 +15,9 @@ use super::error::ReconcileError;
 use crate::reconcile::context::Context;
 use crate::reconcile::context::event_checks::Waiting;
 
-/// The last warning about an object that waits although no status says why, and the time until its events are read again.
-/// None: no object waits like this. If the warning is about a deleted ConfigMap of ours, creates it again.
+/// The last warning about an object that waits although no status says why, and the time until its events are
+/// read again. None: no object waits like this. If the warning is about a deleted ConfigMap of ours, creates
+/// it again.
 pub(super) async fn diagnose_and_mend(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,

@@ -14,8 +14,8 @@ use k8s_openapi::jiff::Timestamp;
 use super::error::ReconcileError;
 use crate::reconcile::context::Context;
 
-/// Deletes pods and volumes of a completed job (`cleanupPods`), then sets the status. An operator that is killed in between
-/// repeats this.
+/// Deletes pods and volumes of a completed job (`cleanupPods`), then sets the status. An operator that is
+/// killed in between repeats this.
 pub(super) async fn clean_up(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
@@ -46,7 +46,8 @@ pub(super) async fn clean_up(
         .clone()
         .filter(|pod| pod.controller_uid.as_deref() == Some(&target.uid));
     let job_uid = job.uid.clone();
-    // The index copies the objects of a MiniCluster if they change while a reconcile holds them. The pods are deleted now.
+    // The index copies the objects of a MiniCluster if they change while a reconcile holds them. The pods are
+    // deleted now.
     drop(observed);
     let services_pod = services_pod.as_ref().map(|pod| &pod.uid);
     context
@@ -65,8 +66,8 @@ pub(super) async fn clean_up(
     Ok(())
 }
 
-/// Deletes a Job whose pods cannot mount the view's image, once the status reports this. Nothing has run yet. The next Job
-/// copies the view.
+/// Deletes a Job whose pods cannot mount the view's image, once the status reports this. Nothing has run yet.
+/// The next Job copies the view.
 pub(super) async fn recreate_with_copied_view(
     target: &Target,
     after: &MiniClusterStatus,

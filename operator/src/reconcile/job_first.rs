@@ -1,6 +1,6 @@
-//! The order of work: Jobs are created before writes that only describe MiniClusters (statuses, labels, owners of a shared
-//! Service). If many MiniClusters are created at the same time, all Jobs exist sooner, and one later write covers more
-//! changes.
+//! The order of work: Jobs are created before writes that only describe MiniClusters (statuses, labels,
+//! owners of a shared Service). If many MiniClusters are created at the same time, all Jobs exist sooner, and
+//! one later write covers more changes.
 
 use std::time::Duration;
 

@@ -20,8 +20,8 @@ pub fn certificate(name: &str) -> Result<Certificate, RandomError> {
     Ok(Certificate::from_keys(name, public.as_bytes(), secret.as_bytes()))
 }
 
-/// The characters of a random word, without those that look alike. There are 32, so that `byte % 32` makes each equally
-/// likely.
+/// The characters of a random word, without those that look alike. There are 32, so that `byte % 32` makes
+/// each equally likely.
 const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 /// Number of characters in a random word: 160 random bits.
 const WORD_LENGTH: usize = 32;

@@ -1,7 +1,7 @@
 //! Deletes all pods of a deleted MiniCluster at once.
 //!
-//! The garbage collector would delete about 20 objects per second in any order. So the brokers of a large MiniCluster would
-//! stop one after the other while its job still runs.
+//! The garbage collector would delete about 20 objects per second in any order. So the brokers of a large
+//! MiniCluster would stop one after the other while its job still runs.
 
 use flux_operator_core::labels;
 use flux_operator_core::observe::Key;
@@ -18,8 +18,9 @@ use serde::de::IgnoredAny;
 use super::{ApplyError, Writer, api_error, delete_params, ignore_not_found};
 
 impl Writer {
-    /// Deletes the Job of a deleted MiniCluster, so that no pod is replaced, and then the Job's pods. If the MiniCluster is
-    /// deleted in the foreground, it exists until its objects are deleted. The Job is then deleted in the same way.
+    /// Deletes the Job of a deleted MiniCluster, so that no pod is replaced, and then the Job's pods. If the
+    /// MiniCluster is deleted in the foreground, it exists until its objects are deleted. The Job is then
+    /// deleted in the same way.
     pub async fn end_deleted(&self, deleted: &Deleted) -> Result<(), ApplyError> {
         let Deleted {
             cluster,

@@ -1,4 +1,5 @@
-//! The object that makes schedulers start a Job's pods together. It is JSON, since there are no Rust types for its APIs.
+//! The object that makes schedulers start a Job's pods together. It is JSON, since there are no Rust types
+//! for its APIs.
 
 use flux_operator_core::labels;
 use flux_operator_core::observe::{Key, controller_uid};
@@ -93,8 +94,8 @@ impl Writer {
         ignore_not_found(deleted).map_err(|error| api_error_of(GangApi::KIND, "delete", &at.name, error))
     }
 
-    /// Deletes the MiniCluster's gangs except the one with the name `kept`. Finds them by a list, since their Jobs may be
-    /// unknown to this operator.
+    /// Deletes the MiniCluster's gangs except the one with the name `kept`. Finds them by a list, since their
+    /// Jobs may be unknown to this operator.
     pub async fn delete_gangs_except(
         &self,
         cluster: &Key,
@@ -123,8 +124,8 @@ impl Writer {
         Ok(())
     }
 
-    /// The uid of the gang's object that a Job names. None: it does not exist, or the MiniCluster does not own it. (A user
-    /// who may edit the Job may have written another name into it.)
+    /// The uid of the gang's object that a Job names. None: it does not exist, or the MiniCluster does not
+    /// own it. (A user who may edit the Job may have written another name into it.)
     async fn find_own_gang(
         &self,
         namespace: &str,

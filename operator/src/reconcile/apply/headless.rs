@@ -1,5 +1,5 @@
-//! The headless Service, which the MiniClusters of a namespace may share. All of them own it, so it is deleted with the last
-//! one. MiniClusters that join at the same time are added by one write.
+//! The headless Service, which the MiniClusters of a namespace may share. All of them own it, so it is
+//! deleted with the last one. MiniClusters that join at the same time are added by one write.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -63,8 +63,8 @@ impl Queue {
         }
     }
 
-    /// Makes `member` an owner of the Service. If the member needs names for all pods, also makes the Service select all
-    /// pods.
+    /// Makes `member` an owner of the Service. If the member needs names for all pods, also makes the Service
+    /// select all pods.
     pub(super) async fn join(
         &self,
         writer: &Writer,
@@ -163,8 +163,9 @@ impl Queue {
         Ok(())
     }
 
-    /// Removes the lead's index from the selector if the apply has not removed it. This happens if another field manager
-    /// (an operator of an earlier version, or a person) has set it too: an apply leaves a field that two managers own.
+    /// Removes the lead's index from the selector if the apply has not removed it. This happens if another
+    /// field manager (an operator of an earlier version, or a person) has set it too: an apply leaves a field
+    /// that two managers own.
     async fn widen(
         &self,
         writer: &Writer,
@@ -212,8 +213,8 @@ impl Queue {
         }
     }
 
-    /// Forgets the Service if no member and no other task waits. The lock has one reference here, one in the caller, and one
-    /// in each other task.
+    /// Forgets the Service if no member and no other task waits. The lock has one reference here, one in the
+    /// caller, and one in each other task.
     fn leave(&self, service: &Key) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let is_idle =

@@ -1,5 +1,5 @@
-//! Changes of existing pods. The lead's pod gets a label and a condition, which the Job controller does not write. A pod that
-//! should end gets an annotation.
+//! Changes of existing pods. The lead's pod gets a label and a condition, which the Job controller does not
+//! write. A pod that should end gets an annotation.
 
 use flux_operator_core::labels;
 use flux_operator_core::observe::Unlabelled;
@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use super::{ApplyError, Writer, api_error};
 
 impl Writer {
-    /// Sets the documented label on the lead's pod, and the condition by which the Job's failure policy recognises this pod.
-    /// One call does both: a patch of a pod's status may change labels too.
+    /// Sets the documented label on the lead's pod, and the condition by which the Job's failure policy
+    /// recognises this pod. One call does both: a patch of a pod's status may change labels too.
     pub async fn label_lead(&self, pod: &Unlabelled) -> Result<(), ApplyError> {
         let change = json!({
             "metadata": { "uid": pod.uid, "labels": { labels::JOB_INDEX: "0" } },
@@ -21,13 +21,15 @@ impl Writer {
         });
         match self.patch_status_of(&pod.namespace, &pod.name, &change).await {
             Ok(_) => Ok(()),
-            // The pod no longer exists. (No other pod can have its name, because Jobs do not reuse the names of pods.)
+            // The pod no longer exists. (No other pod can have its name, because Jobs do not reuse the names
+            // of pods.)
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             Err(error) => Err(api_error::<Pod>("label", &pod.name, error)),
         }
     }
 
-    /// Asks a pod to end, by an annotation that its agent reads. The pod and its log stay. `text`: since when, and why.
+    /// Asks a pod to end, by an annotation that its agent reads. The pod and its log stay. `text`: since
+    /// when, and why.
     pub async fn end_pod(&self, namespace: &str, pod: &str, text: &str) -> Result<(), ApplyError> {
         let change = json!({ "metadata": { "annotations": { labels::END: text } } });
         match self.patch_status_of(namespace, pod, &change).await {

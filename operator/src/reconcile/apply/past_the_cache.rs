@@ -1,5 +1,5 @@
-//! Reads from the API server instead of the index, since the watches may lag behind: before a step that cannot be undone,
-//! and for the current time.
+//! Reads from the API server instead of the index, since the watches may lag behind: before a step that
+//! cannot be undone, and for the current time.
 
 use flux_operator_core::labels;
 use flux_operator_core::observe::job::{JobObject, JobSeen};

@@ -1,5 +1,5 @@
-//! PersistentVolumes and their claims. PersistentVolumes have no namespace, so a MiniCluster cannot own them in Kubernetes:
-//! an annotation has the owner's uid. Claims have an owner reference, like all other objects.
+//! PersistentVolumes and their claims. PersistentVolumes have no namespace, so a MiniCluster cannot own them
+//! in Kubernetes: an annotation has the owner's uid. Claims have an owner reference, like all other objects.
 
 use std::time::Duration;
 
@@ -22,9 +22,9 @@ use super::{
     post_params, rendered_hash, still_deleting,
 };
 
-/// Pauses in milliseconds between reads of a volume or a claim that is to be bound, three seconds in total. If it is not
-/// bound by then, nothing fails, but the pods may start later. (Not `retry::until_done`: the reconcile continues after a
-/// few reads.)
+/// Pauses in milliseconds between reads of a volume or a claim that is to be bound, three seconds in total.
+/// If it is not bound by then, nothing fails, but the pods may start later. (Not `retry::until_done`: the
+/// reconcile continues after a few reads.)
 const BINDER_PAUSES: [u64; 8] = [20, 40, 80, 160, 300, 600, 900, 900];
 
 /// An existing PersistentVolume with the name we need.
@@ -83,8 +83,8 @@ fn none_if_not_found<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kub
     }
 }
 
-/// Waits until a volume or a claim is bound, or for three seconds. With an unbound claim the scheduler would put the pod
-/// aside, and write a warning.
+/// Waits until a volume or a claim is bound, or for three seconds. With an unbound claim the scheduler would
+/// put the pod aside, and write a warning.
 async fn wait_until_bound<K>(api: &Api<K>, name: &str, phase: impl Fn(K) -> Option<String>)
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
@@ -112,10 +112,10 @@ impl Writer {
 
     /// Creates a claim and its volume, unless they exist and are ours, and waits until they are bound.
     ///
-    /// The order matters. After a conflict between two of its own writes, Kubernetes' binder looks again only 15 s later. Such
-    /// a conflict happens if it finds a volume that is reserved for a claim, but without the claim's uid. So the claim is
-    /// created first, and the volume is reserved for its uid. When the binder has bound the volume, a change of the claim
-    /// makes the binder look at the claim.
+    /// The order matters. After a conflict between two of its own writes, Kubernetes' binder looks again only
+    /// 15 s later. Such a conflict happens if it finds a volume that is reserved for a claim, but without the
+    /// claim's uid. So the claim is created first, and the volume is reserved for its uid. When the binder
+    /// has bound the volume, a change of the claim makes the binder look at the claim.
     pub(super) async fn create_volume(&self, rendered: &MadeVolume, owner: &str) -> Result<(), ApplyError> {
         // First, so that no claim of ours is created for somebody else's volume of that name.
         let existing_uid = self.find_or_clear_volume(&rendered.volume, owner).await?;
@@ -149,8 +149,8 @@ impl Writer {
         Ok(())
     }
 
-    /// The uid of an existing volume that may be used. None: no volume has the name. Deletes an outdated volume of ours, and
-    /// returns an obstacle until it no longer exists.
+    /// The uid of an existing volume that may be used. None: no volume has the name. Deletes an outdated
+    /// volume of ours, and returns an obstacle until it no longer exists.
     async fn find_or_clear_volume(
         &self,
         wanted: &PersistentVolume,
@@ -235,8 +235,8 @@ impl Writer {
             .map_err(|error| api_error::<PersistentVolumeClaim>("delete", &claim.name, error))
     }
 
-    /// Deletes what a completed MiniCluster leaves (`cleanupPods`): the Job's pods, the services pod, claims, and volumes.
-    /// `job`, `services_pod` and `owner` (the MiniCluster) are uids.
+    /// Deletes what a completed MiniCluster leaves (`cleanupPods`): the Job's pods, the services pod, claims,
+    /// and volumes. `job`, `services_pod` and `owner` (the MiniCluster) are uids.
     pub async fn clean_up(
         &self,
         cluster: &Key,

@@ -35,7 +35,8 @@ impl EventChecks {
         self.checks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that an object waits. Returns whether its events have to be read now. If so, also schedules the next check.
+    /// Notes that an object waits. Returns whether its events have to be read now. If so, also schedules the
+    /// next check.
     pub fn are_due(&self, waiting: Waiting, now: Instant) -> bool {
         let Waiting {
             namespace,

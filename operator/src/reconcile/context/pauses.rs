@@ -13,13 +13,14 @@ use crate::reconcile::error::ReconcileError;
 
 /// The first pause after a failure; it doubles with each one.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// Longest pause when only a change by a person can help. The spread adds up to a quarter, so that it may be 60 s. Usually
-/// a watch reports the change and ends the pause, but no watch reports that a quota has room again.
+/// Longest pause when only a change by a person can help. The spread adds up to a quarter, so that it may be
+/// 60 s. Usually a watch reports the change and ends the pause, but no watch reports that a quota has room
+/// again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(48);
 /// Shortest pause of a MiniCluster whose namespace is being deleted.
 const IN_TERMINATING_NAMESPACE: Duration = Duration::from_secs(12);
-/// The first pause after a change by the operator: then the next reconcile looks at the result. It doubles while changes
-/// follow each other.
+/// The first pause after a change by the operator: then the next reconcile looks at the result. It doubles
+/// while changes follow each other.
 const FIRST_PAUSE_AFTER_CHANGE: Duration = Duration::from_millis(100);
 /// The status shows failures once there are this many in a row, or once they last for `LASTING_TIME`. A single short
 /// failure is not shown.
@@ -68,8 +69,8 @@ impl Pauses {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a failure, and returns the pause before this MiniCluster is retried. The pauses of different MiniClusters are
-    /// spread, so that not all retry at the same time.
+    /// Counts a failure, and returns the pause before this MiniCluster is retried. The pauses of different
+    /// MiniClusters are spread, so that not all retry at the same time.
     pub fn after_failure(&self, key: &Key, error: &ReconcileError, now: Instant) -> Duration {
         let mut all = self.failures();
         let failures = all.entry(key.clone()).or_default();

@@ -20,7 +20,8 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Waits until there is memory to reconcile a spec of this size in bytes. It is free again when the permit is dropped.
+    /// Waits until there is memory to reconcile a spec of this size in bytes. It is free again when the
+    /// permit is dropped.
     pub async fn wait_for(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
         let permits = bytes
             .saturating_mul(MEMORY_PER_BYTE)

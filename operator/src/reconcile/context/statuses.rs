@@ -65,8 +65,8 @@ impl Statuses {
         let _ = self.store.set(store);
     }
 
-    /// The target with the newest known status. The watch may lag behind our own writes, and the target may be older than
-    /// what the watch has reported since.
+    /// The target with the newest known status. The watch may lag behind our own writes, and the target may
+    /// be older than what the watch has reported since.
     pub fn latest(&self, mut target: Target) -> Target {
         self.note_reported(&target.uid, target.resource_version);
         let written = self.written().get(&target.uid).cloned();
@@ -106,7 +106,8 @@ impl Statuses {
         })
     }
 
-    /// Whether the store has no MiniCluster with this uid for which `fits` is true. False before the watch has started.
+    /// Whether the store has no MiniCluster with this uid for which `fits` is true. False before the watch
+    /// has started.
     fn is_without(&self, key: &Key, uid: &str, fits: impl Fn(&ObjectMeta) -> bool) -> bool {
         let Some(store) = self.store.get() else {
             return false;
@@ -134,7 +135,8 @@ impl Statuses {
         self.written_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that the watch or a read has returned this version. A status that was written up to it need not be kept here.
+    /// Notes that the watch or a read has returned this version. A status that was written up to it need not
+    /// be kept here.
     pub fn note_reported(&self, uid: &str, version: u64) {
         let mut written = self.written();
         if written.get(uid).is_some_and(|(written, _)| *written <= version) {
@@ -146,7 +148,8 @@ impl Statuses {
         }
     }
 
-    /// Notes that the Job was created. The first status may then wait until the pods exist, for at most `FIRST_STATUS`.
+    /// Notes that the Job was created. The first status may then wait until the pods exist, for at most
+    /// `FIRST_STATUS`.
     pub fn note_job_created(&self, uid: &str, now: Instant) {
         self.note_write(uid, now);
     }
@@ -157,8 +160,9 @@ impl Statuses {
         written_at.insert(uid.to_owned(), written);
     }
 
-    /// How long a status that differs in numbers only has to wait before it is written: pods become ready one by one, and
-    /// one write can cover many. Longer while the Job controller creates pods. None: it may be written now.
+    /// How long a status that differs in numbers only has to wait before it is written: pods become ready one
+    /// by one, and one write can cover many. Longer while the Job controller creates pods. None: it may be
+    /// written now.
     pub fn wait_to_write(
         &self,
         uid: &str,

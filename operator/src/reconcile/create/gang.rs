@@ -1,5 +1,5 @@
-//! The gang object of the pods: created before the Job, resized with the Job, and deleted when the Job is replaced or the
-//! MiniCluster has ended without a Job. A MiniCluster that may not use gangs causes no calls.
+//! The gang object of the pods: created before the Job, resized with the Job, and deleted when the Job is
+//! replaced or the MiniCluster has ended without a Job. A MiniCluster that may not use gangs causes no calls.
 
 use flux_operator_core::observe::Observed;
 use flux_operator_core::obstacle::Obstacle;
@@ -39,7 +39,8 @@ pub(super) async fn served(cluster: &ValidMiniCluster, context: &Context) -> Res
     }
 }
 
-/// Refuses a MiniCluster that asks for a gang if no served API supports it. Otherwise its pods would start one by one.
+/// Refuses a MiniCluster that asks for a gang if no served API supports it. Otherwise its pods would start
+/// one by one.
 pub(super) fn refuse_unserved(objects: &Objects) -> Result<(), ReconcileError> {
     match &objects.gang {
         GangOf::Unserved(why) => Err(ApplyError::from(Obstacle {
@@ -51,8 +52,8 @@ pub(super) fn refuse_unserved(objects: &Objects) -> Result<(), ReconcileError> {
     }
 }
 
-/// Deletes the gangs of the MiniCluster's earlier Jobs. Makes no call if there were none. A failure is only logged, and the
-/// MiniCluster starts.
+/// Deletes the gangs of the MiniCluster's earlier Jobs. Makes no call if there were none. A failure is only
+/// logged, and the MiniCluster starts.
 pub(super) async fn delete_earlier(
     objects: &Objects,
     target: &Target,
@@ -69,8 +70,8 @@ pub(super) async fn delete_earlier(
     delete_all_except(object.at.api, Some(&object.at.name), target, context).await;
 }
 
-/// Deletes the gangs of a MiniCluster that has ended without a Job. A failure is only logged: the gangs are deleted with
-/// the MiniCluster.
+/// Deletes the gangs of a MiniCluster that has ended without a Job. A failure is only logged: the gangs are
+/// deleted with the MiniCluster.
 pub(in crate::reconcile) async fn delete_all(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
@@ -100,7 +101,8 @@ async fn delete_all_except(api: GangApi, kept: Option<&str>, target: &Target, co
     }
 }
 
-/// Handles the result of creating the objects. If the gang's API no longer exists, the next reconcile looks for another.
+/// Handles the result of creating the objects. If the gang's API no longer exists, the next reconcile looks
+/// for another.
 pub(super) async fn note_creation(objects: &Objects, result: &Result<(), ApplyError>, context: &Context) {
     let GangOf::Object(object) = &objects.gang else {
         return;

@@ -1,5 +1,5 @@
-//! The APIs for gangs that the cluster serves. The operator asks for them when it creates a Job that may be a gang, unless
-//! it knows a recent answer. Without gangs there are no calls. Nothing is watched.
+//! The APIs for gangs that the cluster serves. The operator asks for them when it creates a Job that may be a
+//! gang, unless it knows a recent answer. Without gangs there are no calls. Nothing is watched.
 
 use std::time::{Duration, Instant};
 
@@ -74,8 +74,8 @@ async fn ask(client: &Client) -> Result<Served, kube::Error> {
     Ok(served)
 }
 
-/// Whether the served version of the API's group has the gang's kind. It may have other kinds only: scheduling.k8s.io also
-/// has PriorityClass.
+/// Whether the served version of the API's group has the gang's kind. It may have other kinds only:
+/// scheduling.k8s.io also has PriorityClass.
 async fn has_resource(client: &Client, api: GangApi) -> Result<bool, kube::Error> {
     let version = format!("{}/{}", api.group(), api.version());
     match client.list_api_group_resources(&version).await {

@@ -1,5 +1,5 @@
-//! Reads what no watch delivers, above all the last warning event of an object that waits. Only events show that a quota is
-//! exceeded, or that a service account or a Secret is missing.
+//! Reads what no watch delivers, above all the last warning event of an object that waits. Only events show
+//! that a quota is exceeded, or that a service account or a Secret is missing.
 
 use std::sync::Arc;
 
@@ -25,8 +25,8 @@ const PROBE_FRESH_MINUTES: i64 = 7;
 
 /// Most events that one call reads.
 const EVENTS: u32 = 100;
-/// Workloads in one page of an answer: each contains a pod template. A Job has one, and one more for each time that it has
-/// grown.
+/// Workloads in one page of an answer: each contains a pod template. A Job has one, and one more for each
+/// time that it has grown.
 const WORKLOADS: u32 = 10;
 /// Most pages that are read of one Job's Workloads.
 const PAGES: usize = 10;
@@ -214,8 +214,8 @@ fn newest(events: Vec<Event>, not_before: Timestamp) -> Option<Trouble> {
     })
 }
 
-/// When the event last occurred. If possible, this is the API server's time of the event's last change, since the clocks of
-/// nodes differ.
+/// When the event last occurred. If possible, this is the API server's time of the event's last change, since
+/// the clocks of nodes differ.
 fn last_occurrence(event: &Event) -> Option<Timestamp> {
     let written = event
         .metadata
