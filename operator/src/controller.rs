@@ -1,8 +1,9 @@
-//! Wires watches, index and reconciles together. No decisions about MiniClusters are made here.
+//! Connects the watches, the index and the reconciles. No decisions about MiniClusters are made here.
 //!
 //! ```text
-//! watches ─► Wake ─► (wait for the first lists; take bursts together) ─► reconcile, several at a time ─► pause on error
-//!         └► pods without their documented label ─► label;  volumes without their MiniCluster ─► sweep
+//! watches ─► Wake ─► (wait for the first lists; collect bursts) ─► reconcile, several at a time ─► pause after an error
+//!         └► lead pods without their label ─► label it;  volumes without their MiniCluster ─► delete;
+//!            Jobs of deleted MiniClusters ─► delete, with their pods
 //! ```
 
 use std::collections::HashSet;
@@ -31,7 +32,7 @@ use crate::health::server;
 use crate::observe::watch::{self, KINDS, Outlets, Wake};
 use crate::reconcile::apply::Writer;
 use crate::reconcile::context::Context;
-use crate::reconcile::context::pauses::Last;
+use crate::reconcile::context::pauses::LastOutcome;
 use crate::reconcile::error::ReconcileError;
 use crate::reconcile::lookups::warning::Reader;
 use crate::reconcile::{has_priority, reconcile, report_overload, report_panic};
@@ -48,19 +49,20 @@ use slots::Slots;
 
 /// How long changes of the same MiniCluster are collected before it is reconciled.
 const BURST: Duration = Duration::from_millis(100);
-/// How long a reconcile may take a slot before it counts as slow: an admission webhook, say, must not delay
-/// others.
+/// A reconcile that takes longer than this counts as slow and leaves its slot. So a slow admission webhook,
+/// for example, does not delay other MiniClusters.
 const SLOT_TIME: Duration = Duration::from_secs(2);
 
-/// What the controller watches and how it is reached.
+/// Settings of the controller.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Namespace to watch. None: all namespaces.
     pub namespace: Option<String>,
+    /// Settings for rendering, which apply to all MiniClusters.
     pub options: Options,
-    /// Leader election. None: this process leads without one.
+    /// For leader election. None: this process leads without an election.
     pub candidate: Option<Candidate>,
-    /// Where /healthz, /readyz and /metrics are served. None: nowhere.
+    /// Address of /healthz, /readyz and /metrics. None: they are not served.
     pub health: Option<SocketAddr>,
     pub metrics: Arc<Metrics>,
 }
@@ -81,14 +83,14 @@ pub enum ControllerError {
     Watches,
 }
 
-/// Serves until `stop` resolves; reconciles that have begun are finished.
+/// Serves until `stop` resolves. Reconciles that run at that time are finished first.
 pub async fn run(
     client: Client,
     settings: Settings,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ControllerError> {
-    // In a task: a clone of `block_on`'s waker (tokio 1.54) need not compare equal to it, and then each poll
-    // of a reconcile would be a full one.
+    // In a task: two clones of the waker of `block_on` (tokio 1.54) may compare as different. Then each poll
+    // of a reconcile would skip the shortcut of `in_own_task`.
     in_own_task(serve(client, settings, stop)).await
 }
 
@@ -105,20 +107,21 @@ async fn serve(
             Some(bound.map_err(|source| ControllerError::Health { address, source })?)
         }
     };
-    let answers = async {
+    let health_server = async {
         match listener {
             Some(listener) => server::serve(listener, &health).await,
             None => std::future::pending().await,
         }
     };
     tokio::select! {
-        () = answers => Ok(()),
+        () = health_server => Ok(()),
         result = lead(&client, &settings, &health, stop) => result,
         never = memory::give_back() => match never {},
     }
 }
 
-/// Waits to lead, then leads.
+/// Waits for the leader lease, if there is an election. Then runs the controller until `stop` resolves or the
+/// lease is lost.
 async fn lead(
     client: &Client,
     settings: &Settings,
@@ -149,6 +152,7 @@ async fn lead(
     result
 }
 
+/// Starts the watches, and reconciles until `stop` resolves.
 async fn control(
     client: Client,
     settings: &Settings,
@@ -177,7 +181,7 @@ async fn control(
     ));
     let (wake, woken) = mpsc::unbounded_channel();
     let (unlabelled_in, unlabelled) = mpsc::unbounded_channel();
-    let (synced, is_synced) = signal::channel(0);
+    let (synced, synced_kinds) = signal::channel(0);
     let (orphans_in, orphans) = mpsc::unbounded_channel();
     let (deleted_in, deleted) = mpsc::unbounded_channel();
     let synced = Arc::new(synced);
@@ -190,11 +194,11 @@ async fn control(
     };
 
     let index = context.index.clone();
-    let forget = {
+    let on_gone = {
         let context = context.clone();
         move |key: &Key, uid: &str| context.forget(key, uid)
     };
-    let reported = {
+    let on_reported = {
         let context = context.clone();
         move |uid: &str, version: u64| context.statuses.note_reported(uid, version)
     };
@@ -202,8 +206,8 @@ async fn control(
         &client,
         namespace.as_deref(),
         index.clone(),
-        reported,
-        forget,
+        on_reported,
+        on_gone,
         outlets.clone(),
     );
     context.statuses.set_store(store.clone());
@@ -219,8 +223,8 @@ async fn control(
     let nodes = watch::nodes(client.clone(), index.clone(), outlets.clone());
     let classes = watch::storage_classes(client.clone(), index.clone(), outlets.clone());
     let volumes = watch::volumes(client, namespace, index, outlets);
-    health.set_serving(store.clone(), is_synced.clone(), context.queue.clone());
-    let listed = all_listed(is_synced.clone());
+    health.set_serving(store.clone(), synced_kinds.clone(), context.queue.clone());
+    let listed = all_listed(synced_kinds.clone());
     let (queue_in, queue) = mpsc::channel(1024);
     let has_volumes = settings.options.volumes;
     let storage = async move {
@@ -228,7 +232,7 @@ async fn control(
             tokio::join!(classes, volumes);
         }
     };
-    // Boxed: the futures of watches are large, and would be moved on the stack.
+    // Boxed, since these futures are large and are moved.
     let watches = [
         clusters.boxed(),
         jobs.boxed(),
@@ -237,7 +241,7 @@ async fn control(
         nodes.boxed(),
         storage.boxed(),
     ];
-    // `join_all` would poll all watches whenever one has an event.
+    // Not `join_all`, which would poll all watches whenever one has an event.
     let watches = watches
         .into_iter()
         .collect::<FuturesUnordered<_>>()
@@ -247,13 +251,14 @@ async fn control(
         async move {
             tokio::join!(
                 watches,
-                dispatch(&context, woken, is_synced, queue_in),
+                dispatch(&context, woken, synced_kinds, queue_in),
                 label_leads(&context, unlabelled),
                 end_deleted(&context, deleted)
             )
         }
     };
-    // Sweeps and reconciles are one task: the store tells only the last task that asked when it is ready.
+    // Both `sweeps` and `reconciles` wait until the store is ready, and the store wakes only the task that
+    // asked last. So both must run in the same task.
     let sweeps = sweep(&context, &store, orphans);
     let reconciles = std::pin::pin!(reconciles(store.clone(), context.clone(), listed, queue, stop));
     tokio::select! {
@@ -266,11 +271,12 @@ async fn control(
 }
 
 /// Returns when the first list of every kind is complete.
-async fn all_listed(mut is_synced: signal::Receiver<usize>) {
-    // An error would mean that the sender is gone, which ends only with the process.
-    let _ = is_synced.wait_for(|synced| *synced >= KINDS).await;
+async fn all_listed(mut synced_kinds: signal::Receiver<usize>) {
+    // An error would mean that the sender is gone, which happens only when the process ends.
+    let _ = synced_kinds.wait_for(|count| *count >= KINDS).await;
 }
 
+/// Reconciles the MiniClusters that come through `queue`, until `stop` resolves.
 async fn reconciles(
     store: Store<Cluster>,
     context: Arc<Context>,
@@ -279,8 +285,8 @@ async fn reconciles(
     stop: impl Future<Output = ()>,
 ) {
     let mut stop = std::pin::pin!(stop);
-    // Nothing is reconciled before the lists are complete, that of MiniClusters too, and kube's controller
-    // would not notice `stop` meanwhile.
+    // Nothing is reconciled before the first lists of all kinds are complete. Until then kube's controller would not
+    // notice `stop`.
     tokio::select! {
         () = listed => {}
         () = &mut stop => return,
@@ -292,12 +298,12 @@ async fn reconciles(
         .take_until(stop);
     let config = controller::Config::default();
     let slots = Arc::new(Slots::default());
-    let number = AtomicU64::new(0);
+    let next_id = AtomicU64::new(0);
     let reconcile = |cluster: Arc<Cluster>, context: Arc<Context>| {
-        let id = number.fetch_add(1, Ordering::Relaxed);
+        let id = next_id.fetch_add(1, Ordering::Relaxed);
         in_own_task(in_turn(cluster, context, slots.clone(), id))
     };
-    let context_of_log = context.clone();
+    let log_context = context.clone();
     let results = applier(reconcile, error_policy, context, store, queue, config);
     let log = |result: Result<_, controller::Error<ReconcileError, _>>| {
         match result {
@@ -305,11 +311,11 @@ async fn reconciles(
             // The MiniCluster was deleted between the watch and the reconcile.
             Err(controller::Error::ObjectNotFound(gone)) => {
                 let key = Key::new(gone.namespace.unwrap_or_default(), gone.name);
-                context_of_log.queue.remove(&key);
-                // Of a reconcile that failed after the watch had reported the deletion.
-                context_of_log.pauses.clear(&key);
+                log_context.queue.remove(&key);
+                // A reconcile that failed after the watch had reported the deletion may have counted a failure.
+                log_context.pauses.clear(&key);
             }
-            // The end of a namespace is no failure.
+            // That a namespace is being deleted is no failure of the operator.
             Err(controller::Error::ReconcilerFailed(error, object))
                 if error.is_of_terminating_namespace() =>
             {
@@ -325,8 +331,9 @@ async fn reconciles(
     results.for_each(log).await;
 }
 
-/// Reconciles when it is the MiniCluster's turn: those without a Job go first, and large specs are limited.
-/// Thousands may wait here, so what a reconcile needs is created only then.
+/// Waits for the MiniCluster's turn, and reconciles it. MiniClusters without a Job go first, and only a few
+/// large specs are reconciled at the same time. Thousands of MiniClusters may wait here, so the large future
+/// of a reconcile is created only after the wait.
 async fn in_turn(
     cluster: Arc<Cluster>,
     context: Arc<Context>,
@@ -335,30 +342,31 @@ async fn in_turn(
 ) -> Result<Action, ReconcileError> {
     let key = Key::of(kube::Resource::meta(&*cluster));
     note_waiting(&context, &key);
-    let large = cluster::left_out(&cluster);
-    // A MiniCluster that has failed has already paused. It takes no priority, and waits for none.
-    let last = context.pauses.last(&key);
-    let may_order = large.is_none() && last == Last::Well;
-    let first = (may_order && has_priority(&cluster, &context)).then(|| context.job_first.begin());
-    if first.is_none() && may_order {
+    let large_size = cluster::left_out(&cluster);
+    // A MiniCluster that failed has already waited for its pause. It gets no priority, and waits for no other Jobs.
+    let last_outcome = context.pauses.last_outcome(&key);
+    let is_ordered = large_size.is_none() && last_outcome == LastOutcome::NotFailed;
+    let priority = (is_ordered && has_priority(&cluster, &context)).then(|| context.job_first.begin());
+    if priority.is_none() && is_ordered {
         context.job_first.wait_for_jobs().await;
     }
     // Only a few large specs are read at the same time. Small ones never wait for them.
-    let room = match large {
+    let room = match large_size {
         Some(size) => context.room.wait_for(size).await,
         None => None,
     };
-    let slot = slots.take(last).await;
+    let slot = slots.take(last_outcome).await;
     let begin = Instant::now();
-    let working = context.queue.start(&key, begin);
-    context.metrics.dequeued_after(working.waited);
-    // It may have been edited or deleted while it waited: what an owner that is gone owns would run.
+    let in_progress = context.queue.start(&key, begin);
+    context.metrics.dequeued_after(in_progress.waited);
+    // It may have been edited or deleted while it waited. The pods of a deleted MiniCluster would run without
+    // an owner.
     let Some(cluster) = context.statuses.current(cluster) else {
         return Ok(Action::await_change());
     };
     let span = tracing::info_span!("reconcile", id, minicluster = %key);
     let uid = kube::Resource::meta(&*cluster).uid.clone().unwrap_or_default();
-    let result = reconcile_in_slot(cluster, context.clone(), &slots, (slot, first))
+    let result = reconcile_in_slot(cluster, context.clone(), &slots, (slot, priority))
         .instrument(span)
         .boxed()
         .await;
@@ -370,17 +378,17 @@ async fn in_turn(
         Err(ReconcileError::Panicked(_)) => ReconcileOutcome::Panic,
         Err(_) => ReconcileOutcome::Error,
     };
-    drop((room, working));
+    drop((room, in_progress));
     context.metrics.reconciled(outcome, begin.elapsed());
-    // What was noted of it since the watch has reported its end.
+    // The reconcile may have noted something about it after the watch reported its deletion.
     if context.statuses.is_gone(&key, &uid) {
         context.forget(&key, &uid);
     }
     result
 }
 
-/// Reconciles; a panic is reported in the MiniCluster's status. What is slow leaves `slot` to others after
-/// `SLOT_TIME`, and is given up if too many are slow.
+/// Reconciles, and reports a panic in the MiniCluster's status. A reconcile that takes longer than
+/// `SLOT_TIME` drops `slot` and continues, or is given up if too many others are slow.
 async fn reconcile_in_slot(
     cluster: Arc<Cluster>,
     context: Arc<Context>,
@@ -388,7 +396,7 @@ async fn reconcile_in_slot(
     slot: impl Sized,
 ) -> Result<Action, ReconcileError> {
     let key = Key::of(kube::Resource::meta(&*cluster));
-    let mut work = panics::catch(reconcile_whole(cluster.clone(), context.clone())).boxed();
+    let mut work = panics::catch(reconcile_with_spec(cluster.clone(), context.clone())).boxed();
     let result = match tokio::time::timeout(SLOT_TIME, &mut work).await {
         Ok(result) => {
             context.pauses.note_slowness(&key, false);
@@ -399,7 +407,7 @@ async fn reconcile_in_slot(
             let Some(_slow) = slots.take_slow() else {
                 drop(work);
                 report_overload(&cluster, &context).await;
-                return Err(ReconcileError::Crowd);
+                return Err(ReconcileError::TooManySlow);
             };
             drop(slot);
             work.await
@@ -415,15 +423,15 @@ async fn reconcile_in_slot(
     }
 }
 
-/// Notes for the metrics that a MiniCluster waits for its reconcile, and counts it if it did not wait yet.
+/// Notes for the metrics that a MiniCluster waits for its reconcile. Counts it, unless it was waiting already.
 fn note_waiting(context: &Context, key: &Key) {
     if context.queue.enqueue(key, Instant::now()) {
         context.metrics.queued();
     }
 }
 
-/// Reconciles a MiniCluster, after reading its whole spec where that is too large for the cache.
-async fn reconcile_whole(cluster: Arc<Cluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
+/// Reconciles a MiniCluster. If its spec is too large for the cache, reads it from the API server first.
+async fn reconcile_with_spec(cluster: Arc<Cluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
     if cluster::is_managed_elsewhere(&cluster) {
         return Ok(Action::await_change());
     }
@@ -431,38 +439,39 @@ async fn reconcile_whole(cluster: Arc<Cluster>, context: Arc<Context>) -> Result
         return reconcile(cluster, context).await;
     }
     let metadata = kube::Resource::meta(&*cluster);
-    let whole = context
+    let found = context
         .reader
         .cluster(&Key::of(metadata), metadata.uid.as_deref())
         .await;
-    match whole.map_err(ReconcileError::Cluster)? {
-        Some(whole) => reconcile(Arc::new(whole), context).await,
-        // It is gone; the watch will report it.
+    match found.map_err(ReconcileError::Cluster)? {
+        Some(cluster) => reconcile(Arc::new(cluster), context).await,
+        // It no longer exists; the watch will report this.
         None => Ok(Action::await_change()),
     }
 }
 
-/// The pause after a failure: of this object only.
+/// Counts a failure, and returns the pause before the retry. Other MiniClusters do not wait for it.
 fn error_policy(cluster: Arc<Cluster>, error: &ReconcileError, context: Arc<Context>) -> Action {
     context.metrics.retried();
     let key = Key::of(kube::Resource::meta(&*cluster));
     Action::requeue(context.pauses.after_failure(&key, error, Instant::now()))
 }
 
-/// Queues the MiniClusters that have news, once all lists are complete: before that, an object that is not
-/// known yet would count as missing.
+/// Queues the MiniClusters that the watches report as changed. Waits for all first lists: before they are
+/// complete, an object that is not listed yet would count as missing.
 async fn dispatch(
     context: &Context,
     mut woken: mpsc::UnboundedReceiver<Wake>,
-    mut is_synced: signal::Receiver<usize>,
+    mut synced_kinds: signal::Receiver<usize>,
     queue: mpsc::Sender<Key>,
 ) {
-    if is_synced.wait_for(|synced| *synced >= KINDS).await.is_err() {
+    if synced_kinds.wait_for(|count| *count >= KINDS).await.is_err() {
         return;
     }
     tracing::info!("caches are synced");
-    let mut later: HashSet<Key> = HashSet::new();
-    // From the burst's first event on, so that a steady stream does not delay it for ever.
+    let mut burst: HashSet<Key> = HashSet::new();
+    // `BURST` after the first event of the burst. Later events do not move it, so a steady stream of events
+    // delays nothing for ever.
     let mut burst_ends = tokio::time::Instant::now();
     loop {
         let ready: Vec<Key> = tokio::select! {
@@ -471,16 +480,16 @@ async fn dispatch(
                 Some(Wake { key, at_once }) => {
                     note_waiting(context, &key);
                     if !at_once {
-                        if later.is_empty() {
+                        if burst.is_empty() {
                             burst_ends = tokio::time::Instant::now() + BURST;
                         }
-                        later.insert(key);
+                        burst.insert(key);
                         continue;
                     }
                     vec![key]
                 }
             },
-            () = tokio::time::sleep_until(burst_ends), if !later.is_empty() => later.drain().collect(),
+            () = tokio::time::sleep_until(burst_ends), if !burst.is_empty() => burst.drain().collect(),
         };
         for key in ready {
             if queue.send(key).await.is_err() {

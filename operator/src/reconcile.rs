@@ -1,13 +1,13 @@
 //! One reconcile of a MiniCluster: brings its objects from the observed to the wanted state.
 //!
 //! ```text
-//! observed (watches) ─► validate ─► decide ─► render ─► apply ─► status ─► one patch, events ─► when to look again
+//! observed (watches) ─► validate ─► decide ─► render ─► apply ─► status ─► one patch, events ─► when to reconcile next
 //! ```
 //!
 //! Data that no watch delivers (gang APIs, events, specs too large for the cache) is read when it is needed
 //! (`lookups`).
 //!
-//! The process may be killed after each step: the next reconcile finds the same, or does the rest.
+//! The process may be killed after each step: the next reconcile repeats the decision, or does the rest.
 
 use std::borrow::Cow;
 use std::pin::pin;
@@ -49,14 +49,17 @@ pub mod job_first;
 pub mod lookups;
 pub mod random;
 
-/// After so long without an answer to a call the status says so.
-const SILENCE: Duration = Duration::from_secs(5);
+/// If carrying out the decision takes longer than this, the status reports that the API server does not answer.
+const SILENT_AFTER: Duration = Duration::from_secs(5);
 
-/// Whether this reconcile may have to act, and not only to report: there is no Job yet, or the spec was
-/// edited.
+/// Whether this reconcile may have to create or change objects, and not only to write the status: there is no
+/// Job yet, or the spec was edited.
 pub fn has_priority(object: &Cluster, context: &Context) -> bool {
+    if is_managed_elsewhere(object) {
+        return false;
+    }
     match object.observed_generation() {
-        _ if is_managed_elsewhere(object) => false,
+        // No status has been written yet.
         None => !context.index.has_job(&Key::of(object.meta())),
         generation => generation != object.meta().generation,
     }
@@ -78,11 +81,11 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     {
         join_index(&target, cluster, &context);
     }
-    let known = with_losses(&target, &context);
+    let known_status = with_losses(&target, &context);
     let decision = decide(
         &target,
         checked.as_ref().ok(),
-        &known,
+        &known_status,
         &context.index.observed(&target.key),
     );
     let done = {
@@ -90,27 +93,27 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
             &object,
             &decision,
             &target,
-            &known,
+            &known_status,
             checked.as_ref().ok(),
             &context
         ));
-        match tokio::time::timeout(SILENCE, work.as_mut()).await {
+        match tokio::time::timeout(SILENT_AFTER, work.as_mut()).await {
             Ok(done) => done,
             Err(_) => {
-                let silent = Obstacle::api_server_silent_for(SILENCE.as_secs());
-                let news = News {
+                let silent = Obstacle::api_server_silent_for(SILENT_AFTER.as_secs());
+                let findings = Findings {
                     obstacle: Some(&silent),
-                    ..News::default()
+                    ..Findings::default()
                 };
-                let after = new_status(&target, &known, &checked, news, &context);
-                // A status that cannot be written either is no reason to end the work.
+                let after = new_status(&target, &known_status, &checked, findings, &context);
+                // The work continues even if this status cannot be written.
                 drop(write_status(&object, &target, &after, &context).await);
                 work.await
             }
         }
     };
     match &done {
-        Ok(Done::MadeJob) => context.statuses.note_job_created(&target.uid, Instant::now()),
+        Ok(Done::JobChanged) => context.statuses.note_job_created(&target.uid, Instant::now()),
         Ok(Done::Restarted | Done::OutOfDate) => {}
         Ok(Done::All | Done::OutOfTime) => {
             return report(&object, &checked, &decision, done, &context, begin).await;
@@ -127,7 +130,8 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     ))
 }
 
-/// Writes the status after a decision was carried out, or was not, and does what follows the end.
+/// Writes the status after `carry_out`, which may have failed. If the MiniCluster has ended, deletes what the
+/// spec says. Returns when to reconcile next.
 async fn report(
     object: &Cluster,
     checked: &Result<ValidMiniCluster, Vec<Problem>>,
@@ -136,35 +140,38 @@ async fn report(
     context: &Context,
     begin: Instant,
 ) -> Result<Action, ReconcileError> {
-    // A status may have been written meanwhile.
+    // The status may have been written since the reconcile began.
     let target = context.statuses.latest(Target::of(object));
     let job = context
         .index
         .job(&target.key)
         .filter(|job| job.is_of(&target.uid));
     let target = target.with_queueing_of(job.as_ref());
-    let known = with_losses(&target, context);
+    let known_status = with_losses(&target, context);
     let ended_job = match (decision, &done) {
-        (Decision::Ended { reason, message }, Ok(_)) => Some(as_ended(&target, reason, message)),
-        (_, Ok(Done::OutOfTime)) => Some(as_ended(
+        (Decision::Ended { reason, message }, Ok(_)) => Some(missing_job_as_ended(&target, reason, message)),
+        (_, Ok(Done::OutOfTime)) => Some(missing_job_as_ended(
             &target,
             Reason::DeadlineExceeded.name(),
             "deadlineSeconds exceeded before it could restart",
         )),
         _ => None,
     };
-    let look = diagnose_and_mend(&target, checked.as_ref().ok(), context).await;
-    let warning = look.as_ref().ok().and_then(|look| look.as_ref()?.0.as_ref());
-    // The first that failed comes first: what follows from it may pass with it.
-    let error = done.as_ref().err().or(look.as_ref().err());
+    let diagnosis = diagnose_and_mend(&target, checked.as_ref().ok(), context).await;
+    let warning = diagnosis
+        .as_ref()
+        .ok()
+        .and_then(|diagnosis| diagnosis.as_ref()?.0.as_ref());
+    // The earlier error is shown: the later one may be its consequence.
+    let error = done.as_ref().err().or(diagnosis.as_ref().err());
     let obstacle = error
-        .filter(|error| is_told(error, &target, context, begin))
+        .filter(|error| is_shown(error, &target, context, begin))
         .map(ReconcileError::as_obstacle);
     let after = new_status(
         &target,
-        &known,
+        &known_status,
         checked,
-        News {
+        Findings {
             obstacle: obstacle.as_ref(),
             ended_job: ended_job.as_ref(),
             warning,
@@ -173,66 +180,72 @@ async fn report(
     );
     let written = write_status(object, &target, &after, context).await;
     done?;
-    let (look, later) = (look?, written?);
-    if later.is_none() {
+    let (diagnosis, until_written) = (diagnosis?, written?);
+    if until_written.is_none() {
         clean_up(&target, checked.as_ref().ok(), &after, context).await?;
         recreate_with_copied_view(&target, &after, context).await?;
     }
     let until_deleted = delete_or_time_left(&target, &after, context).await?;
     context.pauses.clear(&target.key);
-    // No watch reports the operator's own status as news.
-    let is_over = previous_status::is_finished(&after) && !previous_status::is_finished(&target.status);
+    // The operator's own status wakes no reconcile. If the end makes another decision necessary, ask for one here.
+    let has_just_ended =
+        previous_status::is_finished(&after) && !previous_status::is_finished(&target.status);
     let observed = context.index.observed(&target.key);
-    if is_over && decide(&target, checked.as_ref().ok(), &after, &observed) != Decision::Continue {
+    if has_just_ended && decide(&target, checked.as_ref().ok(), &after, &observed) != Decision::Continue {
         return Ok(Action::requeue(
             context.pauses.after_change(&target.key, Instant::now()),
         ));
     }
-    let until_given_up = matches!(decision, Decision::EndPods { .. })
+    let until_pods_overdue = matches!(decision, Decision::EndPods { .. })
         .then(|| Duration::from_secs(restart::TIME_TO_END.unsigned_abs() + 1));
-    let until_looked = look.map(|(_, wait)| wait);
-    Ok(next_look([later, until_looked, until_given_up, until_deleted]))
+    let until_events_due = diagnosis.map(|(_, wait)| wait);
+    Ok(requeue_after_shortest([
+        until_written,
+        until_events_due,
+        until_pods_overdue,
+        until_deleted,
+    ]))
 }
 
-/// The next reconcile without a change: after the shortest of these times.
-fn next_look(times: [Option<Duration>; 4]) -> Action {
-    let soonest = times.into_iter().flatten().min();
-    soonest.map_or_else(Action::await_change, Action::requeue)
+/// Asks for the next reconcile after the shortest of these times, if no watch reports a change before.
+fn requeue_after_shortest(times: [Option<Duration>; 4]) -> Action {
+    let shortest = times.into_iter().flatten().min();
+    shortest.map_or_else(Action::await_change, Action::requeue)
 }
 
 /// Whether the status shows the error: at once if a person can remove its cause, otherwise if it lasts or if the
 /// status shows it already.
-fn is_told(error: &ReconcileError, target: &Target, context: &Context, begin: Instant) -> bool {
-    let is_said = || target.status.reason.as_deref() == Some(error.as_obstacle().reason.name());
+fn is_shown(error: &ReconcileError, target: &Target, context: &Context, begin: Instant) -> bool {
+    let is_already_shown = || target.status.reason.as_deref() == Some(error.as_obstacle().reason.name());
     error.obstacle().is_some()
-        || is_said()
+        || is_already_shown()
         || context
             .pauses
             .is_lasting(&target.key, error, begin, Instant::now())
 }
 
-/// Shows in the status that a reconcile was given up, if that lasts. Not if the cache does not have the spec: the
-/// status needs it, and reading it is what has to wait.
+/// Shows in the status that reconciles are given up, if that lasts. Does nothing if the cache lacks the spec:
+/// computing a status needs it, and reading it is part of the work that was given up.
 pub async fn report_overload(object: &Cluster, context: &Context) {
     if cluster::left_out(object).is_some() {
         return;
     }
     let (target, error, now) = (
         context.statuses.latest(Target::of(object)),
-        ReconcileError::Crowd,
+        ReconcileError::TooManySlow,
         Instant::now(),
     );
     if !context.pauses.is_lasting(&target.key, &error, now, now) {
         return;
     }
-    let (known, checked) = (with_losses(&target, context), target.validate(&context.options));
+    let (known_status, checked) = (with_losses(&target, context), target.validate(&context.options));
     let after = new_status(
         &target,
-        &known,
+        &known_status,
         &checked,
-        News {
+        Findings {
             obstacle: Some(&error.as_obstacle()),
-            ..News::default()
+            ..Findings::default()
         },
         context,
     );
@@ -247,10 +260,10 @@ async fn is_confirmed(
     decision: &Decision,
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
-    known: &MiniClusterStatus,
+    known_status: &MiniClusterStatus,
     context: &Context,
 ) -> Result<bool, ReconcileError> {
-    let expected = match decision {
+    let expected_job_uid = match decision {
         Decision::Continue | Decision::Delete { .. } => return Ok(true),
         Decision::Restart {
             job_uid, is_there, ..
@@ -263,23 +276,24 @@ async fn is_confirmed(
         .writer
         .read_job(&context.index, &target.key, &target.uid)
         .await?;
-    // The creation reports a Job of this name that is not ours.
+    // A Job of this name that is not ours counts as none here. The attempt to create ours reports it.
     let job = job.filter(|job| job.is_of(&target.uid));
-    if job.as_ref().map(|job| &job.uid) != expected {
+    if job.as_ref().map(|job| &job.uid) != expected_job_uid {
         return Ok(false);
     }
     let observed = context.index.observed(&target.key);
-    let last = observed
+    let job_uid = observed
         .job
         .as_ref()
         .or(observed.last_job.as_deref())
         .map(|job| &job.uid)
-        .or(known.job_uid.as_ref());
-    let Some(uid) = last.cloned() else {
-        return Ok(decide(target, cluster, known, &observed) == *decision);
+        .or(known_status.job_uid.as_ref());
+    let Some(job_uid) = job_uid.cloned() else {
+        return Ok(decide(target, cluster, known_status, &observed) == *decision);
     };
-    let now = observed.with_leads(&uid, context.writer.read_leads(&target.key, &uid).await?);
-    Ok(decide(target, cluster, known, &now) == *decision)
+    let leads = context.writer.read_leads(&target.key, &job_uid).await?;
+    let current = observed.with_leads(&job_uid, leads);
+    Ok(decide(target, cluster, known_status, &current) == *decision)
 }
 
 /// Carries out a decision about the Job as a whole, or creates and changes what is missing or differs.
@@ -287,19 +301,19 @@ async fn carry_out(
     object: &Cluster,
     decision: &Decision,
     target: &Target,
-    known: &MiniClusterStatus,
+    known_status: &MiniClusterStatus,
     cluster: Option<&ValidMiniCluster>,
     context: &Context,
 ) -> Result<Done, ReconcileError> {
-    let is_of_end = !matches!(decision, Decision::Continue | Decision::Delete { .. });
-    if is_of_end
+    let ends_or_restarts = !matches!(decision, Decision::Continue | Decision::Delete { .. });
+    if ends_or_restarts
         && context
             .terminating
             .contains(&target.key.namespace, Instant::now())
     {
         return Err(ApplyError::NamespaceTerminating.into());
     }
-    if !is_confirmed(decision, target, cluster, known, context).await? {
+    if !is_confirmed(decision, target, cluster, known_status, context).await? {
         tracing::info!("what was seen last is out of date: reconciling again");
         return Ok(Done::OutOfDate);
     }
@@ -308,7 +322,7 @@ async fn carry_out(
             delete_gangs(target, cluster, context).await;
             Ok(Done::All)
         }
-        Decision::Restart { .. } => restart_as_new_job(object, target, known, decision, context).await,
+        Decision::Restart { .. } => restart_as_new_job(object, target, known_status, decision, context).await,
         Decision::Wait => {
             let observed = context.index.observed(&target.key);
             let pods =
@@ -358,8 +372,8 @@ async fn carry_out(
     }
 }
 
-/// Writes the status and its events, if anything differs. A change of numbers alone may be put off; returns
-/// for how long.
+/// Writes the status and its events, if anything differs. The first status of a Job, and a status that
+/// differs in numbers only, may be delayed. Returns for how long; None if nothing is left to write.
 async fn write_status(
     object: &Cluster,
     target: &Target,
@@ -371,15 +385,16 @@ async fn write_status(
     };
     let expects_pods = expects_pods(target, after, context);
     let is_first_of_job = expects_pods && target.status.observed_generation.is_none();
-    let wait = context
-        .statuses
-        .wait_to_write(&target.uid, expects_pods, is_first_of_job, Instant::now());
+    let allowed_delay =
+        context
+            .statuses
+            .wait_to_write(&target.uid, expects_pods, is_first_of_job, Instant::now());
     let may_wait = is_first_of_job || !patch::is_news(&target.status, after);
-    let later = if may_wait { wait } else { None };
-    if later.is_none() {
+    let delay = if may_wait { allowed_delay } else { None };
+    if delay.is_none() {
         if let Some(version) = context.writer.patch_status(&target.key, &change).await? {
             context.statuses.remember(target, version, after, Instant::now());
-            count_ready(object, &target.status, after, context);
+            record_time_to_ready(object, &target.status, after, context);
             trace_end(object, target, after, context);
         }
         context
@@ -387,46 +402,49 @@ async fn write_status(
             .write_events(object, &events::between(&target.status, after))
             .await;
     }
-    Ok(later)
+    Ok(delay)
 }
 
-/// The status, with the pods that the watches have seen go since it was written.
+/// The status, with the lost pods that the watches have reported since it was written.
 fn with_losses(target: &Target, context: &Context) -> MiniClusterStatus {
     let observed = context.index.observed(&target.key);
-    let mut known = target.status.clone();
+    let mut known_status = target.status.clone();
     let last_job = observed
         .last_job
         .as_deref()
         .filter(|last| last.is_of(&target.uid));
     let Some(job) = observed.job_of(&target.uid).or(last_job) else {
-        return known;
+        return known_status;
     };
-    if restart::is_given_up(&known, job) {
-        return known;
+    if restart::is_given_up(&known_status, job) {
+        return known_status;
     }
     let now = previous_status::rfc3339(Timestamp::now());
     let is_new = |lost: &&LostPod| !target.status.lost_pods.iter().any(|pod| pod.name == lost.name);
-    known
+    known_status
         .lost_pods
         .extend(observed.losses.iter().filter(is_new).map(|lost| LostPod {
             time: now.clone(),
             ..lost.clone()
         }));
-    while known.lost_pods.len() > pod_end::LOST_KEPT {
-        let follower = known
+    // The first follower in the list is dropped, or the first lead if there is no follower.
+    while known_status.lost_pods.len() > pod_end::LOST_KEPT {
+        let follower = known_status
             .lost_pods
             .iter()
             .position(|lost| lost.index > 0)
             .unwrap_or(0);
-        known.lost_pods.remove(follower);
+        known_status.lost_pods.remove(follower);
     }
-    known
+    known_status
 }
 
+/// Decides what to do with the Job as a whole. Nothing if the MiniCluster is being deleted or is invalid, or
+/// if the Job of its name is not its own.
 fn decide(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
-    known: &MiniClusterStatus,
+    known_status: &MiniClusterStatus,
     observed: &Observed,
 ) -> Decision {
     if target.is_deleting {
@@ -438,14 +456,14 @@ fn decide(
     if observed.job.is_some() && observed.job_of(&target.uid).is_none() {
         return Decision::Continue;
     }
-    restart::decide(&observation(target, cluster, known, observed))
+    restart::decide(&observation(target, cluster, known_status, observed))
 }
 
-/// The observed state of a MiniCluster's Job, or of the last one if there is none any more.
+/// The observed state of a MiniCluster's Job, or of its previous Job if there is none.
 fn observation<'a>(
     target: &Target,
     cluster: &ValidMiniCluster,
-    known: &'a MiniClusterStatus,
+    known_status: &'a MiniClusterStatus,
     observed: &'a Observed,
 ) -> Observation<'a> {
     let job = observed.job_of(&target.uid);
@@ -456,9 +474,9 @@ fn observation<'a>(
     let uid = job
         .or(last_job)
         .map(|job| job.uid.clone())
-        .or_else(|| known.job_uid.clone());
+        .or_else(|| known_status.job_uid.clone());
     Observation {
-        status: known,
+        status: known_status,
         backoff_limit: cluster.backoff_limit,
         max_restarts: cluster.max_restarts,
         restarts_on_failure: cluster.pod.restart_policy.as_deref() == Some("OnFailure"),
@@ -479,12 +497,12 @@ fn observation<'a>(
     }
 }
 
-/// Counts a restart in the status, and only then deletes the Job that it replaces: an operator that is killed
-/// in between finds the Job's uid in the status.
+/// Counts a restart in the status, and only then deletes the old Job: an operator that is killed in between
+/// finds the old Job's uid in the status.
 async fn restart_as_new_job(
     object: &Cluster,
     target: &Target,
-    known: &MiniClusterStatus,
+    known_status: &MiniClusterStatus,
     decision: &Decision,
     context: &Context,
 ) -> Result<Done, ReconcileError> {
@@ -498,7 +516,8 @@ async fn restart_as_new_job(
     else {
         return Ok(Done::All);
     };
-    let after = restart::with_counted_restart(known, job_uid, reason, message, *limit, Timestamp::now());
+    let after =
+        restart::with_counted_restart(known_status, job_uid, reason, message, *limit, Timestamp::now());
     let after = status::restarting(after);
     if let Some(change) = patch::build(target, &target.status, &after).map_err(ReconcileError::Status)? {
         let counted = context
@@ -526,8 +545,8 @@ async fn restart_as_new_job(
     Ok(Done::Restarted)
 }
 
-/// A Job that has ended and no longer exists, with the condition that it would have.
-fn as_ended(target: &Target, reason: &str, message: &str) -> JobSeen {
+/// A Job that no longer exists, with the final condition that it would have now.
+fn missing_job_as_ended(target: &Target, reason: &str, message: &str) -> JobSeen {
     let now = Timestamp::now();
     let condition = job::TrueCondition {
         reason: reason.to_owned(),
@@ -548,20 +567,21 @@ fn as_ended(target: &Target, reason: &str, message: &str) -> JobSeen {
     }
 }
 
-/// Whether the Job controller is still making pods, and nothing is known to be in its way.
+/// Whether the Job controller still creates pods, and no problem is known.
 fn expects_pods(target: &Target, after: &MiniClusterStatus, context: &Context) -> bool {
     let observed = context.index.observed(&target.key);
     let job = observed
         .job_of(&target.uid)
         .filter(|job| !job.is_finished() && !job.is_suspended && !job.is_deleting);
     let pod_count = |job: &JobSeen| observed.pods_of(job).count();
-    let comes = |job: &JobSeen| {
+    let lacks_pods = |job: &JobSeen| {
         job.start_time.is_none() || pod_count(job) < usize::try_from(job.completions).unwrap_or(0)
     };
-    after.reason.is_none() && job.is_some_and(comes)
+    after.reason.is_none() && job.is_some_and(lacks_pods)
 }
 
-/// Reports a panic in the status, and where it was. The spec is not read: it may be the cause.
+/// Reports a panic in the status, with its place in the source. The new status does not depend on the spec,
+/// which may be the cause.
 pub async fn report_panic(object: &Cluster, context: &Context, panicked: &Panicked) {
     let target = context.statuses.latest(Target::of(object));
     let after = status::panicked(&target.status, target.generation, panicked, Timestamp::now());
@@ -586,7 +606,13 @@ pub async fn report_panic(object: &Cluster, context: &Context, panicked: &Panick
         .await;
 }
 
-fn count_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniClusterStatus, context: &Context) {
+/// Records in the metrics how long it took until the MiniCluster was ready, if it has just become ready.
+fn record_time_to_ready(
+    object: &Cluster,
+    before: &MiniClusterStatus,
+    after: &MiniClusterStatus,
+    context: &Context,
+) {
     let is_ready = |status| previous_status::is_true(status, ConditionType::JobMiniClusterReady);
     if is_ready(after)
         && !is_ready(before)
@@ -599,7 +625,7 @@ fn count_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniCluster
     }
 }
 
-/// Sends the root span of its trace once a MiniCluster has ended.
+/// Sends the spans of a MiniCluster that has just ended, if traces are wanted.
 fn trace_end(object: &Cluster, target: &Target, after: &MiniClusterStatus, context: &Context) {
     if !context.traces.are_wanted() || status::is_finished(&target.status) || !status::is_finished(after) {
         return;
@@ -611,15 +637,16 @@ fn trace_end(object: &Cluster, target: &Target, after: &MiniClusterStatus, conte
     }
 }
 
-fn is_unlabelled(obstacle: Option<&Obstacle>) -> bool {
+/// Whether the obstacle is that the Job lacks the label by which the operator watches it.
+fn is_about_missing_label(obstacle: Option<&Obstacle>) -> bool {
     obstacle.is_some_and(|obstacle| obstacle.reason == Reason::JobUnlabelled)
 }
 
 /// Findings of a reconcile that no watch delivers.
 #[derive(Debug, Clone, Copy, Default)]
-struct News<'a> {
+struct Findings<'a> {
     obstacle: Option<&'a Obstacle>,
-    /// The Job that has ended and is gone.
+    /// The final state of a Job that no longer exists.
     ended_job: Option<&'a JobSeen>,
     warning: Option<&'a Trouble>,
 }
@@ -627,16 +654,16 @@ struct News<'a> {
 /// Computes the status as it should be now.
 fn new_status(
     target: &Target,
-    known: &MiniClusterStatus,
+    known_status: &MiniClusterStatus,
     checked: &Result<ValidMiniCluster, Vec<Problem>>,
-    news: News,
+    findings: Findings,
     context: &Context,
 ) -> MiniClusterStatus {
-    let News {
+    let Findings {
         obstacle,
         ended_job,
         warning,
-    } = news;
+    } = findings;
     let observed = context.index.observed(&target.key);
     let cluster = checked.as_ref().ok();
     let nodes = context
@@ -651,24 +678,24 @@ fn new_status(
         _ => None,
     };
     // A Job without its label is not watched: use its last observed state.
-    let unseen = || {
+    let unwatched_job = || {
         observed
             .last_job
             .as_deref()
-            .filter(|last| last.is_of(&target.uid) && is_unlabelled(obstacle))
+            .filter(|last| last.is_of(&target.uid) && is_about_missing_label(obstacle))
     };
     let current_job = observed
         .job_of(&target.uid)
-        .filter(|job| !next_action::is_being_recreated(known, job, &observed))
-        .or_else(unseen)
-        .map(|job| restart::without_end_if_given_up(known, job));
-    let decided = current_job.as_deref().map(|job| match checked {
+        .filter(|job| !next_action::is_being_recreated(known_status, job, &observed))
+        .or_else(unwatched_job)
+        .map(|job| restart::without_end_if_given_up(known_status, job));
+    let current_job = current_job.as_deref().map(|job| match checked {
         Ok(cluster) if !target.is_deleting => {
-            ending::with_decided_end(&observation(target, cluster, known, &observed), job)
+            ending::with_decided_end(&observation(target, cluster, known_status, &observed), job)
         }
         _ => Cow::Borrowed(job),
     });
-    let job = ended_job.or(decided.as_deref());
+    let job = ended_job.or(current_job.as_deref());
     status::without_panic(status::compute(&Inputs {
         name: &target.key.name,
         generation: target.generation,
@@ -677,7 +704,7 @@ fn new_status(
             Ok(cluster) => CheckedSpec::Valid(cluster),
             Err(problems) => CheckedSpec::Invalid(problems),
         },
-        previous: known,
+        previous: known_status,
         job,
         spec_hash: target.spec_hash().as_deref(),
         pods: job.map(|job| observed.pods_of(job).collect()).unwrap_or_default(),

@@ -1,5 +1,4 @@
-//! Writes beside the reconciles: what the watches have seen and nobody waits for, and the end of deleted
-//! MiniClusters.
+//! Writes outside of the reconciles: labels of lead pods, and the deletion of objects whose MiniCluster is deleted.
 
 use flux_operator_core::observe::Unlabelled;
 use flux_operator_core::observe::cluster::Cluster;
@@ -13,7 +12,7 @@ use crate::api::retry;
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
 
-/// Labels written at the same time, and volumes deleted: less urgent than anything else.
+/// Most items of each queue below that are written at the same time. Few, since nothing waits for these writes.
 const BACKGROUND_WRITES: usize = 4;
 
 /// Deletes PersistentVolumes whose MiniClusters are gone. Kubernetes' garbage collector does not: a
@@ -46,7 +45,7 @@ pub(super) async fn sweep(
     .await;
 }
 
-/// Writes the documented label on leads' pods, one call each.
+/// Writes the documented label and the condition of the lead on lead pods, with one call for each pod.
 pub(super) async fn label_leads(context: &Context, unlabelled: mpsc::UnboundedReceiver<Unlabelled>) {
     let write = |pod: Unlabelled| async move {
         context.job_first.wait_for_jobs().await;
@@ -61,8 +60,7 @@ pub(super) async fn label_leads(context: &Context, unlabelled: mpsc::UnboundedRe
     .await;
 }
 
-/// Deletes Jobs and pods of deleted MiniClusters. What the API server refuses is left to the garbage
-/// collector.
+/// Deletes Jobs and pods of deleted MiniClusters. If the API server refuses this, the garbage collector deletes them.
 pub(super) async fn end_deleted(context: &Context, deleted: mpsc::UnboundedReceiver<Deleted>) {
     let delete = |deleted: Deleted| async move {
         match context.writer.end_deleted(&deleted).await {
@@ -73,7 +71,7 @@ pub(super) async fn end_deleted(context: &Context, deleted: mpsc::UnboundedRecei
                 );
                 Ok(())
             }
-            done => done,
+            result => result,
         }
     };
     let failed = "failed to delete the pods of a deleted MiniCluster; retrying";

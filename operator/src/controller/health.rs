@@ -1,4 +1,4 @@
-//! The state of this process, for the health server.
+//! The answers of the health server: whether this process is ready, and its metrics.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -17,14 +17,17 @@ use crate::observe::watch::KINDS;
 /// The state that the health server reads once this process leads.
 struct Serving {
     store: Store<Cluster>,
-    is_synced: signal::Receiver<usize>,
+    /// Number of kinds whose first list is complete.
+    synced_kinds: signal::Receiver<usize>,
     queue: QueueRecord<Key>,
 }
 
 /// State of this process for the health server.
 pub(super) struct OperatorHealth {
     metrics: Arc<Metrics>,
-    waits: AtomicBool,
+    /// Whether this process waits for the leader lease.
+    is_waiting: AtomicBool,
+    /// Empty until this process leads.
     serving: OnceLock<Serving>,
 }
 
@@ -32,25 +35,25 @@ impl OperatorHealth {
     pub(super) fn new(metrics: Arc<Metrics>) -> OperatorHealth {
         OperatorHealth {
             metrics,
-            waits: AtomicBool::new(false),
+            is_waiting: AtomicBool::new(false),
             serving: OnceLock::new(),
         }
     }
 
-    pub(super) fn set_waiting(&self, waits: bool) {
-        self.waits.store(waits, Ordering::Relaxed);
+    pub(super) fn set_waiting(&self, is_waiting: bool) {
+        self.is_waiting.store(is_waiting, Ordering::Relaxed);
     }
 
     pub(super) fn set_serving(
         &self,
         store: Store<Cluster>,
-        is_synced: signal::Receiver<usize>,
+        synced_kinds: signal::Receiver<usize>,
         queue: QueueRecord<Key>,
     ) {
-        // Set once: the process ends when it stops serving.
+        // Called only once: a process that stops serving ends.
         let _ = self.serving.set(Serving {
             store,
-            is_synced,
+            synced_kinds,
             queue,
         });
     }
@@ -58,11 +61,11 @@ impl OperatorHealth {
 
 impl server::Answers for OperatorHealth {
     fn is_ready(&self) -> bool {
-        let synced = self
+        let is_synced = self
             .serving
             .get()
-            .is_some_and(|serving| *serving.is_synced.borrow() >= KINDS);
-        synced || self.waits.load(Ordering::Relaxed)
+            .is_some_and(|serving| *serving.synced_kinds.borrow() >= KINDS);
+        is_synced || self.is_waiting.load(Ordering::Relaxed)
     }
 
     fn metrics(&self) -> String {

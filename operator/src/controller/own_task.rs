@@ -16,22 +16,22 @@ where
     F: Future<Output = T> + Send + 'static,
 {
     let mut task = AbortOnDropHandle::new(tokio::spawn(work));
-    let mut woken: Option<Waker> = None;
-    future::poll_fn(move |polling| {
+    let mut last_waker: Option<Waker> = None;
+    future::poll_fn(move |task_context| {
         if !task.is_finished()
-            && woken
+            && last_waker
                 .as_ref()
-                .is_some_and(|waker| waker.will_wake(polling.waker()))
+                .is_some_and(|waker| waker.will_wake(task_context.waker()))
         {
             return Poll::Pending;
         }
-        woken = Some(polling.waker().clone());
-        // Unconstrained: without budget, a constrained handle would not keep the waker.
+        last_waker = Some(task_context.waker().clone());
+        // Unconstrained: if the polling task had no budget left, the handle would not store the waker.
         coop::unconstrained(&mut task)
-            .poll_unpin(polling)
+            .poll_unpin(task_context)
             .map(|ended| match ended {
                 Ok(result) => result,
-                // The task has panicked outside of `panics::catch`: nothing else ends it early.
+                // Only a panic outside of `panics::catch` ends the task early.
                 Err(error) => std::panic::resume_unwind(error.into_panic()),
             })
     })

@@ -1,29 +1,30 @@
-//! Bounds the reconciles that run at once, so that slow or failing ones leave room to others.
+//! Limits how many reconciles run at the same time, so that slow or failing ones do not block the others.
 //!
 //! ```text
 //! slot ─► (2 s) ─► slow slot, if there is one ─► end
-//!                    └ none: given up, and tried again after a pause
+//!                    └ none: given up, and retried after a pause
 //! ```
 //!
-//! Retries leave some slots to MiniClusters that have not failed yet, and slow retries leave some to other
-//! retries. Nothing is lost with a reconcile that is given up: the process may be killed at any call as well.
+//! Some slots are not for retries, and some are not for retries that were slow. A reconcile may be given up
+//! during any call: it could also end there because the process is killed, and the next reconcile then does
+//! the rest.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::reconcile::context::pauses::Last;
+use crate::reconcile::context::pauses::LastOutcome;
 
-/// At most this many reconciles that are not slow, each with up to three connections of its own (150 kB each). Fewer leave
-/// the API server idle at times, more only queue up in it.
+/// At most this many reconciles that are not slow. Each has up to three connections of its own (150 kB each).
+/// With fewer the API server would be idle at times, and more would only wait in it.
 const CONCURRENCY: usize = 48;
-/// At most this many of them may have failed before.
+/// At most this many of these may be retries.
 const RETRIES: usize = 32;
-/// At most this many of these may have failed slowly: each holds its slot until it counts as slow again, so they
-/// must leave some to retries that fail, or succeed, at once.
+/// At most this many of these may be retries of slow reconciles. Each of them holds its slot until it counts as slow
+/// again, and other retries, which may end at once, must not wait for that.
 const SLOW_RETRIES: usize = 24;
-/// At most this many slow reconciles besides.
+/// At most this many slow reconciles, in addition to `CONCURRENCY`.
 const SLOW: usize = 64;
 
-/// All slots.
+/// The slots of all reconciles.
 #[derive(Debug)]
 pub(super) struct Slots {
     all: Semaphore,
@@ -32,7 +33,7 @@ pub(super) struct Slots {
     slow: Semaphore,
 }
 
-/// A slot that is taken, until it is dropped.
+/// A slot that is in use until this is dropped.
 #[derive(Debug)]
 pub(super) struct ReconcileSlot<'a> {
     _slow_retry: Option<SemaphorePermit<'a>>,
@@ -54,14 +55,15 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// Waits for a slot. (The semaphores are never closed: this cannot fail.)
-    pub(super) async fn take(&self, last: Last) -> ReconcileSlot<'_> {
-        let slow_retry = if last == Last::FailedSlowly {
+    /// Waits for a slot. `last_outcome`: how the MiniCluster's previous reconcile ended. (The semaphores are
+    /// never closed, so this cannot fail.)
+    pub(super) async fn take(&self, last_outcome: LastOutcome) -> ReconcileSlot<'_> {
+        let slow_retry = if last_outcome == LastOutcome::FailedSlowly {
             self.slow_retries.acquire().await.ok()
         } else {
             None
         };
-        let retry = if last == Last::Well {
+        let retry = if last_outcome == LastOutcome::NotFailed {
             None
         } else {
             self.retries.acquire().await.ok()
@@ -73,7 +75,7 @@ impl Slots {
         }
     }
 
-    /// A slot for a reconcile that has turned out slow; None if too many are.
+    /// A slot for a reconcile that counts as slow. None: too many are slow.
     pub(super) fn take_slow(&self) -> Option<SemaphorePermit<'_>> {
         self.slow.try_acquire().ok()
     }
@@ -88,10 +90,11 @@ mod tests {
     #[tokio::test]
     async fn slots_are_bounded_and_failures_leave_some_to_others() {
         let slots = Slots::default();
-        let taken =
-            |last: Last| -> Vec<_> { std::iter::from_fn(|| slots.take(last).now_or_never()).collect() };
-        let slow_retries = taken(Last::FailedSlowly);
-        let (retries, others) = (taken(Last::Failed), taken(Last::Well));
+        let taken = |last: LastOutcome| -> Vec<_> {
+            std::iter::from_fn(|| slots.take(last).now_or_never()).collect()
+        };
+        let slow_retries = taken(LastOutcome::FailedSlowly);
+        let (retries, others) = (taken(LastOutcome::Failed), taken(LastOutcome::NotFailed));
         assert_eq!(
             (slow_retries.len(), retries.len()),
             (SLOW_RETRIES, RETRIES - SLOW_RETRIES)
@@ -100,6 +103,8 @@ mod tests {
         let slow: Vec<_> = std::iter::from_fn(|| slots.take_slow()).collect();
         assert_eq!(slow.len(), SLOW);
         drop((slow_retries, slow));
-        assert!(slots.take(Last::FailedSlowly).now_or_never().is_some() && slots.take_slow().is_some());
+        assert!(
+            slots.take(LastOutcome::FailedSlowly).now_or_never().is_some() && slots.take_slow().is_some()
+        );
     }
 }

@@ -230,7 +230,7 @@ async fn reconciles_in_flight_never_exceed_the_slots() {
     assert!(tokio::time::timeout(a_while, all).await.is_err());
     // As many as may be, since each is slow.
     let bound = Slots::default();
-    let places: Vec<_> = std::iter::from_fn(|| bound.take(Last::Well).now_or_never()).collect();
+    let places: Vec<_> = std::iter::from_fn(|| bound.take(LastOutcome::NotFailed).now_or_never()).collect();
     let slow: Vec<_> = std::iter::from_fn(|| bound.take_slow()).collect();
     assert_eq!(*most.lock().unwrap(), places.len() + slow.len());
 }

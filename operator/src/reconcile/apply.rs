@@ -1,8 +1,10 @@
 //! Writes to the API server, without decisions.
 //!
-//! Creation is a POST, which never changes an existing object. If there is one, its owner decides: an object of this
-//! MiniCluster is kept, the deletion of an earlier MiniCluster's is awaited, and any other is an obstacle. Later changes
-//! use server-side apply with the uid of the observed object. There is one field manager.
+//! Creation is a POST, which never changes an existing object. If an object of the name exists, its owner
+//! decides: an object of this MiniCluster is kept, one of an earlier MiniCluster makes the reconcile wait
+//! until it is deleted, and any other is an obstacle. Later changes are server-side applies or patches. They
+//! carry the uid of the observed object, except the annotation that asks a pod to end. There is one field
+//! manager.
 
 use flux_operator_client::dry_run::{self, DryRunAnswer};
 use flux_operator_core::labels;
@@ -40,12 +42,12 @@ mod past_the_cache;
 mod requests;
 pub mod storage;
 
-use requests::{application, creation};
+use requests::{apply_request, create_request};
 
 /// Why something could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// It cannot go on until somebody changes something; shown in the status.
+    /// The operator cannot continue until something else changes. The status shows why.
     #[error(transparent)]
     Obstacle(#[from] Obstacle),
     #[error("the namespace is being deleted: nothing can be created in it")]
@@ -61,9 +63,9 @@ pub enum ApplyError {
 }
 
 impl ApplyError {
-    /// Whether the API server knows no such object, or no such kind (any more).
+    /// Whether the API server has no such object, or does not serve its kind.
     pub fn is_not_found(&self) -> bool {
-        matches!(self, ApplyError::Api { source, .. } if matches!(source.as_ref(), kube::Error::Api(it) if it.code == 404))
+        matches!(self, ApplyError::Api { source, .. } if matches!(source.as_ref(), kube::Error::Api(status) if status.code == 404))
     }
 }
 
@@ -88,8 +90,8 @@ fn post_params() -> PostParams {
     }
 }
 
-/// Parameters to delete only the object with this uid, not another that has its name by now; what it owns is
-/// deleted after it.
+/// Parameters to delete the object with this uid, not a newer one of the same name. The objects that it owns
+/// are deleted after it.
 pub(crate) fn delete_params(uid: Option<String>) -> DeleteParams {
     DeleteParams {
         preconditions: Some(Preconditions {
@@ -100,7 +102,7 @@ pub(crate) fn delete_params(uid: Option<String>) -> DeleteParams {
     }
 }
 
-/// Success if the object is gone already, or another one has its name.
+/// Turns an error into success if the object no longer exists (404), or another one has its name (409).
 pub(crate) fn ignore_not_found(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
     match result {
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
@@ -108,8 +110,8 @@ pub(crate) fn ignore_not_found(result: Result<(), kube::Error>) -> Result<(), ku
     }
 }
 
-/// The error of a call: an obstacle if the API server refuses the object or the operator lacks a permission,
-/// else a failure to retry.
+/// The error of a call. If the API server refuses the object, or the operator lacks a permission, it is an obstacle.
+/// Otherwise it is a failure to retry.
 fn api_error<K: Resource<DynamicType = ()>>(
     verb: &'static str,
     name: &str,
@@ -118,6 +120,7 @@ fn api_error<K: Resource<DynamicType = ()>>(
     api_error_of(&K::kind(&()), verb, name, source)
 }
 
+/// The same for a kind without a Rust type.
 fn api_error_of(kind: &str, verb: &'static str, name: &str, source: kube::Error) -> ApplyError {
     let kind = kind.to_owned();
     let reason = match &source {
@@ -149,7 +152,7 @@ fn api_error_of(kind: &str, verb: &'static str, name: &str, source: kube::Error)
     Obstacle { reason, message }.into()
 }
 
-/// Whether the API server refuses since the namespace is being deleted.
+/// Whether the API server refuses because the namespace is being deleted.
 fn is_of_terminating_namespace(status: &Status) -> bool {
     let causes = status
         .details
@@ -174,8 +177,9 @@ impl Writer {
         }
     }
 
-    /// Creates the objects of a MiniCluster that do not exist yet; the Job after everything its pods need.
-    /// No pods once `is_deleted`: they would run until the garbage collector finds them.
+    /// Creates the objects of a MiniCluster that do not exist yet, and the Job after everything that its pods
+    /// need. If `is_deleted` (the MiniCluster was deleted meanwhile), creates no pods: they would run until
+    /// the garbage collector finds them.
     pub async fn create_all(
         &self,
         index: &Index,
@@ -214,7 +218,7 @@ impl Writer {
         for volume in volumes {
             self.create_volume(volume, &member.uid).await?;
         }
-        // The gang must exist before the pods: schedulers look for it then.
+        // The gang must exist before the pods: schedulers look for it when they see the pods.
         if let GangOf::Object(object) = gang {
             self.create_gang(&key.namespace, object, &member.uid).await?;
         }
@@ -243,14 +247,14 @@ impl Writer {
         self.headless.join(self, index, service, member).await
     }
 
-    /// Creates the ConfigMap with the AgentSpec; an outdated one is overwritten.
+    /// Creates the ConfigMap with the AgentSpec, or overwrites an outdated one.
     pub async fn create_config_map(&self, object: &ConfigMap, owner: &str) -> Result<(), ApplyError> {
         match self.create(object, owner).await? {
-            Creation::Existed(there) if rendered_hash(&there) != rendered_hash(&object.metadata) => {
+            Creation::Existed(existing) if rendered_hash(&existing) != rendered_hash(&object.metadata) => {
                 // The spec changed before there was a Job: no pod has read the earlier ConfigMap.
                 let mut wanted = object.clone();
-                wanted.metadata.uid = there.uid;
-                let applied = self.send_for_metadata(application(&wanted)).await;
+                wanted.metadata.uid = existing.uid;
+                let applied = self.send_for_metadata(apply_request(&wanted)).await;
                 applied
                     .map(drop)
                     .map_err(|error| api_error::<ConfigMap>("apply", &object.name_any(), error))
@@ -264,12 +268,12 @@ impl Writer {
             let secret = secret.expose();
             let name = secret.name_any();
             match self
-                .send_for_metadata(creation(secret, secret, &post_params()))
+                .send_for_metadata(create_request(secret, secret, &post_params()))
                 .await
             {
                 Ok(_) => {}
-                // Its name holds the MiniCluster's uid: it is the one that we made before. No Secret is ever
-                // read.
+                // Its name contains the MiniCluster's uid, so an earlier reconcile has created it. (The operator does
+                // not read Secrets, so it cannot check the owner.)
                 Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {}
                 Err(error) => return Err(api_error::<Secret>("create", &name, error)),
             }
@@ -284,7 +288,7 @@ impl Writer {
         service: &Service,
         owner: &str,
     ) -> Result<(), ApplyError> {
-        let (Creation::Made(metadata) | Creation::Existed(metadata)) = self.create(service, owner).await?;
+        let (Creation::Created(metadata) | Creation::Existed(metadata)) = self.create(service, owner).await?;
         index.update_service(
             &metadata,
             ServiceSeen::of(&ServiceObject::new(metadata.clone(), Selected::default())),
@@ -299,14 +303,14 @@ impl Writer {
         pod: &Overlaid<Pod>,
         owner: &str,
     ) -> Result<(), ApplyError> {
-        let (Creation::Made(metadata) | Creation::Existed(metadata)) =
+        let (Creation::Created(metadata) | Creation::Existed(metadata)) =
             self.create_as(&pod.rendered, pod, owner).await?;
         index.update_pod(&metadata, PodSeen::of(&metadata, None));
         Ok(())
     }
 
-    /// Deletes the services pod of a suspended or completed Job: it would hold resources that others could
-    /// use.
+    /// Deletes the services pod with this uid. After a suspension or the end it would hold resources that
+    /// others could use, and a lost one must make room for its replacement of the same name.
     pub async fn delete_services_pod(&self, key: &Key, uid: &str) -> Result<(), ApplyError> {
         let name = names::services_pod(&key.name);
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
@@ -323,13 +327,14 @@ impl Writer {
             dry_run: true,
             ..post_params()
         };
-        let result = self.send(creation(&job.rendered, job, &parameters)).await;
+        let result = self.send(create_request(&job.rendered, job, &parameters)).await;
         result.map_err(|error| api_error::<Job>("create", &key.name, error))
     }
 
-    /// An object with an overlay as the API server would store it, or why it refuses; unknown fields are
-    /// errors. None: valid, but an object of this name exists. Nothing is created.
-    pub async fn try_out<K>(
+    /// Asks the API server by a dry run whether it accepts an object with an overlay. The inner result is the
+    /// object as it would be stored, or why it is refused; unknown fields are errors. None: valid, but an
+    /// object of this name exists.
+    pub async fn dry_run_overlay<K>(
         &self,
         applied: &AppliedOverlay,
         key: &Key,
@@ -363,7 +368,7 @@ impl Writer {
         self.create_as(object, object, owner).await
     }
 
-    /// Like [`Writer::create`], with `body` as what is sent.
+    /// Like [`Writer::create`], but sends `body`, which is `object` with the user's overlay.
     async fn create_as<K>(
         &self,
         object: &K,
@@ -377,10 +382,10 @@ impl Writer {
             + std::fmt::Debug,
     {
         match self
-            .send_for_metadata(creation(object, body, &post_params()))
+            .send_for_metadata(create_request(object, body, &post_params()))
             .await
         {
-            Ok(created) => Ok(Creation::Made(created)),
+            Ok(created) => Ok(Creation::Created(created)),
             Err(error) => self
                 .ours_if_it_exists(object, owner, error)
                 .await
@@ -388,9 +393,13 @@ impl Writer {
         }
     }
 
-    /// Creates a Job, unless it exists and is ours. A queue may have changed what it was to be.
+    /// Creates a Job, unless it exists and is ours. Returns a new Job as the API server stored it: a queue
+    /// may have changed it.
     async fn create_job(&self, job: &Overlaid<Job>, owner: &str) -> Result<JobObject, ApplyError> {
-        match self.send(creation(&job.rendered, job, &post_params())).await {
+        match self
+            .send(create_request(&job.rendered, job, &post_params()))
+            .await
+        {
             Ok(created) => Ok(created),
             Err(error) => {
                 let existing = self.ours_if_it_exists(&job.rendered, owner, error).await?;
@@ -400,8 +409,8 @@ impl Writer {
         }
     }
 
-    /// After a creation failed: the metadata of the object that has the name of `wanted`, if that is why and
-    /// it is ours.
+    /// Handles a failed creation of `wanted`. If it failed because the object exists, and the object is ours,
+    /// returns its metadata.
     async fn ours_if_it_exists<K>(
         &self,
         wanted: &K,
@@ -430,7 +439,7 @@ impl Writer {
         }
     }
 
-    /// Patches the fields of a Job that may change; all others stay, since somebody else may have set them.
+    /// Sets the given fields of a Job by a merge patch. It leaves all other fields, which somebody else may have set.
     pub async fn scale_job(&self, index: &Index, job: &Key, fields: &Value) -> Result<(), ApplyError> {
         let api: Api<JobObject> = Api::namespaced(self.client.clone(), &job.namespace);
         let parameters = PatchParams {
@@ -443,8 +452,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Patches a status by a JSON patch that tests the uid. Returns the new resourceVersion; None if the
-    /// MiniCluster is gone.
+    /// Patches a status. `change` is a JSON patch that tests the uid. Returns the new resourceVersion; None if the
+    /// MiniCluster no longer exists.
     pub async fn patch_status(&self, cluster: &Key, change: &Value) -> Result<Option<u64>, ApplyError> {
         const JSON_PATCH: http::HeaderValue = http::HeaderValue::from_static("application/json-patch+json");
         let parameters = PatchParams {
@@ -452,6 +461,7 @@ impl Writer {
             ..PatchParams::default()
         };
         let clusters = Request::new(MiniCluster::url_path(&(), Some(&cluster.namespace)));
+        // `Patch::Merge` only serializes `change`. The content type is replaced below.
         let request = clusters.patch_subresource("status", &cluster.name, &parameters, &Patch::Merge(change));
         let answer = async {
             let mut request = request.map_err(kube::Error::BuildRequest)?;
@@ -472,24 +482,25 @@ impl Writer {
         }
     }
 
-    /// Patches a status only if the MiniCluster still has the resourceVersion `seen`, so that a restart is
-    /// counted once.
+    /// Patches a status only if the MiniCluster still has this resourceVersion, so that a restart is counted once.
     pub async fn patch_status_if_unchanged(
         &self,
         cluster: &Key,
-        seen: u64,
+        resource_version: u64,
         change: &Value,
     ) -> Result<Option<u64>, ApplyError> {
-        let is_as_seen =
-            json!({ "op": "test", "path": "/metadata/resourceVersion", "value": seen.to_string() });
-        let operations = [is_as_seen]
+        let test = json!({
+            "op": "test", "path": "/metadata/resourceVersion", "value": resource_version.to_string(),
+        });
+        let operations = [test]
             .into_iter()
             .chain(change.as_array().into_iter().flatten().cloned());
         self.patch_status(cluster, &Value::Array(operations.collect()))
             .await
     }
 
-    /// Sets a Job's FailureTarget condition: the Job controller then ends its pods and fails it.
+    /// Sets a Job's condition FailureTarget: the Job controller then deletes its pods and fails it. `now` is
+    /// in RFC 3339.
     pub async fn fail_job(
         &self,
         cluster: &Key,
@@ -517,7 +528,7 @@ impl Writer {
         ignore_not_found(failed).map_err(|error| api_error::<Job>("end", &cluster.name, error))
     }
 
-    /// Deletes a MiniCluster whose time to live is over, and no other of its name.
+    /// Deletes the MiniCluster with this uid, whose time to live is over.
     pub async fn delete_minicluster(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
         let api: Api<MiniCluster> = Api::namespaced(self.client.clone(), &cluster.namespace);
         let deleted = api
@@ -527,7 +538,7 @@ impl Writer {
         ignore_not_found(deleted).map_err(|error| api_error::<MiniCluster>("delete", &cluster.name, error))
     }
 
-    /// Deletes a Job, its pods first, so that it can be created again.
+    /// Deletes a Job after its pods, so that no pod of it is left when another Job is created.
     pub async fn delete_job(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
         let api: Api<Job> = Api::namespaced(self.client.clone(), &cluster.namespace);
         let pods_first = Some(PropagationPolicy::Foreground);
@@ -540,16 +551,16 @@ impl Writer {
     }
 }
 
-/// Whether an object was created, or existed and is ours; its metadata.
+/// Whether an object was created, or existed and is ours. With its metadata.
 enum Creation {
-    Made(Metadata),
+    Created(Metadata),
     Existed(Metadata),
 }
 
 type Metadata = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// Checks that an existing object with the name we need is ours. `wanted`: its metadata as we would create
-/// it.
+/// Checks that an existing object with the name we need is ours. `wanted`: the metadata that we would create it with.
+/// `owner`: the MiniCluster's uid.
 fn check_owner<K: Resource<DynamicType = ()>>(
     existing: &Metadata,
     wanted: &Metadata,
@@ -558,26 +569,27 @@ fn check_owner<K: Resource<DynamicType = ()>>(
     check_owner_of(&K::kind(&()), existing, wanted, owner)
 }
 
+/// The same for a kind without a Rust type.
 fn check_owner_of(kind: &str, existing: &Metadata, wanted: &Metadata, owner: &str) -> Result<(), Obstacle> {
-    let is_going = existing.deletion_timestamp.is_some();
-    if controller_uid(existing) == Some(owner) && !is_going {
+    let is_deleting = existing.deletion_timestamp.is_some();
+    if controller_uid(existing) == Some(owner) && !is_deleting {
         return Ok(());
     }
     let name = existing.name.as_deref().unwrap_or_default();
     if controller_uid(existing) == Some(owner) {
         return Err(own_still_deleting(kind, name));
     }
-    // It is an earlier MiniCluster's of the same name: the garbage collector will delete it.
-    let previous =
+    // If an earlier MiniCluster of the same name owns it, the garbage collector will delete it.
+    let is_of_previous =
         has_our_label(existing) && owner_name(existing).is_some_and(|name| Some(name) == owner_name(wanted));
-    if is_going || previous {
+    if is_deleting || is_of_previous {
         return Err(still_deleting(kind, name));
     }
     Err(name_taken(kind, name))
 }
 
-/// Checks that a MiniCluster's own Job has the label by which the operator watches it. Without it the
-/// operator would never see the Job.
+/// Checks that a MiniCluster's own Job has the label by which the operator watches it. Without this label the
+/// watch would not report the Job.
 fn check_label(job: &Metadata) -> Result<(), Obstacle> {
     let name = job.name.as_deref().unwrap_or_default();
     let label = labels::CLUSTER;
@@ -602,12 +614,12 @@ fn check_label(job: &Metadata) -> Result<(), Obstacle> {
     })
 }
 
-/// The hash of the rendered object, from its annotation.
+/// The annotation with the hash of the object as it was rendered.
 fn rendered_hash(metadata: &Metadata) -> Option<&String> {
     metadata.annotations.as_ref()?.get(labels::RENDERED_HASH)
 }
 
-/// The MiniCluster that an object belongs to.
+/// The name of the MiniCluster that owns an object.
 fn owner_name(metadata: &Metadata) -> Option<&str> {
     let owners = metadata.owner_references.as_deref().unwrap_or_default();
     owners
@@ -616,7 +628,7 @@ fn owner_name(metadata: &Metadata) -> Option<&str> {
         .map(|owner| owner.name.as_str())
 }
 
-/// Whether it has a label with our domain, which no other operator sets.
+/// Whether it has one of our labels. They have our domain, so no other operator sets them.
 fn has_our_label(metadata: &Metadata) -> bool {
     metadata.labels.as_ref().is_some_and(|all| {
         [labels::CLUSTER, labels::SERVICES_OF]
@@ -625,7 +637,7 @@ fn has_our_label(metadata: &Metadata) -> bool {
     })
 }
 
-/// The obstacle if this very MiniCluster's object is being deleted.
+/// The obstacle if an object of this MiniCluster itself is being deleted.
 fn own_still_deleting(kind: &str, name: &str) -> Obstacle {
     let message = format!("{kind} {name} is being deleted, and will be recreated when it is gone");
     Obstacle {

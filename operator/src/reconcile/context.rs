@@ -64,7 +64,7 @@ impl Context {
         }
     }
 
-    /// Forgets a MiniCluster that is gone.
+    /// Forgets a MiniCluster that no longer exists.
     pub fn forget(&self, key: &Key, uid: &str) {
         self.statuses.forget(uid);
         self.event_checks.forget(uid);

@@ -1,4 +1,4 @@
-//! Creates the objects that a MiniCluster lacks, and changes what may change in existing ones.
+//! Creates the missing objects of a MiniCluster, and changes the mutable fields of existing ones.
 
 use std::time::Instant;
 
@@ -27,12 +27,13 @@ mod gang;
 
 pub(super) use gang::delete_all as delete_gangs;
 
-/// Result of [`create_or_update`].
+/// Result of carrying out a decision.
 pub(super) enum Done {
+    /// Nothing more is to be done now.
     All,
     /// The Job was created, or deleted to be recreated. The next reconcile does the rest; other MiniClusters may
     /// go first.
-    MadeJob,
+    JobChanged,
     /// A restart was counted, and the earlier Job deleted.
     Restarted,
     /// The cached Job differs from the API server's.
@@ -100,7 +101,7 @@ pub(super) async fn create_or_update(
             };
             let mut objects = self::objects(cluster, &facts, context)?;
             gang::refuse_unserved(&objects)?;
-            try_overlays(&objects, &target.key, context).await?;
+            check_overlays(&objects, &target.key, context).await?;
             refuse_unsupported(&objects, &target.key, context).await?;
             if let Some(left) = deadline_left(target, cluster, &objects, context).await? {
                 if left <= 0 {
@@ -115,21 +116,22 @@ pub(super) async fn create_or_update(
                     context,
                 )?;
             }
-            gang::before(&objects, target, &observed, context).await;
+            gang::delete_earlier(&objects, target, &observed, context).await;
             let is_deleted = || context.statuses.is_deleted(&target.key, &target.uid);
             let result = context
                 .writer
                 .create_all(&context.index, &objects, &member(target, cluster), is_deleted)
                 .await;
-            gang::after(&objects, &result, context).await;
-            if context.statuses.is_deleted_with_its_own(&target.key, &target.uid) {
+            gang::note_creation(&objects, &result, context).await;
+            if context.statuses.is_deleted_with_objects(&target.key, &target.uid) {
                 delete_late_job(target, context).await?;
             }
             result?;
-            Ok(Done::MadeJob)
+            Ok(Done::JobChanged)
         }
         NextAction::RecreateJob { job_uid } => recreate_job(target, &job_uid, &observed, context).await,
         NextAction::Keep(differences) => {
+            // The index copies the objects of a MiniCluster if they change while a reconcile holds them.
             drop(observed);
             join_index(target, cluster, context);
             update(target, cluster, differences, context).await?;
@@ -138,8 +140,8 @@ pub(super) async fn create_or_update(
     }
 }
 
-/// Deletes a Job that was created while its MiniCluster was deleted. When the watch reported the deletion, the Job
-/// was not known yet.
+/// Deletes a Job that was created while its MiniCluster was deleted. When the watch reported the deletion,
+/// the Job was not in the index yet.
 async fn delete_late_job(target: &Target, context: &Context) -> Result<(), ReconcileError> {
     let job = context.index.job(&target.key);
     let Some(job) = job.filter(|job| job.is_of(&target.uid)) else {
@@ -160,7 +162,7 @@ async fn recreate_job(
     observed: &Observed,
     context: &Context,
 ) -> Result<Done, ReconcileError> {
-    // The watch of pods may lag behind.
+    // Read from the API server, since the watches may lag behind.
     let job = context
         .writer
         .read_job(&context.index, &target.key, &target.uid)
@@ -169,13 +171,13 @@ async fn recreate_job(
     if !is_untouched || context.writer.has_begun(&target.key, job_uid).await? {
         return Ok(Done::All);
     }
-    gang::delete(target, observed, context).await?;
+    gang::delete_of_job(target, observed, context).await?;
     context.writer.delete_job(&target.key, job_uid).await?;
     tracing::info!("deleted the Job to recreate it: the spec was edited before anything had started");
-    Ok(Done::MadeJob)
+    Ok(Done::JobChanged)
 }
 
-/// For a MiniCluster with its Job: updates the mutable fields, and creates the other objects that are missing.
+/// For a MiniCluster that has its Job: updates the Job's mutable fields, and creates the other missing objects.
 async fn update(
     target: &Target,
     cluster: &ValidMiniCluster,
@@ -191,11 +193,11 @@ async fn update(
         services_pod,
     } = differences;
     if let Some(elastic) = elastic {
-        let before = context.index.job(&target.key).and_then(|job| job.rendered_hash);
+        let hash_before = context.index.job(&target.key).and_then(|job| job.rendered_hash);
         let fields = elastic.patch(
             cluster,
             &job_uid,
-            before.as_deref(),
+            hash_before.as_deref(),
             facts.maximum_size.unwrap_or(elastic.size),
         );
         gang::resize(target, cluster, elastic.size, context).await?;
@@ -216,8 +218,8 @@ async fn update(
         context.writer.delete_services_pod(&target.key, uid).await?;
         tracing::info!("deleted the services pod: the Job is suspended, or the pod was lost");
     }
-    let makes_pod = services_pod == ServicesPod::Create;
-    if !services.is_empty() || makes_pod {
+    let must_create_pod = services_pod == ServicesPod::Create;
+    if !services.is_empty() || must_create_pod {
         let objects = objects(cluster, &facts, context)?;
         for service in objects.services.iter().filter(|service| {
             service
@@ -231,7 +233,7 @@ async fn update(
                 .create_service(&context.index, service, &target.uid)
                 .await?;
         }
-        if makes_pod && let Some(pod) = objects.services_pod {
+        if must_create_pod && let Some(pod) = objects.services_pod {
             context
                 .writer
                 .create_services_pod(&context.index, &pod, &target.uid)
@@ -241,30 +243,34 @@ async fn update(
     Ok(())
 }
 
-/// Seconds left of `deadlineSeconds` since the first start, by the control plane's clock alone. None: there
-/// is no deadline, or this is the first start.
+/// Seconds left of `deadlineSeconds`, which runs from the first start. Both times are from the control
+/// plane's clock: the current time is the creation time in the answer to a dry run. None: there is no
+/// deadline, or this is the first start.
 async fn deadline_left(
     target: &Target,
     cluster: &ValidMiniCluster,
     objects: &render::Objects,
     context: &Context,
 ) -> Result<Option<i64>, ReconcileError> {
-    let first: Option<Timestamp> = target
+    let first_start: Option<Timestamp> = target
         .status
         .start_time
         .as_ref()
         .and_then(|time| time.parse().ok());
-    let (Some(deadline), Some(first)) = (cluster.deadline_seconds, first) else {
+    let (Some(deadline), Some(first_start)) = (cluster.deadline_seconds, first_start) else {
         return Ok(None);
     };
-    let would_be = context.writer.dry_run_job(&objects.job, &target.key).await?;
-    let now = would_be
+    let answer = context.writer.dry_run_job(&objects.job, &target.key).await?;
+    let now = answer
         .metadata
         .creation_timestamp
         .map_or_else(Timestamp::now, |time| time.0);
-    Ok(Some(deadline - (now.as_second() - first.as_second()).max(0)))
+    Ok(Some(
+        deadline - (now.as_second() - first_start.as_second()).max(0),
+    ))
 }
 
+/// Renders all objects of the MiniCluster, with new random keys and passwords.
 pub(super) fn objects(
     cluster: &ValidMiniCluster,
     facts: &RenderFacts,
@@ -285,18 +291,32 @@ pub(super) fn objects(
 
 /// Lets the API server check the pod templates by a dry run, before anything is created. Without templates, no
 /// call is made.
-async fn try_overlays(objects: &render::Objects, key: &Key, context: &Context) -> Result<(), ReconcileError> {
+async fn check_overlays(
+    objects: &render::Objects,
+    key: &Key,
+    context: &Context,
+) -> Result<(), ReconcileError> {
     if let Some(applied) = &objects.job.applied {
-        judge(applied, context.writer.try_out::<Job>(applied, key).await?)?;
+        check_answer(
+            applied,
+            context.writer.dry_run_overlay::<Job>(applied, key).await?,
+        )?;
     }
     if let Some(applied) = objects.services_pod.as_ref().and_then(|pod| pod.applied.as_ref()) {
-        judge(applied, context.writer.try_out::<Pod>(applied, key).await?)?;
+        check_answer(
+            applied,
+            context.writer.dry_run_overlay::<Pod>(applied, key).await?,
+        )?;
     }
     Ok(())
 }
 
-fn judge(applied: &AppliedOverlay, tried: Result<Option<Value>, String>) -> Result<(), ReconcileError> {
-    match refusal::problem(applied, &tried) {
+/// Refuses an overlay if the answer to the dry run shows a problem in it.
+fn check_answer(
+    applied: &AppliedOverlay,
+    answer: Result<Option<Value>, String>,
+) -> Result<(), ReconcileError> {
+    match refusal::problem(applied, &answer) {
         Some(problem) => Err(ApplyError::from(Obstacle {
             reason: Reason::PodTemplateRefused,
             message: problem.to_string(),
@@ -327,6 +347,7 @@ async fn refuse_unsupported(
         .kubernetes_minor()
         .await
         .map_err(ReconcileError::Version)?;
+    // If this depends on a feature gate, a dry run shows whether the API server keeps image volumes.
     let keeps_images = render::requirements::image_is_a_try(objects, minor) && {
         let kept = context.writer.dry_run_job(&objects.job, key).await?;
         render::requirements::mounts_image(&kept)
@@ -349,6 +370,7 @@ fn member(target: &Target, cluster: &ValidMiniCluster) -> Member {
     }
 }
 
+/// Notes in the index that the MiniCluster uses its headless Service.
 pub(super) fn join_index(target: &Target, cluster: &ValidMiniCluster, context: &Context) {
     context
         .index

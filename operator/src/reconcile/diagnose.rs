@@ -1,4 +1,4 @@
-//! Why a MiniCluster waits although no status says so: read from events, and repaired if possible.
+//! Reads from events why a MiniCluster waits, if no status says why. Recreates a ConfigMap that was deleted.
 
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,9 @@ use super::error::ReconcileError;
 use crate::reconcile::context::Context;
 use crate::reconcile::context::event_checks::Waiting;
 
-/// The last warning about an object that waits although no status says why, and the time until the next
-/// check; None if nothing waits so. A ConfigMap that was deleted meanwhile is created again.
+/// The last warning about an object that waits although no status says why, and the time until its events are
+/// read again. None: no object waits like this. If the warning is about a deleted ConfigMap of ours, creates
+/// it again.
 pub(super) async fn diagnose_and_mend(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
@@ -36,7 +37,7 @@ pub(super) async fn diagnose_and_mend(
         namespace: &target.key.namespace,
         uid: &target.uid,
         object: &wait.object(),
-        patience: wait.patience(context.index.has_nodes()),
+        first_check_after: wait.patience(context.index.has_nodes()),
         has_waited: wait.has_waited(target.status.reason.as_deref()),
     };
     if context.event_checks.are_due(waiting, Instant::now()) {
@@ -58,14 +59,14 @@ pub(super) async fn diagnose_and_mend(
         }
     }
     let last = context.event_checks.last_finding(&target.uid, Instant::now());
-    Ok(last.map(|(finding, wait_time)| {
+    Ok(last.map(|(finding, until_next_check)| {
         let warning = match finding {
-            // An operator that has just started does not take back what another has found.
+            // This operator has just started: keep what the status shows from the events that another one has read.
             Finding::Unread => wait.trouble_of_earlier_events(&target.status, &job.uid),
             Finding::Nothing => None,
             Finding::Warning(warning) => Some(*warning),
         };
-        (warning, wait_time)
+        (warning, until_next_check)
     }))
 }
 
@@ -97,7 +98,7 @@ fn note_refusal(error: &ReconcileError, target: &Target, context: &Context) {
         .note_refusal(&target.uid, why, Instant::now());
 }
 
-/// The last warning about what waits; a few calls, however many pods wait.
+/// The last warning about the waiting object. The number of calls does not depend on the number of waiting pods.
 async fn read_warning(
     namespace: &str,
     wait: SilentWait<'_>,
@@ -105,15 +106,15 @@ async fn read_warning(
 ) -> Result<Option<Trouble>, kube::Error> {
     let now = Timestamp::now();
     let (first, second) = match wait {
-        SilentWait::Starts(uid) => return context.reader.last(namespace, uid, now).await,
-        SilentWait::Waits(uid) => return context.reader.queued(namespace, uid, now).await.map(Some),
+        SilentWait::Starts(uid) => return context.reader.last_warning(namespace, uid, now).await,
+        SilentWait::Waits(uid) => return context.reader.why_queued(namespace, uid, now).await.map(Some),
         SilentWait::Unseen {
             index,
             uid,
             scheduler,
             is_gang,
         } => {
-            let event = context.reader.last(namespace, uid, now).await?;
+            let event = context.reader.last_warning(namespace, uid, now).await?;
             return Ok(Some(
                 event.unwrap_or_else(|| silent_wait::unseen(index, scheduler, is_gang)),
             ));
@@ -125,7 +126,7 @@ async fn read_warning(
         found.extend(
             context
                 .reader
-                .probe(namespace, uid, now)
+                .last_probe_failure(namespace, uid, now)
                 .await?
                 .map(|trouble| (index, trouble)),
         );

@@ -29,7 +29,7 @@ pub enum ReconcileError {
     #[error("failed to find the APIs for gangs")]
     Gangs(#[source] kube::Error),
     #[error("the API server answers slowly, and too many others wait for it; the operator retries")]
-    Crowd,
+    TooManySlow,
     #[error(transparent)]
     Panicked(#[from] Panicked),
 }
@@ -60,7 +60,7 @@ impl ReconcileError {
         } else {
             Reason::ApiError
         };
-        let cause = source.map(|source| format!(": {}. The operator retries", words_of(source)));
+        let cause = source.map(|source| format!(": {}. The operator retries", describe_cause(source)));
         Obstacle {
             reason,
             message: format!("{self}{}", cause.unwrap_or_default()),
@@ -72,17 +72,17 @@ impl ReconcileError {
         matches!(self, ReconcileError::Apply(ApplyError::NamespaceTerminating))
     }
 
-    /// How long the API server asks to wait, if it is overloaded.
+    /// How long the API server asks to wait before the next call, 60 s at most. Zero if it does not ask.
     pub fn retry_after(&self) -> Duration {
         let ReconcileError::Apply(ApplyError::Api { source, .. }) = self else {
             return Duration::ZERO;
         };
-        retry_after(source).min(LONGEST_ASKED)
+        retry_after(source).min(RETRY_AFTER_MAX)
     }
 }
 
-/// The API server's own words, with its code.
-fn words_of(error: &kube::Error) -> String {
+/// The API server's message with its HTTP code, or an error of the connection with all its causes.
+fn describe_cause(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => format!("{} ({})", status.message.trim_end_matches('.'), status.code),
         other => {
@@ -92,5 +92,5 @@ fn words_of(error: &kube::Error) -> String {
     }
 }
 
-/// The longest pause that the API server may ask for.
-const LONGEST_ASKED: Duration = Duration::from_secs(60);
+/// Longest pause that the operator accepts from the API server.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);

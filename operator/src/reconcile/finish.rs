@@ -14,8 +14,8 @@ use k8s_openapi::jiff::Timestamp;
 use super::error::ReconcileError;
 use crate::reconcile::context::Context;
 
-/// Deletes pods and volumes of a completed job, then sets the status: an operator that is killed in between
-/// repeats it.
+/// Deletes pods and volumes of a completed job (`cleanupPods`), then sets the status. An operator that is
+/// killed in between repeats this.
 pub(super) async fn clean_up(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
@@ -32,8 +32,8 @@ pub(super) async fn clean_up(
     let Some(job) = observed.job_of(&target.uid) else {
         return Ok(());
     };
-    let goes_whole = next_action::seconds_to_live(spec, after, Timestamp::now()) == Some(0);
-    if goes_whole || !next_action::is_to_be_cleaned_up(spec, after, &observed, &job.uid) {
+    let is_deleted_now = next_action::seconds_to_live(spec, after, Timestamp::now()) == Some(0);
+    if is_deleted_now || !next_action::is_to_be_cleaned_up(spec, after, &observed, &job.uid) {
         return Ok(());
     }
     let facts = RenderFacts {
@@ -46,7 +46,8 @@ pub(super) async fn clean_up(
         .clone()
         .filter(|pod| pod.controller_uid.as_deref() == Some(&target.uid));
     let job_uid = job.uid.clone();
-    // Its pods are about to go.
+    // The index copies the objects of a MiniCluster if they change while a reconcile holds them. The pods are
+    // deleted now.
     drop(observed);
     let services_pod = services_pod.as_ref().map(|pod| &pod.uid);
     context
@@ -65,8 +66,8 @@ pub(super) async fn clean_up(
     Ok(())
 }
 
-/// Deletes a Job whose pods cannot mount the view's image, once the status says so. The next Job copies the
-/// view; nothing has run yet.
+/// Deletes a Job whose pods cannot mount the view's image, once the status reports this. Nothing has run yet.
+/// The next Job copies the view.
 pub(super) async fn recreate_with_copied_view(
     target: &Target,
     after: &MiniClusterStatus,
@@ -102,7 +103,7 @@ pub(super) async fn delete_or_time_left(
     };
     let has_ttl = !spec.cleanup && spec.ttl_seconds_after_finished.is_some();
     let now = if has_ttl && status::is_finished(after) {
-        // The Job's end is a time of the control plane's.
+        // The Job's end was measured by the control plane's clock.
         context
             .server_clock
             .now(&context.writer, &target.key.namespace)

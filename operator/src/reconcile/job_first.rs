@@ -1,40 +1,43 @@
 //! The order of work: Jobs are created before writes that only describe MiniClusters (statuses, labels,
-//! owners of a shared Service). In a rush all Jobs exist sooner, and one later write covers more changes.
+//! owners of a shared Service). If many MiniClusters are created at the same time, all Jobs exist sooner, and
+//! one later write covers more changes.
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 /// Longest time that other writes wait, however many Jobs are to be created.
-const LONGEST: Duration = Duration::from_secs(10);
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// Counts the reconciles that may create a Job.
 #[derive(Debug)]
 pub struct JobFirst {
-    going_first: watch::Sender<usize>,
+    /// Number of reconciles that may create a Job.
+    count: watch::Sender<usize>,
 }
 
 /// A reconcile that may create a Job, until it is dropped.
 #[derive(Debug)]
-pub struct First<'a>(&'a JobFirst);
+pub struct MayCreateJob<'a>(&'a JobFirst);
 
 impl Default for JobFirst {
     fn default() -> JobFirst {
         JobFirst {
-            going_first: watch::Sender::new(0),
+            count: watch::Sender::new(0),
         }
     }
 }
 
 impl JobFirst {
-    pub fn begin(&self) -> First<'_> {
+    /// Counts a reconcile that may create a Job, until the returned value is dropped.
+    pub fn begin(&self) -> MayCreateJob<'_> {
         self.change(|count| *count += 1);
-        First(self)
+        MayCreateJob(self)
     }
 
     /// Wakes the waiting writes only when the count reaches 0: there may be thousands.
     fn change(&self, change: impl FnOnce(&mut usize)) {
-        self.going_first.send_if_modified(|count| {
+        self.count.send_if_modified(|count| {
             change(count);
             *count == 0
         });
@@ -42,13 +45,13 @@ impl JobFirst {
 
     /// Returns when no reconcile may create a Job any more, or after 10 s.
     pub async fn wait_for_jobs(&self) {
-        let mut going_first = self.going_first.subscribe();
-        // The sender is ours, so the only error is the timeout.
-        let _ = tokio::time::timeout(LONGEST, going_first.wait_for(|count| *count == 0)).await;
+        let mut count = self.count.subscribe();
+        // `self` has the sender, so the only error is the timeout.
+        let _ = tokio::time::timeout(LONGEST_WAIT, count.wait_for(|count| *count == 0)).await;
     }
 }
 
-impl Drop for First<'_> {
+impl Drop for MayCreateJob<'_> {
     fn drop(&mut self) {
         self.0.change(|count| *count -= 1);
     }
@@ -75,6 +78,6 @@ mod tests {
         };
         assert_eq!(tokio::join!(waited(), going).0, Duration::from_secs(1));
         let _endless = job_first.begin();
-        assert_eq!(waited().await, LONGEST);
+        assert_eq!(waited().await, LONGEST_WAIT);
     }
 }

@@ -1,4 +1,4 @@
-//! A random curve certificate, passwords and keys. The only place with a random source.
+//! Random curve certificates, passwords and keys. Only this module uses a random source.
 
 use flux_operator_core::render::Generated;
 use flux_shared::curve::Certificate;
@@ -11,7 +11,7 @@ use x25519_dalek::{PublicKey, StaticSecret};
 #[error("failed to get random bytes: {0}")]
 pub struct RandomError(getrandom::Error);
 
-/// A new certificate. `name` goes into its metadata, where brokers with children want one.
+/// A new certificate. `name` is written into its metadata, where brokers that have children expect one.
 pub fn certificate(name: &str) -> Result<Certificate, RandomError> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(RandomError)?;
@@ -20,13 +20,13 @@ pub fn certificate(name: &str) -> Result<Certificate, RandomError> {
     Ok(Certificate::from_keys(name, public.as_bytes(), secret.as_bytes()))
 }
 
-/// Letters and digits that are not mistaken for each other; 32, so that each is equally likely for a random
-/// byte.
+/// The characters of a random word, without those that look alike. There are 32, so that `byte % 32` makes
+/// each equally likely.
 const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
-/// Letters of a word, 160 bits in all.
-const WORD: usize = 32;
+/// Number of characters in a random word: 160 random bits.
+const WORD_LENGTH: usize = 32;
 
-/// Everything random that a cluster may need.
+/// All random values that a MiniCluster may need.
 pub fn generate(cluster: &ValidMiniCluster) -> Result<Generated, RandomError> {
     // One for each user, and two for the Flux RESTful API.
     let words = (0..cluster.users.len() + 2)
@@ -38,8 +38,9 @@ pub fn generate(cluster: &ValidMiniCluster) -> Result<Generated, RandomError> {
     ))
 }
 
+/// A random password, key or token.
 fn word() -> Result<String, RandomError> {
-    let mut bytes = [0; WORD];
+    let mut bytes = [0; WORD_LENGTH];
     getrandom::fill(&mut bytes).map_err(RandomError)?;
     Ok(bytes
         .iter()
@@ -66,7 +67,7 @@ mod tests {
         let (one, two) = (word().unwrap(), word().unwrap());
         assert_ne!(one, two);
         assert!(
-            one.len() == WORD && one.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit()),
+            one.len() == WORD_LENGTH && one.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit()),
             "{one}"
         );
     }

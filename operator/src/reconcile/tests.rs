@@ -75,7 +75,7 @@ async fn lost_pods_of_an_earlier_minicluster_are_not_counted() {
 #[test]
 fn next_look_is_after_the_shortest_time() {
     let [long, short] = [300, 2].map(Duration::from_secs);
-    let pause = |times| next_look(times) == Action::requeue(short);
+    let pause = |times| requeue_after_shortest(times) == Action::requeue(short);
     assert!(
         pause([Some(long), Some(short), None, None]),
         "events may be looked at sooner"
@@ -85,7 +85,7 @@ fn next_look_is_after_the_shortest_time() {
         "pods that were told to end"
     );
     assert!(pause([Some(long), None, None, Some(short)]), "its time to live");
-    assert_eq!(next_look([None; 4]), Action::await_change());
+    assert_eq!(requeue_after_shortest([None; 4]), Action::await_change());
 }
 
 #[tokio::test(start_paused = true)]
@@ -99,7 +99,7 @@ async fn large_spec_given_up_is_not_called_invalid() {
         for _ in 0..3 {
             context
                 .pauses
-                .after_failure(&Key::new("ns", "mc"), &ReconcileError::Crowd, now);
+                .after_failure(&Key::new("ns", "mc"), &ReconcileError::TooManySlow, now);
         }
         let report = report_overload(&cluster, &context);
         drop(tokio::time::timeout(Duration::from_secs(50), report).await);

@@ -1,6 +1,6 @@
 //! Deletes all pods of a deleted MiniCluster at once.
 //!
-//! The garbage collector would delete about 20 objects a second, in no order, so the brokers of a large
+//! The garbage collector would delete about 20 objects per second in any order. So the brokers of a large
 //! MiniCluster would stop one after the other while its job still runs.
 
 use flux_operator_core::labels;
@@ -18,8 +18,9 @@ use serde::de::IgnoredAny;
 use super::{ApplyError, Writer, api_error, delete_params, ignore_not_found};
 
 impl Writer {
-    /// Deletes the Job of a deleted MiniCluster, so that no pod is replaced, and then its pods. `job` is a uid. Whoever deletes
-    /// the MiniCluster in the foreground waits for what it owns, so the Job is deleted in the same way.
+    /// Deletes the Job of a deleted MiniCluster, so that no pod is replaced, and then the Job's pods. If the
+    /// MiniCluster is deleted in the foreground, it exists until its objects are deleted. The Job is then
+    /// deleted in the same way.
     pub async fn end_deleted(&self, deleted: &Deleted) -> Result<(), ApplyError> {
         let Deleted {
             cluster,
@@ -41,7 +42,7 @@ impl Writer {
         self.delete_pods(cluster, job).await
     }
 
-    /// Deletes all pods of a Job with one call. Of the answer, which names each of them, nothing is kept.
+    /// Deletes all pods of the Job with the uid `job` by one call. The answer lists each of them, and is ignored.
     pub(super) async fn delete_pods(&self, cluster: &Key, job: &str) -> Result<(), ApplyError> {
         const METADATA: HeaderValue = HeaderValue::from_static(
             "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json",

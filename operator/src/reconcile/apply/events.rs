@@ -1,4 +1,4 @@
-//! Kubernetes events, for people.
+//! Writes Kubernetes events about MiniClusters, which only people read.
 
 use flux_operator_core::observe::cluster::Cluster;
 use flux_operator_core::status::events::{Event, EventType};
@@ -14,8 +14,8 @@ impl Writer {
             return;
         }
         for event in events {
-            if let Err(error) = self.recorder.publish(&published(event), &object.object_ref(&())).await
-                // Nobody would read it in a namespace that is being deleted.
+            if let Err(error) = self.recorder.publish(&to_kube(event), &object.object_ref(&())).await
+                // In a namespace that is being deleted no event can be created, and nobody would read it.
                 && !matches!(&error, kube::Error::Api(status) if is_of_terminating_namespace(status))
             {
                 crate::health::log::warn("failed to write an event", &error);
@@ -24,7 +24,7 @@ impl Writer {
     }
 }
 
-fn published(event: &Event) -> events::Event {
+fn to_kube(event: &Event) -> events::Event {
     let Event {
         type_,
         reason,

@@ -1,4 +1,5 @@
-//! The object that schedules a Job's pods as a gang. It is JSON, since there are no Rust types for its APIs.
+//! The object that makes schedulers start a Job's pods together. It is JSON, since there are no Rust types
+//! for its APIs.
 
 use flux_operator_core::labels;
 use flux_operator_core::observe::{Key, controller_uid};
@@ -29,17 +30,17 @@ impl Writer {
             at: GangRef { api, name },
             body,
         } = object;
-        let failed = |verb, error| api_error_of(GangApi::KIND, verb, name, error);
-        let all = self.gangs(namespace, *api);
+        let error_of = |verb, error| api_error_of(GangApi::KIND, verb, name, error);
+        let gangs = self.gangs(namespace, *api);
         let wanted: DynamicObject = serde_json::from_value(body.clone())
-            .map_err(|error| failed("create", kube::Error::SerdeError(error)))?;
-        match all.create(&post_params(), &wanted).await {
+            .map_err(|error| error_of("create", kube::Error::SerdeError(error)))?;
+        match gangs.create(&post_params(), &wanted).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
-                let existing = all
+                let existing = gangs
                     .get_metadata(name)
                     .await
-                    .map_err(|error| failed("get", error))?;
+                    .map_err(|error| error_of("get", error))?;
                 Ok(check_owner_of(
                     GangApi::KIND,
                     &existing.metadata,
@@ -47,7 +48,7 @@ impl Writer {
                     owner,
                 )?)
             }
-            Err(error) => Err(failed("create", error)),
+            Err(error) => Err(error_of("create", error)),
         }
     }
 
@@ -76,7 +77,7 @@ impl Writer {
         ignore_not_found(patched).map_err(|error| api_error_of(GangApi::KIND, "patch", &at.name, error))
     }
 
-    /// Deletes the gang's object of a Job that is to be deleted.
+    /// Deletes the gang's object, before its Job is deleted.
     pub async fn delete_gang(&self, namespace: &str, at: &GangRef, owner: &str) -> Result<(), ApplyError> {
         match self.find_own_gang(namespace, at, owner).await? {
             Some(uid) => self.delete_found(namespace, at, uid).await,
@@ -93,8 +94,8 @@ impl Writer {
         ignore_not_found(deleted).map_err(|error| api_error_of(GangApi::KIND, "delete", &at.name, error))
     }
 
-    /// Deletes the MiniCluster's gangs except `kept`, found by a list: this operator may not have seen their
-    /// Jobs.
+    /// Deletes the MiniCluster's gangs except the one with the name `kept`. Finds them by a list, since their
+    /// Jobs may be unknown to this operator.
     pub async fn delete_gangs_except(
         &self,
         cluster: &Key,
@@ -109,8 +110,10 @@ impl Writer {
         )
         .await;
         let found = found.map_err(|error| api_error_of(GangApi::KIND, "list", name, error))?;
-        let goes = |it: &ObjectMeta| controller_uid(it) == Some(owner) && it.deletion_timestamp.is_none();
-        for existing in found.into_iter().filter(goes) {
+        let must_delete = |metadata: &ObjectMeta| {
+            controller_uid(metadata) == Some(owner) && metadata.deletion_timestamp.is_none()
+        };
+        for existing in found.into_iter().filter(must_delete) {
             let (Some(name), Some(uid)) = (existing.name, existing.uid) else {
                 continue;
             };
@@ -121,8 +124,8 @@ impl Writer {
         Ok(())
     }
 
-    /// The uid of the gang's object that a Job names, if it exists and is the MiniCluster's: whoever may edit
-    /// the Job may have written another name.
+    /// The uid of the gang's object that a Job names. None: it does not exist, or the MiniCluster does not
+    /// own it. (A user who may edit the Job may have written another name into it.)
     async fn find_own_gang(
         &self,
         namespace: &str,

@@ -1,5 +1,5 @@
-//! The headless Service, which the MiniClusters of a namespace may share. All of them own it, so that it goes
-//! with the last one; those that join at the same time are written together.
+//! The headless Service, which the MiniClusters of a namespace may share. All of them own it, so it is
+//! deleted with the last one. MiniClusters that join at the same time are added by one write.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,18 +15,19 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use super::requests::{application, creation};
+use super::requests::{apply_request, create_request};
 use super::{ApplyError, Writer, api_error, name_taken, post_params};
 
-/// Members that are to be written, by Service.
+/// The Services that are to be written, each with its new members.
 #[derive(Debug, Default)]
 pub struct Queue {
-    waiting: Mutex<HashMap<Key, Turn>>,
+    waiting: Mutex<HashMap<Key, PendingMembers>>,
 }
 
+/// One Service that is to be written.
 #[derive(Debug, Default)]
-struct Turn {
-    /// Members that are to be written, by uid.
+struct PendingMembers {
+    /// Members that are to be added, by uid.
     members: BTreeMap<String, Member>,
     /// Held by the task that writes the Service.
     lock: Arc<tokio::sync::Mutex<()>>,
@@ -45,24 +46,25 @@ impl Queue {
             return Ok(());
         }
         let lock = self.enter(service, None);
-        let turn = lock.lock().await;
+        let guard = lock.lock().await;
         let result = match index.headless(service) {
             Some(_) => Ok(()),
             None => self.create(writer, index, service, member).await,
         };
-        drop(turn);
+        drop(guard);
         self.leave(service);
         result
     }
 
-    /// Notes that `member` is to join, unless it has joined: the next write of the Service includes it.
+    /// Notes that `member` is to join, unless it has joined. The next write of the Service adds it.
     pub(super) fn announce(&self, index: &Index, service: &Key, member: &Member) {
         if !is_served(index, service, member) {
             self.enter(service, Some(member));
         }
     }
 
-    /// Makes `member` one of its owners, and widens its selector if the member needs all names.
+    /// Makes `member` an owner of the Service. If the member needs names for all pods, also makes the Service
+    /// select all pods.
     pub(super) async fn join(
         &self,
         writer: &Writer,
@@ -74,15 +76,16 @@ impl Queue {
         let result = if is_served(index, service, member) {
             Ok(())
         } else {
-            let _turn = lock.lock().await;
-            self.join_in_turn(writer, index, service, member).await
+            let _guard = lock.lock().await;
+            self.join_while_locked(writer, index, service, member).await
         };
         self.forget(service, member);
         self.leave(service);
         result
     }
 
-    async fn join_in_turn(
+    /// Adds `member` and all other waiting members by one write. The caller holds the Service's lock.
+    async fn join_while_locked(
         &self,
         writer: &Writer,
         index: &Index,
@@ -119,7 +122,7 @@ impl Queue {
         members.truncate(OWNERS_MAX.max(existing.owners.len()));
         let mut wanted = services::headless(&service.namespace, &service.name, &members);
         wanted.metadata.uid = Some(existing.uid.clone());
-        let applied = writer.send(application(&wanted)).await;
+        let applied = writer.send(apply_request(&wanted)).await;
         let mut applied: ServiceObject =
             applied.map_err(|error| api_error::<Service>("apply", &service.name, error))?;
         if ServiceSeen::of(&applied).is_minimal && members.iter().any(|member| !member.minimal) {
@@ -129,6 +132,7 @@ impl Queue {
         Ok(())
     }
 
+    /// Creates the Service, owned by `member`. If it exists and is ours, only stores it in the index.
     async fn create(
         &self,
         writer: &Writer,
@@ -138,7 +142,10 @@ impl Queue {
     ) -> Result<(), ApplyError> {
         let api: Api<ServiceObject> = Api::namespaced(writer.client.clone(), &service.namespace);
         let wanted = services::headless(&service.namespace, &service.name, std::slice::from_ref(member));
-        let object = match writer.send(creation(&wanted, &wanted, &post_params())).await {
+        let object = match writer
+            .send(create_request(&wanted, &wanted, &post_params()))
+            .await
+        {
             Ok(created) => created,
             Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
                 let existing = api
@@ -156,9 +163,9 @@ impl Queue {
         Ok(())
     }
 
-    /// Removes the lead's index from the selector where an apply has not: another field manager (an operator
-    /// of an earlier version, or a person) has set it too, and an apply does not remove what two managers
-    /// own.
+    /// Removes the lead's index from the selector if the apply has not removed it. This happens if another
+    /// field manager (an operator of an earlier version, or a person) has set it too: an apply leaves a field
+    /// that two managers own.
     async fn widen(
         &self,
         writer: &Writer,
@@ -178,42 +185,47 @@ impl Queue {
         patched.map_err(|error| api_error::<Service>("patch", &service.name, error))
     }
 
+    /// Notes that the caller waits for the Service, and that `member` is to be added. Returns the lock to hold while
+    /// writing.
     fn enter(&self, service: &Key, member: Option<&Member>) -> Arc<tokio::sync::Mutex<()>> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let turn = waiting.entry(service.clone()).or_default();
+        let entry = waiting.entry(service.clone()).or_default();
         if let Some(member) = member {
-            turn.members.insert(member.uid.clone(), member.clone());
+            entry.members.insert(member.uid.clone(), member.clone());
         }
-        turn.lock.clone()
+        entry.lock.clone()
     }
 
+    /// Removes and returns the members that are to be added.
     fn take(&self, service: &Key) -> BTreeMap<String, Member> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting
             .get_mut(service)
-            .map(|turn| std::mem::take(&mut turn.members))
+            .map(|entry| std::mem::take(&mut entry.members))
             .unwrap_or_default()
     }
 
-    /// Drops a member that need not be written any more.
+    /// Removes a member that no longer has to be added.
     fn forget(&self, service: &Key, member: &Member) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(turn) = waiting.get_mut(service) {
-            turn.members.remove(&member.uid);
+        if let Some(entry) = waiting.get_mut(service) {
+            entry.members.remove(&member.uid);
         }
     }
 
-    /// Forgets the Service if no member and no task waits. The lock has a reference here, one in the caller, and one in each
-    /// task that waits.
+    /// Forgets the Service if no member and no other task waits. The lock has one reference here, one in the
+    /// caller, and one in each other task.
     fn leave(&self, service: &Key) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let idle = |turn: &Turn| turn.members.is_empty() && Arc::strong_count(&turn.lock) <= 2;
-        if waiting.get(service).is_some_and(idle) {
+        let is_idle =
+            |entry: &PendingMembers| entry.members.is_empty() && Arc::strong_count(&entry.lock) <= 2;
+        if waiting.get(service).is_some_and(is_idle) {
             waiting.remove(service);
         }
     }
 }
 
+/// Whether the Service already names the member's pods, so that nothing has to be written.
 fn is_served(index: &Index, service: &Key, member: &Member) -> bool {
     index
         .headless(service)

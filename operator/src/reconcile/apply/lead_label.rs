@@ -1,5 +1,5 @@
-//! The lead's pod gets a label and a condition once it is there: the Job controller writes neither. A pod may
-//! get an annotation that tells it to end.
+//! Changes of existing pods. The lead's pod gets a label and a condition, which the Job controller does not
+//! write. A pod that should end gets an annotation.
 
 use flux_operator_core::labels;
 use flux_operator_core::observe::Unlabelled;
@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use super::{ApplyError, Writer, api_error};
 
 impl Writer {
-    /// Sets the documented label on the lead's pod, and the condition by which the Job's failure policy knows
-    /// it. One call does both: a patch of a pod's status may change labels too.
+    /// Sets the documented label on the lead's pod, and the condition by which the Job's failure policy
+    /// recognises this pod. One call does both: a patch of a pod's status may change labels too.
     pub async fn label_lead(&self, pod: &Unlabelled) -> Result<(), ApplyError> {
         let change = json!({
             "metadata": { "uid": pod.uid, "labels": { labels::JOB_INDEX: "0" } },
@@ -21,14 +21,15 @@ impl Writer {
         });
         match self.patch_status_of(&pod.namespace, &pod.name, &change).await {
             Ok(_) => Ok(()),
-            // The pod is gone. (A conflict of uids cannot be: names of a Job's pods are not used again.)
+            // The pod no longer exists. (No other pod can have its name, because Jobs do not reuse the names
+            // of pods.)
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             Err(error) => Err(api_error::<Pod>("label", &pod.name, error)),
         }
     }
 
-    /// Tells a pod to end: its agent reads the annotation, and its log stays. No pod's spec is changed, which
-    /// the operator may not do.
+    /// Asks a pod to end, by an annotation that its agent reads. The pod and its log stay. `text`: since
+    /// when, and why.
     pub async fn end_pod(&self, namespace: &str, pod: &str, text: &str) -> Result<(), ApplyError> {
         let change = json!({ "metadata": { "annotations": { labels::END: text } } });
         match self.patch_status_of(namespace, pod, &change).await {
@@ -38,7 +39,7 @@ impl Writer {
         }
     }
 
-    /// Patches a pod through its status subresource.
+    /// Patches a pod through its status subresource: the operator has no permission to patch other parts of pods.
     async fn patch_status_of(&self, namespace: &str, name: &str, change: &Value) -> Result<(), kube::Error> {
         let parameters = PatchParams {
             field_manager: Some(labels::MANAGER.into()),

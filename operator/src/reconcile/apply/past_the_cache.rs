@@ -1,4 +1,5 @@
-//! Reads from the API server instead of the cache before an irreversible step: the watches may lag behind.
+//! Reads from the API server instead of the index, since the watches may lag behind: before a step that
+//! cannot be undone, and for the current time.
 
 use flux_operator_core::labels;
 use flux_operator_core::observe::job::{JobObject, JobSeen};
@@ -10,14 +11,14 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, ResourceExt};
 
-use super::{ApplyError, Writer, api_error, check_label, creation, post_params};
+use super::{ApplyError, Writer, api_error, check_label, create_request, post_params};
 use crate::api::pages;
 
-/// The name of an object that is never created.
+/// The name of the ConfigMap in `server_time`'s dry run, which creates nothing.
 const CLOCK: &str = "flux-operator-clock";
 
 impl Writer {
-    /// The Job of a MiniCluster. The index takes it over.
+    /// Reads the Job with the MiniCluster's name, and stores it in the index.
     pub async fn read_job(
         &self,
         index: &Index,
@@ -30,7 +31,7 @@ impl Writer {
             .await
             .map_err(|error| api_error::<Job>("get", &cluster.name, error))?;
         let Some(job) = job else { return Ok(None) };
-        // The MiniCluster's own must have the label by which it is watched.
+        // The MiniCluster's own Job must have the label by which it is watched.
         if controller_uid(&job.metadata) == Some(owner) {
             check_label(&job.metadata)?;
         }
@@ -39,7 +40,7 @@ impl Writer {
         Ok(Some(job_seen))
     }
 
-    /// The time by the API server's clock, by which Jobs end: the time of an object that is not created.
+    /// The time by the API server's clock: the creation time in the answer to a dry run. None: the answer has none.
     pub async fn server_time(&self, namespace: &str) -> Result<Option<Timestamp>, kube::Error> {
         let metadata = ObjectMeta {
             namespace: Some(namespace.into()),
@@ -55,12 +56,12 @@ impl Writer {
             ..post_params()
         };
         let metadata = self
-            .send_for_metadata(creation(&object, &object, &parameters))
+            .send_for_metadata(create_request(&object, &object, &parameters))
             .await?;
         Ok(metadata.creation_timestamp.map(|time| time.0))
     }
 
-    /// The lead's pods of a Job, by uid.
+    /// Reads the lead pods of the Job with this uid. Returns them with their uids.
     pub async fn read_leads(&self, cluster: &Key, job: &str) -> Result<Vec<(String, PodSeen)>, ApplyError> {
         self.read_pods(
             cluster,
@@ -69,7 +70,7 @@ impl Writer {
         .await
     }
 
-    /// Whether a container of the Job's pods has ever started.
+    /// Reads whether a container in the pods of the Job with this uid has ever started.
     pub async fn has_begun(&self, cluster: &Key, job: &str) -> Result<bool, ApplyError> {
         let pods = self
             .read_pods(cluster, &format!("{}={job}", labels::JOB_UID))

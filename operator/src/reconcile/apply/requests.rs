@@ -1,4 +1,4 @@
-//! Requests of the writer, and how their answers are read.
+//! Builds and sends the writer's requests.
 
 use flux_operator_core::labels;
 use flux_operator_core::observe::partial;
@@ -20,8 +20,8 @@ impl Writer {
         self.client.request(request?).await
     }
 
-    /// Sends a request and returns the metadata of the object that it creates or changes: the API server is
-    /// asked for no more.
+    /// Sends a request, and returns the metadata of the object that it creates or changes. The API server is asked to
+    /// answer with metadata only.
     pub(super) async fn send_for_metadata(
         &self,
         request: Result<http::Request<Vec<u8>>, kube::Error>,
@@ -39,8 +39,8 @@ impl Writer {
     }
 }
 
-/// The request to create an object in its namespace, with `body` as what is sent.
-pub(super) fn creation<K>(
+/// The request to create an object in its namespace. `body` is sent.
+pub(super) fn create_request<K>(
     object: &K,
     body: &impl Serialize,
     parameters: &PostParams,
@@ -55,8 +55,8 @@ where
         .map_err(kube::Error::BuildRequest)
 }
 
-/// The request to apply a whole object on the server's side.
-pub(super) fn application<K>(object: &K) -> Result<http::Request<Vec<u8>>, kube::Error>
+/// The request to apply a whole object (server-side apply).
+pub(super) fn apply_request<K>(object: &K) -> Result<http::Request<Vec<u8>>, kube::Error>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + std::fmt::Debug,
 {

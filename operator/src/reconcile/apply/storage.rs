@@ -1,5 +1,5 @@
-//! PersistentVolumes, which have no namespace and no owner that Kubernetes knows: the operator knows them by
-//! an annotation. A claim belongs to its MiniCluster as everything else does.
+//! PersistentVolumes and their claims. PersistentVolumes have no namespace, so a MiniCluster cannot own them
+//! in Kubernetes: an annotation has the owner's uid. Claims have an owner reference, like all other objects.
 
 use std::time::Duration;
 
@@ -22,9 +22,9 @@ use super::{
     post_params, rendered_hash, still_deleting,
 };
 
-/// Pauses in milliseconds between reads of a claim that is to be bound, three seconds in all. If it is not
-/// bound by then, the start takes longer and nothing fails. (Not `retry::until_done`: the
-/// reconcile continues after a few short reads.)
+/// Pauses in milliseconds between reads of a volume or a claim that is to be bound, three seconds in total.
+/// If it is not bound by then, nothing fails, but the pods may start later. (Not `retry::until_done`: the
+/// reconcile continues after a few reads.)
 const BINDER_PAUSES: [u64; 8] = [20, 40, 80, 160, 300, 600, 900, 900];
 
 /// An existing PersistentVolume with the name we need.
@@ -38,12 +38,13 @@ enum ExistingVolume {
     Kept,
     /// Kept from an earlier MiniCluster of this name, with another directory, driver or size.
     KeptOther,
-    /// An earlier MiniCluster's, being deleted or about to be.
-    Going,
-    /// Somebody else's.
+    /// It is being deleted, or belongs to an earlier MiniCluster and will be.
+    Deleting,
+    /// Not created by this operator for a MiniCluster of this name.
     Foreign,
 }
 
+/// `owner`: the MiniCluster's uid.
 fn classify(found: &Metadata, wanted: &Metadata, owner: &str) -> ExistingVolume {
     let is_same = annotation(found, labels::RENDERED_HASH) == annotation(wanted, labels::RENDERED_HASH);
     let is_kept = annotation(found, labels::KEEP).is_some();
@@ -52,20 +53,20 @@ fn classify(found: &Metadata, wanted: &Metadata, owner: &str) -> ExistingVolume 
         return ExistingVolume::Foreign;
     }
     if found.deletion_timestamp.is_some() {
-        return ExistingVolume::Going;
+        return ExistingVolume::Deleting;
     }
     match (is_owned, is_kept, is_same) {
         (true, _, true) => ExistingVolume::Ours,
         (true, _, false) => ExistingVolume::Outdated,
         (false, true, true) => ExistingVolume::Kept,
         (false, true, false) => ExistingVolume::KeptOther,
-        (false, false, _) => ExistingVolume::Going,
+        (false, false, _) => ExistingVolume::Deleting,
     }
 }
 
-fn forbidden(why: &str) -> Obstacle {
+fn no_permission(cause: &str) -> Obstacle {
     let message = format!(
-        "spec.volumes: this operator has no permission to create PersistentVolumes, such as one installed for a single namespace: mount a claim by containers[].volumes and claimName ({why})"
+        "spec.volumes: this operator has no permission to create PersistentVolumes, such as one installed for a single namespace: mount a claim by containers[].volumes and claimName ({cause})"
     );
     Obstacle {
         reason: Reason::Forbidden,
@@ -73,7 +74,8 @@ fn forbidden(why: &str) -> Obstacle {
     }
 }
 
-fn unless_missing<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
+/// None: the object does not exist.
+fn none_if_not_found<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
     match result {
         Ok(found) => Ok(Some(found)),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
@@ -81,9 +83,9 @@ fn unless_missing<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::
     }
 }
 
-/// Waits until a volume or a claim is bound: the scheduler puts a pod with an unbound claim aside, with a
-/// warning.
-async fn until_bound<K>(api: &Api<K>, name: &str, phase: impl Fn(K) -> Option<String>)
+/// Waits until a volume or a claim is bound, or for three seconds. With an unbound claim the scheduler would
+/// put the pod aside, and write a warning.
+async fn wait_until_bound<K>(api: &Api<K>, name: &str, phase: impl Fn(K) -> Option<String>)
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
 {
@@ -96,7 +98,7 @@ where
     }
 }
 
-fn ours() -> PatchParams {
+fn patch_params() -> PatchParams {
     PatchParams {
         field_manager: Some(labels::MANAGER.into()),
         ..PatchParams::default()
@@ -108,63 +110,65 @@ impl Writer {
         Api::all(self.client.clone())
     }
 
-    /// Makes a claim and its volume, unless they are there and ours, and waits until they are bound.
+    /// Creates a claim and its volume, unless they exist and are ours, and waits until they are bound.
     ///
-    /// In this order, since Kubernetes' binder looks again only every 15 s where two of its own writes clash,
-    /// as they do when it finds a volume that is for a claim without a uid: so the volume is made for this
-    /// very claim, the binder marks it, and only then a change wakes the binder for the claim.
+    /// The order matters. After a conflict between two of its own writes, Kubernetes' binder looks again only
+    /// 15 s later. Such a conflict happens if it finds a volume that is reserved for a claim, but without the
+    /// claim's uid. So the claim is created first, and the volume is reserved for its uid. When the binder
+    /// has bound the volume, a change of the claim makes the binder look at the claim.
     pub(super) async fn create_volume(&self, rendered: &MadeVolume, owner: &str) -> Result<(), ApplyError> {
         // First, so that no claim of ours is created for somebody else's volume of that name.
-        let volume = self.find_or_clear_volume(&rendered.volume, owner).await?;
+        let existing_uid = self.find_or_clear_volume(&rendered.volume, owner).await?;
         let key = Key::of(&rendered.claim.metadata);
-        let claim = match self.create(&rendered.claim, owner).await? {
+        let claim_uid = match self.create(&rendered.claim, owner).await? {
             Creation::Existed(existing)
                 if rendered_hash(&existing) != rendered_hash(&rendered.claim.metadata) =>
             {
                 self.delete_claim(&key, existing.uid).await?;
                 return Err(still_deleting("PersistentVolumeClaim", &key.name).into());
             }
-            Creation::Existed(claim) | Creation::Made(claim) => claim.uid,
+            Creation::Existed(claim) | Creation::Created(claim) => claim.uid,
         };
-        let volume = self
-            .create_or_claim_volume(&rendered.volume, owner, volume, claim.as_ref())
+        let volume_uid = self
+            .create_or_reserve_volume(&rendered.volume, owner, existing_uid, claim_uid.as_ref())
             .await?;
-        until_bound(
+        wait_until_bound(
             &self.persistent_volumes(),
             &rendered.volume.name_any(),
             |volume| volume.status?.phase,
         )
         .await;
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &key.namespace);
-        let change = json!({ "metadata": { "uid": claim, "annotations": { labels::VOLUME_UID: volume } } });
+        let change =
+            json!({ "metadata": { "uid": claim_uid, "annotations": { labels::VOLUME_UID: volume_uid } } });
         let patched = api
-            .patch_metadata(&key.name, &ours(), &Patch::Merge(change))
+            .patch_metadata(&key.name, &patch_params(), &Patch::Merge(change))
             .await;
         patched.map_err(|error| api_error::<PersistentVolumeClaim>("patch", &key.name, error))?;
-        until_bound(&api, &key.name, |claim| claim.status?.phase).await;
+        wait_until_bound(&api, &key.name, |claim| claim.status?.phase).await;
         Ok(())
     }
 
-    /// The uid of an existing volume that may be used; None if no volume has the name. An outdated one of
-    /// ours is deleted: wait.
+    /// The uid of an existing volume that may be used. None: no volume has the name. Deletes an outdated
+    /// volume of ours, and returns an obstacle until it no longer exists.
     async fn find_or_clear_volume(
         &self,
         wanted: &PersistentVolume,
         owner: &str,
     ) -> Result<Option<String>, ApplyError> {
         let name = wanted.name_any();
-        let found = match unless_missing(self.persistent_volumes().get_metadata(&name).await) {
+        let found = match none_if_not_found(self.persistent_volumes().get_metadata(&name).await) {
             Ok(Some(found)) => found.metadata,
             Ok(None) => return Ok(None),
             Err(kube::Error::Api(status)) if status.code == 403 => {
-                return Err(forbidden(&status.message).into());
+                return Err(no_permission(&status.message).into());
             }
             Err(error) => return Err(api_error::<PersistentVolume>("get", &name, error)),
         };
         match classify(&found, &wanted.metadata, owner) {
             ExistingVolume::Ours | ExistingVolume::Kept => Ok(found.uid),
             ExistingVolume::Foreign => Err(name_taken("PersistentVolume", &name).into()),
-            ExistingVolume::Going => Err(still_deleting("PersistentVolume", &name).into()),
+            ExistingVolume::Deleting => Err(still_deleting("PersistentVolume", &name).into()),
             ExistingVolume::KeptOther => {
                 let message = format!(
                     "PersistentVolume {name} was kept from an earlier MiniCluster (delete: false) and differs from this one: delete it, or choose another name"
@@ -184,31 +188,33 @@ impl Writer {
 
     /// Creates a volume for the claim with this uid, or reserves the existing one for it; returns the
     /// volume's uid.
-    async fn create_or_claim_volume(
+    async fn create_or_reserve_volume(
         &self,
         wanted: &PersistentVolume,
         owner: &str,
         existing_uid: Option<String>,
-        claim: Option<&String>,
+        claim_uid: Option<&String>,
     ) -> Result<Option<String>, ApplyError> {
         let (api, name) = (self.persistent_volumes(), wanted.name_any());
         if let Some(uid) = existing_uid {
-            // A kept volume is still bound to its former claim, which is gone.
+            // A kept volume is still bound to its former claim, which no longer exists.
             let change = json!({
                 "metadata": { "uid": uid, "annotations": { labels::OWNER: owner } },
-                "spec": { "claimRef": { "uid": claim, "resourceVersion": null } },
+                "spec": { "claimRef": { "uid": claim_uid, "resourceVersion": null } },
             });
-            let patched = api.patch_metadata(&name, &ours(), &Patch::Merge(change)).await;
+            let patched = api
+                .patch_metadata(&name, &patch_params(), &Patch::Merge(change))
+                .await;
             patched.map_err(|error| api_error::<PersistentVolume>("patch", &name, error))?;
             return Ok(Some(uid));
         }
         let mut wanted = wanted.clone();
         if let Some(claim_ref) = wanted.spec.as_mut().and_then(|spec| spec.claim_ref.as_mut()) {
-            claim_ref.uid = claim.cloned();
+            claim_ref.uid = claim_uid.cloned();
         }
         match api.create(&post_params(), &wanted).await {
             Ok(created) => Ok(created.uid()),
-            Err(kube::Error::Api(status)) if status.code == 403 => Err(forbidden(&status.message).into()),
+            Err(kube::Error::Api(status)) if status.code == 403 => Err(no_permission(&status.message).into()),
             Err(error) => Err(api_error::<PersistentVolume>("create", &name, error)),
         }
     }
@@ -229,7 +235,8 @@ impl Writer {
             .map_err(|error| api_error::<PersistentVolumeClaim>("delete", &claim.name, error))
     }
 
-    /// Deletes what a completed MiniCluster leaves: the Job's pods, the services pod, claims, and volumes.
+    /// Deletes what a completed MiniCluster leaves (`cleanupPods`): the Job's pods, the services pod, claims,
+    /// and volumes. `job`, `services_pod` and `owner` (the MiniCluster) are uids.
     pub async fn clean_up(
         &self,
         cluster: &Key,
@@ -243,22 +250,22 @@ impl Writer {
             self.delete_services_pod(cluster, uid).await?;
         }
         for volume in volumes {
-            self.clean_volume(volume, owner).await?;
+            self.delete_claim_and_volume(volume, owner).await?;
         }
         Ok(())
     }
 
-    /// Deletes a volume and its claim after the end of a MiniCluster; a volume that is to be kept stays.
-    async fn clean_volume(&self, rendered: &MadeVolume, owner: &str) -> Result<(), ApplyError> {
+    /// Deletes the claim and the volume of a completed MiniCluster. A volume that is to be kept stays.
+    async fn delete_claim_and_volume(&self, rendered: &MadeVolume, owner: &str) -> Result<(), ApplyError> {
         let claim = Key::of(&rendered.claim.metadata);
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &claim.namespace);
-        let found = unless_missing(api.get_metadata(&claim.name).await);
+        let found = none_if_not_found(api.get_metadata(&claim.name).await);
         let found = found.map_err(|error| api_error::<PersistentVolumeClaim>("get", &claim.name, error))?;
         if let Some(found) = found.filter(|found| controller_uid(&found.metadata) == Some(owner)) {
             self.delete_claim(&claim, found.metadata.uid).await?;
         }
         let name = rendered.volume.name_any();
-        let found = unless_missing(self.persistent_volumes().get_metadata(&name).await);
+        let found = none_if_not_found(self.persistent_volumes().get_metadata(&name).await);
         let found = found.map_err(|error| api_error::<PersistentVolume>("get", &name, error))?;
         match found
             .and_then(|found| Orphan::of(&found.metadata))
@@ -269,11 +276,11 @@ impl Writer {
         }
     }
 
-    /// Deletes a volume whose MiniCluster is gone, after asking the API server whether it is.
+    /// Deletes a volume whose MiniCluster no longer exists. Asks the API server for the MiniCluster first.
     pub async fn sweep(&self, volume: &Orphan) -> Result<(), ApplyError> {
         let api: Api<PartialObjectMeta<MiniCluster>> =
             Api::namespaced(self.client.clone(), &volume.cluster.namespace);
-        let found = unless_missing(api.get_metadata(&volume.cluster.name).await);
+        let found = none_if_not_found(api.get_metadata(&volume.cluster.name).await);
         let found = found.map_err(|error| api_error::<MiniCluster>("get", &volume.cluster.name, error))?;
         if found.is_some_and(|found| found.metadata.uid.as_deref() == Some(&volume.owner)) {
             return Ok(());
@@ -317,7 +324,7 @@ mod tests {
         let is = |found: Metadata| classify(&found, &wanted, "new");
         assert_eq!(is(metadata("new", "h", false)), ExistingVolume::Ours);
         assert_eq!(is(metadata("new", "other", false)), ExistingVolume::Outdated);
-        assert_eq!(is(metadata("old", "h", false)), ExistingVolume::Going);
+        assert_eq!(is(metadata("old", "h", false)), ExistingVolume::Deleting);
         assert_eq!(is(metadata("old", "h", true)), ExistingVolume::Kept);
         assert_eq!(is(metadata("old", "other", true)), ExistingVolume::KeptOther);
         assert_eq!(
@@ -342,7 +349,7 @@ mod tests {
                 deletion_timestamp: deleted,
                 ..metadata("new", "h", false)
             }),
-            ExistingVolume::Going
+            ExistingVolume::Deleting
         );
     }
 }

@@ -1,4 +1,4 @@
-//! When to read the events of an object that waits although no status shows a reason.
+//! Decides when to read the events of an object that waits although no status says why, and keeps what was found.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use flux_operator_core::decide::silent_wait::{EventCheck, Finding, Turns};
 use flux_operator_core::observe::pod::Trouble;
 
-/// The checks that are due, by the MiniCluster's uid.
+/// The next check of events, and the last finding, of each MiniCluster that waits.
 #[derive(Debug, Default)]
 pub struct EventChecks {
+    /// By the MiniCluster's uid.
     checks: Mutex<HashMap<String, EventCheck>>,
+    /// Limits the rate of the checks.
     turns: Mutex<Turns>,
 }
 
@@ -20,11 +22,11 @@ pub struct Waiting<'a> {
     pub namespace: &'a str,
     /// The MiniCluster's uid.
     pub uid: &'a str,
-    /// The object that waits; another object is another wait.
+    /// A key for the wait (`SilentWait::object`). If it changes, another wait has begun.
     pub object: &'a str,
-    /// How long it may wait before its events are read.
-    pub patience: Duration,
-    /// It has waited before: its events are read at once.
+    /// How long it may wait before its events are first read.
+    pub first_check_after: Duration,
+    /// The status already shows that it waits, so its events are read at once.
     pub has_waited: bool,
 }
 
@@ -33,40 +35,47 @@ impl EventChecks {
         self.checks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that an object waits. True: its events have to be read now, and the next check is scheduled.
+    /// Notes that an object waits. Returns whether its events have to be read now. If so, also schedules the
+    /// next check.
     pub fn are_due(&self, waiting: Waiting, now: Instant) -> bool {
         let Waiting {
             namespace,
             uid,
             object,
-            patience,
+            first_check_after,
             has_waited,
         } = waiting;
         let mut checks = self.checks();
-        let first = if has_waited { Duration::ZERO } else { patience };
+        let first_pause = if has_waited {
+            Duration::ZERO
+        } else {
+            first_check_after
+        };
         let check = checks
             .entry(uid.to_owned())
-            .or_insert_with(|| EventCheck::new(object, first, now));
+            .or_insert_with(|| EventCheck::new(object, first_pause, now));
         if !check.is_about(object) {
-            *check = EventCheck::new(object, patience, now);
+            *check = EventCheck::new(object, first_check_after, now);
+            // Not `Unread`: what the status shows is about the earlier wait.
             check.found = Finding::Nothing;
         }
         if !check.is_due(now) {
             return false;
         }
-        let turn = self
+        // None: the rate limit allows the check now.
+        let deferred = self
             .turns
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take_or_defer(namespace, check.turn, now);
-        match turn {
+        match deferred {
             Some((next, turn)) => check.defer_until(next, turn),
             None => check.schedule_next(now),
         }
-        turn.is_none()
+        deferred.is_none()
     }
 
-    /// Forgets the check of events: nothing waits without a reason any more.
+    /// Forgets the check and its finding: no object waits without a visible reason any more.
     pub fn forget(&self, uid: &str) {
         self.checks().remove(uid);
     }
@@ -81,10 +90,10 @@ impl EventChecks {
         }
     }
 
-    /// Records why an object could not be created. The status shows this until the next attempt.
-    pub fn note_refusal(&self, uid: &str, why: Trouble, now: Instant) {
+    /// Records why a missing object could not be created. The status shows this until the next attempt.
+    pub fn note_refusal(&self, uid: &str, refusal: Trouble, now: Instant) {
         if let Some(check) = self.checks().get_mut(uid) {
-            check.note_refusal(why, now);
+            check.note_refusal(refusal, now);
         }
     }
 

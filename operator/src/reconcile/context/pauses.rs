@@ -1,4 +1,5 @@
-//! The pauses between the reconciles of one MiniCluster, which grow while nothing comes of them.
+//! The pauses before a MiniCluster is reconciled again after a failure, or after a change by the operator. They grow
+//! while failures or changes follow each other.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,15 +13,17 @@ use crate::reconcile::error::ReconcileError;
 
 /// The first pause after a failure; it doubles with each one.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// Longest pause when only a change by a person can help: with the random spread, 60 s. Usually a watch reports the
-/// change and ends the pause, but none reports that a quota has room again.
+/// Longest pause when only a change by a person can help. The spread adds up to a quarter, so that it may be
+/// 60 s. Usually a watch reports the change and ends the pause, but no watch reports that a quota has room
+/// again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(48);
 /// Shortest pause of a MiniCluster whose namespace is being deleted.
 const IN_TERMINATING_NAMESPACE: Duration = Duration::from_secs(12);
-/// The first pause before the result of the operator's own change is looked at. It doubles while
-/// changes follow each other without a result.
-const FIRST_LOOK: Duration = Duration::from_millis(100);
-/// The status shows a failure after this many in a row, or after this time. A single failure is not shown.
+/// The first pause after a change by the operator: then the next reconcile looks at the result. It doubles
+/// while changes follow each other.
+const FIRST_PAUSE_AFTER_CHANGE: Duration = Duration::from_millis(100);
+/// The status shows failures once there are this many in a row, or once they last for `LASTING_TIME`. A single short
+/// failure is not shown.
 const LASTING_FAILURES: u32 = 3;
 const LASTING_TIME: Duration = Duration::from_secs(5);
 /// Longest pause when a call failed: the API server may recover at any moment.
@@ -28,8 +31,9 @@ const LONGEST_OUTAGE: Duration = Duration::from_secs(30);
 
 /// How the last reconcile of a MiniCluster ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Last {
-    Well,
+pub enum LastOutcome {
+    /// It did not fail, or there was none.
+    NotFailed,
     Failed,
     FailedSlowly,
 }
@@ -42,17 +46,18 @@ struct Failures {
     since: Option<Instant>,
     /// Whether the last of them was slow, or the reconcile that runs is.
     is_slow: bool,
-    /// Changes by the operator since the MiniCluster was last as it should be.
+    /// Number of calls of `after_change` since the last success.
     changes: u32,
 }
 
-/// The failures in a row of each MiniCluster, and the changes of which nothing has come yet.
+/// The failures and changes in a row of each MiniCluster.
 #[derive(Debug, Default)]
 pub struct Pauses {
     failures: Mutex<HashMap<Key, Failures>>,
 }
 
 impl Pauses {
+    /// Forgets the failures and changes: a reconcile has succeeded, or the MiniCluster no longer exists.
     pub fn clear(&self, key: &Key) {
         self.failures
             .lock()
@@ -64,8 +69,8 @@ impl Pauses {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a failure and returns the pause after it: for this object only, and spread so that not all
-    /// retry at the same time.
+    /// Counts a failure, and returns the pause before this MiniCluster is retried. The pauses of different
+    /// MiniClusters are spread, so that not all retry at the same time.
     pub fn after_failure(&self, key: &Key, error: &ReconcileError, now: Instant) -> Duration {
         let mut all = self.failures();
         let failures = all.entry(key.clone()).or_default();
@@ -73,35 +78,35 @@ impl Pauses {
         let longest = if is_outage { LONGEST_OUTAGE } else { LONGEST_PAUSE };
         failures.count = failures.count.saturating_add(1);
         failures.since.get_or_insert(now);
-        let least = if error.is_of_terminating_namespace() {
+        let shortest = if error.is_of_terminating_namespace() {
             IN_TERMINATING_NAMESPACE
         } else {
             Duration::ZERO
         };
         let pause = backoff::after(failures.count, FIRST_PAUSE, longest)
             .max(error.retry_after())
-            .max(least);
+            .max(shortest);
         let mut hasher = DefaultHasher::new();
         (key, failures.count).hash(&mut hasher);
         pause.mul_f64(1.0 + (hasher.finish() % 256) as f64 / 1024.0)
     }
 
-    /// The pause before the next look at a MiniCluster for which something was just created or deleted, or
-    /// whose cached objects differ from the API server's. It grows if the next look finds the same again.
+    /// The pause before the next reconcile of a MiniCluster for which something was just created or deleted, or whose
+    /// cached objects differ from the API server's. It doubles if the next reconcile ends in the same way.
     pub fn after_change(&self, key: &Key, now: Instant) -> Duration {
         let mut all = self.failures();
         let failures = all.entry(key.clone()).or_default();
         failures.changes = failures.changes.saturating_add(1);
+        // The first change ends a row of failures. Further changes count as a failure that begins with the second.
         if failures.changes == 1 {
             (failures.count, failures.since) = (0, None);
         } else {
             failures.since.get_or_insert(now);
         }
-        backoff::after(failures.changes, FIRST_LOOK, LONGEST_OUTAGE)
+        backoff::after(failures.changes, FIRST_PAUSE_AFTER_CHANGE, LONGEST_OUTAGE)
     }
 
-    /// Whether an error of a reconcile that began at `begin` is more than a passing failure: then the status
-    /// says it.
+    /// Whether an error of a reconcile that began at `begin` lasts, so that the status should show it.
     pub fn is_lasting(&self, key: &Key, error: &ReconcileError, begin: Instant, now: Instant) -> bool {
         let all = self.failures();
         let before = all.get(key);
@@ -116,11 +121,11 @@ impl Pauses {
     }
 
     /// How the last reconcile of this MiniCluster ended.
-    pub fn last(&self, key: &Key) -> Last {
+    pub fn last_outcome(&self, key: &Key) -> LastOutcome {
         match self.failures().get(key) {
-            Some(failures) if failures.count > 0 && failures.is_slow => Last::FailedSlowly,
-            Some(failures) if failures.count > 0 => Last::Failed,
-            _ => Last::Well,
+            Some(failures) if failures.count > 0 && failures.is_slow => LastOutcome::FailedSlowly,
+            Some(failures) if failures.count > 0 => LastOutcome::Failed,
+            _ => LastOutcome::NotFailed,
         }
     }
 

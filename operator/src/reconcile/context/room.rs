@@ -1,28 +1,32 @@
-//! Memory for large specs that are reconciled at the same time.
+//! Limits how much memory is used for large specs that are reconciled at the same time.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Memory in bytes for large specs that are reconciled at the same time, and how many times its own size a
-/// spec takes: parsed, validated, rendered, sent and answered.
-const ROOM: usize = 64 << 20;
-const TIMES: usize = 16;
+/// Memory in bytes for large specs that are reconciled at the same time.
+const MEMORY_MAX: usize = 64 << 20;
+/// Bytes of memory for each byte of a spec: it is parsed, validated, rendered, sent, and read in the answer.
+const MEMORY_PER_BYTE: usize = 16;
 /// Bytes per permit.
 const UNIT: usize = 64 << 10;
 
-/// The memory that is left.
+/// The memory that is not in use, as permits of a semaphore.
 #[derive(Debug)]
 pub struct Room(Semaphore);
 
 impl Default for Room {
     fn default() -> Room {
-        Room(Semaphore::new(ROOM / UNIT))
+        Room(Semaphore::new(MEMORY_MAX / UNIT))
     }
 }
 
 impl Room {
-    /// Waits for memory to reconcile a spec of so many bytes.
+    /// Waits until there is memory to reconcile a spec of this size in bytes. It is free again when the
+    /// permit is dropped.
     pub async fn wait_for(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
-        let permits = bytes.saturating_mul(TIMES).min(ROOM).div_ceil(UNIT);
+        let permits = bytes
+            .saturating_mul(MEMORY_PER_BYTE)
+            .min(MEMORY_MAX)
+            .div_ceil(UNIT);
         // The semaphore is never closed: this cannot fail.
         self.0
             .acquire_many(u32::try_from(permits).unwrap_or(u32::MAX))

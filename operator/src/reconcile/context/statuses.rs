@@ -1,4 +1,4 @@
-//! The newest statuses, and how often they are written.
+//! The newest status of each MiniCluster, and when the next one may be written.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,8 +12,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use kube::runtime::reflector::{ObjectRef, Store};
 
-/// Shortest time between two statuses that differ in numbers only. It doubles while they follow each other,
-/// so that thousands of pods that become ready within minutes take some twenty statuses.
+/// Shortest time between two statuses that differ in numbers only. It doubles while they follow each other, so that
+/// thousands of pods that become ready within minutes cause about twenty writes.
 const BETWEEN_NUMBERS: Duration = Duration::from_secs(1);
 const LONGEST_BETWEEN_NUMBERS: Duration = Duration::from_secs(30);
 /// Shortest time between two such statuses while the Job controller still creates pods.
@@ -21,7 +21,7 @@ const WHILE_PODS_COME: Duration = Duration::from_secs(30);
 /// Longest time that the first status waits for the pods to be created.
 const FIRST_STATUS: Duration = Duration::from_secs(10);
 
-/// When a status was last written, and how long one that differs in numbers only waits after it.
+/// When a status was last written, and how long the next one waits if it differs in numbers only.
 #[derive(Debug, Clone, Copy)]
 struct WrittenAt {
     time: Instant,
@@ -30,9 +30,10 @@ struct WrittenAt {
 
 impl WrittenAt {
     fn now(before: Option<WrittenAt>, now: Instant) -> WrittenAt {
-        let is_series = |before: &WrittenAt| now.saturating_duration_since(before.time) < before.pause * 2;
+        let follows_closely =
+            |before: &WrittenAt| now.saturating_duration_since(before.time) < before.pause * 2;
         let pause = before
-            .filter(is_series)
+            .filter(follows_closely)
             .map_or(BETWEEN_NUMBERS, |before| before.pause * 2);
         WrittenAt {
             time: now,
@@ -45,10 +46,10 @@ fn object_ref(key: &Key) -> ObjectRef<Cluster> {
     ObjectRef::new(&key.name).within(&key.namespace)
 }
 
-/// The MiniClusters as the watch has reported them, and the statuses that were written since.
+/// The MiniClusters as the watch last reported them, and the statuses that were written since.
 #[derive(Debug, Default)]
 pub struct Statuses {
-    /// The MiniClusters as the watch has reported them; set when it starts.
+    /// The MiniClusters as the watch last reported them. Set when the watch starts.
     store: OnceLock<Store<Cluster>>,
     /// Statuses that were written and that the watch has not reported yet: resourceVersion and status, by
     /// uid.
@@ -58,14 +59,14 @@ pub struct Statuses {
 }
 
 impl Statuses {
-    /// Sets where the watch keeps the MiniClusters.
+    /// Sets the store in which the watch keeps the MiniClusters.
     pub fn set_store(&self, store: Store<Cluster>) {
-        // Set once: the process ends when its watches do.
+        // Called only once: the process ends when its watches end.
         let _ = self.store.set(store);
     }
 
-    /// The target with the newest known status: the watch may lag behind our own writes, and the target
-    /// behind the watch.
+    /// The target with the newest known status. The watch may lag behind our own writes, and the target may
+    /// be older than what the watch has reported since.
     pub fn latest(&self, mut target: Target) -> Target {
         self.note_reported(&target.uid, target.resource_version);
         let written = self.written().get(&target.uid).cloned();
@@ -79,48 +80,51 @@ impl Statuses {
         target
     }
 
-    /// The MiniCluster as the watch has reported it by now. None: it is gone, or another has its name.
+    /// The MiniCluster as the watch last reported it. None: it no longer exists, or another one has its name.
     pub fn current(&self, cluster: Arc<Cluster>) -> Option<Arc<Cluster>> {
         let Some(store) = self.store.get() else {
             return Some(cluster);
         };
-        let now = store.get(&object_ref(&Key::of(cluster.meta())))?;
-        (now.meta().uid == cluster.meta().uid).then_some(now)
+        let stored = store.get(&object_ref(&Key::of(cluster.meta())))?;
+        (stored.meta().uid == cluster.meta().uid).then_some(stored)
     }
 
-    /// Whether the watch has reported by now that it is gone.
+    /// Whether the watch has reported that the MiniCluster no longer exists.
     pub fn is_gone(&self, key: &Key, uid: &str) -> bool {
         self.is_without(key, uid, |_| true)
     }
 
-    /// Whether the watch has reported by now that it is gone, or is to go.
+    /// Whether the watch has reported that the MiniCluster is being deleted, or no longer exists.
     pub fn is_deleted(&self, key: &Key, uid: &str) -> bool {
         self.is_without(key, uid, |metadata| metadata.deletion_timestamp.is_none())
     }
 
-    /// The same, where what it owns goes with it.
-    pub fn is_deleted_with_its_own(&self, key: &Key, uid: &str) -> bool {
+    /// The same, but not if Kubernetes keeps the objects that the MiniCluster owns (`--cascade=orphan`).
+    pub fn is_deleted_with_objects(&self, key: &Key, uid: &str) -> bool {
         self.is_without(key, uid, |metadata| {
             metadata.deletion_timestamp.is_none() || deleted::is_orphaning(metadata)
         })
     }
 
-    /// Whether there is no MiniCluster of this uid that `fits`.
+    /// Whether the store has no MiniCluster with this uid for which `fits` is true. False before the watch
+    /// has started.
     fn is_without(&self, key: &Key, uid: &str, fits: impl Fn(&ObjectMeta) -> bool) -> bool {
         let Some(store) = self.store.get() else {
             return false;
         };
-        let now = store.get(&object_ref(key));
-        now.is_none_or(|now| now.meta().uid.as_deref() != Some(uid) || !fits(now.meta()))
+        let stored = store.get(&object_ref(key));
+        stored.is_none_or(|stored| stored.meta().uid.as_deref() != Some(uid) || !fits(stored.meta()))
     }
 
-    /// resourceVersion and status that the watch has reported after `version`.
+    /// resourceVersion and status in the store, if they are newer than `version`.
     fn stored(&self, key: &Key, uid: &str, version: u64) -> Option<(u64, MiniClusterStatus)> {
         let stored = self.store.get()?.get(&object_ref(key))?;
         let metadata = stored.meta();
-        let now = cluster::version(metadata);
-        let is_newer = now > version && metadata.uid.as_deref() == Some(uid);
-        is_newer.then(|| stored.status())?.map(|status| (now, status))
+        let stored_version = cluster::version(metadata);
+        let is_newer = stored_version > version && metadata.uid.as_deref() == Some(uid);
+        is_newer
+            .then(|| stored.status())?
+            .map(|status| (stored_version, status))
     }
 
     fn written(&self) -> MutexGuard<'_, HashMap<String, (u64, MiniClusterStatus)>> {
@@ -131,20 +135,21 @@ impl Statuses {
         self.written_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The watch has reported this version, or a read has: what was written until then is known by it.
+    /// Notes that the watch or a read has returned this version. A status that was written up to it need not
+    /// be kept here.
     pub fn note_reported(&self, uid: &str, version: u64) {
         let mut written = self.written();
-        if written.get(uid).is_some_and(|(until, _)| *until <= version) {
+        if written.get(uid).is_some_and(|(written, _)| *written <= version) {
             written.remove(uid);
-            // A rush leaves no memory behind.
+            // Frees the memory after a burst of writes.
             if written.is_empty() {
                 written.shrink_to_fit();
             }
         }
     }
 
-    /// Notes that the Job was created: the first status may wait until its pods exist (at most
-    /// `FIRST_STATUS`).
+    /// Notes that the Job was created. The first status may then wait until the pods exist, for at most
+    /// `FIRST_STATUS`.
     pub fn note_job_created(&self, uid: &str, now: Instant) {
         self.note_write(uid, now);
     }
@@ -155,8 +160,9 @@ impl Statuses {
         written_at.insert(uid.to_owned(), written);
     }
 
-    /// How long a status that differs in numbers only has to wait: pods come one by one, and one write can
-    /// cover many. Longer while more pods are about to come.
+    /// How long a status that differs in numbers only has to wait before it is written: pods become ready one
+    /// by one, and one write can cover many. Longer while the Job controller creates pods. None: it may be
+    /// written now.
     pub fn wait_to_write(
         &self,
         uid: &str,
@@ -165,19 +171,20 @@ impl Statuses {
         now: Instant,
     ) -> Option<Duration> {
         let written = *self.written_at().get(uid)?;
-        let least = match (expects_pods, is_first) {
+        let pause = match (expects_pods, is_first) {
             (true, true) => FIRST_STATUS,
             (true, false) => WHILE_PODS_COME,
             (false, _) => written.pause,
         };
-        let wait = least.saturating_sub(now.saturating_duration_since(written.time));
+        let wait = pause.saturating_sub(now.saturating_duration_since(written.time));
         (!wait.is_zero()).then_some(wait)
     }
 
+    /// Remembers a status that was written, until the watch reports it.
     pub fn remember(&self, target: &Target, version: u64, status: &MiniClusterStatus, now: Instant) {
         let Target { key, uid, .. } = target;
         self.note_write(uid, now);
-        // The watch may have been faster than the answer.
+        // The watch may have reported it before the answer to the write came.
         if self.stored(key, uid, version.saturating_sub(1)).is_none() {
             self.written().insert(uid.clone(), (version, status.clone()));
         } else {
@@ -185,7 +192,7 @@ impl Statuses {
         }
     }
 
-    /// Forgets a MiniCluster that is gone.
+    /// Forgets a MiniCluster that no longer exists.
     pub fn forget(&self, uid: &str) {
         self.written().remove(uid);
         self.written_at().remove(uid);

@@ -1,11 +1,11 @@
-//! Namespaces that are being deleted: nothing is created in them.
+//! Namespaces that are being deleted. Nothing can be created in them.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a namespace counts as being deleted without another call.
-const TERMINATING_KNOWN: Duration = Duration::from_secs(60);
+/// How long a namespace counts as being deleted after the API server has said so.
+const VALID_FOR: Duration = Duration::from_secs(60);
 
 /// Namespaces that are being deleted, and when the API server said so.
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ impl TerminatingNamespaces {
     /// Notes that a namespace is being deleted.
     pub fn note(&self, namespace: &str, now: Instant) {
         let mut terminating = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        terminating.retain(|_, since| now.saturating_duration_since(*since) < TERMINATING_KNOWN);
+        terminating.retain(|_, since| now.saturating_duration_since(*since) < VALID_FOR);
         terminating.insert(namespace.to_owned(), now);
     }
 
@@ -24,6 +24,6 @@ impl TerminatingNamespaces {
         let terminating = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         terminating
             .get(namespace)
-            .is_some_and(|since| now.saturating_duration_since(*since) < TERMINATING_KNOWN)
+            .is_some_and(|since| now.saturating_duration_since(*since) < VALID_FOR)
     }
 }

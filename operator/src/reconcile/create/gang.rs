@@ -1,5 +1,5 @@
-//! The gang object of the pods: created before the Job, resized with it, deleted after it. Without gangs it
-//! costs no call.
+//! The gang object of the pods: created before the Job, resized with the Job, and deleted when the Job is
+//! replaced or the MiniCluster has ended without a Job. A MiniCluster that may not use gangs causes no calls.
 
 use flux_operator_core::observe::Observed;
 use flux_operator_core::obstacle::Obstacle;
@@ -39,8 +39,8 @@ pub(super) async fn served(cluster: &ValidMiniCluster, context: &Context) -> Res
     }
 }
 
-/// Refuses a MiniCluster that asks for a gang which no served API can make: better no pods than pods that
-/// start one by one.
+/// Refuses a MiniCluster that asks for a gang if no served API supports it. Otherwise its pods would start
+/// one by one.
 pub(super) fn refuse_unserved(objects: &Objects) -> Result<(), ReconcileError> {
     match &objects.gang {
         GangOf::Unserved(why) => Err(ApplyError::from(Obstacle {
@@ -52,9 +52,14 @@ pub(super) fn refuse_unserved(objects: &Objects) -> Result<(), ReconcileError> {
     }
 }
 
-/// Deletes the gangs of the MiniCluster's earlier Jobs. If it has had none, no call is made; a failure does
-/// not keep it from starting.
-pub(super) async fn before(objects: &Objects, target: &Target, observed: &Observed, context: &Context) {
+/// Deletes the gangs of the MiniCluster's earlier Jobs. Makes no call if there were none. A failure is only
+/// logged, and the MiniCluster starts.
+pub(super) async fn delete_earlier(
+    objects: &Objects,
+    target: &Target,
+    observed: &Observed,
+    context: &Context,
+) {
     let GangOf::Object(object) = &objects.gang else {
         return;
     };
@@ -65,8 +70,8 @@ pub(super) async fn before(objects: &Objects, target: &Target, observed: &Observ
     delete_all_except(object.at.api, Some(&object.at.name), target, context).await;
 }
 
-/// Deletes the gangs of a MiniCluster that has ended without a Job. A failure does not keep it from ending:
-/// they go with the MiniCluster.
+/// Deletes the gangs of a MiniCluster that has ended without a Job. A failure is only logged: the gangs are
+/// deleted with the MiniCluster.
 pub(in crate::reconcile) async fn delete_all(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
@@ -96,13 +101,13 @@ async fn delete_all_except(api: GangApi, kept: Option<&str>, target: &Target, co
     }
 }
 
-/// After the attempt to create the objects: if the gang's API is gone, the next reconcile looks for another
-/// one.
-pub(super) async fn after(objects: &Objects, made: &Result<(), ApplyError>, context: &Context) {
+/// Handles the result of creating the objects. If the gang's API no longer exists, the next reconcile looks
+/// for another.
+pub(super) async fn note_creation(objects: &Objects, result: &Result<(), ApplyError>, context: &Context) {
     let GangOf::Object(object) = &objects.gang else {
         return;
     };
-    match made {
+    match result {
         Ok(()) => tracing::info!(gang = %object.at, "created the gang of the Job's pods"),
         Err(error) if error.is_not_found() => context.reader.forget_gangs().await,
         Err(_) => {}
@@ -110,7 +115,7 @@ pub(super) async fn after(objects: &Objects, made: &Result<(), ApplyError>, cont
 }
 
 /// Deletes the gang of a Job whose spec was edited: the new spec may need another API, or no gang.
-pub(super) async fn delete(
+pub(super) async fn delete_of_job(
     target: &Target,
     observed: &Observed,
     context: &Context,
@@ -130,16 +135,15 @@ pub(super) async fn delete(
     }
 }
 
-/// Resizes the gang with the Job. Else the replacement of a lost pod would wait for pods that a smaller
-/// MiniCluster does not have. When a cluster grows, its first pods run already, and the new ones start as
-/// there is room.
+/// Resizes the gang with the Job. Otherwise the replacement of a lost pod would wait for more pods than a smaller
+/// MiniCluster has. When a MiniCluster grows, its first pods already run, and each new pod starts when there is room.
 pub(super) async fn resize(
     target: &Target,
     cluster: &ValidMiniCluster,
     size: u32,
     context: &Context,
 ) -> Result<(), ReconcileError> {
-    // An operator that was reinstalled without gangs has no permission for them any more.
+    // An operator that was reinstalled without gangs no longer has permission for them.
     if !context.options.gang {
         return Ok(());
     }
@@ -149,8 +153,8 @@ pub(super) async fn resize(
     let Some(at) = job.gang.as_deref().and_then(GangRef::read) else {
         return Ok(());
     };
-    let full = cluster.min_size.or(job.initial_size);
-    let (before, now) = (count(full, job.completions), count(full, size));
+    let full_size = cluster.min_size.or(job.initial_size);
+    let (before, now) = (count(full_size, job.completions), count(full_size, size));
     if before != now {
         context
             .writer

@@ -1,5 +1,5 @@
-//! The APIs for gangs that the cluster serves. They are looked up when a Job is created that may be a gang,
-//! and again when the answer is old: without gangs there is no call, and nothing is watched.
+//! The APIs for gangs that the cluster serves. The operator asks for them when it creates a Job that may be a
+//! gang, unless it knows a recent answer. Without gangs there are no calls. Nothing is watched.
 
 use std::time::{Duration, Instant};
 
@@ -12,26 +12,26 @@ const FRESH: Duration = Duration::from_secs(600);
 /// How long an answer is valid for a MiniCluster that needs an API that the answer lacks.
 const FRESH_WHERE_NEEDED: Duration = Duration::from_secs(10);
 
-/// The last answer, and when it was given.
+/// The last answer of the API server, and when it was given.
 #[derive(Debug, Default)]
-pub struct Known(Mutex<Option<(Instant, Served)>>);
+pub struct KnownApis(Mutex<Option<(Instant, Served)>>);
 
-impl Known {
-    /// The APIs that are served. If `is_enough` is false of the known answer, it is asked again sooner.
+impl KnownApis {
+    /// The APIs that are served. A known answer for which `is_enough` is false is used for a shorter time.
     pub async fn served(
         &self,
         client: &Client,
         is_enough: impl Fn(Served) -> bool,
     ) -> Result<Served, kube::Error> {
-        // Held while the API server is asked: if many are created at once, one asks for all.
+        // Locked during the calls: if many Jobs are created at the same time, only one of their reconciles asks.
         let mut known = self.0.lock().await;
         if let Some((time, served)) = *known {
-            let limit = if is_enough(served) {
+            let valid_for = if is_enough(served) {
                 FRESH
             } else {
                 FRESH_WHERE_NEEDED
             };
-            if time.elapsed() < limit {
+            if time.elapsed() < valid_for {
                 return Ok(served);
             }
         }
@@ -40,13 +40,13 @@ impl Known {
         Ok(served)
     }
 
-    /// Forgets the answer, since an object of such an API could not be created.
+    /// Forgets the answer: an API in it turned out not to be served.
     pub async fn forget(&self) {
         *self.0.lock().await = None;
     }
 }
 
-/// Asks the API server: one call for the groups, and one for each of their versions that we use.
+/// Asks the API server: one call for all API groups, and one for each API that we use and whose version is served.
 async fn ask(client: &Client) -> Result<Served, kube::Error> {
     let groups = client.list_api_groups().await?.groups;
     let has_version = |group: &str, version: &str| {
@@ -74,8 +74,8 @@ async fn ask(client: &Client) -> Result<Served, kube::Error> {
     Ok(served)
 }
 
-/// Whether a version of a group has the gang's kind: it may have others only, as scheduling.k8s.io has
-/// PriorityClass.
+/// Whether the served version of the API's group has the gang's kind. It may have other kinds only:
+/// scheduling.k8s.io also has PriorityClass.
 async fn has_resource(client: &Client, api: GangApi) -> Result<bool, kube::Error> {
     let version = format!("{}/{}", api.group(), api.version());
     match client.list_api_group_resources(&version).await {
@@ -83,7 +83,7 @@ async fn has_resource(client: &Client, api: GangApi) -> Result<bool, kube::Error
             .resources
             .iter()
             .any(|resource| resource.name == GangApi::PLURAL && resource.kind == GangApi::KIND)),
-        // The version is gone since the first call.
+        // The version has been removed since the first call.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
         Err(error) => Err(error),
     }

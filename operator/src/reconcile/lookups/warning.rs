@@ -1,5 +1,5 @@
-//! The last warning event of an object that waits, if no Job's and no pod's status says why. Only events
-//! show that a quota is exceeded, or that an account or a Secret is missing.
+//! Reads what no watch delivers, above all the last warning event of an object that waits. Only events show
+//! that a quota is exceeded, or that a service account or a Secret is missing.
 
 use std::sync::Arc;
 
@@ -18,30 +18,30 @@ use kube::{Api, Client, Resource};
 use crate::api::version;
 use crate::reconcile::lookups::gangs;
 
-/// Age in minutes from which on a warning counts as resolved: Kubernetes retries, and warns again, at least
-/// every two minutes.
+/// An older warning (in minutes) counts as resolved: Kubernetes retries, and warns again, at least every two minutes.
 const FRESH_MINUTES: i64 = 3;
 /// The same for a failing probe, about which the kubelet writes an event at least every five minutes.
 const PROBE_FRESH_MINUTES: i64 = 7;
 
-/// Most events that are read.
+/// Most events that one call reads.
 const EVENTS: u32 = 100;
-/// Workloads in one answer: each has a pod's template. A Job has one, and one more for each time that it has
-/// grown.
+/// Workloads in one page of an answer: each contains a pod template. A Job has one, and one more for each
+/// time that it has grown.
 const WORKLOADS: u32 = 10;
-/// Most answers (pages) that are read of one Job's Workloads.
+/// Most pages that are read of one Job's Workloads.
 const PAGES: usize = 10;
 
 /// Pod Security's message for a rejected pod contains this.
 const POD_SECURITY: &str = "violates PodSecurity";
 /// Remedy that is added to this message.
-const RESTRICTED: &str = " (examples/security-context has the fields that a restricted namespace needs)";
+const RESTRICTED_REMEDY: &str =
+    " (examples/security-context has the fields that a restricted namespace needs)";
 
 /// Reads the data that no watch delivers.
 #[derive(Clone)]
 pub struct Reader {
     client: Client,
-    gangs: Arc<gangs::Known>,
+    gangs: Arc<gangs::KnownApis>,
 }
 
 impl std::fmt::Debug for Reader {
@@ -58,8 +58,8 @@ impl Reader {
         }
     }
 
-    /// The last warning about the object with this uid.
-    pub async fn last(
+    /// The last warning about the object with this uid. None: there is none, or it counts as resolved.
+    pub async fn last_warning(
         &self,
         namespace: &str,
         uid: &str,
@@ -74,36 +74,42 @@ impl Reader {
     }
 
     /// The last message of a failing probe of the pod with this uid.
-    pub async fn probe(
+    pub async fn last_probe_failure(
         &self,
         namespace: &str,
         uid: &str,
         now: Timestamp,
     ) -> Result<Option<Trouble>, kube::Error> {
-        let about = format!("type=Warning,reason=Unhealthy,involvedObject.uid={uid}");
-        self.newest(namespace, &about, now - PROBE_FRESH_MINUTES.minutes())
+        let field_selector = format!("type=Warning,reason=Unhealthy,involvedObject.uid={uid}");
+        self.newest(namespace, &field_selector, now - PROBE_FRESH_MINUTES.minutes())
             .await
     }
 
+    /// The newest event that matches the field selector, if it is newer than `not_before`.
     async fn newest(
         &self,
         namespace: &str,
-        about: &str,
-        fresh: Timestamp,
+        field_selector: &str,
+        not_before: Timestamp,
     ) -> Result<Option<Trouble>, kube::Error> {
         let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
-        let about = ListParams::default().fields(about).limit(EVENTS);
-        Ok(newest(api.list(&about).await?.items, fresh))
+        let parameters = ListParams::default().fields(field_selector).limit(EVENTS);
+        Ok(newest(api.list(&parameters).await?.items, not_before))
     }
 
     /// Why the Job with this uid waits in its queue.
-    pub async fn queued(&self, namespace: &str, job: &str, now: Timestamp) -> Result<Trouble, kube::Error> {
+    pub async fn why_queued(
+        &self,
+        namespace: &str,
+        job: &str,
+        now: Timestamp,
+    ) -> Result<Trouble, kube::Error> {
         let message = match self.workloads(namespace, job).await {
             Ok(Some(workloads)) => workload::why(workloads),
             Ok(None) => workload::NOT_INSTALLED.to_owned(),
             // No permission for Workloads: use the last warning about the Job instead.
             Err(kube::Error::Api(status)) if status.code == 403 => {
-                match self.last(namespace, job, now).await? {
+                match self.last_warning(namespace, job, now).await? {
                     Some(warning) => warning.message,
                     None if self.serves(workload::GROUP).await? => workload::NOT_FOR_US.to_owned(),
                     None => workload::NOT_INSTALLED.to_owned(),
@@ -118,7 +124,7 @@ impl Reader {
         })
     }
 
-    /// The Workloads of a Job. None: there is no Kueue.
+    /// Kueue's Workloads for a Job. None: Kueue is not installed.
     async fn workloads(&self, namespace: &str, job: &str) -> Result<Option<Vec<Workload>>, kube::Error> {
         let of_job = ListParams::default()
             .labels(&format!("{}={job}", workload::JOB_UID))
@@ -126,7 +132,7 @@ impl Reader {
         for version in workload::VERSIONS {
             let resource = workload::resource(version);
             let api: Api<Workload> = Api::namespaced_with(self.client.clone(), namespace, &resource);
-            match some_pages(&api, &of_job).await {
+            match first_pages(&api, &of_job).await {
                 Ok(found) => return Ok(Some(found)),
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 Err(error) => return Err(error),
@@ -135,7 +141,7 @@ impl Reader {
         Ok(None)
     }
 
-    /// Whether the cluster serves this API group, which needs no permission to ask.
+    /// Whether the cluster serves this API group. Asking for this needs no permission.
     async fn serves(&self, group: &str) -> Result<bool, kube::Error> {
         let groups = self.client.list_api_groups().await?.groups;
         Ok(groups.iter().any(|served| served.name == group))
@@ -148,68 +154,69 @@ impl Reader {
         Ok(found.filter(|found| found.meta().uid.as_deref() == uid))
     }
 
-    /// Which gang APIs the cluster serves; asked again sooner if `is_enough` is false of the known answer.
+    /// Which gang APIs the cluster serves. A known answer for which `is_enough` is false is used for a shorter time.
     pub async fn gangs(&self, is_enough: impl Fn(Served) -> bool) -> Result<Served, kube::Error> {
         self.gangs.served(&self.client, is_enough).await
     }
 
-    /// Forgets which gang APIs are served: the answer was wrong.
+    /// Forgets which gang APIs are served: an API in the answer turned out not to be served.
     pub async fn forget_gangs(&self) {
         self.gangs.forget().await;
     }
 
-    /// The minor version of the Kubernetes that answers now; some providers write "31+".
+    /// The minor version of the API server that answers this call. (Some providers write "31+" for 31.)
     pub async fn kubernetes_minor(&self) -> Result<u32, kube::Error> {
         Ok(version::minor(&self.client.apiserver_version().await?.minor))
     }
 }
 
 /// The objects of the first `PAGES` pages of a list.
-async fn some_pages(api: &Api<Workload>, wanted: &ListParams) -> Result<Vec<Workload>, kube::Error> {
-    let (mut wanted, mut found) = (wanted.clone(), Vec::new());
+async fn first_pages(api: &Api<Workload>, parameters: &ListParams) -> Result<Vec<Workload>, kube::Error> {
+    let (mut parameters, mut found) = (parameters.clone(), Vec::new());
     for _ in 0..PAGES {
-        let page = api.list(&wanted).await?;
+        let page = api.list(&parameters).await?;
         found.extend(page.items);
         match page.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) => wanted.continue_token = Some(next),
+            Some(next) => parameters.continue_token = Some(next),
             None => break,
         }
     }
     Ok(found)
 }
 
-fn newest(events: Vec<Event>, fresh: Timestamp) -> Option<Trouble> {
+/// The newest of the events, if it is newer than `not_before`. Of its message only the first line is kept.
+fn newest(events: Vec<Event>, not_before: Timestamp) -> Option<Trouble> {
     let (_, event) = events
         .into_iter()
-        .map(|event| (time(&event), event))
+        .map(|event| (last_occurrence(&event), event))
         .max_by_key(|(time, _)| *time)?;
-    (time(&event)? > fresh).then(|| {
+    (last_occurrence(&event)? > not_before).then(|| {
         let (reason, message) = (
             event.reason.unwrap_or_default(),
             event.message.unwrap_or_default(),
         );
-        let hint = if reason == Reason::FailedCreate && message.contains(POD_SECURITY) {
-            RESTRICTED
+        let remedy = if reason == Reason::FailedCreate && message.contains(POD_SECURITY) {
+            RESTRICTED_REMEDY
         } else {
             ""
         };
-        // As much of it as a status holds: Pod Security names the last field that is missing at the end.
+        // Not cut shorter than a status allows: Pod Security lists missing fields up to the end of its message.
         let line = message.trim().lines().next().unwrap_or_default();
         let kept: String = line
             .chars()
-            .take(MESSAGE_MAX.saturating_sub(hint.len()))
+            .take(MESSAGE_MAX.saturating_sub(remedy.len()))
             .collect();
         Trouble {
             reason,
-            message: kept + hint,
+            message: kept + remedy,
             ..Trouble::default()
         }
     })
 }
 
-/// When the event last occurred: by the API server's clock, if that has noted its last change. The clocks of
-/// nodes differ.
-fn time(event: &Event) -> Option<Timestamp> {
+/// When the event last occurred. If possible, this is the API server's time of the event's last change, since
+/// the clocks of nodes differ.
+fn last_occurrence(event: &Event) -> Option<Timestamp> {
     let written = event
         .metadata
         .managed_fields
