@@ -101,7 +101,7 @@ impl Session {
 
     /// Removes the variables that are not UTF-8, and returns their names. Flux starts programs by JSON messages, which
     /// cannot hold them.
-    pub fn leave_out_bytes(&mut self) -> Vec<String> {
+    pub fn remove_non_utf8(&mut self) -> Vec<String> {
         let is_text = |name: &OsString, value: &OsString| name.to_str().is_some() && value.to_str().is_some();
         let left_out = self
             .environment

@@ -269,12 +269,12 @@ impl Shell {
             shown: (!has_terminal).then(|| as_file(shown_there)),
         };
         fill(&mut files.step, STEP.as_bytes()).map_err(failed)?;
-        let hidden = LastErrors::keep(hidden, false).map_err(failed)?;
+        let hidden = LastErrors::read_from(hidden, false).map_err(failed)?;
         // A person at a terminal sees it as it comes, and programs ask whether it is one.
         let shown = if has_terminal {
             None
         } else {
-            Some(LastErrors::keep(shown, true).map_err(failed)?)
+            Some(LastErrors::read_from(shown, true).map_err(failed)?)
         };
         let numbers = files.numbers();
         let argv = command_line(planned, &numbers, access);
