@@ -75,8 +75,8 @@ impl LastErrors {
         String::from_utf8_lossy(&kept).trim().to_owned()
     }
 
-    /// Reads from the pipe if something is there, without waiting. Returns false if the pipe has ended or failed. There
-    /// are two readers, the thread and `drain`; the lock keeps them apart.
+    /// Reads from the pipe if something is there, without waiting. Returns false if the pipe has ended or
+    /// failed. There are two readers, the thread and `drain`; the lock keeps them apart.
     fn read_chunk(&self) -> bool {
         let Ok(mut pipe) = self.pipe.lock() else {
             return false;
