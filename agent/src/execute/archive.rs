@@ -1,4 +1,5 @@
-//! Saves the dump of Flux's state: replaces the archive by the dump if the dump is whole and the broker has not failed.
+//! Saves the dump of Flux's state: replaces the archive by the dump if the dump is whole and the broker has
+//! not failed.
 //!
 //! ```text
 //! before the broker: remove unfinished dumps of earlier starts ─► create an empty file, which Flux may write to
@@ -185,8 +186,8 @@ fn reason(error: &io::Error) -> String {
     }
 }
 
-/// Removes the dumps of earlier starts, but not `dump`. Their path is `pattern`, with the digits of a start in place of
-/// `*`. Returns how many were removed.
+/// Removes the dumps of earlier starts, but not `dump`. Their path is `pattern`, with the digits of a start
+/// in place of `*`. Returns how many were removed.
 fn remove_leftovers(files: &Files, pattern: &str, dump: &Path) -> usize {
     let pattern = files.at(pattern);
     let name = pattern

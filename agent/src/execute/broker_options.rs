@@ -43,8 +43,8 @@ fn changed_options(planned: &[OsString], left: &str) -> Option<Vec<OsString>> {
     if left == planned_text {
         return None;
     }
-    // If the snippets only added options before or after the planned ones, the planned words stay as they are, since a
-    // word may contain spaces.
+    // If the snippets only added options before or after the planned ones, the planned words stay as they
+    // are, since a word may contain spaces.
     let options = match left.split_once(&planned_text) {
         Some((before, after)) if !planned_text.is_empty() => {
             [words(before), planned.to_vec(), words(after)].concat()

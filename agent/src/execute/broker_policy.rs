@@ -1,5 +1,6 @@
-//! Decides when a broker is stopped, and by which signal. Reasons are a stop of the pod, and a parent that is silent for
-//! longer than the user allows. A follower holds back a stop, since the lead may end the instance in order.
+//! Decides when a broker is stopped, and by which signal. Reasons are a stop of the pod, and a parent that is
+//! silent for longer than the user allows. A follower holds back a stop, since the lead may end the instance
+//! in order.
 //!
 //! ```text
 //! stop ─► hold ─┬─ the parent is gone ─────────────────────► SIGTERM, a few seconds later SIGKILL
@@ -7,8 +8,8 @@
 //!               └─ the longest time of the hold is over ───► SIGTERM; SIGKILL if the lead stays and a job uses this node
 //! ```
 //!
-//! Until it is known that the lead stays, the agent does not drain this node, and does not kill the broker because of a
-//! job: the lead may get its own stop a moment later.
+//! Until it is known that the lead stays, the agent does not drain this node, and does not kill the broker
+//! because of a job: the lead may get its own stop a moment later.
 
 use std::time::{Duration, Instant};
 
@@ -304,9 +305,10 @@ impl Leaving<'_> {
         self.departure.as_ref().is_some_and(Departure::takes_jobs_along)
     }
 
-    /// Takes the next step of leaving: asks whether the lead stays, and then drains this node. Returns whether the
-    /// broker may leave: the lead stays, and the drain, if there is one, is over. If the lead gets a stop meanwhile, it
-    /// ends the instance, and this node waits for that. `begin`: when the hold began. `bound`: its longest time.
+    /// Takes the next step of leaving: asks whether the lead stays, and then drains this node. Returns
+    /// whether the broker may leave: the lead stays, and the drain, if there is one, is over. If the lead
+    /// gets a stop meanwhile, it ends the instance, and this node waits for that. `begin`: when the hold
+    /// began. `bound`: its longest time.
     async fn advance(&mut self, begin: Instant, bound: Duration) -> bool {
         let had_begun = self.has_begun();
         match lead_stays(self.broker).await {

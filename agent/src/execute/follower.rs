@@ -6,8 +6,9 @@
 //!                      └─► it failed, or its parent was lost ─────────────┴─► wait for the parent ─► restart
 //! ```
 //!
-//! A broker ends with 0 if its parent dismisses it, and also if somebody sends it SIGTERM. In a tree, a broker that ends
-//! dismisses the brokers below it. So exit code 0 means that the instance has ended only if the lead does not go on.
+//! A broker ends with 0 if its parent dismisses it, and also if somebody sends it SIGTERM. In a tree, a
+//! broker that ends dismisses the brokers below it. So exit code 0 means that the instance has ended only if
+//! the lead does not go on.
 
 use std::time::{Duration, Instant};
 
@@ -26,8 +27,8 @@ use crate::wait::{self, Backoff, Missing, ParentProbe, Reporter};
 /// The first and the longest pause between two starts of a follower's broker.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How long a follower waits until a parent or lead that may be shutting down has closed its port. After this, an open
-/// port is that of a broker that stays up, or of the next attempt.
+/// How long a follower waits until a parent or lead that may be shutting down has closed its port. After
+/// this, an open port is that of a broker that stays up, or of the next attempt.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// A follower that got a stop waits for the lead's end until this time before it would be killed. If the lead still
 /// answers then, the lead goes on.
@@ -56,9 +57,10 @@ struct Above {
 }
 
 impl Executor<'_> {
-    /// Runs a follower's broker until the instance has ended; returns the container's exit code. `limit`: how often in a
-    /// row the broker is restarted. Without a limit it is never restarted: the container ends with 0 if the broker had
-    /// joined, and otherwise fails. `can_lead_restart`: the lead may start again in its pod, so this pod waits for it.
+    /// Runs a follower's broker until the instance has ended; returns the container's exit code. `limit`: how
+    /// often in a row the broker is restarted. Without a limit it is never restarted: the container ends with
+    /// 0 if the broker had joined, and otherwise fails. `can_lead_restart`: the lead may start again in its
+    /// pod, so this pod waits for it.
     pub(super) async fn launch_follower(
         &mut self,
         launch: &Launch,
@@ -120,8 +122,9 @@ impl Executor<'_> {
         }
     }
 
-    /// What follows the broker's end: [`judge`]'s verdict, unless the broker ended as at the end of the instance. Then
-    /// the lead decides. If the lead goes on and only the parent has left, waits until the parent is down.
+    /// What follows the broker's end: [`judge`]'s verdict, unless the broker ended as at the end of the
+    /// instance. Then the lead decides. If the lead goes on and only the parent has left, waits until the
+    /// parent is down.
     async fn after_broker(&mut self, ended: &LaunchEnd, above: &mut Above) -> Result<AfterBroker, Failure> {
         let after = judge(ended);
         if after != AfterBroker::Done(0) {
@@ -133,8 +136,8 @@ impl Executor<'_> {
         let Some(lead) = lead.as_mut().or(parent.as_mut()) else {
             return Ok(after);
         };
-        // A lead that ends stays up until the brokers below it have left. In a tree that may take long, so a pod that got a
-        // stop does not wait for it.
+        // A lead that ends stays up until the brokers below it have left. In a tree that may take long, so a
+        // pod that got a stop does not wait for it.
         let patience = if ended.stopped.is_some() && !is_parent_the_lead {
             Duration::ZERO
         } else {
@@ -177,8 +180,8 @@ impl Executor<'_> {
         {
             return Ok(gone != Ok(true));
         }
-        // This pod got a stop, as all pods do when the lead has succeeded. So the stop does not show that the lead goes
-        // on, and the probe continues.
+        // This pod got a stop, as all pods do when the lead has succeeded. So the stop does not show that the
+        // lead goes on, and the probe continues.
         let decide_at = self
             .supervisor
             .kill_deadline()
@@ -210,14 +213,14 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// Waits until the parent answers again, after a broker's failure. Returns the container's exit code if a stop comes,
-    /// or if the lead has ended.
+    /// Waits until the parent answers again, after a broker's failure. Returns the container's exit code if a
+    /// stop comes, or if the lead has ended.
     ///
-    /// DNS has no name for a lead that has ended for good, since a headless Service drops an ended pod. The name of a lead
-    /// that restarts exists, but the lead refuses connections; or the name is missing until the Job has created a new pod.
-    /// So a missing name counts as the lead's end after `lead_gone`, if the plan has this limit. A lead that does not
-    /// answer is a failure after `lead_silent`, if the user has set this limit. A parent that is not the lead may be
-    /// missing for any time while the lead answers.
+    /// DNS has no name for a lead that has ended for good, since a headless Service drops an ended pod. The
+    /// name of a lead that restarts exists, but the lead refuses connections; or the name is missing until
+    /// the Job has created a new pod. So a missing name counts as the lead's end after `lead_gone`, if the
+    /// plan has this limit. A lead that does not answer is a failure after `lead_silent`, if the user has set
+    /// this limit. A parent that is not the lead may be missing for any time while the lead answers.
     async fn await_parent_return(&mut self, above: &mut Above) -> Result<Option<u8>, Failure> {
         let Above {
             parent: Some(parent),
@@ -247,8 +250,8 @@ impl Executor<'_> {
         }
     }
 
-    /// After the end of an instance whose lead may start again: waits until the parent answers again. Returns exit code 0
-    /// if a stop comes first.
+    /// After the end of an instance whose lead may start again: waits until the parent answers again. Returns
+    /// exit code 0 if a stop comes first.
     async fn await_next_attempt(&mut self, parent: Option<&mut ParentProbe>) -> Result<Option<u8>, Failure> {
         tracing::info!(
             stage = "stop",
@@ -322,9 +325,9 @@ async fn is_gone_within(lead: &mut ParentProbe, patience: Duration) -> bool {
     }
 }
 
-/// Waits until the parent answers again. Fails with what is missing if the lead's DNS name has been missing for
-/// `gone_limit`, or the lead has not answered for `silence_limit`. Without these limits, waits without end. `lead`: none if
-/// the parent is the lead.
+/// Waits until the parent answers again. Fails with what is missing if the lead's DNS name has been missing
+/// for `gone_limit`, or the lead has not answered for `silence_limit`. Without these limits, waits without
+/// end. `lead`: none if the parent is the lead.
 async fn until_parent_answers(
     parent: &mut ParentProbe,
     mut lead: Option<&mut ParentProbe>,

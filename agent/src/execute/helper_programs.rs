@@ -12,8 +12,8 @@ use crate::supervise::program::{ChildProgram, Output};
 use crate::system::raw::ChildSetup;
 
 impl Executor<'_> {
-    /// Lets `owner` write to `path`. If that is not possible, only logs a warning: the users of a volume decide on its
-    /// owner and group.
+    /// Lets `owner` write to `path`. If that is not possible, only logs a warning: the users of a volume
+    /// decide on its owner and group.
     pub(super) fn make_writable(&self, path: &str, owner: Owner) -> Result<(), Failure> {
         let Some(why) = self.files.make_writable(path, owner)? else {
             return Ok(());

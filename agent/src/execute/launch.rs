@@ -52,8 +52,8 @@ impl Executor<'_> {
             .as_ref()
             .and_then(|path| read_note(&self.files.at(path)));
         let came_up = ended.has_come_up || note.is_some();
-        // Without a program of the user's, Flux runs a shell if the container has a terminal. `flux shutdown` ends that
-        // shell by SIGHUP, which is no failure.
+        // Without a program of the user's, Flux runs a shell if the container has a terminal. `flux shutdown`
+        // ends that shell by SIGHUP, which is no failure.
         let is_hung_up = launch.at_end == AtEnd::ExitUnlessStopped && ended.end == HUNG_UP;
         let broker_end = if is_hung_up {
             ChildEnd::Exited(0)
@@ -102,8 +102,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Reports that the instance ended before its program began, and returns the container's exit code. It is never 0,
-    /// even if the broker's is.
+    /// Reports that the instance ended before its program began, and returns the container's exit code. It is
+    /// never 0, even if the broker's is.
     fn report_no_program(&mut self, launch: &Launch, ended: &LaunchEnd) -> u8 {
         self.ending.program = None;
         if let Some(stop) = ended.stopped {
@@ -117,8 +117,9 @@ impl Executor<'_> {
         ))
     }
 
-    /// Says where to look for the cause. If the image has no bash, says so: Flux 0.88 starts by bash scripts, and its own
-    /// messages do not say what to do. This is only a hint, since other versions may not need bash.
+    /// Says where to look for the cause. If the image has no bash, says so: Flux 0.88 starts by bash scripts,
+    /// and its own messages do not say what to do. This is only a hint, since other versions may not need
+    /// bash.
     fn log_hint(&self) -> String {
         let log = "see its messages in the log";
         match find(
@@ -142,8 +143,8 @@ impl Executor<'_> {
         code
     }
 
-    /// Why the image cannot run Flux, if that is known. The image is examined only if the broker ended with 1 or 127, the
-    /// exit codes of the dynamic loader.
+    /// Why the image cannot run Flux, if that is known. The image is examined only if the broker ended with 1
+    /// or 127, the exit codes of the dynamic loader.
     fn why_unusable(&self, launch: &Launch, end: ChildEnd) -> Option<String> {
         if launch.part == InstancePart::Command || !matches!(end, ChildEnd::Exited(1 | NOT_FOUND)) {
             return None;

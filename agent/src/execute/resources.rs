@@ -18,8 +18,8 @@ const MAX_R_BYTES: u64 = 16 << 20;
 const MODE: Mode = Mode(0o644);
 
 impl Executor<'_> {
-    /// Makes Flux use the R that a snippet has written. If no snippet has, or if the R cannot be used and the step is not
-    /// strict, Flux uses the agent's R.
+    /// Makes Flux use the R that a snippet has written. If no snippet has, or if the R cannot be used and the
+    /// step is not strict, Flux uses the agent's R.
     pub(super) fn take_resources(&mut self, step: &SnippetResources) -> Result<Flow, Failure> {
         let SnippetResources {
             path,
@@ -63,8 +63,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Makes Flux use the agent's R. Without one, Flux discovers its resources. `why`: why Flux does not use the R of a
-    /// snippet, for a warning; none: no warning.
+    /// Makes Flux use the agent's R. Without one, Flux discovers its resources. `why`: why Flux does not use
+    /// the R of a snippet, for a warning; none: no warning.
     fn use_agents(&mut self, step: &SnippetResources, why: Option<&str>) -> Result<Flow, Failure> {
         let SnippetResources {
             path,
@@ -104,8 +104,8 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Checks whether Flux can use an R for the instance with these hosts (a hostlist). Returns a description of the R for the
-/// log, or why Flux cannot use it.
+/// Checks whether Flux can use an R for the instance with these hosts (a hostlist). Returns a description of
+/// the R for the log, or why Flux cannot use it.
 fn describe(bytes: &[u8], hosts: &str) -> Result<String, String> {
     let r: Value = match serde_json::from_slice(bytes) {
         _ if bytes.trim_ascii().is_empty() => return Err("it is empty".into()),

@@ -1,5 +1,5 @@
-//! Retries work whose failure may be temporary, with growing pauses and a time limit. The agent does this itself, since
-//! Kubernetes by default does not restart the container.
+//! Retries work whose failure may be temporary, with growing pauses and a time limit. The agent does this
+//! itself, since Kubernetes by default does not restart the container.
 
 use std::time::{Duration, Instant};
 
@@ -62,8 +62,8 @@ impl Attempts {
         }
     }
 
-    /// Decides what follows a failed attempt; pauses before a retry. `awaited`: what the retry waits for, to report it as
-    /// the current activity.
+    /// Decides what follows a failed attempt; pauses before a retry. `awaited`: what the retry waits for, to
+    /// report it as the current activity.
     pub async fn after(
         &mut self,
         failure: Failure,

@@ -15,8 +15,8 @@ const BLOCK: u64 = 512;
 /// The 48 bits before the checksum (32 bits) at the end of a bzip2 stream. They may begin in the middle of a byte.
 const BZIP2_END: u128 = 0x1772_4538_5090;
 
-/// Whether `file` ends as its format requires. The suffix of `path` tells the format. With an unknown suffix, the file
-/// counts as whole.
+/// Whether `file` ends as its format requires. The suffix of `path` tells the format. With an unknown suffix,
+/// the file counts as whole.
 pub fn is_whole(file: &File, path: &Path) -> io::Result<bool> {
     let size = file.metadata()?.len();
     Ok(match archive_suffix(&path.to_string_lossy()) {
@@ -24,8 +24,8 @@ pub fn is_whole(file: &File, path: &Path) -> io::Result<bool> {
         Some(".tar") => {
             size.is_multiple_of(BLOCK) && last::<1024>(file, size)?.is_some_and(|end| end == [0; 1024])
         }
-        // The size of the uncompressed tar, which is a multiple of the block size. Of 512 interrupted dumps, one passes
-        // this test by chance.
+        // The size of the uncompressed tar, which is a multiple of the block size. Of 512 interrupted dumps,
+        // one passes this test by chance.
         Some(".tgz" | ".tar.gz") => last::<4>(file, size)?.is_some_and(|end| {
             let tar_size = u64::from(u32::from_le_bytes(end));
             tar_size.is_multiple_of(BLOCK)

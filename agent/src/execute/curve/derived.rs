@@ -1,5 +1,6 @@
-//! Derives a curve certificate by HKDF-SHA256 (RFC 5869) from a secret seed and from values that identify the job. Each
-//! pod of the job gets the same certificate, and another job gets another one. Only the seed is secret.
+//! Derives a curve certificate by HKDF-SHA256 (RFC 5869) from a secret seed and from values that identify the
+//! job. Each pod of the job gets the same certificate, and another job gets another one. Only the seed is
+//! secret.
 
 use std::path::Path;
 
@@ -56,8 +57,8 @@ fn certificate_text(seed: &[u8], name: &str, job_values: &[String]) -> Result<St
     Ok(curve::Certificate::from_keys(name, public.as_bytes(), secret.as_bytes()).to_text())
 }
 
-/// The input of HKDF that identifies the job: the length of each value (8 bytes, big-endian), then the value. So different
-/// lists always give different bytes.
+/// The input of HKDF that identifies the job: the length of each value (8 bytes, big-endian), then the value.
+/// So different lists always give different bytes.
 fn info(job_values: &[String]) -> Vec<u8> {
     job_values
         .iter()
