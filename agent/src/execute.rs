@@ -1,28 +1,29 @@
-//! Carries out a plan, step by step, and gives the container's exit code.
+//! Executes a plan, step by step, and returns the container's exit code.
 //!
 //! ```text
-//! Plan { steps } ─► one arm a step ─► files below the root │ the user's shell │ the supervisor
-//!                        └─ Session (environment, working directory, umask, limits) carries over
+//! Plan { steps } ─► one match arm per step ─► files below the root │ the user's shell │ the supervisor
+//!                        └─ Session (environment, working directory, umask, limits) carries over to later steps
 //! ```
 //!
-//! Reads no spec: all that it needs is in the plan, but for how the broker ended, which only the run can tell
-//! and which says whether its dump is worth publishing. Every step but the launch may run again after a kill,
-//! with the same result.
+//! Nothing here reads the spec: the plan has everything, except facts that are known only at run time. One of
+//! them is how the broker ended, which decides whether its dump is published. If the container is killed and
+//! started again, every step except the launch can run again with the same result.
 //!
 //! Words:
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | stop | the first SIGTERM, SIGINT or SIGHUP; nothing of the user's starts after it |
-//! | hold | a stop is not passed on yet: a follower's broker while the lead may end the instance, a sidecar's program |
-//! | staying, presence | the lead's membership in a group of the broker, which says that the lead was not stopped |
-//! | leaving, departure | a follower goes while the lead stays: its node is drained first |
+//! | stop | the first SIGTERM, SIGINT or SIGHUP; after it, no program of the user starts |
+//! | hold | delay a stop: for a follower's broker, while the lead may still end the instance; for a sidecar's command, after Flux has ended |
+//! | staying, presence | the lead's membership in a group of the broker, which shows followers that the lead was not stopped |
+//! | leaving, departure | a follower leaves while the lead stays: its node is drained first |
 //! | lost | the parent broker no longer answers |
-//! | replan | the rest of the plan is made again after the snippets that may change what it rests on |
+//! | replan | make the rest of the plan again after snippets that may have changed the facts that it depends on |
 //!
-//! Methods of `Executor`: steps and waits here, `snippet` (the user's shell), `launch` (one program, its
-//! result), `attempt` (one start of it), `follower` (its restarts), `archive`, `starts` (the record of
-//! earlier starts), `resources` (a snippet's R), `helper_programs` (munged).
+//! The methods of `Executor` are in several files: steps and waits here, `snippet` (runs the user's shell source),
+//! `launch` (a program and what its end means), `attempt` (one start of a program), `follower` (restarts of a
+//! follower's broker), `archive`, `starts` (the record of earlier starts), `resources` (an R that a snippet has
+//! written), `helper_programs` (a daemon such as munged).
 
 mod archive;
 mod attempt;
@@ -74,7 +75,9 @@ fn process_owner() -> Owner {
 
 /// How a series of steps ended.
 enum StepsEnd {
+    /// All steps were done, or skipped after the program.
     Completed {
+        /// The program's exit code; none: no program ran.
         program_code: Option<u8>,
     },
     /// The container ends now, with this code.
@@ -83,7 +86,8 @@ enum StepsEnd {
 
 /// Executes `plan`; returns the container's exit code.
 ///
-/// `replan` plans again, from what the container says at [`Step::Replan`].
+/// `replan` makes a new plan at [`Step::Replan`], from the facts of the container at that time. `ending` gets the
+/// facts for the termination message.
 pub async fn execute(
     plan: &Plan,
     replan: &dyn Fn() -> Result<Plan, Failure>,
@@ -97,13 +101,14 @@ pub async fn execute(
         .iter()
         .any(|step| matches!(step, Step::PublishArchive { .. }))
     {
+        // Publishing replaces this text.
         ending.archive_not_saved = Some("the pod ended before it could be saved".into());
     }
     supervisor.set_kill_after(plan.kill_after.map(Duration::from_secs_f64));
     let mut executor = Executor::new(plan, options, supervisor, timeline, ending);
     let result = executor.all_steps(plan, replan).await;
-    executor.record_what_followed(&result);
-    // Where the container ends before the step that says so.
+    executor.record_later_failure(&result);
+    // The shell still runs if the container ends before `Step::EndShell`.
     let _ = executor.end_shell().await;
     result
 }
@@ -115,21 +120,20 @@ impl Executor<'_> {
         replan: &dyn Fn() -> Result<Plan, Failure>,
     ) -> Result<u8, Failure> {
         let is_replan = |step: &Step| *step == Step::Replan;
-        let before = plan
+        let first_count = plan
             .steps
             .iter()
             .position(is_replan)
-            .map_or(plan.steps.len(), |at| at + 1);
-        let (first, rest) = plan.steps.split_at(before);
-        let mut done = self.steps(first).await?;
-        // No program stands before Replan: unless the container has ended, all of the rest is still to be
-        // done.
-        if matches!(done, StepsEnd::Completed { .. }) && !rest.is_empty() {
+            .map_or(plan.steps.len(), |index| index + 1);
+        let (first, rest) = plan.steps.split_at(first_count);
+        let mut end = self.steps(first).await?;
+        // No program comes before Replan, so the first part has no exit code that the second could overwrite.
+        if matches!(end, StepsEnd::Completed { .. }) && !rest.is_empty() {
             let plan = replan()?;
-            let after = plan.steps.iter().position(is_replan).map_or(0, |at| at + 1);
-            done = self.steps(&plan.steps[after..]).await?;
+            let skipped_count = plan.steps.iter().position(is_replan).map_or(0, |index| index + 1);
+            end = self.steps(&plan.steps[skipped_count..]).await?;
         }
-        Ok(match done {
+        Ok(match end {
             StepsEnd::Exit(code) => code,
             StepsEnd::Completed { program_code } => program_code.unwrap_or(0),
         })
@@ -138,7 +142,7 @@ impl Executor<'_> {
     async fn steps(&mut self, steps: &[Step]) -> Result<StepsEnd, Failure> {
         let mut program_code = None;
         for step in steps {
-            // Later steps never hide the program's own failure.
+            // If the program has failed, later steps do not change the exit code.
             let failure_code = program_code.filter(|code| *code != 0);
             if let Some(stop) = self.supervisor.stop() {
                 if program_code.is_none() {
@@ -149,6 +153,7 @@ impl Executor<'_> {
                     continue;
                 }
             }
+            // A sidecar whose command has failed exits with its code.
             if *step == Step::Stay && failure_code.is_some() {
                 break;
             }
@@ -156,6 +161,7 @@ impl Executor<'_> {
                 (Ok(Flow::Next), _) => {}
                 (Ok(Flow::ProgramEnded(code)), _) => program_code = Some(code),
                 (Ok(Flow::Exit(code)), _) => return Ok(StepsEnd::Exit(failure_code.unwrap_or(code))),
+                // A failure after the program is reported, but the exit code is still the program's.
                 (Err(failure), Some(code)) => {
                     log::failure(&failure);
                     self.ending.note(failure.sentences());
@@ -167,7 +173,8 @@ impl Executor<'_> {
         Ok(StepsEnd::Completed { program_code })
     }
 
-    /// Whether this step after the program is skipped because of the stop. Only snippets are; the log reports it.
+    /// Whether a stop makes this step, which comes after the program, be skipped. Only snippets are skipped. This is
+    /// reported.
     fn skip_after_stop(&mut self, step: &Step) -> bool {
         let Step::Snippet(snippet) = step else {
             return false;
@@ -176,27 +183,28 @@ impl Executor<'_> {
         true
     }
 
+    /// Reports a snippet that does not run because of a stop: in the log and in the termination message.
     fn note_skipped(&mut self, snippet: &Snippet) {
         let line = format!("the pod was stopped: the snippet {} does not run", snippet.name);
         tracing::info!(stage = snippet.name, "{line}");
         self.ending.note(line);
     }
 
-    /// Executes a step, again if its failure may be temporary: every step may run twice.
+    /// Executes a step. Retries it after a failure that may be temporary, since every step may run twice.
     async fn step_with_retries(&mut self, step: &Step) -> Result<Flow, Failure> {
         let mut attempts = self.attempts();
         loop {
             let failure = match self.step(step).await {
                 Err(failure) => failure,
-                done => return done,
+                Ok(flow) => return Ok(flow),
             };
-            let after = match step {
+            let snippet_after_program = match step {
                 Step::Snippet(snippet) if snippet.phase == SnippetPhase::After => Some(snippet),
                 _ => None,
             };
             match (
                 attempts.after(failure, Awaited::Volume, self.supervisor).await?,
-                after,
+                snippet_after_program,
             ) {
                 (AfterFailure::Retry, _) => {}
                 (AfterFailure::GiveUp(failure), Some(snippet)) => {
@@ -313,8 +321,8 @@ impl Executor<'_> {
         stopped.map(|_| Flow::Exit(0)).map_err(wait_failed)
     }
 
-    /// Writes the note with a new modification time, which is when this container has ended. Without the note, sidecars
-    /// are stopped at once.
+    /// Writes the note that Flux has ended; its modification time says when. Until some seconds after that time,
+    /// sidecars hold back a stop. Without the note, a stop ends them at once. After a stop, no note is written.
     fn note_end_of_flux(&mut self, note: &str) {
         if self.supervisor.stop().is_some() {
             return;
@@ -323,10 +331,10 @@ impl Executor<'_> {
             .files
             .ensure_file(note, Mode(0o644), process_owner(), b"")
             .and_then(|()| {
-                // The file may be that of an earlier start.
+                // A file of an earlier start still has its old modification time.
                 let path = self.files.at(note);
-                let touched = std::fs::File::options().write(true).open(&path);
-                let touched = touched.and_then(|file| file.set_modified(std::time::SystemTime::now()));
+                let opened = std::fs::File::options().write(true).open(&path);
+                let touched = opened.and_then(|file| file.set_modified(std::time::SystemTime::now()));
                 touched.map_err(|error| Failure::write("write", &path, &error))
             });
         if let Err(failure) = written {
@@ -334,7 +342,8 @@ impl Executor<'_> {
         }
     }
 
-    /// In a pod that replaces a lost lead: runs nothing of the user's, but fails or waits for the operator.
+    /// In a pod that replaces a lost lead: runs no program of the user. Without a restart left it fails. Otherwise it
+    /// waits for a stop, since the operator restarts the whole MiniCluster.
     async fn lead_lost(&mut self, restarts_left: u32) -> Result<Flow, Failure> {
         let cause = "an earlier pod of this lead was lost, and its program may have run";
         if restarts_left == 0 {
@@ -352,6 +361,7 @@ impl Executor<'_> {
         }
     }
 
+    /// Shell lines that export these variables, with values from the current environment.
     fn exports(
         &self,
         variables: &std::collections::BTreeMap<String, flux_shared::command_words::Word>,
@@ -370,13 +380,13 @@ impl Executor<'_> {
     async fn wait_parent(&mut self, parent: &Parent) -> Result<Flow, Failure> {
         let begin = Instant::now();
         let host = parent.host.as_str();
-        let mut parent = self.parent(parent);
+        let mut probe = self.parent_probe(parent);
         let waited = self
             .supervisor
-            .unless_stopped(parent.wait(self.waits.parent_deadline.map(Duration::from_secs)))
+            .unless_stopped(probe.wait(self.waits.parent_deadline.map(Duration::from_secs)))
             .await;
         let reached = match waited.map_err(wait_failed)? {
-            // Whether the lead stays is not known; if it does, another pod may come in place of this one.
+            // Perhaps the lead stays and only this pod is removed. With this code, the pod may be replaced.
             Interrupted::Stopped(_) => return Ok(Flow::Exit(REPLACE)),
             Interrupted::Done(Err(missing)) => return Err(follower::unreachable_parent(host, &missing)),
             Interrupted::Done(Ok(reached)) => reached,
@@ -388,10 +398,10 @@ impl Executor<'_> {
     }
 
     async fn wait_socket(&mut self, path: &str, begin: Instant) -> Result<Flow, Failure> {
-        let real = self.files.at(path);
+        let socket = self.files.at(path);
         let waited = self
             .supervisor
-            .unless_stopped(crate::wait::socket::wait_and_report(&real))
+            .unless_stopped(crate::wait::socket::wait_and_report(&socket))
             .await;
         self.timeline.record("socket", begin);
         match waited.map_err(wait_failed)? {

@@ -1,15 +1,18 @@
-//! Saves what Flux has dumped: only a whole dump of a broker that ended well takes the archive's place.
+//! Saves the dump of Flux's state: replaces the archive by the dump if the dump is whole and the broker has
+//! not failed.
 //!
 //! ```text
-//! before the broker: leftovers go ─► an empty file of this start's own, which Flux may write to
-//! after it: broker ended well? ─► not empty? ─► synced ─► renamed ─► folder synced   else: removed, the archive stays
-//!                                     └─ an error that may pass: again, for as long as other steps
+//! before the broker: remove unfinished dumps of earlier starts ─► create an empty file, which Flux may write to
+//! after the broker: has it not failed, and is the dump whole?
+//!     yes ─► sync the dump ─► rename it to the archive ─► sync the folder
+//!                └─ an error that may be temporary: retry, as long as other steps are retried
+//!     no  ─► remove the dump, keep the archive
 //! ```
 //!
-//! All of it is done as Flux's user, or by root where that user may not. A dump of a broker that ended with 0
-//! is whole. If it ended with the job's code, only its last bytes tell (`tail`).
+//! Flux's user creates, renames and removes the dump; if it lacks the right, the agent does this. If the broker ended
+//! with 0, the dump is whole. If it ended with the job's exit code, the last bytes of the dump are checked (`tail`).
 //!
-//! An archive that is not saved is no failure of the job: the termination message says why.
+//! If the archive cannot be saved, the job does not fail. The termination message says why.
 
 mod tail;
 
@@ -29,10 +32,11 @@ use crate::report::failure::{Failure, is_passing, plain};
 use crate::supervise::ChildEnd;
 
 /// Number of hexadecimal digits in a dump's name that identify its start.
-const OWN: usize = 16;
+const START_DIGITS: usize = 16;
 
 impl Executor<'_> {
-    /// Removes what interrupted dumps have left and makes this one's file.
+    /// Removes unfinished dumps of earlier starts, and creates the file for this start's dump. `leftovers`: the path
+    /// of the dumps, with `*` in place of the digits of a start. On a read-only volume, nothing fails.
     pub(super) fn prepare_archive(
         &mut self,
         dump: &str,
@@ -49,20 +53,22 @@ impl Executor<'_> {
         }
         self.archive_owner = Some(owner);
         match self.files.create_file(&path, plan::Mode(0o644), owner) {
-            // A volume mounted read-only: that the state is loaded from it may be all that is wanted.
+            // The user may want only to restore the state from a read-only volume, so this is no failure.
             Err(_) if is_read_only(&path) => {
                 let why = "its volume is mounted read-only";
                 tracing::info!(stage = "archive", "the archive will not be saved: {why}");
                 self.ending.archive_not_saved = Some(why.into());
                 Ok(())
             }
-            made => made.map_err(|error| files::failed("create the dump's file", &path, &error)),
+            result => result.map_err(|error| files::failed("create the dump's file", &path, &error)),
         }
     }
 
-    /// Puts the dump in the archive's place, or keeps the reason why not.
+    /// Replaces the archive `to` by the dump `from`. If that is not possible, removes the dump, and keeps the reason
+    /// for the termination message.
     pub(super) async fn publish_archive(&mut self, from: &str, to: &str) -> Result<(), Failure> {
         let dump = self.files.at(from);
+        // `prepare_archive` has already found a reason.
         if self.ending.archive_not_saved.is_some() && is_read_only(&dump) {
             return Ok(());
         }
@@ -70,11 +76,13 @@ impl Executor<'_> {
             Some(end) => end.trouble(),
             None => Some("the broker did not start".into()),
         };
-        let is_vouched_for = self.broker_end.is_some_and(|end| end.end == ChildEnd::Exited(0));
+        let is_known_whole = self
+            .broker_end
+            .is_some_and(|broker| broker.end == ChildEnd::Exited(0));
         let archive = self.files.at(to);
         let why = match trouble {
             Some(trouble) => Some(trouble),
-            None => self.save_with_retries(&dump, &archive, is_vouched_for).await?,
+            None => self.save_with_retries(&dump, &archive, is_known_whole).await?,
         };
         match why {
             None => {
@@ -93,17 +101,17 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// Saves the dump, again while the error may pass: the dump cannot be recreated. Returns why it was not
-    /// saved.
+    /// Saves the dump. Retries after an error that may be temporary, since the dump cannot be recreated. Returns why
+    /// the dump was not saved; none: it was.
     async fn save_with_retries(
         &mut self,
         dump: &Path,
         archive: &Path,
-        is_vouched_for: bool,
+        is_known_whole: bool,
     ) -> Result<Option<String>, Failure> {
         let mut attempts = self.attempts();
         loop {
-            let Err(error) = self.as_archive_owner(|| save(dump, archive, is_vouched_for)) else {
+            let Err(error) = self.as_archive_owner(|| save(dump, archive, is_known_whole)) else {
                 return Ok(None);
             };
             let why = reason(&error);
@@ -118,7 +126,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Does `work` as Flux's user, or as the agent where that user may not.
+    /// Does `work` as Flux's user, or as the agent if that user lacks the right.
     fn as_archive_owner(&self, work: impl Fn() -> io::Result<()>) -> io::Result<()> {
         match self.archive_owner {
             Some(owner) if self.files.as_owner(owner, &work)? => Ok(()),
@@ -127,9 +135,13 @@ impl Executor<'_> {
     }
 }
 
-/// Syncs the dump and puts it in the archive's place, so that the archive is whole at every moment. No link
-/// or pipe that stands at the dump's name is opened. `is_vouched_for`: Flux has said that the dump is whole.
-fn save(dump: &Path, archive: &Path, is_vouched_for: bool) -> io::Result<()> {
+/// Syncs the dump and renames it to the archive, so that the archive is whole at every moment. Follows no link and
+/// waits for no pipe in place of the dump. `is_known_whole`: the broker's exit code shows that the dump is whole, so
+/// its last bytes are not checked.
+///
+/// This may run in another process, of which only the error's number comes back. So the errors of this function are
+/// numbers, too; [`reason`] has their texts.
+fn save(dump: &Path, archive: &Path, is_known_whole: bool) -> io::Result<()> {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_owned();
     let folder = safe_path::open(dump.parent().unwrap_or(Path::new("/")), false)?;
     let to_sync = openat(
@@ -147,13 +159,14 @@ fn save(dump: &Path, archive: &Path, is_vouched_for: bool) -> io::Result<()> {
     if data.len() == 0 {
         return Err(io::Error::from_raw_os_error(libc::ENODATA));
     }
-    if !is_vouched_for && !tail::is_whole(&file, dump)? {
+    if !is_known_whole && !tail::is_whole(&file, dump)? {
         return Err(io::Error::from_raw_os_error(libc::EBADMSG));
     }
-    // Not to be retried: a second sync succeeds although the kernel has dropped what it could not write.
+    // An error without a number is not retried: a second sync would succeed, although the kernel has dropped the data
+    // that it could not write.
     file.sync_all().map_err(|error| io::Error::other(plain(&error)))?;
     renameat(&folder, name(dump), &folder, name(archive))?;
-    // The archive is in its place. A crash may bring back the old one, which is whole, too.
+    // An error is ignored, since the rename has succeeded. At worst, a crash of the node brings back the old archive.
     let _ = fsync(to_sync);
     Ok(())
 }
@@ -173,8 +186,8 @@ fn reason(error: &io::Error) -> String {
     }
 }
 
-/// Removes the files beside `dump` whose names are `pattern` with digits of a start in place of its `*`; how
-/// many.
+/// Removes the dumps of earlier starts, but not `dump`. Their path is `pattern`, with the digits of a start
+/// in place of `*`. Returns how many were removed.
 fn remove_leftovers(files: &Files, pattern: &str, dump: &Path) -> usize {
     let pattern = files.at(pattern);
     let name = pattern
@@ -184,27 +197,28 @@ fn remove_leftovers(files: &Files, pattern: &str, dump: &Path) -> usize {
     let (Some((before, after)), Some(folder)) = (name.split_once(DUMP_WILDCARD), pattern.parent()) else {
         return 0;
     };
-    let is_left = |name: &str| {
+    let is_dump_name = |name: &str| {
         let digits = name
             .strip_prefix(before)
             .and_then(|rest| rest.strip_suffix(after))
             .unwrap_or_default();
-        digits.len() == OWN
+        digits.len() == START_DIGITS
             && digits
                 .bytes()
                 .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     };
-    let Ok(open) = safe_path::open(folder, false) else {
+    let Ok(opened) = safe_path::open(folder, false) else {
         return 0;
     };
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
-        .filter(|entry| entry.file_name().to_str().is_some_and(is_left) && entry.path() != dump)
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_dump_name) && entry.path() != dump)
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
-        .filter(|entry| safe_path::remove(&open, &entry.file_name()).is_ok())
+        .filter(|entry| safe_path::remove(&opened, &entry.file_name()).is_ok())
         .count()
 }
 
+/// Whether the file system of the nearest existing folder above `path` is mounted read-only.
 fn is_read_only(path: &Path) -> bool {
     let folder = path.ancestors().skip(1).find(|folder| folder.is_dir());
     folder

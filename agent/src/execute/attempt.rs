@@ -1,4 +1,4 @@
-//! One start of a launched program: started, supervised to its end, recorded in the timeline.
+//! Starts a program once, supervises it to its end, and records its stages in the timeline.
 
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
@@ -24,20 +24,21 @@ use crate::system::identity::Credentials;
 use crate::system::raw::ChildSetup;
 use crate::wait::ParentProbe;
 
-/// States of a broker that has joined.
+/// A broker that was in one of these states has connected to its parent.
 const JOINED: [&str; 4] = ["config-sync", "init", "quorum", "run"];
-/// A broker whose states are unknown has joined if it lived for this long.
+/// If the states of a broker are unknown, it counts as connected to its parent when it has run for this long.
 const JOINED_AFTER: Duration = Duration::from_secs(60);
 
-/// What became of one start.
+/// The result of one start.
 pub(super) enum Launched {
+    /// The program was started and has ended.
     Ended(LaunchEnd),
-    /// It could not be started, or a stop came before: the container's exit code.
+    /// The program could not be started, or a stop came before its start. This is the container's exit code.
     NotStarted(u8),
 }
 
 impl Executor<'_> {
-    /// Starts the program once and supervises it to its end.
+    /// Starts the program once and supervises it to its end. `parent`: the parent broker, if the launch has one.
     pub(super) async fn launch_once(
         &mut self,
         launch: &Launch,
@@ -50,7 +51,7 @@ impl Executor<'_> {
         launch.environment.iter().for_each(|change| session.apply(change));
         let argv = broker_options::argv_after_snippets(launch, &session);
         if launch.part != InstancePart::Command {
-            for name in session.leave_out_bytes() {
+            for name in session.remove_non_utf8() {
                 tracing::warn!(
                     stage = "broker",
                     "the variable {name} is not UTF-8, which Flux cannot take: it is left out"
@@ -67,7 +68,7 @@ impl Executor<'_> {
         if let Some(record) = &launch.record {
             self.record_start(record)?;
         }
-        let program = self.program(launch, &argv, &session)?;
+        let program = self.child_program(launch, &argv, &session)?;
         let (child, begin) = match self.attempts().start(&program, self.supervisor).await? {
             Start::Started { child, begin } => (child, begin),
             Start::Failed(error) => {
@@ -75,10 +76,10 @@ impl Executor<'_> {
             }
             Start::Stopped(stop) => return Ok(stopped_before(launch, stop)),
         };
-        let owner = launch.run_as.as_ref().map(|user| user.owner.uid);
+        let broker_owner = launch.run_as.as_ref().map(|user| user.owner.uid);
         let broker = launch.socket.as_ref().map(|path| Broker {
             socket: self.files.at(path),
-            owner,
+            owner: broker_owner,
         });
         let staying = (launch.part == InstancePart::Lead).then(LeadPresence::default);
         let actions = StateActions {
@@ -86,19 +87,20 @@ impl Executor<'_> {
             asks_lead: launch.part == InstancePart::Follower,
         };
         let states = broker.clone().map(|broker| StateWatcher::watch(broker, actions));
-        let served = match (&launch.metrics, &broker) {
+        let metrics_server = match (&launch.metrics, &broker) {
             (Some(metrics), Some(broker)) => {
                 MetricsServer::start(metrics.port, &metrics.cluster, broker.clone())
             }
             _ => None,
         };
-        let silent = self.waits.lead_silent.map(Duration::from_secs);
-        let mut policy = BrokerPolicy::new(launch, parent, broker.as_ref(), staying.as_ref(), silent);
-        let ended = self.supervisor.run(child, terms(launch), &mut policy).await;
-        let ended = ended
-            .map_err(|error| Failure::internal(format!("failed to supervise {}: {error}", called(launch))))?;
-        let mut ended = policy.ended(ended);
-        drop(served);
+        let silence_limit = self.waits.lead_silent.map(Duration::from_secs);
+        let mut policy = BrokerPolicy::new(launch, parent, broker.as_ref(), staying.as_ref(), silence_limit);
+        let supervised = self.supervisor.run(child, terms(launch), &mut policy).await;
+        let ended_child = supervised.map_err(|error| {
+            Failure::internal(format!("failed to supervise {}: {error}", display_name(launch)))
+        })?;
+        let mut ended = policy.into_launch_end(ended_child);
+        drop(metrics_server);
         let StateLog { states, lead_goes_on } = states.map(StateWatcher::end).unwrap_or_default();
         ended.lead_goes_on = lead_goes_on;
         ended.lasted = ended.at.duration_since(begin);
@@ -108,6 +110,7 @@ impl Executor<'_> {
             states.iter().any(|(name, _)| JOINED.contains(&name.as_str()))
         };
         if !launch.program.is_empty() {
+            // The broker shuts down when its program has ended.
             self.ending.program = Some((ended.end.code(), shutdown_began(&states).unwrap_or(ended.at)));
         }
         ended.has_come_up = states.iter().any(|(state, _)| state == "run");
@@ -118,7 +121,8 @@ impl Executor<'_> {
         Ok(Launched::Ended(ended))
     }
 
-    fn program<'a>(
+    /// The child to start: `argv` with the state of `session` and the rights of the launch's user.
+    fn child_program<'a>(
         &self,
         launch: &Launch,
         argv: &'a [OsString],
@@ -174,13 +178,14 @@ impl Executor<'_> {
             tracing::info!(
                 stage = "broker",
                 "{} was ended by signal {signal}",
-                called(launch)
+                display_name(launch)
             );
         }
     }
 }
 
-/// A stop before the program has started. The launch says who follows, not the role: a plan may differ.
+/// The result of a stop before the program has started. Whether this is a follower is taken from the launch,
+/// since the plan's role may differ from it.
 fn stopped_before(launch: &Launch, stop: Stop) -> Launched {
     Launched::NotStarted(of_stop_before_program(
         stop.signal,
@@ -188,36 +193,34 @@ fn stopped_before(launch: &Launch, stop: Stop) -> Launched {
     ))
 }
 
-/// The stages of a broker's life: `broker` until it is up, `quorum` until enough others are, `submit` until
-/// the job's first output (seen on the lead only), `job` until it begins to shut down, `stop`. Without the
-/// broker's states, only the first output and a stop are known.
+/// The stages of a broker, each with its begin and end: `broker` until it is up, `quorum` until enough others are up,
+/// `submit` until the job's first output (seen on the lead only), `job` until the broker begins to shut down, `stop`
+/// until its end. Without the broker's states, only the first output and a stop are known.
 fn stages(
     begin: Instant,
     states: &[(String, Instant)],
     ended: &LaunchEnd,
 ) -> Vec<(&'static str, Instant, Instant)> {
-    let at = |names: &[&str]| {
-        states
-            .iter()
-            .find(|(name, _)| names.contains(&name.as_str()))
-            .map(|(_, at)| *at)
-    };
-    let run = at(&["run"]);
-    let down = shutdown_began(states);
+    let state_began = |state: &str| states.iter().find(|(name, _)| name == state).map(|(_, at)| *at);
+    let run_began = state_began("run");
     let stop_received_at = ended.stopped.map(|stop| stop.at);
-    let stop = [down, stop_received_at].into_iter().flatten().min();
-    let last = stop.unwrap_or(ended.at);
+    let stop_began = [shutdown_began(states), stop_received_at]
+        .into_iter()
+        .flatten()
+        .min();
+    let latest_begin = stop_began.unwrap_or(ended.at);
     let marks = [
         ("broker", Some(begin)),
-        ("quorum", at(&["quorum"]).or(run)),
-        ("submit", ended.first_output.and(run)),
-        ("job", ended.first_output.or(run)),
-        ("stop", stop),
+        ("quorum", state_began("quorum").or(run_began)),
+        ("submit", ended.first_output.and(run_began)),
+        ("job", ended.first_output.or(run_began)),
+        ("stop", stop_began),
     ];
+    // Each stage ends when the next one begins. After the stop, no other stage begins.
     let marks: Vec<(&str, Instant)> = marks
         .into_iter()
         .filter_map(|(name, at)| Some((name, at?)))
-        .filter(|(_, at)| *at <= last)
+        .filter(|(_, at)| *at <= latest_begin)
         .collect();
     let ends = marks.iter().skip(1).map(|(_, at)| *at).chain([ended.at]);
     marks
@@ -227,7 +230,7 @@ fn stages(
         .collect()
 }
 
-/// When the broker began to shut down.
+/// When the broker began to shut down; none: that was not seen.
 fn shutdown_began(states: &[(String, Instant)]) -> Option<Instant> {
     let names = ["cleanup", "shutdown", "finalize", "goodbye"];
     states
@@ -237,7 +240,7 @@ fn shutdown_began(states: &[(String, Instant)]) -> Option<Instant> {
 }
 
 /// What a launched program is called in messages.
-fn called(launch: &Launch) -> &'static str {
+fn display_name(launch: &Launch) -> &'static str {
     if launch.part == InstancePart::Command {
         "the command"
     } else {

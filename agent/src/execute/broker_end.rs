@@ -1,4 +1,4 @@
-//! What a broker's end says of its job, and of what it has dumped.
+//! What the end of the lead's broker means for the job's result, and whether the broker's dump can be trusted.
 
 use crate::supervise::ChildEnd;
 
@@ -8,14 +8,14 @@ pub struct BrokerEnd {
     pub end: ChildEnd,
     /// Whether the instance is known to have come up: its program has started, or the broker said so.
     pub came_up: bool,
-    /// The program's own code, if there is one and it is known.
+    /// The program's exit code; none: there is no program, or the code is not known.
     pub program: Option<u8>,
-    /// The program had ended before the broker did: its code is no consequence of the broker's end.
-    pub is_programs_own: bool,
+    /// Whether the program ended before the broker, so that the broker's end is not the cause of the program's code.
+    pub has_program_ended_first: bool,
 }
 
 impl BrokerEnd {
-    /// Why what it has dumped cannot be trusted.
+    /// Why the broker's dump cannot be trusted; none: it can, unless it is cut off.
     pub fn trouble(self) -> Option<String> {
         match (self.end, self.program) {
             (ChildEnd::Signaled(signal), _) => Some(format!("the broker was ended by signal {signal}")),
@@ -29,11 +29,12 @@ impl BrokerEnd {
         }
     }
 
-    /// The job's own end, whatever became of the instance after it.
-    pub fn of_the_job(self) -> ChildEnd {
+    /// How the job ended. A failure of the broker after the job does not change this.
+    pub fn job_end(self) -> ChildEnd {
         match (self.end, self.program) {
             (_, Some(0)) => ChildEnd::Exited(0),
-            (ChildEnd::Signaled(_), Some(code)) if self.is_programs_own => ChildEnd::Exited(code),
+            (ChildEnd::Signaled(_), Some(code)) if self.has_program_ended_first => ChildEnd::Exited(code),
+            // The broker exits with the job's code.
             _ => self.end,
         }
     }
@@ -49,7 +50,7 @@ mod tests {
             end,
             came_up,
             program,
-            is_programs_own: false,
+            has_program_ended_first: false,
         };
         use ChildEnd::{Exited, Signaled};
         for (told, is_trusted, job) in [
@@ -64,16 +65,16 @@ mod tests {
             (end(Signaled(9), true, None), false, Signaled(9)),
         ] {
             assert_eq!(
-                (told.trouble().is_none(), told.of_the_job()),
+                (told.trouble().is_none(), told.job_end()),
                 (is_trusted, job),
                 "{told:?}"
             );
         }
         let killed_later = BrokerEnd {
-            is_programs_own: true,
+            has_program_ended_first: true,
             ..end(Signaled(9), true, Some(3))
         };
         assert!(killed_later.trouble().is_some());
-        assert_eq!(killed_later.of_the_job(), Exited(3));
+        assert_eq!(killed_later.job_end(), Exited(3));
     }
 }

@@ -1,4 +1,4 @@
-//! The words of a broker, with the options that snippets have changed in `$brokerOptions`.
+//! The command line of a broker, with the options as snippets have left them in `$brokerOptions`.
 
 use std::ffi::OsString;
 
@@ -7,10 +7,10 @@ use flux_shared::command_words::Word;
 
 use super::session::Session;
 
-/// Options that the agent itself needs: it follows the broker at this socket.
+/// Beginnings of options that stay even if snippets remove them: the agent connects to the broker at this socket.
 const NEEDED: [&str; 2] = ["-Srundir=", "-Slocal-uri="];
 
-/// The words of `launch`, resolved. Its options are those that the snippets have left.
+/// The words of `launch`, with variables replaced by their values, and with the options that the snippets have left.
 pub fn argv_after_snippets(launch: &Launch, session: &Session) -> Vec<OsString> {
     let resolve = |words: &[Word]| {
         words
@@ -25,15 +25,15 @@ pub fn argv_after_snippets(launch: &Launch, session: &Session) -> Vec<OsString> 
         .and_then(|(range, left)| {
             let (before, rest) = launch.argv.split_at_checked(range.start)?;
             let (planned, after) = rest.split_at_checked(range.len())?;
-            let options = changed(&resolve(planned), left)?;
+            let options = changed_options(&resolve(planned), left)?;
             Some([resolve(before), options, resolve(after)].concat())
         });
     changed.unwrap_or_else(|| resolve(&launch.argv))
 }
 
-/// The options of the text `left`, split at blanks as a shell does without quotes; none if they are the
-/// planned ones.
-fn changed(planned: &[OsString], left: &str) -> Option<Vec<OsString>> {
+/// The options in `left`, the text of `$brokerOptions`, split at whitespace as a shell splits an unquoted variable.
+/// None if the snippets have not changed the planned options.
+fn changed_options(planned: &[OsString], left: &str) -> Option<Vec<OsString>> {
     let planned_text = planned.join(" ".as_ref()).into_string().ok()?;
     let words = |text: &str| {
         text.split_whitespace()
@@ -43,22 +43,23 @@ fn changed(planned: &[OsString], left: &str) -> Option<Vec<OsString>> {
     if left == planned_text {
         return None;
     }
-    // The planned ones keep their words where others were put beside them.
+    // If the snippets only added options before or after the planned ones, the planned words stay as they
+    // are, since a word may contain spaces.
     let options = match left.split_once(&planned_text) {
         Some((before, after)) if !planned_text.is_empty() => {
             [words(before), planned.to_vec(), words(after)].concat()
         }
         _ => {
             let left = words(left);
-            let has = |needed: &str| left.iter().any(|word| word.to_string_lossy().starts_with(needed));
-            let missing = |word: &&OsString| {
+            let has_option = |begin: &str| left.iter().any(|word| word.to_string_lossy().starts_with(begin));
+            let is_missing = |word: &&OsString| {
                 NEEDED
                     .iter()
-                    .any(|needed| word.to_string_lossy().starts_with(needed) && !has(needed))
+                    .any(|begin| word.to_string_lossy().starts_with(begin) && !has_option(begin))
             };
             planned
                 .iter()
-                .filter(missing)
+                .filter(is_missing)
                 .cloned()
                 .chain(left.iter().cloned())
                 .collect()
@@ -84,7 +85,7 @@ mod tests {
             "-Scontent.dump=/a b",
         ];
         let planned: Vec<OsString> = planned.iter().map(OsString::from).collect();
-        changed(&planned, text)
+        changed_options(&planned, text)
             .map(|words| words.iter().map(|word| format!("[{}]", word.display())).collect())
     }
 

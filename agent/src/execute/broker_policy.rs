@@ -1,15 +1,15 @@
-//! When a broker is stopped: on a stop of the pod, if its parent is silent for longer than the user allows,
-//! or if only this pod is removed while the lead stays.
+//! Decides when a broker is stopped, and by which signal. Reasons are a stop of the pod, and a parent that is
+//! silent for longer than the user allows. A follower holds back a stop, since the lead may end the instance
+//! in order.
 //!
 //! ```text
-//! told to stop ─► held back ─┬─ the parent has gone ────────────────────► SIGTERM, and a few seconds
-//!                            ├─ the lead stays ─ no job has this node ──► SIGTERM
-//!                            └─ for as long as it may be ───────────────► SIGTERM; SIGKILL if the lead stays and a job
-//!                                                                         still has this node
+//! stop ─► hold ─┬─ the parent is gone ─────────────────────► SIGTERM, a few seconds later SIGKILL
+//!               ├─ the lead stays, no job uses this node ──► SIGTERM
+//!               └─ the longest time of the hold is over ───► SIGTERM; SIGKILL if the lead stays and a job uses this node
 //! ```
 //!
-//! Until it is known that the lead stays, the jobs on this node are left alone: its own stop may be on its
-//! way.
+//! Until it is known that the lead stays, the agent does not drain this node, and does not kill the broker
+//! because of a job: the lead may get its own stop a moment later.
 
 use std::time::{Duration, Instant};
 
@@ -23,61 +23,67 @@ use crate::supervise::policy::{AtStop, EndReason, Order, Policy, SecondStop, Ter
 use crate::supervise::{self, ChildEnd, Stop, orphans};
 use crate::wait::{Missing, ParentProbe, Presence};
 
-/// How long a broker that lost its parent has to end by itself.
+/// Time between SIGTERM and SIGKILL for a broker that has lost its parent.
 const LOST_GRACE: Duration = Duration::from_secs(5);
-/// Time between two looks at the parent while a stop is held back.
-const HOLD_LOOK: Duration = Duration::from_millis(500);
-/// The lead of pods that are stopped together is asked no sooner: most have ended the instance by then.
+/// Interval between checks of the parent while a stop is held back.
+const CHECK_PARENT_EVERY: Duration = Duration::from_millis(500);
+/// How long a stop is held back before the agent asks whether the lead stays. If all pods are stopped together, most
+/// leads have ended the instance by then.
 const ASK_LEAD_AFTER: Duration = Duration::from_secs(5);
-/// Time between two looks after that, each of which asks rank 0.
+/// Interval between checks after that. Each asks the lead and checks the parent.
 const ASK_LEAD_EVERY: Duration = Duration::from_secs(2);
 
-/// The policy of one launched program: a broker, or a command, which has none of these fields.
+/// The policy of one launched program. For a sidecar's command, all fields are none.
 #[derive(Debug)]
 pub(super) struct BrokerPolicy<'a> {
+    /// How a follower holds back a stop; none: a stop is passed on at once.
     hold: Option<HeldStop<'a>>,
-    /// The lead's membership in the group that tells followers that it stays, until it is stopped.
+    /// For the lead: its membership in the group that shows followers that it stays. It ends with a stop.
     staying: Option<&'a LeadPresence>,
+    /// What is missing, if the parent was lost.
     lost: Option<Missing>,
 }
 
-/// How such a program ended, what led to it, and what was learned of the brokers around it.
+/// How a launched program ended, why, and what is known of its parent and its lead.
 #[derive(Debug)]
 pub(super) struct LaunchEnd {
     pub(super) end: ChildEnd,
+    /// When it ended.
     pub(super) at: Instant,
-    /// Time since its start.
+    /// The time from its start to its end.
     pub(super) lasted: Duration,
     /// The stop, if it came before its end.
     pub(super) stopped: Option<Stop>,
-    /// The stop signal had to be passed on: nobody else ended it in time.
+    /// Whether the agent sent it a signal because of the stop or a lost parent. Otherwise it ended without one.
     pub(super) was_passed_on: bool,
-    /// The parent broker was lost, so the agent ended this one.
+    /// What is missing, if the agent ended it because its parent broker was lost.
     pub(super) lost: Option<Missing>,
-    /// It was connected to its parent, as far as is known.
+    /// Whether it has connected to its parent, as far as is known.
     pub(super) has_joined: bool,
-    /// The instance has been seen in the state `run`.
+    /// Whether the instance has been seen in the state `run`.
     pub(super) has_come_up: bool,
     /// For a broker: whether the lead stayed up when the broker went down; none: unknown.
     pub(super) lead_goes_on: Option<bool>,
+    /// When the first output came, if that was seen.
     pub(super) first_output: Option<Instant>,
 }
 
-/// A follower's terms: a stop is held back as long as the parent may still end the instance in order.
+/// How a follower holds back a stop: as long as its parent may still end the instance in order.
 #[derive(Debug)]
 struct HeldStop<'a> {
     parent: &'a mut ParentProbe,
     presence: Presence,
+    /// The longest time of the hold.
     bound: Duration,
-    /// How long the parent may be silent.
-    silent: Option<Duration>,
-    /// The name of a process below the broker that means a job on this node.
+    /// How long the parent may be silent, also without a stop; none: without a limit.
+    silence_limit: Option<Duration>,
+    /// The name of a process below the broker that shows that a job runs on this node.
     job_shell: Option<&'static str>,
-    /// How this node leaves if the lead stays; none: there is no socket to ask the broker at.
+    /// How this node leaves if the lead stays; none: the broker has no socket, so it cannot be asked.
     leaving: Option<Leaving<'a>>,
 }
 
-/// A node that leaves while the lead stays.
+/// How a node leaves while the lead stays.
 #[derive(Debug)]
 struct Leaving<'a> {
     broker: &'a Broker,
@@ -87,7 +93,7 @@ struct Leaving<'a> {
     lead_stays: bool,
 }
 
-/// The plan's terms for signals and time.
+/// Which processes get a signal, and what a second stop does.
 pub(super) fn terms(launch: &Launch) -> Terms {
     Terms {
         target: launch.signals,
@@ -96,13 +102,13 @@ pub(super) fn terms(launch: &Launch) -> Terms {
 }
 
 impl<'a> BrokerPolicy<'a> {
-    /// The policy of a launch: how a stop is handled.
+    /// The policy of a launch. `silence_limit`: how long the parent may be silent.
     pub(super) fn new(
         launch: &Launch,
         parent: Option<&'a mut ParentProbe>,
         broker: Option<&'a Broker>,
         staying: Option<&'a LeadPresence>,
-        silent: Option<Duration>,
+        silence_limit: Option<Duration>,
     ) -> Self {
         let below = || {
             hostlist::idset(&launch.below)
@@ -122,7 +128,7 @@ impl<'a> BrokerPolicy<'a> {
                 parent,
                 presence: Presence::new(),
                 bound,
-                silent,
+                silence_limit,
                 job_shell: launch.job_shell,
                 leaving,
             }
@@ -134,8 +140,9 @@ impl<'a> BrokerPolicy<'a> {
         }
     }
 
-    /// The supervised end, with what is known of the parent.
-    pub(super) fn ended(self, ended: supervise::EndedChild) -> LaunchEnd {
+    /// The end of the child, with what the policy knows of the parent. The caller replaces the values of `lasted`,
+    /// `has_joined`, `has_come_up` and `lead_goes_on`.
+    pub(super) fn into_launch_end(self, ended: supervise::EndedChild) -> LaunchEnd {
         let supervise::EndedChild {
             end,
             at,
@@ -187,9 +194,9 @@ impl Policy for BrokerPolicy<'_> {
             };
             let missing = match held {
                 None => hold.until_silent().await,
-                Some(since) => match hold.until_end(child, since).await {
+                Some(since) => match hold.until_hold_ends(child, since).await {
                     HoldEnd::Lost(missing) => missing,
-                    HoldEnd::Alone => {
+                    HoldEnd::MayLeave => {
                         return hold.order_to_leave("the lead stays, only this pod is being removed", child);
                     }
                 },
@@ -220,38 +227,45 @@ impl Policy for BrokerPolicy<'_> {
     }
 }
 
-/// Why a stop is held back no longer.
+/// Why a stop is no longer held back.
 enum HoldEnd {
     /// The parent is gone.
     Lost(Missing),
-    /// The lead stays: there is nothing to wait for.
-    Alone,
+    /// The lead stays, and no job uses this node.
+    MayLeave,
 }
 
 impl HeldStop<'_> {
-    /// Waits until the parent has been silent for longer than the user allows, if there is such a bound.
+    /// Waits until the parent has been silent for longer than the user allows. Without a limit, waits without end.
     async fn until_silent(&mut self) -> Missing {
+        // For checks during a later hold: the name may then be gone before the parent.
         self.parent.note_addresses().await;
-        match self.silent {
+        match self.silence_limit {
             Some(bound) => self.presence.until_silent(self.parent, bound).await,
             None => std::future::pending().await,
         }
     }
 
-    async fn until_end(&mut self, child: i32, since: Instant) -> HoldEnd {
+    /// Waits until the stop need not be held back. `since`: when the hold began.
+    async fn until_hold_ends(&mut self, child: i32, since: Instant) -> HoldEnd {
         loop {
             if let Some(missing) = self.presence.check_gone(self.parent).await {
                 return HoldEnd::Lost(missing);
             }
-            let asks = since.elapsed() >= ASK_LEAD_AFTER;
-            if asks
+            let should_ask_lead = since.elapsed() >= ASK_LEAD_AFTER;
+            if should_ask_lead
                 && let Some(leaving) = &mut self.leaving
                 && leaving.advance(since, self.bound).await
                 && !self.has_job(child)
             {
-                return HoldEnd::Alone;
+                return HoldEnd::MayLeave;
             }
-            tokio::time::sleep(if asks { ASK_LEAD_EVERY } else { HOLD_LOOK }).await;
+            let interval = if should_ask_lead {
+                ASK_LEAD_EVERY
+            } else {
+                CHECK_PARENT_EVERY
+            };
+            tokio::time::sleep(interval).await;
         }
     }
 
@@ -261,9 +275,9 @@ impl HeldStop<'_> {
             .is_some_and(|name| orphans::has_descendant(child, name))
     }
 
-    /// How this broker ends: by SIGKILL if a job runs on it or below it. A broker that shuts down in order
-    /// delays that job's end by half a minute; one that is killed is a node failure, which Flux reports at
-    /// once.
+    /// How this broker is ended if it leaves while the lead stays: by SIGKILL if a job runs on it or below it in the
+    /// tree. Flux takes a killed broker for a failed node, and ends the job at once. After an orderly shutdown, this
+    /// would take half a minute. `why`: the reason, for the log.
     fn order_to_leave(&self, why: &str, child: i32) -> Order {
         let (signal, action) = if self.has_job(child) {
             (libc::SIGKILL, "killing this broker: a job runs on it")
@@ -281,23 +295,25 @@ impl HeldStop<'_> {
 }
 
 impl Leaving<'_> {
-    /// Whether this node leaves an instance that goes on.
+    /// Whether this node has been drained and the lead is known to stay.
     fn has_begun(&self) -> bool {
         self.lead_stays && self.departure.as_ref().is_some_and(Departure::has_begun)
     }
 
-    /// Whether jobs on brokers below would lose their nodes with this one.
+    /// Whether jobs run on brokers below this one in the tree. They would lose their nodes with it.
     fn takes_jobs_along(&self) -> bool {
         self.departure.as_ref().is_some_and(Departure::takes_jobs_along)
     }
 
-    /// Takes the next step of leaving. True once the broker may go: the lead stays, and Flux knows of no job
-    /// on this node or on one below it. A lead that is told to stop meanwhile ends the instance, and then
-    /// nothing leaves alone.
+    /// Takes the next step of leaving: asks whether the lead stays, and then drains this node. Returns
+    /// whether the broker may leave: the lead stays, and the drain, if there is one, is over. If the lead
+    /// gets a stop meanwhile, it ends the instance, and this node waits for that. `begin`: when the hold
+    /// began. `bound`: its longest time.
     async fn advance(&mut self, begin: Instant, bound: Duration) -> bool {
         let had_begun = self.has_begun();
         match lead_stays(self.broker).await {
             Some(stays) => self.lead_stays = stays,
+            // Without an answer, the last one counts.
             None if !self.lead_stays => return false,
             None => {}
         }

@@ -1,5 +1,5 @@
-//! The curve certificate: read from the mounted Secret, its form checked, handed on as bytes that nothing can
-//! print.
+//! The curve certificate: read from the mounted Secret or derived from a seed. Its bytes have a type that cannot be
+//! printed.
 
 mod derived;
 
@@ -18,7 +18,7 @@ impl CertificateBytes {
         &self.0
     }
 
-    /// The checked certificate in `path`.
+    /// Reads the certificate at `path` and checks its form. A failure does not show the keys.
     pub fn read(path: &Path) -> Result<CertificateBytes, Failure> {
         let bytes = std::fs::read(path).map_err(|error| {
             let remedy = match error.kind() {

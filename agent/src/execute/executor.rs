@@ -40,13 +40,16 @@ pub struct Executor<'a> {
     pub(super) files: Files,
     pub(super) session: Session,
     pub(super) supervisor: &'a mut Supervisor,
-    /// The shell of the snippets, as planned, and while it runs.
+    /// How the shell of the snippets is started.
     pub(super) planned_shell: Option<SnippetShell>,
+    /// The shell of the snippets, while it runs.
     pub(super) shell: Option<Shell>,
     /// The record of this start, once it exists.
     pub(super) record: Option<Record>,
     pub(super) role: Role,
+    /// Whether FLUXTIME lines are logged.
     pub(super) timed: bool,
+    /// How long a follower waits for its parent and its lead.
     pub(super) waits: Waits,
     pub(super) timeline: &'a mut ContainerTimeline,
     /// The facts about the container's end that the steps have found.
@@ -57,8 +60,9 @@ pub struct Executor<'a> {
     pub(super) archive_owner: Option<Owner>,
 }
 
-/// How the execution goes on after a step.
+/// What follows a step.
 pub enum Flow {
+    /// The next step.
     Next,
     /// The program has ended with this code. The later steps clean up.
     ProgramEnded(u8),
@@ -96,7 +100,7 @@ impl<'a> Executor<'a> {
         }
     }
 
-    /// Attempts at something that may fail for a while.
+    /// Attempts at work whose failure may be temporary. The time for all of them begins now.
     pub(super) fn attempts(&self) -> Attempts {
         Attempts::new(self.options.patience, self.options.activity_file.clone())
     }
@@ -106,12 +110,13 @@ impl<'a> Executor<'a> {
         of_stop_before_program(stop.signal, self.role == Role::Follower)
     }
 
-    /// The broker that the plan names as parent, to be probed.
-    pub(super) fn parent(&self, parent: &plan::Parent) -> wait::ParentProbe {
+    /// A probe of the parent broker, or of the lead if that is not the parent.
+    pub(super) fn parent_probe(&self, parent: &plan::Parent) -> wait::ParentProbe {
         wait::ParentProbe::new(&parent.host, parent.port, &self.options.root).probed_by_name(parent.by_name)
     }
 }
 
+/// The failure of a wait for signals, children or work.
 pub fn wait_failed(error: io::Error) -> Failure {
     Failure::internal(format!("failed to wait for events: {error}"))
 }

@@ -1,13 +1,14 @@
-//! A follower's broker: started again until the instance has ended, or the lead is known to be gone.
+//! Runs a follower's broker, and restarts it until the instance has ended or the lead is known to be gone.
 //!
 //! ```text
-//! it ends ─ judge ─► with 0 ─ the lead does not go on ─► the instance has ended
-//!              │          └─ the lead goes on ─────────────────┐
-//!              └─► it failed, or its parent was lost ──────────┴─► parent returns ─► again
+//! broker ends ─ judge ─┬─► exit code 0 ─┬─ the lead does not go on ─► the instance has ended
+//!                      │                └─ the lead goes on ──────────────┐
+//!                      └─► it failed, or its parent was lost ─────────────┴─► wait for the parent ─► restart
 //! ```
 //!
-//! A broker ends with 0 when it is dismissed, and when somebody sends it SIGTERM. In a tree a broker
-//! dismisses those below it whenever it goes. Either is the instance's end only if the lead says so.
+//! A broker ends with 0 if its parent dismisses it, and also if somebody sends it SIGTERM. In a tree, a
+//! broker that ends dismisses the brokers below it. So exit code 0 means that the instance has ended only if
+//! the lead does not go on.
 
 use std::time::{Duration, Instant};
 
@@ -23,19 +24,20 @@ use crate::supervise::orphans::{self, EarlierProcesses};
 use crate::supervise::{ChildEnd, Interrupted, until};
 use crate::wait::{self, Backoff, Missing, ParentProbe, Reporter};
 
-/// Pauses between two starts of a follower's broker.
+/// The first and the longest pause between two starts of a follower's broker.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// Time a follower waits for the lead's port to close. If it stays open, that counts as the next attempt.
-const WAY_DOWN: Duration = Duration::from_secs(5);
-/// Time before the end of the grace period when a follower takes a lead that still answers for one that goes
-/// on.
-const LAST_LOOK: Duration = Duration::from_secs(1);
+/// How long a follower waits until a parent or lead that may be shutting down has closed its port. After
+/// this, an open port is that of a broker that stays up, or of the next attempt.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+/// A follower that got a stop waits for the lead's end until this time before it would be killed. If the lead still
+/// answers then, the lead goes on.
+const DECIDE_BEFORE_KILL: Duration = Duration::from_secs(1);
 /// Interval between checks whether a broker is down.
-const LOOK_WHETHER_DOWN: Duration = Duration::from_millis(200);
+const CHECK_DOWN_EVERY: Duration = Duration::from_millis(200);
 /// Interval between checks of a lead that is not the parent.
-const LOOK_AT_LEAD: Duration = Duration::from_secs(5);
-/// A broker that was up for this long had a good start: earlier failures no longer count.
+const CHECK_LEAD_EVERY: Duration = Duration::from_secs(5);
+/// If a broker has run for this long, earlier failures no longer count.
 const GOOD_RUN: Duration = Duration::from_secs(60);
 
 /// What follows the end of a follower's broker.
@@ -47,7 +49,7 @@ enum AfterBroker {
     Restart(String),
 }
 
-/// The brokers above this one.
+/// The brokers above this one in the tree.
 struct Above {
     parent: Option<ParentProbe>,
     /// The lead, if the parent is another broker.
@@ -55,19 +57,20 @@ struct Above {
 }
 
 impl Executor<'_> {
-    /// Runs a follower's broker until the instance has ended, with up to `limit` restarts in a row. Without a
-    /// limit none is restarted: the container ends with 0 if the broker had joined, and otherwise fails.
-    /// `can_lead_restart`: the lead may start again in its pod, so this pod waits for it.
+    /// Runs a follower's broker until the instance has ended; returns the container's exit code. `limit`: how
+    /// often in a row the broker is restarted. Without a limit it is never restarted: the container ends with
+    /// 0 if the broker had joined, and otherwise fails. `can_lead_restart`: the lead may start again in its
+    /// pod, so this pod waits for it.
     pub(super) async fn launch_follower(
         &mut self,
         launch: &Launch,
         limit: Option<u32>,
         can_lead_restart: bool,
     ) -> Result<u8, Failure> {
-        let above = |broker: &Option<plan::Parent>| broker.as_ref().map(|broker| self.parent(broker));
+        let probe = |broker: &Option<plan::Parent>| broker.as_ref().map(|broker| self.parent_probe(broker));
         let mut above = Above {
-            parent: above(&launch.parent),
-            lead: above(&launch.lead),
+            parent: probe(&launch.parent),
+            lead: probe(&launch.lead),
         };
         let mut failures = 0;
         loop {
@@ -119,24 +122,26 @@ impl Executor<'_> {
         }
     }
 
-    /// What a broker's end means, with what is known of the brokers above. If only the parent has left, waits
-    /// until it is down.
+    /// What follows the broker's end: [`judge`]'s verdict, unless the broker ended as at the end of the
+    /// instance. Then the lead decides. If the lead goes on and only the parent has left, waits until the
+    /// parent is down.
     async fn after_broker(&mut self, ended: &LaunchEnd, above: &mut Above) -> Result<AfterBroker, Failure> {
         let after = judge(ended);
         if after != AfterBroker::Done(0) {
             return Ok(after);
         }
         let Above { parent, lead } = above;
-        // In a flat tree the parent is the lead: it dismisses nobody while it goes on.
+        // In a flat tree the parent is the lead, which dismisses no broker while it goes on.
         let is_parent_the_lead = lead.is_none();
         let Some(lead) = lead.as_mut().or(parent.as_mut()) else {
             return Ok(after);
         };
-        // It waits until those below it have left.
+        // A lead that ends stays up until the brokers below it have left. In a tree that may take long, so a
+        // pod that got a stop does not wait for it.
         let patience = if ended.stopped.is_some() && !is_parent_the_lead {
             Duration::ZERO
         } else {
-            WAY_DOWN
+            SHUTDOWN_TIMEOUT
         };
         if !self.lead_goes_on(lead, ended, patience).await? {
             return Ok(after);
@@ -145,7 +150,7 @@ impl Executor<'_> {
             && !is_parent_the_lead
             && let Some(parent) = parent.as_mut()
         {
-            // A stop in the meantime is found before the broker is restarted.
+            // A stop that comes meanwhile is handled before the broker is restarted.
             self.supervisor
                 .unless_stopped(until_down(parent))
                 .await
@@ -154,9 +159,8 @@ impl Executor<'_> {
         Ok(left_behind(ended, is_parent_the_lead))
     }
 
-    /// Whether the lead goes on: as the broker learned while it shut down, else by probing the lead. A lead
-    /// that ends is still there for a while; in a tree, a pod that is told to stop has no time to wait for
-    /// that.
+    /// Whether the lead goes on. If the broker has not learned this during its shutdown, the lead is probed for
+    /// `patience`, since a lead that ends still answers for a while.
     async fn lead_goes_on(
         &mut self,
         lead: &mut ParentProbe,
@@ -166,7 +170,7 @@ impl Executor<'_> {
         if let Some(goes_on) = ended.lead_goes_on {
             return Ok(goes_on);
         }
-        let gone = tokio::time::timeout(WAY_DOWN, is_gone_within(lead, patience));
+        let gone = tokio::time::timeout(SHUTDOWN_TIMEOUT, is_gone_within(lead, patience));
         tokio::pin!(gone);
         if let Interrupted::Done(gone) = self
             .supervisor
@@ -176,11 +180,15 @@ impl Executor<'_> {
         {
             return Ok(gone != Ok(true));
         }
-        // Pods are stopped when their lead has succeeded: this is no reason to take it for one that goes on.
-        let last = self.supervisor.kill_deadline().map(|at| at - LAST_LOOK);
+        // This pod got a stop, as all pods do when the lead has succeeded. So the stop does not show that the
+        // lead goes on, and the probe continues.
+        let decide_at = self
+            .supervisor
+            .kill_deadline()
+            .map(|kill_at| kill_at - DECIDE_BEFORE_KILL);
         tokio::select! {
             gone = self.supervisor.even_if_stopped(gone) => Ok(gone.map_err(wait_failed)? != Ok(true)),
-            () = until(last) => Ok(true),
+            () = until(decide_at) => Ok(true),
         }
     }
 
@@ -205,13 +213,14 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// Waits for the parent of a broker that failed. Returns an exit code if there is nothing to wait for any
-    /// more.
+    /// Waits until the parent answers again, after a broker's failure. Returns the container's exit code if a
+    /// stop comes, or if the lead has ended.
     ///
-    /// A lead that ended for good leaves DNS (a headless Service forgets a pod that has ended); one that
-    /// restarts is in DNS and refuses, or is away for as long as the Job needs for a new pod. So a missing
-    /// name counts as the end after a while, where the plan says so; a refusal only where a bound was asked
-    /// for. A parent that is not the lead may be away as long as the lead is not.
+    /// DNS has no name for a lead that has ended for good, since a headless Service drops an ended pod. The
+    /// name of a lead that restarts exists, but the lead refuses connections; or the name is missing until
+    /// the Job has created a new pod. So a missing name counts as the lead's end after `lead_gone`, if the
+    /// plan has this limit. A lead that does not answer is a failure after `lead_silent`, if the user has set
+    /// this limit. A parent that is not the lead may be missing for any time while the lead answers.
     async fn await_parent_return(&mut self, above: &mut Above) -> Result<Option<u8>, Failure> {
         let Above {
             parent: Some(parent),
@@ -220,9 +229,9 @@ impl Executor<'_> {
         else {
             return Ok(None);
         };
-        let bound = |seconds: Option<u64>| seconds.map(Duration::from_secs);
-        let (gone, silent) = (bound(self.waits.lead_gone), bound(self.waits.lead_silent));
-        let waited = until_parent_answers(parent, lead.as_mut(), gone, silent);
+        let gone_limit = self.waits.lead_gone.map(Duration::from_secs);
+        let silence_limit = self.waits.lead_silent.map(Duration::from_secs);
+        let waited = until_parent_answers(parent, lead.as_mut(), gone_limit, silence_limit);
         let waited = self.supervisor.unless_stopped(waited).await;
         match waited.map_err(wait_failed)? {
             Interrupted::Stopped(_) => Ok(Some(REPLACE)),
@@ -241,8 +250,8 @@ impl Executor<'_> {
         }
     }
 
-    /// After the end of an instance whose lead may start again: waits for the lead. Returns an exit code if
-    /// told to stop.
+    /// After the end of an instance whose lead may start again: waits until the parent answers again. Returns
+    /// exit code 0 if a stop comes first.
     async fn await_next_attempt(&mut self, parent: Option<&mut ParentProbe>) -> Result<Option<u8>, Failure> {
         tracing::info!(
             stage = "stop",
@@ -267,10 +276,11 @@ impl Executor<'_> {
 /// What the end of a follower's broker means.
 fn judge(ended: &LaunchEnd) -> AfterBroker {
     match (ended.end, &ended.lost, ended.stopped) {
-        // Dismissed by its parent; or the parent was lost while this pod was told to stop as well.
+        // Its parent has dismissed it.
         (ChildEnd::Exited(0), None, _) if !ended.was_passed_on => AfterBroker::Done(0),
+        // The parent was lost and this pod got a stop, as when all pods are stopped.
         (_, Some(_), Some(_)) => AfterBroker::Done(0),
-        // Only this pod is to go, and the instance goes on: that is no success of its index.
+        // Only this pod is removed, and the instance goes on: the pod's index has not succeeded.
         (_, None, Some(_)) => AfterBroker::Done(REPLACE),
         (_, Some(missing), None) => AfterBroker::Restart(format!("the parent broker was lost ({missing})")),
         (ChildEnd::Exited(code), None, None) => {
@@ -282,7 +292,7 @@ fn judge(ended: &LaunchEnd) -> AfterBroker {
     }
 }
 
-/// What follows if a broker ended as at the instance's end, while the lead is still up.
+/// What follows if a broker ended as at the end of the instance, although the lead is still up.
 fn left_behind(ended: &LaunchEnd, is_parent_the_lead: bool) -> AfterBroker {
     match (ended.stopped, is_parent_the_lead) {
         (Some(_), _) => AfterBroker::Done(REPLACE),
@@ -293,16 +303,16 @@ fn left_behind(ended: &LaunchEnd, is_parent_the_lead: bool) -> AfterBroker {
     }
 }
 
-/// Waits until the parent's port is closed: a parent that is shutting down may still answer, but rejects new
-/// children.
+/// Waits until the parent's port is closed, for `SHUTDOWN_TIMEOUT` at most. A parent that is shutting down may still
+/// answer, but rejects new children.
 async fn until_down(parent: &mut ParentProbe) {
     let begin = Instant::now();
-    while begin.elapsed() < WAY_DOWN && parent.probe_port().await.is_ok() {
-        tokio::time::sleep(LOOK_WHETHER_DOWN).await;
+    while begin.elapsed() < SHUTDOWN_TIMEOUT && parent.probe_port().await.is_ok() {
+        tokio::time::sleep(CHECK_DOWN_EVERY).await;
     }
 }
 
-/// Whether the lead is known to be gone within `patience`; false if that cannot be told.
+/// Probes the lead until it is gone. Returns false if that is not known within `patience`.
 async fn is_gone_within(lead: &mut ParentProbe, patience: Duration) -> bool {
     let begin = Instant::now();
     loop {
@@ -310,22 +320,23 @@ async fn is_gone_within(lead: &mut ParentProbe, patience: Duration) -> bool {
             Err(Missing::Port(_)) => return true,
             Err(missing) if missing.is_name_gone() || lead.is_name_gone().await => return true,
             _ if begin.elapsed() >= patience => return false,
-            _ => tokio::time::sleep(LOOK_WHETHER_DOWN).await,
+            _ => tokio::time::sleep(CHECK_DOWN_EVERY).await,
         }
     }
 }
 
-/// Waits until the parent answers again. The error is what is missing once the lead's DNS name has been
-/// `gone`, or the lead `silent`, for that long. No `lead`: the parent is the lead.
+/// Waits until the parent answers again. Fails with what is missing if the lead's DNS name has been missing
+/// for `gone_limit`, or the lead has not answered for `silence_limit`. Without these limits, waits without
+/// end. `lead`: none if the parent is the lead.
 async fn until_parent_answers(
     parent: &mut ParentProbe,
     mut lead: Option<&mut ParentProbe>,
-    gone: Option<Duration>,
-    silent: Option<Duration>,
+    gone_limit: Option<Duration>,
+    silence_limit: Option<Duration>,
 ) -> Result<(), Missing> {
     let begin = Instant::now();
     let mut backoff = Backoff::default();
-    let mut next_look = begin;
+    let mut next_lead_check = begin;
     let mut report = Reporter::new(begin);
     let mut absence = Absence::default();
     loop {
@@ -335,13 +346,13 @@ async fn until_parent_answers(
         };
         match &mut lead {
             None => absence.note(Some(missing.clone())),
-            Some(lead) if Instant::now() >= next_look => {
+            Some(lead) if Instant::now() >= next_lead_check => {
                 absence.note(lead.probe_port().await.err());
-                next_look = Instant::now() + LOOK_AT_LEAD;
+                next_lead_check = Instant::now() + CHECK_LEAD_EVERY;
             }
             Some(_) => {}
         }
-        absence.within(gone, silent)?;
+        absence.within(gone_limit, silence_limit)?;
         report.tick(&parent.host, &missing.to_string());
         backoff
             .pause(
@@ -353,29 +364,36 @@ async fn until_parent_answers(
     }
 }
 
-/// Since when the lead cannot be reached, and what was missing at the last look.
+/// How long the lead has been absent, by the checks so far.
 #[derive(Debug, Default)]
 struct Absence {
-    silent: Option<(Instant, Missing)>,
-    gone: Option<Instant>,
+    /// Since when every check has failed, and what was missing at the last one; none: the last check succeeded.
+    unreachable: Option<(Instant, Missing)>,
+    /// Since when every check has found that the DNS name is gone; none: the last check has not found that.
+    name_gone_since: Option<Instant>,
 }
 
 impl Absence {
+    /// Records a check: what was missing, or none if the lead answered.
     fn note(&mut self, missing: Option<Missing>) {
         let now = Instant::now();
-        let is_gone = missing.as_ref().is_some_and(Missing::is_name_gone);
-        self.gone = is_gone.then(|| self.gone.unwrap_or(now));
-        self.silent = missing.map(|missing| (self.silent.as_ref().map_or(now, |(since, _)| *since), missing));
+        let is_name_gone = missing.as_ref().is_some_and(Missing::is_name_gone);
+        self.name_gone_since = is_name_gone.then(|| self.name_gone_since.unwrap_or(now));
+        self.unreachable = missing.map(|missing| {
+            let since = self.unreachable.as_ref().map_or(now, |(since, _)| *since);
+            (since, missing)
+        });
     }
 
-    /// Fails with what is missing if it has been missing for too long.
-    fn within(&self, gone: Option<Duration>, silent: Option<Duration>) -> Result<(), Missing> {
-        let is_longer =
-            |since: Instant, bound: Option<Duration>| bound.is_some_and(|bound| since.elapsed() >= bound);
-        match &self.silent {
-            Some((since, missing))
-                if is_longer(*since, silent) || self.gone.is_some_and(|at| is_longer(at, gone)) =>
-            {
+    /// Fails with what is missing if the lead has been absent for longer than one of the limits. No limit is none.
+    fn within(&self, gone_limit: Option<Duration>, silence_limit: Option<Duration>) -> Result<(), Missing> {
+        let has_passed =
+            |since: Instant, limit: Option<Duration>| limit.is_some_and(|limit| since.elapsed() >= limit);
+        let is_gone_too_long = self
+            .name_gone_since
+            .is_some_and(|since| has_passed(since, gone_limit));
+        match &self.unreachable {
+            Some((since, missing)) if has_passed(*since, silence_limit) || is_gone_too_long => {
                 Err(missing.clone())
             }
             _ => Ok(()),

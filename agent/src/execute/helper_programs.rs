@@ -1,5 +1,4 @@
-//! What the agent does beside the plan's own programs: a daemon of the image, and folders that Flux's user
-//! must write to.
+//! Starts a daemon of the image, and makes folders writable for Flux's user.
 
 use std::ffi::OsString;
 
@@ -13,8 +12,8 @@ use crate::supervise::program::{ChildProgram, Output};
 use crate::system::raw::ChildSetup;
 
 impl Executor<'_> {
-    /// Makes `owner` able to write to `path`, or warns: the owner and group of a volume are for its users to
-    /// decide.
+    /// Lets `owner` write to `path`. If that is not possible, only logs a warning: the users of a volume
+    /// decide on its owner and group.
     pub(super) fn make_writable(&self, path: &str, owner: Owner) -> Result<(), Failure> {
         let Some(why) = self.files.make_writable(path, owner)? else {
             return Ok(());
@@ -29,7 +28,7 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// Starts a program and waits until it has gone to the background.
+    /// Starts a program and waits until it has gone to the background. A failure of the program is only logged.
     pub(super) async fn start_daemon(&mut self, argv: &[String]) -> Result<(), Failure> {
         let words: Vec<OsString> = argv.iter().map(OsString::from).collect();
         let program = ChildProgram {

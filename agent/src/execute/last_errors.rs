@@ -1,4 +1,4 @@
-//! The end of what a snippet writes to its standard error, for the line about its failure.
+//! Keeps the end of what a snippet writes to its standard error, to report it if the snippet fails.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -8,53 +8,55 @@ use std::sync::{Arc, Mutex};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// Bytes of a snippet's standard error that are kept in case it fails.
+/// How many bytes of a snippet's standard error are kept.
 const KEPT_ERRORS: usize = 2048;
-/// Bytes that a pipe holds.
-const PIPE: usize = 64 << 10;
-/// Bytes that are read from it at once.
+/// Capacity of a pipe, in bytes.
+const PIPE_CAPACITY: usize = 64 << 10;
+/// How many bytes are read from the pipe at once.
 const CHUNK: usize = 4096;
 
-/// Keeps the end of what comes through a pipe, and may copy it to the agent's own standard error. A thread
-/// reads it, so that its writers never wait.
+/// Keeps the end of what is written to a pipe. A thread reads the pipe, so that writers never wait.
 #[derive(Debug, Clone)]
 pub struct LastErrors {
     pipe: Arc<Mutex<File>>,
+    /// The last bytes, at most `KEPT_ERRORS`.
     kept: Arc<Mutex<VecDeque<u8>>>,
-    copied: bool,
+    /// Whether everything is copied to the agent's own standard error.
+    is_copied: bool,
 }
 
 impl LastErrors {
-    /// Begins to read `pipe`.
-    pub fn keep(pipe: OwnedFd, copied: bool) -> io::Result<LastErrors> {
-        let waited_for = pipe.try_clone()?;
+    /// Begins to read `pipe`. `is_copied`: whether everything is copied to the agent's own standard error.
+    pub fn read_from(pipe: OwnedFd, is_copied: bool) -> io::Result<LastErrors> {
+        // The thread waits for this copy, since the lock must be free meanwhile.
+        let polled_pipe = pipe.try_clone()?;
         let last = LastErrors {
             pipe: Arc::new(Mutex::new(File::from(pipe))),
             kept: Arc::default(),
-            copied,
+            is_copied,
         };
         let reader = last.clone();
         std::thread::Builder::new()
             .stack_size(64 * 1024)
-            .spawn(move || while is_readable(&waited_for, PollTimeout::NONE) && reader.take() {})?;
+            .spawn(move || while is_readable(&polled_pipe, PollTimeout::NONE) && reader.read_chunk() {})?;
         Ok(last)
     }
 
-    /// Takes all that was written before this call: no more than the pipe holds, since a process in the
+    /// Reads everything that was written before this call, but not more than the pipe can hold: a process in the
     /// background may write without end.
     pub fn drain(&self) {
-        for _ in 0..PIPE / CHUNK {
+        for _ in 0..PIPE_CAPACITY / CHUNK {
             let is_readable = self
                 .pipe
                 .lock()
                 .is_ok_and(|pipe| is_readable(&*pipe, PollTimeout::ZERO));
-            if !is_readable || !self.take() {
+            if !is_readable || !self.read_chunk() {
                 return;
             }
         }
     }
 
-    /// Forgets what is kept: another snippet begins.
+    /// Drops what is kept, before another snippet begins.
     pub fn forget(&self) {
         self.drain();
         if let Ok(mut kept) = self.kept.lock() {
@@ -62,7 +64,7 @@ impl LastErrors {
         }
     }
 
-    /// What is kept, with all that was written before this call.
+    /// The end of everything that was written before this call.
     pub fn text(&self) -> String {
         self.drain();
         let kept = self
@@ -73,8 +75,9 @@ impl LastErrors {
         String::from_utf8_lossy(&kept).trim().to_owned()
     }
 
-    /// Reads from a pipe that is ready; false at its end. The lock keeps the two readers apart.
-    fn take(&self) -> bool {
+    /// Reads from the pipe if something is there, without waiting. Returns false if the pipe has ended or
+    /// failed. There are two readers, the thread and `drain`; the lock keeps them apart.
+    fn read_chunk(&self) -> bool {
         let Ok(mut pipe) = self.pipe.lock() else {
             return false;
         };
@@ -85,8 +88,8 @@ impl LastErrors {
         let (Ok(count @ 1..), Ok(mut kept)) = (pipe.read(&mut chunk), self.kept.lock()) else {
             return false;
         };
-        if self.copied {
-            // Nobody to tell if the log takes no more.
+        if self.is_copied {
+            // If the log cannot be written, there is no place to report that.
             let _ = io::stderr().write_all(&chunk[..count]);
         }
         kept.extend(&chunk[..count]);
@@ -97,10 +100,10 @@ impl LastErrors {
 }
 
 /// Whether there is something to read, or the pipe is closed.
-fn is_readable(pipe: impl AsFd, patience: PollTimeout) -> bool {
+fn is_readable(pipe: impl AsFd, timeout: PollTimeout) -> bool {
     let mut fds = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
     loop {
-        match poll(&mut fds, patience) {
+        match poll(&mut fds, timeout) {
             Err(nix::errno::Errno::EINTR) => {}
             ready => return ready.is_ok_and(|count| count > 0),
         }

@@ -1,4 +1,4 @@
-//! The program of a plan, through all its starts, and what its end means for the container.
+//! Runs the program of a launch, with its restarts, and derives the container's exit code from its end.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -11,14 +11,14 @@ use super::attempt::Launched;
 use super::broker_end::BrokerEnd;
 use super::broker_policy::LaunchEnd;
 use super::executor::Executor;
-use crate::execute::program_note::noted;
+use crate::execute::program_note::read_note;
 use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::ChildEnd;
 use crate::supervise::program::{Lookup, find};
 use crate::system::glibc::Libc;
 
-/// A program that ended so long before its broker did not end because of that.
+/// If the program ended at least this long before its broker, the broker's end was not the cause.
 const BEFORE_BROKER: Duration = Duration::from_secs(1);
 /// The end of a broker whose initial program was ended by SIGHUP.
 const HUNG_UP: ChildEnd = ChildEnd::Exited(128 + libc::SIGHUP as u8);
@@ -28,7 +28,7 @@ impl Executor<'_> {
     pub(super) async fn launch(&mut self, launch: &Launch) -> Result<u8, Failure> {
         match launch.at_end {
             AtEnd::Exit | AtEnd::ExitUnlessStopped => {
-                let mut parent = launch.parent.as_ref().map(|parent| self.parent(parent));
+                let mut parent = launch.parent.as_ref().map(|parent| self.parent_probe(parent));
                 match self.launch_once(launch, parent.as_mut()).await? {
                     Launched::NotStarted(code) => Ok(code),
                     Launched::Ended(ended) => Ok(self.finish_program(launch, &ended)),
@@ -44,44 +44,47 @@ impl Executor<'_> {
         }
     }
 
-    /// Records the program's end and returns the job's exit code, which the broker's own end cannot change.
+    /// Records how the program ended, and returns the container's exit code: the program's, even if the broker failed
+    /// after it.
     fn finish_program(&mut self, launch: &Launch, ended: &LaunchEnd) -> u8 {
-        let noted = launch
+        let note = launch
             .result
             .as_ref()
-            .and_then(|path| noted(&self.files.at(path)));
-        let came_up = ended.has_come_up || noted.is_some();
+            .and_then(|path| read_note(&self.files.at(path)));
+        let came_up = ended.has_come_up || note.is_some();
+        // Without a program of the user's, Flux runs a shell if the container has a terminal. `flux shutdown`
+        // ends that shell by SIGHUP, which is no failure.
         let is_hung_up = launch.at_end == AtEnd::ExitUnlessStopped && ended.end == HUNG_UP;
-        // The container has a terminal, where Flux runs a shell. `flux shutdown` ends it by SIGHUP.
-        let own_end = if is_hung_up {
+        let broker_end = if is_hung_up {
             ChildEnd::Exited(0)
         } else {
             ended.end
         };
-        let since_note = noted.and_then(|noted| SystemTime::now().duration_since(noted.at).ok());
-        let is_programs_own = since_note.is_some_and(|since| since >= ended.at.elapsed() + BEFORE_BROKER);
-        let program = noted.and_then(|noted| noted.code);
+        let since_note = note.and_then(|note| SystemTime::now().duration_since(note.at).ok());
+        let has_program_ended_first =
+            since_note.is_some_and(|since| since >= ended.at.elapsed() + BEFORE_BROKER);
+        let program = note.and_then(|note| note.code);
         let broker = BrokerEnd {
-            end: own_end,
+            end: broker_end,
             came_up,
             program,
-            is_programs_own,
+            has_program_ended_first,
         };
-        self.ending.is_node_failure = noted.is_some_and(|noted| noted.node_failure);
+        self.ending.is_node_failure = note.is_some_and(|note| note.node_failure);
         self.broker_end = Some(broker);
-        let end = broker.of_the_job();
-        let began = match launch.result {
-            Some(_) => noted.is_some(),
-            None => came_up || own_end == ChildEnd::Exited(0),
+        let end = broker.job_end();
+        let has_begun = match launch.result {
+            Some(_) => note.is_some(),
+            None => came_up || broker_end == ChildEnd::Exited(0),
         };
-        if launch.needs_instance && !began {
+        if launch.needs_instance && !has_begun {
             return self.report_no_program(launch, ended);
         }
         if let Some((code, _)) = &mut self.ending.program {
             *code = end.code();
             self.record_end(end.code());
         }
-        if end != own_end {
+        if end != broker_end {
             let code = ended.end.code();
             let job = end.code();
             tracing::info!(
@@ -93,14 +96,14 @@ impl Executor<'_> {
             (ChildEnd::Exited(0), Some(stop)) if launch.at_end == AtEnd::ExitUnlessStopped => {
                 of_signal(stop.signal)
             }
-            // An image in which the instance has come up can run Flux.
+            // The instance has come up, so the image is not the cause of any failure.
             (end, _) if came_up => end.code(),
             (end, _) => self.report_end(launch, end),
         }
     }
 
-    /// Reports that the instance ended before its program began: no success, whatever the broker's exit code
-    /// says, and no code of the program's.
+    /// Reports that the instance ended before its program began, and returns the container's exit code. It is
+    /// never 0, even if the broker's is.
     fn report_no_program(&mut self, launch: &Launch, ended: &LaunchEnd) -> u8 {
         self.ending.program = None;
         if let Some(stop) = ended.stopped {
@@ -114,8 +117,9 @@ impl Executor<'_> {
         ))
     }
 
-    /// Where the cause is. An image without bash is named, since Flux 0.88 starts by bash scripts, and its own
-    /// messages do not say what to do. (Other versions may do without, so this is no verdict.)
+    /// Says where to look for the cause. If the image has no bash, says so: Flux 0.88 starts by bash scripts,
+    /// and its own messages do not say what to do. This is only a hint, since other versions may not need
+    /// bash.
     fn log_hint(&self) -> String {
         let log = "see its messages in the log";
         match find(
@@ -139,8 +143,8 @@ impl Executor<'_> {
         code
     }
 
-    /// Why the image cannot run Flux, asked only if the program ended with a code that its dynamic loader
-    /// ends with.
+    /// Why the image cannot run Flux, if that is known. The image is examined only if the broker ended with 1
+    /// or 127, the exit codes of the dynamic loader.
     fn why_unusable(&self, launch: &Launch, end: ChildEnd) -> Option<String> {
         if launch.part == InstancePart::Command || !matches!(end, ChildEnd::Exited(1 | NOT_FOUND)) {
             return None;

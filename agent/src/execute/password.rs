@@ -1,4 +1,4 @@
-//! A user's password: its SHA-512 crypt in /etc/shadow, without `openssl` or `chpasswd`.
+//! Sets a user's password: writes its SHA-512 crypt hash to /etc/shadow. The image needs no `openssl` or `chpasswd`.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -12,10 +12,10 @@ use crate::files::Files;
 use crate::report::failure::{Failure, plain};
 
 const SHADOW: &str = "/etc/shadow";
-/// Bytes of a salt, which has sixteen letters.
-const SALT: usize = 12;
+/// Length of a salt, in bytes. In the hash it has 16 letters.
+const SALT_LENGTH: usize = 12;
 
-/// Gives `user` the password that stands in the file `source`.
+/// Gives `user` the password in the file `source`, unless it is theirs already.
 pub fn ensure(files: &Files, user: &str, source: &str) -> Result<(), Failure> {
     let failed = |what: &str, error: &io::Error| {
         let cause = format!("failed to {what}: {}", plain(error));
@@ -36,13 +36,13 @@ pub fn ensure(files: &Files, user: &str, source: &str) -> Result<(), Failure> {
             },
         ),
         text => {
-            let error = |error: io::Error| failed(&format!("read {}", shadow.display()), &error);
-            let data = fs::metadata(&shadow).map_err(error)?;
+            let unreadable = |error: io::Error| failed(&format!("read {}", shadow.display()), &error);
+            let data = fs::metadata(&shadow).map_err(unreadable)?;
             let owner = Owner {
                 uid: data.uid(),
                 gid: data.gid(),
             };
-            (text.map_err(error)?, Mode(data.mode() & 0o7777), owner)
+            (text.map_err(unreadable)?, Mode(data.mode() & 0o7777), owner)
         }
     };
     let password = fs::read(files.at(source))
@@ -57,7 +57,7 @@ pub fn ensure(files: &Files, user: &str, source: &str) -> Result<(), Failure> {
     files.ensure_file(SHADOW, mode, owner, &text)
 }
 
-/// Whether the user has this password already, from an earlier run.
+/// Whether the user has this password already, for example from an earlier run.
 fn has_password(shadow: &[u8], user: &str, password: &[u8]) -> bool {
     let mut lines = shadow.split(|byte| *byte == b'\n');
     let rest = lines.find_map(|line| line.strip_prefix(user.as_bytes())?.strip_prefix(b":"));
@@ -65,7 +65,7 @@ fn has_password(shadow: &[u8], user: &str, password: &[u8]) -> bool {
     hash.is_some_and(|hash| ShaCrypt::SHA512.verify_password(password, hash).is_ok())
 }
 
-/// The file with the user's hash: in their line, or in a new one.
+/// The text of the shadow file with the user's hash, in the user's line or in a new one at the end.
 fn with_password(shadow: &[u8], user: &str, hash: &str) -> Vec<u8> {
     let mut found = false;
     let mut text = Vec::new();
@@ -85,14 +85,14 @@ fn with_password(shadow: &[u8], user: &str, hash: &str) -> Vec<u8> {
     text
 }
 
-fn salt() -> io::Result<[u8; SALT]> {
-    let mut bytes = [0; SALT];
+fn salt() -> io::Result<[u8; SALT_LENGTH]> {
+    let mut bytes = [0; SALT_LENGTH];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes)
 }
 
 /// The hash in the form of /etc/shadow.
-fn hash(password: &[u8], salt: &[u8; SALT]) -> password_hash::Result<PasswordHash> {
+fn hash(password: &[u8], salt: &[u8; SALT_LENGTH]) -> password_hash::Result<PasswordHash> {
     ShaCrypt::SHA512.hash_password_with_salt(password, salt)
 }
 

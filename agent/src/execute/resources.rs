@@ -1,4 +1,4 @@
-//! R of a snippet: checked, and made Flux's.
+//! Checks an R (Flux's description of its resources) that a snippet has written, and makes Flux use it.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
@@ -13,12 +13,13 @@ use serde_json::Value;
 use super::executor::{Executor, Flow};
 use crate::report::failure::Failure;
 
-/// Most bytes of an R that are read: a line for each of ten thousand different nodes.
-const MOST: u64 = 16 << 20;
+/// How many bytes of an R are read at most. This is enough for ten thousand nodes that all differ.
+const MAX_R_BYTES: u64 = 16 << 20;
 const MODE: Mode = Mode(0o644);
 
 impl Executor<'_> {
-    /// Takes the R that a snippet has written, if one has.
+    /// Makes Flux use the R that a snippet has written. If no snippet has, or if the R cannot be used and the
+    /// step is not strict, Flux uses the agent's R.
     pub(super) fn take_resources(&mut self, step: &SnippetResources) -> Result<Flow, Failure> {
         let SnippetResources {
             path,
@@ -28,27 +29,28 @@ impl Executor<'_> {
             owner,
             strict,
         } = step;
-        let real = self.files.at(path);
-        let bytes = match read(&real) {
+        let r_file = self.files.at(path);
+        let bytes = match read(&r_file) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return self.use_agents(step, agents_r.is_some().then_some("a snippet has removed it"));
             }
-            Err(error) => return Err(Failure::write("read", &real, &error)),
+            Err(error) => return Err(Failure::write("read", &r_file, &error)),
         };
+        // No snippet has changed the agent's R.
         if agents_r.as_ref().is_some_and(|r| r.as_bytes() == bytes) {
             return Ok(Flow::Next);
         }
-        match described(&bytes, hosts) {
-            Ok(what) => {
-                // For Flux's user, whatever umask or owner it was written with.
+        match describe(&bytes, hosts) {
+            Ok(description) => {
+                // Flux's user must be able to read it, whatever umask and user the snippet had.
                 self.files.ensure_file(path, MODE, *owner, &bytes)?;
                 if let Some((path, text)) = config {
                     self.files.ensure_file(path, MODE, *owner, text.as_bytes())?;
                 }
                 tracing::info!(
                     stage = "config",
-                    "Flux uses the resources (R) that a snippet wrote to {path}: {what}"
+                    "Flux uses the resources (R) that a snippet wrote to {path}: {description}"
                 );
                 Ok(Flow::Next)
             }
@@ -61,7 +63,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Flux uses the agent's R, or discovers its own.
+    /// Makes Flux use the agent's R. Without one, Flux discovers its resources. `why`: why Flux does not use
+    /// the R of a snippet, for a warning; none: no warning.
     fn use_agents(&mut self, step: &SnippetResources, why: Option<&str>) -> Result<Flow, Failure> {
         let SnippetResources {
             path,
@@ -74,7 +77,7 @@ impl Executor<'_> {
             self.files.ensure_file(path, MODE, *owner, r.as_bytes())?;
         }
         if let Some((path, _)) = config {
-            // Of an earlier start of this container.
+            // An earlier start of this container may have written it.
             let _ = std::fs::remove_file(self.files.at(path));
         }
         if let Some(why) = why {
@@ -87,7 +90,7 @@ impl Executor<'_> {
     }
 }
 
-/// The bytes of a regular file.
+/// The bytes of a regular file. Anything else, such as a pipe, is an error, and is not waited for.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file = OpenOptions::new()
         .read(true)
@@ -97,12 +100,13 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::other("it is not a file"));
     }
     let mut bytes = Vec::new();
-    file.take(MOST).read_to_end(&mut bytes)?;
+    file.take(MAX_R_BYTES).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// What an R says, for people; or why Flux could not use it for the instance of `hosts`, a hostlist.
-fn described(bytes: &[u8], hosts: &str) -> Result<String, String> {
+/// Checks whether Flux can use an R for the instance with these hosts (a hostlist). Returns a description of
+/// the R for the log, or why Flux cannot use it.
+fn describe(bytes: &[u8], hosts: &str) -> Result<String, String> {
     let r: Value = match serde_json::from_slice(bytes) {
         _ if bytes.trim_ascii().is_empty() => return Err("it is empty".into()),
         Ok(value) => value,
@@ -113,35 +117,36 @@ fn described(bytes: &[u8], hosts: &str) -> Result<String, String> {
     }
     let list = |name: &str| r["execution"][name].as_array().filter(|list| !list.is_empty());
     let nodes = list("nodelist").ok_or("it has no execution.nodelist")?;
-    let kinds = list("R_lite").ok_or("it has no execution.R_lite")?;
-    let mut named = Vec::new();
+    let rank_groups = list("R_lite").ok_or("it has no execution.R_lite")?;
+    let mut r_hosts = Vec::new();
     for part in nodes {
         let part = part
             .as_str()
             .ok_or("a name in execution.nodelist is not a string")?;
-        named.extend(hostlist::expand(part).map_err(|why| format!("execution.nodelist: {why}"))?);
+        r_hosts.extend(hostlist::expand(part).map_err(|why| format!("execution.nodelist: {why}"))?);
     }
-    let mut wanted = hostlist::expand(hosts)?;
-    let count = named.len();
-    named.sort_unstable();
-    wanted.sort_unstable();
-    if named != wanted {
+    let mut wanted_hosts = hostlist::expand(hosts)?;
+    let count = r_hosts.len();
+    r_hosts.sort_unstable();
+    wanted_hosts.sort_unstable();
+    if r_hosts != wanted_hosts {
         let nodes: Vec<&str> = nodes.iter().filter_map(Value::as_str).collect();
         return Err(format!(
             "it is for the hosts {}, and this instance has {hosts}",
             nodes.join(",")
         ));
     }
-    let children = |kind: &Value| {
-        let ids_of = |name: &str| Some(format!("{name} {}", kind["children"][name].as_str()?));
+    let children = |group: &Value| {
+        let ids_of = |name: &str| Some(format!("{name} {}", group["children"][name].as_str()?));
         ["core", "gpu"]
             .into_iter()
             .filter_map(ids_of)
             .collect::<Vec<_>>()
             .join(" and ")
     };
-    let kinds: Vec<String> = kinds.iter().take(3).map(children).collect();
-    Ok(format!("{count} hosts with {}", kinds.join("; ")))
+    // The log line shows three groups at most.
+    let described_groups: Vec<String> = rank_groups.iter().take(3).map(children).collect();
+    Ok(format!("{count} hosts with {}", described_groups.join("; ")))
 }
 
 #[cfg(test)]
@@ -155,7 +160,7 @@ mod tests {
                 r#"{{"version":1,"execution":{{"R_lite":[{{"rank":"0-1","children":{{"core":"0","gpu":"0-7"}}}}],"nodelist":[{nodes}]}}}}"#
             )
         };
-        let told = |text: &str| described(text.as_bytes(), "mc-[0-1]");
+        let told = |text: &str| describe(text.as_bytes(), "mc-[0-1]");
         for nodes in [r#""mc-[0-1]""#, r#""mc-1","mc-0""#, r#""mc-[0,1]""#] {
             assert_eq!(
                 told(&r(nodes)).unwrap(),

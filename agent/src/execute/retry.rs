@@ -1,5 +1,5 @@
-//! Retries a step whose failure may pass, in this pod, with growing pauses and a bound: by default Kubernetes
-//! does not restart the container.
+//! Retries work whose failure may be temporary, with growing pauses and a time limit. The agent does this
+//! itself, since Kubernetes by default does not restart the container.
 
 use std::time::{Duration, Instant};
 
@@ -17,10 +17,11 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
-/// The attempts at one thing: a step, or the plan.
+/// The attempts at one piece of work: a step, the plan, or the start of a program.
 #[derive(Debug)]
 pub struct Attempts {
     begin: Instant,
+    /// After this time from `begin`, a failure is final.
     bound: Duration,
     activity_file: ActivityFile,
     failures: u32,
@@ -33,15 +34,16 @@ pub enum AfterFailure {
     Retry,
     /// The failure is final.
     GiveUp(Failure),
-    /// There is a stop.
+    /// A stop has come.
     Stop(Stop),
 }
 
-/// What became of the start of a program.
+/// The result of starting a program.
 #[derive(Debug)]
 pub enum Start {
     Started {
         child: Child,
+        /// When the successful attempt began.
         begin: Instant,
     },
     Failed(StartError),
@@ -60,7 +62,8 @@ impl Attempts {
         }
     }
 
-    /// After a failed attempt: pauses if another one may succeed.
+    /// Decides what follows a failed attempt; pauses before a retry. `awaited`: what the retry waits for, to
+    /// report it as the current activity.
     pub async fn after(
         &mut self,
         failure: Failure,
@@ -90,7 +93,7 @@ impl Attempts {
         }
     }
 
-    /// Starts a program, again while no process more is allowed.
+    /// Starts a program. Retries if the failure may be temporary, for example at the limit of processes.
     pub async fn start(
         mut self,
         program: &ChildProgram<'_>,

@@ -1,5 +1,5 @@
-//! The state that carries over from step to step: environment, working directory, umask and limits, with the
-//! snippets' changes.
+//! The state that carries over from one step to the next: environment, working directory, umask and limits, with the
+//! changes that snippets have made.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -26,8 +26,8 @@ pub struct Session {
     pub as_flux: Environment,
     /// `$brokerOptions`, as the last snippet left it.
     pub broker_options: Option<String>,
-    /// HOME, USER and LOGNAME of the container's environment, before any snippet.
-    own_user: BTreeMap<&'static str, Option<OsString>>,
+    /// HOME, USER and LOGNAME before any snippet ran.
+    initial_user: BTreeMap<&'static str, Option<OsString>>,
 }
 
 /// Variables that describe a user.
@@ -51,7 +51,7 @@ const LIMITS: [(&str, Resource); 13] = [
 ];
 
 impl Session {
-    /// The state of this process, without the variables that are for the agent alone.
+    /// The state of this process, without the variables that only the agent uses.
     pub fn of_process() -> Session {
         let environment = std::env::vars_os()
             .filter(|(name, _)| !POD_VARIABLES.iter().any(|own| name == own))
@@ -63,8 +63,9 @@ impl Session {
         }
     }
 
+    /// A state with umask 0022 and unchanged limits.
     pub fn new(environment: Environment, directory: PathBuf) -> Session {
-        let own_user = USER_VARIABLES
+        let initial_user = USER_VARIABLES
             .map(|name| (name, environment.get(OsStr::new(name)).cloned()))
             .into();
         Session {
@@ -74,7 +75,7 @@ impl Session {
             limits: BTreeMap::new(),
             as_flux: Environment::new(),
             broker_options: None,
-            own_user,
+            initial_user,
         }
     }
 
@@ -86,11 +87,11 @@ impl Session {
                 .into_iter()
                 .zip([&user.home, &user.name, &user.name])
         }) {
-            // A value that a snippet has set since is kept.
+            // If a snippet has changed the variable, the snippet's value is kept.
             if self
-                .own_user
+                .initial_user
                 .get(name)
-                .is_some_and(|own| own.as_ref() == self.environment.get(OsStr::new(name)))
+                .is_some_and(|initial| initial.as_ref() == self.environment.get(OsStr::new(name)))
             {
                 session.environment.insert(name.into(), value.into());
             }
@@ -99,9 +100,9 @@ impl Session {
         session
     }
 
-    /// Removes the variables that are not UTF-8, and returns their names. Flux starts programs by JSON messages, which
-    /// cannot hold them.
-    pub fn leave_out_bytes(&mut self) -> Vec<String> {
+    /// Removes the variables that are not UTF-8, and returns their names. Flux starts programs by JSON
+    /// messages, which cannot hold them.
+    pub fn remove_non_utf8(&mut self) -> Vec<String> {
         let is_text = |name: &OsString, value: &OsString| name.to_str().is_some() && value.to_str().is_some();
         let left_out = self
             .environment
@@ -116,14 +117,14 @@ impl Session {
         self.limits.values().copied().collect()
     }
 
-    /// The value of a variable.
+    /// The value of a variable. Bytes that are not UTF-8 are replaced.
     pub fn lookup(&self, name: &str) -> Option<String> {
         self.environment
             .get(OsStr::new(name))
             .map(|value| value.to_string_lossy().into_owned())
     }
 
-    /// A word with its variables replaced.
+    /// A word with its variables replaced by their values. A variable that is not set counts as empty.
     pub fn resolve(&self, word: &Word) -> OsString {
         match word {
             Word::Literal(text) => text.into(),
@@ -168,7 +169,7 @@ impl Session {
         }
     }
 
-    /// Undoes an append, also if other parts were added later.
+    /// Undoes an append, even if a snippet has added other parts after it.
     fn withdraw(&mut self, name: &str, separator: char, part: &str) {
         let Some(value) = self.environment.get_mut(OsStr::new(name)) else {
             return;
@@ -183,6 +184,7 @@ impl Session {
         }
     }
 
+    /// Appends a part to a variable, unless the variable has it already.
     fn append(&mut self, name: &str, separator: char, value: &str) {
         let entry = self.environment.entry(name.into()).or_default();
         let mut bytes = std::mem::take(entry).into_vec();
@@ -198,19 +200,20 @@ impl Session {
     }
 }
 
-/// `bytes` without the last of its parts that is `part`; none if there is no such part.
+/// `bytes`, parts with separators between them, without the last one that equals `part`; none if there is no
+/// such part.
 fn without_last_part(bytes: &[u8], separator: char, part: &str) -> Option<Vec<u8>> {
     let mut separator_bytes = [0; 4];
     let separator = separator.encode_utf8(&mut separator_bytes).as_bytes();
-    let before = [separator, part.as_bytes()].concat();
+    let with_separator = [separator, part.as_bytes()].concat();
     if bytes == part.as_bytes() {
         return Some(Vec::new());
     }
-    let ends = |at: usize| bytes[at..].is_empty() || bytes[at..].starts_with(separator);
+    let is_end_of_part = |at: usize| bytes[at..].is_empty() || bytes[at..].starts_with(separator);
     let at = (0..bytes.len())
         .rev()
-        .find(|at| bytes[*at..].starts_with(&before) && ends(at + before.len()))?;
-    Some([&bytes[..at], &bytes[at + before.len()..]].concat())
+        .find(|at| bytes[*at..].starts_with(&with_separator) && is_end_of_part(at + with_separator.len()))?;
+    Some([&bytes[..at], &bytes[at + with_separator.len()..]].concat())
 }
 
 fn contains_part(bytes: &[u8], separator: &[u8], part: &[u8]) -> bool {
@@ -229,7 +232,7 @@ fn contains_part(bytes: &[u8], separator: &[u8], part: &[u8]) -> bool {
     }
 }
 
-/// The umask of this process. Reading it means to set it for a moment.
+/// The umask of this process. It cannot be read without setting it for a moment.
 pub fn current_umask() -> u32 {
     let old = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     nix::sys::stat::umask(old);
@@ -293,10 +296,10 @@ pub fn assignments<'a>(variables: impl Iterator<Item = (&'a OsStr, &'a OsStr)>) 
     lines(b"", variables)
 }
 
-fn lines<'a>(command: &[u8], variables: impl Iterator<Item = (&'a OsStr, &'a OsStr)>) -> Vec<u8> {
+fn lines<'a>(prefix: &[u8], variables: impl Iterator<Item = (&'a OsStr, &'a OsStr)>) -> Vec<u8> {
     let mut text = Vec::new();
     for (name, value) in variables.filter(|(name, _)| is_shell_name(name)) {
-        text.extend_from_slice(command);
+        text.extend_from_slice(prefix);
         text.extend_from_slice(name.as_bytes());
         text.extend_from_slice(b"='");
         for byte in value.as_bytes() {
@@ -310,7 +313,7 @@ fn lines<'a>(command: &[u8], variables: impl Iterator<Item = (&'a OsStr, &'a OsS
     text
 }
 
-/// Whether a shell can have a variable of this name.
+/// Whether this is a valid name of a shell variable.
 pub fn is_shell_name(name: &OsStr) -> bool {
     let bytes = name.as_bytes();
     bytes.first().is_some_and(|first| !first.is_ascii_digit())

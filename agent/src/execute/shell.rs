@@ -1,14 +1,14 @@
-//! The user's snippets: one shell of the image's own, from the first snippet to the last.
+//! Runs all snippets of the user in one shell of the image, from the first snippet to the last.
 //!
 //! ```text
-//! agent ── word ──► ask (pipe) ──► shell: sources the changes of the environment, then the snippet
-//!       ◄─ state ── reply (pipe) ◄── `flux-agent snippet-state`, run by the shell after each
+//! agent ── a byte ──► ask (pipe) ──► shell: sources the changes since the last snippet, then the snippet
+//!       ◄─ state ── reply (pipe) ◄── `flux-agent snippet-state`, which the shell runs after each snippet
 //! ```
 //!
-//! Snippets and changes are handed over in memory (memfd), so that a read-only image is no obstacle and
-//! nothing stays on a disk. The shell opens all of this by its path below /proc/PID/fd of the agent, each
-//! time that it needs it. So nothing that a snippet starts inherits it, and nothing that a snippet closes or
-//! redirects is in the way.
+//! Snippets and changes are in memory files (memfd), so that this works with a read-only image, and nothing
+//! stays on a disk. The shell opens the pipes and files by their paths below /proc/PID/fd of the agent,
+//! whenever it needs them. So programs that a snippet starts do not inherit them, and a snippet cannot close
+//! or redirect them.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -30,11 +30,14 @@ use crate::supervise::program::{Child, ChildProgram, Environment, Output, StartE
 use crate::supervise::{ChildEnd, Event, Supervisor, is_stop, terminal, until};
 use crate::system::raw::{self, ChildSetup, Limit};
 
-/// The only shell text of ours that runs: it reports the state of its shell after each snippet. Both parts
-/// are constants, the user's text is never pasted into them. Two variables that documented snippets build
-/// upon are empty, not unset, for those who set -u themselves, and `$asFlux` runs what follows it as Flux's
-/// user; they are not exported. Standard error goes through the agent, which keeps its end. A shell that
-/// cannot even open its pipe kills itself, which no snippet's `exit` looks like.
+/// The script that the shell is started with. It runs [`STEP`] for each snippet. Both scripts are constants:
+/// the user's text is never inserted into them.
+///
+/// - `PYTHONPATH` and `LD_LIBRARY_PATH` get an empty value if they are not set. Documented snippets extend them, and
+///   would fail under `set -u`. `$asFlux` has the words that run a command as Flux's user. Nothing is exported here.
+/// - Without a terminal, standard error goes to a pipe of the agent, which keeps the end of it.
+/// - If the shell cannot open `reply`, it kills itself. This cannot be mistaken for an `exit` of the user's,
+///   such as in the file that `BASH_ENV` names.
 const DRIVER: &str = r#"
 : "${PYTHONPATH=}" "${LD_LIBRARY_PATH=}" "${asFlux=$9}"
 flux_agent_self=$1 flux_agent_ask=$2 flux_agent_changes=$3 flux_agent_snippet=$4 flux_agent_reply=$5 flux_agent_errors=$6
@@ -49,14 +52,18 @@ case $flux_agent_word in
 esac
 "#;
 
-/// One step of the driver: waits for a word, runs a snippet, and goes on with the next step. No loop of ours
-/// is around a snippet, since its `break` or `continue` would be about that.
+/// One step of the driver: waits for the agent's byte, sources the agent's changes, which set the word of
+/// this round (`go`, `silent` or `end`), runs the snippet, reports the state, and sources itself for the next
+/// step. A loop of the agent's around the snippet would be left by a `break` in the snippet.
 ///
-/// What the user's environment holds is not in the way. Builtins are called by `command`, since a function
-/// may have their name. `read` is called again where TMOUT or a trap has ended it. Only keywords decide (`!
-/// case x in x) ;; esac` is a failure, which `false`, that may be redefined, need not be). If the user
-/// replaces even `command` or `.`, or disables them, the agent's changes do not name the word of this round:
-/// then the shell reports that it does not hear the agent, runs nothing, and ends.
+/// The script must work whatever the user has defined:
+///
+/// - It calls builtins by `command`, since the user may have defined functions with their names.
+/// - It calls `read` again if TMOUT or a trap has ended it.
+/// - Its conditions are keywords only: `! case x in x) ;; esac` always fails, but the user may have redefined
+///   `false`.
+/// - If the user has replaced or disabled even `command` or `.`, the word of this round stays empty. Then the driver
+///   reports `unheard`, runs nothing more, and ends.
 const STEP: &str = r#"
 flux_agent_round=$((flux_agent_round + 1)) flux_agent_word=''
 while
@@ -87,7 +94,7 @@ case $flux_agent_word in
 esac
 "#;
 
-/// What the driver says first.
+/// The driver's first reply.
 const READY: &[u8] = b"ready\n";
 
 /// How a snippet ended.
@@ -97,68 +104,76 @@ pub enum SnippetRun {
     Finished(u8),
     /// The shell has ended: `exit`, a failure under strict, or a signal.
     ShellEnded(u8),
-    /// The shell can start no program any more, and gave this code for the attempt: what it exports is too
-    /// large for a program, or a limit that it has set is used up.
+    /// The shell could not start `flux-agent snippet-state` after the snippet, and got this code: a variable that it
+    /// exports is too large, or a limit that it has set is reached.
     ShellUnusable(u8),
-    /// The snippet did not run: the user has replaced or disabled what the driver needs. The shell ends.
+    /// The snippet did not run: the user has replaced or disabled builtins that the driver needs, or the shell ended
+    /// before the snippet. The shell ends.
     Unheard,
 }
 
 /// What the shell reports after a snippet.
 enum Reply {
     State(Box<ShellState>),
+    /// See [`SnippetRun::Unheard`].
     Unheard,
-    /// It can start no program any more, by this code.
+    /// See [`SnippetRun::ShellUnusable`].
     Unusable(u8),
 }
 
-/// What was heard from the shell.
-enum Heard<T> {
+/// A reply, or the end of a shell that sent none.
+enum ReplyOrEnd<T> {
     Reply(T),
     ShellEnded(ChildEnd),
 }
 
-/// A shell that was started.
+/// The result of starting a shell.
 pub enum Started {
     Ready(Box<Shell>),
     /// It ended before any snippet ran.
     Ended(ChildEnd),
 }
 
-/// Where the descriptors begin that the shell inherits where it has to: scripts use low ones, and 200 for
-/// locks.
-const INHERITED: RawFd = 230;
+/// The lowest number of a descriptor that the shell may inherit. Scripts use low numbers, and 200 for locks.
+const FIRST_INHERITED: RawFd = 230;
 
-/// How many paths the driver takes.
-const FILES: usize = 8;
+/// How many paths are among the driver's arguments.
+const DRIVER_PATHS: usize = 8;
 
-/// How the shell reaches the agent's descriptors.
+/// How the shell opens the agent's pipes and files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Access {
-    /// By the agent's own number in /proc.
+    /// Below /proc/PID/fd of the agent.
     OfAgent,
-    /// As its own, where a security module or a capability keeps it from the other way.
+    /// It inherits the descriptors, and opens them below /proc/self/fd. This is for systems where a security
+    /// module or capabilities prevent the other way.
     Inherited,
 }
 
-/// What the shell opens by the numbers that its command line names. It all stays open here for as long as the
-/// shell may.
+/// The pipes and files that the shell opens by the paths in its command line. They stay open here while the
+/// shell runs.
 #[derive(Debug)]
 struct ShellFiles {
+    /// The agent's program.
     agent: File,
     /// A byte here asks for the next step.
     ask: File,
+    /// Shell lines to source before the snippet.
     changes: File,
+    /// The snippet's source.
     snippet: File,
+    /// Where the shell writes its replies.
     reply: File,
+    /// Where standard error of silent snippets goes.
     hidden: File,
+    /// The text of [`STEP`].
     step: File,
     /// Where standard error goes, unless it goes to a terminal.
     shown: Option<File>,
 }
 
 impl ShellFiles {
-    /// In the order of the driver's arguments.
+    /// The descriptors, in the order of the driver's arguments.
     fn numbers(&self) -> Vec<RawFd> {
         let ShellFiles {
             agent,
@@ -178,29 +193,33 @@ impl ShellFiles {
     }
 }
 
-/// What a shell that can start no program reports, before the code.
+/// Before the code, in the reply of a shell that cannot start `flux-agent snippet-state`.
 const LOST: &[u8] = b"lost=";
 
 /// A running shell.
 #[derive(Debug)]
 pub struct Shell {
     child: Child,
+    /// The agent's end of the pipe.
     ask: File,
-    /// Number of words that it was sent.
+    /// How many words the shell was sent.
     round: u32,
     files: ShellFiles,
+    /// The agent's end of the pipe.
     reply: AsyncFd<OwnedFd>,
-    /// What came on it and is not read yet.
-    bytes: Vec<u8>,
+    /// What was read from `reply` since the last word.
+    received: Vec<u8>,
+    /// How the shell ended, once that is known.
     end: Option<ChildEnd>,
-    /// Standard error of silent snippets, which nobody sees.
+    /// Standard error of silent snippets, which is not shown.
     hidden: LastErrors,
-    /// Standard error of the others; none with a terminal, which it goes to directly.
+    /// Standard error of the other snippets; none: it goes to a terminal.
     shown: Option<LastErrors>,
-    /// The variables that are not exported, until the shell has them.
+    /// Shell lines that set the variables that are not exported. They are sent once, before the first snippet.
     variables: Vec<u8>,
-    /// The environment that the shell has.
+    /// The shell's environment: at first the one that it was started with, then that of its last report.
     known: Environment,
+    /// The agent's own limits.
     limits: Vec<Limit>,
 }
 
@@ -214,6 +233,7 @@ impl Shell {
     ) -> Result<Started, Failure> {
         let mut shell = Shell::spawn(supervisor, session, planned, agent, Access::OfAgent)?;
         let mut end = shell.until_ready(supervisor).await?;
+        // The driver kills the shell if it cannot open the agent's files.
         if end == Some(ChildEnd::Signaled(libc::SIGKILL)) && supervisor.stop().is_none() {
             shell = Shell::spawn(supervisor, session, planned, agent, Access::Inherited)?;
             end = shell.until_ready(supervisor).await?;
@@ -221,14 +241,15 @@ impl Shell {
         Ok(end.map_or_else(|| Started::Ready(Box::new(shell)), Started::Ended))
     }
 
+    /// Waits until the driver is ready. Returns how the shell ended if it ended before that.
     async fn until_ready(&mut self, supervisor: &mut Supervisor) -> Result<Option<ChildEnd>, Failure> {
         let is_ready = |bytes: &[u8]| bytes.starts_with(READY).then_some(());
         match self.await_reply(supervisor, is_ready).await.map_err(failed)? {
-            Heard::Reply(()) => {
-                self.bytes.drain(..READY.len());
+            ReplyOrEnd::Reply(()) => {
+                self.received.drain(..READY.len());
                 Ok(None)
             }
-            Heard::ShellEnded(end) => Ok(Some(end)),
+            ReplyOrEnd::ShellEnded(end) => Ok(Some(end)),
         }
     }
 
@@ -244,8 +265,8 @@ impl Shell {
                 .map_err(io::Error::from)
                 .map_err(failed)
         };
-        let ((ask_there, ask), (reply, reply_there)) = (pipe()?, pipe()?);
-        let ((hidden, hidden_there), (shown, shown_there)) = (pipe()?, pipe()?);
+        let ((ask_of_shell, ask), (reply, reply_of_shell)) = (pipe()?, pipe()?);
+        let ((hidden, hidden_of_shell), (shown, shown_of_shell)) = (pipe()?, pipe()?);
         nix::fcntl::fcntl(&reply, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
             .map_err(io::Error::from)
             .map_err(failed)?;
@@ -254,27 +275,28 @@ impl Shell {
                 .map_err(io::Error::from)
                 .map_err(failed)
         };
-        // Opened now: by its path, the shell might run what has taken its place by then.
+        // Opened now, since another file may replace it later. The shell would run that.
         let program = open_program(agent).map_err(failed)?;
         let as_file = |fd: OwnedFd| File::from(with_high_number(fd));
         let has_terminal = supervisor.has_terminal();
         let mut files = ShellFiles {
             agent: as_file(program.into()),
-            ask: as_file(ask_there),
+            ask: as_file(ask_of_shell),
             changes: as_file(memory("changes")?),
             snippet: as_file(memory("snippet")?),
-            reply: as_file(reply_there),
-            hidden: as_file(hidden_there),
+            reply: as_file(reply_of_shell),
+            hidden: as_file(hidden_of_shell),
             step: as_file(memory("step")?),
-            shown: (!has_terminal).then(|| as_file(shown_there)),
+            shown: (!has_terminal).then(|| as_file(shown_of_shell)),
         };
         fill(&mut files.step, STEP.as_bytes()).map_err(failed)?;
-        let hidden = LastErrors::keep(hidden, false).map_err(failed)?;
-        // A person at a terminal sees it as it comes, and programs ask whether it is one.
+        let hidden = LastErrors::read_from(hidden, false).map_err(failed)?;
+        // With a terminal, standard error goes there directly: it appears at once, and programs see that it
+        // is a terminal.
         let shown = if has_terminal {
             None
         } else {
-            Some(LastErrors::keep(shown, true).map_err(failed)?)
+            Some(LastErrors::read_from(shown, true).map_err(failed)?)
         };
         let numbers = files.numbers();
         let argv = command_line(planned, &numbers, access);
@@ -304,14 +326,14 @@ impl Shell {
             .iter()
             .map(|(name, value)| (OsStr::new(name), OsStr::new(value)));
         let variables = assignments(variables.filter(|(name, _)| !known.contains_key(*name)));
-        let (limits, bytes, ask) = (current_limits().collect(), Vec::new(), File::from(ask));
+        let (limits, received, ask) = (current_limits().collect(), Vec::new(), File::from(ask));
         Ok(Shell {
             child,
             ask,
             round: 0,
             files,
             reply,
-            bytes,
+            received,
             end: None,
             hidden,
             shown,
@@ -334,34 +356,34 @@ impl Shell {
         fill(&mut self.files.snippet, snippet.source.as_bytes()).map_err(failed)?;
         self.forget_errors();
         let changes = self.changes_before(session, snippet);
-        self.tell(if snippet.silent { "silent" } else { "go" }, changes)
+        self.send_word(if snippet.silent { "silent" } else { "go" }, changes)
             .map_err(failed)?;
-        // The snippet may have run: no reason for another attempt.
-        let heard = self.answer(supervisor).await.map_err(|error| Failure {
+        // No retry after an error here, since the snippet may have run.
+        let reply = self.await_state(supervisor).await.map_err(|error| Failure {
             is_passing: false,
             ..failed(error)
         })?;
-        // What it wrote comes before what the agent, or the program, writes next.
+        // So that the snippet's errors are in the log before later lines of the agent and the program.
         self.shown.iter().for_each(LastErrors::drain);
         if supervisor.has_terminal() {
             terminal::reclaim();
         }
-        Ok(match heard {
-            Heard::Reply(Reply::State(state)) => {
+        Ok(match reply {
+            ReplyOrEnd::Reply(Reply::State(state)) => {
                 state.carry_over(session, &self.limits);
                 self.known = state.environment;
                 SnippetRun::Finished(state.status)
             }
-            Heard::Reply(Reply::Unusable(code)) => SnippetRun::ShellUnusable(code),
-            Heard::Reply(Reply::Unheard) => SnippetRun::Unheard,
-            // It ended between two snippets, which nobody had seen yet.
-            Heard::ShellEnded(_) if self.has_unread_word().map_err(failed)? => SnippetRun::Unheard,
-            Heard::ShellEnded(end) => SnippetRun::ShellEnded(end.code()),
+            ReplyOrEnd::Reply(Reply::Unusable(code)) => SnippetRun::ShellUnusable(code),
+            ReplyOrEnd::Reply(Reply::Unheard) => SnippetRun::Unheard,
+            // The shell ended before this snippet, and the agent had not noticed.
+            ReplyOrEnd::ShellEnded(_) if self.has_unread_word().map_err(failed)? => SnippetRun::Unheard,
+            ReplyOrEnd::ShellEnded(end) => SnippetRun::ShellEnded(end.code()),
         })
     }
 
-    /// Shell lines that come before the snippet: the variables that it is promised, what has changed in the
-    /// environment, and the options that it runs with.
+    /// Shell lines that come before the snippet: the variables that are not exported, the changes of the
+    /// environment since the last snippet, and the shell options.
     fn changes_before(&mut self, session: &Session, snippet: &Snippet) -> Vec<u8> {
         let mut lines = std::mem::take(&mut self.variables);
         lines.extend(shell_changes(
@@ -382,8 +404,8 @@ impl Shell {
         lines
     }
 
-    /// Hands over shell lines, which say the word of this round and no other, and wakes the shell.
-    fn tell(&mut self, word: &str, mut changes: Vec<u8>) -> io::Result<()> {
+    /// Sends a word, after the shell lines `changes`, and wakes the shell. The word is valid for this round only.
+    fn send_word(&mut self, word: &str, mut changes: Vec<u8>) -> io::Result<()> {
         self.round += 1;
         let round = self.round;
         changes.extend_from_slice(
@@ -393,19 +415,19 @@ impl Shell {
         self.ask.write_all(b"\n")
     }
 
-    /// Whether the shell has not read that it was asked for a step, and so has not begun with it.
+    /// Whether the shell has not read the byte that asks for a step, so that it has not begun this step.
     fn has_unread_word(&self) -> io::Result<bool> {
         Ok(rustix::io::ioctl_fionread(&self.files.ask)? > 0)
     }
 
-    /// How the shell ended; none: it is there.
+    /// How the shell ended; none: it still runs.
     pub fn ended(&mut self, supervisor: &mut Supervisor) -> Option<ChildEnd> {
         self.end = self.end.or_else(|| supervisor.take_end(self.child.pid));
         self.end
     }
 
-    /// Waits for the shell's state, or its end.
-    async fn answer(&mut self, supervisor: &mut Supervisor) -> io::Result<Heard<Reply>> {
+    /// Waits for the shell's report of its state, or for its end.
+    async fn await_state(&mut self, supervisor: &mut Supervisor) -> io::Result<ReplyOrEnd<Reply>> {
         let parse = |bytes: &[u8]| {
             if shell_state::is_unheard(bytes) {
                 return Some(Reply::Unheard);
@@ -413,27 +435,27 @@ impl Shell {
             let state = shell_state::parse(bytes).map(|state| Reply::State(Box::new(state)));
             state.or_else(|| unusable_code(bytes).map(Reply::Unusable))
         };
-        self.bytes.clear();
+        self.received.clear();
         self.await_reply(supervisor, parse).await
     }
 
-    /// Waits until `parse` finds something in what the shell says, or the shell ends. What it started may
-    /// outlive it, and holds up nobody.
+    /// Waits until `parse` finds a reply in what the shell has written, or the shell ends. Programs that the
+    /// shell has started may still run then; they are not waited for.
     async fn await_reply<T>(
         &mut self,
         supervisor: &mut Supervisor,
         parse: impl Fn(&[u8]) -> Option<T>,
-    ) -> io::Result<Heard<T>> {
+    ) -> io::Result<ReplyOrEnd<T>> {
         let mut is_killed = false;
         loop {
             let end = self.ended(supervisor);
-            // What it has said comes before its end.
+            // A reply counts even if the shell has ended after it.
             self.read_reply()?;
-            if let Some(found) = parse(&self.bytes) {
-                return Ok(Heard::Reply(found));
+            if let Some(found) = parse(&self.received) {
+                return Ok(ReplyOrEnd::Reply(found));
             }
             if let Some(end) = end {
-                return Ok(Heard::ShellEnded(end));
+                return Ok(ReplyOrEnd::ShellEnded(end));
             }
             let kill_at = if is_killed {
                 None
@@ -452,20 +474,20 @@ impl Shell {
         }
     }
 
-    /// Reads what has come, without waiting.
+    /// Reads what the shell has written, without waiting for more.
     fn read_reply(&mut self) -> io::Result<()> {
         let mut chunk = [0; 4096];
         loop {
             match nix::unistd::read(self.reply.get_ref(), &mut chunk) {
                 Ok(0) => return Ok(()),
-                Ok(count) => self.bytes.extend_from_slice(&chunk[..count]),
+                Ok(count) => self.received.extend_from_slice(&chunk[..count]),
                 Err(nix::errno::Errno::EAGAIN) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// Passes a signal on to the shell and what it runs; a second stop kills them.
+    /// Forwards a signal to the shell and its programs. A second stop kills them.
     fn handle_event(&self, event: Event, supervisor: &mut Supervisor) {
         let signal = match event {
             Event::Child => return,
@@ -477,7 +499,7 @@ impl Shell {
         let _ = raw::send(-self.child.pid, signal);
     }
 
-    /// The end of the snippet's standard error, for the line about its failure.
+    /// The end of the snippet's standard error, to report it if the snippet failed.
     pub fn last_errors(&self, snippet: &Snippet) -> String {
         if snippet.silent {
             self.hidden.text()
@@ -493,16 +515,17 @@ impl Shell {
             .for_each(LastErrors::forget);
     }
 
-    /// Ends the shell in order, so that its EXIT trap runs; its code no longer matters.
+    /// Ends the shell in order, so that its EXIT trap runs. Its exit code is ignored.
     pub async fn end(mut self, supervisor: &mut Supervisor) -> io::Result<()> {
-        self.tell("end", Vec::new())?;
-        self.answer(supervisor).await?;
+        self.send_word("end", Vec::new())?;
+        self.await_state(supervisor).await?;
         self.shown.iter().for_each(LastErrors::drain);
         Ok(())
     }
 }
 
-/// The code that a shell reports which can start no program. It may follow the beginning of a state.
+/// The code in the reply of a shell that could not start `flux-agent snippet-state`. The beginning of a state
+/// may come before it.
 fn unusable_code(bytes: &[u8]) -> Option<u8> {
     let line = bytes.strip_suffix(b"\n")?.rsplit(|byte| *byte == 0).next()?;
     let at = line.windows(LOST.len()).rposition(|part| part == LOST)?;
@@ -517,7 +540,7 @@ fn failed(error: io::Error) -> Failure {
     }
 }
 
-/// A descriptor to run the program by, which need not be readable.
+/// Opens a program only to run it by its descriptor. Its file need not be readable.
 fn open_program(program: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     File::options()
@@ -534,11 +557,12 @@ fn not_started(error: StartError) -> Failure {
     }
 }
 
-/// The same descriptor under a number that scripts do not use, if one is left.
+/// A copy of the descriptor with a number that scripts do not use. If that fails, the descriptor itself.
 fn with_high_number(fd: OwnedFd) -> OwnedFd {
-    rustix::io::fcntl_dupfd_cloexec(&fd, INHERITED).unwrap_or(fd)
+    rustix::io::fcntl_dupfd_cloexec(&fd, FIRST_INHERITED).unwrap_or(fd)
 }
 
+/// The shell's command line: the planned words, then the driver and its arguments.
 fn command_line(planned: &SnippetShell, numbers: &[RawFd], access: Access) -> Vec<OsString> {
     let mut argv = planned.argv.clone();
     argv.extend(["-c", DRIVER, "flux-agent"].map(str::to_owned));
@@ -551,15 +575,15 @@ fn command_line(planned: &SnippetShell, numbers: &[RawFd], access: Access) -> Ve
             .iter()
             .map(|number| format!("/proc/{process}/fd/{number}")),
     );
-    if numbers.len() < FILES {
-        // Without a path, standard error stays what it is.
+    if numbers.len() < DRIVER_PATHS {
+        // With an empty path, the driver leaves standard error as it is.
         argv.push(String::new());
     }
     argv.push(planned.as_flux.clone());
     argv.into_iter().map(OsString::from).collect()
 }
 
-/// Replaces the content of a memory file by `bytes`.
+/// Replaces the content of a memory file.
 fn fill(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     use std::os::unix::fs::FileExt;
     file.set_len(0)?;

@@ -15,22 +15,26 @@ use crate::supervise::program::Environment;
 use crate::system::raw::Limit;
 
 /// Prefix of the agent's own variables in the shell. They are not carried over.
-pub const OURS: &str = "flux_agent_";
-/// Variables that shells set for themselves.
+pub const AGENT_PREFIX: &str = "flux_agent_";
+/// Variables that shells set for themselves. A snippet's changes of them are ignored.
 const SHELL_VARIABLES: [&str; 3] = ["_", "SHLVL", "OLDPWD"];
 /// Begins the report of a shell that cannot read the agent's commands. The snippet did not run.
 const UNHEARD: &[u8] = b"status=unheard\0";
+/// The last record of a report.
 const LAST: &[u8] = b"\0end\0";
 
 /// What a shell reported after a snippet.
 #[derive(Debug, PartialEq)]
 pub struct ShellState {
+    /// The snippet's exit status.
     pub status: u8,
     pub umask: u32,
     pub directory: PathBuf,
+    /// The value of `$asFlux`.
     pub as_flux: String,
+    /// The value of `$brokerOptions`; none: the report does not have it.
     pub broker_options: Option<String>,
-    /// Whether the environment has the shell's exported functions: the shell is bash.
+    /// Whether the shell is bash, so that the environment has its exported functions.
     pub exports_functions: bool,
     pub limits: Vec<Limit>,
     pub environment: Environment,
@@ -49,7 +53,7 @@ pub struct StateReport {
     bash_version: OsString,
 }
 
-/// Writes the state of this process, which it has from the shell that runs it.
+/// Writes the state of this process, which it has inherited from the shell that runs it.
 pub fn report(report: &StateReport) -> io::Result<()> {
     let StateReport {
         output,
@@ -84,12 +88,12 @@ pub fn report(report: &StateReport) -> io::Result<()> {
         .write_all(&text)
 }
 
-/// Whether a shell has reported that it cannot read the agent's commands.
+/// Whether these bytes are the whole report of a shell that cannot read the agent's commands.
 pub fn is_unheard(bytes: &[u8]) -> bool {
     bytes.starts_with(UNHEARD) && bytes.ends_with(LAST)
 }
 
-/// The variables that a shell does not set for itself.
+/// The environment without the variables that a shell sets for itself.
 pub fn without_shells_own(environment: &Environment) -> Environment {
     environment
         .iter()
@@ -98,6 +102,8 @@ pub fn without_shells_own(environment: &Environment) -> Environment {
         .collect()
 }
 
+/// Whether shells set this variable for themselves. PWD is not in `SHELL_VARIABLES`, since a change of it is
+/// carried over if the environment had it before.
 fn is_shells_own(name: &OsStr) -> bool {
     SHELL_VARIABLES.iter().any(|own| name == *own) || name == "PWD"
 }
@@ -148,18 +154,19 @@ fn split(record: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 impl ShellState {
-    /// Carries the state over into `session`. `before`: the agent's own limits.
-    pub fn carry_over(&self, session: &mut Session, before: &[Limit]) {
+    /// Carries the state over into `session`. `agent_limits`: the agent's own limits, which are no changes.
+    pub fn carry_over(&self, session: &mut Session, agent_limits: &[Limit]) {
         let old = std::mem::take(&mut session.environment);
         let mut new = self.environment.clone();
-        new.retain(|name, _| !name.as_bytes().starts_with(OURS.as_bytes()));
+        new.retain(|name, _| !name.as_bytes().starts_with(AGENT_PREFIX.as_bytes()));
         new.retain(|name, _| !is_shells_own(name) || old.contains_key(name));
         for (name, value) in old {
-            // Variables that shells set for themselves are no changes by the user.
+            // The shell changes these variables, not the user: they keep their old values.
             if SHELL_VARIABLES.iter().any(|own| name == *own) {
                 new.insert(name, value);
             } else if !(is_shell_name(&name) || (self.exports_functions && is_function(&name))) {
-                // A shell drops variables with names that are invalid for it. A missing function was unset.
+                // A shell drops a variable if its name is not valid in a shell. The variable is kept. But if
+                // bash does not report a function, a snippet has unset it.
                 new.entry(name).or_insert(value);
             }
         }
@@ -171,7 +178,7 @@ impl ShellState {
         }
         session.umask = self.umask;
         for limit in &self.limits {
-            if before.contains(limit) {
+            if agent_limits.contains(limit) {
                 session.limits.remove(limit.name);
             } else {
                 session.limits.insert(limit.name, *limit);

@@ -1,4 +1,4 @@
-//! One of the user's snippets: run in the container's shell, and what its end means.
+//! Runs one snippet of the user in the container's shell, and decides what its end means.
 
 use std::time::{Duration, Instant};
 
@@ -13,20 +13,22 @@ use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::{ChildEnd, Stop};
 
-/// A snippet that takes longer is named in the log, for those who wonder why nothing happens.
-const SNIPPET_IS_SLOW: Duration = Duration::from_secs(5);
+/// If a snippet takes longer than this, the log reports that it still runs.
+const SLOW_AFTER: Duration = Duration::from_secs(5);
 
 impl Executor<'_> {
+    /// Runs a snippet; returns what follows it. `begin`: when its step began.
     pub(super) async fn run_snippet(&mut self, snippet: &Snippet, begin: Instant) -> Result<Flow, Failure> {
         let Snippet { name, phase, .. } = *snippet;
         let is_program = phase == SnippetPhase::Program;
-        let was_there = self.shell.is_some();
+        let had_shell = self.shell.is_some();
         let mut shell = match self.running_shell(name).await? {
             Started::Ready(shell) => *shell,
             Started::Ended(end) => return Ok(self.end_before(snippet, end)),
         };
         let mut run = self.run_in(&mut shell, snippet).await?;
-        if run == SnippetRun::Unheard && was_there {
+        // An earlier snippet has made its shell unusable, so this one gets a new shell.
+        if run == SnippetRun::Unheard && had_shell {
             warn_of_new_shell(
                 name,
                 "does not hear the agent any more (is `command` or `.` a function, or disabled?)",
@@ -43,6 +45,7 @@ impl Executor<'_> {
             code,
             error: last_line(&shell.last_errors(snippet)),
         };
+        // After a stop, the program does not start, whatever the snippet's end was.
         if phase == SnippetPhase::Before
             && let Some(stop) = self.supervisor.stop()
         {
@@ -88,6 +91,7 @@ impl Executor<'_> {
         }
     }
 
+    /// Runs a snippet in this shell, and reports meanwhile that it runs.
     async fn run_in(&mut self, shell: &mut Shell, snippet: &Snippet) -> Result<SnippetRun, Failure> {
         let work = shell.run(self.supervisor, &mut self.session, snippet);
         self.options
@@ -104,8 +108,8 @@ impl Executor<'_> {
         run
     }
 
-    /// A snippet that runs after the program, which the agent could not run: no reason to change the
-    /// program's result.
+    /// Reports a snippet that should have run after the program, but could not be run. The program's result does not
+    /// change.
     pub(super) fn skip_failed_snippet(&mut self, snippet: &Snippet, failure: &Failure) -> Flow {
         log::failure(failure);
         let (name, code) = (snippet.name.to_owned(), failure.category.code());
@@ -117,8 +121,8 @@ impl Executor<'_> {
         Flow::Next
     }
 
-    /// The shell of the snippets. One that has ended while no snippet ran (`TMOUT`, a `killall bash`, the OOM
-    /// killer) is replaced.
+    /// The shell of the snippets. It is started if there is none, or if it has ended while no snippet ran (by
+    /// `TMOUT`, `killall bash` or the OOM killer). `name`: the next snippet.
     async fn running_shell(&mut self, name: &'static str) -> Result<Started, Failure> {
         if let Some(mut shell) = self.shell.take() {
             let Some(end) = shell.ended(self.supervisor) else {
@@ -133,12 +137,13 @@ impl Executor<'_> {
         self.new_shell().await
     }
 
+    /// Starts the planned shell.
     async fn new_shell(&mut self) -> Result<Started, Failure> {
         let Some(planned) = &self.planned_shell else {
             return Err(Failure::internal("no shell is planned for the snippets"));
         };
         let started = Shell::start(self.supervisor, &self.session, planned, &self.options.agent).await?;
-        // A stop may have come meanwhile: then the snippet does not start.
+        // If a stop came meanwhile, the snippet does not start: the result is a shell that has ended.
         let Some(stop) = self.supervisor.stop() else {
             return Ok(started);
         };
@@ -177,6 +182,7 @@ impl Executor<'_> {
         }
     }
 
+    /// Ends the shell of the snippets, if it runs. Its EXIT trap runs.
     pub(super) async fn end_shell(&mut self) -> Result<(), Failure> {
         let Some(shell) = self.shell.take() else {
             return Ok(());
@@ -190,7 +196,8 @@ impl Executor<'_> {
         ended.map_err(|error| Failure::internal(format!("failed to end the shell: {error}")))
     }
 
-    /// Reports a snippet that ended its shell: with it the entrypoint, unless the program has run already.
+    /// Reports a snippet whose shell has ended or is unusable; returns what follows. Before the program, the
+    /// container ends. After the program, it ends only if the snippet decides its exit code and has failed.
     fn end_entrypoint(&mut self, snippet: &Snippet, ended: EndedSnippet) -> Flow {
         let (name, code) = (snippet.name, ended.code);
         let is_after = snippet.phase == SnippetPhase::After;
@@ -215,15 +222,15 @@ impl Executor<'_> {
             (0, false) => tracing::info!(stage = name, "{ended}, and the entrypoint with it"),
             (_, true) => tracing::error!(stage = name, "{ended}"),
             (_, false) => {
-                let stop = if ended.error.ends_with('?') { "" } else { "." };
+                let full_stop = if ended.error.ends_with('?') { "" } else { "." };
                 let remedy = if snippet.strict {
-                    format!("{stop} {GO_ON}")
+                    format!("{full_stop} {CONTINUE_REMEDY}")
                 } else {
                     String::new()
                 };
                 tracing::error!(stage = name, "{ended}{remedy}");
                 if snippet.strict {
-                    self.ending.note(GO_ON);
+                    self.ending.note(CONTINUE_REMEDY);
                 }
             }
         }
@@ -236,7 +243,7 @@ impl Executor<'_> {
         let name = snippet.name;
         match ended.code {
             0 => {}
-            // A strict snippet that goes on after a failure has switched -e off itself.
+            // A strict snippet that goes on after a failure has itself switched off `set -e`.
             _ if snippet.strict => tracing::info!(stage = name, "{ended}"),
             _ => {
                 tracing::warn!(stage = name, "{ended}; continuing");
@@ -248,13 +255,14 @@ impl Executor<'_> {
     }
 }
 
-/// How to go on after a failure under strict.
-const GO_ON: &str = "To continue after a command that fails, set logging.strict: false";
+/// The remedy if a strict snippet should go on after a command that fails.
+const CONTINUE_REMEDY: &str = "To continue after a command that fails, set logging.strict: false";
 
 fn last_line(errors: &str) -> String {
     errors.lines().last().unwrap_or_default().trim().to_owned()
 }
 
+/// Warns that the snippet `name` runs in a new shell. `why`: what is wrong with the old one.
 fn warn_of_new_shell(name: &'static str, why: &str) {
     tracing::warn!(
         stage = name,
@@ -263,13 +271,13 @@ fn warn_of_new_shell(name: &'static str, why: &str) {
     );
 }
 
-/// Awaits `work`, and logs ever more rarely that it still runs.
+/// Awaits `work`. If it is slow, logs with growing pauses that `what` is still running.
 async fn log_while_slow<T>(stage: &'static str, what: &str, work: impl Future<Output = T>) -> T {
     let (begin, mut reports) = (Instant::now(), 0);
     tokio::pin!(work);
     loop {
         reports += 1;
-        let pause = backoff::after(reports, SNIPPET_IS_SLOW, Duration::MAX);
+        let pause = backoff::after(reports, SLOW_AFTER, Duration::MAX);
         if let Ok(done) = tokio::time::timeout(pause, &mut work).await {
             return done;
         }

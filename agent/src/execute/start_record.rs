@@ -1,9 +1,12 @@
-//! The record of a container's starts, on the pod's volume, in a folder that only the agent uses: how often
-//! the program has started, and how it ended. From it a restarted container (after a crash of the node, or
-//! `restartPolicy: OnFailure`) knows whether the program may run again, within `backoffLimit`.
+//! The record of a container's starts: how often the program has started, and how it ended. By this record, a
+//! restarted container (after a crash of the node, or with `restartPolicy: OnFailure`) knows whether the
+//! program may run again, within `backoffLimit`. The file is on the pod's volume, in a folder that only the
+//! agent uses. Its lines:
 //!
 //! ```text
-//! started TIMES ─► the broker, the program ─► ended CODE ─► what failed after it
+//! started NUMBER                       written before the broker and the program start
+//! ended CODE                           written after the program has ended
+//! what failed after the program        written at the end of the container, if CODE is 0
 //! ```
 
 use std::fs::{self, File, OpenOptions};
@@ -18,8 +21,10 @@ const ENDED: &str = "ended ";
 /// What is known of earlier starts.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct EarlierStarts {
+    /// How many there were.
     pub starts: u32,
-    /// The last one's code, and what failed after it.
+    /// The program's exit code at the last one, and what failed after the program (empty: nothing); none: its
+    /// end is not recorded.
     pub end: Option<(u8, String)>,
 }
 
@@ -27,6 +32,7 @@ pub struct EarlierStarts {
 #[derive(Debug)]
 pub struct Record {
     path: PathBuf,
+    /// 1 for the first start.
     start: u32,
 }
 
@@ -35,20 +41,22 @@ impl Record {
         Record { path, start }
     }
 
-    /// The record at `path`, of the start after those that it holds.
+    /// For the start that follows those in the file `path`.
     pub fn next(path: PathBuf) -> Result<Record, Failure> {
         let start = read(&path)?.starts + 1;
         Ok(Record::new(path, start))
     }
 
+    /// Records that the program starts.
     pub fn start(&self) -> Result<(), Failure> {
         let text = format!("{STARTED}{}\n", self.start);
-        self.put(&text)
+        self.replace(&text)
             .map_err(|error| Failure::write("write", &self.path, &error))
     }
 
+    /// Records the program's exit code.
     pub fn end(&self, code: u8) -> io::Result<()> {
-        self.put(&format!("{STARTED}{}\n{ENDED}{code}\n", self.start))
+        self.replace(&format!("{STARTED}{}\n{ENDED}{code}\n", self.start))
     }
 
     /// Adds what failed after the program's end.
@@ -58,13 +66,13 @@ impl Record {
         file.sync_all()
     }
 
-    /// Replaces the file by a whole new one.
-    fn put(&self, text: &str) -> io::Result<()> {
-        let beside = self.path.with_extension("new");
-        let mut file = File::create(&beside)?;
+    /// Replaces the file. After a crash, it has either the old or the new text.
+    fn replace(&self, text: &str) -> io::Result<()> {
+        let temporary_path = self.path.with_extension("new");
+        let mut file = File::create(&temporary_path)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        fs::rename(&beside, &self.path)?;
+        fs::rename(&temporary_path, &self.path)?;
         File::open(self.path.parent().unwrap_or(Path::new("/")))?.sync_all()
     }
 }
@@ -78,7 +86,7 @@ pub fn read(path: &Path) -> Result<EarlierStarts, Failure> {
     }
 }
 
-/// Parses a record; one that is cut off counts as one start.
+/// Parses a record. If the number of starts cannot be read, it counts as 1.
 fn parse(text: &str) -> EarlierStarts {
     let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
     let starts = first

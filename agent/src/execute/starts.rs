@@ -1,4 +1,5 @@
-//! What a container's earlier starts mean for this one, and the record of it.
+//! Decides by the record of a container's earlier starts whether its program may run, and adds this start to the
+//! record.
 
 use std::path::Path;
 use std::time::Instant;
@@ -7,14 +8,14 @@ use flux_agent_plan::plan::Mode;
 use flux_shared::exit::Category;
 
 use super::executor::{Executor, Flow};
-use super::program_note::noted;
+use super::program_note::read_note;
 use super::start_record::{self, EarlierStarts, Record};
 use crate::report::failure::{Failure, plain};
 
 impl Executor<'_> {
-    /// Whether to go on, by what the record says of earlier starts; the kubelet may restart the container
-    /// `restarts` times. A container that ended between the program and its broker has left the program's
-    /// note only, in `result`.
+    /// Decides whether this start of the container may run the program. It may not if an earlier start ended with
+    /// 0, or if the program has run again `restarts` times. `record`: the file with the earlier starts. `result`:
+    /// the program's note, which has its end if the container ended before it could record that.
     pub(super) fn check_earlier_starts(
         &mut self,
         record: &str,
@@ -26,44 +27,44 @@ impl Executor<'_> {
         self.files
             .ensure_directory(folder, Mode(0o700), super::process_owner())?;
         let EarlierStarts { starts, end } = start_record::read(&path)?;
-        let noted = if starts > 0 {
-            noted(&self.files.at(result))
+        let note = if starts > 0 {
+            read_note(&self.files.at(result))
         } else {
             None
         };
-        let unrecorded = match end {
-            None => noted.and_then(|noted| noted.code),
+        let unrecorded_code = match end {
+            None => note.and_then(|note| note.code),
             Some(_) => None,
         };
-        let end = end.or_else(|| Some((unrecorded?, String::new())));
-        let is_last = starts > restarts;
+        let end = end.or_else(|| Some((unrecorded_code?, String::new())));
+        let was_last = starts > restarts;
         match end {
-            Some((code, after)) if code == 0 || is_last => {
+            Some((code, later_failure)) if code == 0 || was_last => {
                 let line =
                     format!("the program ended with code {code} before this container was started again");
                 tracing::info!(stage = "plan", "{line}");
-                if unrecorded.is_some() {
+                if unrecorded_code.is_some() {
                     self.record = Some(Record::new(path, starts));
                     self.record_end(code);
                 }
                 self.ending.program = Some((code, Instant::now()));
-                self.ending.is_node_failure = noted.is_some_and(|noted| noted.node_failure);
+                self.ending.is_node_failure = note.is_some_and(|note| note.node_failure);
                 self.ending.note(line);
                 if restarts > 0 && code != 0 {
                     self.ending
                         .note(format!("backoffLimit reached: start {starts} was the last"));
                 }
-                if !after.is_empty() {
-                    self.ending.note(after);
+                if !later_failure.is_empty() {
+                    self.ending.note(later_failure);
                 }
                 return Ok(Flow::Exit(code));
             }
-            None if is_last && restarts == 0 => {
+            None if was_last && restarts == 0 => {
                 let cause = "this container was started again, and its program may have run";
                 let remedy = "to let it run again, set restartPolicy: OnFailure and backoffLimit";
                 return Err(Failure::new(Category::LeadLost, cause, remedy));
             }
-            None if is_last => {
+            None if was_last => {
                 let cause =
                     format!("this container was started again, and its program may have run {starts} times");
                 return Err(Failure::new(
@@ -77,8 +78,8 @@ impl Executor<'_> {
         Ok(Flow::Next)
     }
 
-    /// Records the start, before the program; it is on the disk when this returns. Retries within one start
-    /// count once.
+    /// Records this start before the program runs. The record is on the disk when this returns. A program that is
+    /// retried within one start of the container counts once.
     pub(super) fn record_start(&mut self, record: &str) -> Result<(), Failure> {
         let record = match self.record.take() {
             Some(record) => record,
@@ -99,7 +100,7 @@ impl Executor<'_> {
     }
 
     /// Records what failed after a program that had ended with 0, for the next start of this container.
-    pub(super) fn record_what_followed(&self, result: &Result<u8, Failure>) {
+    pub(super) fn record_later_failure(&self, result: &Result<u8, Failure>) {
         if let (Some(record), Some((0, _))) = (&self.record, self.ending.program)
             && !matches!(result, Ok(0))
         {

@@ -1,8 +1,9 @@
-//! Where a start-up's time goes: stages with start and duration, and FLUXTIME lines.
+//! Records how long the stages of a container take, and formats FLUXTIME lines.
 //!
-//! Stages are not spans of `tracing`, which begin when they are created: a stage is recorded once it is over,
-//! with a start in the past. Examples are the init containers' (another process), the wait for a name and a
-//! connection (one wait measures both) and the program. The operator makes spans of them, if it sends traces.
+//! Stages are not spans of `tracing`, since such a span begins when it is created. A stage is recorded when
+//! it is over, with a start in the past. Examples are the stages of init containers (other processes), those
+//! of the wait for the parent (one wait has two stages, for the name and for the connection), and the
+//! program. If the operator sends traces, it makes spans of the stages.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use crate::report::log::{self, LineFormat, since_epoch, timestamp};
 #[derive(Debug)]
 pub struct ContainerTimeline {
     started: Instant,
-    /// The same moment, since 1970.
+    /// `started` as the time since 1970.
     started_at: Duration,
     stages: Vec<Stage>,
 }
@@ -26,16 +27,17 @@ pub struct ContainerTimeline {
 #[derive(Debug)]
 struct Stage {
     name: &'static str,
-    /// Seconds since the agent started; negative for what an init container did before.
+    /// Seconds from the agent's start to the stage's; negative for a stage of an init container.
     start: f64,
+    /// How long it took.
     seconds: f64,
 }
 
 /// Stages of the init containers, each of which leaves a note in the pod's volume.
-const EARLIER: [&str; 2] = ["install", "view"];
+const INIT_STAGES: [&str; 2] = ["install", "view"];
 
-/// Leaves a note in `mount` that the stage `name` of this pod began at `begin` and ends now. Errors are
-/// ignored: the note only informs.
+/// Writes a note below `mount` that the stage `name` of an init container began at `begin` and ends now: its start in
+/// seconds since 1970, and its duration in seconds. Errors are ignored, since the note is only for information.
 pub fn leave_note(mount: &str, name: &str, begin: Instant) {
     let seconds = begin.elapsed();
     let start = since_epoch().saturating_sub(seconds);
@@ -58,12 +60,13 @@ impl ContainerTimeline {
         }
     }
 
-    /// Adds what the init containers left below `root`.
+    /// Adds the stages of the init containers, from their notes below `root`. `mount`: where the pod's volume
+    /// is mounted.
     pub fn add_earlier(&mut self, root: &Path, mount: &str) {
         let paths = PodPaths::new(mount);
         let files = Files::new(root, "stage");
-        for name in EARLIER {
-            // The binary's installer leaves its note beside the binary.
+        for name in INIT_STAGES {
+            // The init container that installs the agent writes its note beside the agent's binary.
             let notes = [paths.timeline_note(name), timeline_note_in(AGENT_DIR, name)];
             let text = notes
                 .iter()
@@ -80,12 +83,12 @@ impl ContainerTimeline {
         }
     }
 
-    /// Records the stage `name`, from `since` until now; extends it if it is the last one.
+    /// Records the stage `name`, from `since` until now. If the last stage has this name, adds the time to it.
     pub fn record(&mut self, name: &'static str, since: Instant) {
         self.record_until(name, since, Instant::now());
     }
 
-    /// Records the stage `name`, from `since` to `until`; extends it if it is the last one.
+    /// Records the stage `name`, from `since` to `until`. If the last stage has this name, adds the time to it.
     pub fn record_until(&mut self, name: &'static str, since: Instant, until: Instant) {
         let seconds = until.saturating_duration_since(since).as_secs_f64();
         match self.stages.last_mut() {
@@ -108,7 +111,7 @@ impl ContainerTimeline {
 
     /// The timeline for the container's termination message.
     pub fn for_message(&self, host: &str, role: &str) -> PodTimeline {
-        // A cast of a float saturates.
+        // In microseconds. A value beyond the integer's range becomes its limit.
         let stages = self.stages.iter().map(|stage| timeline::Stage {
             name: stage.name.to_owned(),
             start: (stage.start * 1e6).round() as i64,

@@ -1,4 +1,4 @@
-//! A user and its group, added to /etc/passwd and /etc/group as text: no useradd, no NSS.
+//! Adds a user and its group to /etc/passwd and /etc/group as text, without useradd and NSS.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use flux_shared::exit::Category;
 use crate::files::Files;
 use crate::report::failure::{Failure, plain};
 
-/// Adds the missing lines; the password file's comes last, since a user who is in it counts as created.
+/// Adds the missing lines. The line in /etc/passwd comes last, since a user who is in that file counts as created.
 pub fn ensure(files: &Files, name: &str, uid: u32, gid: u32, home: &str) -> Result<(), Failure> {
     ensure_line(&files.at("/etc/group"), name, &format!("{name}:x:{gid}:"))?;
     ensure_line(
@@ -35,7 +35,7 @@ fn ensure_line(path: &Path, name: &str, line: &str) -> Result<(), Failure> {
 }
 
 fn append_missing(path: &Path, name: &str, line: &str) -> io::Result<()> {
-    // Real names in it may be in any encoding.
+    // The real names of users in the file may be in any encoding.
     let text = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         bytes => String::from_utf8_lossy(&bytes?).into_owned(),
@@ -46,8 +46,7 @@ fn append_missing(path: &Path, name: &str, line: &str) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
-    // One write at the end of the file: it works on a mounted file, and the line is there whole or not at
-    // all.
+    // Appending by one write also works on a mounted file, and never leaves a part of the line.
     let begin = if text.is_empty() || text.ends_with('\n') {
         ""
     } else {

@@ -1,7 +1,7 @@
-//! Whether a dump ends as a whole one does, by its last bytes, without reading or unpacking it.
+//! Checks by the last bytes of a dump whether it is whole, without reading the rest or unpacking it.
 //!
-//! A broker ends with the code of the first thing that failed: if that was the job, nobody says whether the
-//! dump after it went well. A dump that was broken off, on a full volume for example, lacks its end.
+//! A broker's exit code is that of the first thing that failed. If that was the job, the exit code does not show
+//! whether the later dump has succeeded. An interrupted dump, for example on a full volume, lacks its end.
 
 use std::fs::File;
 use std::io;
@@ -10,39 +10,41 @@ use std::path::Path;
 
 use flux_shared::names::archive_suffix;
 
-/// Bytes of a tar's unit.
+/// Size of a block of a tar, in bytes.
 const BLOCK: u64 = 512;
-/// What ends a bzip2 stream, before its checksum; it begins at any bit.
+/// The 48 bits before the checksum (32 bits) at the end of a bzip2 stream. They may begin in the middle of a byte.
 const BZIP2_END: u128 = 0x1772_4538_5090;
 
-/// Whether the file at `path` ends as its format, known by its suffix, demands.
+/// Whether `file` ends as its format requires. The suffix of `path` tells the format. With an unknown suffix,
+/// the file counts as whole.
 pub fn is_whole(file: &File, path: &Path) -> io::Result<bool> {
     let size = file.metadata()?.len();
     Ok(match archive_suffix(&path.to_string_lossy()) {
-        // Two empty blocks.
+        // Two blocks of zeros.
         Some(".tar") => {
             size.is_multiple_of(BLOCK) && last::<1024>(file, size)?.is_some_and(|end| end == [0; 1024])
         }
-        // The size of what is packed, and a tar's is of whole blocks: chance would have it so once in 512
-        // times.
+        // The size of the uncompressed tar, which is a multiple of the block size. Of 512 interrupted dumps,
+        // one passes this test by chance.
         Some(".tgz" | ".tar.gz") => last::<4>(file, size)?.is_some_and(|end| {
-            let packed = u64::from(u32::from_le_bytes(end));
-            packed.is_multiple_of(BLOCK)
+            let tar_size = u64::from(u32::from_le_bytes(end));
+            tar_size.is_multiple_of(BLOCK)
         }),
         Some(".tar.bz2") => last::<11>(file, size)?.is_some_and(|end| {
             let bits = end
                 .iter()
                 .fold(0_u128, |bits, byte| bits << 8 | u128::from(*byte));
-            (0..8).any(|unused| bits >> (32 + unused) & 0xFFFF_FFFF_FFFF == BZIP2_END)
+            (0..8).any(|padding| bits >> (32 + padding) & 0xFFFF_FFFF_FFFF == BZIP2_END)
         }),
+        // The magic bytes of the footer.
         Some(".tar.xz") => last::<2>(file, size)?.is_some_and(|end| &end == b"YZ"),
-        // The end of the central directory, without a comment.
+        // The end record of the central directory, which has 22 bytes if there is no comment.
         Some(".zip") => last::<22>(file, size)?.is_some_and(|end| end.starts_with(b"PK\x05\x06")),
         _ => true,
     })
 }
 
-/// The last bytes of the file; none: it is shorter.
+/// The last `COUNT` bytes of the file, which has `size` bytes; none: it is shorter.
 fn last<const COUNT: usize>(file: &File, size: u64) -> io::Result<Option<[u8; COUNT]>> {
     let Some(begin) = size.checked_sub(COUNT as u64) else {
         return Ok(None);

@@ -1,5 +1,6 @@
-//! A certificate that each pod of a job derives by itself, with the same result: HKDF-SHA256 (RFC 5869) of a
-//! secret seed, for this job only. The other inputs are public; without the seed they help nobody.
+//! Derives a curve certificate by HKDF-SHA256 (RFC 5869) from a secret seed and from values that identify the
+//! job. Each pod of the job gets the same certificate, and another job gets another one. Only the seed is
+//! secret.
 
 use std::path::Path;
 
@@ -12,14 +13,15 @@ use x25519_dalek::{PublicKey, StaticSecret};
 use super::CertificateBytes;
 use crate::report::failure::{Failure, plain};
 
-/// The purpose of the key: any other use of the same seed gets other bytes.
+/// The purpose of the key, so that another use of the same seed gets other bytes.
 const SALT: &[u8] = b"flux-agent curve certificate 1";
-/// Least number of bytes of a seed: those of a key.
-const LEAST: usize = 32;
+/// Minimum length of a seed, in bytes: the length of a key.
+const MIN_SEED_LENGTH: usize = 32;
 
 impl CertificateBytes {
-    /// Derives the certificate `name` from the seed in `path` and the values `of`.
-    pub fn derive(path: &Path, name: &str, of: &[String]) -> Result<CertificateBytes, Failure> {
+    /// Derives a certificate. `path`: the file with the seed. `name`: the name in the certificate. `job_values`: the
+    /// values that identify the job.
+    pub fn derive(path: &Path, name: &str, job_values: &[String]) -> Result<CertificateBytes, Failure> {
         let seed = std::fs::read(path).map_err(|error| {
             let cause = format!("failed to read the seed {}: {}", path.display(), plain(&error));
             Failure::new(
@@ -28,9 +30,9 @@ impl CertificateBytes {
                 "mount a Secret with the key `seed`, readable by the container's user",
             )
         })?;
-        if seed.len() < LEAST {
+        if seed.len() < MIN_SEED_LENGTH {
             let cause = format!(
-                "failed to use the seed {}: it has {} bytes, but needs at least {LEAST}",
+                "failed to use the seed {}: it has {} bytes, but needs at least {MIN_SEED_LENGTH}",
                 path.display(),
                 seed.len()
             );
@@ -40,23 +42,26 @@ impl CertificateBytes {
                 "create one with `openssl rand -hex 32`",
             ));
         }
-        let text = of_seed(&seed, name, of)
+        let text = certificate_text(&seed, name, job_values)
             .map_err(|why| Failure::internal(format!("failed to derive a key: {why}")))?;
         Ok(CertificateBytes(text.into_bytes()))
     }
 }
 
-fn of_seed(seed: &[u8], name: &str, of: &[String]) -> Result<String, hkdf::InvalidLength> {
+/// The text of the certificate that is derived from these values.
+fn certificate_text(seed: &[u8], name: &str, job_values: &[String]) -> Result<String, hkdf::InvalidLength> {
     let mut bytes = [0; 32];
-    Hkdf::<Sha256>::new(Some(SALT), seed).expand(&info(of), &mut bytes)?;
+    Hkdf::<Sha256>::new(Some(SALT), seed).expand(&info(job_values), &mut bytes)?;
     let secret = StaticSecret::from(bytes);
     let public = PublicKey::from(&secret);
     Ok(curve::Certificate::from_keys(name, public.as_bytes(), secret.as_bytes()).to_text())
 }
 
-/// Each value with its length before it, so that no two lists look alike.
-fn info(of: &[String]) -> Vec<u8> {
-    of.iter()
+/// The input of HKDF that identifies the job: the length of each value (8 bytes, big-endian), then the value.
+/// So different lists always give different bytes.
+fn info(job_values: &[String]) -> Vec<u8> {
+    job_values
+        .iter()
         .flat_map(|value| {
             (value.len() as u64)
                 .to_be_bytes()
@@ -74,7 +79,7 @@ mod tests {
 
     fn text(seed: &[u8], of: &[&str]) -> String {
         let of: Vec<String> = of.iter().map(|value| (*value).to_owned()).collect();
-        of_seed(seed, "job-0", &of).unwrap()
+        certificate_text(seed, "job-0", &of).unwrap()
     }
 
     #[test]
