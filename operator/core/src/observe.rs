@@ -107,8 +107,8 @@ pub struct Observed {
 pub struct ServicesPodSeen {
     pub uid: String,
     pub controller_uid: Option<String>,
-    /// It ran, was evicted, and stays in the API server as a failed pod. The operator then recreates it. (A pod that its
-    /// node never started does not count: it would be recreated again and again.)
+    /// It ran, was evicted, and stays in the API server as a failed pod. The operator then recreates it. (A pod that
+    /// its node never started does not count: it would be recreated again and again.)
     pub is_lost: bool,
 }
 
@@ -212,8 +212,8 @@ impl Index {
         self.state().volumes.update(name, volume);
     }
 
-    /// Stores the disk of the PersistentVolume with the name `volume`. None: it has no CSI driver, is being deleted, or no
-    /// longer exists. If this is a change, returns the MiniClusters to reconcile.
+    /// Stores the disk of the PersistentVolume with the name `volume`. None: it has no CSI driver, is being deleted, or
+    /// no longer exists. If this is a change, returns the MiniClusters to reconcile.
     pub fn update_disk(&self, volume: &str, disk: Option<Disk>) -> Vec<Key> {
         self.state().storage.update_disk(volume, disk)
     }
@@ -225,8 +225,8 @@ impl Index {
         state.storage.keep_disks(listed)
     }
 
-    /// Stores the names of all storage classes; None if the operator may not list them. If this is a change, returns the
-    /// MiniClusters to reconcile.
+    /// Stores the names of all storage classes; None if the operator may not list them. If this is a change, returns
+    /// the MiniClusters to reconcile.
     pub fn update_storage_classes(&self, names: Option<BTreeSet<String>>) -> Vec<Key> {
         self.state().storage.update_classes(names)
     }
@@ -342,8 +342,8 @@ impl Index {
         is_change.then_some(key)
     }
 
-    /// Stores a pod's current state. Returns the MiniCluster to reconcile if this is a change, and the lead's pod if the
-    /// caller has to add its label and condition.
+    /// Stores a pod's current state. Returns the MiniCluster to reconcile if this is a change, and the lead's pod if
+    /// the caller has to add its label and condition.
     pub fn update_pod(&self, metadata: &ObjectMeta, mut seen: PodSeen) -> (Option<Key>, Option<Unlabelled>) {
         // A broker's pod always has the label `CLUSTER`, even if its author also sets `SERVICES_OF`.
         let is_broker = Key::cluster_of(metadata, labels::CLUSTER).is_some();

@@ -35,15 +35,16 @@ fn lines(problems: &[Problem]) -> String {
         .join("\n")
 }
 
-/// The objects of the first MiniCluster in `text` as a stream of YAML documents, in the order in which they are created.
+/// The objects of the first MiniCluster in `text` as a stream of YAML documents, in the order in which they are
+/// created.
 pub fn render(text: &str, options: &Options) -> Result<String, OfflineError> {
     let documents: Result<Vec<String>, YamlError> =
         objects(text, options)?.iter().map(yaml::document).collect();
     Ok(yaml::stream(documents?))
 }
 
-/// The objects of the first MiniCluster in `text`, in the order in which they are created. Assumes that the cluster serves
-/// every gang API that the operator uses.
+/// The objects of the first MiniCluster in `text`, in the order in which they are created. Assumes that the cluster
+/// serves every gang API that the operator uses.
 pub fn objects(text: &str, options: &Options) -> Result<Vec<Value>, OfflineError> {
     let manifest = manifest::parse(text).map_err(OfflineError::Problems)?;
     let cluster = validate_and_note(&manifest).and_then(|cluster| options.admit(cluster));
@@ -218,8 +219,8 @@ pub fn parse_and_validate(document: &Value) -> Result<(Manifest, ValidMiniCluste
     Ok((manifest, cluster))
 }
 
-/// A certificate whose keys are all zero, so that rendering needs no secret. The operator generates the real one when it
-/// creates the cluster.
+/// A certificate whose keys are all zero, so that rendering needs no secret. The operator generates the real one when
+/// it creates the cluster.
 pub fn placeholder(cluster: &ValidMiniCluster) -> Certificate {
     Certificate::from_keys(&cluster.name, &[0; 32], &[0; 32])
 }

@@ -18,8 +18,8 @@ pub fn is_cleaned_up(status: &MiniClusterStatus) -> bool {
     is_true(status, ConditionType::CleanedUp)
 }
 
-/// Whether the status says that the operator waits for pods of a deleted Job, or of an earlier MiniCluster of this name,
-/// which may still run.
+/// Whether the status says that the operator waits for pods of a deleted Job, or of an earlier MiniCluster of this
+/// name, which may still run.
 pub fn waits_for_pods(status: &MiniClusterStatus) -> bool {
     status.reason.as_deref().and_then(Reason::parse) == Some(Reason::WaitingForPods)
 }

@@ -1,9 +1,9 @@
-//! The spans of a MiniCluster's trace (OpenTelemetry): one for the MiniCluster, and below it one for each step of its start
-//! and each of its pods. Pure.
+//! The spans of a MiniCluster's trace (OpenTelemetry): one for the MiniCluster, and below it one for each step of its
+//! start and each of its pods. Pure.
 //!
-//! A MiniCluster's times come from its status, in whole seconds. A pod's times are in the second line of its termination
-//! message. OpenTelemetry's tracing API measures code while it runs. These times were recorded earlier, by Kubernetes and
-//! the agents, so this module has types of its own.
+//! A MiniCluster's times come from its status, in whole seconds. A pod's times are in the second line of its
+//! termination message. OpenTelemetry's tracing API measures code while it runs. These times were recorded earlier, by
+//! Kubernetes and the agents, so this module has types of its own.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -20,8 +20,8 @@ use crate::labels;
 use crate::observe::Key;
 use crate::observe::pod::PodStatusObject;
 
-/// If a pod is seen for the first time, its ends within this time get spans. It may have ended while no operator led. If
-/// another leader has sent the spans already, these have the same ids. There may be thousands of earlier ends.
+/// If a pod is seen for the first time, its ends within this time get spans. It may have ended while no operator led.
+/// If another leader has sent the spans already, these have the same ids. There may be thousands of earlier ends.
 const RECENT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Most stages of a pod that get spans. The agent has about 18; a forged message has room for hundreds.
@@ -77,8 +77,8 @@ pub enum Program {
     Agent,
 }
 
-/// The spans of a MiniCluster that has ended with `status`. None: its uid is no UUID, so that there is no id for the trace,
-/// or the status has no completion time.
+/// The spans of a MiniCluster that has ended with `status`. None: its uid is no UUID, so that there is no id for the
+/// trace, or the status has no completion time.
 pub fn build(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatus) -> Option<Traced> {
     let root = TraceParent::of_uid(uid)?;
     let begin = since_epoch(created)?;
@@ -151,8 +151,8 @@ pub fn build(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatu
     })
 }
 
-/// The spans of a pod: an entry for each end of the container that runs Flux that was not seen before. (A container that is
-/// restarted ends several times.) `known`: how many of its ends were seen. None: the pod was not seen before.
+/// The spans of a pod: an entry for each end of the container that runs Flux that was not seen before. (A container
+/// that is restarted ends several times.) `known`: how many of its ends were seen. None: the pod was not seen before.
 pub fn of_pod(pod: &PodStatusObject, known: Option<u32>, now: Timestamp) -> Vec<Traced> {
     let annotation = || pod.metadata.annotations.as_ref()?.get(labels::TRACE);
     let parent = annotation().and_then(|text| text.parse::<TraceParent>().ok());

@@ -4,8 +4,8 @@
 //! Inputs ─► outcome (why it failed, or does not start) ─► conditions ─► phase, sizes, exit code ─► MiniClusterStatus
 //! ```
 //!
-//! The Job shows whether the job has ended, and the pods show why. A condition's time is when its status last changed. It
-//! is Kubernetes' time if Kubernetes records one, otherwise the operator's.
+//! The Job shows whether the job has ended, and the pods show why. A condition's time is when its status last changed.
+//! It is Kubernetes' time if Kubernetes records one, otherwise the operator's.
 
 use flux_shared::crd::v1alpha2::{Condition, ConditionStatus, MiniClusterStatus, Timeline};
 use flux_shared::names;
@@ -67,16 +67,16 @@ pub struct Inputs<'a> {
     pub copied_for: Option<&'a str>,
     /// The cluster's CSI volumes. None if the PersistentVolumes or storage classes have not been listed yet.
     pub disks: Option<Vec<DiskSeen>>,
-    /// The last warning event about the Job or a pod that waits, or Kueue's reason. It is read only if no status says why
-    /// the object waits.
+    /// The last warning event about the Job or a pod that waits, or Kueue's reason. It is read only if no status says
+    /// why the object waits.
     pub warning: Option<&'a Trouble>,
     pub now: Timestamp,
 }
 
 impl Inputs<'_> {
     /// Whether the Job was created from another spec than the current one. This can only happen before the first status
-    /// with the Job: from then on the API server rejects such an edit. So the hashes are not compared later, since another
-    /// version of the operator might compute them differently.
+    /// with the Job: from then on the API server rejects such an edit. So the hashes are not compared later, since
+    /// another version of the operator might compute them differently.
     fn changed_too_late(&self) -> bool {
         let was_reported = condition(self.previous, ConditionType::Valid)
             .is_some_and(|valid| valid.reason == Reason::ChangedTooLate);
@@ -94,13 +94,14 @@ impl Inputs<'_> {
     }
 }
 
-/// Computes the status. The same inputs give the same status. `now` only becomes the time of something that has changed.
+/// Computes the status. The same inputs give the same status. `now` only becomes the time of something that has
+/// changed.
 pub fn compute(inputs: &Inputs) -> MiniClusterStatus {
     let summary = PodSummary::of(inputs);
     if is_finished(inputs.previous) {
         return after_the_end(inputs, &summary);
     }
-    let outcome = post::added(outcome::compute(inputs, &summary), inputs);
+    let outcome = post::with_failure(outcome::compute(inputs, &summary), inputs);
     // The job has not ended if its lead was stopped for a suspension, or will be recreated.
     let is_suspended = inputs
         .job
@@ -281,8 +282,8 @@ fn start_time(inputs: &Inputs) -> Option<String> {
     if is_first { now.or(before) } else { before.or(now) }
 }
 
-/// Uid of the current or last Job. None if the Job is about to be replaced, for a restart or by one that copies the view.
-/// `conditions`: those of the new status.
+/// Uid of the current or last Job. None if the Job is about to be replaced, for a restart or by one that copies the
+/// view. `conditions`: those of the new status.
 fn job_uid(inputs: &Inputs, conditions: &[Condition]) -> Option<String> {
     let cannot_mount = conditions.iter().any(|condition| {
         condition.type_ == ConditionType::ViewMounted && condition.status == ConditionStatus::False
@@ -336,8 +337,8 @@ fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     known
 }
 
-/// When each step of the start was first seen. None while there is no Job, or one that is suspended, deleted or replaced.
-/// So the next start gets new times.
+/// When each step of the start was first seen. None while there is no Job, or one that is suspended, deleted or
+/// replaced. So the next start gets new times.
 fn timeline(inputs: &Inputs, summary: &PodSummary) -> Option<Timeline> {
     let job = inputs.job?;
     if (job.is_suspended && !job.is_finished())
@@ -360,8 +361,8 @@ fn timeline(inputs: &Inputs, summary: &PodSummary) -> Option<Timeline> {
     (timeline != Timeline::default()).then_some(timeline)
 }
 
-/// Name of a Secret that users read (passwords, tokens). None before the Job exists, since the Secret may be missing until
-/// then. `name` gets the spec and the uid of the Job's owner.
+/// Name of a Secret that users read (passwords, tokens). None before the Job exists, since the Secret may be missing
+/// until then. `name` gets the spec and the uid of the Job's owner.
 fn secret(
     inputs: &Inputs,
     name: impl Fn(&ValidMiniCluster, Option<&str>) -> Option<String>,
@@ -372,8 +373,8 @@ fn secret(
     }
 }
 
-/// The status with its last restart as reason and message, for the moment when the restart is counted. The next computed
-/// status might already be about a later restart.
+/// The status with its last restart as reason and message, for the moment when the restart is counted. The next
+/// computed status might already be about a later restart.
 pub fn restarting(status: MiniClusterStatus) -> MiniClusterStatus {
     let Some(restart) = status.restarts.last() else {
         return status;
@@ -468,8 +469,8 @@ impl<'a> PodSummary<'a> {
         let number = |predicate: &dyn Fn(&PodSeen) -> bool| {
             u32::try_from(pods().filter(|pod| predicate(pod)).count()).unwrap_or(u32::MAX)
         };
-        // A Job is finished only after its pods have ended, but the watch of pods may report this later. If the operator
-        // has decided the Job's end, pods may still run (`has_living_pods`).
+        // A Job is finished only after its pods have ended, but the watch of pods may report this later. If the
+        // operator has decided the Job's end, pods may still run (`has_living_pods`).
         let is_finished = inputs
             .job
             .is_some_and(|job| job.is_finished() && !job.has_living_pods);

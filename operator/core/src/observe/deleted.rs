@@ -44,8 +44,8 @@ pub struct Deletions {
 }
 
 impl Deletions {
-    /// Handles an event about a MiniCluster that exists. Returns how its objects are deleted. None: they are not deleted
-    /// (yet), or this was returned before.
+    /// Handles an event about a MiniCluster that exists. Returns how its objects are deleted. None: they are not
+    /// deleted (yet), or this was returned before.
     pub fn seen(&mut self, metadata: &ObjectMeta) -> Option<Propagation> {
         metadata.deletion_timestamp.as_ref()?;
         let uid = metadata.uid.clone()?;
@@ -57,8 +57,8 @@ impl Deletions {
         (has(metadata, FOREGROUND) && self.settled.insert(uid)).then_some(Propagation::Foreground)
     }
 
-    /// Handles the event that a MiniCluster no longer exists. Returns how its objects are deleted. None: they are kept, or
-    /// this was returned before.
+    /// Handles the event that a MiniCluster no longer exists. Returns how its objects are deleted. None: they are kept,
+    /// or this was returned before.
     pub fn gone(&mut self, metadata: &ObjectMeta) -> Option<Propagation> {
         let is_settled = metadata.uid.as_ref().is_some_and(|uid| self.settled.remove(uid));
         (!is_settled).then_some(Propagation::Background)

@@ -40,8 +40,9 @@ pub struct JobSeen {
     pub has_ended_pods: bool,
     /// Its pods mount the view's image.
     pub mounts_view: bool,
-    /// The largest and the initial number of pods, from its annotations.
+    /// The largest number of pods that the cluster can have, from the Job's annotation.
     pub maximum_size: Option<u32>,
+    /// The number of pods when it was created, from its annotation.
     pub initial_size: Option<u32>,
     /// The wanted number of pods.
     pub completions: u32,

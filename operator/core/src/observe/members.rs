@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::Key;
 
-/// Which MiniClusters use which headless Service, as a map in each direction. Both are in the same namespace, so the sets
-/// have names only.
+/// Which MiniClusters use which headless Service, as a map in each direction. Both are in the same namespace, so the
+/// sets have names only.
 #[derive(Debug, Default)]
 pub(super) struct Members {
     /// The names of a Service's MiniClusters.

@@ -1,5 +1,5 @@
-//! Methods on the objects of one MiniCluster: which of them are remembered after their deletion, and which pods count as
-//! lost.
+//! Methods on the objects of one MiniCluster: which of them are remembered after their deletion, and which pods count
+//! as lost.
 
 use std::collections::HashSet;
 
@@ -35,8 +35,8 @@ impl Observed {
             && losses.is_empty()
     }
 
-    /// Forgets the objects of `kind` for whose uid `is_gone` is true. Returns whether there were any. If the MiniCluster
-    /// still exists (`is_alive`), the Job goes to `last_job` and its lead pods to `gone_leads`.
+    /// Forgets the objects of `kind` for whose uid `is_gone` is true. Returns whether there were any. If the
+    /// MiniCluster still exists (`is_alive`), the Job goes to `last_job` and its lead pods to `gone_leads`.
     pub(super) fn forget(&mut self, kind: Kind, is_alive: bool, is_gone: impl Fn(&str) -> bool) -> bool {
         match kind {
             Kind::Job => {
@@ -115,9 +115,9 @@ impl Observed {
         self.last_job = None;
     }
 
-    /// Whether the pod was removed from a running Job, but not by the Job controller. That one removes pods when the Job
-    /// ends, is suspended or shrinks. (A pod whose end has ended the Job was seen before the pods that are removed for
-    /// that: the watch reports changes of pods in order.)
+    /// Whether the pod was removed from a running Job, but not by the Job controller. That one removes pods when the
+    /// Job ends, is suspended or shrinks. (A pod whose end has ended the Job was seen before the pods that are removed
+    /// for that: the watch reports changes of pods in order.)
     pub(super) fn is_loss(&self, pod: &PodSeen) -> bool {
         let Some(job) = self
             .job

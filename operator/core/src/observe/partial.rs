@@ -1,5 +1,5 @@
-//! Kubernetes objects of which only some parts are read. `managedFields`, which are half of an object's bytes, are never
-//! read.
+//! Kubernetes objects of which only some parts are read. `managedFields`, which are half of an object's bytes, are
+//! never read.
 
 use std::any::TypeId;
 use std::borrow::Cow;

@@ -84,8 +84,8 @@ fn runner_status<'a>(status: &'a PodStatus, runner: Option<&str>) -> Option<&'a 
         .find(|container| runner.is_none_or(|name| container.name == name))
 }
 
-/// The ends of a container that its status still shows. (While the container waits for a restart, the restart count does
-/// not include that restart yet.)
+/// The ends of a container that its status still shows. (While the container waits for a restart, the restart count
+/// does not include that restart yet.)
 fn runner_ends(container: &ContainerStatus) -> Vec<RunnerEnd<'_>> {
     let restarts = restarts(container);
     let state = container.state.as_ref();
@@ -179,8 +179,8 @@ pub struct PodSeen {
 pub struct Exit {
     /// The exit code. If only the agent saw the end, it is the code that the agent reports.
     pub code: i32,
-    /// Nobody saw how the program ended, since the node, its runtime or the kubelet was restarted. The code and the reason
-    /// are placeholders of the runtime or the kubelet.
+    /// Nobody saw how the program ended, since the node, its runtime or the kubelet was restarted. The code and the
+    /// reason are placeholders of the runtime or the kubelet.
     pub is_unseen: bool,
     /// The signal that ended it, if the runtime reports one.
     pub signal: Option<i32>,
@@ -227,8 +227,8 @@ pub enum Pull {
 }
 
 impl PodSeen {
-    /// Whether its Job created it as a replacement for an earlier pod of its index. A lead that is a replacement does not
-    /// run the program.
+    /// Whether its Job created it as a replacement for an earlier pod of its index. A lead that is a replacement does
+    /// not run the program.
     pub fn replaces(&self) -> bool {
         self.index_failures + self.index_disruptions > 0
     }
@@ -344,8 +344,8 @@ impl PodSeen {
         PodSeen::read(metadata, status, None)
     }
 
-    /// Reads a pod. `runner`: name of the container that runs Flux; None: the first one. (The MiniCluster's sidecars are
-    /// restartable init containers, so they are not in `container_statuses`.)
+    /// Reads a pod. `runner`: name of the container that runs Flux; None: the first one. (The MiniCluster's sidecars
+    /// are restartable init containers, so they are not in `container_statuses`.)
     fn read(metadata: &ObjectMeta, status: Option<&PodStatus>, runner: Option<&str>) -> PodSeen {
         let annotation = |key: &str| {
             metadata
@@ -429,8 +429,8 @@ impl PodSeen {
     }
 }
 
-/// The uid of the pod's Job. A pod that was orphaned (`--cascade=orphan`) has no owner, but may still run: its label has
-/// the uid.
+/// The uid of the pod's Job. A pod that was orphaned (`--cascade=orphan`) has no owner, but may still run: its label
+/// has the uid.
 fn job_uid(metadata: &ObjectMeta) -> Option<String> {
     let label = || metadata.labels.as_ref()?.get(labels::JOB_UID).map(String::as_str);
     let is_orphan = metadata.owner_references.as_ref().is_none_or(Vec::is_empty);
@@ -463,8 +463,8 @@ fn is_lost(status: &PodStatus) -> bool {
         && condition(status, "ContainersReady").is_some_and(|(status, _, _)| status == ConditionStatus::True)
 }
 
-/// Whether an error of the container runtime is about a mount. A busy node causes other errors, which pass by themselves
-/// ("failed to reserve container name", "context deadline exceeded").
+/// Whether an error of the container runtime is about a mount. A busy node causes other errors, which pass by
+/// themselves ("failed to reserve container name", "context deadline exceeded").
 pub fn is_about_mount(error: &str) -> bool {
     let error = error.to_lowercase();
     ["mount", "image volume", "subpath", "path escapes"]
@@ -497,8 +497,9 @@ impl Exit {
     /// How the container that runs Flux ended.
     fn of_runner(terminated: &ContainerStateTerminated) -> Exit {
         let exit_seen = exit(terminated);
-        // CRI-O gives the reason Error for every code but 0, so an unseen end has to be recognised by its code. The agent
-        // always reports the code that it ends with. So 255 or -1 without such a report is the runtime's placeholder.
+        // CRI-O gives the reason Error for every code but 0, so an unseen end has to be recognised by its code. The
+        // agent always reports the code that it ends with. So 255 or -1 without such a report is the runtime's
+        // placeholder.
         let is_placeholder = [i32::from(UNSEEN), -1].contains(&exit_seen.code)
             && exit_seen
                 .termination
@@ -645,8 +646,8 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool, user_init: &str) -> Opt
     })
 }
 
-/// The image that cannot be pulled. None: the container waits for another reason. The kubelet reports a mounted image as
-/// if it were the container's own, but the message then does not name the container's image.
+/// The image that cannot be pulled. None: the container waits for another reason. The kubelet reports a mounted image
+/// as if it were the container's own, but the message then does not name the container's image.
 fn pull(container: &ContainerStatus, waiting: &ContainerStateWaiting) -> Option<Pull> {
     let (reason, text) = (
         waiting.reason.as_deref()?,

@@ -18,7 +18,8 @@ pub enum PodEnd {
     FailedByItself,
     /// Flux ended the job because it had lost one of its nodes, which are the pods.
     NodeFailure,
-    /// It is a lead's pod that replaced an earlier one. Its agent refused to run the program, which may have run already.
+    /// It is a lead's pod that replaced an earlier one. Its agent refused to run the program, which may have run
+    /// already.
     Refused,
     /// It was removed before its program had ended.
     Removed,
@@ -34,7 +35,8 @@ pub fn end_of(pod: &PodSeen, is_gone: bool) -> Option<PodEnd> {
     if pod.has_succeeded {
         return Some(PodEnd::Succeeded);
     }
-    // With `kept_by`, the container that runs Flux has ended and only another container still runs: the pod counts as ended.
+    // With `kept_by`, the container that runs Flux has ended and only another container still runs: the pod counts as
+    // ended.
     if !pod.has_ended && pod.kept_by.is_none() {
         return is_gone.then_some(PodEnd::Removed);
     }

@@ -17,8 +17,8 @@ pub type ServiceObject = Partial<Service, Selected>;
 /// object.
 pub const OWNERS_MAX: usize = 500;
 
-/// Whether this is a headless Service of the operator: its label `HEADLESS` has its own name, it is no sidecar's Service,
-/// and only MiniClusters own it.
+/// Whether this is a headless Service of the operator: its label `HEADLESS` has its own name, it is no sidecar's
+/// Service, and only MiniClusters own it.
 pub fn is_headless(metadata: &ObjectMeta) -> bool {
     let label = |key: &str| metadata.labels.as_ref().and_then(|all| all.get(key));
     let owners = metadata.owner_references.as_deref().unwrap_or_default();
@@ -66,9 +66,9 @@ impl ServiceSeen {
         self.owners.iter().any(|(_, owner)| owner == uid)
     }
 
-    /// Whether the MiniCluster with this uid can use the Service without a change. `minimal`: it needs a name only for its
-    /// lead. The MiniCluster must own the Service, unless that has the most owners already. (If all owners are deleted
-    /// before the MiniCluster, the Service is created again.)
+    /// Whether the MiniCluster with this uid can use the Service without a change. `minimal`: it needs a name only for
+    /// its lead. The MiniCluster must own the Service, unless that has the most owners already. (If all owners are
+    /// deleted before the MiniCluster, the Service is created again.)
     pub fn serves(&self, uid: &str, minimal: bool) -> bool {
         let has_owners = self.owners.len() >= OWNERS_MAX || self.is_owned_by(uid);
         !self.is_deleting && has_owners && (!self.is_minimal || minimal)

@@ -18,7 +18,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// The disk of a PersistentVolume. None: it has no CSI driver, is being deleted, or was not created by the operator.
+    /// The disk of a PersistentVolume. None: it has no CSI driver, is being deleted, or was not created by the
+    /// operator.
     pub fn of(metadata: &ObjectMeta) -> Option<Disk> {
         let label = |key: &str| metadata.labels.as_ref()?.get(key).cloned();
         if metadata.deletion_timestamp.is_some() {
@@ -66,8 +67,8 @@ pub(super) struct Volumes {
 }
 
 impl Volumes {
-    /// Stores the current state of the PersistentVolume `name`. `volume`: None if the operator does not have to delete it
-    /// with a MiniCluster, or if it no longer exists.
+    /// Stores the current state of the PersistentVolume `name`. `volume`: None if the operator does not have to delete
+    /// it with a MiniCluster, or if it no longer exists.
     pub(super) fn update(&mut self, name: &str, volume: Option<&Orphan>) {
         if let Some(before) = self.by_name.remove(name)
             && let Some(names) = self.of_owner.get_mut(&before.owner)
@@ -211,8 +212,8 @@ impl Storage {
         self.clusters()
     }
 
-    /// Stores the names of all storage classes; None if the operator may not list them. If this is a change, returns all
-    /// MiniClusters with a disk.
+    /// Stores the names of all storage classes; None if the operator may not list them. If this is a change, returns
+    /// all MiniClusters with a disk.
     pub(super) fn update_classes(&mut self, names: Option<BTreeSet<String>>) -> Vec<Key> {
         let classes = names.map_or(Classes::Forbidden, Classes::Listed);
         if self.classes == classes {

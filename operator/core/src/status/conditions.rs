@@ -316,7 +316,8 @@ fn reconciling(
     }
 }
 
-/// The condition Stalled: the MiniCluster needs a user's action. By kstatus' convention it exists only while it is true.
+/// The condition Stalled: the MiniCluster needs a user's action. By kstatus' convention it exists only while it is
+/// true.
 fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcome) -> Option<Statement> {
     const TYPE: ConditionType = ConditionType::Stalled;
     let obstacle = inputs.obstacle.filter(|obstacle| !obstacle.is_passing());
@@ -378,8 +379,8 @@ fn view(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
     })
 }
 
-/// The condition ViewMounted if the view is copied because of a node that cannot mount images while others can. The message
-/// does not change for the same Job, since nodes are added and removed.
+/// The condition ViewMounted if the view is copied because of a node that cannot mount images while others can. The
+/// message does not change for the same Job, since nodes are added and removed.
 fn copied(inputs: &Inputs, job: &JobSeen) -> Option<Statement> {
     let statement = |message: String| {
         Some(Statement::new(
