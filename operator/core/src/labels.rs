@@ -1,78 +1,81 @@
-//! Labels and annotations of our objects.
+//! Labels and annotations of the objects that the operator creates, and names that these objects share.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// The init container that installs the agent.
+/// Name of the init container that installs the agent.
 pub const AGENT: &str = "flux-agent";
 /// `apiVersion` of a MiniCluster.
 pub const API_VERSION: &str = "flux-framework.org/v1alpha2";
 /// The name of the operator's own objects, and of its namespace.
 pub const OPERATOR: &str = "flux-operator";
-/// The one field manager of all our writes, and the value of the managed-by label. Not `flux-operator`:
-/// FluxCD's operator, which has nothing to do with Flux Framework, is called so too.
+/// The field manager of all writes of the operator, and the value of the label `MANAGED_BY`. It is not
+/// `flux-operator`, since that is also the name of FluxCD's operator, which has nothing to do with Flux Framework.
 pub const MANAGER: &str = "flux-framework-flux-operator";
-/// The usual label for the managing program, for people only. The operator does not rely on it: another
-/// operator may have our name.
+/// Kubernetes' usual label for the program that manages an object. It does not prove that this operator created
+/// the object, since others may set the same value.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-/// The MiniCluster that an object belongs to. Every object of ours has this label or one of the next two.
+/// Label with the name of the MiniCluster that an object belongs to. The services pod has `SERVICES_OF` instead,
+/// and the headless Service only `HEADLESS`, since several MiniClusters may share it.
 pub const CLUSTER: &str = "flux-framework.org/minicluster";
-/// The MiniCluster that a services pod belongs to, in place of the label of its brokers.
+/// Label with the name of the MiniCluster that a services pod belongs to. The services pod lacks `CLUSTER`, so
+/// that the Services of sidecars, which select by `CLUSTER`, do not select it.
 pub const SERVICES_OF: &str = "flux-framework.org/services-of";
-/// The headless Service that gives a pod its name; its selector. Also on all Services, whose watch selects by
-/// it.
+/// Label with the name of the headless Service that gives a pod its DNS name. The Service selects its pods by this
+/// label. All Services of the operator have it too, since the watches of pods and Services select by it.
 pub const HEADLESS: &str = "flux-framework.org/headless";
-/// Hash of the rendered object: if it differs, the object has to be written again.
+/// Annotation with the hash of the rendered object (of a Job: of the fields that may change). If it differs
+/// from the hash of the newly rendered object, the existing object is out of date.
 pub const RENDERED_HASH: &str = "flux-framework.org/rendered-hash";
-/// On the Job: the largest size of the cluster, fixed when it was made.
+/// On the Job: the largest number of pods that the cluster can have, fixed when the Job was created.
 pub const MAXIMUM_SIZE: &str = "flux-framework.org/maximum-size";
-/// On the Job: the size when it was made.
+/// On the Job: the number of pods when the Job was created.
 pub const INITIAL_SIZE: &str = "flux-framework.org/initial-size";
-/// On the Job: hash of the fields of the MiniCluster's spec that cannot change once there is a Job
+/// On the Job: hash of the fields of the MiniCluster's spec that cannot change once the Job exists
 /// ([`Target::spec_hash`](crate::target::Target::spec_hash)).
 pub const SPEC_HASH: &str = "flux-framework.org/spec-hash";
-/// On the Job, if the MiniCluster has labels or annotations for a queue: those that the Job was made with, as
+/// On the Job, if the MiniCluster has labels or annotations for a queue: those that the Job was created with, as
 /// JSON (`Queueing`). Later changes count for the next Job only.
 pub const QUEUEING: &str = "flux-framework.org/queueing";
 /// On the Job, if the spec has pod templates: their hash (`render::overlay_hash`).
 pub const OVERLAY_HASH: &str = "flux-framework.org/pod-template-hash";
-/// On the Job, if its pods are a gang: API and name of the gang's object (`render::gang`).
+/// On the Job, if its pods are a gang (all start, or none): API and name of the gang's object (`render::gang`).
 pub const GANG: &str = "flux-framework.org/gang";
-/// On the Job: how the view comes into its pods (`render::view`).
+/// On the Job: how its pods get the view (`render::view`).
 pub const VIEW: &str = "flux-framework.org/view";
 /// Value of `VIEW` where the view's image is mounted.
 pub const VIEW_IS_MOUNTED: &str = "imageVolume";
 /// On pods: names of the init containers that come from the user's pod template, separated by commas.
 pub const USER_INIT: &str = "flux-framework.org/user-init-containers";
-/// On pods, if the operator sends traces: their MiniCluster's span, in the form of `traceparent`.
+/// On pods, if the operator sends traces: the MiniCluster's span, as a W3C `traceparent`.
 pub const TRACE: &str = "flux-framework.org/traceparent";
-/// On a pod that is to end because a snippet of another pod's failed: since when, and why. The agent reads
-/// it.
+/// On a pod that has to end because a snippet of another pod failed: the time of the request (RFC 3339), a space,
+/// and the cause. The agent reads it.
 pub const END: &str = "flux-framework.org/end";
-/// On a PersistentVolume, which is cluster-scoped: its MiniCluster's namespace.
+/// Label of a PersistentVolume, which is cluster-scoped: the MiniCluster's namespace.
 pub const NAMESPACE: &str = "flux-framework.org/namespace";
-/// On a PersistentVolume, which no namespaced object can own: its MiniCluster's uid.
+/// Annotation of a PersistentVolume, which no namespaced object can own: the MiniCluster's uid.
 pub const OWNER: &str = "flux-framework.org/owner-uid";
 /// On a PersistentVolume that is kept when its MiniCluster is deleted.
 pub const KEEP: &str = "flux-framework.org/keep";
-/// On a PersistentVolume of a CSI driver: driver and handle, which two volumes should not share.
+/// On a PersistentVolume of a CSI driver: driver and handle ([`disk`]). Two volumes should not have the same.
 pub const DISK: &str = "flux-framework.org/disk";
-/// On the claim of a PersistentVolume that the operator created, once both exist: the volume's uid.
+/// On the claim of a PersistentVolume that the operator created, once both exist: the uid of the volume.
 pub const VOLUME_UID: &str = "flux-framework.org/volume-uid";
 /// Kubernetes' own label on the pods of an Indexed Job.
 pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// Kubernetes' own label on the pods of a Job: its uid.
 pub const JOB_UID: &str = "batch.kubernetes.io/controller-uid";
-/// The documented label with a pod's index.
+/// A label that the documentation promises: `0` on the lead's pod, `services` on the services pod.
 pub const JOB_INDEX: &str = "job-index";
-/// A condition of the lead's pod, by which the Job's failure policy knows it: if that pod fails, the Job
-/// fails.
+/// Condition that the operator sets on the lead's pod. The Job's failure policy recognises the lead by it: if a pod
+/// with this condition fails, the Job fails.
 pub const LEAD: &str = "flux-framework.org/Lead";
-/// Label by which autoscalers select the pods.
+/// Label by which autoscalers select the pods of a MiniCluster.
 pub const AUTOSCALER: &str = "hpa-selector";
 
-/// The index of a pod of an Indexed Job.
+/// The index of a pod of an Indexed Job. None: the label is missing or is not a number.
 pub fn completion_index(metadata: &ObjectMeta) -> Option<u32> {
     metadata.labels.as_ref()?.get(COMPLETION_INDEX)?.parse().ok()
 }
@@ -89,7 +92,7 @@ pub fn of_object(cluster: &str) -> BTreeMap<String, String> {
         .into()
 }
 
-/// Labels of a pod: the user's, and over them ours.
+/// Labels of a pod: the user's, overridden by the operator's own. `headless`: the name of the headless Service.
 pub fn of_pod(
     user: &BTreeMap<String, String>,
     cluster: &str,
@@ -97,7 +100,7 @@ pub fn of_pod(
     headless: &str,
 ) -> BTreeMap<String, String> {
     let mut labels = user.clone();
-    // Only on the lead: of no use on other pods.
+    // Only the lead's pod gets this label, from the operator, once the pod exists. So the user's value is dropped.
     labels.remove(JOB_INDEX);
     labels.extend(of_object(cluster));
     for (key, value) in [
@@ -111,12 +114,12 @@ pub fn of_pod(
     labels
 }
 
-/// Selector of the pods of a MiniCluster, for its status.
+/// Label selector of the pods of a MiniCluster, for `status.selector`, which autoscalers read.
 pub fn selector(cluster: &str) -> String {
     format!("{AUTOSCALER}={cluster}")
 }
 
-/// Driver and handle of a CSI volume as one text, as the annotation `DISK` has it.
+/// Value of the annotation `DISK`: driver and handle of a CSI volume, with a space between them.
 pub fn disk(driver: &str, handle: &str) -> String {
     format!("{driver} {handle}")
 }

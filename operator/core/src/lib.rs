@@ -1,9 +1,10 @@
-//! The operator's decisions: what was observed of a MiniCluster becomes its objects and its status. Pure.
+//! The operator's decisions: computes a MiniCluster's objects and status from what the watches have reported.
+//! Pure: no I/O, no logging, and the time is an argument.
 //!
 //! ```text
 //! observe (types, index) ─► target ─► shared::validate ─► decide ─► render ─► status ─► spans
-//! offline: a file of MiniClusters, judged and rendered for a person
-//! labels, vocabulary, yaml, obstacle, previous_status: below all
+//! offline: validates and renders a file of MiniClusters, without a cluster
+//! labels, vocabulary, yaml, obstacle, previous_status: used by the modules above
 //! ```
 #![cfg_attr(
     test,

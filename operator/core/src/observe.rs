@@ -1,4 +1,4 @@
-//! The objects that the watches have reported, reduced to what decisions need, and kept by MiniCluster.
+//! The objects that the watches have reported, grouped by MiniCluster. Only the fields that decisions need are kept.
 //!
 //! ```text
 //! watch event ─► JobSeen | PodSeen | ServiceSeen ─► Index ─► the MiniCluster to reconcile, if anything changed
@@ -64,7 +64,7 @@ impl Key {
         )
     }
 
-    /// The MiniCluster that an object's label names.
+    /// The MiniCluster that an object's label names. None: the object lacks the label or has no namespace.
     fn cluster_of(metadata: &ObjectMeta, label: &str) -> Option<Key> {
         let name = metadata.labels.as_ref()?.get(label)?;
         Some(Key::new(metadata.namespace.clone()?, name.clone()))
@@ -86,33 +86,33 @@ fn uid(metadata: &ObjectMeta) -> String {
 pub struct Observed {
     pub job: Option<JobSeen>,
     /// Pods by uid, not by index: an index may have a pod that has ended and the one that replaces it.
-    /// Boxed to save memory: each node of the map has room for eleven values, and most MiniClusters have fewer pods.
+    /// Boxed to save memory: each node of a BTreeMap has room for eleven values, and most MiniClusters have fewer pods.
     pub pods: BTreeMap<String, Box<PodSeen>>,
     pub services_pod: Option<ServicesPodSeen>,
     /// Services of sidecars, by name.
     pub services: BTreeMap<String, ServiceSeen>,
-    /// Lead pods of the Job that no longer exist, as last seen.
+    /// Lead pods of the Job that no longer exist, as last seen: the newest few.
     pub gone_leads: Vec<PodSeen>,
-    /// The Job's pods that were removed while it ran.
+    /// The Job's pods that were removed while it ran, at most [`pod_end::LOST_KEPT`]. Their `time` is empty.
     pub losses: Vec<LostPod>,
-    /// The previous Job, which no longer exists, as last seen.
+    /// The last Job, as last seen, if it no longer exists and no other Job was seen since.
     pub last_job: Option<Box<JobSeen>>,
     /// The newest resourceVersion seen of a Job, even of one that no longer exists. Older reports are ignored: the
     /// watch may lag behind the operator's own write, and the answer to a read may lag behind the watch.
     pub job_version: u64,
 }
 
-/// The pod of `spec.services`, as seen.
+/// What the operator keeps of the services pod (the pod of `spec.services`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServicesPodSeen {
     pub uid: String,
     pub controller_uid: Option<String>,
-    /// It ran, was evicted, and stays in the API server as a failed pod. (A pod that its node never started does not
-    /// count: it would be recreated again and again.)
+    /// It ran, was evicted, and stays in the API server as a failed pod. The operator then recreates it. (A pod that
+    /// its node never started does not count: it would be recreated again and again.)
     pub is_lost: bool,
 }
 
-/// Kinds of objects whose absence from a new list means that they are gone.
+/// Kinds of objects that the index keeps for each MiniCluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Job,
@@ -142,13 +142,13 @@ struct State {
     clusters: HashMap<Key, Arc<Observed>>,
     /// Headless Services, by their own name.
     headless: HashMap<Key, Arc<ServiceSeen>>,
-    /// PersistentVolumes that go with their MiniClusters.
+    /// PersistentVolumes that the operator deletes once their MiniClusters are gone.
     volumes: Volumes,
-    /// The MiniClusters that use a headless Service, which are woken when it is deleted.
+    /// The MiniClusters that use each headless Service. They are reconciled when it is deleted.
     members: Members,
-    /// Nodes that pods may be put on, by name.
+    /// Nodes on which pods can be scheduled, by name.
     nodes: Nodes,
-    /// Nodes that have stopped responding.
+    /// Names of the nodes that have stopped responding.
     silent_nodes: HashSet<String>,
     storage: Storage,
 }
@@ -177,19 +177,20 @@ impl Index {
             .is_some_and(|observed| observed.job.is_some())
     }
 
-    /// Whether `wanted` holds for the objects of any MiniCluster.
-    pub fn any(&self, wanted: impl Fn(&Key, &Observed) -> bool) -> bool {
+    /// Whether `predicate` is true for the objects of any MiniCluster.
+    pub fn any(&self, predicate: impl Fn(&Key, &Observed) -> bool) -> bool {
         self.state()
             .clusters
             .iter()
-            .any(|(key, observed)| wanted(key, observed))
+            .any(|(key, observed)| predicate(key, observed))
     }
 
+    /// The headless Service of this namespace and name, if it was seen.
     pub fn headless(&self, service: &Key) -> Option<Arc<ServiceSeen>> {
         self.state().headless.get(service).cloned()
     }
 
-    /// Notes that `cluster` takes part in the Service.
+    /// Records that the MiniCluster `cluster`, in the Service's namespace, uses this headless Service.
     pub fn join(&self, service: &Key, cluster: &str) {
         self.state().members.join(service, cluster);
     }
@@ -202,27 +203,30 @@ impl Index {
         }
         state.drop_empty(cluster);
         state.members.leave(cluster);
-        state.give_memory_back();
+        state.shrink_clusters();
     }
 
-    /// Stores the current state of a PersistentVolume. `volume`: none unless it is deleted with its MiniCluster.
+    /// Stores the current state of a PersistentVolume. `volume`: None if the operator does not have to delete it with a
+    /// MiniCluster, or if it no longer exists.
     pub fn update_volume(&self, name: &str, volume: Option<&Orphan>) {
         self.state().volumes.update(name, volume);
     }
 
-    /// Stores the current disk of a PersistentVolume. If this is a change, returns the MiniClusters to wake.
+    /// Stores the disk of the PersistentVolume with the name `volume`. None: it has no CSI driver, is being deleted, or
+    /// no longer exists. If this is a change, returns the MiniClusters to reconcile.
     pub fn update_disk(&self, volume: &str, disk: Option<Disk>) -> Vec<Key> {
         self.state().storage.update_disk(volume, disk)
     }
 
-    /// Forgets the PersistentVolumes that a complete list does not have. Returns the MiniClusters to wake.
+    /// Forgets the PersistentVolumes whose names are not in a complete list. Returns the MiniClusters to reconcile.
     pub fn keep_volumes(&self, listed: &HashSet<String>) -> Vec<Key> {
         let mut state = self.state();
         state.volumes.keep(listed);
         state.storage.keep_disks(listed)
     }
 
-    /// Stores the current storage classes; none if the operator may not list them. Returns the MiniClusters to wake.
+    /// Stores the names of all storage classes; None if the operator may not list them. If this is a change, returns
+    /// the MiniClusters to reconcile.
     pub fn update_storage_classes(&self, names: Option<BTreeSet<String>>) -> Vec<Key> {
         self.state().storage.update_classes(names)
     }
@@ -232,12 +236,12 @@ impl Index {
         self.state().storage.disks_of(cluster)
     }
 
-    /// Stores a node's current state. `node`: none if no pod can be scheduled there, or the node no longer exists.
+    /// Stores a node's current state. `node`: None if no pod can be scheduled there, or the node no longer exists.
     pub fn update_node(&self, name: &str, node: Option<NodeSeen>) {
         self.state().nodes.update(name, node);
     }
 
-    /// Forgets the nodes that a complete list does not have. Returns the MiniClusters to wake.
+    /// Forgets the nodes whose names are not in a complete list. Returns the MiniClusters to reconcile.
     pub fn keep_nodes(&self, listed: &HashSet<String>) -> Vec<Key> {
         self.state().nodes.keep(listed);
         let silent: Vec<String> = self
@@ -253,29 +257,29 @@ impl Index {
             .collect()
     }
 
-    /// Stores whether a node has stopped responding. If this is a change, returns the MiniClusters to wake: those with
-    /// pods on this node.
+    /// Stores whether a node has stopped responding. If this is a change, returns the MiniClusters to reconcile: those
+    /// with pods on this node that have not ended.
     pub fn update_silence(&self, name: &str, is_silent: bool) -> Vec<Key> {
         let mut state = self.state();
-        let is_news = if is_silent {
+        let is_change = if is_silent {
             state.silent_nodes.insert(name.to_owned())
         } else {
             state.silent_nodes.remove(name)
         };
-        if !is_news {
+        if !is_change {
             return Vec::new();
         }
         let mut woken = Vec::new();
-        let is_there = |pod: &PodSeen| pod.node.as_deref() == Some(name) && !pod.has_ended;
+        let is_on_node = |pod: &PodSeen| pod.node.as_deref() == Some(name) && !pod.has_ended;
         for (key, observed) in state
             .clusters
             .iter_mut()
-            .filter(|(_, observed)| observed.pods.values().any(|pod| is_there(pod)))
+            .filter(|(_, observed)| observed.pods.values().any(|pod| is_on_node(pod)))
         {
             for pod in Arc::make_mut(observed)
                 .pods
                 .values_mut()
-                .filter(|pod| is_there(pod))
+                .filter(|pod| is_on_node(pod))
             {
                 pod.is_lost = is_silent;
             }
@@ -304,8 +308,8 @@ impl Index {
         self.state().volumes.of(owner)
     }
 
-    /// Stores a Job's current state. Returns the MiniCluster if this is a change. Ignores a Job whose name is not the
-    /// one in its label.
+    /// Stores a Job's current state. Returns the MiniCluster to reconcile if this is a change. Ignores a Job whose name
+    /// is not the one in its label, and a report that is older than the last one.
     pub fn update_job(&self, metadata: &ObjectMeta, seen: JobSeen) -> Option<Key> {
         let key = Key::cluster_of(metadata, labels::CLUSTER).filter(|key| *key == Key::of(metadata))?;
         let version = cluster::version(metadata);
@@ -320,12 +324,13 @@ impl Index {
         let observed = state.observed_mut(&key);
         observed.job_version = version;
         let job = &mut observed.job;
-        let news = job.as_ref() != Some(&seen);
+        let is_change = job.as_ref() != Some(&seen);
         if job
             .as_ref()
             .or(observed.last_job.as_deref())
             .is_some_and(|before| before.uid != seen.uid)
         {
+            // They belong to the Job before this one.
             observed.gone_leads.clear();
             observed.losses.clear();
         }
@@ -334,10 +339,11 @@ impl Index {
         }
         observed.last_job = None;
         observed.job = Some(seen);
-        news.then_some(key)
+        is_change.then_some(key)
     }
 
-    /// Stores a pod's current state. Returns the MiniCluster if this is a change, and the pod if it needs its label.
+    /// Stores a pod's current state. Returns the MiniCluster to reconcile if this is a change, and the lead's pod if
+    /// the caller has to add its label and condition.
     pub fn update_pod(&self, metadata: &ObjectMeta, mut seen: PodSeen) -> (Option<Key>, Option<Unlabelled>) {
         // A broker's pod always has the label `CLUSTER`, even if its author also sets `SERVICES_OF`.
         let is_broker = Key::cluster_of(metadata, labels::CLUSTER).is_some();
@@ -348,10 +354,10 @@ impl Index {
                 is_lost: seen.has_ended && !seen.is_deleting && seen.exit.is_some() && seen.was_evicted(),
             };
             let mut state = self.state();
-            let place = &mut state.observed_mut(&key).services_pod;
-            let news = place.as_ref() != Some(&services_pod);
-            *place = Some(services_pod);
-            return (news.then_some(key), None);
+            let stored = &mut state.observed_mut(&key).services_pod;
+            let is_change = stored.as_ref() != Some(&services_pod);
+            *stored = Some(services_pod);
+            return (is_change.then_some(key), None);
         }
         let Some(key) = Key::cluster_of(metadata, labels::CLUSTER) else {
             return (None, None);
@@ -369,30 +375,31 @@ impl Index {
             observed.remember_loss(loss(&seen));
         }
         let before = observed.pods.get(&uid(metadata)).map(Box::as_ref);
-        let ours = observed
+        let is_of_job = observed
             .job
             .as_ref()
             .is_some_and(|job| seen.job_uid.as_deref() == Some(job.uid.as_str()));
-        let unlabelled = (seen.needs_label() && ours).then(|| Unlabelled {
+        let unlabelled = (seen.needs_label() && is_of_job).then(|| Unlabelled {
             namespace: key.namespace.clone(),
             name: seen.name.clone(),
             uid: uid(metadata),
         });
-        let news = before != Some(&seen);
+        let is_change = before != Some(&seen);
         // The pod is returned only once, so it now counts as labelled: the caller adds the label.
         seen.is_labelled |= unlabelled.is_some();
         observed.pods.insert(uid(metadata), Box::new(seen));
-        (news.then_some(key), unlabelled)
+        (is_change.then_some(key), unlabelled)
     }
 
-    /// How often the runner of this pod had ended when it was last seen. None if the pod is new.
+    /// How often the container that runs Flux had ended when this pod was last seen. None: the pod was not seen before.
     pub fn runner_ends(&self, metadata: &ObjectMeta) -> Option<u32> {
         let key = Key::cluster_of(metadata, labels::CLUSTER)?;
         let state = self.state();
         Some(state.clusters.get(&key)?.pods.get(&uid(metadata))?.runner_ends)
     }
 
-    /// The lead's pods that were seen before their Job and still need their label. Each is returned only once.
+    /// The lead's pods that were seen before their Job and still need their label and condition. Each is returned only
+    /// once.
     pub fn take_unlabelled(&self, cluster: &Key) -> Vec<Unlabelled> {
         let mut state = self.state();
         let Some(observed) = state
@@ -408,9 +415,9 @@ impl Index {
         else {
             return Vec::new();
         };
-        let waiting = pods.iter_mut().filter(|(_, pod)| pod.needs_label());
-        let ours = waiting.filter(|(_, pod)| pod.job_uid.as_deref() == Some(job.uid.as_str()));
-        let hand_out = |(uid, pod): (&String, &mut Box<PodSeen>)| {
+        let without_label = pods.iter_mut().filter(|(_, pod)| pod.needs_label());
+        let of_job = without_label.filter(|(_, pod)| pod.job_uid.as_deref() == Some(job.uid.as_str()));
+        let mark_labelled = |(uid, pod): (&String, &mut Box<PodSeen>)| {
             pod.is_labelled = true;
             Unlabelled {
                 namespace: cluster.namespace.clone(),
@@ -418,31 +425,37 @@ impl Index {
                 uid: uid.clone(),
             }
         };
-        ours.map(hand_out).collect()
+        of_job.map(mark_labelled).collect()
     }
 
-    /// Stores a Service's current state. If this is a change, returns the MiniClusters to wake.
+    /// Stores a Service's current state. Returns the MiniClusters to reconcile: that of a changed Service of a sidecar,
+    /// or all that use a headless Service that is being deleted.
     pub fn update_service(&self, metadata: &ObjectMeta, seen: ServiceSeen) -> Vec<Key> {
         let mut state = self.state();
         if let Some(key) = Key::cluster_of(metadata, labels::CLUSTER) {
             let services = &mut state.observed_mut(&key).services;
-            let news = services
+            let is_change = services
                 .insert(metadata.name.clone().unwrap_or_default(), seen.clone())
                 .as_ref()
                 != Some(&seen);
-            return news.then_some(key).into_iter().collect();
+            return is_change.then_some(key).into_iter().collect();
         }
         if !service::is_headless(metadata) {
             return Vec::new();
         }
         let key = Key::of(metadata);
-        let gone = seen.is_deleting;
+        let is_deleting = seen.is_deleting;
         state.headless.insert(key.clone(), Arc::new(seen));
-        // The list of owners changes with each MiniCluster that uses the Service. Only its deletion concerns them all.
-        if gone { state.members.of(&key) } else { Vec::new() }
+        // Only the deletion concerns all MiniClusters that use the Service. Its other changes are mostly of the list of
+        // owners, when a MiniCluster begins or ends to use it.
+        if is_deleting {
+            state.members.of(&key)
+        } else {
+            Vec::new()
+        }
     }
 
-    /// Forgets an object that was deleted. Returns the MiniClusters to wake.
+    /// Forgets an object that was deleted. Returns the MiniClusters to reconcile.
     pub fn remove(&self, kind: Kind, metadata: &ObjectMeta) -> Vec<Key> {
         let uid = uid(metadata);
         let mut state = self.state();
@@ -460,16 +473,16 @@ impl Index {
                 let Some(key) = key else { return Vec::new() };
                 let is_alive = state.members.has(&key);
                 let observed = state.clusters.get_mut(&key);
-                let news = observed.is_some_and(|observed| {
+                let is_change = observed.is_some_and(|observed| {
                     Arc::make_mut(observed).forget(kind, is_alive, |known| known == uid)
                 });
                 state.drop_empty(&key);
-                news.then_some(key).into_iter().collect()
+                is_change.then_some(key).into_iter().collect()
             }
         }
     }
 
-    /// Forgets the objects of `kind` that a complete list does not have. Returns the MiniClusters to wake.
+    /// Forgets the objects of `kind` whose uids are not in a complete list. Returns the MiniClusters to reconcile.
     pub fn keep_only(&self, kind: Kind, uids: &HashSet<String>) -> Vec<Key> {
         let mut state = self.state();
         let mut woken = Vec::new();
@@ -488,13 +501,13 @@ impl Index {
             state.drop_empty(key);
         }
         if kind == Kind::Service {
-            let lost: Vec<Key> = state
+            let gone: Vec<Key> = state
                 .headless
                 .iter()
                 .filter(|(_, seen)| !uids.contains(&seen.uid))
                 .map(|(key, _)| key.clone())
                 .collect();
-            for key in lost {
+            for key in gone {
                 state.headless.remove(&key);
                 woken.extend(state.members.of(&key));
             }
@@ -508,14 +521,15 @@ impl State {
         Arc::make_mut(self.clusters.entry(cluster.clone()).or_default())
     }
 
+    /// Removes the entry of a MiniCluster of which no object is left.
     fn drop_empty(&mut self, key: &Key) {
         if self.clusters.get(key).is_some_and(|observed| observed.is_empty()) {
             self.clusters.remove(key);
         }
     }
 
-    /// Frees memory after a burst: a map keeps the capacity of its largest size.
-    fn give_memory_back(&mut self) {
+    /// Frees memory after many MiniClusters were deleted: a map does not shrink by itself.
+    fn shrink_clusters(&mut self) {
         if self.clusters.capacity() > 1024 && self.clusters.len() < self.clusters.capacity() / 4 {
             self.clusters.shrink_to(self.clusters.len() * 2);
         }

@@ -1,17 +1,18 @@
-//! What keeps the operator from its work, and what a person can do about it.
+//! Why a reconcile could not be completed, and what a person can do about it.
 
 use crate::vocabulary::Reason;
 
-/// Why the operator cannot go on. It retries with growing pauses.
+/// Why the operator could not complete a reconcile. It retries with growing pauses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Obstacle {
     pub reason: Reason,
-    /// What is in the way, and the remedy.
+    /// The cause and the remedy, for the status.
     pub message: String,
 }
 
 impl Obstacle {
+    /// The API server has not answered for this many seconds.
     pub fn api_server_silent_for(seconds: u64) -> Obstacle {
         let message = format!(
             "creating the MiniCluster's objects: the API server has not answered for {seconds} s. Is an admission webhook slow \
@@ -23,7 +24,7 @@ impl Obstacle {
         }
     }
 
-    /// Whether it passes without a user's action. Then the condition `Stalled` is not set.
+    /// Whether it may end without a user's action. Then the condition `Stalled` is not set.
     pub fn is_passing(&self) -> bool {
         matches!(
             self.reason,

@@ -1,4 +1,5 @@
-//! Manifests without a cluster: `flux-operator render` and `validate`, and `kubectl minicluster`'s.
+//! Validates and renders MiniClusters from files, without a cluster, for the commands `validate` and `render` of
+//! `flux-operator` and of `kubectl minicluster`.
 
 use std::path::Path;
 
@@ -25,6 +26,7 @@ pub enum OfflineError {
     Json(#[source] serde_json::Error),
 }
 
+/// The problems, one per line.
 fn lines(problems: &[Problem]) -> String {
     problems
         .iter()
@@ -33,15 +35,16 @@ fn lines(problems: &[Problem]) -> String {
         .join("\n")
 }
 
-/// The objects of the first MiniCluster of `text`, as YAML, in the order in which they are created.
+/// The objects of the first MiniCluster in `text` as a stream of YAML documents, in the order in which they are
+/// created.
 pub fn render(text: &str, options: &Options) -> Result<String, OfflineError> {
     let documents: Result<Vec<String>, YamlError> =
         objects(text, options)?.iter().map(yaml::document).collect();
     Ok(yaml::stream(documents?))
 }
 
-/// The objects of the first MiniCluster of `text`, in the order in which they are created. The cluster is taken to
-/// serve the gang API of the pods' scheduler.
+/// The objects of the first MiniCluster in `text`, in the order in which they are created. Assumes that the cluster
+/// serves every gang API that the operator uses.
 pub fn objects(text: &str, options: &Options) -> Result<Vec<Value>, OfflineError> {
     let manifest = manifest::parse(text).map_err(OfflineError::Problems)?;
     let cluster = validate_and_note(&manifest).and_then(|cluster| options.admit(cluster));
@@ -57,13 +60,12 @@ pub fn objects(text: &str, options: &Options) -> Result<Vec<Value>, OfflineError
     values(&objects).map_err(OfflineError::Json)
 }
 
-/// What `validate` finds.
+/// The result of `validate`. Serialized for its JSON output.
 #[derive(Debug, Default, Serialize)]
 pub struct Judgement {
-    /// MiniClusters that are valid in themselves; the API server may have refused them all the same
-    /// (`problems`).
+    /// MiniClusters that are valid by themselves. If the API server refused one of them, `problems` says so.
     pub miniclusters: Vec<Judged>,
-    /// About a file as a whole: valid, but perhaps not what was meant.
+    /// Notices about a file as a whole: it is valid, but may not mean what its author wanted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Notice>,
     pub problems: Vec<Problem>,
@@ -73,12 +75,12 @@ pub struct Judgement {
 #[derive(Debug, Serialize)]
 pub struct Judged {
     pub name: String,
-    /// Valid, but perhaps not what was meant.
+    /// Notices about fields that are valid, but may not have the effect that the author wanted.
     pub notes: Vec<Notice>,
-    /// Kinds of objects that the API server was asked about by a dry run, whether it accepted them or not.
+    /// Kinds of the objects that were sent to the API server as a dry run, whether it accepted them or not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub checked: Vec<&'static str>,
-    /// What the API server was not asked about, and why.
+    /// What was not sent to the API server, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unchecked: Vec<String>,
 }
@@ -94,6 +96,7 @@ impl Judged {
         }
     }
 
+    /// Its lines for people.
     fn text(&self) -> String {
         let Judged {
             name,
@@ -109,13 +112,13 @@ impl Judged {
                 checked.join(", ")
             );
         }
-        text.extend(unchecked.iter().map(|what| format!("not checked: {what}\n")));
+        text.extend(unchecked.iter().map(|reason| format!("not checked: {reason}\n")));
         text
     }
 }
 
 impl Judgement {
-    /// Text for people: a line for each valid MiniCluster, with its notes; or every problem as an error.
+    /// Text for people: lines for each valid MiniCluster and its notes. If there is any problem, the error has all.
     pub fn text(self) -> Result<String, OfflineError> {
         if self.problems.is_empty() {
             let notes = self.notes.iter().map(|note| format!("note: {note}\n"));
@@ -127,7 +130,7 @@ impl Judgement {
 }
 
 impl Judgement {
-    /// What was found in each of these files. If there are several, a problem names its file.
+    /// Joins the judgements of several files. If there is more than one file, problems and notes name theirs.
     pub fn of_files(found: Vec<(&Path, Judgement)>) -> Judgement {
         let has_several = found.len() > 1;
         let mut all = Judgement::default();
@@ -159,7 +162,8 @@ impl Judgement {
     }
 }
 
-/// The documents of `text`, and what is to be said of it as a whole; the latter alone if it has no documents.
+/// The MiniClusters in `text`, and a judgement with the notices about `text` as a whole. If `text` cannot be
+/// read, there are no documents, and the judgement has the problems.
 pub fn documents(text: &str) -> (Vec<Value>, Judgement) {
     match manifest::documents(text) {
         Ok(documents) => {
@@ -182,7 +186,7 @@ pub fn documents(text: &str) -> (Vec<Value>, Judgement) {
     }
 }
 
-/// Validates every MiniCluster of `text`.
+/// Validates every MiniCluster in `text`.
 pub fn judge(text: &str) -> Judgement {
     let (documents, mut all) = documents(text);
     for document in &documents {
@@ -194,7 +198,7 @@ pub fn judge(text: &str) -> Judgement {
     all
 }
 
-/// Adds the MiniCluster's name to its problems if it is one of several.
+/// Adds the MiniCluster's name to its problems if it is one of several (`count`).
 pub fn with_name(document: &Value, problems: Vec<Problem>, count: usize) -> Vec<Problem> {
     if count == 1 {
         return problems;
@@ -203,7 +207,8 @@ pub fn with_name(document: &Value, problems: Vec<Problem>, count: usize) -> Vec<
         .pointer("/metadata/name")
         .and_then(Value::as_str)
         .unwrap_or("without a name");
-    let with_name = |it: Problem| Problem::new(format!("MiniCluster {name}: {}", it.field), it.message);
+    let with_name =
+        |problem: Problem| Problem::new(format!("MiniCluster {name}: {}", problem.field), problem.message);
     problems.into_iter().map(with_name).collect()
 }
 
@@ -214,12 +219,13 @@ pub fn parse_and_validate(document: &Value) -> Result<(Manifest, ValidMiniCluste
     Ok((manifest, cluster))
 }
 
-/// A certificate without a secret, for rendering: the real one is generated when the cluster is created.
+/// A certificate whose keys are all zero, so that rendering needs no secret. The operator generates the real one when
+/// it creates the cluster.
 pub fn placeholder(cluster: &ValidMiniCluster) -> Certificate {
     Certificate::from_keys(&cluster.name, &[0; 32], &[0; 32])
 }
 
-/// Every object, in the order in which they are created.
+/// Every object, in the order in which they are created. The contents of Secrets are redacted.
 fn values(objects: &Objects) -> Result<Vec<Value>, serde_json::Error> {
     let Objects {
         config_map,
@@ -243,10 +249,10 @@ fn values(objects: &Objects) -> Result<Vec<Value>, serde_json::Error> {
     for service in services {
         values.push(serde_json::to_value(service)?);
     }
-    for made in volumes {
+    for rendered in volumes {
         values.extend([
-            serde_json::to_value(&made.volume)?,
-            serde_json::to_value(&made.claim)?,
+            serde_json::to_value(&rendered.volume)?,
+            serde_json::to_value(&rendered.claim)?,
         ]);
     }
     if let GangOf::Object(object) = gang {

@@ -1,16 +1,17 @@
-//! Where spans are sent.
+//! The address to which the operator sends spans, by OTLP over HTTP.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The port of OTLP over HTTP.
+/// The port of OTLP over HTTP, if the address has none.
 const PORT: u16 = 4318;
 
-/// Where spans are sent: `http://HOST[:4318][/BASE]`, as `OTEL_EXPORTER_OTLP_ENDPOINT` is written.
+/// The address to which spans are sent: `http://HOST:PORT[/BASE]`. It is parsed from a text in the form of
+/// `OTEL_EXPORTER_OTLP_ENDPOINT`, where the port may be missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint(String);
 
-/// Why a text is no endpoint.
+/// Why a text is not a valid endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoEndpoint {
     #[error(
@@ -22,7 +23,7 @@ pub enum NoEndpoint {
 }
 
 impl Endpoint {
-    /// The address of requests with spans.
+    /// The URL of requests with spans.
     pub fn traces(&self) -> String {
         format!("{}/v1/traces", self.0)
     }
@@ -40,7 +41,7 @@ impl FromStr for Endpoint {
     fn from_str(text: &str) -> Result<Endpoint, NoEndpoint> {
         let rest = text.strip_prefix("http://").ok_or(NoEndpoint::Scheme)?;
         let (authority, base) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        // (The colons of an IPv6 address stand in brackets.)
+        // The last colon may belong to an IPv6 address in brackets: then there is no port.
         let (host, port) = match authority
             .rsplit_once(':')
             .filter(|(_, port)| !port.ends_with(']'))

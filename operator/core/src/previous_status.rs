@@ -1,11 +1,11 @@
-//! What a MiniCluster's status says already, and how texts and times are written into it. Pure.
+//! Reads the status that was written last, and formats texts and times for a status. Pure.
 
 use flux_shared::crd::v1alpha2::{Condition, ConditionStatus, MiniClusterStatus};
 use k8s_openapi::jiff::{Timestamp, Unit};
 
 use crate::vocabulary::{ConditionType, Reason};
 
-/// Longest message in a status or an event.
+/// Longest message in a status, in characters.
 pub const MESSAGE_MAX: usize = 1024;
 
 /// Whether the MiniCluster has ended.
@@ -13,24 +13,24 @@ pub fn is_finished(status: &MiniClusterStatus) -> bool {
     is_true(status, ConditionType::JobFinished)
 }
 
-/// Whether pods and volumes have been deleted after the end.
+/// Whether the operator has deleted pods and volumes after the end (`cleanupPods`).
 pub fn is_cleaned_up(status: &MiniClusterStatus) -> bool {
     is_true(status, ConditionType::CleanedUp)
 }
 
-/// Whether the operator has noticed that the Job was deleted while its program had not ended.
+/// Whether the status says that the operator waits for pods of a deleted Job, or of an earlier MiniCluster of this
+/// name, which may still run.
 pub fn waits_for_pods(status: &MiniClusterStatus) -> bool {
     status.reason.as_deref().and_then(Reason::parse) == Some(Reason::WaitingForPods)
 }
 
-/// Whether a pod could not mount the view's image: the Job is created again with a copy of the view, from
-/// then on.
+/// Whether a pod could not mount the view's image. From then on, Jobs are created with a copy of the view.
 pub fn image_volume_failed(status: &MiniClusterStatus) -> bool {
     has(status, ConditionType::ViewMounted, ConditionStatus::False)
         .is_some_and(|condition| condition.reason != Reason::ViewCopied)
 }
 
-/// When the MiniCluster ended.
+/// When the MiniCluster ended. None: it has not, or the time cannot be parsed.
 pub fn end(status: &MiniClusterStatus) -> Option<Timestamp> {
     let finished = has(status, ConditionType::JobFinished, ConditionStatus::True)?;
     status
@@ -59,6 +59,7 @@ fn has(status: &MiniClusterStatus, type_: ConditionType, value: ConditionStatus)
     condition(status, type_).filter(|condition| condition.status == value)
 }
 
+/// The message, cut to [`MESSAGE_MAX`] characters.
 pub fn short(message: &str) -> String {
     match message.char_indices().nth(MESSAGE_MAX - 1) {
         Some((end, _)) => format!("{}…", &message[..end]),

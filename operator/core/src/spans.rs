@@ -1,8 +1,9 @@
-//! The life of a MiniCluster as spans, and those of its pods below it. Pure.
+//! The spans of a MiniCluster's trace (OpenTelemetry): one for the MiniCluster, and below it one for each step of its
+//! start and each of its pods. Pure.
 //!
-//! A MiniCluster's times are of whole seconds, as the API server keeps them. Its pods' are in the second line of their
-//! termination messages. OpenTelemetry's crates time what happens as it happens; these times are Kubernetes' and the
-//! agents'.
+//! A MiniCluster's times come from its status, in whole seconds. A pod's times are in the second line of its
+//! termination message. OpenTelemetry's tracing API measures code while it runs. These times were recorded earlier, by
+//! Kubernetes and the agents, so this module has types of its own.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -19,12 +20,12 @@ use crate::labels;
 use crate::observe::Key;
 use crate::observe::pod::PodStatusObject;
 
-/// How long ago a pod may have ended that is seen for the first time: it ended while nobody led, or another leader has
-/// made its spans, which have the same ids. Of those that ended earlier there may be thousands.
+/// If a pod is seen for the first time, its ends within this time get spans. It may have ended while no operator led.
+/// If another leader has sent the spans already, these have the same ids. There may be thousands of earlier ends.
 const RECENT: SignedDuration = SignedDuration::from_mins(5);
 
-/// The agent has about 18 stages; a forged message has room for hundreds.
-const STAGES: usize = 32;
+/// Most stages of a pod that get spans. The agent has about 18; a forged message has room for hundreds.
+const MAX_STAGES: usize = 32;
 
 /// A span. Times are since the epoch.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,7 +37,7 @@ pub struct Span {
     pub begin: Duration,
     pub end: Duration,
     pub attributes: Vec<(&'static str, Attribute)>,
-    /// Why it failed.
+    /// Why it failed. None: it did not fail.
     pub error: Option<String>,
 }
 
@@ -62,8 +63,9 @@ impl From<i64> for Attribute {
 /// The spans of one trace.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Traced {
+    /// The id of the trace.
     pub trace: u128,
-    /// The program whose times they are.
+    /// The program that measured the times.
     pub by: Program,
     pub spans: Vec<Span>,
 }
@@ -75,14 +77,15 @@ pub enum Program {
     Agent,
 }
 
-/// The spans of a MiniCluster that has ended with `status`. None: it has no uid for the trace's id, or no
-/// times.
+/// The spans of a MiniCluster that has ended with `status`. None: its uid is no UUID, so that there is no id for the
+/// trace, or the status has no completion time.
 pub fn build(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatus) -> Option<Traced> {
     let root = TraceParent::of_uid(uid)?;
     let begin = since_epoch(created)?;
     let end = time(status.completion_time.as_deref())?.max(begin);
     let timeline = status.timeline.clone().unwrap_or_default();
-    let points = [
+    // Each step, and when it ended.
+    let steps = [
         ("create the Job", time(status.start_time.as_deref())),
         ("schedule the pods", time(timeline.scheduled.as_deref())),
         ("start the lead", time(timeline.running.as_deref())),
@@ -90,7 +93,7 @@ pub fn build(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatu
         ("job", Some(end)),
     ];
     let phase = status.phase.clone().unwrap_or_default();
-    let failed = (phase == "Failed").then(|| {
+    let error = (phase == "Failed").then(|| {
         status
             .message
             .clone()
@@ -119,17 +122,18 @@ pub fn build(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatu
         begin,
         end,
         attributes,
-        error: failed,
+        error,
     };
     let mut spans = vec![whole];
     let mut last = begin;
-    for (number, (name, at)) in (1..).zip(points) {
+    for (number, (name, at)) in (1..).zip(steps) {
         // A step that was never reached has no span, and the job did not run before its brokers were ready.
         let Some(at) = at.filter(|_| name != "job" || timeline.ready.is_some()) else {
             continue;
         };
         let at = at.clamp(last, end);
         spans.push(Span {
+            // 0 is no valid id.
             id: root.span.wrapping_add(number).max(1),
             parent: Some(root.span),
             name: name.to_owned(),
@@ -147,8 +151,8 @@ pub fn build(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatu
     })
 }
 
-/// The spans of the ends of a pod's runner that are news after `known` ends (None: the pod is), one of each. A restarted
-/// container has several.
+/// The spans of a pod: an entry for each end of the container that runs Flux that was not seen before. (A container
+/// that is restarted ends several times.) `known`: how many of its ends were seen. None: the pod was not seen before.
 pub fn of_pod(pod: &PodStatusObject, known: Option<u32>, now: Timestamp) -> Vec<Traced> {
     let annotation = || pod.metadata.annotations.as_ref()?.get(labels::TRACE);
     let parent = annotation().and_then(|text| text.parse::<TraceParent>().ok());
@@ -156,7 +160,7 @@ pub fn of_pod(pod: &PodStatusObject, known: Option<u32>, now: Timestamp) -> Vec<
     let (Some(parent), Some(index @ 0..PODS)) = (parent, index) else {
         return Vec::new();
     };
-    // Nobody remembers how often the runner of a stranger has ended: each look would send its spans again.
+    // The index does not record the ends of pods without this label, so each event would send their spans again.
     let is_of_a_cluster = |labels: &BTreeMap<String, String>| labels.contains_key(labels::CLUSTER);
     if !pod.metadata.labels.as_ref().is_some_and(is_of_a_cluster) {
         return Vec::new();
@@ -181,8 +185,8 @@ pub fn of_pod(pod: &PodStatusObject, known: Option<u32>, now: Timestamp) -> Vec<
         .collect()
 }
 
-/// A run of a pod as a span below `parent`, and its stages as spans of that. Nothing of the timeline is trusted: any
-/// program in the pod can write a termination message.
+/// One run of a pod's container as a span below `parent`, and its stages as spans below that one. None: the termination
+/// message has no timeline. The timeline is not trusted, since any program in the pod can write a termination message.
 fn pod_spans(
     pod: &PodStatusObject,
     parent: TraceParent,
@@ -193,6 +197,7 @@ fn pod_spans(
     let timeline = PodTimeline::decode(message)?;
     let code =
         Termination::decode(message).map_or(terminated.exit_code, |termination| termination.code.into());
+    // The same run always gets the same ids, even if two leaders send its spans.
     let id = |number: usize| {
         let mut hasher = DefaultHasher::new();
         (parent.span, &pod.metadata.uid, timeline.started, number).hash(&mut hasher);
@@ -200,7 +205,7 @@ fn pod_spans(
     };
     let at = |micros: u64| Duration::from_micros(micros);
     let stages = (1..)
-        .zip(timeline.stages.iter().take(STAGES))
+        .zip(timeline.stages.iter().take(MAX_STAGES))
         .map(|(number, stage)| {
             let begin = timeline.started.saturating_add_signed(stage.start);
             Span {
@@ -237,10 +242,12 @@ fn pod_spans(
     Some([vec![whole], stages].concat())
 }
 
+/// The time in a status since the epoch. None: it is missing or cannot be parsed.
 fn time(text: Option<&str>) -> Option<Duration> {
     since_epoch(text?.parse().ok()?)
 }
 
+/// None: the time is before the epoch.
 fn since_epoch(time: Timestamp) -> Option<Duration> {
     Duration::try_from(time.as_duration()).ok()
 }
@@ -479,7 +486,7 @@ mod tests {
             "0",
             json!({ "state": ended(&message, "2026-01-01T00:09:00Z") }),
         );
-        assert_eq!(of_pod(&pod, None, now())[0].spans.len(), 1 + STAGES);
+        assert_eq!(of_pod(&pod, None, now())[0].spans.len(), 1 + MAX_STAGES);
         pod.metadata.labels.as_mut().unwrap().remove(labels::CLUSTER);
         assert!(
             of_pod(&pod, None, now()).is_empty(),

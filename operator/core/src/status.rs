@@ -1,11 +1,11 @@
-//! Computes a MiniCluster's status from the observed objects and the time. It performs no I/O.
+//! Computes a MiniCluster's status from the observed objects and the time. Pure.
 //!
 //! ```text
 //! Inputs ─► outcome (why it failed, or does not start) ─► conditions ─► phase, sizes, exit code ─► MiniClusterStatus
 //! ```
 //!
-//! Whether the job has ended is read from the Job, and why from the pods. A condition's time is when its status last
-//! changed. It is Kubernetes' time where Kubernetes records one.
+//! The Job shows whether the job has ended, and the pods show why. A condition's time is when its status last changed.
+//! It is Kubernetes' time if Kubernetes records one, otherwise the operator's.
 
 use flux_shared::crd::v1alpha2::{Condition, ConditionStatus, MiniClusterStatus, Timeline};
 use flux_shared::names;
@@ -44,33 +44,39 @@ pub enum CheckedSpec<'a> {
 /// Everything that a status depends on.
 #[derive(Debug)]
 pub struct Inputs<'a> {
+    /// The MiniCluster's name.
     pub name: &'a str,
     pub generation: Option<i64>,
     pub is_deleting: bool,
     pub spec: CheckedSpec<'a>,
+    /// The status before this one.
     pub previous: &'a MiniClusterStatus,
+    /// The MiniCluster's Job. None: it does not exist.
     pub job: Option<&'a JobSeen>,
     /// Hash of the current spec ([`Target::spec_hash`](crate::target::Target::spec_hash)).
     pub spec_hash: Option<&'a str>,
+    /// Pods of the Job that exist.
     pub pods: Vec<&'a PodSeen>,
     /// Lead pods of the Job that no longer exist, as last seen.
     pub gone: Vec<&'a PodSeen>,
+    /// Why this reconcile could not be completed, if so.
     pub obstacle: Option<&'a Obstacle>,
     /// Whether every node that the pods may use is known to support image volumes.
     pub nodes_mount_images: bool,
-    /// If the view is copied because of a node that cannot mount images while others can: this node.
+    /// The node because of which the view is copied, if that cannot mount images while others can.
     pub copied_for: Option<&'a str>,
     /// The cluster's CSI volumes. None if the PersistentVolumes or storage classes have not been listed yet.
     pub disks: Option<Vec<DiskSeen>>,
-    /// The last warning event about an object that waits, if no status says why it does.
+    /// The last warning event about the Job or a pod that waits, or Kueue's reason. It is read only if no status says
+    /// why the object waits.
     pub warning: Option<&'a Trouble>,
     pub now: Timestamp,
 }
 
 impl Inputs<'_> {
     /// Whether the Job was created from another spec than the current one. This can only happen before the first status
-    /// with the Job: after it the API server rejects such an edit. So the hashes are not compared later, when another
-    /// version of the operator might compute them differently.
+    /// with the Job: from then on the API server rejects such an edit. So the hashes are not compared later, since
+    /// another version of the operator might compute them differently.
     fn changed_too_late(&self) -> bool {
         let was_reported = condition(self.previous, ConditionType::Valid)
             .is_some_and(|valid| valid.reason == Reason::ChangedTooLate);
@@ -88,13 +94,14 @@ impl Inputs<'_> {
     }
 }
 
-/// Computes the status. The same inputs give the same status; a change of `now` alone changes nothing.
+/// Computes the status. The same inputs give the same status. `now` only becomes the time of something that has
+/// changed.
 pub fn compute(inputs: &Inputs) -> MiniClusterStatus {
     let summary = PodSummary::of(inputs);
     if is_finished(inputs.previous) {
         return after_the_end(inputs, &summary);
     }
-    let outcome = post::added(outcome::compute(inputs, &summary), inputs);
+    let outcome = post::with_failure(outcome::compute(inputs, &summary), inputs);
     // The job has not ended if its lead was stopped for a suspension, or will be recreated.
     let is_suspended = inputs
         .job
@@ -163,13 +170,13 @@ pub fn compute(inputs: &Inputs) -> MiniClusterStatus {
     }
 }
 
-/// The status after the job has ended. It no longer follows the Job and its pods: it only adds what was not known at
-/// the end, and counts the pods that still run.
+/// The status after the job has ended. It is the previous one, with values that were not known at the end and with the
+/// number of pods that still run. The Job and its pods change nothing else.
 fn after_the_end(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     let previous = inputs.previous;
     let is_gone = inputs.job.is_none() || is_cleaned_up(previous);
     let outcome = Outcome::default();
-    let now = if is_gone {
+    let updates = if is_gone {
         Vec::new()
     } else {
         conditions::compute(inputs, summary, &outcome)
@@ -178,7 +185,8 @@ fn after_the_end(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
         ConditionType::parse(&condition.type_).is_some_and(|type_| CHANGE_AFTER_THE_END.contains(&type_))
     };
     let update_of = |type_: &str| {
-        now.iter()
+        updates
+            .iter()
             .find(|update| update.type_ == type_ && can_change(update))
     };
     let kept = previous.conditions.iter().map(|before| {
@@ -193,7 +201,7 @@ fn after_the_end(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
                 .iter()
                 .all(|before| before.type_ != update.type_)
     };
-    let conditions = kept.chain(now.iter().filter(is_new).cloned()).collect();
+    let conditions = kept.chain(updates.iter().filter(is_new).cloned()).collect();
     let lead = if is_gone { None } else { lead_exit(inputs, summary) };
     MiniClusterStatus {
         phase: if inputs.is_deleting {
@@ -213,7 +221,7 @@ fn after_the_end(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     }
 }
 
-/// Conditions that may appear or change after the end.
+/// Conditions that may appear or change after the job has ended.
 const CHANGE_AFTER_THE_END: [ConditionType; 4] = [
     ConditionType::Valid,
     ConditionType::ArchiveSaved,
@@ -239,7 +247,7 @@ fn maximum_size(inputs: &Inputs) -> Option<i32> {
     inputs.previous.maximum_size.or_else(of_job)
 }
 
-/// The condition, for the spec of this generation.
+/// The condition with this `observedGeneration`.
 fn with_generation(condition: &Condition, generation: Option<i64>) -> Condition {
     Condition {
         observed_generation: generation,
@@ -247,7 +255,7 @@ fn with_generation(condition: &Condition, generation: Option<i64>) -> Condition 
     }
 }
 
-/// The lead pod whose end decides how the job ended. If there is none, the latest lead pod.
+/// The lead pod whose end decides how the job ended. If there is none, the latest lead pod that exists.
 fn decisive_lead<'a>(inputs: &Inputs<'a>, summary: &PodSummary<'a>) -> Option<&'a PodSeen> {
     let leads = inputs.pods.iter().copied().filter(|pod| pod.index == 0);
     let decides = |pod: &PodSeen| {
@@ -262,8 +270,8 @@ fn decisive_lead<'a>(inputs: &Inputs<'a>, summary: &PodSummary<'a>) -> Option<&'
         .or(summary.lead)
 }
 
-/// The time of the first start. A restart does not change it. A suspension without earlier restarts does, as for a
-/// Job's start time.
+/// The time of the first start. A restart does not change it. Before the first restart that counts
+/// against a limit, it is the Job's start time, which changes when a suspended Job is resumed.
 fn start_time(inputs: &Inputs) -> Option<String> {
     let before = inputs.previous.start_time.clone();
     let is_first = inputs.previous.backoff_limit_used + inputs.previous.max_restarts_used == 0;
@@ -274,12 +282,12 @@ fn start_time(inputs: &Inputs) -> Option<String> {
     if is_first { now.or(before) } else { before.or(now) }
 }
 
-/// Uid of the current or last Job. None if a restart or a copied view is about to replace the Job.
-fn job_uid(inputs: &Inputs, now: &[Condition]) -> Option<String> {
-    // Then the Job is replaced by one that copies the view.
-    let cannot_mount = now
-        .iter()
-        .any(|it| it.type_ == ConditionType::ViewMounted && it.status == ConditionStatus::False);
+/// Uid of the current or last Job. None if the Job is about to be replaced, for a restart or by one that copies the
+/// view. `conditions`: those of the new status.
+fn job_uid(inputs: &Inputs, conditions: &[Condition]) -> Option<String> {
+    let cannot_mount = conditions.iter().any(|condition| {
+        condition.type_ == ConditionType::ViewMounted && condition.status == ConditionStatus::False
+    });
     match inputs.job {
         Some(job) if restart::is_given_up(inputs.previous, job) || (job.mounts_view && cannot_mount) => None,
         Some(job) => Some(job.uid.clone()),
@@ -323,13 +331,14 @@ fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
         CheckedSpec::Invalid(_) => u32::MAX,
     };
     let by_kubelet = summary.lead.map_or(0, |lead| count(lead.restarts.min(allowed)));
-    let more = by_kubelet.saturating_sub(known.container_restarts).max(0);
-    known.restart_count += more;
-    known.container_restarts += more;
+    let new_restarts = by_kubelet.saturating_sub(known.container_restarts).max(0);
+    known.restart_count += new_restarts;
+    known.container_restarts += new_restarts;
     known
 }
 
-/// When each step of the start was first seen. None while suspended, so a resumed MiniCluster gets new times.
+/// When each step of the start was first seen. None while there is no Job, or one that is suspended, deleted or
+/// replaced. So the next start gets new times.
 fn timeline(inputs: &Inputs, summary: &PodSummary) -> Option<Timeline> {
     let job = inputs.job?;
     if (job.is_suspended && !job.is_finished())
@@ -352,7 +361,8 @@ fn timeline(inputs: &Inputs, summary: &PodSummary) -> Option<Timeline> {
     (timeline != Timeline::default()).then_some(timeline)
 }
 
-/// Name of a Secret that users read (passwords, tokens). None before the Job exists, since the Secret may not either.
+/// Name of a Secret that users read (passwords, tokens). None before the Job exists, since the Secret may be missing
+/// until then. `name` gets the spec and the uid of the Job's owner.
 fn secret(
     inputs: &Inputs,
     name: impl Fn(&ValidMiniCluster, Option<&str>) -> Option<String>,
@@ -363,8 +373,8 @@ fn secret(
     }
 }
 
-/// The status with its last restart as reason and message. Without this, a restart would not show if the next one
-/// followed before another status.
+/// The status with its last restart as reason and message, for the moment when the restart is counted. The next
+/// computed status might already be about a later restart.
 pub fn restarting(status: MiniClusterStatus) -> MiniClusterStatus {
     let Some(restart) = status.restarts.last() else {
         return status;
@@ -377,7 +387,7 @@ pub fn restarting(status: MiniClusterStatus) -> MiniClusterStatus {
     }
 }
 
-/// The status once pods and volumes have been deleted.
+/// The status once pods and volumes have been deleted (`cleanupPods`): it has the condition `CleanedUp`.
 pub fn cleaned_up(status: &MiniClusterStatus, now: Timestamp) -> MiniClusterStatus {
     let mut status = MiniClusterStatus {
         size: 0,
@@ -395,7 +405,7 @@ pub fn cleaned_up(status: &MiniClusterStatus, now: Timestamp) -> MiniClusterStat
     status
 }
 
-/// A panic of the operator: its file and line in the source.
+/// A panic of the operator, with its file and line in the source.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the operator panicked at {0}")]
 pub struct Panicked(pub String);
@@ -427,7 +437,7 @@ pub fn panicked(
     status
 }
 
-/// The status without the condition `OperatorPanicked`, once the operator has computed a status without a panic.
+/// The status without the condition `OperatorPanicked`, for a reconcile without a panic.
 pub fn without_panic(mut status: MiniClusterStatus) -> MiniClusterStatus {
     status
         .conditions
@@ -435,7 +445,7 @@ pub fn without_panic(mut status: MiniClusterStatus) -> MiniClusterStatus {
     status
 }
 
-/// Counts of pods, and the lead's pod.
+/// Numbers of pods by state, and the lead's pod.
 #[derive(Debug)]
 struct PodSummary<'a> {
     /// The latest pod of index 0.
@@ -447,27 +457,28 @@ struct PodSummary<'a> {
     ready: u32,
     /// Number of pods of the Job (its completions).
     wanted: u32,
-    /// Number of ready pods that is enough to start the job.
+    /// Number of ready pods that is enough to start the job: `minSize`, or all.
     quorum: u32,
     /// Number of followers that have ended with exit code 0, and are not recreated (completeWorkers).
-    left: u32,
+    completed_followers: u32,
 }
 
 impl<'a> PodSummary<'a> {
     fn of(inputs: &Inputs<'a>) -> PodSummary<'a> {
         let pods = || inputs.pods.iter().copied();
-        let number = |which: &dyn Fn(&PodSeen) -> bool| {
-            u32::try_from(pods().filter(|pod| which(pod)).count()).unwrap_or(u32::MAX)
+        let number = |predicate: &dyn Fn(&PodSeen) -> bool| {
+            u32::try_from(pods().filter(|pod| predicate(pod)).count()).unwrap_or(u32::MAX)
         };
-        // Once the Job is finished, its pods have ended. The watch of pods may report that later.
+        // A Job is finished only after its pods have ended, but the watch of pods may report this later. If the
+        // operator has decided the Job's end, pods may still run (`has_living_pods`).
         let is_finished = inputs
             .job
             .is_some_and(|job| job.is_finished() && !job.has_living_pods);
-        let living = |which: fn(&PodSeen) -> bool| {
+        let living = |predicate: fn(&PodSeen) -> bool| {
             if is_finished {
                 0
             } else {
-                number(&|pod| !pod.has_ended && which(pod))
+                number(&|pod| !pod.has_ended && predicate(pod))
             }
         };
         let wanted = inputs.job.map_or(0, |job| job.completions);
@@ -485,25 +496,30 @@ impl<'a> PodSummary<'a> {
             ready: living(|pod| pod.is_ready),
             wanted,
             quorum,
-            left: number(&|pod| pod.index > 0 && pod.exit.as_ref().is_some_and(|exit| exit.code == 0)),
+            completed_followers: number(&|pod| {
+                pod.index > 0 && pod.exit.as_ref().is_some_and(|exit| exit.code == 0)
+            }),
         }
     }
 
+    /// Whether the lead's container that runs Flux is running.
     fn lead_runs(&self) -> bool {
         self.lead.is_some_and(|lead| lead.is_running)
     }
 
     /// Number of pods that must be ready: the quorum without followers that have completed.
     fn needed(&self) -> u32 {
-        self.quorum.saturating_sub(self.left).max(1)
+        self.quorum.saturating_sub(self.completed_followers).max(1)
     }
 
+    /// Whether the lead and enough other brokers are ready.
     fn is_ready(&self) -> bool {
         let lead = self.lead.is_some_and(|lead| lead.is_running && lead.is_ready);
         self.wanted > 0 && lead && self.ready >= self.needed()
     }
 }
 
+/// The phase, from the Job and its pods.
 fn phase(inputs: &Inputs, summary: &PodSummary) -> Phase {
     let Some(job) = inputs.job else {
         return match inputs.spec {
@@ -512,7 +528,7 @@ fn phase(inputs: &Inputs, summary: &PodSummary) -> Phase {
             CheckedSpec::Valid(_) => Phase::Pending,
         };
     };
-    // Once the job has begun, missing brokers do not change the phase.
+    // Once the job has begun, the phase stays Running even if brokers are missing.
     let has_begun = summary.lead.is_some_and(|lead| lead.has_joined) && has_been_ready(inputs.previous)
         || summary.lead.is_some_and(|lead| lead.exit.is_some());
     if inputs.is_deleting {
@@ -540,6 +556,7 @@ fn has_been_ready(status: &MiniClusterStatus) -> bool {
         .is_some_and(|timeline| timeline.ready.is_some())
 }
 
+/// A number for the status, which has i32.
 fn count(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }

@@ -1,4 +1,4 @@
-//! The MiniCluster as the API server gave it, reduced to what a reconcile needs.
+//! The MiniCluster that a reconcile is about: the parts of the object that it needs.
 
 use flux_shared::crd::v1alpha2::{MiniClusterSpec, MiniClusterStatus};
 use flux_shared::manifest::Manifest;
@@ -18,18 +18,21 @@ pub struct Target {
     pub uid: String,
     pub generation: Option<i64>,
     pub is_deleting: bool,
-    /// Labels and annotations for a queue.
+    /// Labels and annotations for a queue: those that the Job was created with, or else the object's present ones.
     pub queueing: Queueing,
-    /// Whether the labels and annotations for a queue have changed since the Job was made.
+    /// Whether the labels and annotations for a queue have changed since the Job was created.
     pub has_queueing_changed: bool,
+    /// The spec, not validated yet. The error says why it cannot be read.
     pub spec: Result<MiniClusterSpec, Vec<Problem>>,
+    /// The status; the default if there is none or it cannot be read.
     pub status: MiniClusterStatus,
-    /// Whether it has a status at all.
+    /// Whether the object has a status, even one that cannot be read.
     pub has_status: bool,
     pub resource_version: u64,
 }
 
 impl Target {
+    /// The parts of a MiniCluster as the API server sent it. Its queueing is that of the object.
     pub fn of(object: &Cluster) -> Target {
         let metadata = object.meta();
         Target {
@@ -46,10 +49,11 @@ impl Target {
         }
     }
 
-    /// Uses the queue's labels and annotations that the Job was created with, if there is a Job; later
-    /// changes count for the next Job.
+    /// Replaces `queueing` by the labels and annotations that the Job was created with, if there is a Job. Later
+    /// changes of the MiniCluster count for the next Job.
     pub fn with_queueing_of(mut self, job: Option<&JobSeen>) -> Target {
-        // A queued Job without this annotation is from an earlier version: keep using the live labels.
+        // A queued Job without the annotation is from an earlier version of the operator, or Kueue has put it into a
+        // queue by itself. Then the MiniCluster's present labels count.
         let Some(job) = job.filter(|job| job.queueing.is_some() || job.queue.is_none()) else {
             return self;
         };
@@ -61,12 +65,12 @@ impl Target {
         self
     }
 
-    /// Hash of the fields of the spec that cannot change once the Job was created.
+    /// Hash of the fields of the spec that cannot change once the Job was created. None: the spec cannot be read.
     pub fn spec_hash(&self) -> Option<String> {
         self.spec.as_ref().ok().map(render::spec_hash::of)
     }
 
-    /// The checked spec as this installation serves it, or every problem.
+    /// Validates the spec, also against the options of this installation. The error has every problem.
     pub fn validate(&self, options: &Options) -> Result<ValidMiniCluster, Vec<Problem>> {
         let spec = self.spec.clone()?;
         let (name, namespace) = (self.key.name.clone(), self.key.namespace.clone());

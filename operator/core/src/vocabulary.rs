@@ -1,15 +1,15 @@
-//! The words in conditions, reasons and events, each with its meaning. The reference (`docs/reference`) is
-//! made from them, and a test (`tests/docs`) checks them against the code and the headings of
+//! The types of conditions and the reasons of conditions, statuses and events, each with its meaning. The reference
+//! (`docs/reference`) is generated from them. A test (`tests/docs`) checks them against the code and the headings of
 //! `docs/troubleshooting.md`.
 //!
-//! What the operator itself reports is a [`Reason`] until it becomes text in a status or an event. A text may
-//! also be a reason that Kubernetes, Kueue or the agent gave: such a text compares with a [`Reason`].
+//! A reason that the operator finds is a [`Reason`] until it becomes text in a status or an event. Such a text may also
+//! be a reason from Kubernetes, Kueue or the agent. It can be compared with a [`Reason`].
 
 use std::fmt;
 
 use flux_shared::exit::Category;
 
-/// Declares a closed set of words: an enum whose variants are the words.
+/// Declares an enum for a closed set of words. A variant has the name of its word.
 macro_rules! words {
     ($(#[$attribute:meta])* $type_:ident: $($word:ident)*) => {
         $(#[$attribute])*
@@ -19,17 +19,17 @@ macro_rules! words {
         }
 
         impl $type_ {
-            /// Every one, in the order of the reference.
+            /// All, in the order of the reference pages.
             pub const ALL: &[$type_] = &[$($type_::$word),*];
 
-            /// The word in a status or an event.
+            /// The word as it is written in a status or an event.
             pub const fn name(self) -> &'static str {
                 match self {
                     $($type_::$word => stringify!($word),)*
                 }
             }
 
-            /// Reads the word; None if it is not ours.
+            /// Parses a word. None: it is not in this set.
             pub fn parse(word: &str) -> Option<$type_> {
                 match word {
                     $(stringify!($word) => Some($type_::$word),)*
@@ -64,6 +64,7 @@ macro_rules! words {
     };
 }
 
+/// Declares the types of conditions, each with its meaning if it is true and its meaning if it is not.
 macro_rules! conditions {
     ($($name:ident: $when_true:literal, $when_false:literal;)*) => {
         words! {
@@ -72,7 +73,7 @@ macro_rules! conditions {
         }
 
         impl ConditionType {
-            /// What it means where it is true, and where it is not.
+            /// What the condition means if it is true, and if it is not.
             pub const fn meanings(self) -> (&'static str, &'static str) {
                 match self {
                     $(ConditionType::$name => ($when_true, $when_false),)*
@@ -139,23 +140,23 @@ conditions! {
         "";
 }
 
-/// What a reason is about.
+/// What a reason is about: its group in the reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
     /// Nothing is wrong.
     Progress,
-    /// The spec is as it should be, or not.
+    /// The spec, its view and its volumes are valid, or not.
     Spec,
-    /// It does not start, or not yet.
+    /// The MiniCluster does not start, or not yet.
     Start,
-    /// It has ended with a failure.
+    /// The MiniCluster has ended, mostly with a failure.
     End,
     /// The whole MiniCluster restarts, or a pod was lost.
     Loss,
 }
 
 impl Subject {
-    /// Each with its title in the reference.
+    /// Every group with its title in the reference.
     pub const ALL: [(Subject, &'static str); 5] = [
         (Subject::Progress, "Nothing is wrong"),
         (Subject::Spec, "The spec, its view and its volumes"),
@@ -172,22 +173,22 @@ pub enum EventType {
     Warning,
 }
 
-/// The type of a reason's event, if it has one. A reason that is not ours is a warning.
+/// The type of a reason's event. None: the reason has no event. A reason that the operator does not know is a warning.
 pub fn event_type(reason: &str) -> Option<EventType> {
     Reason::parse(reason).map_or(Some(EventType::Warning), Reason::event)
 }
 
-/// Declares the reasons by what they are about: each with the type of its event, if it has one, and its meaning.
+/// Declares the reasons in groups: each with the type of its event, if it has one, and its meaning.
 macro_rules! reasons {
     ($($subject:ident { $($name:ident $(=> $event:ident)?: $meaning:literal,)* })*) => {
         words! {
-            /// A reason of the operator, or one of Kubernetes that it knows: of a condition, of `status.reason`, of
-            /// `status.restarts` and `status.lostPods`, of an event. Others it passes on unchanged.
+            /// A reason of a condition, of `status.reason`, `status.restarts` or `status.lostPods`, or of an event. The
+            /// operator's own, and those of Kubernetes that it knows. It passes on others as text.
             Reason: $($($name)*)*
         }
 
         impl Reason {
-            /// What it is about.
+            /// Its group in the reference.
             pub const fn subject(self) -> Subject {
                 match self {
                     $($(Reason::$name)|* => Subject::$subject,)*
@@ -200,8 +201,9 @@ macro_rules! reasons {
                 }
             }
 
-            /// The type of its event, if it has one.
+            /// The type of its event. None: it has no event.
             pub fn event(self) -> Option<EventType> {
+                // A list has one type, or none if the reason has no event.
                 let types: &[EventType] = match self {
                     $($(Reason::$name => &[$(EventType::$event)?],)*)*
                 };
@@ -344,7 +346,7 @@ reasons! {
     }
 }
 
-/// The reason of an agent that gave up.
+/// The reason for an agent that gave up.
 impl From<Category> for Reason {
     fn from(category: Category) -> Reason {
         match category {

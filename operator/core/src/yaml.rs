@@ -1,4 +1,4 @@
-//! Kubernetes objects as a stream of YAML documents.
+//! Writes Kubernetes objects as a stream of YAML documents.
 
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ pub fn document(object: &impl Serialize) -> Result<String, YamlError> {
     Ok(text)
 }
 
-/// Documents with separators between them.
+/// The documents with a separator (`---`) between each two.
 pub fn stream(documents: impl IntoIterator<Item = String>) -> String {
     documents.into_iter().collect::<Vec<_>>().join("---\n")
 }

@@ -1,4 +1,4 @@
-//! MiniClusters that are being deleted, and whether Kubernetes deletes the objects that they own.
+//! MiniClusters that are being deleted or were deleted, and whether Kubernetes deletes the objects that they own.
 
 use std::collections::HashSet;
 
@@ -6,9 +6,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::Key;
 
-/// Kubernetes' finalizer of an object that is deleted after the objects that it owns.
+/// Kubernetes' finalizer on an object that is deleted after the objects that it owns (`--cascade=foreground`).
 const FOREGROUND: &str = "foregroundDeletion";
-/// Kubernetes' finalizer of a deleted object whose own objects are kept.
+/// Kubernetes' finalizer on an object that is deleted while the objects that it owns are kept (`--cascade=orphan`).
 const ORPHAN: &str = "orphan";
 
 /// Whether Kubernetes keeps the objects that the deleted object owns (`--cascade=orphan`).
@@ -20,14 +20,14 @@ fn has(metadata: &ObjectMeta, finalizer: &str) -> bool {
     metadata.finalizers.iter().flatten().any(|name| name == finalizer)
 }
 
-/// Whether Kubernetes deletes the owner after its objects (foreground) or before them (background).
+/// Whether Kubernetes deletes an owner after the objects that it owns (foreground) or before them (background).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Propagation {
     Foreground,
     Background,
 }
 
-/// A Job whose MiniCluster is deleted.
+/// A Job whose MiniCluster is being deleted or was deleted. The Job and its pods have to be deleted too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deleted {
     pub cluster: Key,
@@ -36,15 +36,16 @@ pub struct Deleted {
     pub propagation: Propagation,
 }
 
-/// Finds the MiniClusters whose objects Kubernetes deletes, from the reports of the watch. Reports each only once.
+/// Finds the MiniClusters whose objects Kubernetes deletes, from the events of the watch. Returns each only once.
 #[derive(Debug, Default)]
 pub struct Deletions {
-    /// Uids of MiniClusters that were already reported, or whose objects are kept.
+    /// Uids of MiniClusters that were already returned, or whose objects are kept.
     settled: HashSet<String>,
 }
 
 impl Deletions {
-    /// Handles a report of a MiniCluster that exists. Returns how its objects are deleted, if they are.
+    /// Handles an event about a MiniCluster that exists. Returns how its objects are deleted. None: they are not
+    /// deleted (yet), or this was returned before.
     pub fn seen(&mut self, metadata: &ObjectMeta) -> Option<Propagation> {
         metadata.deletion_timestamp.as_ref()?;
         let uid = metadata.uid.clone()?;
@@ -52,17 +53,18 @@ impl Deletions {
             self.settled.insert(uid);
             return None;
         }
-        // With only finalizers of others, Kubernetes deletes nothing yet.
+        // If only somebody else's finalizers keep the MiniCluster, Kubernetes deletes its objects later.
         (has(metadata, FOREGROUND) && self.settled.insert(uid)).then_some(Propagation::Foreground)
     }
 
-    /// Handles the deletion of a MiniCluster. Returns how its objects are deleted, if that is not known yet.
+    /// Handles the event that a MiniCluster no longer exists. Returns how its objects are deleted. None: they are kept,
+    /// or this was returned before.
     pub fn gone(&mut self, metadata: &ObjectMeta) -> Option<Propagation> {
         let is_settled = metadata.uid.as_ref().is_some_and(|uid| self.settled.remove(uid));
         (!is_settled).then_some(Propagation::Background)
     }
 
-    /// Forgets a MiniCluster that a new list does not have: the watch has not reported its deletion.
+    /// Forgets a MiniCluster that no longer exists, also if the watch has not reported its deletion.
     pub fn forget(&mut self, uid: &str) {
         self.settled.remove(uid);
     }

@@ -10,60 +10,65 @@ use super::controller_uid;
 use crate::labels;
 use crate::observe::partial::Partial;
 
-/// A Job without its template, which nobody reads here: most of a Job's bytes.
+/// A Job without its pod template, which has most of a Job's bytes and is not read.
 pub type JobObject = Partial<Job, JobSize, JobStatus>;
 
-/// What may change of a Job's specification.
+/// The fields of a Job's spec that may change.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct JobSize {
     pub completions: Option<i32>,
     pub suspend: Option<bool>,
 }
 
-/// A Job, as seen.
+/// A Job as last seen.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct JobSeen {
     pub uid: String,
-    /// Uid of the MiniCluster that controls it.
+    /// Uid of the object that controls it: the MiniCluster's, unless somebody else created the Job.
     pub owner_uid: Option<String>,
     pub is_deleting: bool,
-    /// Hash of the fields that may change, as they were last applied (`render::elastic`).
+    /// Hash of the fields that may change, as the operator last applied them (`render::elastic`).
     pub rendered_hash: Option<String>,
-    /// Hash of the fixed fields of the spec that it was made from ([`Target::spec_hash`](crate::target::Target::spec_hash)).
+    /// Hash of the fixed fields of the spec that it was created from
+    /// ([`Target::spec_hash`](crate::target::Target::spec_hash)).
     pub spec_hash: Option<String>,
-    /// Hash of the pod templates that it was made with (`render::overlay_hash`).
+    /// Hash of `podTemplate` and `servicesPodTemplate` that it was created with (`render::overlay_hash`).
     pub overlay_hash: Option<String>,
-    /// The object that makes a gang of its pods, as the Job's annotation names it (`render::gang`).
+    /// Value of its annotation about the object that makes a gang of its pods (`render::gang`).
     pub gang: Option<String>,
-    /// At least one of its pods has ended.
+    /// The Job controller has counted a pod as succeeded or failed.
     pub has_ended_pods: bool,
     /// Its pods mount the view's image.
     pub mounts_view: bool,
+    /// The largest number of pods that the cluster can have, from the Job's annotation.
     pub maximum_size: Option<u32>,
+    /// The number of pods when it was created, from its annotation.
     pub initial_size: Option<u32>,
+    /// The wanted number of pods.
     pub completions: u32,
     pub is_suspended: bool,
-    /// The queue that alone suspends and resumes it.
+    /// Name of its queue. If it has one, only the queue suspends and resumes it.
     pub queue: Option<String>,
-    /// The MiniCluster's labels and annotations for a queue when the Job was made. None: it had none, or the
-    /// Job is of a version that did not note them.
+    /// The MiniCluster's labels and annotations for a queue when the Job was created. None: it had none, or the Job
+    /// is from a version of the operator that did not record them.
     pub queueing: Option<Queueing>,
-    /// The queue lets it be resized while it runs.
+    /// The queue allows that it is resized while it runs.
     pub is_elastic: bool,
     pub created: Option<Timestamp>,
     pub start_time: Option<Timestamp>,
     pub completion_time: Option<Timestamp>,
     pub complete: Option<TrueCondition>,
-    /// Condition SuccessCriteriaMet: the lead has succeeded, and the Job is about to be complete.
+    /// Condition SuccessCriteriaMet: the lead has succeeded. The Job becomes complete when its pods have ended.
     pub succeeding: Option<TrueCondition>,
     pub failed: Option<TrueCondition>,
-    /// Condition FailureTarget: the Job is about to fail or has failed; its pods are being ended.
+    /// Condition FailureTarget: the Job fails once its pods, which are being stopped, have ended; or it has failed.
     pub failing: Option<TrueCondition>,
-    /// The lead's index has failed for good.
+    /// Index 0, the lead's, is among the Job's failed indexes: the Job controller creates no more pods for it.
     pub has_lead_index_failed: bool,
-    /// The first other index that has failed for good.
+    /// The lowest of the Job's other failed indexes.
     pub failed_index: Option<u32>,
-    /// Its end is decided (`decide::ending`), but pods of it may still run.
+    /// The operator has decided that the Job has ended (`decide::ending`), but pods of it may still run. False in what
+    /// the watch reports.
     pub has_living_pods: bool,
 }
 
@@ -76,13 +81,14 @@ pub struct TrueCondition {
 }
 
 impl TrueCondition {
-    /// Index of the pod that a rule of the failure policy names: the Job controller names each pod by its
-    /// namespace and name, and an Indexed Job's pods are called `NAME-INDEX-RANDOM`.
+    /// Index of the pod that failed the Job, from the condition's message. None: the message names no pod. The Job
+    /// controller writes `NAMESPACE/NAME` after the word `pod`, and the pods of an Indexed Job are called
+    /// `NAME-INDEX-RANDOM`.
     pub fn index_of_pod(&self) -> Option<u32> {
         let mut words = self.message.split_whitespace();
         words.find(|word| word.eq_ignore_ascii_case("pod"))?;
         let next = words.next()?;
-        // The operator's own.
+        // A message of the operator: `the pod of index N ended`.
         if next == "of" && words.next() == Some("index") {
             return words.next()?.parse().ok();
         }
@@ -131,14 +137,14 @@ impl JobSeen {
             overlay_hash: annotation(labels::OVERLAY_HASH).cloned(),
             gang: annotation(labels::GANG).cloned(),
             has_ended_pods: status.is_some_and(|status| status.succeeded.max(status.failed).unwrap_or(0) > 0),
-            mounts_view: annotation(labels::VIEW).is_some_and(|from| from == labels::VIEW_IS_MOUNTED),
+            mounts_view: annotation(labels::VIEW).is_some_and(|value| value == labels::VIEW_IS_MOUNTED),
             maximum_size: number(labels::MAXIMUM_SIZE),
             initial_size: number(labels::INITIAL_SIZE),
             completions: size.completions.and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
             is_suspended: size.suspend.unwrap_or(false),
             queue: queue.cloned(),
             queueing: annotation(labels::QUEUEING).and_then(|text| Queueing::noted(text)),
-            is_elastic: annotation(ELASTIC_JOB).is_some_and(|said| said == "true"),
+            is_elastic: annotation(ELASTIC_JOB).is_some_and(|value| value == "true"),
             created: metadata.creation_timestamp.as_ref().map(|time| time.0),
             start_time: status
                 .and_then(|status| status.start_time.as_ref())
@@ -161,24 +167,25 @@ impl JobSeen {
         self.owner_uid.as_deref() == Some(uid)
     }
 
-    /// Whether it was made from another spec than that of this hash, as far as both are known.
+    /// Whether it was created from another spec than the one with this hash. False if either hash is unknown.
     pub fn differs_from(&self, spec_hash: Option<&str>) -> bool {
         self.spec_hash
             .as_deref()
             .zip(spec_hash)
-            .is_some_and(|(made, now)| made != now)
+            .is_some_and(|(own, current)| own != current)
     }
 
-    /// Whether the lead has succeeded, as far as the Job tells.
+    /// Whether the Job's conditions say that the lead has succeeded.
     pub fn has_succeeded(&self) -> bool {
         self.complete.is_some() || self.succeeding.is_some()
     }
 
+    /// Whether it is complete or has failed.
     pub fn is_finished(&self) -> bool {
         self.complete.is_some() || self.failed.is_some()
     }
 
-    /// The queue in which it waits: before it is admitted, or after it was preempted.
+    /// Name of the queue in which it waits: before the queue admits it, or after the queue has stopped it.
     pub fn waits_in(&self) -> Option<&str> {
         if self.is_suspended && !self.is_finished() && !self.is_deleting {
             self.queue.as_deref()
@@ -187,14 +194,14 @@ impl JobSeen {
         }
     }
 
-    /// When it ended, with success or failure.
+    /// When it completed or failed. None: it has not, or the time is unknown.
     pub fn end_time(&self) -> Option<Timestamp> {
         let condition = self.complete.as_ref().or(self.failed.as_ref())?;
         self.completion_time.or(condition.since)
     }
 }
 
-/// Whether index 0 is in a Job's list of indexes, such as `0,2-4`, and the first other one.
+/// Whether index 0 is in a Job's ascending list of indexes, such as `0,2-4`, and the lowest other index in it.
 fn failed_indexes(list: &str) -> (bool, Option<u32>) {
     let first = |range: &str| {
         range
@@ -217,6 +224,7 @@ fn failed_indexes(list: &str) -> (bool, Option<u32>) {
     (true, after_lead)
 }
 
+/// The condition of this type, if its status is True.
 fn condition(status: Option<&JobStatus>, type_: &str) -> Option<TrueCondition> {
     let conditions = status?.conditions.as_ref()?;
     let found = conditions.iter().find(|condition| {

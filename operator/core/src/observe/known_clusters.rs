@@ -1,5 +1,5 @@
-//! The MiniClusters that exist, by the events of their watch. It tells which events are news, and which MiniClusters
-//! are gone.
+//! The MiniClusters that exist, according to the events of their watch. Finds out which events are changes that need a
+//! reconcile, and which MiniClusters no longer exist.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,20 +8,22 @@ use kube::{Resource, ResourceExt};
 use super::Key;
 use super::cluster::{self, Cluster};
 
-/// A MiniCluster as last seen: the generation of its spec, and a hash of its labels and annotations for queues. So
-/// our own status patches are no news. A deletion also raises the generation; labels and annotations do not.
+/// A MiniCluster as last seen. It has only what changes with an edit by a user, so that the operator's own status
+/// patches do not count as changes. A change of the spec and the begin of a deletion raise the generation; a change of
+/// labels and annotations does not.
 #[derive(Debug, PartialEq, Eq)]
 struct Known {
     uid: String,
     generation: Option<i64>,
+    /// Hash of its labels and annotations for queues.
     queueing: u64,
 }
 
-/// All known MiniClusters. A list reports no deletions: a MiniCluster that is not in it is gone.
+/// All known MiniClusters. A list does not report deletions, so a MiniCluster that is not in it no longer exists.
 #[derive(Debug, Default)]
 pub struct KnownClusters {
     all: HashMap<Key, Known>,
-    /// The MiniClusters in the current list, until the list is complete.
+    /// The MiniClusters seen since the current list began. None: no list is in progress.
     listed: Option<HashSet<Key>>,
 }
 
@@ -30,12 +32,12 @@ pub struct KnownClusters {
 pub struct Seen {
     /// Whether it differs from what was seen before.
     pub is_news: bool,
-    /// Key and uid of an earlier one of this name, which is gone.
+    /// Key and uid of an earlier MiniCluster of this name, which no longer exists.
     pub replaced: Option<(Key, String)>,
 }
 
 impl KnownClusters {
-    /// Stores the current state of a MiniCluster.
+    /// Stores the current state of a MiniCluster that exists.
     pub fn see(&mut self, cluster: &Cluster) -> Seen {
         let metadata = cluster.meta();
         let key = Key::of(metadata);
@@ -65,23 +67,26 @@ impl KnownClusters {
         }
     }
 
-    /// A MiniCluster that was deleted: its key and uid, unless another has its name.
+    /// Forgets a MiniCluster that was deleted. Returns its key and uid. None: it was not known, or another one has its
+    /// name now.
     pub fn remove(&mut self, cluster: &Cluster) -> Option<(Key, String)> {
         let (key, uid) = (Key::of(cluster.meta()), cluster.uid().unwrap_or_default());
         if self.all.get(&key)?.uid != uid {
             return None;
         }
         let gone = self.all.remove(&key)?;
-        // Memory after a burst is given back; some is kept, so that a map that grows again need not.
+        // Frees memory after many deletions, but keeps room to grow again without an allocation.
         self.all.shrink_to(self.all.len() * 2);
         Some((key, gone.uid))
     }
 
+    /// Handles the begin of a list.
     pub fn begin_list(&mut self) {
         self.listed = Some(HashSet::new());
     }
 
-    /// A list is complete: key and uid of those that are gone. One that never began says nothing.
+    /// Handles the end of a list. Returns key and uid of the MiniClusters that are not in it, and forgets them. Returns
+    /// nothing if no list has begun.
     pub fn end_list(&mut self) -> Vec<(Key, String)> {
         let Some(listed) = self.listed.take() else {
             return Vec::new();

@@ -4,7 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::Key;
 
-/// Which MiniClusters use which Service, looked up from both sides without a search.
+/// Which MiniClusters use which headless Service, as a map in each direction. Both are in the same namespace, so the
+/// sets have names only.
 #[derive(Debug, Default)]
 pub(super) struct Members {
     /// The names of a Service's MiniClusters.
@@ -14,6 +15,7 @@ pub(super) struct Members {
 }
 
 impl Members {
+    /// Records that the MiniCluster `cluster`, in the Service's namespace, uses the Service.
     pub(super) fn join(&mut self, service: &Key, cluster: &str) {
         self.of_service
             .entry(service.clone())
@@ -26,7 +28,7 @@ impl Members {
             .insert(service.name.clone());
     }
 
-    /// Forgets a MiniCluster that is gone.
+    /// Forgets a MiniCluster that no longer exists.
     pub(super) fn leave(&mut self, cluster: &Key) {
         for service in self.of_cluster.remove(cluster).unwrap_or_default() {
             let service = Key::new(&cluster.namespace, service);
@@ -40,11 +42,12 @@ impl Members {
         }
     }
 
-    /// Whether the MiniCluster exists and this process serves it.
+    /// Whether the MiniCluster uses a Service. Then it exists, and this operator serves it.
     pub(super) fn has(&self, cluster: &Key) -> bool {
         self.of_cluster.contains_key(cluster)
     }
 
+    /// The MiniClusters that use the Service.
     pub(super) fn of(&self, service: &Key) -> Vec<Key> {
         let members = self.of_service.get(service);
         members

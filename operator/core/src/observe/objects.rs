@@ -1,4 +1,5 @@
-//! The objects of one MiniCluster: which are remembered after they are gone, and which count as lost.
+//! Methods on the objects of one MiniCluster: which of them are remembered after their deletion, and which pods count
+//! as lost.
 
 use std::collections::HashSet;
 
@@ -9,10 +10,11 @@ use super::pod::PodSeen;
 use super::pod_end::{LOST_KEPT, PodEnd, end_of, has_failed_by_itself};
 use super::{Kind, Observed};
 
-/// Number of deleted lead pods that are remembered.
+/// Most deleted lead pods that are remembered.
 const LEADS_KEPT: usize = 4;
 
 impl Observed {
+    /// Whether nothing is known of the MiniCluster's objects.
     pub(super) fn is_empty(&self) -> bool {
         let Observed {
             job,
@@ -33,16 +35,16 @@ impl Observed {
             && losses.is_empty()
     }
 
-    /// Forgets the objects of `kind` whose uid `is_gone`; whether there were any. While its MiniCluster
-    /// lives, the Job and its leads are remembered as they were seen last.
-    pub(super) fn forget(&mut self, kind: Kind, lives: bool, is_gone: impl Fn(&str) -> bool) -> bool {
+    /// Forgets the objects of `kind` for whose uid `is_gone` is true. Returns whether there were any. If the
+    /// MiniCluster still exists (`is_alive`), the Job goes to `last_job` and its lead pods to `gone_leads`.
+    pub(super) fn forget(&mut self, kind: Kind, is_alive: bool, is_gone: impl Fn(&str) -> bool) -> bool {
         match kind {
             Kind::Job => {
                 let gone = self.job.take_if(|job| is_gone(&job.uid));
                 let was_there = gone.is_some();
                 match gone {
-                    Some(gone) if lives => self.last_job = Some(Box::new(gone)),
-                    // Another MiniCluster of the name would have lost these pods.
+                    Some(gone) if is_alive => self.last_job = Some(Box::new(gone)),
+                    // Otherwise the losses would count for the next MiniCluster of this name.
                     Some(_) => self.losses.clear(),
                     None => {}
                 }
@@ -50,7 +52,8 @@ impl Observed {
             }
             Kind::Pod => {
                 let before = self.pods.len();
-                // A restarted operator may not have seen the Job yet; the owner is checked later.
+                // If no Job is known, as after a restart of the operator, the lead pods of any Job are kept: whoever
+                // reads them compares the Job.
                 let job = self
                     .job
                     .as_ref()
@@ -60,7 +63,7 @@ impl Observed {
                 let leads = self
                     .pods
                     .iter()
-                    .filter(|(uid, pod)| lives && is_gone(uid) && pod.index == 0);
+                    .filter(|(uid, pod)| is_alive && is_gone(uid) && pod.index == 0);
                 let of_job: Vec<PodSeen> = leads
                     .filter(|(_, pod)| is_of_job(pod))
                     .map(|(_, pod)| PodSeen::clone(pod))
@@ -79,8 +82,8 @@ impl Observed {
         }
     }
 
-    /// Forgets pods that the Job's suspension is deleting: the watch of pods may have reported them before
-    /// that of Jobs, and they are no losses.
+    /// Removes the pods that the Job controller deletes for a suspension from `losses`. They were added if the watch of
+    /// pods reported the deletion before the watch of Jobs reported the suspension.
     pub(super) fn forget_losses_of_suspension(&mut self) {
         let Observed { losses, pods, .. } = self;
         losses.retain(|lost| {
@@ -90,7 +93,7 @@ impl Observed {
         });
     }
 
-    /// Whether an object of `kind` is not among these uids.
+    /// Whether the uid of an object of `kind` is missing in `uids`.
     pub(super) fn lacks_any(&self, kind: Kind, uids: &HashSet<String>) -> bool {
         match kind {
             Kind::Job => self.job.iter().any(|job| !uids.contains(&job.uid)),
@@ -105,14 +108,16 @@ impl Observed {
         }
     }
 
+    /// Forgets what is remembered of objects that no longer exist.
     pub(super) fn clear_history(&mut self) {
         self.gone_leads.clear();
         self.losses.clear();
         self.last_job = None;
     }
 
-    /// Whether the pod was removed from a running Job, but not by the Job controller, which removes pods when the Job
-    /// ends, is suspended or shrinks. (If a pod ended the Job, it was seen before: events of pods come in order.)
+    /// Whether the pod was removed from a running Job, but not by the Job controller. That one removes pods when the
+    /// Job ends, is suspended or shrinks. (A pod whose end has ended the Job was seen before the pods that are removed
+    /// for that: the watch reports changes of pods in order.)
     pub(super) fn is_loss(&self, pod: &PodSeen) -> bool {
         let Some(job) = self
             .job
@@ -121,26 +126,29 @@ impl Observed {
         else {
             return false;
         };
-        let runs = !job.is_finished() && job.failing.is_none() && !job.is_deleting && !job.is_suspended;
-        let others = || self.pods_of(job).filter(|it| it.name != pod.name);
+        let is_running = !job.is_finished() && job.failing.is_none() && !job.is_deleting && !job.is_suspended;
+        let others = || self.pods_of(job).filter(|other| other.name != pod.name);
         let ended_by_itself = !matches!(end_of(pod, false), None | Some(PodEnd::Removed));
         pod.was_removed()
             && !ended_by_itself
-            && runs
+            && is_running
             && pod.index < job.completions
-            && !others()
-                .any(|it| (it.index == 0 && pod.index > 0 && it.has_ended) || has_failed_by_itself(it))
+            && !others().any(|other| {
+                (other.index == 0 && pod.index > 0 && other.has_ended) || has_failed_by_itself(other)
+            })
     }
 
+    /// Adds a lost pod. Beyond the limit, drops the oldest lost follower, or the oldest pod if all are leads.
     pub(super) fn remember_loss(&mut self, lost: LostPod) {
         self.losses.push(lost);
         if self.losses.len() > LOST_KEPT {
-            let first_follower = self.losses.iter().position(|it| it.index > 0).unwrap_or(0);
+            let first_follower = self.losses.iter().position(|pod| pod.index > 0).unwrap_or(0);
             self.losses.remove(first_follower);
         }
     }
 
-    /// A copy with a Job's lead pods from a list. The watch may lag behind the list.
+    /// A copy in which the lead pods of the Job with the uid `job` are those of a new list (uid and pod). The watch may
+    /// lag behind the list.
     pub fn with_leads(&self, job: &str, leads: Vec<(String, PodSeen)>) -> Observed {
         let mut now = self.clone();
         let is_gone = |uid: &String, pod: &PodSeen| {
@@ -163,7 +171,8 @@ impl Observed {
         now
     }
 
-    /// Pods that may still run, of this Job or of any other of the name, those of the lowest index first.
+    /// Pods that may still run, of this Job or of an earlier one of the same name. Those on nodes that have stopped
+    /// responding come first, then the order is by index.
     pub fn living(&self) -> Vec<&PodSeen> {
         let pods = self.pods.values().map(Box::as_ref);
         let mut living: Vec<&PodSeen> = pods.filter(|pod: &&PodSeen| !pod.has_ended).collect();
@@ -171,17 +180,17 @@ impl Observed {
         living
     }
 
-    /// The Job, if it is this MiniCluster's and not that of an earlier one of the same name.
+    /// The Job, if the MiniCluster with this uid controls it, and not an earlier one of the same name.
     pub fn job_of(&self, uid: &str) -> Option<&JobSeen> {
         self.job.as_ref().filter(|job| job.is_of(uid))
     }
 
-    /// Whether a container of the Job's was ever started.
+    /// Whether a container of the Job was ever started.
     pub fn has_begun(&self, job: &JobSeen) -> bool {
         job.has_ended_pods || self.pods_of(job).any(|pod| pod.has_begun)
     }
 
-    /// The pods of the Job.
+    /// The pods of this Job that exist.
     pub fn pods_of<'a>(&'a self, job: &'a JobSeen) -> impl Iterator<Item = &'a PodSeen> {
         self.pods
             .values()

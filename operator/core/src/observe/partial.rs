@@ -1,4 +1,5 @@
-//! Kubernetes objects, read in part: nothing here needs `managedFields`, which are half of an object's bytes.
+//! Kubernetes objects of which only some parts are read. `managedFields`, which are half of an object's bytes, are
+//! never read.
 
 use std::any::TypeId;
 use std::borrow::Cow;
@@ -11,8 +12,8 @@ use kube::Resource;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny};
 
-/// An object of kind K: its metadata without `managedFields`, and the parts S of its spec and T of its
-/// status.
+/// An object of kind K: its metadata without `managedFields`, and the parts of its spec and status that the types S and
+/// T have.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(bound = "S: Deserialize<'de> + Default, T: Deserialize<'de>")]
 pub struct Partial<K, S = NotRead, T = NotRead> {
@@ -25,7 +26,7 @@ pub struct Partial<K, S = NotRead, T = NotRead> {
     kind: PhantomData<fn() -> K>,
 }
 
-/// A part that is skipped, whatever it is.
+/// The type of a spec or status that is not read.
 pub type NotRead = IgnoredAny;
 
 impl<K, S, T> Partial<K, S, T> {
@@ -60,7 +61,7 @@ impl<K: Resource<DynamicType = ()>, S: 'static, T: 'static> Resource for Partial
         K::plural(dynamic)
     }
 
-    /// Whether the API server is asked for the metadata alone.
+    /// Whether the API server is asked for the metadata alone: if neither spec nor status is read.
     fn metadata_api() -> bool {
         [TypeId::of::<S>(), TypeId::of::<T>()] == [TypeId::of::<NotRead>(); 2]
     }
@@ -74,8 +75,8 @@ impl<K: Resource<DynamicType = ()>, S: 'static, T: 'static> Resource for Partial
     }
 }
 
-/// For `deserialize_with`: metadata without `managedFields`, which would be read into a tree of values and
-/// take more time than all the rest (and without `selfLink`, which Kubernetes no longer sets).
+/// For `deserialize_with`: reads metadata without `managedFields`, since parsing these into a tree of values takes more
+/// time than the rest. (`selfLink` is not read either: Kubernetes no longer sets it.)
 pub fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -114,7 +115,7 @@ pub fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta
     })
 }
 
-/// The uid of the controlling owner.
+/// The uid of the owner that controls the object. None: no owner does.
 pub fn controller_uid(metadata: &ObjectMeta) -> Option<&str> {
     let owners = metadata.owner_references.as_deref().unwrap_or_default();
     owners
@@ -123,7 +124,8 @@ pub fn controller_uid(metadata: &ObjectMeta) -> Option<&str> {
         .map(|owner| owner.uid.as_str())
 }
 
-/// Whether an owner is a MiniCluster, of any version: others may have a kind of this name.
+/// Whether an owner is a MiniCluster, of any version. The group is compared too, since another group may have a kind
+/// of this name.
 pub fn is_minicluster(owner: &OwnerReference) -> bool {
     let group = owner.api_version.split_once('/').map(|(group, _)| group);
     owner.kind == v1alpha2::KIND && group == Some(v1alpha2::GROUP)

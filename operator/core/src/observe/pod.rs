@@ -46,19 +46,22 @@ pub struct ContainerCommand {
 }
 
 impl PodPlace {
-    /// The container that runs Flux: its entrypoint is the agent. Webhooks may have added other containers.
+    /// Name of the container that runs Flux, recognised by the agent as its entrypoint. Webhooks may have added other
+    /// containers.
     fn runner(&self) -> Option<&str> {
-        let is_ours = |it: &&ContainerCommand| it.command.first().is_some_and(|word| word == AGENT_FILE);
+        let runs_agent =
+            |container: &&ContainerCommand| container.command.first().is_some_and(|word| word == AGENT_FILE);
         self.containers
             .iter()
-            .find(is_ours)
+            .find(runs_agent)
             .map(|container| container.name.as_str())
     }
 }
 
-/// An end of the container that runs Flux, with its number, from 1 on.
+/// One end of the container that runs Flux. The kubelet may restart the container, which then ends again.
 #[derive(Debug, Clone, Copy)]
 pub struct RunnerEnd<'a> {
+    /// 1 for the first end.
     pub number: u32,
     pub terminated: &'a ContainerStateTerminated,
 }
@@ -73,16 +76,16 @@ impl PodStatusObject {
     }
 }
 
-/// The status of the container `runner`, or of the first one.
+/// The status of the container with the name `runner`, or if that is None, of the first container in the list.
 fn runner_status<'a>(status: &'a PodStatus, runner: Option<&str>) -> Option<&'a ContainerStatus> {
     let regular = status.container_statuses.as_deref().unwrap_or_default();
     regular
         .iter()
-        .find(|it| runner.is_none_or(|name| it.name == name))
+        .find(|container| runner.is_none_or(|name| container.name == name))
 }
 
-/// The ends of a container that its status still shows. (The restart count does not yet include a restart for which
-/// the container waits.)
+/// The ends of a container that its status still shows. (While the container waits for a restart, the restart count
+/// does not include that restart yet.)
 fn runner_ends(container: &ContainerStatus) -> Vec<RunnerEnd<'_>> {
     let restarts = restarts(container);
     let state = container.state.as_ref();
@@ -101,6 +104,7 @@ fn runner_ends(container: &ContainerStatus) -> Vec<RunnerEnd<'_>> {
     last.into_iter().chain(now).collect()
 }
 
+/// How often the kubelet has restarted a container.
 fn restarts(container: &ContainerStatus) -> u32 {
     u32::try_from(container.restart_count).unwrap_or(0)
 }
@@ -108,7 +112,7 @@ fn restarts(container: &ContainerStatus) -> u32 {
 /// The scheduler of pods that name none.
 pub const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
-/// Longest message that is kept.
+/// Longest message that is kept, in characters.
 const MESSAGE_MAX: usize = 512;
 
 /// A pod as last seen. There may be many thousands, so rare fields are boxed.
@@ -116,22 +120,25 @@ const MESSAGE_MAX: usize = 512;
 pub struct PodSeen {
     pub name: String,
     pub job_uid: Option<String>,
+    /// Its completion index; 0 is the lead. 0 also if the label is missing.
     pub index: u32,
-    /// How many pods of its index the Job counts as failed before it, and how many as disrupted.
+    /// How many earlier pods of its index the Job counts as failed.
     pub index_failures: u32,
+    /// How many earlier pods of its index the Job counts as disrupted.
     pub index_disruptions: u32,
-    /// How often the kubelet has started its runner again.
+    /// How often the kubelet has restarted the container that runs Flux.
     pub restarts: u32,
-    /// How often its runner has ended.
+    /// How often the container that runs Flux has ended.
     pub runner_ends: u32,
     pub created: Option<Timestamp>,
     pub is_deleting: bool,
-    /// The lead's pod has the label `job-index` and the condition by which the Job's failure policy knows it.
+    /// It has the label `job-index` and the condition by which the Job's failure policy recognises the lead. (Only the
+    /// lead's pod gets them.)
     pub is_labelled: bool,
     pub is_scheduled: bool,
-    /// Its queue has a scheduling gate on it: an elastic Job has grown, and the growth is not admitted yet.
+    /// It has the queue's scheduling gate: an elastic Job has grown, and the queue has not admitted the growth yet.
     pub is_held_by_queue: bool,
-    /// No scheduler has reported on it or found a node for it.
+    /// No scheduler has set its condition PodScheduled, nominated a node for it or put it on a node.
     pub is_unseen: bool,
     /// The name of its scheduler, while `is_unseen`.
     pub scheduler: Option<Box<str>>,
@@ -139,11 +146,11 @@ pub struct PodSeen {
     pub node: Option<String>,
     /// Its node has stopped responding. The state of its containers is the last reported one.
     pub is_lost: bool,
-    /// A container of it has been started.
+    /// One of its containers was started.
     pub has_begun: bool,
-    /// The container that runs Flux runs.
+    /// The container that runs Flux is running.
     pub is_running: bool,
-    /// The container that runs Flux has been ready: its broker was in its running state once.
+    /// The container that runs Flux is ready: its startup probe, if it has one, has found that the broker joined.
     pub has_joined: bool,
     /// Kubernetes' condition Ready is true, and the pod is not being deleted.
     pub is_ready: bool,
@@ -153,9 +160,10 @@ pub struct PodSeen {
     pub has_succeeded: bool,
     /// It had ended before it was deleted, evicted or disrupted.
     pub ended_before_loss: bool,
-    /// When it was asked to end, because a snippet of another pod failed.
+    /// When the operator asked it to end, because a snippet of another pod had failed.
     pub told_to_end: Option<Timestamp>,
-    /// Name of a foreign container that still runs although the container that runs Flux has ended.
+    /// Name of another container that still runs, and so keeps the pod alive, although the container that runs Flux has
+    /// ended. Webhooks add such containers.
     pub kept_by: Option<Box<str>>,
     /// How the container that runs Flux ended.
     pub exit: Option<Box<Exit>>,
@@ -171,36 +179,40 @@ pub struct PodSeen {
 pub struct Exit {
     /// The exit code. If only the agent saw the end, it is the code that the agent reports.
     pub code: i32,
-    /// Nobody saw how the program ended, since the node, its runtime or the kubelet was restarted. The runtime or the
-    /// kubelet has made up the code and the reason.
+    /// Nobody saw how the program ended, since the node, its runtime or the kubelet was restarted. The code and the
+    /// reason are placeholders of the runtime or the kubelet.
     pub is_unseen: bool,
+    /// The signal that ended it, if the runtime reports one.
     pub signal: Option<i32>,
-    /// Kubernetes' reason, such as OOMKilled.
+    /// Kubernetes' or the runtime's reason, such as OOMKilled.
     pub reason: String,
     /// The agent's termination message.
     pub termination: Option<Termination>,
     /// The agent's message, or the first line of another program's termination message.
     pub message: String,
+    /// When it ended.
     pub at: Option<Timestamp>,
 }
 
 /// What is wrong with a pod.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Trouble {
+    /// Kubernetes' reason, or one of the operator's ([`Reason`]).
     pub reason: String,
     pub message: String,
-    /// The cluster removed the pod (eviction, preemption, a drained node). It is no failure of the user's program.
+    /// The cluster removed the pod (eviction, preemption, a drained node). This is no failure of the user's program.
     pub is_disruption: bool,
+    /// The init container that failed.
     pub init: Option<FailedInit>,
     /// The image that cannot be pulled.
     pub pull: Option<Pull>,
 }
 
-/// The init container that failed.
+/// An init container that failed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FailedInit {
     pub name: String,
-    /// It comes from the user's pod template and does not run the agent.
+    /// It comes from the user's pod template, so it does not run the agent.
     pub is_users: bool,
     pub exit: Exit,
 }
@@ -208,20 +220,20 @@ pub struct FailedInit {
 /// Which image cannot be pulled.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Pull {
-    /// The image of this container.
+    /// The image of the container with this name.
     Of(String),
-    /// An image that is mounted as a volume; the kubelet reports it on the first container, the agent's init
-    /// container.
+    /// An image that is mounted as a volume. The kubelet reports it on the first container, the agent's init container.
     Mounted,
 }
 
 impl PodSeen {
-    /// Whether its Job created it as a replacement for an earlier pod of its index. As the lead, it runs no program.
+    /// Whether its Job created it as a replacement for an earlier pod of its index. A lead that is a replacement does
+    /// not run the program.
     pub fn replaces(&self) -> bool {
         self.index_failures + self.index_disruptions > 0
     }
 
-    /// Whether it has ended with exit code 0.
+    /// Whether it has ended, the container that runs Flux with exit code 0.
     pub fn ended_with_code_zero(&self) -> bool {
         self.has_ended && self.trouble.is_none() && self.exit.as_ref().is_some_and(|exit| exit.code == 0)
     }
@@ -237,16 +249,16 @@ impl PodSeen {
     }
 
     fn has_sign_of_removal(&self) -> bool {
-        // After a reboot, nobody has seen how the container ended.
+        // An unseen end is such a sign: the node or its runtime was restarted.
         self.is_deleting || self.was_evicted() || self.unseen_end().is_some()
     }
 
     /// Whether the cluster or its node has reported that it removed the pod.
     pub fn was_evicted(&self) -> bool {
-        let by_node = |it: &Trouble| {
-            it.init.is_none()
+        let by_node = |trouble: &Trouble| {
+            trouble.init.is_none()
                 && matches!(
-                    Reason::parse(&it.reason),
+                    Reason::parse(&trouble.reason),
                     Some(
                         Reason::Evicted
                             | Reason::NodeLost
@@ -262,7 +274,7 @@ impl PodSeen {
             .is_some_and(|trouble| trouble.is_disruption || by_node(trouble))
     }
 
-    /// The end of its container that nobody saw.
+    /// The end of the container that runs Flux, or of the init container that failed, if nobody saw how it ended.
     pub fn unseen_end(&self) -> Option<&Exit> {
         let init = self
             .trouble
@@ -272,12 +284,12 @@ impl PodSeen {
         self.exit.as_deref().or(init).filter(|exit| exit.is_unseen)
     }
 
-    /// Whether the Job ignores its end as a disruption.
+    /// Whether the pod has the condition DisruptionTarget. The Job's failure policy then ignores its end.
     pub fn is_disrupted(&self) -> bool {
         self.trouble.as_ref().is_some_and(|trouble| trouble.is_disruption)
     }
 
-    /// Takes over the facts that only earlier states of the pod show.
+    /// Takes over facts that the pod's current state no longer shows. `before`: its previous state; None if it is new.
     pub(super) fn remember(&mut self, before: Option<&PodSeen>) {
         self.is_labelled |= before.is_some_and(|before| before.is_labelled);
         self.runner_ends = before
@@ -298,8 +310,8 @@ impl PodSeen {
         self.index == 0 && !self.is_labelled && !self.is_deleting
     }
 
-    /// Adds the node, or what keeps the pod from one.
-    pub fn on(self, place: &PodPlace) -> PodSeen {
+    /// Adds what the pod's spec says about its node, or about its scheduler and its queue's gate while it has no node.
+    pub fn with_place(self, place: &PodPlace) -> PodSeen {
         let unseen = self.is_unseen && place.node_name.is_none();
         let scheduler = place.scheduler_name.as_deref().unwrap_or(DEFAULT_SCHEDULER);
         PodSeen {
@@ -311,10 +323,11 @@ impl PodSeen {
         }
     }
 
+    /// The pod as the watch reports it.
     pub fn of_object(pod: &PodStatusObject) -> PodSeen {
         let runner = pod.spec.runner();
-        let pod_seen = PodSeen::read(&pod.metadata, pod.status.as_ref(), runner).on(&pod.spec);
-        // The kubelet starts a runner again that has failed.
+        let pod_seen = PodSeen::read(&pod.metadata, pod.status.as_ref(), runner).with_place(&pod.spec);
+        // With OnFailure, the kubelet restarts the container that runs Flux if it has failed: the pod has not ended.
         let may_return = pod.spec.restart_policy == "OnFailure" && !pod_seen.has_agents_success();
         if may_return {
             PodSeen {
@@ -326,11 +339,13 @@ impl PodSeen {
         }
     }
 
+    /// A pod whose spec is not known: its first container counts as the one that runs Flux.
     pub fn of(metadata: &ObjectMeta, status: Option<&PodStatus>) -> PodSeen {
         PodSeen::read(metadata, status, None)
     }
 
-    /// From a pod whose container `runner` runs Flux. Sidecars of ours are restartable init containers.
+    /// Reads a pod. `runner`: name of the container that runs Flux; None: the first one. (The MiniCluster's sidecars
+    /// are restartable init containers, so they are not in `container_statuses`.)
     fn read(metadata: &ObjectMeta, status: Option<&PodStatus>, runner: Option<&str>) -> PodSeen {
         let annotation = |key: &str| {
             metadata
@@ -354,8 +369,12 @@ impl PodSeen {
         let exit = state
             .and_then(|state| state.terminated.as_ref())
             .map(Exit::of_runner);
-        let still_runs =
-            |it: &&ContainerStatus| it.state.as_ref().is_some_and(|state| state.running.is_some());
+        let still_runs = |container: &&ContainerStatus| {
+            container
+                .state
+                .as_ref()
+                .is_some_and(|state| state.running.is_some())
+        };
         let kept_by = if exit.is_some() && !ended {
             regular.iter().find(still_runs)
         } else {
@@ -382,7 +401,7 @@ impl PodSeen {
             is_scheduled: condition(status, "PodScheduled")
                 .is_some_and(|(status, _, _)| status == ConditionStatus::True),
             is_held_by_queue: false,
-            // From 1.35 on the scheduler names a node before it holds the pod for a gang or a volume.
+            // Since Kubernetes 1.35, the scheduler nominates a node before it lets the pod wait for a gang or a volume.
             is_unseen: !ended
                 && condition(status, "PodScheduled").is_none()
                 && status.nominated_node_name.is_none(),
@@ -410,8 +429,8 @@ impl PodSeen {
     }
 }
 
-/// The uid of the Job that the pod belongs to. One that was orphaned (`--cascade=orphan`) still is that
-/// Job's, as its label says, and may run.
+/// The uid of the pod's Job. A pod that was orphaned (`--cascade=orphan`) has no owner, but may still run: its label
+/// has the uid.
 fn job_uid(metadata: &ObjectMeta) -> Option<String> {
     let label = || metadata.labels.as_ref()?.get(labels::JOB_UID).map(String::as_str);
     let is_orphan = metadata.owner_references.as_ref().is_none_or(Vec::is_empty);
@@ -420,7 +439,7 @@ fn job_uid(metadata: &ObjectMeta) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// The time that the annotation begins with.
+/// The time with which the annotation [`labels::END`] begins.
 fn leading_timestamp(text: &str) -> Option<Timestamp> {
     text.split_whitespace().next()?.parse().ok()
 }
@@ -436,16 +455,16 @@ fn has_begun(container: &ContainerStatus) -> bool {
     !never_ran(container) || container.restart_count > 0
 }
 
-/// Whether the pod's node has stopped answering: then the node controller sets Ready to False without a
-/// reason. The kubelet always gives one, and agrees with the containers' state.
+/// Whether the pod's node has stopped responding: then the node controller sets Ready to False, without a reason, and
+/// leaves ContainersReady as it was. The kubelet always gives a reason.
 fn is_lost(status: &PodStatus) -> bool {
     condition(status, "Ready")
         .is_some_and(|(status, reason, _)| status == ConditionStatus::False && reason.is_empty())
         && condition(status, "ContainersReady").is_some_and(|(status, _, _)| status == ConditionStatus::True)
 }
 
-/// Whether a runtime's error names the mount. A busy node has others, which pass ("failed to reserve
-/// container name", "context deadline exceeded").
+/// Whether an error of the container runtime is about a mount. A busy node causes other errors, which pass by
+/// themselves ("failed to reserve container name", "context deadline exceeded").
 pub fn is_about_mount(error: &str) -> bool {
     let error = error.to_lowercase();
     ["mount", "image volume", "subpath", "path escapes"]
@@ -453,19 +472,20 @@ pub fn is_about_mount(error: &str) -> bool {
         .any(|words| error.contains(words))
 }
 
+/// The runtime's message if it could not create the agent's init container.
 fn creation_failure(status: &PodStatus) -> Option<String> {
     let init = status.init_container_statuses.as_deref().unwrap_or_default();
     let agent = init.iter().find(|container| container.name == AGENT)?;
     let waiting = agent.state.as_ref()?.waiting.as_ref()?;
-    let is_runtimes = waiting.reason.as_deref().and_then(Reason::parse) == Some(Reason::CreateContainerError);
-    is_runtimes.then(|| first_line(waiting.message.as_deref()))
+    let has_failed = waiting.reason.as_deref().and_then(Reason::parse) == Some(Reason::CreateContainerError);
+    has_failed.then(|| first_line(waiting.message.as_deref()))
 }
 
-/// containerd's reason for a container that it finds dead when it starts.
+/// containerd's reason for a container that had died when containerd started.
 const CONTAINERD_UNKNOWN: &str = "Unknown";
 
 impl Exit {
-    /// Whether the agent says that the program ended with 0.
+    /// Whether the agent reports that the program ended with 0.
     fn is_success(&self) -> bool {
         self.code == 0
             && self
@@ -474,22 +494,24 @@ impl Exit {
                 .is_some_and(|termination| termination.by == Ender::Program)
     }
 
+    /// How the container that runs Flux ended.
     fn of_runner(terminated: &ContainerStateTerminated) -> Exit {
         let exit_seen = exit(terminated);
-        // CRI-O calls every end but 0 an Error. The agent always says how it ended, so that a code that only
-        // the runtime tells is the runtime's.
-        let is_runtimes = [i32::from(UNSEEN), -1].contains(&exit_seen.code)
+        // CRI-O gives the reason Error for every code but 0, so an unseen end has to be recognised by its code. The
+        // agent always reports the code that it ends with. So 255 or -1 without such a report is the runtime's
+        // placeholder.
+        let is_placeholder = [i32::from(UNSEEN), -1].contains(&exit_seen.code)
             && exit_seen
                 .termination
                 .as_ref()
                 .is_none_or(|termination| i32::from(termination.code) != exit_seen.code);
-        let is_unseen = exit_seen.is_unseen || is_runtimes;
-        // The agent saw the end, though the runtime did not.
-        let witness = exit_seen
+        let is_unseen = exit_seen.is_unseen || is_placeholder;
+        // The agent saw the end of the program or the snippet, even if the runtime did not see that of the container.
+        let reported = exit_seen
             .termination
             .as_ref()
             .filter(|termination| matches!(termination.by, Ender::Program | Ender::Snippet));
-        match witness {
+        match reported {
             Some(termination) if is_unseen => Exit {
                 code: i32::from(termination.code),
                 is_unseen: false,
@@ -505,6 +527,7 @@ impl Exit {
     }
 }
 
+/// How a container ended, by its status alone.
 fn exit(terminated: &ContainerStateTerminated) -> Exit {
     let termination = terminated.message.as_deref().and_then(Termination::decode);
     let reason = terminated.reason.clone().unwrap_or_default();
@@ -522,6 +545,7 @@ fn exit(terminated: &ContainerStateTerminated) -> Exit {
     }
 }
 
+/// Status, reason and message of the pod's condition of this type.
 fn condition<'a>(status: &'a PodStatus, type_: &str) -> Option<(ConditionStatus, &'a str, &'a str)> {
     let found = status
         .conditions
@@ -535,7 +559,7 @@ fn condition<'a>(status: &'a PodStatus, type_: &str) -> Option<(ConditionStatus,
     ))
 }
 
-/// Names of the init containers that are the user's, with commas between.
+/// Names of the init containers that come from the user's pod template, separated by commas.
 fn user_init(metadata: &ObjectMeta) -> &str {
     metadata
         .annotations
@@ -544,6 +568,8 @@ fn user_init(metadata: &ObjectMeta) -> &str {
         .map_or("", String::as_str)
 }
 
+/// Why the pod failed, or why it does not start. The first of: a disruption, the pod's own reason, a failed init
+/// container; and if it has not ended: the scheduler's reason, a container that cannot start.
 fn trouble(status: &PodStatus, phase: &str, ended: bool, user_init: &str) -> Option<Trouble> {
     let new = |reason: &str, message: &str| Trouble {
         reason: reason.to_owned(),
@@ -572,8 +598,9 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool, user_init: &str) -> Opt
             .state
             .as_ref()
             .and_then(|state| state.terminated.as_ref());
-        // Sidecars are init containers too, and end by a signal with the pod: those that never started count.
-        if let Some(terminated) = terminated.filter(|it| it.exit_code != 0 && container.started != Some(true))
+        // Sidecars are init containers too. A signal ends them with the pod, so one that has started is no cause.
+        if let Some(terminated) =
+            terminated.filter(|end| end.exit_code != 0 && container.started != Some(true))
             && phase == "Failed"
             && status
                 .container_statuses
@@ -619,8 +646,8 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool, user_init: &str) -> Opt
     })
 }
 
-/// The image that cannot be pulled. The kubelet reports a mounted image like the container's own, but the
-/// message names it.
+/// The image that cannot be pulled. None: the container waits for another reason. The kubelet reports a mounted image
+/// as if it were the container's own, but the message then does not name the container's image.
 fn pull(container: &ContainerStatus, waiting: &ContainerStateWaiting) -> Option<Pull> {
     let (reason, text) = (
         waiting.reason.as_deref()?,
@@ -645,6 +672,7 @@ fn pull(container: &ContainerStatus, waiting: &ContainerStateWaiting) -> Option<
     })
 }
 
+/// Whether the container does not run and has not ended.
 fn never_ran(container: &ContainerStatus) -> bool {
     container
         .state
@@ -652,7 +680,7 @@ fn never_ran(container: &ContainerStatus) -> bool {
         .is_none_or(|state| state.running.is_none() && state.terminated.is_none())
 }
 
-/// Whether a container waits for something other than its turn.
+/// Whether a container waits because of a problem. Every container waits before its start.
 fn is_stuck(waiting: &ContainerStateWaiting) -> bool {
     let reason = waiting.reason.as_deref().unwrap_or_default();
     !matches!(reason, "" | "PodInitializing" | "ContainerCreating")

@@ -1,4 +1,4 @@
-//! Classifies how a pod ended: by itself, by Flux, or because it was removed.
+//! Classifies how a pod ended: by itself, because of Flux, or because it was removed.
 
 use flux_shared::crd::v1alpha2::LostPod;
 use flux_shared::exit::{Category, REPLACE};
@@ -7,34 +7,36 @@ use flux_shared::termination::Ender;
 use super::pod::{Exit, PodSeen};
 use crate::vocabulary::Reason;
 
-/// Lost pods that the status remembers.
+/// Most lost pods that `status.lostPods` lists.
 pub const LOST_KEPT: usize = 8;
 
-/// How a lead's pod ended.
+/// How a pod ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodEnd {
     Succeeded,
-    /// It failed by itself: the pod was not removed.
+    /// It failed, but not because it was removed.
     FailedByItself,
-    /// Flux ended the job because it had lost a node.
+    /// Flux ended the job because it had lost one of its nodes, which are the pods.
     NodeFailure,
-    /// It replaced an earlier lead's pod and therefore refused to run the program.
+    /// It is a lead's pod that replaced an earlier one. Its agent refused to run the program, which may have run
+    /// already.
     Refused,
     /// It was removed before its program had ended.
     Removed,
     /// Its program never started.
     NotStarted {
-        /// Another attempt may succeed.
+        /// Another pod may succeed.
         may_help: bool,
     },
 }
 
-/// How a pod ended. None: it still runs. A pod that is gone has ended, whatever its last seen state.
+/// How a pod ended. None: it still runs. `is_gone`: the pod no longer exists, so it has ended, whatever its last state.
 pub fn end_of(pod: &PodSeen, is_gone: bool) -> Option<PodEnd> {
     if pod.has_succeeded {
         return Some(PodEnd::Succeeded);
     }
-    // The pod has ended for us even if a foreign container still runs (`kept_by`).
+    // With `kept_by`, the container that runs Flux has ended and only another container still runs: the pod counts as
+    // ended.
     if !pod.has_ended && pod.kept_by.is_none() {
         return is_gone.then_some(PodEnd::Removed);
     }
@@ -54,7 +56,7 @@ pub fn end_of(pod: &PodSeen, is_gone: bool) -> Option<PodEnd> {
         (None, None) if pod.was_removed() => PodEnd::Removed,
         (None, None) => {
             let init = pod.trouble.as_ref().and_then(|trouble| trouble.init.as_ref());
-            // A user's init container does not run the agent. The Job fails if it fails.
+            // The code of a user's init container is no code of the agent. If it fails, the Job fails.
             let category = init
                 .filter(|init| !init.is_users)
                 .and_then(|init| Category::from_code(init.exit.code));
@@ -66,7 +68,7 @@ pub fn end_of(pod: &PodSeen, is_gone: bool) -> Option<PodEnd> {
     })
 }
 
-/// Whether a follower has failed by itself, which fails the Job.
+/// Whether this pod is a follower that has failed by itself, which fails the Job.
 pub fn has_failed_by_itself(pod: &PodSeen) -> bool {
     let code = pod.exit.as_ref().map(|exit| exit.code);
     pod.index > 0
@@ -82,7 +84,7 @@ pub fn has_failed_by_itself(pod: &PodSeen) -> bool {
 const UNSEEN_MESSAGE: &str =
     "its node or the container runtime there was restarted, and nobody saw how the container ended";
 
-/// The kubelet's reason for an unseen end, or ours.
+/// The reason for an unseen end: the kubelet's, or one of the operator's.
 fn unseen_reason(end: &Exit) -> Reason {
     if end.reason == Reason::ContainerStatusUnknown {
         Reason::ContainerStatusUnknown
@@ -92,7 +94,7 @@ fn unseen_reason(end: &Exit) -> Reason {
     }
 }
 
-/// The entry for the status about a pod that was removed.
+/// The entry for `status.lostPods` about a pod that was removed. `time` is empty: the caller sets it.
 pub fn loss(pod: &PodSeen) -> LostPod {
     let trouble = pod
         .trouble

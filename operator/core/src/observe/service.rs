@@ -10,15 +10,15 @@ use super::controller_uid;
 use crate::labels;
 use crate::observe::partial::Partial;
 
-/// A Service without most of its specification.
+/// A Service with its selector, but no other part of its spec.
 pub type ServiceObject = Partial<Service, Selected>;
 
-/// Most owners of one Service: each adds 250 bytes to an object of at most 1.5 MiB, which is rewritten for
-/// each.
+/// Most owners of one Service. Each adds 250 bytes to an object of at most 1.5 MiB, and each new owner rewrites the
+/// object.
 pub const OWNERS_MAX: usize = 500;
 
-/// Whether a Service is a headless one of ours: it has the label with our domain, with its own name as value,
-/// and only MiniClusters own it.
+/// Whether this is a headless Service of the operator: its label `HEADLESS` has its own name, it is no sidecar's
+/// Service, and only MiniClusters own it.
 pub fn is_headless(metadata: &ObjectMeta) -> bool {
     let label = |key: &str| metadata.labels.as_ref().and_then(|all| all.get(key));
     let owners = metadata.owner_references.as_deref().unwrap_or_default();
@@ -33,15 +33,15 @@ pub struct Selected {
     pub selector: Option<BTreeMap<String, String>>,
 }
 
-/// A Service, as seen.
+/// A Service as last seen.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ServiceSeen {
     pub uid: String,
     pub controller_uid: Option<String>,
     pub is_deleting: bool,
-    /// Name and uid of the MiniClusters that own it.
+    /// Name and uid of each MiniCluster that owns it.
     pub owners: Vec<(String, String)>,
-    /// Its selector takes index 0 only.
+    /// Its selector selects index 0 only (`minimalService`).
     pub is_minimal: bool,
 }
 
@@ -61,15 +61,17 @@ impl ServiceSeen {
         }
     }
 
+    /// Whether the MiniCluster with this uid owns it.
     pub fn is_owned_by(&self, uid: &str) -> bool {
         self.owners.iter().any(|(_, owner)| owner == uid)
     }
 
-    /// Whether the Service names the pods of this MiniCluster and is owned by it, or has the most owners
-    /// allowed: should all of these go first, it is created again for the MiniClusters that are left.
+    /// Whether the MiniCluster with this uid can use the Service without a change. `minimal`: it needs a name only for
+    /// its lead. The MiniCluster must own the Service, unless that has the most owners already. (If all owners are
+    /// deleted before the MiniCluster, the Service is created again.)
     pub fn serves(&self, uid: &str, minimal: bool) -> bool {
-        let is_kept = self.owners.len() >= OWNERS_MAX || self.is_owned_by(uid);
-        !self.is_deleting && is_kept && (!self.is_minimal || minimal)
+        let has_owners = self.owners.len() >= OWNERS_MAX || self.is_owned_by(uid);
+        !self.is_deleting && has_owners && (!self.is_minimal || minimal)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Storage in the cluster: the CSI volumes that were created for MiniClusters, and the storage classes.
+//! Storage in the cluster: the PersistentVolumes that the operator created for MiniClusters, and the storage classes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -9,16 +9,17 @@ use super::Key;
 use crate::labels;
 use crate::labels::disk;
 
-/// The disk behind a PersistentVolume that was made for a MiniCluster.
+/// The CSI volume behind a PersistentVolume that the operator created for a MiniCluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disk {
-    /// Driver and handle, which no two volumes should share.
+    /// Driver and handle ([`labels::disk`]). Two PersistentVolumes should not have the same.
     pub text: String,
     pub cluster: Key,
 }
 
 impl Disk {
-    /// None: it has no CSI driver, is being deleted, or is not ours.
+    /// The disk of a PersistentVolume. None: it has no CSI driver, is being deleted, or was not created by the
+    /// operator.
     pub fn of(metadata: &ObjectMeta) -> Option<Disk> {
         let label = |key: &str| metadata.labels.as_ref()?.get(key).cloned();
         if metadata.deletion_timestamp.is_some() {
@@ -31,7 +32,8 @@ impl Disk {
     }
 }
 
-/// A PersistentVolume of ours that goes with its MiniCluster.
+/// A PersistentVolume that the operator deletes once its MiniCluster is gone. Kubernetes does not, since a namespaced
+/// object cannot own a cluster-scoped one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Orphan {
     pub name: String,
@@ -42,7 +44,7 @@ pub struct Orphan {
 }
 
 impl Orphan {
-    /// None: it is to be kept, is being deleted, or is not ours.
+    /// None: the PersistentVolume has to be kept, is being deleted, or was not created by the operator.
     pub fn of(metadata: &ObjectMeta) -> Option<Orphan> {
         if metadata.deletion_timestamp.is_some() || annotation(metadata, labels::KEEP).is_some() {
             return None;
@@ -50,22 +52,23 @@ impl Orphan {
         Some(Orphan {
             name: metadata.name.clone()?,
             uid: metadata.uid.clone()?,
-            cluster: place(metadata)?,
+            cluster: cluster_of_volume(metadata)?,
             owner: annotation(metadata, labels::OWNER)?.to_owned(),
         })
     }
 }
 
-/// The PersistentVolumes that go with their MiniClusters.
+/// The PersistentVolumes that the operator deletes once their MiniClusters are gone.
 #[derive(Debug, Default)]
 pub(super) struct Volumes {
     by_name: HashMap<String, Orphan>,
-    /// Their names, by the MiniCluster's uid.
+    /// Names of the PersistentVolumes, by the MiniCluster's uid.
     of_owner: HashMap<String, BTreeSet<String>>,
 }
 
 impl Volumes {
-    /// A PersistentVolume as it is now; None if it goes with no MiniCluster (any more).
+    /// Stores the current state of the PersistentVolume `name`. `volume`: None if the operator does not have to delete
+    /// it with a MiniCluster, or if it no longer exists.
     pub(super) fn update(&mut self, name: &str, volume: Option<&Orphan>) {
         if let Some(before) = self.by_name.remove(name)
             && let Some(names) = self.of_owner.get_mut(&before.owner)
@@ -84,7 +87,7 @@ impl Volumes {
         }
     }
 
-    /// A list is complete: what it has not is gone.
+    /// Forgets the PersistentVolumes whose names are not in a complete list.
     pub(super) fn keep(&mut self, listed: &HashSet<String>) {
         let gone: Vec<String> = self
             .by_name
@@ -97,31 +100,34 @@ impl Volumes {
         }
     }
 
-    /// The volumes of the MiniCluster with this uid.
+    /// The PersistentVolumes of the MiniCluster with the uid `owner`.
     pub(super) fn of(&self, owner: &str) -> Vec<Orphan> {
         let names = self.of_owner.get(owner).into_iter().flatten();
         names.filter_map(|name| self.by_name.get(name).cloned()).collect()
     }
 }
 
+/// The annotation with this key.
 pub fn annotation<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
-/// The MiniCluster that a PersistentVolume says it was made for: by three marks with our domain.
-pub fn place(metadata: &ObjectMeta) -> Option<Key> {
+/// The MiniCluster that a PersistentVolume was created for. None: it lacks one of the annotation `OWNER` and the labels
+/// `NAMESPACE` and `CLUSTER`, so the operator has not created it.
+pub fn cluster_of_volume(metadata: &ObjectMeta) -> Option<Key> {
     let label = |key: &str| metadata.labels.as_ref()?.get(key).cloned();
     annotation(metadata, labels::OWNER)?;
     Some(Key::new(label(labels::NAMESPACE)?, label(labels::CLUSTER)?))
 }
 
-/// The storage classes, as far as the operator may see them.
+/// What is known of the storage classes.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Classes {
     #[default]
     NotListed,
     /// The operator has no permission to list them.
     Forbidden,
+    /// The names of all.
     Listed(BTreeSet<String>),
 }
 
@@ -132,6 +138,7 @@ pub(super) struct Storage {
     disks: BTreeMap<String, Disk>,
     /// The names of the PersistentVolumes of each disk.
     volumes_of: HashMap<String, BTreeSet<String>>,
+    /// A list of PersistentVolumes was complete once.
     has_listed_disks: bool,
     classes: Classes,
 }
@@ -143,15 +150,17 @@ pub struct DiskSeen {
     pub key: String,
     pub driver: String,
     pub handle: String,
+    /// Name of its storage class.
     pub class: String,
-    /// Another PersistentVolume of the same driver and handle.
+    /// Name of another PersistentVolume with the same driver and handle.
     pub shared_with: Option<String>,
-    /// There is no storage class of this name.
+    /// There is no storage class of that name. False if the operator may not list them.
     pub is_class_missing: bool,
 }
 
 impl Storage {
-    /// A PersistentVolume as it is now. The MiniClusters that this is news for: those of the same disk.
+    /// Stores the disk of the PersistentVolume `volume`; None if it has none or no longer exists. If this is a change,
+    /// returns the MiniClusters whose PersistentVolumes have the previous or the new disk.
     pub(super) fn update_disk(&mut self, volume: &str, disk: Option<Disk>) -> Vec<Key> {
         let before = self.disks.remove(volume);
         if let Some(before) = &before
@@ -188,7 +197,7 @@ impl Storage {
         self.volumes_of.get(disk).into_iter().flatten()
     }
 
-    /// A list of PersistentVolumes is complete: what it has not is gone. The MiniClusters that have a disk.
+    /// Forgets the disks of PersistentVolumes that are not in a complete list. Returns all MiniClusters with a disk.
     pub(super) fn keep_disks(&mut self, listed: &HashSet<String>) -> Vec<Key> {
         let gone: Vec<String> = self
             .disks
@@ -203,8 +212,8 @@ impl Storage {
         self.clusters()
     }
 
-    /// The current storage classes; None if the operator may not list them. The MiniClusters for which this
-    /// may be news.
+    /// Stores the names of all storage classes; None if the operator may not list them. If this is a change, returns
+    /// all MiniClusters with a disk.
     pub(super) fn update_classes(&mut self, names: Option<BTreeSet<String>>) -> Vec<Key> {
         let classes = names.map_or(Classes::Forbidden, Classes::Listed);
         if self.classes == classes {
@@ -214,11 +223,12 @@ impl Storage {
         self.clusters()
     }
 
+    /// The MiniClusters with a disk.
     fn clusters(&self) -> Vec<Key> {
         self.disks.values().map(|disk| disk.cluster.clone()).collect()
     }
 
-    /// The CSI volumes of a MiniCluster. None: not everything has been listed.
+    /// The CSI volumes of a MiniCluster. None: PersistentVolumes or storage classes have not been listed yet.
     pub(super) fn disks_of(&self, cluster: &ValidMiniCluster) -> Option<Vec<DiskSeen>> {
         if !self.has_listed_disks || self.classes == Classes::NotListed {
             return None;

@@ -1,4 +1,4 @@
-//! What Kueue says about a queued Job: the Workload that it creates for the Job.
+//! Why a Job waits in a queue of Kueue, from the Workload that Kueue creates for the Job.
 
 use flux_shared::crd::v1alpha2::ConditionStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -6,18 +6,18 @@ use kube::ResourceExt;
 use kube::core::{ApiResource, GroupVersionKind};
 use serde::{Deserialize, Serialize};
 
-/// The label with the uid of the Workload's Job.
+/// Label of a Workload with the uid of its Job.
 pub const JOB_UID: &str = "kueue.x-k8s.io/job-uid";
 pub const GROUP: &str = "kueue.x-k8s.io";
 /// Versions of the API, the newest first.
 pub const VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
 
-/// A Workload, as far as it is read.
+/// The part of a Workload that is read.
 pub type Workload = kube::core::Object<WorkloadSpec, WorkloadStatus>;
 
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 pub struct WorkloadSpec {
-    /// False: it is deactivated and not admitted. Unset means true.
+    /// False: it was deactivated, so Kueue does not admit it. Unset means true.
     pub active: Option<bool>,
 }
 
@@ -44,19 +44,20 @@ pub fn resource(version: &str) -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, version, "Workload"))
 }
 
-/// Why the Job of these Workloads waits, in Kueue's words. One that has grown has another beside the one that
-/// runs, until Kueue admits that; those of its earlier sizes are finished.
+/// Why the Job of these Workloads waits, in Kueue's words. A Job has several if it has grown: the admitted one of the
+/// smaller size, until Kueue admits the one of the larger size, and finished ones of earlier sizes. The result is about
+/// the newest that is not finished.
 pub fn why(workloads: impl IntoIterator<Item = Workload>) -> String {
     let is_true = |workload: &Workload, type_: &str| {
         condition(workload, type_)
-            .is_some_and(|it| ConditionStatus::from(it.status.as_str()) == ConditionStatus::True)
+            .is_some_and(|found| ConditionStatus::from(found.status.as_str()) == ConditionStatus::True)
     };
-    // Two may be of the same second.
-    let rank = |it: &Workload| {
+    // If two were created in the same second, the one without quota is the newer one.
+    let rank = |workload: &Workload| {
         (
-            !is_true(it, "Finished"),
-            it.creation_timestamp(),
-            !is_true(it, "QuotaReserved"),
+            !is_true(workload, "Finished"),
+            workload.creation_timestamp(),
+            !is_true(workload, "QuotaReserved"),
         )
     };
     match workloads.into_iter().max_by_key(rank) {
@@ -73,24 +74,27 @@ pub const NOT_FOR_US: &str = "the reason is in Kueue's Workload, which the opera
 /// The message if the cluster has no Workload API.
 pub const NOT_INSTALLED: &str = "there is no Kueue in this cluster to admit it: install Kueue, or recreate the MiniCluster without the label kueue.x-k8s.io/queue-name";
 
+/// The Workload's condition of this type.
 fn condition<'a>(workload: &'a Workload, type_: &str) -> Option<&'a Condition> {
     workload
         .status
         .as_ref()?
         .conditions
         .iter()
-        .find(|it| it.type_ == type_)
+        .find(|condition| condition.type_ == type_)
 }
 
+/// Why this Workload is not admitted or was stopped.
 fn explain(workload: &Workload) -> String {
     let status = workload.status.clone().unwrap_or_default();
     let condition = |type_: &str| condition(workload, type_);
     let is_true = |type_: &str| {
-        condition(type_).is_some_and(|it| ConditionStatus::from(it.status.as_str()) == ConditionStatus::True)
+        condition(type_)
+            .is_some_and(|found| ConditionStatus::from(found.status.as_str()) == ConditionStatus::True)
     };
-    let evicted =
-        condition("Evicted").filter(|it| ConditionStatus::from(it.status.as_str()) == ConditionStatus::True);
-    let evicted = evicted.map(|it| format!("it was stopped ({}): {}", it.reason, it.message));
+    let evicted = condition("Evicted")
+        .filter(|found| ConditionStatus::from(found.status.as_str()) == ConditionStatus::True);
+    let evicted = evicted.map(|found| format!("it was stopped ({}): {}", found.reason, found.message));
     let name = workload.name_any();
     let waits = match condition("QuotaReserved") {
         _ if workload.spec.active == Some(false) => {
@@ -98,7 +102,7 @@ fn explain(workload: &Workload) -> String {
         }
         _ if is_true("Admitted") => Some("it has been admitted, and is about to start".to_owned()),
         Some(_) if is_true("QuotaReserved") => Some(checks(&status.admission_checks)),
-        // The queue may be inactive because of an admission check, which Kueue names nowhere else.
+        // The queue may be inactive because of an admission check. Then Kueue's message does not name the check.
         Some(quota) if quota.reason == "Inadmissible" => {
             let checks = not_ready(&status.admission_checks);
             let named = if checks.is_empty() {
@@ -119,6 +123,7 @@ fn explain(workload: &Workload) -> String {
     }
 }
 
+/// What a Workload with reserved quota waits for.
 fn checks(checks: &[AdmissionCheck]) -> String {
     match not_ready(checks) {
         none if none.is_empty() => "its quota is reserved, and it is about to be admitted".to_owned(),

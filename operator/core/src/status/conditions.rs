@@ -1,5 +1,5 @@
-//! The conditions. The documented types keep their names; those that Kubernetes' tools expect (`kubectl
-//! wait`, kstatus) are added.
+//! The conditions of the status: those of the documented API, such as `JobFinished`, and those that Kubernetes' tools
+//! (`kubectl wait`, kstatus) expect, such as `Ready`.
 
 use flux_shared::crd::v1alpha2::Condition;
 use flux_shared::crd::v1alpha2::ConditionStatus::{self, False, True, Unknown};
@@ -16,13 +16,13 @@ use crate::render::VIEW_IMAGE_VOLUME;
 use crate::render::elastic::Elastic;
 use crate::vocabulary::{ConditionType, Reason};
 
-/// A condition without its time.
+/// A condition before its `lastTransitionTime` is known.
 struct Statement {
     type_: ConditionType,
     status: ConditionStatus,
     reason: String,
     message: String,
-    /// When it became true, if Kubernetes knows.
+    /// When it became true, if Kubernetes has recorded this.
     since: Option<Timestamp>,
 }
 
@@ -42,7 +42,7 @@ impl Statement {
         }
     }
 
-    /// As the previous status has it.
+    /// The condition of this type in the previous status.
     fn before(inputs: &Inputs, type_: ConditionType) -> Option<Statement> {
         let before = super::condition(inputs.previous, type_)?;
         Some(Statement::new(
@@ -54,9 +54,10 @@ impl Statement {
     }
 }
 
-/// State of the Job.
+/// State of the Job, on which most conditions depend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum JobState {
+    /// There is no Job.
     NotRequested,
     Suspended,
     Active,
@@ -79,8 +80,8 @@ impl JobState {
         matches!(self, JobState::Completed | JobState::Failed)
     }
 
-    /// Reason and message for conditions that need a running job.
-    fn idle(self) -> (Reason, &'static str) {
+    /// Reason and message for a condition whose status follows from this state alone.
+    fn explanation(self) -> (Reason, &'static str) {
         match self {
             JobState::NotRequested => (Reason::NotRequested, "there is no Job yet"),
             JobState::Suspended => (Reason::Suspended, "the Job is suspended: it has no pods"),
@@ -90,7 +91,7 @@ impl JobState {
         }
     }
 
-    /// A condition that is true if the Job has ended in the `wanted` way.
+    /// A condition that is true, with this reason and message, if the Job has ended in the `wanted` way.
     fn ended(
         self,
         type_: ConditionType,
@@ -98,20 +99,22 @@ impl JobState {
         reason: impl Into<String>,
         message: &str,
     ) -> Statement {
-        let idle = if self == JobState::Suspended {
+        // A suspended Job has not ended: the reason is that of an active one.
+        let (other_reason, other_message) = if self == JobState::Suspended {
             JobState::Active
         } else {
             self
         }
-        .idle();
+        .explanation();
         if self == wanted {
             Statement::new(type_, True, reason, message)
         } else {
-            Statement::new(type_, False, idle.0, idle.1)
+            Statement::new(type_, False, other_reason, other_message)
         }
     }
 }
 
+/// All conditions of the new status.
 pub(super) fn compute(inputs: &Inputs, summary: &PodSummary, outcome: &Outcome) -> Vec<Condition> {
     let state = JobState::of(inputs.job);
     let since = inputs.job.and_then(JobSeen::end_time);
@@ -130,7 +133,7 @@ pub(super) fn compute(inputs: &Inputs, summary: &PodSummary, outcome: &Outcome) 
     let is_suspended = state == JobState::Suspended;
     let suspended = match is_suspended {
         true if outcome.reason == Reason::Queued => (Reason::Queued, outcome.message.as_str()),
-        true => state.idle(),
+        true => state.explanation(),
         false => (Reason::NotSuspended, "the Job is not suspended"),
     };
     let ready = ready(state, summary, outcome);
@@ -182,6 +185,7 @@ pub(super) fn compute(inputs: &Inputs, summary: &PodSummary, outcome: &Outcome) 
         .collect()
 }
 
+/// The condition JobRequested: whether the Job has been created.
 fn requested(state: JobState, inputs: &Inputs, outcome: &Outcome) -> Statement {
     match state {
         JobState::NotRequested if !outcome.reason.is_empty() => Statement::new(
@@ -205,20 +209,21 @@ fn requested(state: JobState, inputs: &Inputs, outcome: &Outcome) -> Statement {
     }
 }
 
-/// Whether pods that there should be do not run.
+/// The condition JobWaitingForResources: whether some of the wanted pods do not run.
 fn waiting(state: JobState, summary: &PodSummary, outcome: &Outcome) -> Statement {
     const TYPE: ConditionType = ConditionType::JobWaitingForResources;
-    let waits = summary.running < summary.wanted.saturating_sub(summary.left);
+    let waits = summary.running < summary.wanted.saturating_sub(summary.completed_followers);
     match state {
         JobState::Active if waits && !outcome.reason.is_empty() => {
             Statement::new(TYPE, True, outcome.reason.clone(), outcome.message.clone())
         }
         JobState::Active if waits => Statement::new(TYPE, True, Reason::PodsStarting, progress(summary)),
         JobState::Active => Statement::new(TYPE, False, Reason::PodsRunning, progress(summary)),
-        _ => Statement::new(TYPE, False, state.idle().0, state.idle().1),
+        _ => Statement::new(TYPE, False, state.explanation().0, state.explanation().1),
     }
 }
 
+/// The condition JobRunning: whether the lead's container runs.
 fn running(state: JobState, summary: &PodSummary) -> Statement {
     const TYPE: ConditionType = ConditionType::JobRunning;
     match state {
@@ -238,10 +243,11 @@ fn running(state: JobState, summary: &PodSummary) -> Statement {
             Reason::LeadNotRunning,
             "the lead broker's container does not run",
         ),
-        _ => Statement::new(TYPE, False, state.idle().0, state.idle().1),
+        _ => Statement::new(TYPE, False, state.explanation().0, state.explanation().1),
     }
 }
 
+/// The condition JobMiniClusterReady: whether enough brokers are ready.
 fn brokers(state: JobState, summary: &PodSummary) -> Statement {
     const TYPE: ConditionType = ConditionType::JobMiniClusterReady;
     match state {
@@ -249,7 +255,7 @@ fn brokers(state: JobState, summary: &PodSummary) -> Statement {
             Statement::new(TYPE, True, Reason::BrokersReady, quorum(summary))
         }
         JobState::Active => Statement::new(TYPE, False, Reason::BrokersNotReady, quorum(summary)),
-        _ => Statement::new(TYPE, False, state.idle().0, state.idle().1),
+        _ => Statement::new(TYPE, False, state.explanation().0, state.explanation().1),
     }
 }
 
@@ -274,11 +280,11 @@ fn ready(state: JobState, summary: &PodSummary, outcome: &Outcome) -> Statement 
             Statement::new(TYPE, False, Reason::Queued, outcome.message.clone())
         }
         JobState::Active => Statement::new(TYPE, False, Reason::BrokersNotReady, quorum(summary)),
-        _ => Statement::new(TYPE, False, state.idle().0, state.idle().1),
+        _ => Statement::new(TYPE, False, state.explanation().0, state.explanation().1),
     }
 }
 
-/// Present only while true, by kstatus' convention: the MiniCluster is starting.
+/// The condition Reconciling: the MiniCluster is starting. By kstatus' convention it exists only while it is true.
 fn reconciling(
     state: JobState,
     summary: &PodSummary,
@@ -310,14 +316,20 @@ fn reconciling(
     }
 }
 
-/// Present only while true, by kstatus' convention: the MiniCluster cannot go on unless a user acts.
+/// The condition Stalled: the MiniCluster needs a user's action. By kstatus' convention it exists only while it is
+/// true.
 fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcome) -> Option<Statement> {
     const TYPE: ConditionType = ConditionType::Stalled;
     let obstacle = inputs.obstacle.filter(|obstacle| !obstacle.is_passing());
     match state {
         JobState::Completed => None,
-        JobState::Failed => Some(Statement::new(TYPE, True, outcome.reason.clone(), state.idle().1)),
-        // The Job goes on with the size that it has.
+        JobState::Failed => Some(Statement::new(
+            TYPE,
+            True,
+            outcome.reason.clone(),
+            state.explanation().1,
+        )),
+        // With these two reasons the Job runs on with its present size, so nothing is stalled.
         _ if valid.status == False
             && valid.reason != Reason::SizeBeyondMaximum
             && valid.reason != Reason::SizeHeldByQueue =>
@@ -335,7 +347,7 @@ fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcom
 
 /// The condition ViewMounted: whether the view's image could be mounted, if that was tried. A failure is kept.
 fn view(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
-    let say = |status: ConditionStatus, reason: Reason, message: String| {
+    let statement = |status: ConditionStatus, reason: Reason, message: String| {
         Statement::new(ConditionType::ViewMounted, status, reason, message)
     };
     if super::image_volume_failed(inputs.previous) {
@@ -346,20 +358,20 @@ fn view(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
         return copied(inputs, job);
     }
     // Once the job may have begun, its pods are not replaced by pods that copy the view.
-    let begun =
+    let may_have_begun =
         summary.lead.is_some_and(|lead| lead.has_joined) || inputs.pods.iter().any(|pod| pod.exit.is_some());
     Some(match not_mounted(inputs) {
-        Some((who, error)) if !begun => say(
+        Some((pod, error)) if !may_have_begun => statement(
             False,
             Reason::ImageVolumeFailed,
             format!(
-                "{who} could not mount the view's image, so the view is copied (flux.container.source: copy skips the attempt). The node's error: {error}"
+                "{pod} could not mount the view's image, so the view is copied (flux.container.source: copy skips the attempt). The node's error: {error}"
             ),
         ),
         _ if inputs.nodes_mount_images => {
-            say(True, Reason::ImageVolume, "the view's image is mounted: nothing is copied".to_owned())
+            statement(True, Reason::ImageVolume, "the view's image is mounted: nothing is copied".to_owned())
         }
-        _ => say(
+        _ => statement(
             True,
             Reason::ImageVolumeUnsure,
             "the view's image is mounted as flux.container.source says, though not every node is known to support that (Kubernetes 1.35, containerd 2.1 or CRI-O 1.33); if a node cannot, the view is copied".to_owned(),
@@ -367,10 +379,10 @@ fn view(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
     })
 }
 
-/// Why the view is copied, if this is because of a node that cannot mount images while others can. The message is
-/// fixed for each Job, since nodes come and go.
+/// The condition ViewMounted if the view is copied because of a node that cannot mount images while others can. The
+/// message does not change for the same Job, since nodes are added and removed.
 fn copied(inputs: &Inputs, job: &JobSeen) -> Option<Statement> {
-    let say = |message: String| {
+    let statement = |message: String| {
         Some(Statement::new(
             ConditionType::ViewMounted,
             False,
@@ -380,11 +392,11 @@ fn copied(inputs: &Inputs, job: &JobSeen) -> Option<Statement> {
     };
     if inputs.previous.job_uid.as_ref() == Some(&job.uid) {
         let before = super::condition(inputs.previous, ConditionType::ViewMounted)
-            .filter(|it| it.reason == Reason::ViewCopied)?;
-        return say(before.message.clone());
+            .filter(|condition| condition.reason == Reason::ViewCopied)?;
+        return statement(before.message.clone());
     }
     let node = inputs.copied_for?;
-    say(format!(
+    statement(format!(
         "the view is copied, since the pods may be put on {node}, which cannot mount images. To mount the view, keep the pods off such nodes (pod.nodeSelector, arch, a taint), or set flux.container.source: imageVolume"
     ))
 }
@@ -393,7 +405,7 @@ fn copied(inputs: &Inputs, job: &JobSeen) -> Option<Statement> {
 /// It does not delay the start: a shared handle may be intended, and a volume is bound to its claim even without its
 /// class.
 fn volumes(inputs: &Inputs) -> Option<Statement> {
-    let say = |status: ConditionStatus, reason: Reason, message: String| {
+    let statement = |status: ConditionStatus, reason: Reason, message: String| {
         Some(Statement::new(
             ConditionType::VolumesValid,
             status,
@@ -419,12 +431,12 @@ fn volumes(inputs: &Inputs) -> Option<Statement> {
     let problems: Vec<String> = shared.into_iter().chain(unknown).collect();
     match (disks.is_empty(), problems.is_empty()) {
         (true, _) => None,
-        (false, true) => say(
+        (false, true) => statement(
             True,
             Reason::Valid,
             "each CSI volume has its own handle and an existing storage class".to_owned(),
         ),
-        (false, false) => say(False, reason, problems.join("; ")),
+        (false, false) => statement(False, reason, problems.join("; ")),
     }
 }
 
@@ -435,7 +447,7 @@ fn archive(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
         return None;
     };
     let path = cluster.archive.as_deref()?;
-    let say = |status: ConditionStatus, reason: Reason, message: String| {
+    let statement = |status: ConditionStatus, reason: Reason, message: String| {
         Some(Statement::new(
             ConditionType::ArchiveSaved,
             status,
@@ -444,7 +456,7 @@ fn archive(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
         ))
     };
     let not_saved = |why: &str| {
-        say(
+        statement(
             False,
             Reason::NotSaved,
             format!("the archive {path} was not saved and is unchanged: {why}"),
@@ -461,7 +473,7 @@ fn archive(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
             archive_not_saved: Some(why),
             ..
         }) => not_saved(why),
-        Some(_) => say(
+        Some(_) => statement(
             True,
             Reason::Saved,
             format!("the state of Flux was saved to {path}"),
@@ -503,6 +515,7 @@ fn post(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
     })
 }
 
+/// What is wrong with a CSI volume whose handle another PersistentVolume has, too. None: no other has it.
 fn shared(disk: &DiskSeen) -> Option<String> {
     let DiskSeen {
         key,
@@ -528,36 +541,37 @@ fn not_mounted<'a>(inputs: &'a Inputs) -> Option<(String, &'a str)> {
             .filter(|error| is_about_mount(error))?;
         Some((format!("pod {}", pod.index), error))
     };
-    let is_unknown = |warning: &&Trouble| {
+    let is_unsupported = |warning: &&Trouble| {
         warning.reason == Reason::FailedMount
             && warning.message.contains(&format!("{VIEW_IMAGE_VOLUME:?}"))
             && warning.message.contains("no volume plugin matched")
     };
     let by_kubelet = inputs
         .warning
-        .filter(is_unknown)
+        .filter(is_unsupported)
         .map(|warning| ("a pod".to_owned(), warning.message.as_str()));
     inputs.pods.iter().find_map(by_runtime).or(by_kubelet)
 }
 
+/// Numbers of pods by state, for messages.
 fn progress(summary: &PodSummary) -> String {
     let PodSummary {
         scheduled,
         running,
         ready,
         wanted,
-        left,
+        completed_followers,
         ..
     } = summary;
-    let left = if *left > 0 {
-        format!(", {left} completed")
+    let completed = if *completed_followers > 0 {
+        format!(", {completed_followers} completed")
     } else {
         String::new()
     };
-    format!("{scheduled}/{wanted} pods scheduled, {running} running, {ready} ready{left}")
+    format!("{scheduled}/{wanted} pods scheduled, {running} running, {ready} ready{completed}")
 }
 
-/// What a start waits for if nothing is wrong.
+/// The message of the status during a start in which nothing is wrong. None: no start is in progress.
 pub(super) fn awaited(inputs: &Inputs, summary: &PodSummary) -> Option<String> {
     if JobState::of(inputs.job) != JobState::Active || summary.is_ready() {
         return None;
@@ -571,11 +585,14 @@ pub(super) fn awaited(inputs: &Inputs, summary: &PodSummary) -> Option<String> {
 /// How many brokers are ready, and how many are enough.
 fn quorum(summary: &PodSummary) -> String {
     let PodSummary {
-        ready, wanted, left, ..
+        ready,
+        wanted,
+        completed_followers,
+        ..
     } = summary;
     let needed = summary.needed();
-    let left = if *left > 0 {
-        format!(", {left} completed")
+    let completed = if *completed_followers > 0 {
+        format!(", {completed_followers} completed")
     } else {
         String::new()
     };
@@ -589,7 +606,7 @@ fn quorum(summary: &PodSummary) -> String {
     } else {
         ""
     };
-    format!("{ready} of {wanted} brokers are ready{left}{lead}{enough}")
+    format!("{ready} of {wanted} brokers are ready{completed}{lead}{enough}")
 }
 
 /// Whether a queue keeps the Job from getting the size in the spec.
@@ -598,6 +615,7 @@ fn holds_size(cluster: &ValidMiniCluster, job: &JobSeen) -> bool {
     !is_over && cluster.size != job.completions && Elastic::of(cluster, cluster.size, job).is_held(job)
 }
 
+/// The condition Valid: whether the spec can be used, and whether the Job matches it.
 fn valid(inputs: &Inputs) -> Statement {
     let maximum = super::maximum_size(inputs).map(i64::from);
     let (status, reason, message) = match (inputs.spec, maximum) {
@@ -605,8 +623,8 @@ fn valid(inputs: &Inputs) -> Statement {
             let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
             (False, Reason::Invalid, lines.join("; "))
         }
-        (CheckedSpec::Valid(_), _) if inputs.obstacle.is_some_and(|it| it.reason == Reason::PodTemplateRefused) => {
-            (False, Reason::PodTemplateRefused, inputs.obstacle.map(|it| it.message.clone()).unwrap_or_default())
+        (CheckedSpec::Valid(_), _) if inputs.obstacle.is_some_and(|obstacle| obstacle.reason == Reason::PodTemplateRefused) => {
+            (False, Reason::PodTemplateRefused, inputs.obstacle.map(|obstacle| obstacle.message.clone()).unwrap_or_default())
         }
         (CheckedSpec::Valid(cluster), _) if inputs.overlay_differs(cluster) => (
             False,

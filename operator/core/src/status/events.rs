@@ -1,4 +1,4 @@
-//! Kubernetes events, derived from the difference between two statuses. So there are at most as many as changes.
+//! Kubernetes events, derived from the difference between two statuses. So a status that does not change causes none.
 
 use flux_shared::crd::v1alpha2::ConditionStatus::{self, False, True};
 use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus};
@@ -11,7 +11,7 @@ pub use crate::vocabulary::EventType;
 /// Longest note of an event that the API server accepts, in bytes.
 const NOTE_MAX: usize = 1024;
 
-/// A condition that changes to this status causes an event with this action. The event's reason is that of the
+/// Conditions whose change to this status causes an event, and the event's action. The event's reason is that of the
 /// condition. There is no event if `vocabulary::event_type` has none for the reason.
 const CONDITIONS: [(ConditionType, ConditionStatus, &str); 5] = [
     (ConditionType::Valid, False, "Validate"),
@@ -26,12 +26,14 @@ const CONDITIONS: [(ConditionType, ConditionStatus, &str); 5] = [
 pub struct Event {
     pub type_: EventType,
     pub reason: String,
+    /// The message, at most `NOTE_MAX` bytes.
     pub note: String,
+    /// What was being done, in one word.
     pub action: String,
 }
 
 impl Event {
-    /// None: the reason has no event.
+    /// An event whose message is cut to the longest note. None: the reason has no event.
     fn new(reason: &str, message: &str, action: &str) -> Option<Event> {
         Some(Event {
             type_: vocabulary::event_type(reason)?,
@@ -42,7 +44,7 @@ impl Event {
     }
 }
 
-/// The event of a restart.
+/// The event about the last restart in the status. None: there was none.
 pub fn of_restart(status: &MiniClusterStatus) -> Option<Event> {
     let restart = status.restarts.last()?;
     let note = format!(
@@ -54,6 +56,7 @@ pub fn of_restart(status: &MiniClusterStatus) -> Option<Event> {
 
 /// The events for a change of the status.
 pub fn between(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Event> {
+    // The condition in the new status, if it has the status `to` only there.
     let turned = |type_: ConditionType, to: ConditionStatus| -> Option<&Condition> {
         let was = condition(before, type_).is_some_and(|condition| condition.status == to);
         condition(after, type_).filter(|condition| condition.status == to && !was)
@@ -87,7 +90,8 @@ pub fn between(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Eve
         ));
     }
     if let Some(failed) = turned(ConditionType::Failed, True) {
-        // The event may have been written while the other pods were ending.
+        // If the status already had this reason and message, the event was written before: the cause of a failure is
+        // reported while other pods are still ending.
         if before.reason.as_ref() != Some(&failed.reason) || before.message.as_ref() != Some(&failed.message)
         {
             events.extend(Event::new(&failed.reason, &failed.message, "Run"));
@@ -96,7 +100,7 @@ pub fn between(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Eve
         events.extend(Event::new(&complete.reason, &complete.message, "Run"));
     } else if let Some(reason) = &after.reason
         && before.reason.as_ref() != Some(reason)
-        // A condition may have the same reason, and its event.
+        // There may already be an event of a condition with the same reason.
         && events.iter().all(|event| event.reason != *reason)
         && condition(after, ConditionType::JobFinished).is_none_or(|finished| finished.status == False)
     {

@@ -1,4 +1,4 @@
-//! Why a cluster failed, or does not start: one word and one sentence.
+//! Reason and message of the status: why a MiniCluster failed, or does not start.
 
 use flux_shared::crd::v1alpha2::{MiniClusterStatus, Restart};
 use flux_shared::exit::{Category, REPLACE};
@@ -18,7 +18,7 @@ pub(super) struct Outcome {
     pub(super) index: Option<i32>,
     pub(super) reason: String,
     pub(super) message: String,
-    /// The snippet that failed, if the outcome is that one did.
+    /// Name of the snippet whose failure is the outcome.
     pub(super) snippet: Option<String>,
 }
 
@@ -33,6 +33,8 @@ impl Outcome {
     }
 }
 
+/// The first of these that applies: a restart in progress, the job's end, an invalid spec, an obstacle, the queue, a
+/// suspension, a lost node, too small a size, trouble with a pod, a failed pod, a warning event.
 pub(super) fn compute(inputs: &Inputs, summary: &PodSummary) -> Outcome {
     if let Some(restart) = pending_restart(inputs) {
         return restarting(inputs, restart);
@@ -41,18 +43,18 @@ pub(super) fn compute(inputs: &Inputs, summary: &PodSummary) -> Outcome {
         if job.complete.is_some() {
             let message = "the job ended with exit code 0";
             return match kept_alive(inputs) {
-                Some(words) => Outcome::new(Reason::SidecarStillRuns, format!("{message}; {words}")),
+                Some(cause) => Outcome::new(Reason::SidecarStillRuns, format!("{message}; {cause}")),
                 None => Outcome::new(Reason::Completed, message),
             };
         }
-        // The cause of a failure is reported at once, while the other pods end.
+        // The cause of a failure is reported at once, even while other pods are still ending.
         if let Some(failed) = job.failed.as_ref().or(job.failing.as_ref()) {
             let failure = failure(inputs, &failed.reason, &failed.message);
-            let words = kept_alive(inputs)
-                .map(|words| format!("; {words}"))
+            let addition = kept_alive(inputs)
+                .map(|cause| format!("; {cause}"))
                 .unwrap_or_default();
             return Outcome {
-                message: failure.message.clone() + &words,
+                message: failure.message.clone() + &addition,
                 ..failure
             };
         }
@@ -81,16 +83,18 @@ pub(super) fn compute(inputs: &Inputs, summary: &PodSummary) -> Outcome {
             .warning
             .filter(|warning| !summary.is_ready() && warning.reason != Reason::Queued)
     };
-    let warned = || warning().map(|warning| Outcome::new(warning.reason.clone(), warning.message.clone()));
+    let outcome_of_warning =
+        || warning().map(|warning| Outcome::new(warning.reason.clone(), warning.message.clone()));
     let trouble = below_quorum(inputs, summary).or_else(|| trouble(inputs, summary));
     trouble
         .map(|trouble| with_steady_reason(trouble, inputs.previous))
         .or_else(|| failed_before_ready(inputs, summary))
-        .or_else(warned)
+        .or_else(outcome_of_warning)
         .unwrap_or_default()
 }
 
-/// The kubelet alternates between two words for an image that it cannot pull: the first of them stays.
+/// The outcome without a change from ErrImagePull to ImagePullBackOff or back: the kubelet alternates between these two
+/// reasons for an image that it cannot pull, and the first one stays.
 fn with_steady_reason(outcome: Outcome, previous: &MiniClusterStatus) -> Outcome {
     let is_pull = |reason: &str| {
         matches!(
@@ -107,7 +111,8 @@ fn with_steady_reason(outcome: Outcome, previous: &MiniClusterStatus) -> Outcome
     }
 }
 
-/// Which container that is not ours keeps a pod alive after its program has ended, and what helps.
+/// Which container of somebody else keeps a pod alive after its program has ended, and the remedy. None: no container
+/// does.
 fn kept_alive(inputs: &Inputs) -> Option<String> {
     let (pod, container) = inputs
         .pods
@@ -119,7 +124,7 @@ fn kept_alive(inputs: &Inputs) -> Option<String> {
     ))
 }
 
-/// What a restart says while the pods of the earlier Job end.
+/// The message about a restart while the pods of the earlier Job end.
 pub(super) fn restart_message(status: &MiniClusterStatus, restart: &Restart) -> String {
     format!(
         "restarting once the pods of the earlier Job are gone ({} restarts so far): {}",
@@ -127,7 +132,7 @@ pub(super) fn restart_message(status: &MiniClusterStatus, restart: &Restart) -> 
     )
 }
 
-/// The outcome of a Job that waits in a queue, with Kueue's reason once it was read.
+/// The outcome of a Job that waits in a queue. `why` has Kueue's reason, once it was read.
 fn queued(queue: &str, why: Option<&Trouble>) -> Outcome {
     const WAITS: &str = "waits in queue ";
     let waits = format!("{WAITS}{queue}");
@@ -137,7 +142,7 @@ fn queued(queue: &str, why: Option<&Trouble>) -> Outcome {
     Outcome::new(
         Reason::Queued,
         match why {
-            // The status has this message already.
+            // The message was taken from the previous status, so it has the prefix already.
             Some(message) if message.starts_with(&format!("{waits}: ")) => message.clone(),
             Some(why) if !why.starts_with(WAITS) => format!("{waits}: {why}"),
             _ => waits,
@@ -145,8 +150,8 @@ fn queued(queue: &str, why: Option<&Trouble>) -> Outcome {
     )
 }
 
-/// The outcome of the last pod that failed by itself (a follower's snippet, say) before the cluster was
-/// ready, though it is created again.
+/// The outcome of the last pod that failed by itself (a follower's snippet, say) before the cluster was ready. It is
+/// reported although the Job creates the pod again.
 fn failed_before_ready(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome> {
     if summary.is_ready() {
         return None;
@@ -166,7 +171,7 @@ fn failed_before_ready(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome>
     last.map(|pod| of_pod(pod))
 }
 
-/// The outcome if a pod's node has stopped answering.
+/// The outcome if a pod's node has stopped responding.
 fn lost(inputs: &Inputs) -> Option<Outcome> {
     let lost = || inputs.pods.iter().filter(|pod| pod.is_lost);
     let first = lost().min_by_key(|pod| pod.index)?;
@@ -190,7 +195,7 @@ fn lost(inputs: &Inputs) -> Option<Outcome> {
     ))
 }
 
-/// The restart that gave the Job up, if the Job is not gone yet.
+/// The counted restart that replaces this Job, if the Job still exists.
 fn pending_restart<'a>(inputs: &Inputs<'a>) -> Option<&'a Restart> {
     let job = inputs.job?;
     inputs
@@ -201,7 +206,7 @@ fn pending_restart<'a>(inputs: &Inputs<'a>) -> Option<&'a Restart> {
         .find(|restart| restart.job_uid.as_deref() == Some(&job.uid))
 }
 
-/// The outcome while the pods of the Job that was given up have to go.
+/// The outcome while a restart waits until the pods of the Job that it replaces are gone.
 fn restarting(inputs: &Inputs, restart: &Restart) -> Outcome {
     let mut living: Vec<&PodSeen> = inputs.pods.iter().copied().filter(|pod| !pod.has_ended).collect();
     living.sort_by_key(|pod| (!pod.is_lost, pod.index));
@@ -209,7 +214,7 @@ fn restarting(inputs: &Inputs, restart: &Restart) -> Outcome {
         .map(|pods| format!("; {pods}"))
         .unwrap_or_default();
     let message = restart_message(inputs.previous, restart) + &pods;
-    // It waits for a person.
+    // Then the restart waits until the node is back or a person acts.
     let waits_for_node = living.first().is_some_and(|pod| pod.is_lost);
     Outcome::new(
         if waits_for_node {
@@ -221,8 +226,8 @@ fn restarting(inputs: &Inputs, restart: &Restart) -> Outcome {
     )
 }
 
-/// The outcome if fewer pods are wanted than the brokers wait for before the command starts. That number is
-/// fixed in the pods: the size at the Job's creation, or `minSize`.
+/// The outcome if the wanted number of pods is smaller than the number of brokers for which the command waits. That
+/// number is fixed in the pods: the size at the Job's creation, or `minSize`.
 fn below_quorum(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome> {
     let CheckedSpec::Valid(cluster) = inputs.spec else {
         return None;
@@ -250,7 +255,8 @@ fn trouble(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome> {
     let living = || inputs.pods.iter().filter(|pod| !pod.has_ended);
     let troubled = living().filter_map(|pod| Some((pod, pod.trouble.as_ref()?)));
     let (pod, trouble) = troubled.min_by_key(|(pod, _)| pod.index)?;
-    // An elastic Job has grown, and the queue has not admitted that.
+    // If an elastic Job has grown and the queue has not admitted that yet, the queue's reason counts, not the
+    // scheduler's.
     if pod.is_held_by_queue
         && let Some(queue) = inputs.job.and_then(|job| job.queue.as_deref())
     {
@@ -261,23 +267,24 @@ fn trouble(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome> {
         ));
     }
     let index = pod.index;
-    let whose = whose_image(inputs, trouble);
-    // Others may have the image, or reach its registry.
+    let image = whose_image(inputs, trouble);
+    // The node is named, since other nodes may have the image or reach its registry.
     let place = match &pod.node {
         Some(node) if trouble.pull.is_some() => format!(" on node {node}"),
         _ => String::new(),
     };
     Some(Outcome::new(
         trouble.reason.clone(),
-        format!("pod {index}{place}: {whose}{}", trouble.message),
+        format!("pod {index}{place}: {image}{}", trouble.message),
     ))
 }
 
-/// Put before the kubelet's message about the view's image.
+/// Prefix for the kubelet's message about the view's image.
 const VIEW_IMAGE: &str = "the view's image cannot be pulled (spec.flux.container.image and imagePullSecret; without them, \
     the operator's --view-image): ";
 
-/// Whose image cannot be pulled, where the container that the kubelet names is not the one whose image it is.
+/// A prefix that says whose image cannot be pulled, if the container that the kubelet names does not show that.
+/// Otherwise empty.
 fn whose_image(inputs: &Inputs, trouble: &Trouble) -> String {
     let CheckedSpec::Valid(cluster) = inputs.spec else {
         return String::new();
@@ -293,7 +300,8 @@ fn whose_image(inputs: &Inputs, trouble: &Trouble) -> String {
     }
 }
 
-/// Whether Kubernetes gives a Job that has failed this reason. Others are the operator's own.
+/// Whether this reason of a failed Job is one of Kubernetes. Other reasons are from the operator, which has failed the
+/// Job.
 fn is_of_kubernetes(reason: &str) -> bool {
     reason.is_empty()
         || matches!(
@@ -308,8 +316,9 @@ fn is_of_kubernetes(reason: &str) -> bool {
         )
 }
 
-/// Why the Job failed. A limit of the Job is reason enough; otherwise the pod that failed it is reported: the
-/// first one that is not created again, or the last one if it was retried too often.
+/// Why the Job failed, with `reason` and `message` from its condition. If the Job's deadline was exceeded, these are
+/// reported. Otherwise the outcome is that of the pod that failed the Job: the first one that is not created again, or
+/// the last one if pods were retried too often.
 fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
     if !is_of_kubernetes(reason) {
         let lead = inputs
@@ -324,7 +333,8 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
             ..outcome
         };
     }
-    // All pods have ended before the operator has failed the Job.
+    // If a pod has failed the Job, but all pods ended before the operator could act, Kubernetes gives the reason
+    // FailedIndexes.
     let known = match Reason::parse(reason) {
         Some(Reason::FailedIndexes) if inputs.pods.iter().any(|pod| ends_the_job(pod)) => {
             Some(Reason::PodFailurePolicy)
@@ -342,8 +352,8 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
         .copied()
         .filter(|pod| has_failed(pod))
         .collect();
-    // Pods that were told to end when another one had failed come later; a pod that is being deleted was told
-    // to.
+    // Pods that were stopped because another one had failed come last: those that are being deleted or were asked to
+    // end.
     failed.sort_by_key(|pod| {
         (
             pod.is_deleting || pod.told_to_end.is_some(),
@@ -443,11 +453,11 @@ fn evicted(inputs: &Inputs) -> Option<Outcome> {
     if inputs.pods.iter().any(|pod| ends_the_job(pod)) {
         return None;
     }
-    let taken = leads
+    let removed_lead = leads
         .iter()
         .find(|(_, end)| *end == PodEnd::Removed)
         .map(|(lead, _)| pod_end::loss(lead));
-    let remembered = inputs
+    let recorded_lead = inputs
         .previous
         .lost_pods
         .iter()
@@ -470,25 +480,27 @@ fn evicted(inputs: &Inputs) -> Option<Outcome> {
             ..Outcome::new(Reason::PodLost, message)
         });
     }
-    let what = match taken.or(remembered) {
+    let loss = match removed_lead.or(recorded_lead) {
         Some(lost) => restart::describe_loss(&lost),
         None if leads.iter().any(|(_, end)| *end == PodEnd::Refused) => {
             "an earlier pod of the lead was lost".to_owned()
         }
         None => return None,
     };
-    let message = format!("{what}; no restart left: backoffLimit is {backoff_limit}");
+    let message = format!("{loss}; no restart left: backoffLimit is {backoff_limit}");
     Some(Outcome {
         index: Some(0),
         ..Outcome::new(Reason::LeadLost, message)
     })
 }
 
+/// Whether the pod's program, or the pod itself, has ended with a failure.
 fn has_failed(pod: &PodSeen) -> bool {
     let has_ended = pod.has_ended || pod.kept_by.is_some();
     has_ended && (pod.trouble.is_some() || pod.exit.as_ref().is_some_and(|exit| exit.code != 0))
 }
 
+/// When the container that runs Flux, or the init container that failed, ended.
 fn ended_at(pod: &PodSeen) -> Option<k8s_openapi::jiff::Timestamp> {
     let init = pod
         .trouble
@@ -498,7 +510,7 @@ fn ended_at(pod: &PodSeen) -> Option<k8s_openapi::jiff::Timestamp> {
     pod.exit.as_ref().and_then(|exit| exit.at).or(init)
 }
 
-/// A pod in messages.
+/// How messages name a pod.
 pub(super) fn place_of(pod: &PodSeen) -> String {
     match pod.index {
         0 => "the lead (index 0)".to_owned(),
@@ -506,6 +518,7 @@ pub(super) fn place_of(pod: &PodSeen) -> String {
     }
 }
 
+/// The outcome of a pod that has failed.
 fn of_pod(pod: &PodSeen) -> Outcome {
     let place = place_of(pod);
     if pod.unseen_end().is_some() {
@@ -513,7 +526,7 @@ fn of_pod(pod: &PodSeen) -> Outcome {
         return Outcome::new(lost.reason.clone(), restart::describe_loss(&lost));
     }
     let exit = pod.exit.as_deref();
-    // It ended by itself, though the cluster was about to take it.
+    // Its container ended by itself, although the cluster was about to remove the pod.
     if let Some(exit) = exit
         && pod.is_disrupted()
         && end_of(pod, false) == Some(PodEnd::FailedByItself)
@@ -530,8 +543,8 @@ fn of_pod(pod: &PodSeen) -> Outcome {
     }
 }
 
-/// The outcome of a failed init container. In ours only the agent runs, so the code is the agent's; a user's
-/// init container runs no agent, whatever its message says.
+/// The outcome of a failed init container. In the operator's own only the agent runs, so the exit code is one of the
+/// agent. A user's init container does not run the agent, so its termination message is not read as one of the agent.
 fn of_init(init: &FailedInit, place: &str) -> Outcome {
     let exit = &init.exit;
     if init.is_users {
@@ -547,17 +560,18 @@ fn of_init(init: &FailedInit, place: &str) -> Outcome {
         Some(category) if exit.termination.is_none() => category,
         _ => return of_exit(exit, place),
     };
-    let words = if exit.message.is_empty() {
+    let details = if exit.message.is_empty() {
         String::new()
     } else {
         format!(": {}", exit.message)
     };
     Outcome::new(
         Reason::from(category),
-        format!("the agent in {place} gave up{words}"),
+        format!("the agent in {place} gave up{details}"),
     )
 }
 
+/// The outcome of a container's end. `place` names the container or its pod.
 fn of_exit(exit: &Exit, place: &str) -> Outcome {
     let with_message = |text: String| {
         if exit.message.is_empty() {
@@ -603,9 +617,10 @@ fn of_exit(exit: &Exit, place: &str) -> Outcome {
     )
 }
 
-/// The outcome from the agent's termination message, unless the program alone ended.
+/// The outcome according to the agent's termination message. None: the program ended by itself, so its exit code says
+/// all.
 fn from_termination(termination: &Termination, place: &str) -> Option<Outcome> {
-    let words = if termination.message.is_empty() {
+    let details = if termination.message.is_empty() {
         String::new()
     } else {
         format!(": {}", termination.message)
@@ -615,7 +630,7 @@ fn from_termination(termination: &Termination, place: &str) -> Option<Outcome> {
             let reason = termination.category.map_or(Reason::AgentFailed, Reason::from);
             Some(Outcome::new(
                 reason,
-                format!("the agent in {place} gave up{words}"),
+                format!("the agent in {place} gave up{details}"),
             ))
         }
         Ender::Snippet => {
@@ -640,13 +655,13 @@ fn from_termination(termination: &Termination, place: &str) -> Option<Outcome> {
         }
         Ender::Stop => Some(Outcome::new(
             Reason::Stopped,
-            format!("{place} was stopped before its program had ended{words}"),
+            format!("{place} was stopped before its program had ended{details}"),
         )),
         Ender::Program => None,
     }
 }
 
-/// The signal that an exit code above 128 means, as shells have it.
+/// The signal that an exit code means, by the convention of shells (128 + signal). None: it means no signal.
 pub(super) fn signal_of(code: i32) -> Option<i32> {
     (129..=192).contains(&code).then(|| code - 128)
 }

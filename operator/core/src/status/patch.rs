@@ -1,6 +1,7 @@
-//! The JSON patch that turns one status into another. It replaces the top-level fields that differ, each as a whole.
+//! Builds the JSON patch that turns one status into another. It replaces the top-level fields that differ, each as a
+//! whole.
 //!
-//! The crate json-patch does not suit: it descends into lists and refers to conditions by index. If somebody else has
+//! The crate json-patch is not used, since it refers to conditions by their index in the list. If somebody else has
 //! written the status meanwhile, that index may be another condition's.
 
 use std::collections::BTreeMap;
@@ -11,10 +12,10 @@ use serde_json::{Value, json};
 
 use crate::target::Target;
 
-/// The patch; None if nothing differs. The API server rejects the patch if another MiniCluster has the name by now: it
-/// tests the uid, which a merge patch of a status could not do. The first status after the Job was created also tests
-/// the generation: from that status on the API server rejects edits, so the spec must still be the one that the Job was
-/// created from.
+/// The patch; None if nothing differs. It tests the uid, so that the API server rejects it if the MiniCluster was
+/// replaced by another one of the same name. (A merge patch of a status could not do this.) The first status after the
+/// Job was created also tests the generation. From that status on the API server rejects edits, so the spec must still
+/// be the one that the Job was created from.
 pub fn build(
     target: &Target,
     before: &MiniClusterStatus,
@@ -61,10 +62,11 @@ fn fields(status: &MiniClusterStatus) -> serde_json::Result<BTreeMap<String, Box
     serde_json::from_str(&serde_json::to_string(status)?)
 }
 
-/// Whether the patch should be sent at once, since a user or a tool may wait for the change. Pod counts, messages and
-/// the reasons of conditions can wait (`status.reason` has the most important reason).
+/// Whether the patch should be sent at once, since a user or a tool may wait for the change. Otherwise it can be
+/// delayed: changes of pod counts, messages and the reasons of conditions (`status.reason` has the most important
+/// reason).
 pub fn is_news(before: &MiniClusterStatus, after: &MiniClusterStatus) -> bool {
-    let essence = |status: &MiniClusterStatus| {
+    let urgent_parts = |status: &MiniClusterStatus| {
         let conditions = status.conditions.iter().map(|condition| {
             (
                 condition.type_.clone(),
@@ -80,7 +82,7 @@ pub fn is_news(before: &MiniClusterStatus, after: &MiniClusterStatus) -> bool {
             completion_time,
             ..
         } = status.clone();
-        // Names rather than their number: at the list's limit, a new name replaces an old one.
+        // The names are compared, not their number: when the list is full, a new name replaces an old one.
         let lost: Vec<String> = status.lost_pods.iter().map(|pod| pod.name.clone()).collect();
         (
             phase,
@@ -93,7 +95,7 @@ pub fn is_news(before: &MiniClusterStatus, after: &MiniClusterStatus) -> bool {
             conditions.collect::<Vec<_>>(),
         )
     };
-    essence(before) != essence(after)
+    urgent_parts(before) != urgent_parts(after)
 }
 
 #[cfg(test)]

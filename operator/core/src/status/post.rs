@@ -13,7 +13,8 @@ pub(super) fn failure(inputs: &Inputs) -> Option<String> {
     failure_in_pods(inputs).or_else(|| reported(inputs))
 }
 
-/// The message in the previous status, if that is about the same Job. Its pods may no longer exist.
+/// The message in the previous status, if that status is about the same Job. It is needed once the pods no longer
+/// exist.
 fn reported(inputs: &Inputs) -> Option<String> {
     if inputs.previous.job_uid.as_deref() != Some(&inputs.job?.uid) {
         return None;
@@ -49,8 +50,8 @@ fn failure_in_pods(inputs: &Inputs) -> Option<String> {
     ))
 }
 
-/// The outcome with the message about a failed `post` added, once the job has ended.
-pub(super) fn added(mut outcome: Outcome, inputs: &Inputs) -> Outcome {
+/// The outcome with the message about a failed `post` appended, if the job has ended.
+pub(super) fn with_failure(mut outcome: Outcome, inputs: &Inputs) -> Outcome {
     let has_ended = inputs
         .job
         .is_some_and(|job| job.is_finished() || job.failing.is_some());

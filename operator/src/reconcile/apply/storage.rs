@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use flux_operator_core::labels;
-use flux_operator_core::observe::storage::{Orphan, annotation, place};
+use flux_operator_core::observe::storage::{Orphan, annotation, cluster_of_volume};
 use flux_operator_core::observe::{Key, controller_uid};
 use flux_operator_core::obstacle::Obstacle;
 use flux_operator_core::render::storage::MadeVolume;
@@ -49,7 +49,7 @@ fn classify(found: &Metadata, wanted: &Metadata, owner: &str) -> ExistingVolume 
     let is_same = annotation(found, labels::RENDERED_HASH) == annotation(wanted, labels::RENDERED_HASH);
     let is_kept = annotation(found, labels::KEEP).is_some();
     let is_owned = annotation(found, labels::OWNER) == Some(owner);
-    if place(found).is_none_or(|key| Some(key) != place(wanted)) {
+    if cluster_of_volume(found).is_none_or(|key| Some(key) != cluster_of_volume(wanted)) {
         return ExistingVolume::Foreign;
     }
     if found.deletion_timestamp.is_some() {

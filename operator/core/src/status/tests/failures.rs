@@ -27,7 +27,7 @@ fn silent_node_is_named_and_its_pods_are_not_ready() {
             node_name: Some("node-7".into()),
             ..PodPlace::default()
         };
-        PodSeen::of(&metadata, serde_json::from_value(status).ok().as_ref()).on(&place)
+        PodSeen::of(&metadata, serde_json::from_value(status).ok().as_ref()).with_place(&place)
     };
     let mut observation = observation("size: 1");
     observation.job = Some(job(1));

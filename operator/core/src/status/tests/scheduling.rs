@@ -107,7 +107,7 @@ fn what_keeps_a_pod_from_a_node_is_read_from_it() {
     let seen = |place: Value, conditions: Value| {
         let status = serde_json::from_value(json!({ "conditions": conditions })).unwrap();
         let place: PodPlace = serde_json::from_value(place).unwrap();
-        let seen = PodSeen::of(&Default::default(), Some(&status)).on(&place);
+        let seen = PodSeen::of(&Default::default(), Some(&status)).with_place(&place);
         (
             seen.is_held_by_queue,
             seen.scheduler.as_deref().map(str::to_owned),
