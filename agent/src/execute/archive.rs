@@ -142,6 +142,15 @@ impl Executor<'_> {
 /// This may run in another process, of which only the error's number comes back. So the errors of this function are
 /// numbers, too; [`reason`] has their texts.
 fn save(dump: &Path, archive: &Path, is_known_whole: bool) -> io::Result<()> {
+    save_with(dump, archive, is_known_whole, File::sync_all)
+}
+
+fn save_with(
+    dump: &Path,
+    archive: &Path,
+    is_known_whole: bool,
+    sync: impl Fn(&File) -> io::Result<()>,
+) -> io::Result<()> {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_owned();
     let folder = safe_path::open(dump.parent().unwrap_or(Path::new("/")), false)?;
     let to_sync = openat(
@@ -162,9 +171,9 @@ fn save(dump: &Path, archive: &Path, is_known_whole: bool) -> io::Result<()> {
     if !is_known_whole && !tail::is_whole(&file, dump)? {
         return Err(io::Error::from_raw_os_error(libc::EBADMSG));
     }
-    // An error without a number is not retried: a second sync would succeed, although the kernel has dropped the data
-    // that it could not write.
-    file.sync_all().map_err(|error| io::Error::other(plain(&error)))?;
+    // A second sync would succeed, although the kernel has dropped the data that it could not write. So this error must
+    // be neither one that is retried nor one that another user is tried for.
+    sync(&file).map_err(|_| io::Error::from_raw_os_error(libc::ENOTRECOVERABLE))?;
     renameat(&folder, name(dump), &folder, name(archive))?;
     // An error is ignored, since the rename has succeeded. At worst, a crash of the node brings back the old archive.
     let _ = fsync(to_sync);
@@ -182,6 +191,9 @@ fn reason(error: &io::Error) -> String {
         Some(libc::EINVAL) => "the dump is no regular file".into(),
         Some(libc::ENODATA) => "the dump is empty".into(),
         Some(libc::EBADMSG) => "the dump is not whole: its end is missing".into(),
+        Some(libc::ENOTRECOVERABLE) => {
+            "the volume did not store the dump: it may be full or broken (fsync failed)".into()
+        }
         _ => format!("failed to put the dump in its place: {}", plain(error)),
     }
 }
@@ -267,6 +279,24 @@ mod tests {
         );
         save(&at("dump.tgz"), &at("archive.tgz"), true).unwrap();
         assert_eq!(fs::read(at("archive.tgz")).unwrap(), b"half");
+    }
+
+    #[test]
+    fn failed_sync_is_neither_retried_nor_repeated_as_root() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        fs::write(at("archive.tgz"), "old").unwrap();
+        fs::write(at("dump.tgz"), "new").unwrap();
+        for number in [libc::EIO, libc::ENOSPC, libc::EDQUOT] {
+            let sync = |_: &File| Err(io::Error::from_raw_os_error(number));
+            let error = save_with(&at("dump.tgz"), &at("archive.tgz"), true, sync).unwrap_err();
+            // The number is all that comes back from another process.
+            let error = io::Error::from_raw_os_error(error.raw_os_error().unwrap());
+            assert!(!is_passing(&error), "{error}");
+            assert_ne!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
+            assert!(reason(&error).contains("fsync failed"), "{error}");
+        }
+        assert_eq!(fs::read(at("archive.tgz")).unwrap(), b"old");
     }
 
     #[test]

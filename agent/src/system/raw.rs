@@ -62,8 +62,8 @@ pub fn reap() -> Option<(i32, Status)> {
     Some((pid, status))
 }
 
-/// Does `work` in a child process with the rights of `identity`, and waits for it; of an error, its number is
-/// kept.
+/// Does `work` in a child process with the rights of `identity`, and waits for it. Only an error's number comes back;
+/// one without a number comes back as EACCES, after which callers repeat the work as the agent.
 ///
 /// A thread with another effective uid would do as well, but the kernel then takes the whole process for one
 /// whose memory must not be read, and root without CAP_SYS_PTRACE could no longer look at it in /proc.
