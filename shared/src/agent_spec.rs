@@ -1,9 +1,9 @@
-//! `AgentSpec`: all that a pod needs to know, as TOML in a ConfigMap. Written by the operator, read by the
-//! agent.
+//! [`AgentSpec`]: the configuration of a MiniCluster's pods, as TOML in a ConfigMap. The operator writes it, the
+//! agent reads it.
 //!
-//! Versioned; unknown fields are refused. Everything but `name` has a default, so that a person can write one
-//! by hand for a plain Indexed Job (`docs/AGENTSPEC.md` is made from these types). The curve certificate is
-//! not in it: it is a Secret, mounted beside it.
+//! An unknown field is an error. Every field but `name` has a default, so people can write a spec by hand for a
+//! plain Indexed Job. `docs/AGENTSPEC.md` is generated from the doc comments of these types. The curve
+//! certificate is not in the spec: it is in a Secret of its own.
 
 use std::collections::BTreeMap;
 
@@ -21,8 +21,10 @@ pub use programs::{
     BatchLine, Program, RESTFUL_COMMIT, RESTFUL_REPOSITORY, Restful, Runner, Sidecar, Snippets, User,
 };
 
-/// The version of the contract. Raised when an older agent would misread a newer spec.
+/// Version of this format. Raise it when an older agent would misread a newer spec.
 pub const VERSION: u32 = 1;
+
+// The defaults of fields, and a condition for leaving a field out, which serde's attributes name.
 
 fn version() -> u32 {
     VERSION
@@ -125,7 +127,7 @@ impl RestartPolicy {
     }
 }
 
-/// Why a spec could not be used.
+/// Why a spec cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
     #[error("failed to read the spec: {0}")]
@@ -142,21 +144,22 @@ impl AgentSpec {
         toml::to_string(self)
     }
 
-    /// The spec of `text`, checked.
+    /// Parses and checks a spec.
     pub fn from_toml(text: &str) -> Result<AgentSpec, SpecError> {
         let spec = AgentSpec::unchecked(text)?;
         spec.check()?;
         Ok(spec)
     }
 
-    /// The spec of `text`, in which the pod's own environment has yet to put what it knows better:
-    /// [`AgentSpec::check`] comes after.
+    /// Parses a spec without checking it. `flux-agent run` first replaces fields by values of the pod's
+    /// environment, and then calls [`AgentSpec::check`].
     pub fn unchecked(text: &str) -> Result<AgentSpec, SpecError> {
         #[derive(Deserialize)]
         struct Header {
             #[serde(default = "version")]
             version: u32,
         }
+        // The version first: a spec of another version may have fields that are unknown here.
         let header: Header =
             toml::from_str(text).map_err(|error| SpecError::Syntax(one_line(text, &error)))?;
         if header.version != VERSION {
@@ -165,45 +168,45 @@ impl AgentSpec {
         toml::from_str(text).map_err(|error| SpecError::Syntax(one_line(text, &error)))
     }
 
-    /// Bounds that the types don't express.
+    /// Checks what the types do not express, such as ranges. The error is the first violation.
     pub fn check(&self) -> Result<(), SpecError> {
-        let range = |field, why: &str| {
+        let out_of_range = |field, why: &str| {
             Err(SpecError::Range {
                 field,
                 why: why.to_owned(),
             })
         };
         if self.name.is_empty() {
-            return range("name", "it is missing");
+            return out_of_range("name", "it is missing");
         }
         if !crate::names::is_dns_label(&self.name) {
-            return range(
+            return out_of_range(
                 "name",
                 "use at most 63 lower case letters, digits and `-`, with no `-` at either end",
             );
         }
         if self.size == 0 || self.size as usize > crate::hostlist::MAX_HOSTS {
-            return range("size", &format!("use 1 to {}", crate::hostlist::MAX_HOSTS));
+            return out_of_range("size", &format!("use 1 to {}", crate::hostlist::MAX_HOSTS));
         }
         if self
             .max_size
             .is_some_and(|max| max < self.size || max as usize > crate::hostlist::MAX_HOSTS)
         {
-            return range("max_size", &format!("use size to {}", crate::hostlist::MAX_HOSTS));
+            return out_of_range("max_size", &format!("use size to {}", crate::hostlist::MAX_HOSTS));
         }
         if self.quorum.is_some_and(|quorum| quorum == 0) {
-            return range("quorum", "use 1 or more");
+            return out_of_range("quorum", "use 1 or more");
         }
         if self.flux.log_level > 7 {
-            return range("flux.log_level", "use 0 to 7");
+            return out_of_range("flux.log_level", "use 0 to 7");
         }
         if !self.mount_path.starts_with('/') {
-            return range("mount_path", "use an absolute path");
+            return out_of_range("mount_path", "use an absolute path");
         }
         if !self.flux.configs.is_empty()
             && let Err(wrong) = crate::broker_config::merged(&self.flux.configs, self.own_hosts().as_deref())
         {
-            return range(
+            return out_of_range(
                 "flux.configs",
                 &wrong
                     .iter()
@@ -215,22 +218,23 @@ impl AgentSpec {
         if let Some(list) = &self.network.hostlist
             && let Err(why) = crate::hostlist::expand(list)
         {
-            return range("network.hostlist", &why);
+            return out_of_range("network.hostlist", &why);
         }
         Ok(())
     }
 
-    /// Number of pods that there may ever be.
+    /// Largest number of pods: `max_size`, or `size` if it is unset.
     pub fn max_size(&self) -> u32 {
         self.max_size.unwrap_or(self.size)
     }
 
-    /// The hostlist of the instance, in rank order.
+    /// The hostlist (RFC 29) of the whole Flux instance, in rank order.
     pub fn hostlist(&self) -> String {
         crate::hostlist::of_instance(self.network.hostlist.as_deref(), &self.name, self.max_size())
     }
 
-    /// All hosts, if this cluster's lead is the instance's and so writes R for them.
+    /// All hosts of the instance, for which this cluster's lead writes R (Flux's resource set). None if the lead
+    /// broker is in another cluster, or if the hostlist is invalid.
     pub fn own_hosts(&self) -> Option<Vec<String>> {
         if self.network.lead.is_some() {
             None
@@ -239,7 +243,7 @@ impl AgentSpec {
         }
     }
 
-    /// The paths in the pod.
+    /// The paths below the mount path.
     pub fn paths(&self) -> crate::paths::PodPaths {
         crate::paths::PodPaths::new(&self.mount_path)
     }

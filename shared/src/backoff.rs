@@ -1,11 +1,14 @@
-//! How long to wait between attempts: one rule for everything that is tried again. By hand: it is one line,
-//! and crates for retries bring a loop of their own, which neither signals nor watches interrupt.
+//! The delay between retries, by one rule for all of them: exponential backoff.
+//!
+//! No crate is used: the rule is one line, and crates for retries come with a loop of their own, which signals and
+//! watches cannot interrupt.
 
 use std::time::Duration;
 
-/// The pause after so many failures in a row (0 counts as 1): `first`, then twice the one before, `longest`
-/// at most.
+/// The delay after this many failures in a row (0 counts as 1): `first`, doubled for each further failure, at most
+/// `longest`.
 pub fn after(failures: u32, first: Duration, longest: Duration) -> Duration {
+    // The limit of 20 keeps the shift in the range of u32.
     first
         .saturating_mul(1 << failures.saturating_sub(1).min(20))
         .min(longest)

@@ -1,8 +1,8 @@
-//! Parts of broker.toml that a user adds: TOML texts, by name. Their tables are merged over the agent's, key
-//! by key, in the order of the names; a list replaces a list.
+//! Parts of broker.toml from the user (`flux.configs`): TOML texts, by name. Their tables are merged over the
+//! agent's, key by key, in the order of the names; a list replaces a list.
 //!
-//! By hand: crates that merge configurations (figment, config) let the later one win without a word where a
-//! key is a table in only one of two, and that is somebody's mistake.
+//! Own code: if a key is a table in only one of two parts, crates that merge configurations (figment, config)
+//! silently let the later one win. That is a user's mistake, so it must be an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ const OWN: [(&[&str], &str); 5] = [
     (&["modules", "alternatives", "sched"], "set flux.scheduler"),
 ];
 
-/// Tables that the agent writes.
+/// Tables of the agent's broker.toml: a part can add to them, but not replace one by another kind of value.
 const TABLES: [&[&str]; 6] = [
     &["access"],
     &["resource"],
@@ -38,24 +38,29 @@ const TABLES: [&[&str]; 6] = [
 
 /// A problem in the part with this name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wrong {
+pub struct PartProblem {
+    /// Name of the part.
     pub part: String,
     /// What is wrong, with table and key, and the remedy.
     pub why: String,
 }
 
-impl std::fmt::Display for Wrong {
+impl std::fmt::Display for PartProblem {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "{}: {}", self.part, self.why)
     }
 }
 
-/// All parts merged, or every problem. `hosts`: the instance's hosts, if R is written for them.
-pub fn merged(parts: &BTreeMap<String, String>, mut hosts: Option<&[String]>) -> Result<Table, Vec<Wrong>> {
+/// Merges all parts; the error has every problem. `hosts`: all hosts of the instance, which the hosts in
+/// `resource.config` must equal. None: these are not checked.
+pub fn merged(
+    parts: &BTreeMap<String, String>,
+    mut hosts: Option<&[String]>,
+) -> Result<Table, Vec<PartProblem>> {
     let (mut all, mut wrong, mut written) = (Table::new(), Vec::new(), 0);
     for (part, text) in parts {
         let mut refuse = |why: String| {
-            wrong.push(Wrong {
+            wrong.push(PartProblem {
                 part: part.clone(),
                 why,
             })
@@ -77,7 +82,7 @@ pub fn merged(parts: &BTreeMap<String, String>, mut hosts: Option<&[String]>) ->
             refuse(format!("`{}` must be a table", keys.join(".")));
         }
         if let Some(why) = hosts.and_then(|hosts| wrong_hosts(&table, hosts, &mut written)) {
-            // There may be thousands of parts: the hosts of the others are not looked at.
+            // Do not check the hosts of further parts: there may be thousands of them.
             hosts = None;
             refuse(why);
         }
@@ -110,6 +115,7 @@ fn merge_at(path: &str, base: &mut Table, over: Table) -> Result<(), String> {
     Ok(())
 }
 
+/// The value at the path `keys`, from the outermost table inwards.
 fn find<'a>(table: &'a Table, keys: &[&str]) -> Option<&'a Value> {
     let (first, rest) = keys.split_first()?;
     let value = table.get(*first)?;
@@ -121,7 +127,7 @@ fn find<'a>(table: &'a Table, keys: &[&str]) -> Option<&'a Value> {
 }
 
 /// What is wrong with the hosts in `resource.config`: Flux starts only if they are exactly the instance's.
-/// `written` counts the hosts of all parts, those that are repeated included.
+/// `written` counts the hosts in all parts so far, repetitions included.
 fn wrong_hosts(table: &Table, hosts: &[String], written: &mut usize) -> Option<String> {
     let config = find(table, &["resource", "config"])?;
     let field = "`resource.config`";

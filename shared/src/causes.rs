@@ -3,21 +3,22 @@
 use std::error::Error;
 use std::ops::ControlFlow::{self, Break, Continue};
 
-/// The error and its sources, joined by `: `. Many errors print their source as part of themselves: what has
-/// been said already is left out.
+/// The messages of the error and its sources, joined by `: `. The message of many errors includes that of their
+/// source: a message that is already in the line is left out.
 pub fn causes(error: &(dyn Error + 'static)) -> String {
     causes_by(error, |error| Continue(error.to_string()))
 }
 
-/// The same in the words that `words` has for each; after `Break` no source is looked at.
+/// Like [`causes`], with the message that `describe` returns for each error. After `Break`, further sources are left
+/// out.
 pub fn causes_by(
     error: &(dyn Error + 'static),
-    words: impl Fn(&(dyn Error + 'static)) -> ControlFlow<String, String>,
+    describe: impl Fn(&(dyn Error + 'static)) -> ControlFlow<String, String>,
 ) -> String {
     let mut text = String::new();
     let mut next = Some(error);
     while let Some(error) = next {
-        let (more, source) = match words(error) {
+        let (more, source) = match describe(error) {
             Continue(more) => (more, error.source()),
             Break(more) => (more, None),
         };

@@ -1,19 +1,21 @@
-//! Fields whose value is one of a few words: the CRD and the validation are built from these.
+//! The values of fields that accept only certain words, for the CRD and the validation.
 
 /// `spec.pod.dnsPolicy`. Not `None`: Kubernetes rejects such a pod unless it names DNS servers, and a
 /// MiniCluster cannot name any.
 pub(crate) const DNS_POLICIES: &[&str] = &["ClusterFirst", "ClusterFirstWithHostNet", "Default"];
 
-/// `spec.flux.scheduler.queuePolicy`: what Fluxion knows.
+/// `spec.flux.scheduler.queuePolicy`: the policies that Fluxion knows.
 pub(crate) const QUEUE_POLICIES: &[&str] = &["fcfs", "easy", "conservative", "hybrid"];
 
 /// How the view gets into the pods.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ViewSource {
-    /// An image volume where every node can mount one, else a copy.
+    /// An image volume if every node can mount one, else a copy.
     #[default]
     Auto,
+    /// The image is mounted as a volume.
     ImageVolume,
+    /// An init container copies the view.
     Copy,
 }
 
@@ -43,11 +45,11 @@ impl std::str::FromStr for ViewSource {
 /// Whether all pods start or none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Gang {
-    /// As soon as there is room for one, as Kubernetes does by itself.
+    /// Each pod starts as soon as there is room for it, which is Kubernetes' default.
     Off,
-    /// All or none; where nothing serves that, no pod is made.
+    /// All or none. If no API of the cluster can do this, no pod is created.
     On,
-    /// All or none where something serves that.
+    /// All or none if an API of the cluster can do this.
     #[default]
     Auto,
 }

@@ -1,9 +1,11 @@
-//! A command string becomes words: POSIX quoting, `$NAME` and `${NAME}` kept as references, nothing else. By
-//! hand: crates that split words (shlex) return plain strings, in which a quoted `$NAME` cannot be told from
-//! one that is to be replaced.
+//! Splits a command into words by POSIX quoting. `$NAME` and `${NAME}` are kept as references to environment
+//! variables.
 //!
-//! No globbing, no command substitution, no operators: `|`, `;`, `>` and `$(` reach the program as they are.
-//! `\$` is a literal `$`, inside double quotes too. Newlines are blanks.
+//! Nothing else of a shell: no globbing, no command substitution, no operators. `|`, `;`, `>` and `$(` reach the
+//! program as text. `\$` is a literal `$`, inside double quotes too. Newlines separate words like blanks.
+//!
+//! Own code: crates that split words (shlex) return plain strings, in which a quoted `$NAME` looks like a
+//! reference.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +34,7 @@ impl Word {
         Word::Literal(text.into())
     }
 
-    /// The word with every reference looked up.
+    /// The word with every reference replaced by what `lookup` returns; None counts as empty.
     pub fn resolve(&self, lookup: impl Fn(&str) -> Option<String>) -> String {
         match self {
             Word::Literal(text) => text.clone(),
@@ -46,7 +48,7 @@ impl Word {
         }
     }
 
-    /// For people: references as `${NAME}`.
+    /// The word for people to read: references as `${NAME}`.
     pub fn display(&self) -> String {
         self.resolve_with(|name| format!("${{{name}}}"))
     }
@@ -56,14 +58,14 @@ impl Word {
     }
 }
 
-/// A command's words, and what in it a shell would have treated otherwise.
+/// The words of a command, and what a shell would have read differently.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Words {
     pub words: Vec<Word>,
     /// Unquoted operators and substitutions that reach the program as text, in order, once each.
     pub shell_syntax: Vec<String>,
-    /// The word that each line after the first begins with, unless it continues the line before: after a
-    /// backslash, or with an option.
+    /// For each line after the first, the index in `words` of its first word. Lines that continue the line before
+    /// are left out: after a backslash, or beginning with an option.
     pub line_starts: Vec<usize>,
 }
 
@@ -78,7 +80,7 @@ pub fn split_literal(text: &str) -> Result<Vec<String>, String> {
     Ok(words.iter().map(Word::display).collect())
 }
 
-/// The text that [`split`] makes these very words of, with no reference in them.
+/// Quotes and joins words, so that [`split`] returns the same words again, without references.
 pub fn join<T: AsRef<str>>(words: &[T]) -> String {
     let is_plain = |text: &str| {
         !text.is_empty()
@@ -101,9 +103,12 @@ pub fn join<T: AsRef<str>>(words: &[T]) -> String {
 }
 
 struct Splitter<'a> {
+    /// The text that is not read yet.
     chars: std::iter::Peekable<std::str::Chars<'a>>,
     out: Words,
+    /// The parts of the current word. None: between words.
     word: Option<Vec<WordPart>>,
+    /// `$NAME` is a reference. If false, every `$` is text.
     has_references: bool,
 }
 
@@ -134,18 +139,19 @@ impl<'a> Splitter<'a> {
                 },
                 '$' => self.dollar(true),
                 '|' | ';' | '>' | '<' | '&' | '`' => {
-                    self.note(c);
+                    self.record_operator(c);
                     self.push(c);
                 }
                 c => self.push(c),
             }
         }
         self.end_word();
-        self.keep_line_starts();
+        self.drop_continued_lines();
         Ok(self.out)
     }
 
-    fn keep_line_starts(&mut self) {
+    /// Drops the starts of empty lines and of lines that begin with an option.
+    fn drop_continued_lines(&mut self) {
         let Words {
             words, line_starts, ..
         } = &mut self.out;
@@ -158,7 +164,8 @@ impl<'a> Splitter<'a> {
         });
     }
 
-    fn note(&mut self, c: char) {
+    /// Records the operator `c`, or `&&` at its first half.
+    fn record_operator(&mut self, c: char) {
         let doubled = c == '&' && self.chars.peek() == Some(&'&');
         let text = if doubled { "&&".to_owned() } else { c.to_string() };
         let second_half = c == '&' && self.out.shell_syntax.last().is_some_and(|last| last == "&&");
@@ -167,6 +174,7 @@ impl<'a> Splitter<'a> {
         }
     }
 
+    /// Adds a character of text to the current word.
     fn push(&mut self, c: char) {
         let parts = self.word.get_or_insert_default();
         match parts.last_mut() {
@@ -228,7 +236,7 @@ impl<'a> Splitter<'a> {
         }
     }
 
-    /// After a `$`: a reference if a name follows, else the `$` itself.
+    /// Reads what follows a `$`: adds a reference if it is a name, else the `$` as text.
     fn dollar(&mut self, unquoted: bool) {
         if unquoted && self.chars.peek() == Some(&'(') && !self.out.shell_syntax.iter().any(|s| s == "$(") {
             self.out.shell_syntax.push("$(".into());
@@ -242,8 +250,8 @@ impl<'a> Splitter<'a> {
         while let Some(c) = ahead.next_if(|c| c.is_ascii_alphanumeric() || *c == '_') {
             name.push(c);
         }
-        let starts_well = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-        if !starts_well || (braced && ahead.next_if_eq(&'}').is_none()) {
+        let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        if !is_name || (braced && ahead.next_if_eq(&'}').is_none()) {
             return self.push('$');
         }
         self.chars = ahead;

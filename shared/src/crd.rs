@@ -1,6 +1,7 @@
 //! The wire types of the custom resource, the conversion between its versions, and (feature `crd`) the
 //! CustomResourceDefinition made of them.
 
+/// Adds the derives and the serde attribute that the types of the spec and the status have in common.
 macro_rules! block {
     ($(#[$meta:meta])* pub struct $name:ident { $($body:tt)* }) => {
         $(#[$meta])*

@@ -1,14 +1,15 @@
-//! The curve certificate as text (CZMQ's ZPL form): what Flux accepts, and no `Debug` of the secret half.
+//! The curve certificate as text, in CZMQ's ZPL format, as Flux accepts it. `Debug` leaves out the secret key.
 //!
-//! By hand: it is two sections of three keys, and the readers that there are belong to CZMQ, which is C.
+//! Own code: the format has two sections and three keys that matter, and the existing parser is part of CZMQ, a C
+//! library.
 
-/// A certificate: a pair of keys in Z85, and the name that Flux wants on brokers with children.
+/// A certificate: a key pair in Z85 encoding, and a name, which Flux needs on brokers with children.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Certificate {
     name: String,
     public_key: String,
     secret_key: String,
-    /// The text that it was read from, which is kept as it is.
+    /// The text that it was parsed from, which `to_text` returns unchanged. None: it was made from keys.
     text: Option<String>,
 }
 
@@ -23,7 +24,7 @@ impl std::fmt::Debug for Certificate {
 }
 
 impl Certificate {
-    /// A certificate of a key pair of 32 bytes each.
+    /// The certificate with this key pair.
     pub fn from_keys(name: &str, public: &[u8; 32], secret: &[u8; 32]) -> Certificate {
         Certificate {
             name: name.to_owned(),
@@ -33,7 +34,7 @@ impl Certificate {
         }
     }
 
-    /// The text of the file. Secret.
+    /// The text of the certificate file, with the secret key.
     pub fn to_text(&self) -> String {
         if let Some(text) = &self.text {
             return text.clone();
@@ -44,7 +45,7 @@ impl Certificate {
         )
     }
 
-    /// The certificate of a text, or what is wrong with it. No key appears in the message.
+    /// Parses a certificate file. The error says what is wrong, and contains no key.
     pub fn parse(text: &str) -> Result<Certificate, String> {
         let mut section = "";
         let (mut name, mut public, mut secret) = (None, None, None);

@@ -1,5 +1,5 @@
-//! A valid MiniCluster becomes the AgentSpec of its pods. Pure and total: the operator writes the result,
-//! `dry-run` explains it.
+//! Derives the AgentSpec of the pods from a valid MiniCluster. The operator writes it into a ConfigMap, and
+//! `flux-agent dry-run` shows what it does.
 
 use serde_json::Value;
 
@@ -47,7 +47,7 @@ pub fn agent_spec(cluster: &ValidMiniCluster) -> AgentSpec {
             zeromq: cluster.logging.zeromq,
             format: cluster.log_format,
         },
-        // The operator knows where to, and the MiniCluster's uid.
+        // The operator sets it: only it knows whether traces are sent, and the MiniCluster's uid.
         trace: None,
         runner: runner(cluster),
         users: cluster.users.iter().map(|user| user.name.clone()).collect(),
@@ -59,7 +59,7 @@ pub fn agent_spec(cluster: &ValidMiniCluster) -> AgentSpec {
     }
 }
 
-/// Whether the pod template switches host networking on, which no field of the MiniCluster does.
+/// Whether the pod template turns on host networking. The MiniCluster has no field for it.
 pub fn has_host_network(overlay: Option<&Overlay>) -> bool {
     overlay
         .and_then(|overlay| overlay.value().pointer("/spec/hostNetwork")?.as_bool())
@@ -99,6 +99,7 @@ fn runner(cluster: &ValidMiniCluster) -> Runner {
         gpus: asks_for_gpus(&runner.container.resources),
         logs: runner.logs.clone().unwrap_or_else(|| Runner::default().logs),
         user: runner.user.clone(),
+        // The agent makes it writable for this user.
         working_dir: match &runner.user {
             Some(user) if !user.run_flux_as_root => runner.container.working_dir.clone(),
             _ => None,
@@ -114,7 +115,8 @@ fn runner(cluster: &ValidMiniCluster) -> Runner {
     }
 }
 
-/// The variables of this container that the pod template takes from the downward API.
+/// Names of this container's variables whose values the pod template takes from the downward API: they differ between
+/// pods.
 fn per_pod(overlay: Option<&Overlay>, container: &str) -> Vec<String> {
     let containers = overlay
         .and_then(|overlay| overlay.value().pointer("/spec/containers")?.as_array())
@@ -124,17 +126,17 @@ fn per_pod(overlay: Option<&Overlay>, container: &str) -> Vec<String> {
         .filter(|item| item["name"] == container)
         .filter_map(|container| container["env"].as_array())
         .flatten();
-    let is_of_the_pod = |variable: &&Value| {
+    let is_per_pod = |variable: &&Value| {
         let source = &variable["valueFrom"];
         source["fieldRef"].is_object() || source["resourceFieldRef"].is_object()
     };
     variables
-        .filter(is_of_the_pod)
+        .filter(is_per_pod)
         .filter_map(|variable| variable["name"].as_str().map(str::to_owned))
         .collect()
 }
 
-/// Whether a limit or request asks for GPUs, or parts of one (MIG).
+/// Whether a limit or request asks for GPUs or for slices of one (NVIDIA's MIG). An amount of 0 does not.
 fn asks_for_gpus(resources: &Resources) -> bool {
     let is_gpu = |name: &str| {
         name.split_once('/').is_some_and(|(vendor, device)| {
@@ -143,12 +145,12 @@ fn asks_for_gpus(resources: &Resources) -> bool {
                 || (vendor == "nvidia.com" && device.starts_with("mig-"))
         })
     };
-    let is_some = |quantity: &Quantity| quantity.0.contains(|c: char| matches!(c, '1'..='9'));
+    let is_positive = |quantity: &Quantity| quantity.0.contains(|c: char| matches!(c, '1'..='9'));
     resources
         .limits
         .iter()
         .chain(&resources.requests)
-        .any(|(name, quantity)| is_gpu(name) && is_some(quantity))
+        .any(|(name, quantity)| is_gpu(name) && is_positive(quantity))
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
-//! The agent's exit codes: an interface, so constants.
+//! The agent's exit codes. Others rely on them, so they must not change.
 //!
-//! The lead's container ends with the user's own code (0 to 255; 128 + n for signal n). Where the agent
-//! itself fails, it ends with one of the codes below; a program may end with the same ones. So no code of the
-//! runner's container says who ended it ([`crate::termination`] does), and none is retried, but for a
-//! follower's [`RETRIED`]. Init containers run no program of the user's: the Job may retry their codes.
+//! The lead's container exits with the code of the user's program (0 to 255; 128 + n for signal n). If the agent
+//! itself fails, it exits with one of the codes below, but a program may exit with the same code. So a code of the
+//! runner's container does not tell what ended the container: the termination message does
+//! ([`crate::termination`]). For the same reason the Job retries none of these codes, except [`RETRIED`] of a
+//! follower. The operator's init containers run no program of the user's, so the Job may retry their codes.
 
 use serde::{Deserialize, Serialize};
 
-/// Why the agent itself gave up. Closed: used for events, metric labels and the termination message.
+/// Why the agent itself failed. Events, metric labels and the termination message use these names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Category {
@@ -15,11 +16,11 @@ pub enum Category {
     SpecUnreadable,
     /// The spec file has an unknown field, another version, or a value out of range.
     SpecInvalid,
-    /// The view (or, with the view disabled, `flux` on the PATH) is not there.
+    /// The view (or, with the view disabled, `flux` on the PATH) was not found.
     ViewMissing,
     /// The parent broker did not answer within the deadline.
     ParentUnreachable,
-    /// The user could not be found or made.
+    /// The user does not exist and could not be created.
     UserFailed,
     /// A file, directory or link could not be written (disk full, read-only, no permission).
     WriteFailed,
@@ -29,14 +30,14 @@ pub enum Category {
     ShellMissing,
     /// The lead's broker ended before the program began, or a follower's kept failing.
     BrokerFailed,
-    /// Anything else in the agent itself: a bug.
+    /// Any other failure of the agent: a bug.
     Internal,
     /// This pod replaces a lead whose program may have run: it must not run again in the same Job.
     LeadLost,
 }
 
 impl Category {
-    /// Every category, in the order of its code.
+    /// Every category, in the order of the codes.
     pub const ALL: [Category; 11] = [
         Category::LeadLost,
         Category::SpecUnreadable,
@@ -68,7 +69,7 @@ impl Category {
         }
     }
 
-    /// Whether trying again elsewhere or later can help. Only init containers are tried again for it.
+    /// Whether a retry, later or on another node, may succeed. The Job uses this for init containers only.
     pub const fn is_retriable(self) -> bool {
         matches!(
             self,
@@ -79,7 +80,7 @@ impl Category {
         )
     }
 
-    /// The category of a reserved code.
+    /// The category with this exit code. None: the code is not one of the agent's.
     pub fn from_code(code: i32) -> Option<Category> {
         Category::ALL
             .into_iter()
@@ -104,11 +105,11 @@ impl Category {
     }
 }
 
-/// A follower's code when its pod alone was told to stop: whoever removed it may have it replaced. (A lead
-/// that ends with this code still fails the Job: the failure policy has a rule for the lead.)
+/// Exit code of a follower whose pod alone was stopped, while the instance goes on: the Job may replace the pod.
+/// (A lead that exits with this code still fails the Job: the failure policy has a rule for the lead.)
 pub const REPLACE: u8 = 238;
-/// The code that containerd and CRI-O report for a container whose end they did not see, as after a reboot of
-/// the node.
+/// The exit code that containerd and CRI-O report for a container whose end they did not see, for example after a
+/// reboot of the node.
 pub const UNSEEN: u8 = 255;
 /// Exit codes of a follower that the Job's failure policy does not treat as a failure.
 pub const RETRIED: [u8; 2] = [REPLACE, UNSEEN];

@@ -1,7 +1,7 @@
-//! Flux standard durations: a number and `ms`, `s`, `m`, `h` or `d`; bare numbers are seconds (RFC 23). By
-//! hand: crates for durations know other units and more of them.
+//! Flux standard durations (RFC 23): a number and `ms`, `s`, `m`, `h` or `d`; a bare number is in seconds. Own code:
+//! crates for durations accept other units.
 
-/// Seconds, or why the text is no duration.
+/// The duration in seconds, or why the text is not a duration.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let text = text.trim();
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());

@@ -1,17 +1,17 @@
-//! Hostlists (RFC 29) as flux-core 0.88 reads and writes them: `mc-[0-3],lead`. By hand: the order must be
-//! Flux's, since it is the ranks', and a list from a user needs a bound.
+//! Hostlists (RFC 29) as flux-core 0.88 reads and writes them, such as `mc-[0-3],lead`. Own code: the order of hosts
+//! determines their ranks, so it must be Flux's, and lists from users need a limit.
 //!
-//! Facts that differ from the RFC's text: padding comes from the low end of each range; only the first
-//! bracket group of an entry expands; blanks separate like commas.
+//! flux-core differs from the RFC's text: the low end of each range determines the zero padding, only the first
+//! bracket group of an entry is expanded, and blanks separate entries as commas do.
 
 use std::collections::BTreeSet;
 
-/// Most hosts that a list may name; flux-core's own limit is 1,048,576 a range.
+/// Most distinct hosts that a list may name. (flux-core's own limit is 1,048,576 per range.)
 pub const MAX_HOSTS: usize = 65_536;
-/// Most hosts that one text may write, those that it repeats included.
+/// Most hosts that a list, or all lists in the parts of broker.toml together, may expand to, duplicates included.
 pub const MAX_WRITTEN: usize = 16 * MAX_HOSTS;
 
-/// The list as one entry for hosts `<prefix>-<first>` … `<prefix>-<last>`.
+/// The hostlist, one entry, of the hosts `<prefix>-<first>` to `<prefix>-<last>`.
 pub fn range(prefix: &str, first: u32, last: u32) -> String {
     if first == last {
         format!("{prefix}-{first}")
@@ -20,7 +20,7 @@ pub fn range(prefix: &str, first: u32, last: u32) -> String {
     }
 }
 
-/// Every host in order, duplicates removed (the first position counts, as Flux has it), or why the text is
+/// Every host in order, without duplicates (the first position counts, as in Flux). The error says why the text is
 /// not a hostlist.
 pub fn expand(list: &str) -> Result<Vec<String>, String> {
     let mut seen = std::collections::HashSet::new();
@@ -45,7 +45,7 @@ pub fn expand(list: &str) -> Result<Vec<String>, String> {
     Ok(hosts)
 }
 
-/// The numbers of an idset, such as `0-3,7`. None: it is not one.
+/// The numbers of an idset, such as `0-3,7`. None: the text is not an idset.
 pub fn idset(set: &str) -> Option<Vec<u32>> {
     let names = if set.is_empty() {
         Vec::new()
@@ -74,12 +74,12 @@ pub fn to_idset(numbers: &BTreeSet<u32>) -> String {
     texts.collect::<Vec<_>>().join(",")
 }
 
-/// The hosts of an instance: those that are given, or `NAME-0` to the last of `size`.
+/// The hostlist of an instance: `given`, else the hosts `<name>-0` to `<name>-<size - 1>`.
 pub fn of_instance(given: Option<&str>, name: &str, size: u32) -> String {
     given.map_or_else(|| range(name, 0, size.saturating_sub(1)), str::to_owned)
 }
 
-/// The rank of `host`: its first position.
+/// The rank of `host`: its first position in `hosts`. None: it is not one of them.
 pub fn rank_of(hosts: &[String], host: &str) -> Option<u32> {
     hosts
         .iter()
@@ -87,8 +87,7 @@ pub fn rank_of(hosts: &[String], host: &str) -> Option<u32> {
         .and_then(|rank| u32::try_from(rank).ok())
 }
 
-/// Whether Flux would take `host` in its bootstrap configuration: labels of letters, digits and `-`, with
-/// dots.
+/// Whether Flux accepts `host` in its bootstrap configuration: labels of letters, digits and `-`, separated by dots.
 pub fn is_bootstrap_host(host: &str) -> bool {
     !host.is_empty()
         && host.split('.').all(|label| {
@@ -100,6 +99,7 @@ pub fn is_bootstrap_host(host: &str) -> bool {
         })
 }
 
+/// Splits a hostlist at the commas and blanks outside of brackets.
 fn split_entries(list: &str) -> Result<Vec<String>, String> {
     let mut entries = Vec::new();
     let mut entry = String::new();
@@ -130,6 +130,7 @@ fn split_entries(list: &str) -> Result<Vec<String>, String> {
     Ok(entries)
 }
 
+/// The hosts of one entry, such as `mc-[0-3,7]`.
 fn expand_entry(entry: &str) -> Result<Vec<String>, String> {
     let Some((prefix, rest)) = entry.split_once('[') else {
         return Ok(vec![entry.to_owned()]);

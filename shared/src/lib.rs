@@ -1,11 +1,11 @@
-//! What the operator and the agent must agree on. No I/O, no logging, no async.
+//! What the operator, the agent and the kubectl plugin must agree on. No I/O, no logging, no async.
 //!
 //! ```text
-//! YAML ─► manifest::parse ─► crd::v1alpha2::MiniCluster ─► validate ─► ValidMiniCluster ─► AgentSpec
+//! YAML ─► manifest::parse ─► Manifest ─► validate ─► ValidMiniCluster ─► derive::agent_spec ─► AgentSpec
 //! ```
 //!
-//! The operator writes the [`agent_spec::AgentSpec`] into a ConfigMap; the agent reads it back.
-//! `flux-agent dry-run` walks the same arrows on a laptop.
+//! The operator writes the [`agent_spec::AgentSpec`] into a ConfigMap, and the agent reads it. `flux-agent dry-run`
+//! takes the same steps without a cluster.
 #![cfg_attr(
     test,
     allow(
@@ -17,8 +17,8 @@
     )
 )]
 
-/// The version of the package that uses this macro, with the commit if `.ci/dist` builds it. Use it in a `main.rs` only: then a new
-/// commit rebuilds nothing else.
+/// The version of the package that uses this macro, with the commit if `.ci/dist` builds it. Use it in a `main.rs`
+/// only: then a new commit causes no other file to be rebuilt.
 #[macro_export]
 macro_rules! version {
     () => {

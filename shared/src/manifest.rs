@@ -1,5 +1,5 @@
-//! A MiniCluster as a person writes it: YAML (or JSON) text to the wire type, with the path of whatever does
-//! not fit. Both versions are read; v1alpha1 is converted.
+//! Parses MiniClusters from YAML or JSON. Problems have the path of their field. Both versions are read; v1alpha1 is
+//! converted to v1alpha2.
 
 use std::collections::BTreeMap;
 
@@ -45,13 +45,13 @@ struct Metadata {
     annotations: Value,
 }
 
-/// The first MiniCluster of `text` (other documents are passed over), or every problem with its shape.
+/// Parses the first MiniCluster in `text` (other kinds of documents are skipped). The error has every problem.
 pub fn parse(text: &str) -> Result<Manifest, Vec<Problem>> {
     from_value(&documents(text)?[0])
 }
 
-/// Every MiniCluster of `text`, at least one, as it stands there, also as an item of a List; other documents
-/// are passed over.
+/// The documents of all MiniClusters in `text`, at least one, including those that are items of a List. Other kinds of
+/// documents are skipped.
 pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
     if text.len() > MOST_BYTES {
         let bytes = text.len();
@@ -60,7 +60,7 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
             format!("has {bytes} bytes, must have {MOST_BYTES} at most"),
         )]);
     }
-    // As with kubectl, the last of duplicate keys counts, and 010 is 8.
+    // As in kubectl, the last of duplicate keys counts, and 010 is octal: 8.
     let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins, legacy_octal_numbers: true };
     let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
         vec![Problem::new(
@@ -74,13 +74,14 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
         .iter()
         .filter_map(|document| text(document, "kind"))
         .find(|kind| resembles_minicluster(kind));
-    // A document with a misspelt kind is not skipped as another kind, even beside valid ones.
-    let is_ours = |document: &Value| {
+    // A misspelt kind of our API group counts as a MiniCluster, so that it is reported and not skipped, even beside
+    // valid documents.
+    let is_minicluster = |document: &Value| {
         let is_of_group = text(document, "apiVersion").is_some_and(|version| version.starts_with(GROUP));
         text(document, "kind").is_some_and(|kind| kind == KIND || is_of_group && resembles_minicluster(&kind))
     };
-    let ours: Vec<Value> = documents.into_iter().filter(is_ours).collect();
-    match (ours.is_empty(), misspelt) {
+    let miniclusters: Vec<Value> = documents.into_iter().filter(is_minicluster).collect();
+    match (miniclusters.is_empty(), misspelt) {
         (true, Some(kind)) => Err(vec![Problem::new(
             "kind",
             format!("is `{kind}`: there is no document of kind {KIND}; did you mean {KIND}?"),
@@ -89,13 +90,14 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
             "kind",
             format!("there is no document of kind {KIND}"),
         )]),
-        (false, _) => Ok(ours),
+        (false, _) => Ok(miniclusters),
     }
 }
 
+/// The API group, with the `/` that precedes the version.
 const GROUP: &str = "flux-framework.org/";
 
-/// Most bytes of a text. The API server takes 3 MiB in one request.
+/// Limit in bytes of a text to parse. The API server accepts 3 MiB in one request.
 const MOST_BYTES: usize = 8 * 1024 * 1024;
 
 /// The items of a List, as `kubectl get -o yaml` prints it, or the document itself.
@@ -110,12 +112,13 @@ fn items(mut document: Value) -> Vec<Value> {
     }
 }
 
-/// A key that stands twice in one mapping of `text`: kubectl keeps the last one without a word, and so does
-/// this.
+/// A notice about the first duplicate key in a mapping of `text`, if there is one: kubectl and [`documents`] silently
+/// use the last value.
 pub fn duplicate_key(text: &str) -> Option<Notice> {
     let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::Error, legacy_octal_numbers: true };
     let error = serde_saphyr::from_multiple_with_options::<Value>(text, options).err()?;
     let message = first_line(&error);
+    // Without the parser's advice, which is for programmers.
     let message = message
         .split(", set DuplicateKeyPolicy")
         .next()
@@ -129,11 +132,12 @@ fn first_line(error: &serde_saphyr::Error) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
+/// Whether the kind is MiniCluster, perhaps misspelt.
 fn resembles_minicluster(kind: &str) -> bool {
     suggest::nearest(kind, [KIND].into_iter()).is_some()
 }
 
-/// The MiniCluster of one parsed document.
+/// Converts a document to a MiniCluster. The error has every problem.
 pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
     let document: Document = serde_json::from_value(document.clone())
         .map_err(|error| vec![Problem::new("", error.to_string())])?;
@@ -161,6 +165,7 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
         return Err(problems);
     }
     let name = if document.metadata.name.is_empty() && !document.metadata.generate_name.is_empty() {
+        // The API server appends five characters.
         format!("{}xxxxx", document.metadata.generate_name)
     } else {
         document.metadata.name
@@ -171,8 +176,8 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
         texts(&document.metadata.annotations),
     );
     let queueing = Queueing::of(Some(&labels), Some(&annotations));
-    let says_cleanup = document.spec.get("cleanup").is_some_and(|value| !value.is_null());
-    let cleans_by_default = version == Some(Version::V1alpha1) && !says_cleanup;
+    let sets_cleanup = document.spec.get("cleanup").is_some_and(|value| !value.is_null());
+    let cleans_by_default = version == Some(Version::V1alpha1) && !sets_cleanup;
     let (spec, misfits) = spec(document.spec, version.unwrap_or(Version::V1alpha2));
     problems.extend(misfits);
     match spec {
@@ -183,7 +188,7 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
             cleans_by_default,
             spec,
         }),
-        // The rest is checked too, so that a misfit does not hide other problems.
+        // The rest is validated too, so that a value that does not fit hides no other problems.
         Some(spec) => {
             let others = validate(&Manifest {
                 name,
@@ -194,8 +199,8 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
             })
             .err()
             .unwrap_or_default();
-            let is_own = |other: &Problem| !may_follow_from(other, &problems);
-            let others: Vec<Problem> = others.into_iter().filter(is_own).collect();
+            let is_independent = |other: &Problem| !may_follow_from(other, &problems);
+            let others: Vec<Problem> = others.into_iter().filter(is_independent).collect();
             problems.extend(others);
             Err(problems)
         }
@@ -203,14 +208,14 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
     }
 }
 
-/// The values of a map that are text; the API server refuses others.
+/// The entries of a map whose values are texts. The API server rejects others.
 fn texts(map: &Value) -> BTreeMap<String, String> {
     let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
     map.as_object().into_iter().flatten().filter_map(text).collect()
 }
 
-/// Whether a problem may exist only because a misfit was removed: it is about the same field, or about
-/// something missing.
+/// Whether a problem may exist only because a value that did not fit (in `misfits`) was removed: it is about the same
+/// field, or about something missing.
 fn may_follow_from(problem: &Problem, misfits: &[Problem]) -> bool {
     let is_about = |misfit: &Problem| {
         misfit.field.starts_with(&problem.field) || problem.field.starts_with(&misfit.field)
@@ -221,8 +226,8 @@ fn may_follow_from(problem: &Problem, misfits: &[Problem]) -> bool {
     misses || misfits.iter().any(is_about)
 }
 
-/// The spec as v1alpha2 without the values that do not fit the schema of its version, and the problems with
-/// those. (Strict field validation would refuse them.)
+/// The spec as v1alpha2, without the values that do not fit the schema of its version, and the problems with those
+/// values. (The API server rejects them if field validation is strict.)
 fn spec(mut value: Value, version: Version) -> (Option<MiniClusterSpec>, Vec<Problem>) {
     let overlays = OVERLAYS.map(|name| value.get_mut(name).map(Value::take));
     drop_nulls(&mut value);

@@ -1,12 +1,12 @@
 //! Names of objects and hosts, and their limits.
 
-/// Environment variable by which a pod of an Indexed Job knows its index. The Job controller sets it unless
-/// it is set already.
+/// Environment variable with the completion index of a pod of an Indexed Job. The Job controller sets it unless the
+/// pod template does.
 pub const COMPLETION_INDEX: &str = "JOB_COMPLETION_INDEX";
-/// Why a user may not set it.
+/// The message if a user sets it.
 pub const COMPLETION_INDEX_IS_SET: &str =
     "is set by Kubernetes: the agent knows by it whether its pod leads, and leads run the program";
-/// The init container that makes `/opt/software`.
+/// Name of the init container that fills the volume of `/opt/software`.
 pub const SOFTWARE_CONTAINER: &str = "flux-software";
 /// Labels of every object that the operator creates; they override a user's.
 pub const OWN_LABELS: [&str; 3] = [
@@ -25,26 +25,26 @@ pub const OWN_POD_LABELS: [&str; 8] = [
     "job-index",
     "namespace",
 ];
-/// Labels by which a Job finds its pods: the API server refuses a Job whose pods have others.
+/// Labels by which a Job finds its pods: the API server rejects a Job whose pod template has other values of them.
 pub const JOB_LABELS: [&str; 4] = [
     "batch.kubernetes.io/controller-uid",
     "batch.kubernetes.io/job-name",
     "controller-uid",
     "job-name",
 ];
-/// Environment variable of the runner's container, and the pod's annotation that is its value by the downward
-/// API: how many pods of this index failed before this one. The Job controller sets the annotation if
-/// failures count per index. Empty or missing means none; the agent does not pass it on.
-/// [`INDEX_DISRUPTIONS`]: how many were removed.
+/// Environment variable of the runner's container with the number of earlier pods of its index that failed, and the
+/// annotation of the pod that it is taken from (downward API). The Job controller sets the annotation if failures count
+/// per index. Empty or missing means 0. The agent does not pass the variable on to programs.
 pub const INDEX_FAILURES: (&str, &str) = (
     "FLUX_AGENT_INDEX_FAILURES",
     "batch.kubernetes.io/job-index-failure-count",
 );
+/// The same as [`INDEX_FAILURES`] for earlier pods of the index that were removed.
 pub const INDEX_DISRUPTIONS: (&str, &str) = (
     "FLUX_AGENT_INDEX_DISRUPTIONS",
     "batch.kubernetes.io/job-index-ignored-failure-count",
 );
-/// Why a user may not set an annotation of the pods, if that is so.
+/// The message if a user sets this annotation of the pods. None: users may set it.
 pub fn reserved_annotation(key: &str) -> Option<&'static str> {
     if key.starts_with("batch.kubernetes.io/") {
         return Some("is set by Kubernetes: it ensures that a program starts once");
@@ -53,19 +53,20 @@ pub fn reserved_annotation(key: &str) -> Option<&'static str> {
         .then_some("is set by the operator: the status relies on it")
 }
 
-/// Environment variable with the pod's address, for host networking, where it is one of the node's; and the
-/// pod's field with it.
+/// Environment variable with the pod's IP address, which is one of the node's, and the field of the pod that it is
+/// taken from. Set with host networking only.
 pub const POD_ADDRESS: (&str, &str) = ("FLUX_AGENT_POD_ADDRESS", "status.podIP");
-/// Option of `flux-agent run` with how often the MiniCluster may still restart.
+/// Option of `flux-agent run`: how often the MiniCluster may still restart.
 pub const RESTARTS_LEFT: &str = "--restarts-left";
-/// Option of `flux-agent run` with the pod's terminationGracePeriodSeconds, and Kubernetes' default of it.
+/// Option of `flux-agent run`: the pod's terminationGracePeriodSeconds.
 pub const GRACE_PERIOD: &str = "--grace-period";
+/// Kubernetes' default of terminationGracePeriodSeconds.
 pub const DEFAULT_GRACE_PERIOD: u64 = 30;
 /// Suffixes that an archive may have: formats that Flux (libarchive) writes and reads back, and in which a
 /// truncated file is noticed.
 pub const ARCHIVE_SUFFIXES: [&str; 6] = [".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tar", ".zip"];
 
-/// The suffix of an archive's path, by which its format is known.
+/// The suffix of an archive's path, which selects the format. None: no supported suffix.
 pub fn archive_suffix(path: &str) -> Option<&'static str> {
     let name = path.rsplit('/').next().unwrap_or_default();
     ARCHIVE_SUFFIXES
@@ -73,20 +74,20 @@ pub fn archive_suffix(path: &str) -> Option<&'static str> {
         .find(|suffix| name.len() > suffix.len() && name.ends_with(suffix))
 }
 
-/// Length limit of a DNS label (RFC 1123), so of a pod's hostname.
+/// Length limit of a DNS label (RFC 1123), and so of a pod's host name.
 pub const LABEL_MAX: usize = 63;
 
-/// Whether `text` is a DNS label: lower case letters, digits and `-`, not at the ends, 63 at most.
+/// Whether `text` is a DNS label: at most 63 lower case letters, digits and `-`, with no `-` at either end.
 pub fn is_dns_label(text: &str) -> bool {
-    let byte_ok = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let is_allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     !text.is_empty()
         && text.len() <= LABEL_MAX
-        && text.bytes().all(byte_ok)
+        && text.bytes().all(is_allowed)
         && !text.starts_with('-')
         && !text.ends_with('-')
 }
 
-/// Whether `text` is a DNS subdomain: labels with dots, 253 at most.
+/// Whether `text` is a DNS subdomain: labels separated by dots, 253 characters at most.
 pub fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_dns_label)
 }
@@ -101,7 +102,8 @@ pub fn is_env_name(text: &str) -> bool {
     !text.is_empty() && !text.contains('=') && text.chars().all(|c| c.is_ascii_graphic())
 }
 
-/// Whether `text` can be a label's value: 63 at most, alphanumeric at the ends, `-`, `_`, `.` between.
+/// Whether `text` can be a label's value: empty, or at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit
+/// at both ends.
 pub fn is_label_value(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     text.is_empty()
@@ -120,7 +122,8 @@ pub fn is_label_key(text: &str) -> bool {
     !name.is_empty() && is_label_value(name) && prefix.is_none_or(is_dns_subdomain)
 }
 
-/// Length limit of a MiniCluster's name, so that the hosts `<name>-0 … <name>-<hosts - 1>` stay labels.
+/// Length limit of a MiniCluster's name: the names of its hosts, `<name>-0` to `<name>-<hosts - 1>`, and of its services
+/// pod must be DNS labels.
 pub fn cluster_name_max(hosts: u32) -> usize {
     let digits = hosts.saturating_sub(1).to_string().len();
     (LABEL_MAX - 1 - digits).min(LABEL_MAX - "-services".len())
@@ -131,52 +134,52 @@ pub fn host(cluster: &str, index: u32) -> String {
     format!("{cluster}-{index}")
 }
 
-/// The ConfigMap with the AgentSpec.
+/// Name of the ConfigMap with the AgentSpec.
 pub fn config_map(cluster: &str) -> String {
     format!("{cluster}-agent")
 }
 
-/// The Secret with the curve certificate, of the MiniCluster with this uid.
+/// Name of the Secret with the curve certificate, of the MiniCluster with this uid.
 pub fn curve_secret(cluster: &str, uid: Option<&str>) -> String {
     of_uid(format!("{cluster}-curve"), uid)
 }
 
-/// A name with the uid, which no other MiniCluster has: if such a Secret exists, its owner need not be
-/// checked. Without a uid: the name as shown to people.
+/// Appends a hash (FNV-1a) of the MiniCluster's uid, so that no other MiniCluster has the same name: if such a Secret
+/// exists, its owner need not be checked. Without a uid: the name as shown to people.
 fn of_uid(name: String, uid: Option<&str>) -> String {
     let Some(uid) = uid else { return name };
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     format!("{name}-{:016x}", uid.bytes().fold(0xcbf2_9ce4_8422_2325, mix))
 }
 
-/// The NetworkPolicy of the brokers.
+/// Name of the NetworkPolicy of the brokers.
 pub fn network_policy(cluster: &str) -> String {
     format!("{cluster}-brokers")
 }
 
-/// The pod of `spec.services`.
+/// Name of the pod of `spec.services`.
 pub fn services_pod(cluster: &str) -> String {
     format!("{cluster}-services")
 }
 
-/// The Secret with the passwords of `spec.users`.
+/// Name of the Secret with the passwords of `spec.users`.
 pub fn users_secret(cluster: &str, uid: Option<&str>) -> String {
     of_uid(format!("{cluster}-users"), uid)
 }
 
-/// The Secret with the Flux RESTful API's key, user and token.
+/// Name of the Secret with the Flux RESTful API's key, user and token.
 pub fn restful_secret(cluster: &str, uid: Option<&str>) -> String {
     of_uid(format!("{cluster}-restful"), uid)
 }
 
-/// The claim on the volume `key` of `spec.volumes`. A cluster's name has no dots, so no two clusters share a
+/// Name of the claim on the volume `key` of `spec.volumes`. A cluster's name has no dots, so no two clusters share a
 /// claim.
 pub fn volume_claim(cluster: &str, key: &str) -> String {
     format!("{cluster}.{key}")
 }
 
-/// The PersistentVolume of the volume `key` of `spec.volumes`. It has no namespace of its own, so the
-/// cluster's is in its name; none of the three parts has dots, so no two are the same.
+/// Name of the PersistentVolume of the volume `key` of `spec.volumes`. PersistentVolumes have no namespace, so the
+/// cluster's is in the name. None of the three parts has dots, so the name is unique.
 pub fn persistent_volume(namespace: &str, cluster: &str, key: &str) -> String {
     format!("{namespace}.{cluster}.{key}")
 }

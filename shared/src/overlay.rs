@@ -1,13 +1,13 @@
-//! The overlay of a user over the operator's pods (`spec.podTemplate`): Kubernetes' strategic merge on JSON,
-//! as `kubectl patch --type strategic` does it.
+//! Overlays of the user over the operator's pod templates (`spec.podTemplate`), merged like `kubectl patch --type
+//! strategic` does.
 //!
 //! ```text
-//! spec.podTemplate ─► checked (forms, protected) ─► Overlay ─► over(the rendered template) ─► what is sent
+//! spec.podTemplate ─► Overlay::checked (forms, protected) ─► Overlay::over(rendered template) ─► the Job's template
 //! ```
 //!
-//! JSON, so that a field which these programs do not know reaches the API server, which has the last word.
-//! Own code: the only crate that knows the lists' keys (k8s-openapi's DeepMerge) is typed, so it drops such
-//! fields, and it cannot delete.
+//! The merge works on JSON, so that fields which these programs do not know reach the API server, which accepts or
+//! rejects them. Own code: the only crate that knows the merge keys of lists (k8s-openapi's DeepMerge) works on types,
+//! so it drops such fields, and it cannot delete.
 
 use serde_json::Value;
 
@@ -21,12 +21,12 @@ pub use protected::{ContainerKind, RenderedPod};
 pub(crate) use strategic_merge::drop_nulls;
 pub use strategic_merge::{MERGED_LISTS, merge_key};
 
-/// An overlay that may lie over a pod's template: well formed, and nothing of the operator's in it.
+/// A checked overlay: well formed, and without changes to what the operator or the agent relies on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Overlay(Value);
 
 impl Overlay {
-    /// The overlay of `field`, or every problem. `pod`: what it lies over.
+    /// Checks the overlay `value` of the field `field` against the rendered pod. The error has every problem.
     pub fn checked(field: &str, value: &Value, pod: &RenderedPod) -> Result<Overlay, Vec<Problem>> {
         let mut problems = forms::problems(field, value);
         if problems.is_empty() {
@@ -39,12 +39,12 @@ impl Overlay {
         }
     }
 
-    /// As the user wrote it.
+    /// The overlay as the user wrote it.
     pub fn value(&self) -> &Value {
         &self.0
     }
 
-    /// `template` with the overlay on it.
+    /// Merges the overlay into `template`.
     pub fn over(&self, template: Value) -> Value {
         strategic_merge::merge(template, self.0.clone())
     }

@@ -1,4 +1,4 @@
-//! Every path inside a pod. Those of Flux are relative to the mount path (`flux.container.mountPath`,
+//! Every path inside a pod. Paths of Flux's files are below the mount path (`flux.container.mountPath`, by default
 //! `/mnt/flux`).
 
 /// Default of `flux.container.mountPath`.
@@ -7,18 +7,19 @@ pub const DEFAULT_MOUNT_PATH: &str = "/mnt/flux";
 pub const AGENT_FOLDER: &str = "/etc/flux-agent";
 /// Where the operator mounts the ConfigMap with the spec.
 pub const SPEC_DIR: &str = "/etc/flux-agent/spec";
-/// Where the output of a batch's jobs goes if the spec names no place.
+/// Default folder of the output of a batch's jobs.
 pub const DEFAULT_LOGS: &str = "/tmp/fluxout";
-/// Where the agent's binary is in every container: in a volume of its own, which only its installer may write
-/// to.
+/// Folder of the agent's binary in every container: a volume of its own, to which only the init container that
+/// installs the binary may write.
 pub const AGENT_DIR: &str = "/etc/flux-agent/bin";
-/// The agent's binary. What runs as root is started from here, never by way of the documented link.
+/// The agent's binary. Root runs it by this path, never by the link at the documented path ([`PodPaths::agent`]).
 pub const AGENT_FILE: &str = "/etc/flux-agent/bin/flux-agent";
 /// The key of the spec in the ConfigMap.
 pub const SPEC_KEY: &str = "agent.toml";
 /// The spec as `flux-agent run` reads it.
 pub const SPEC_FILE: &str = "/etc/flux-agent/spec/agent.toml";
-/// File name, beside the spec, of the operator's reason why this pod is to end: an annotation of the pod.
+/// Name of the file, in the folder of the spec, with the reason why the operator wants this pod to end. The file shows
+/// an annotation of the pod.
 pub const END_KEY: &str = "end";
 /// Where the operator mounts the Secret with the curve certificate.
 pub const CURVE_DIR: &str = "/etc/flux-agent/curve";
@@ -41,34 +42,34 @@ pub const RESTFUL_SECRET_KEY: &str = "secret-key";
 pub const RESTFUL_USERNAME: &str = "username";
 /// Key in that Secret of the clients' token.
 pub const RESTFUL_TOKEN: &str = "token";
-/// The path to which files of a view refer absolutely.
+/// The absolute path by which files of a view refer to their packages.
 pub const SOFTWARE_DIR: &str = "/opt/software";
-/// The view inside a view image.
+/// The folder of the views in a view image: each subfolder is one, and usually there is one.
 pub const VIEW_IMAGE_VIEWS: &str = "/opt/views/._view";
-/// The usual link to the view in a view image.
+/// The link to the view in a view image, which most images have.
 pub const VIEW_IMAGE_LINK: &str = "/opt/view";
-/// HOME if the image sets none, or `/`.
+/// HOME if the image sets none, or an empty one, or `/`.
 pub const FALLBACK_HOME: &str = "/home/flux-operator";
-/// Where the init containers find the volume that becomes the mount path. Anybody may write to a volume's own
-/// folder, so the other containers see a folder of it only, which belongs to who made it.
+/// Where init containers mount the volume of the mount path. Anybody may write to a volume's top folder. So the other
+/// containers mount only a folder in it ([`MOUNT_FOLDER`]), which belongs to the user that created it.
 pub const MOUNT_STAGING: &str = "/mnt/flux-view";
-/// The folder in that volume that the other containers see at the mount path.
+/// The folder in that volume that the other containers mount at the mount path.
 pub const MOUNT_FOLDER: &str = "flux";
-/// Where init containers find the volume with what becomes `/opt/software`.
+/// Where init containers mount the volume of `/opt/software`.
 pub const SOFTWARE_STAGING: &str = "/mnt/flux-software";
-/// The folder in that volume that the other containers see at `/opt/software`.
+/// The folder in that volume that the other containers mount at `/opt/software`.
 pub const SOFTWARE_FOLDER: &str = "software";
 /// The folder in that volume with the copied view's packages.
 pub const PACKAGES_FOLDER: &str = "packages";
-/// Where all containers see that folder: the links in `/opt/software` lead there.
+/// Where all containers mount that folder: the links in `/opt/software` lead there.
 pub const COPIED_PACKAGES: &str = "/mnt/flux-software/packages";
 /// Where the operator mounts `flux.mungeSecret`.
 pub const MUNGE_DIR: &str = "/etc/munge";
 /// Where the whole view image is mounted if the node can mount images as volumes.
 pub const VIEW_IMAGE_MOUNT: &str = "/mnt/flux-image";
-/// Where the agent's init container finds the runner's image, if the node can mount images as volumes.
+/// Where the agent's init container mounts the runner's image, if the node can mount images as volumes.
 pub const RUNNER_IMAGE_MOUNT: &str = "/mnt/flux-runner-image";
-/// Kubernetes' default for a container's termination message.
+/// Kubernetes' default path of a container's termination message.
 pub const TERMINATION_LOG: &str = "/dev/termination-log";
 
 /// Links from the documented paths below the view to the real ones, relative to the mount path.
@@ -86,8 +87,8 @@ pub const HELPER_LINKS: [(&str, &str); 3] = [
     ("load-fluxion.sh", "config/load-fluxion.sh"),
 ];
 
-/// Folders that the operator mounts into containers, with Flux at `mount_path`. Nothing of a user's may be
-/// mounted there or within: it would hide what the agent needs, or be taken for the agent's record of an
+/// Folders that the operator mounts into containers, with Flux at `mount_path`. Users may mount nothing there or
+/// within: it would hide files that the agent needs, or the agent could take a file in it for its own record of an
 /// earlier start.
 pub fn own_folders(mount_path: &str) -> [&str; 6] {
     [
@@ -100,7 +101,7 @@ pub fn own_folders(mount_path: &str) -> [&str; 6] {
     ]
 }
 
-/// Whether an absolute path is one of these folders or within one.
+/// Whether an absolute path is one of these folders or within one. Repeated slashes and `.` do not matter.
 pub fn is_within<'a>(path: &str, folders: impl IntoIterator<Item = &'a str>) -> bool {
     let parts = |path: &'a str| path.split('/').filter(|part| !part.is_empty() && *part != ".");
     let path: Vec<&str> = path
@@ -112,7 +113,7 @@ pub fn is_within<'a>(path: &str, folders: impl IntoIterator<Item = &'a str>) -> 
         .any(|folder| path.starts_with(&parts(folder).collect::<Vec<_>>()))
 }
 
-/// Path in `folder` of the file with the times of an init container's stage.
+/// Path in `folder` of the file with the times of the init container's stage `name`.
 pub fn timeline_note_in(folder: &str, name: &str) -> String {
     format!("{folder}/.flux-stage.{name}")
 }
@@ -136,6 +137,7 @@ impl PodPaths {
         format!("{}/{relative}", self.mount)
     }
 
+    /// The mount path, without a slash at the end.
     pub fn mount(&self) -> &str {
         &self.mount
     }
@@ -155,11 +157,12 @@ impl PodPaths {
         self.at(".flux-view.done")
     }
 
-    /// File with the times of an init container's stage, for the timeline.
+    /// File with the times of the init container's stage `name`, for the timeline.
     pub fn timeline_note(&self, name: &str) -> String {
         timeline_note_in(&self.mount, name)
     }
 
+    /// Link to [`SOFTWARE_DIR`].
     pub fn software_link(&self) -> String {
         self.at("software")
     }
@@ -169,7 +172,7 @@ impl PodPaths {
         self.at("config")
     }
 
-    /// File with the exit code of the program itself, where it is recorded.
+    /// File in which `flux-agent program` records the exit code of the program.
     pub fn program_result(&self) -> String {
         self.at("config/program-result")
     }
@@ -193,6 +196,7 @@ impl PodPaths {
         self.at("config/etc/flux/batch")
     }
 
+    /// Folder of the hostlist, R and the topology.
     pub fn system_dir(&self) -> String {
         self.at("config/etc/flux/system")
     }
@@ -206,7 +210,7 @@ impl PodPaths {
         self.at("config/etc/flux/system/hwloc.xml")
     }
 
-    /// Folder in which `flux modprobe` finds our tasks.
+    /// Folder in which `flux modprobe` finds the agent's tasks.
     pub fn modprobe_dir(&self) -> String {
         self.at("config/etc/flux/modprobe")
     }
@@ -216,6 +220,7 @@ impl PodPaths {
         self.at("config/etc/flux/modprobe/rc1.d")
     }
 
+    /// File with R, Flux's resource set.
     pub fn resources(&self) -> String {
         self.at("config/etc/flux/system/R")
     }
@@ -230,7 +235,7 @@ impl PodPaths {
         self.at(&format!("config/python/{uid}"))
     }
 
-    /// Folder in which the job shell finds our defaults.
+    /// Folder in which Flux's job shell finds the agent's defaults.
     pub fn shell_rc_dir(&self) -> String {
         self.at("config/etc/flux/shell")
     }
@@ -240,6 +245,7 @@ impl PodPaths {
         self.at("config/etc/flux/shell/flux-agent.lua")
     }
 
+    /// Folder of Flux's `cron.directory`.
     pub fn cron_dir(&self) -> String {
         self.at("config/etc/flux/system/cron.d")
     }
@@ -257,11 +263,12 @@ impl PodPaths {
         self.at("config/restful")
     }
 
-    /// The note that the container which runs Flux has ended by itself.
+    /// File that tells sidecars that Flux has ended.
     pub fn ended_note(&self) -> String {
         self.at("config/ended")
     }
 
+    /// Folder of the broker's `rundir`, with its socket.
     pub fn run_dir(&self) -> String {
         self.at("config/run/flux")
     }
@@ -271,6 +278,7 @@ impl PodPaths {
         self.at("config/run/flux/local")
     }
 
+    /// Folder of the broker's `statedir`.
     pub fn state_dir(&self) -> String {
         self.at("config/var/lib/flux")
     }
@@ -287,7 +295,7 @@ impl PodPaths {
         self.at("config/load-fluxion.sh")
     }
 
-    /// A user's `commands.script` of container `index`.
+    /// File with the user's `commands.script` of this container.
     pub fn script(&self, container: &str) -> String {
         format!("{}/config/scripts/{container}", self.mount)
     }

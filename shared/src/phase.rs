@@ -1,15 +1,15 @@
-//! The phases of a MiniCluster, as `status.phase` has them.
+//! The phases of a MiniCluster, the values of `status.phase`.
 
 use std::fmt;
 
-/// What a MiniCluster does, in one word.
+/// The phase of a MiniCluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// A field cannot be used.
+    /// A field of its spec cannot be used.
     Invalid,
-    /// It has no pods that are scheduled.
+    /// None of its pods is scheduled.
     Pending,
-    /// Pods are scheduled, and its brokers are not ready.
+    /// Pods are scheduled, and its brokers are not ready yet.
     Starting,
     /// Its brokers are ready, or were.
     Running,
@@ -33,7 +33,7 @@ impl Phase {
         Phase::Terminating,
     ];
 
-    /// Reads `status.phase`; none if it is a word of another version.
+    /// Parses `status.phase`. None: this version does not know the word.
     pub fn parse(text: &str) -> Option<Phase> {
         Phase::ALL.into_iter().find(|phase| phase.as_str() == text)
     }

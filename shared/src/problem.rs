@@ -3,7 +3,7 @@
 /// A problem, and the field that it is about.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Problem {
-    /// Path from the object's root, such as `spec.containers[0].image`.
+    /// Path from the object's root, such as `spec.containers[0].image`. Empty: the whole object or text.
     pub field: String,
     /// What is wrong, and the remedy.
     pub message: String,
@@ -28,5 +28,5 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// Something that a user may want to know, though it is valid.
+/// About a valid field that may not have the effect that its user expects.
 pub type Notice = Problem;

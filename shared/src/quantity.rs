@@ -1,18 +1,17 @@
-//! Kubernetes quantities as text: `500M`, `4`, `0.5`, `64Gi`. Integers are accepted where users write them.
+//! Kubernetes quantities as text: `500M`, `4`, `0.5`, `64Gi`. Numbers in YAML or JSON are accepted as well.
 //!
-//! By hand: k8s-openapi's `Quantity` is a string that nothing checks, and the text must stay as the user
-//! wrote it.
+//! Own code: k8s-openapi's `Quantity` is a string without any check. The text stays as the user wrote it.
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-/// A quantity as the user wrote it. Checked by [`Quantity::check`], not on reading, so that validation can
-/// name the field.
+/// A quantity as the user wrote it. [`Quantity::check`] checks it, not deserialization, so that validation can name the
+/// field.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct Quantity(pub String);
 
 impl Quantity {
-    /// Whether Kubernetes would take it.
+    /// Checks that Kubernetes accepts the quantity. The error says what is wrong.
     pub fn check(&self) -> Result<(), String> {
         let text = self.0.as_str();
         let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -38,7 +37,7 @@ impl Quantity {
                 | "Ti"
                 | "Pi"
                 | "Ei"
-        ) || exponent(suffix);
+        ) || is_exponent(suffix);
         if number_ok && suffix_ok {
             Ok(())
         } else {
@@ -49,7 +48,8 @@ impl Quantity {
     }
 }
 
-fn exponent(suffix: &str) -> bool {
+/// Whether it is a decimal exponent, such as `e3` or `E-2`.
+fn is_exponent(suffix: &str) -> bool {
     suffix.strip_prefix(['e', 'E']).is_some_and(|rest| {
         let digits = rest.strip_prefix(['+', '-']).unwrap_or(rest);
         !digits.is_empty() && digits.len() < 3 && digits.chars().all(|c| c.is_ascii_digit())

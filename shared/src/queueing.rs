@@ -1,5 +1,5 @@
-//! What a MiniCluster says to a queue (Kueue): labels and annotations of the queue's domains, which reach the
-//! Job and its pods. Pure.
+//! Labels and annotations of a MiniCluster for a queue (Kueue), which the operator copies to the Job and its pods.
+//! They are recognised by their domain.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::problem::Problem;
 const DOMAINS: [&str; 2] = ["kueue.x-k8s.io", "provreq.kueue.x-k8s.io"];
 /// The label with the name of the queue.
 pub const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
-/// The annotation with the fewest pods that the queue may admit.
+/// The annotation with the smallest number of pods that the queue may admit.
 pub const MIN_PARALLELISM: &str = "kueue.x-k8s.io/job-min-parallelism";
 /// The annotation by which the queue changes an Indexed Job's completions together with its parallelism.
 pub const EQUAL_PARALLELISM: &str = "kueue.x-k8s.io/job-completions-equal-parallelism";
@@ -19,14 +19,14 @@ pub const EQUAL_PARALLELISM: &str = "kueue.x-k8s.io/job-completions-equal-parall
 pub const ELASTIC_JOB: &str = "kueue.x-k8s.io/elastic-job";
 /// Prefix of the pods' annotations for topology-aware scheduling.
 const OF_PODS: &str = "kueue.x-k8s.io/podset-";
-/// Those that fix the placement of all pods at once, so that no pod can be added later.
-const FIXING: [&str; 2] = [
+/// Those that fix the placement of all pods when they are admitted, so that no pod can be added later.
+const FIXES_PLACEMENT: [&str; 2] = [
     "kueue.x-k8s.io/podset-required-topology",
     "kueue.x-k8s.io/podset-preferred-topology",
 ];
 
-/// Most bytes of labels and annotations for a queue: they are kept for each MiniCluster and for each Job, and
-/// stand on the Job twice.
+/// Most bytes of labels and annotations for a queue: the operator keeps them for each MiniCluster and for each Job, and
+/// the Job has them twice.
 pub const MOST: usize = 4096;
 
 /// Labels and annotations for the queue.
@@ -39,12 +39,12 @@ pub struct Queueing {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Other fields of a MiniCluster that concern the queue.
+/// Other fields of a MiniCluster that matter to the queue.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
+pub struct RelatedFields<'a> {
     pub size: u32,
     pub min_size: Option<u32>,
-    /// `maxSize` is given: its size is meant to change.
+    /// `maxSize` is given: the size may change while the Job runs.
     pub resizes: bool,
     pub job_labels: &'a BTreeMap<String, String>,
     pub pod_annotations: &'a BTreeMap<String, String>,
@@ -57,7 +57,7 @@ pub fn is_of_queue(key: &str) -> bool {
 }
 
 impl Queueing {
-    /// Keeps the labels and annotations that are for the queue.
+    /// The labels and annotations of an object that are for the queue.
     pub fn of(
         labels: Option<&BTreeMap<String, String>>,
         annotations: Option<&BTreeMap<String, String>>,
@@ -87,7 +87,7 @@ impl Queueing {
             .filter(|(key, _)| key.starts_with(OF_PODS))
     }
 
-    /// The fewest pods that the queue may admit; None if it needs all.
+    /// The smallest number of pods that the queue may admit. None: it must admit all.
     pub fn least(&self, size: u32, min_size: Option<u32>) -> Option<u32> {
         min_size.filter(|min| self.admits_parts() && *min < size)
     }
@@ -106,10 +106,11 @@ impl Queueing {
         }
     }
 
-    /// What a Job notes of its MiniCluster (`without_job_labels`, as JSON). None: it notes nothing, or
-    /// nothing that we have written.
+    /// Parses the annotation in which the Job records the labels and annotations of its MiniCluster
+    /// ([`Queueing::without_job_labels`], as JSON). None: the text is too long or invalid, so the operator has not
+    /// written it.
     pub fn noted(text: &str) -> Option<Queueing> {
-        // (JSON has six bytes more for each pair.)
+        // Twice as long, since JSON adds six bytes for each pair.
         let text = Some(text).filter(|text| text.len() <= 2 * MOST)?;
         let mut noted: Queueing = serde_json::from_str(text).ok()?;
         noted.labels.retain(|key, _| is_of_queue(key));
@@ -117,13 +118,14 @@ impl Queueing {
         Some(noted)
     }
 
-    /// Those of the MiniCluster itself, of labels that may have been given for the Job.
+    /// Without the labels that come from `spec.jobLabels`: the MiniCluster's own ones are left.
     pub fn without_job_labels(mut self, job_labels: &BTreeMap<String, String>) -> Queueing {
         self.labels
             .retain(|key, value| job_labels.get(key) != Some(value));
         self
     }
 
+    /// Length in bytes of all keys and values.
     fn bytes(&self) -> usize {
         self.labels
             .iter()
@@ -132,16 +134,16 @@ impl Queueing {
             .sum()
     }
 
-    /// Adds the queue's labels that were given for the Job, and reports contradictions.
-    pub fn check(mut self, asked: &Asked) -> (Queueing, Vec<Problem>) {
+    /// Adds the labels for the queue in `spec.jobLabels`, and reports contradictions.
+    pub fn check(mut self, related: &RelatedFields) -> (Queueing, Vec<Problem>) {
         let mut problems = Vec::new();
-        for (key, value) in asked.job_labels.iter().filter(|(key, _)| is_of_queue(key)) {
+        for (key, value) in related.job_labels.iter().filter(|(key, _)| is_of_queue(key)) {
             if self.labels.get(key).is_some_and(|own| own != value) {
                 let message = "contradicts the MiniCluster's own label: set only one";
                 problems.push(Problem::new(format!("spec.jobLabels[{key}]"), message));
             }
         }
-        for (key, value) in asked.job_labels.iter().filter(|(key, _)| is_of_queue(key)) {
+        for (key, value) in related.job_labels.iter().filter(|(key, _)| is_of_queue(key)) {
             self.labels.entry(key.clone()).or_insert_with(|| value.clone());
         }
         let bytes = self.bytes();
@@ -151,29 +153,29 @@ impl Queueing {
             );
             problems.push(Problem::new("metadata.labels and metadata.annotations", message));
         }
-        self.check_annotations(asked, &mut problems);
+        self.check_annotations(related, &mut problems);
         (self, problems)
     }
 
-    fn check_annotations(&self, asked: &Asked, problems: &mut Vec<Problem>) {
+    fn check_annotations(&self, related: &RelatedFields, problems: &mut Vec<Problem>) {
         if self.annotations.contains_key(QUEUE_NAME) {
             let message = "is a label of Kueue, not an annotation: move it to metadata.labels";
             problems.push(Problem::new(annotation(QUEUE_NAME), message));
         }
         for (key, value) in self.of_pods() {
-            if asked.pod_annotations.get(key).is_some_and(|own| own != value) {
+            if related.pod_annotations.get(key).is_some_and(|own| own != value) {
                 let message = "contradicts the MiniCluster's own annotation: set only one";
                 problems.push(Problem::new(format!("spec.pod.annotations[{key}]"), message));
             }
         }
-        self.check_part(asked, problems);
-        self.check_elastic(asked, problems);
+        self.check_part(related, problems);
+        self.check_elastic(related, problems);
     }
 
-    /// Checks partial admission: the brokers must know it too (`minSize`), and parallelism must equal
-    /// completions.
-    fn check_part(&self, asked: &Asked, problems: &mut Vec<Problem>) {
-        let least = self.least(asked.size, asked.min_size);
+    /// Checks the annotations for partial admission: they must agree with `minSize`, which the brokers use, and
+    /// parallelism must equal completions.
+    fn check_part(&self, related: &RelatedFields, problems: &mut Vec<Problem>) {
+        let least = self.least(related.size, related.min_size);
         if let Some(value) = self.annotations.get(MIN_PARALLELISM)
             && least.map(|least| least.to_string()).as_ref() != Some(value)
         {
@@ -193,8 +195,9 @@ impl Queueing {
         }
     }
 
-    fn check_elastic(&self, asked: &Asked, problems: &mut Vec<Problem>) {
-        if !self.is_elastic(asked.resizes) {
+    /// Checks that nothing contradicts the resizing of a running Job.
+    fn check_elastic(&self, related: &RelatedFields, problems: &mut Vec<Problem>) {
+        if !self.is_elastic(related.resizes) {
             return;
         }
         let (field, remedy) = if self.annotations.contains_key(ELASTIC_JOB) {
@@ -207,15 +210,15 @@ impl Queueing {
                 ),
             )
         };
-        if self.least(asked.size, asked.min_size).is_some() {
+        if self.least(related.size, related.min_size).is_some() {
             let message = format!(
                 "a queue cannot both resize a running cluster and admit a part of it (spec.minSize): {remedy}; or leave out spec.minSize"
             );
             problems.push(Problem::new(field.clone(), message));
         }
         let is_given =
-            |key: &&str| self.annotations.contains_key(*key) || asked.pod_annotations.contains_key(*key);
-        if let Some(key) = FIXING.into_iter().find(is_given) {
+            |key: &&str| self.annotations.contains_key(*key) || related.pod_annotations.contains_key(*key);
+        if let Some(key) = FIXES_PLACEMENT.into_iter().find(is_given) {
             let message = format!(
                 "a queue cannot resize a running cluster whose topology it has fixed ({key}): {remedy}; or leave out that annotation, or take podset-unconstrained-topology"
             );
@@ -224,6 +227,7 @@ impl Queueing {
     }
 }
 
+/// Path of the field of an annotation.
 fn annotation(key: &str) -> String {
     format!("metadata.annotations[{key}]")
 }
@@ -247,18 +251,18 @@ mod tests {
     }
 
     /// The fields of the problems.
-    fn fields(queueing: Queueing, change: impl Fn(&mut Asked)) -> Vec<String> {
+    fn fields(queueing: Queueing, change: impl Fn(&mut RelatedFields)) -> Vec<String> {
         let none = BTreeMap::new();
-        let mut asked = Asked {
+        let mut related = RelatedFields {
             size: 4,
             min_size: None,
             resizes: false,
             job_labels: &none,
             pod_annotations: &none,
         };
-        change(&mut asked);
+        change(&mut related);
         queueing
-            .check(&asked)
+            .check(&related)
             .1
             .into_iter()
             .map(|problem| problem.field)
@@ -291,14 +295,14 @@ mod tests {
         let own = queued(&[(ELASTIC_JOB, "false")]);
         let job_labels = map(&[("kueue.x-k8s.io/priority-class", "low"), ("app", "a")]);
         let none = BTreeMap::new();
-        let asked = Asked {
+        let related = RelatedFields {
             size: 1,
             min_size: None,
             resizes: false,
             job_labels: &job_labels,
             pod_annotations: &none,
         };
-        let checked = own.clone().check(&asked).0;
+        let checked = own.clone().check(&related).0;
         assert_eq!(checked.labels.len(), 2);
         let text = serde_json::to_string(&checked.without_job_labels(&job_labels)).unwrap();
         assert_eq!(Queueing::noted(&text), Some(own));
@@ -345,12 +349,12 @@ mod tests {
     #[test]
     fn only_annotations_of_pod_sets_are_for_pods() {
         let queueing = queued(&[
-            (FIXING[0], "rack"),
+            (FIXES_PLACEMENT[0], "rack"),
             (ELASTIC_JOB, "false"),
             ("kueue.x-k8s.io/podset-slice-size", "2"),
         ]);
         let of_pods: Vec<&str> = queueing.of_pods().map(|(key, _)| key.as_str()).collect();
-        assert_eq!(of_pods, [FIXING[0], "kueue.x-k8s.io/podset-slice-size"]);
+        assert_eq!(of_pods, [FIXES_PLACEMENT[0], "kueue.x-k8s.io/podset-slice-size"]);
     }
 
     #[test]
@@ -362,9 +366,9 @@ mod tests {
             None,
             "nobody admits anything"
         );
-        assert!(fields(queued(&[]), |asked| asked.min_size = Some(2)).is_empty());
+        assert!(fields(queued(&[]), |related| related.min_size = Some(2)).is_empty());
         let value = [(MIN_PARALLELISM, "2"), (EQUAL_PARALLELISM, "true")];
-        assert!(fields(queued(&value), |asked| asked.min_size = Some(2)).is_empty());
+        assert!(fields(queued(&value), |related| related.min_size = Some(2)).is_empty());
     }
 
     #[test]
@@ -376,18 +380,18 @@ mod tests {
             "the brokers would wait for all"
         );
         assert_eq!(
-            fields(queued(&[(MIN_PARALLELISM, "3")]), |asked| asked.min_size =
+            fields(queued(&[(MIN_PARALLELISM, "3")]), |related| related.min_size =
                 Some(2)),
             wanted
         );
         assert_eq!(
-            fields(queued(&[(MIN_PARALLELISM, "4")]), |asked| asked.min_size =
+            fields(queued(&[(MIN_PARALLELISM, "4")]), |related| related.min_size =
                 Some(4)),
             wanted
         );
         let apart = queued(&[(EQUAL_PARALLELISM, "false")]);
         assert_eq!(
-            fields(apart, |asked| asked.min_size = Some(2)),
+            fields(apart, |related| related.min_size = Some(2)),
             [annotation(EQUAL_PARALLELISM)]
         );
     }
@@ -402,23 +406,23 @@ mod tests {
 
     #[test]
     fn elastic_cluster_rejects_min_size_and_fixed_topology() {
-        let both = |asked: &mut Asked| (asked.resizes, asked.min_size) = (true, Some(2));
+        let both = |related: &mut RelatedFields| (related.resizes, related.min_size) = (true, Some(2));
         assert_eq!(fields(queued(&[]), both), ["spec.maxSize"]);
         assert!(fields(queued(&[(ELASTIC_JOB, "false")]), both).is_empty());
         assert_eq!(
             fields(queued(&[(ELASTIC_JOB, "true")]), both),
             [annotation(ELASTIC_JOB)]
         );
-        for key in FIXING {
+        for key in FIXES_PLACEMENT {
             assert_eq!(
-                fields(queued(&[(key, "rack")]), |asked| asked.resizes = true),
+                fields(queued(&[(key, "rack")]), |related| related.resizes = true),
                 ["spec.maxSize"],
                 "{key}"
             );
             assert!(fields(queued(&[(key, "rack")]), |_| {}).is_empty(), "{key}");
             let own = map(&[(key, "rack")]);
             let none = BTreeMap::new();
-            let asked = Asked {
+            let related = RelatedFields {
                 size: 4,
                 min_size: None,
                 resizes: true,
@@ -426,13 +430,13 @@ mod tests {
                 pod_annotations: &own,
             };
             assert_eq!(
-                queued(&[]).check(&asked).1.len(),
+                queued(&[]).check(&related).1.len(),
                 1,
                 "{key} of spec.pod.annotations"
             );
         }
         let free = queued(&[("kueue.x-k8s.io/podset-unconstrained-topology", "true")]);
-        assert!(fields(free, |asked| asked.resizes = true).is_empty());
+        assert!(fields(free, |related| related.resizes = true).is_empty());
     }
 
     #[test]
@@ -440,14 +444,14 @@ mod tests {
         let (own, other) = (map(&[(QUEUE_NAME, "team")]), map(&[(QUEUE_NAME, "other")]));
         let none = BTreeMap::new();
         let check = |queueing: Queueing, job_labels: &BTreeMap<String, String>| {
-            let asked = Asked {
+            let related = RelatedFields {
                 size: 4,
                 min_size: None,
                 resizes: false,
                 job_labels,
                 pod_annotations: &none,
             };
-            queueing.check(&asked)
+            queueing.check(&related)
         };
         assert_eq!(
             check(Queueing::default(), &other).0.queue(),
@@ -459,16 +463,19 @@ mod tests {
             check(queued(&[]), &other).1[0].field,
             format!("spec.jobLabels[{QUEUE_NAME}]")
         );
-        let pods = map(&[(FIXING[0], "block")]);
-        let asked = Asked {
+        let pods = map(&[(FIXES_PLACEMENT[0], "block")]);
+        let related = RelatedFields {
             size: 4,
             min_size: None,
             resizes: false,
             job_labels: &none,
             pod_annotations: &pods,
         };
-        let wanted = format!("spec.pod.annotations[{}]", FIXING[0]);
-        assert_eq!(queued(&[(FIXING[0], "rack")]).check(&asked).1[0].field, wanted);
+        let wanted = format!("spec.pod.annotations[{}]", FIXES_PLACEMENT[0]);
+        assert_eq!(
+            queued(&[(FIXES_PLACEMENT[0], "rack")]).check(&related).1[0].field,
+            wanted
+        );
         let misplaced = Queueing {
             annotations: own,
             ..Queueing::default()

@@ -1,9 +1,10 @@
-//! Names of environment variables, fields and options whose values are redacted in what people hand on, such
-//! as a debug bundle.
+//! Recognises the names of environment variables, fields and options that hold secrets. Their values are left out of
+//! output that people hand on, such as a debug bundle.
 
 /// Text in place of a secret value.
 pub const LEFT_OUT: &str = "(left out)";
 
+/// Words in names of secrets, in lower case, without `-` and `_`.
 const WORDS: [&str; 7] = [
     "password",
     "passwd",
@@ -14,7 +15,7 @@ const WORDS: [&str; 7] = [
     "private",
 ];
 
-/// Whether a value is a secret, judged by its name alone: `DB_PASSWORD`, `api-key`, `accessToken`.
+/// Whether a value is a secret by its name alone: `DB_PASSWORD`, `api-key`, `accessToken`.
 pub fn is_secret(name: &str) -> bool {
     let name = name.to_lowercase().replace(['-', '_'], "");
     WORDS.iter().any(|word| name.contains(word))

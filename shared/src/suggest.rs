@@ -1,17 +1,19 @@
-//! The known name that is nearest to a misspelt one.
+//! Suggests a known name for a misspelt one.
 
-/// The nearest of `names`: equal but for case, or one or two letters away.
+/// The nearest of `names`, ignoring case: at most two letters away, or one if `word` has fewer than five letters.
+/// None: no name is that near. Names of one or two letters are never suggested.
 pub fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let most = if word.len() < 5 { 1 } else { 2 };
+    let max_distance = if word.len() < 5 { 1 } else { 2 };
     let word = word.to_ascii_lowercase();
     let distances = names.map(|name| (distance(&word, &name.to_ascii_lowercase()), name));
     distances
-        .filter(|(distance, name)| *distance <= most && name.len() > 2)
+        .filter(|(distance, name)| *distance <= max_distance && name.len() > 2)
         .min()
         .map(|(_, name)| name)
 }
 
-/// Number of letters inserted, removed, replaced or swapped. Words of very different length are not compared.
+/// Number of letters inserted, removed, replaced or swapped. Words whose lengths differ by more than two are not
+/// compared: the largest number.
 fn distance(one: &str, other: &str) -> usize {
     match one.chars().count().abs_diff(other.chars().count()) {
         0..=2 => strsim::osa_distance(one, other),

@@ -1,9 +1,10 @@
-//! Who ended a pod's runner container, and why: what the agent leaves as the container's termination message.
+//! The termination message of a pod's runner container, in which the agent reports what ended the container, and why.
 //!
-//! An exit code alone cannot tell: the lead passes on every code of the user's program, also those that the
-//! agent uses itself. So the agent always leaves one line of JSON, and the operator reads nothing else.
-//! Without such a line (killed by the kernel or the kubelet, another entrypoint), the container's own state
-//! is all that is known. If the MiniCluster is traced, a second line has the container's [timeline](crate::timeline).
+//! The exit code is not enough: the lead passes on every code of the user's program, and that may be one of the
+//! agent's own codes. So the agent always writes one line of JSON, and the operator relies on it alone. Without such
+//! a line (the kernel or the kubelet killed the container, or its entrypoint is another program), the operator knows
+//! only the container's state. If the MiniCluster is traced, a second line has the container's
+//! [timeline](crate::timeline).
 
 use serde::{Deserialize, Serialize};
 
@@ -12,27 +13,27 @@ use crate::timeline::PodTimeline;
 
 /// Version of the line; lines of other versions are not read.
 pub const VERSION: u32 = 1;
-/// The snippet that runs after the program.
+/// Name of the snippet that runs after the program.
 pub const POST: &str = "post";
-/// Longest message, in bytes. The kubelet keeps the last 4,096 of a container's, and of these the first 12,288
-/// divided by the number of the pod's containers (init containers count).
+/// Longest message, in bytes. The kubelet keeps the last 4,096 bytes of a message, and of these the first 12,288 / n in
+/// a pod of n containers (init containers count).
 pub const MAX: usize = 3072;
-/// Longest first line, in bytes: whole in a pod of eight containers.
+/// Longest first line, in bytes: the kubelet keeps all of it in a pod of up to eight containers.
 const LINE_MAX: usize = 1536;
-/// Longest text in the line, in characters: two of them fit.
+/// Longest text in the line, in characters: the line has room for two of them.
 const TEXT_MAX: usize = 600;
 
 /// What ended the container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ender {
-    /// The user's program (the lead's container ends as it did), or on a follower the end of the instance.
+    /// The user's program, whose exit code the lead's container has; or on a follower, the end of the instance.
     Program,
-    /// A snippet of the user's ended the entrypoint.
+    /// One of the user's snippets.
     Snippet,
-    /// The agent gave up, for the reason in `category`.
+    /// A failure of the agent, of the kind in `category`.
     Agent,
-    /// The pod was told to stop before its program had ended by itself.
+    /// A stop of the pod, before its program had ended by itself.
     Stop,
 }
 
@@ -44,11 +45,11 @@ pub struct Termination {
     pub by: Ender,
     /// The container's exit code.
     pub code: u8,
-    /// How the program ended, if it was started and has ended: a snippet after it may have ended the
-    /// container.
+    /// Exit code of the program, if it was started and has ended. `code` may be another one: a snippet after the
+    /// program may have ended the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program_code: Option<u8>,
-    /// Why the agent gave up; only with [`Ender::Agent`].
+    /// Why the agent failed; only with [`Ender::Agent`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub category: Option<Category>,
     /// The snippet that failed or ended the entrypoint.
@@ -63,10 +64,10 @@ pub struct Termination {
     /// Flux ended the job because one of its nodes was lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub node_failure: bool,
-    /// Why the archive was not saved, if it was to be.
+    /// Why the archive was not saved. None: it was saved, or none was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive_not_saved: Option<String>,
-    /// Cause and remedy in one sentence or two, for people. Empty: the code says all.
+    /// Cause and remedy in one or two sentences, for people. Empty: there is nothing to add to the code.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
@@ -108,31 +109,31 @@ impl Termination {
         }
     }
 
-    /// The line, and as much of the timeline in a second one as there is room for. The first is the same without
-    /// a timeline.
+    /// The line of [`Termination::encode`], and a second line with as many stages of the timeline as fit.
     pub fn encode_with(&self, timeline: &PodTimeline) -> String {
         let line = self.encode();
-        // Each line has its newline.
+        // Two more bytes: a newline for each line.
         match timeline.encode(MAX.saturating_sub(line.len() + 2)) {
             Some(second) => format!("{line}\n{second}"),
             None => line,
         }
     }
 
-    /// The exit code of a `post` that has failed: it never decides about the program's result unless it ended
-    /// the container.
+    /// The exit code of the snippet `post` if it failed. The program's result does not depend on it unless it ended the
+    /// container.
     pub fn failed_post(&self) -> Option<u8> {
         self.snippet_code
             .filter(|code| *code != 0 && self.snippet.as_deref() == Some(POST))
     }
 
-    /// Parses a termination message; None if its first line is not one of ours.
+    /// Parses a termination message. None: its first line is not one of the agent's, of this version.
     pub fn decode(message: &str) -> Option<Termination> {
         let found: Termination = serde_json::from_str(message.trim().lines().next()?).ok()?;
         (found.version == VERSION).then_some(found)
     }
 }
 
+/// Shortens a text to `length` characters and `…`.
 fn cut(text: &mut String, length: usize) {
     if let Some((end, _)) = text.char_indices().nth(length) {
         text.truncate(end);

@@ -1,5 +1,5 @@
-//! The stages of a container's run, for traces. If its MiniCluster is traced, the second line of its termination
-//! message has them, and the operator makes spans of them.
+//! The stages of a container's run, for traces. If the MiniCluster is traced, the second line of the container's
+//! termination message has them, and the operator turns them into spans.
 //!
 //! The kubelet truncates long messages at the end. So the first line, which has the result, stays complete.
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// Version of the line; lines of other versions are not read.
 pub const VERSION: u32 = 1;
-/// The shortest stage in JSON, in bytes, with its comma.
+/// Lower bound of a stage's length in JSON, in bytes.
 const SHORTEST_STAGE: usize = 8;
 
 /// The stages of one run of a container, with its host and role. Times are in microseconds.
@@ -19,18 +19,19 @@ pub struct PodTimeline {
     pub host: String,
     /// `lead` or `follower`.
     pub role: String,
-    /// When the agent started, since the epoch.
+    /// When the agent started, since the Unix epoch.
     pub started: u64,
+    /// How long the run lasted.
     pub lasted: u64,
     pub stages: Vec<Stage>,
 }
 
-/// A stage: in JSON the list of its name, its start and how long it lasted.
+/// A stage; in JSON, a list of its name, its start and how long it lasted. Times are in microseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(String, i64, u64)", into = "(String, i64, u64)")]
 pub struct Stage {
     pub name: String,
-    /// Since the agent started; negative for what an init container did before.
+    /// Since the agent started; negative for stages of init containers, which run before.
     pub start: i64,
     pub lasted: u64,
 }

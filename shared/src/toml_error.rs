@@ -1,6 +1,6 @@
-//! What is wrong with TOML that a person wrote.
+//! Error messages about TOML that a user wrote.
 
-/// What is wrong with the TOML `text`, and at which of its lines and columns, both from 1.
+/// The error of parsing `text`, on one line: the line and column, both from 1, if they are known, and the message.
 pub(crate) fn one_line(text: &str, error: &toml::de::Error) -> String {
     let before = error.span().and_then(|span| text.get(..span.start));
     let place = before.map(|before| {

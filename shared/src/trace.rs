@@ -1,12 +1,12 @@
-//! The trace (OpenTelemetry) of a MiniCluster: its id is the object's uid, so that the operator and programs in
-//! the pods agree on it without asking each other. Form: W3C Trace Context 1 (`traceparent`).
+//! The trace (OpenTelemetry) of a MiniCluster. Its id is the object's uid, so that the operator and programs in the pods
+//! agree on it without asking each other. Format: W3C Trace Context 1 (`traceparent`).
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How many pods of a MiniCluster have spans, the first ones: nobody reads a trace of thousands.
+/// Number of pods of a MiniCluster that have spans: the first ones. Nobody reads a trace of thousands of pods.
 pub const PODS: u32 = 64;
 
 /// A parent span in the form of `traceparent`: `00-<trace id>-<span id>-01`.
@@ -17,7 +17,7 @@ pub struct TraceParent {
     pub span: u64,
 }
 
-/// A text that is no `traceparent`.
+/// The error of parsing a text that is not a `traceparent`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "must be a traceparent: 00-<32 hex digits>-<16 hex digits>-<2 hex digits>, neither of the first two all zero"
@@ -25,7 +25,8 @@ pub struct TraceParent {
 pub struct NoTraceParent;
 
 impl TraceParent {
-    /// The root span of the MiniCluster with this uid. None: the uid is no UUID.
+    /// The root span of the MiniCluster with this uid: the uid is the trace id, and its last 16 hexadecimal digits are
+    /// the span id. None: the uid is not a UUID, or these digits are all 0.
     pub fn of_uid(uid: &str) -> Option<TraceParent> {
         let trace = number(&uid.replace('-', ""), 32)?;
         let span = u64::try_from(trace & u128::from(u64::MAX)).ok()?;
@@ -33,7 +34,7 @@ impl TraceParent {
     }
 }
 
-/// A number other than 0 in exactly so many hexadecimal digits.
+/// Parses a number other than 0 with exactly this many hexadecimal digits.
 fn number(text: &str, digits: usize) -> Option<u128> {
     let is_hex = text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     u128::from_str_radix(text, 16)

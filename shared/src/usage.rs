@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Usage {
-    /// State of the broker that was asked; jobs run in state `run`.
+    /// State of the broker that answered; jobs run in state `run`.
     pub state: String,
     /// Seconds in this state.
     pub seconds: u64,
     pub brokers: Brokers,
     /// None until all brokers have reported their resources.
     pub resources: Option<Resources>,
-    /// None: the job manager does not run yet, or does not answer.
+    /// None: the job manager is not running yet, or does not answer.
     pub jobs: Option<Jobs>,
 }
 
@@ -73,7 +73,7 @@ pub enum HostState {
     /// Up, but no new jobs are scheduled there.
     Drained,
     Down,
-    /// Not online, and perhaps not asked for: one of those that the cluster may grow by (maxSize).
+    /// Not online, and one of the nodes that the cluster may grow by (maxSize), so its pod may not exist.
     Spare,
     /// A state that this version does not know.
     #[default]
@@ -82,7 +82,7 @@ pub enum HostState {
 }
 
 impl HostState {
-    /// The state's word, as in the JSON.
+    /// The name of the state in the JSON.
     pub fn word(self) -> &'static str {
         match self {
             HostState::Up => "up",
@@ -146,7 +146,7 @@ impl Count {
 }
 
 impl Usage {
-    /// The known numbers of nodes and jobs as metrics.
+    /// The numbers of nodes and jobs that are known, as metrics.
     pub fn metrics(&self) -> Vec<Metric> {
         let metric = |name, help, value| Metric { name, help, value };
         let mut metrics = Vec::new();

@@ -1,5 +1,5 @@
-//! A MiniCluster is checked once, into a type that later steps read. All problems are reported, each with its
-//! field.
+//! Checks a MiniCluster once. Later steps read the result, a [`ValidMiniCluster`]. All problems are reported, each with
+//! its field.
 //!
 //! ```text
 //! Manifest ─► validate ─► ValidMiniCluster with notices, or every Problem
@@ -8,7 +8,7 @@
 //! ValidMiniCluster ─► hints
 //! ```
 //!
-//! - A notice is about a valid field without the effect that its user may expect. The status shows it.
+//! - A notice is about a valid field that may not have the effect that its user expects. The status shows it.
 //! - `notes` finds notices that need the whole MiniCluster; the other modules find their own.
 //! - A hint is about a valid spec whose effect may surprise. Only commands that are given a
 //!   file show hints: `validate`, `dry-run` and `kubectl minicluster run`.
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use crate::agent_spec::LogFormat;
 use crate::crd::v1alpha2::{Logging, MiniClusterSpec, Network, headless_name};
 use crate::names;
-use crate::queueing::{Asked, Queueing};
+use crate::queueing::{Queueing, RelatedFields};
 
 mod access;
 mod assigned_variables;
@@ -63,21 +63,21 @@ pub struct Manifest {
     pub namespace: String,
     /// Labels and annotations for a queue.
     pub queueing: Queueing,
-    /// Whether it is a v1alpha1 manifest without `cleanup`: its pods go when the job has completed.
+    /// Whether it is a v1alpha1 manifest without `cleanup`: its pods are deleted when the job has completed.
     pub cleans_by_default: bool,
     pub spec: MiniClusterSpec,
 }
 
-/// Like [`validate`], and with the notices of `notes`.
+/// Like [`validate`], with the notices of `notes` as well.
 pub fn validate_and_note(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let mut cluster = validate(manifest)?;
     let mut report = Report::default();
-    notes::tell(&manifest.spec, manifest.cleans_by_default, &cluster, &mut report);
+    notes::report_unused(&manifest.spec, manifest.cleans_by_default, &cluster, &mut report);
     cluster.notices.extend(report.notices);
     Ok(cluster)
 }
 
-/// The checked MiniCluster, or every problem.
+/// Checks a MiniCluster. The error has every problem.
 pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let spec = &manifest.spec;
     let mut report = Report::default();
@@ -148,7 +148,7 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     })
 }
 
-/// The network block with its defaults, checked.
+/// Checks the network block, and returns it with its defaults.
 fn network(spec: &MiniClusterSpec, report: &mut Report) -> Network {
     let mut network = spec.network.clone().unwrap_or_default();
     if network.headless_name.is_empty() {
@@ -176,12 +176,12 @@ fn network(spec: &MiniClusterSpec, report: &mut Report) -> Network {
     network
 }
 
-/// Whether `maxSize` is given: the size is meant to change.
+/// Whether `maxSize` is given: the size may change while the cluster runs.
 fn resizes(spec: &MiniClusterSpec) -> bool {
     spec.max_size.is_some_and(|max| max != 0)
 }
 
-/// Checks what is for a queue.
+/// Checks the labels and annotations for a queue, and returns them with those of the Job.
 fn queueing(
     manifest: &Manifest,
     sizes: sizes::Sizes,
@@ -190,14 +190,14 @@ fn queueing(
 ) -> Queueing {
     let spec = &manifest.spec;
     labels("metadata.labels", &manifest.queueing.labels, report);
-    let asked = Asked {
+    let related = RelatedFields {
         size: sizes.size,
         min_size: sizes.min_size,
         resizes: resizes(spec),
         job_labels: &spec.job_labels,
         pod_annotations,
     };
-    let (queueing, problems) = manifest.queueing.clone().check(&asked);
+    let (queueing, problems) = manifest.queueing.clone().check(&related);
     report.problems.extend(problems);
     if queueing.queue().is_some() && spec.suspend.is_some() {
         report.notice(
@@ -208,6 +208,7 @@ fn queueing(
     queueing
 }
 
+/// The logging block with its defaults, and its format, checked.
 fn logging(spec: &MiniClusterSpec, report: &mut Report) -> (Logging, LogFormat) {
     let logging = spec.logging.clone().unwrap_or_default();
     let format = given(&logging.format).and_then(|name| report.take("spec.logging.format", name.parse()));
@@ -223,9 +224,9 @@ fn managed_by(spec: &MiniClusterSpec, report: &mut Report) {
         text.bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b"-_.:/".contains(&byte))
     };
-    let is_good =
+    let is_valid =
         |(domain, path): (&str, &str)| names::is_dns_subdomain(domain) && !path.is_empty() && is_name(path);
-    if name.len() > 63 || !name.split_once('/').is_some_and(is_good) {
+    if name.len() > 63 || !name.split_once('/').is_some_and(is_valid) {
         report.problem(
             "spec.managedBy",
             "must be a domain, `/` and a path, such as kueue.x-k8s.io/multikueue, 63 characters at most; leave it out for this operator",
@@ -254,7 +255,7 @@ fn limits(spec: &MiniClusterSpec, report: &mut Report) {
     }
 }
 
-/// Checks the archive of Flux's state.
+/// Checks the path of the archive of Flux's state.
 fn archive(spec: &MiniClusterSpec, report: &mut Report) -> Option<String> {
     let archive = spec
         .archive

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::{is_false, yes};
 use crate::trace::TraceParent;
 
+// The defaults of fields, which serde's attributes name.
+
 fn service() -> String {
     "flux-service".into()
 }
@@ -247,7 +249,7 @@ pub enum LogFormat {
 }
 
 impl LogFormat {
-    /// As the MiniCluster names them.
+    /// The values of `logging.format` in a MiniCluster.
     pub const NAMES: &'static [&'static str] = &["text", "json"];
 
     pub fn is_text(&self) -> bool {
@@ -268,7 +270,7 @@ impl std::str::FromStr for LogFormat {
 }
 
 impl Logging {
-    /// Whether a failing snippet ends the entrypoint.
+    /// Whether a command that fails in a snippet before the program ends the entrypoint.
     pub fn is_strict(&self) -> bool {
         self.strict.unwrap_or(true)
     }

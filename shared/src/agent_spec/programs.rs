@@ -35,7 +35,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// Whether the user has given it: a command, script or batch.
+    /// Whether the program is a command, script or batch of the user's.
     pub fn is_from_user(&self) -> bool {
         !matches!(self, Program::Persistent | Program::Diagnostics)
     }
@@ -109,15 +109,15 @@ pub struct Restful {
     pub port: u16,
 }
 
-/// Where the Flux RESTful API comes from if the operator knows no other place.
+/// Default Git URL of the Flux RESTful API. The operator's `--restful-repository` replaces it, such as by a mirror.
 pub const RESTFUL_REPOSITORY: &str = "https://github.com/flux-framework/flux-restful-api";
 
-/// The commit of its branch `main` that is run, from GitHub or a mirror: what runs where nobody chose a branch
-/// must not change by itself.
+/// The commit that is run for the default branch, `main`: without a choice of the user, the code that runs must not
+/// change by itself.
 pub const RESTFUL_COMMIT: &str = "46dcc3276f85aad19fc91214b5dde9de3116151c";
 
 impl Restful {
-    /// The commit to run; None: the newest one of the branch or tag that somebody chose.
+    /// The commit to run. None: the newest one of the branch or tag, since it is not the default branch.
     pub fn commit(&self) -> Option<&'static str> {
         (self.branch == restful_branch()).then_some(RESTFUL_COMMIT)
     }

@@ -1,4 +1,4 @@
-//! The reference for people who write a spec by hand, made from the types: `docs/AGENTSPEC.md`.
+//! Generates `docs/AGENTSPEC.md`, the reference for people who write a spec by hand, from the types.
 
 use serde_json::Value;
 
@@ -19,33 +19,38 @@ A *word* is a string or, if it refers to variables of the container's environmen
 ";
 
 struct Page {
+    /// Schemas of the types by name.
     types: Value,
+    /// The page as far as it is written.
     text: String,
 }
 
 impl Page {
-    /// The name of the type that `schema` refers to, be it optional or not.
+    /// The name of the type that `schema` refers to, directly or for an optional field (`anyOf`). None: it refers to
+    /// none.
     fn name<'a>(&self, schema: &'a Value) -> Option<&'a str> {
         let one_of = schema["anyOf"].as_array().into_iter().flatten();
         [schema]
             .into_iter()
             .chain(one_of)
-            .find_map(|one| one["$ref"].as_str()?.strip_prefix("#/$defs/"))
+            .find_map(|schema| schema["$ref"].as_str()?.strip_prefix("#/$defs/"))
     }
 
+    /// The schema of the type that `schema` refers to, else `schema` itself.
     fn resolve(&self, schema: &Value) -> Value {
         self.name(schema)
             .map_or(schema.clone(), |name| self.types[name].clone())
     }
 
-    /// How a value is written; none: it is a table of its own.
+    /// The page's name for the kind of a value. None: it is a table with a section of its own.
     fn kind(&self, schema: &Value) -> Option<String> {
         if self.name(schema) == Some("Word") {
             return Some("word".into());
         }
         let schema = self.resolve(schema);
-        let name = schema["type"].as_str().or_else(|| schema["type"][0].as_str());
-        match name {
+        // An optional field has a list of types, of which null is the last.
+        let type_name = schema["type"].as_str().or_else(|| schema["type"][0].as_str());
+        match type_name {
             Some("array") => {
                 let each = self
                     .kind(&schema["items"])
@@ -56,11 +61,12 @@ impl Page {
                 Some("map of string".into())
             }
             Some(name @ ("string" | "integer" | "boolean")) if schema["oneOf"].is_null() => Some(name.into()),
+            // One of several words.
             _ => {
                 let names: Option<Vec<&str>> = schema["oneOf"]
                     .as_array()?
                     .iter()
-                    .map(|one| one["const"].as_str())
+                    .map(|variant| variant["const"].as_str())
                     .collect();
                 Some(format!("`\"{}\"`", names?.join("\"` or `\"")))
             }
@@ -77,7 +83,7 @@ impl Page {
         format!("{{{}}}", fields.join(", "))
     }
 
-    /// A table, then the tables in it.
+    /// Writes the section of the table at `path` (empty: the whole spec), then those of the tables in it.
     fn table(&mut self, path: &str, schema: &Value) {
         let title = if path.is_empty() {
             "At the top".to_owned()
@@ -120,7 +126,7 @@ impl Page {
         inner.iter().for_each(|(path, schema)| self.table(path, schema));
     }
 
-    /// A table whose other fields depend on `mode`: one row for each mode.
+    /// Writes the fields of a table whose other fields depend on `mode`: one row for each mode.
     fn modes(&mut self, schema: &Value) {
         self.text += "| `mode` | other fields | meaning |\n| --- | --- | --- |\n";
         for mode in schema["oneOf"].as_array().unwrap() {
@@ -139,6 +145,7 @@ impl Page {
     }
 }
 
+/// A default as the page shows it; empty if there is none.
 fn default(value: &Value) -> String {
     let is_empty = value.as_array().is_some_and(Vec::is_empty)
         || value.as_object().is_some_and(serde_json::Map::is_empty);
@@ -149,6 +156,7 @@ fn default(value: &Value) -> String {
     }
 }
 
+/// The doc comment of a type, field or mode, on one line. Panics, naming `what`, if there is none.
 fn meaning(schema: &Value, what: &str) -> String {
     let text = schema["description"]
         .as_str()

@@ -1,10 +1,9 @@
-//! Conversion between the versions: pure, total, without loss, on JSON as the API server hands it over and on
-//! the types.
+//! Conversion between the versions without loss: of JSON objects from the API server, and of the types.
 //!
-//! Both versions have the same fields at the same places, so almost all of an object passes through
-//! untouched: unknown fields, explicit defaults, and values that do not fit. What differs is the meaning of a
-//! missing field, so conversion writes out in one version what goes without saying in the other, and takes it
-//! away on the way back:
+//! Both versions have the same fields at the same places. So conversion leaves most of an object as it is, also
+//! unknown fields, explicit defaults, and values of a wrong type. What differs is the meaning of a missing field. So
+//! conversion adds a field whose absence would mean something else in the other version, and removes it on the way
+//! back:
 //!
 //! | v1alpha1 | v1alpha2 |
 //! |---|---|
@@ -20,9 +19,9 @@
 //! | `cleanupMiniCluster` | `cleanup` (of the MiniCluster) |
 //! | `status.jobid: ""` | none |
 //!
-//! Blocks that are left in an object have the version's defaults written out, as the API server would do: so it
-//! finds nothing to add, and an object that is read and applied again is unchanged. What conversion back would
-//! write otherwise than its author is noted in an annotation (`spelling`).
+//! Conversion writes the version's defaults into the blocks that the object has, as the API server would. So the API
+//! server adds nothing, and an object that is read and applied again is unchanged. If conversion back would not yield
+//! the author's spelling, an annotation records it (`spelling`).
 
 use serde_json::{Value, json};
 
@@ -33,7 +32,7 @@ mod flux;
 mod spec;
 mod spelling;
 
-/// A version that is served.
+/// A version of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
     V1alpha1,
@@ -41,7 +40,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// Its short name, `v1alpha2`.
+    /// The short name, such as `v1alpha2`.
     pub const fn name(self) -> &'static str {
         match self {
             Version::V1alpha1 => v1alpha1::VERSION,
@@ -49,12 +48,12 @@ impl Version {
         }
     }
 
-    /// Its long name, `flux-framework.org/v1alpha2`.
+    /// The value of `apiVersion`, such as `flux-framework.org/v1alpha2`.
     pub fn api_version(self) -> String {
         format!("{}/{}", v1alpha2::GROUP, self.name())
     }
 
-    /// The version of a long name.
+    /// The version with this `apiVersion`. None: it is unknown.
     pub fn of(api_version: &str) -> Option<Version> {
         let (group, name) = api_version.split_once('/')?;
         let known = [Version::V1alpha1, Version::V1alpha2];
@@ -64,7 +63,7 @@ impl Version {
     }
 }
 
-/// Why an object could not be converted: it is no MiniCluster.
+/// Why an object cannot be converted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConvertError {
     #[error("failed to convert an object: it is not a JSON object")]
@@ -77,8 +76,7 @@ pub enum ConvertError {
     Version(String),
 }
 
-/// The MiniCluster in version `to`. Its metadata is untouched, but for an annotation that says how it was written
-/// (`spelling`).
+/// Converts a MiniCluster to version `to`. Of its metadata, only the annotations of `spelling` change.
 pub fn convert(mut value: Value, to: Version) -> Result<Value, ConvertError> {
     let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
     let from = {
@@ -107,7 +105,7 @@ pub fn convert(mut value: Value, to: Version) -> Result<Value, ConvertError> {
     Ok(value)
 }
 
-/// A spec of the other version becomes one of version `to`.
+/// Converts a spec of the other version to version `to`, in place. A value that is not an object stays as it is.
 pub fn convert_spec(value: &mut Value, to: Version) {
     let Some(spec) = value.as_object_mut() else { return };
     match to {
@@ -116,7 +114,7 @@ pub fn convert_spec(value: &mut Value, to: Version) {
     }
 }
 
-/// A status of the other version becomes one of version `to`.
+/// Converts a status of the other version to version `to`, in place.
 fn convert_status(value: &mut Value, to: Version) {
     let Some(status) = value.as_object_mut() else {
         return;
@@ -133,16 +131,14 @@ fn convert_status(value: &mut Value, to: Version) {
     }
 }
 
-/// The spec as v1alpha2. Every spec that the type can hold is converted: an error would be a defect of these
-/// types.
+/// The spec as v1alpha2. Every value of the type can be converted: an error would be a bug in these types.
 pub fn to_v1alpha2(spec: &v1alpha1::MiniClusterSpec) -> Result<v1alpha2::MiniClusterSpec, serde_json::Error> {
     let mut value = serde_json::to_value(spec)?;
     convert_spec(&mut value, Version::V1alpha2);
     serde_json::from_value(value)
 }
 
-/// The spec as v1alpha1. Every spec that the type can hold is converted: an error would be a defect of these
-/// types.
+/// The spec as v1alpha1. Every value of the type can be converted: an error would be a bug in these types.
 pub fn to_v1alpha1(spec: &v1alpha2::MiniClusterSpec) -> Result<v1alpha1::MiniClusterSpec, serde_json::Error> {
     let mut value = serde_json::to_value(spec)?;
     convert_spec(&mut value, Version::V1alpha1);

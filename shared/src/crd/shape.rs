@@ -1,14 +1,15 @@
-//! Whether a spec has the shape of its version: every unknown field and every wrong type, each with its path.
+//! Checks a spec against the shape of its version: finds every unknown field, missing field and wrong type, each with
+//! its path.
 //!
-//! The shapes stand in files beside this one, made from the CRD's schema (`UPDATE=1 cargo test -p flux-shared
-//! --features crd` renews them; a test keeps them current). So the agent, which has no schema, checks as the
+//! The shapes are files in `shape/`, generated from the CRD's schema (`UPDATE=1 cargo test -p flux-shared --features
+//! crd` renews them; a test fails if they are stale). So the agent, which is built without the schema, checks as the
 //! API server does.
 //!
-//! Not the crate jsonschema, which judges a document as a whole: what does not fit is taken out here, so that
-//! the rest is parsed and checked too, and problems are told as elsewhere, with the name that was meant.
+//! The crate jsonschema is not used: it only says what is wrong with a document. This module removes what does not
+//! fit, so that the rest can be parsed and checked too, and its messages suggest the name that was probably meant.
 //!
-//! `{"a": …}` an object with these fields (`"a!"`: required), `{"*": …}` a map, `[…]` a list, else the name
-//! of a simple type.
+//! In a shape, `{"a": …}` is an object with these fields (`"a!"`: required), `{"*": …}` a map, `[…]` a list, and a
+//! string the name of a simple type.
 
 use serde_json::{Map, Value};
 
@@ -44,9 +45,10 @@ pub fn check(spec: &mut Value, version: Version) -> Vec<Problem> {
     problems
 }
 
-/// The schema of a value, and the schema of the whole spec.
 struct Shape<'a> {
+    /// The shape of the whole spec.
     top: &'a Value,
+    /// The shape of the value at hand.
     here: &'a Value,
 }
 
@@ -56,7 +58,8 @@ impl<'a> Shape<'a> {
     }
 }
 
-/// Whether the value fits, after removing parts of it that do not.
+/// Removes and reports the parts of `value` that do not fit. Returns false if `value` as a whole does not fit: the
+/// caller then removes it. A list does not fit if one of its items does not.
 fn walk(value: &mut Value, shape: &Shape, path: &str, problems: &mut Vec<Problem>) -> bool {
     match (value, shape.here) {
         (Value::Object(map), Value::Object(fields)) => {
@@ -78,11 +81,12 @@ fn walk(value: &mut Value, shape: &Shape, path: &str, problems: &mut Vec<Problem
                 walk(value, &shape.at(inner), &below, problems)
             });
             let required = fields.keys().filter_map(|field| field.strip_suffix('!'));
-            let wrong =
+            // The loop above may have removed the field, and reported it.
+            let is_reported =
                 |path: &str, problems: &[Problem]| problems.iter().any(|problem| problem.field == path);
             for field in required.filter(|field| !map.contains_key(*field)) {
                 let below = format!("{path}.{field}");
-                if !wrong(&below, problems) {
+                if !is_reported(&below, problems) {
                     problems.push(Problem::new(below, "is needed"));
                 }
             }
@@ -122,7 +126,7 @@ fn unknown(key: &str, fields: &Map<String, Value>, top: &Value) -> String {
     }
 }
 
-/// The path of the field with this name that is nearest to the top.
+/// The path of a field with this name, of several the one nearest to the top.
 fn place_of(key: &str, shape: &Value, path: &str) -> Option<String> {
     let mut level = vec![(path.to_owned(), shape)];
     while !level.is_empty() {
@@ -147,6 +151,7 @@ fn place_of(key: &str, shape: &Value, path: &str) -> Option<String> {
     None
 }
 
+/// Whether the value has the simple type `wanted`.
 fn is_a(value: &Value, wanted: &str) -> bool {
     match wanted {
         "string" => value.is_string(),

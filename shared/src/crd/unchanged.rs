@@ -1,23 +1,24 @@
-//! The CEL expression that a field of the spec means what it meant before. It compares leaves rather than
-//! whole objects: clients that are built with Go types send the zero values that they cannot leave out, and
-//! these mean "not set".
+//! Generates CEL expressions that are true if an update of the spec leaves the meaning of a field unchanged. They
+//! compare leaves rather than whole objects: clients that are built with Go types send the zero values that they
+//! cannot leave out, and these mean "not set".
 //!
-//! All is compared in lists, `[a] == [b]`: the API server estimates what a comparison costs by the longest
-//! text, list or map that may be compared, but only one level deep.
+//! All comparisons are of lists, `[a] == [b]`: the API server estimates the cost of a comparison by the longest text,
+//! list or map that may be compared, but only one level deep.
 
 use serde_json::{Map, Value};
 
-/// Fields whose zero value is an answer of its own.
+/// Fields whose zero value (`false`, `0`, `""`) means something else than "not set".
 const MEANINGFUL: &[&str] = &["connectTimeout", "strict", "delete", "cleanup"];
-/// Numbers that Go types cannot leave out.
+/// Numbers that Go types cannot leave out: 0 means "not set".
 const NUMBERS: &[&str] = &["size"];
-/// Lists of Kubernetes' own types, which leave zero values out.
+/// Lists of Kubernetes' own types, which Go sends without zero values. So whole lists can be compared.
 const OF_KUBERNETES: &[&str] = &["tolerations", "sysctls"];
 
-/// Most numbers that a list of numbers is written with.
+/// Longest list of numbers that is written into an expression.
 const ROW: u64 = 32;
 
-/// Whether a field of the spec is as before, by its schema.
+/// The CEL expression: whether the field `field` of the spec has the same meaning as before. `spec` is the schema of
+/// the spec. None: it has no such field.
 pub(super) fn is_as_before(spec: &Map<String, Value>, field: &str) -> Option<String> {
     let schema = spec.get("properties")?.get(field)?;
     let mut comparison = Comparison {
@@ -29,16 +30,17 @@ pub(super) fn is_as_before(spec: &Map<String, Value>, field: &str) -> Option<Str
     Some(comparison.expression())
 }
 
-/// The leaves of two objects.
+/// Collects the comparisons of all leaves of two objects.
 #[derive(Default)]
 struct Comparison<'a> {
+    /// CEL expressions of the two objects.
     new: &'a str,
     old: &'a str,
-    /// Paths of texts, switches and numbers.
+    /// Paths of texts, booleans and numbers whose zero value means "not set".
     texts: Vec<String>,
-    switches: Vec<String>,
+    booleans: Vec<String>,
     numbers: Vec<String>,
-    /// What is compared in another way.
+    /// CEL expressions that compare the other leaves.
     conditions: Vec<String>,
 }
 
@@ -55,9 +57,10 @@ impl Comparison<'_> {
         let items = &schema["items"];
         let values = &schema["additionalProperties"];
         match type_ {
-            // The API server writes the default where the object is given.
+            // The API server writes a default only into an object that is present: without one, the field counts as
+            // its default.
             _ if schema["default"].is_string() && MEANINGFUL.contains(&name) => {
-                self.same(&path, &format!(".orValue({})", literal(&schema["default"])));
+                self.compare(&path, &format!(".orValue({})", literal(&schema["default"])));
             }
             "string" if schema["default"].is_string() => {
                 let default = literal(&schema["default"]);
@@ -70,30 +73,32 @@ impl Comparison<'_> {
                 ));
             }
             "integer" | "boolean" if !schema["default"].is_null() => {
-                self.same(&path, &format!(".orValue({})", schema["default"]));
+                self.compare(&path, &format!(".orValue({})", schema["default"]));
             }
-            _ if MEANINGFUL.contains(&name) => self.same(&path, ""),
+            _ if MEANINGFUL.contains(&name) => self.compare(&path, ""),
             "string" => self.texts.push(path),
-            "boolean" => self.switches.push(path),
+            "boolean" => self.booleans.push(path),
             "integer" if NUMBERS.contains(&name) => self.numbers.push(path),
             "array" if items["properties"].is_object() && !OF_KUBERNETES.contains(&name) => {
                 self.list(items, &path, schema["maxItems"].as_u64().unwrap_or_default());
             }
-            "array" => self.same(&path, ".orValue([])"),
+            "array" => self.compare(&path, ".orValue([])"),
             "object" if values["properties"].is_object() => self.map(values, &path),
-            "object" if values.is_object() => self.same(&path, ".orValue({})"),
+            "object" if values.is_object() => self.compare(&path, ".orValue({})"),
             "object" if schema["properties"].is_object() => self.object(schema, &path),
-            "" if schema["x-kubernetes-int-or-string"] == true => self.same(&path, ".orValue('')"),
-            _ => self.same(&path, ""),
+            "" if schema["x-kubernetes-int-or-string"] == true => self.compare(&path, ".orValue('')"),
+            _ => self.compare(&path, ""),
         }
     }
 
-    fn same(&mut self, path: &str, or: &str) {
+    /// Compares the values at `path`. `or`: CEL that replaces a missing value, or empty.
+    fn compare(&mut self, path: &str, or: &str) {
         self.conditions
             .push(format!("[{}{path}{or}] == [{}{path}{or}]", self.new, self.old));
     }
 
-    /// A list of objects, index by index: CEL has no other way to walk along two lists.
+    /// Compares lists of objects, index by index: CEL has no other way to walk along two lists. `most`: the limit of
+    /// the list's length.
     fn list(&mut self, items: &Value, path: &str, most: u64) {
         let (new, old) = (
             format!("{}{path}.orValue([])", self.new),
@@ -109,24 +114,24 @@ impl Comparison<'_> {
             ..Comparison::default()
         };
         inner.object(items, "");
-        let same = format!("i >= {new}.size() || ({})", inner.expression());
+        let is_same = format!("i >= {new}.size() || ({})", inner.expression());
         let each = if most <= ROW {
-            format!("{}.all(i, {same})", numbers(most))
+            format!("{}.all(i, {is_same})", numbers(most))
         } else {
             let rows = most.div_ceil(ROW);
             format!(
-                "{}.all(row, {}.map(i, {ROW} * row + i).all(i, {same}))",
+                "{}.all(row, {}.map(i, {ROW} * row + i).all(i, {is_same}))",
                 numbers(rows),
                 numbers(ROW)
             )
         };
-        // The order of a list with keys means nothing, and the API server compares it so.
+        // `==` comes first: the order of a list with keys has no meaning, and the API server's `==` ignores it.
         self.conditions.push(format!(
             "([{new}] == [{old}] || {new}.size() == {old}.size() && {each})"
         ));
     }
 
-    /// A map of objects, key by key.
+    /// Compares maps of objects, key by key.
     fn map(&mut self, values: &Value, path: &str) {
         let (new, old) = (
             format!("{}{path}.orValue({{}})", self.new),
@@ -149,10 +154,11 @@ impl Comparison<'_> {
         ));
     }
 
+    /// The CEL expression: whether all leaves are the same.
     fn expression(mut self) -> String {
         for (paths, zero) in [
             (&self.texts, "''"),
-            (&self.switches, "false"),
+            (&self.booleans, "false"),
             (&self.numbers, "0"),
         ] {
             let leaves = |side: &str| {
@@ -171,18 +177,18 @@ impl Comparison<'_> {
     }
 }
 
-/// The numbers from 0 to `end`, without it, as CEL has them.
+/// The CEL list of the numbers from 0 to `end` - 1.
 fn numbers(end: u64) -> String {
     let all: Vec<String> = (0..end).map(|i| i.to_string()).collect();
     format!("[{}]", all.join(", "))
 }
 
-/// A text as CEL has it.
+/// The CEL literal of a text.
 fn literal(text: &Value) -> String {
     format!("'{}'", text.as_str().unwrap_or_default())
 }
 
-/// The path of something that is known to be there.
+/// The CEL expression of a value that is known to exist: the path without its `?`.
 fn present(side: &str, path: &str) -> String {
     format!("{side}{}", path.replace(".?", "."))
 }

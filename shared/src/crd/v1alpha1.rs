@@ -1,15 +1,15 @@
-//! `flux-framework.org/v1alpha1`: the older version, as it was documented and as its manifests are.
+//! `flux-framework.org/v1alpha1`: the older version of the API.
 //!
-//! It differs from v1alpha2 in what a missing field means: Flux comes from the container's own image, and
-//! runs as the user flux; a cluster without a command serves the Flux RESTful API; a finished cluster is
-//! cleaned up. Both shapes that the version had are accepted: options of Flux at the container, and in the
-//! `flux` block. Fields that came with v1alpha2 have the same name and place here, so nothing is lost when
-//! one version is read as the other (see `convert`).
+//! It differs from v1alpha2 in what a missing field means. By default, Flux comes from the container's own image and
+//! runs as the user flux, a cluster without a command serves the Flux RESTful API, and the pods are deleted when the
+//! job has completed. Options of Flux are accepted in both places that this version had for them: the container and
+//! the `flux` block. Fields that came with v1alpha2 have the same name and place here, so conversion between the
+//! versions loses nothing (see `convert`).
 #![cfg_attr(
     feature = "crd",
     expect(
         clippy::duplicated_attributes,
-        reason = "columns of one type, of one priority"
+        reason = "several columns have the same type and priority"
     )
 )]
 
@@ -28,6 +28,8 @@ pub use super::v1alpha2::{
 
 /// This version.
 pub const VERSION: &str = "v1alpha1";
+
+// The defaults of fields, and conditions for leaving a field out, which serde's attributes name.
 
 fn yes() -> bool {
     true

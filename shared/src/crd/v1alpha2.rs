@@ -1,12 +1,12 @@
 //! `flux-framework.org/v1alpha2`: the fields, their units and defaults.
 //!
-//! Doc comments become the descriptions in the CRD, so they are written for users. Defaults that are not the
-//! zero value of their type stand in the schema; every block is optional.
+//! Doc comments become the descriptions in the CRD, so they are written for users. The schema has the defaults that
+//! are not the zero value of their type. Every block is optional.
 #![cfg_attr(
     feature = "crd",
     expect(
         clippy::duplicated_attributes,
-        reason = "columns of one type, of one priority"
+        reason = "several columns have the same type and priority"
     )
 )]
 
@@ -36,8 +36,10 @@ pub const GROUP: &str = "flux-framework.org";
 pub const VERSION: &str = "v1alpha2";
 /// The value of `managedBy` that means this operator.
 pub const MANAGER: &str = "flux-framework.org/flux-operator";
-/// The kind.
+/// The kind of the API's only objects.
 pub const KIND: &str = "MiniCluster";
+
+// The defaults of fields, and conditions for leaving a field out, which serde's attributes name.
 
 fn yes() -> bool {
     true
@@ -51,6 +53,7 @@ fn is_false(value: &bool) -> bool {
 fn is_zero(value: &i32) -> bool {
     *value == 0
 }
+/// Default of `network.headlessName`.
 pub fn headless_name() -> String {
     "flux-service".into()
 }
@@ -215,7 +218,7 @@ impl MiniClusterSpec {
                 .is_some_and(|container| container.run_flux == Some(true))
     }
 
-    /// Whether somebody else serves it: an operator of this name leaves it alone.
+    /// Whether `managedBy` names another controller: this operator then ignores the MiniCluster.
     pub fn is_managed_elsewhere(&self) -> bool {
         self.managed_by
             .as_deref()

@@ -1,15 +1,16 @@
-//! Whether an overlay can be merged: directives are where they have an effect, and list items have their
-//! merge key.
+//! Checks whether an overlay can be merged: directives are where they have an effect, and list items have their merge
+//! key.
 
 use serde_json::{Map, Value};
 
 use super::strategic_merge::{PATCH, RETAIN_KEYS, merge_key};
 use crate::problem::Problem;
 
-/// Most items of all lists that are merged, and keys to retain: each is compared with the others of its list.
+/// Most items in all merged lists and keys in all `$retainKeys`, together: the merge compares each with the others of
+/// its list.
 const ITEMS_MAX: usize = 5000;
 
-/// Everything that could not be merged.
+/// Everything in the overlay that cannot be merged.
 pub(super) fn problems(field: &str, overlay: &Value) -> Vec<Problem> {
     let count = compared("", overlay);
     if count > ITEMS_MAX {
@@ -18,7 +19,7 @@ pub(super) fn problems(field: &str, overlay: &Value) -> Vec<Problem> {
     }
     let mut problems = Vec::new();
     match overlay {
-        Value::Object(map) => object(field, map, true, &mut problems),
+        Value::Object(map) => check_object(field, map, true, &mut problems),
         _ => problems.push(Problem::new(
             field,
             "must be an object with metadata and spec, as a Job's template has them",
@@ -27,7 +28,7 @@ pub(super) fn problems(field: &str, overlay: &Value) -> Vec<Problem> {
     problems
 }
 
-/// How many items and keys are compared with others, in the value of the field `name`.
+/// Number of items and keys that the merge compares with others, in the value of the field `name`.
 fn compared(name: &str, value: &Value) -> usize {
     match value {
         Value::Object(map) => map.iter().map(|(key, inner)| compared(key, inner)).sum(),
@@ -40,14 +41,16 @@ fn compared(name: &str, value: &Value) -> usize {
     }
 }
 
-fn value(path: &str, name: &str, value: &Value, merges: bool, problems: &mut Vec<Problem>) {
+/// Checks the value of the field `name`. `merges`: the value is merged; false below a list that is replaced, where
+/// directives have no effect.
+fn check_value(path: &str, name: &str, value: &Value, merges: bool, problems: &mut Vec<Problem>) {
     match value {
-        Value::Object(map) => object(path, map, merges, problems),
+        Value::Object(map) => check_object(path, map, merges, problems),
         Value::Array(list) => match merge_key(name) {
-            Some(key) if merges => items(path, list, key, problems),
+            Some(key) if merges => check_items(path, list, key, problems),
             _ => {
                 for (i, item) in list.iter().enumerate() {
-                    self::value(&format!("{path}[{i}]"), "", item, false, problems);
+                    check_value(&format!("{path}[{i}]"), "", item, false, problems);
                 }
             }
         },
@@ -55,7 +58,8 @@ fn value(path: &str, name: &str, value: &Value, merges: bool, problems: &mut Vec
     }
 }
 
-fn items(path: &str, list: &[Value], key: &str, problems: &mut Vec<Problem>) {
+/// Checks a list whose items are merged by `key`.
+fn check_items(path: &str, list: &[Value], key: &str, problems: &mut Vec<Problem>) {
     for (i, item) in list.iter().enumerate() {
         let path = format!("{path}[{i}]");
         let Value::Object(map) = item else {
@@ -73,21 +77,23 @@ fn items(path: &str, list: &[Value], key: &str, problems: &mut Vec<Problem>) {
                 format!("is needed: items are merged by their {key}"),
             ));
         }
-        object(&path, map, true, problems);
+        check_object(&path, map, true, problems);
     }
 }
 
-fn object(path: &str, map: &Map<String, Value>, merges: bool, problems: &mut Vec<Problem>) {
+/// Checks the fields and directives of an object.
+fn check_object(path: &str, map: &Map<String, Value>, merges: bool, problems: &mut Vec<Problem>) {
     for (key, inner) in map {
         let below = format!("{path}.{key}");
         if !key.starts_with('$') {
-            value(&below, key, inner, merges, problems);
+            check_value(&below, key, inner, merges, problems);
             continue;
         }
         let is_known = match key.as_str() {
             PATCH => inner == "replace" || inner == "delete",
             RETAIN_KEYS => {
                 let keys = inner.as_array().map(Vec::as_slice).unwrap_or_default();
+                // As in Kubernetes, `$retainKeys` must name every key that the overlay sets beside it.
                 let is_kept = |key: &String| keys.iter().any(|kept| kept == key);
                 inner.is_array()
                     && map

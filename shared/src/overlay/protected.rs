@@ -1,5 +1,5 @@
-//! What an overlay must not change in a pod, since the operator or the agent relies on it: each with the
-//! reason and the remedy.
+//! Finds changes by an overlay to parts of a pod that the operator or the agent relies on. Messages give the reason
+//! and the remedy.
 
 use serde_json::{Map, Value};
 
@@ -22,7 +22,7 @@ pub enum ContainerKind {
     Sidecar,
     /// A container of the services pod.
     Service,
-    /// An init container of the operator's.
+    /// One of the operator's init containers.
     Own,
 }
 
@@ -31,6 +31,7 @@ pub enum ContainerKind {
 pub struct RenderedPod {
     /// Containers by name.
     pub containers: Vec<(String, ContainerKind)>,
+    /// Names of the operator's volumes.
     pub own_volumes: Vec<String>,
     /// Paths of the operator's mounts: nothing may be mounted there or within.
     pub own_mounts: Vec<String>,
@@ -66,7 +67,7 @@ const POD: [(&str, &str); 9] = [
         "pod templates cannot have any: kubectl debug adds them",
     ),
 ];
-/// Those of them that an overlay of the services pod may not set either.
+/// Those fields of [`POD`] that an overlay of the services pod may not set either.
 const OF_SERVICES: [&str; 6] = [
     "hostname",
     "subdomain",
@@ -76,6 +77,7 @@ const OF_SERVICES: [&str; 6] = [
     "ephemeralContainers",
 ];
 
+/// Why `command` and `args` cannot be set.
 const ENTRYPOINT: &str = "the agent is the entrypoint: set spec.containers[].command";
 /// Fields that an overlay may not set in containers of `spec.containers`, and why.
 const CONTAINER: [(&str, &str); 2] = [
@@ -113,21 +115,24 @@ const RUNNER: [(&str, &str); 7] = [
         "the program would run again: set spec.backoffLimit and spec.maxRestarts",
     ),
 ];
+/// Such a field of the runner and the sidecars.
 const RESTART: (&str, &str) = (
     "restartPolicy",
     "with it the pod would not end with the container that runs Flux",
 );
-/// Most init containers that a user may add. Each takes a rule of the Job's failure policy, as do ours, and
-/// Kubernetes allows 20 rules.
+/// Most init containers that a user may add. Each needs a rule in the Job's failure policy, as do the operator's own,
+/// and Kubernetes allows 20 rules.
 const INIT_CONTAINERS: usize = 12;
 
 impl RenderedPod {
+    /// Whether it is the services pod.
     fn is_services(&self) -> bool {
         self.containers
             .iter()
             .any(|(_, kind)| *kind == ContainerKind::Service)
     }
 
+    /// The kind of the container with this name. None: the overlay adds it.
     fn kind_of(&self, name: &str) -> Option<ContainerKind> {
         self.containers
             .iter()
@@ -143,7 +148,7 @@ impl RenderedPod {
             match key.as_str() {
                 "metadata" => self.metadata(&path, value, &mut found),
                 "spec" => self.spec(&path, value, &mut found),
-                PATCH => found.add(path, TAKES_AWAY),
+                PATCH => found.add(path, REMOVES_FIELDS),
                 _ => found.add(
                     path,
                     "no such field: it has metadata and spec, as a Job's template has them",
@@ -169,10 +174,10 @@ impl RenderedPod {
                 "labels" => {
                     found.reject_removal(&path, value);
                     for (key, _) in members(value) {
-                        let is_ours =
+                        let is_operators =
                             OWN_POD_LABELS.contains(&key.as_str()) || key.starts_with("flux-framework.org/");
                         let of_job = JOB_LABELS.contains(&key.as_str());
-                        if is_ours {
+                        if is_operators {
                             found.add(
                                 format!("{path}[{key}]"),
                                 "is set by the operator: Services and the status rely on it",
@@ -203,7 +208,7 @@ impl RenderedPod {
             match key.as_str() {
                 "containers" | "initContainers" => self.containers(&path, key, value, found),
                 "volumes" => {
-                    found.not_list(&path, value);
+                    found.reject_list_removal(&path, value);
                     for (i, item) in items(value) {
                         if text(item, "name")
                             .is_some_and(|name| self.own_volumes.iter().any(|own| own == name))
@@ -216,10 +221,10 @@ impl RenderedPod {
                     }
                 }
                 key => {
-                    let is_meant = |(name, _): &&(&str, &str)| {
+                    let is_protected = |(name, _): &&(&str, &str)| {
                         *name == key && (!is_services || OF_SERVICES.contains(name))
                     };
-                    if let Some((_, why)) = POD.iter().find(is_meant) {
+                    if let Some((_, why)) = POD.iter().find(is_protected) {
                         found.add(path, *why);
                     }
                 }
@@ -228,7 +233,7 @@ impl RenderedPod {
     }
 
     fn containers(&self, path: &str, list: &str, value: &Value, found: &mut Found) {
-        found.not_list(path, value);
+        found.reject_list_removal(path, value);
         let is_new = |item: &Value| text(item, "name").is_some_and(|name| self.kind_of(name).is_none());
         if list == "initContainers" && items(value).filter(|(_, item)| is_new(item)).count() > INIT_CONTAINERS
         {
@@ -249,7 +254,7 @@ impl RenderedPod {
                 continue;
             }
             if kind.is_some() && has_retain_keys(item) {
-                found.add(path, TAKES_AWAY);
+                found.add(path, REMOVES_FIELDS);
                 continue;
             }
             let is_init = list == "initContainers";
@@ -305,7 +310,7 @@ impl RenderedPod {
             match key.as_str() {
                 "volumeMounts" => self.mounts(&path, value, kind, found),
                 "env" if kind == Some(ContainerKind::Runner) => {
-                    found.not_list(&path, value);
+                    found.reject_list_removal(&path, value);
                     for (i, item) in items(value) {
                         let set_by_operator = [INDEX_FAILURES.0, INDEX_DISRUPTIONS.0, POD_ADDRESS.0];
                         let why = match text(item, "name") {
@@ -319,15 +324,15 @@ impl RenderedPod {
                     }
                 }
                 "resources" if kind == Some(ContainerKind::Runner) => {
-                    let known = members(value).filter(|(key, _)| {
+                    let protected = members(value).filter(|(key, _)| {
                         matches!(key.as_str(), "limits" | "requests" | PATCH | RETAIN_KEYS)
                     });
-                    for (key, _) in known {
+                    for (key, _) in protected {
                         let why = "the agent needs to know its GPUs: set spec.containers[].resources; claims can be set";
                         found.add(format!("{path}.{key}"), why);
                     }
                     if value.is_null() {
-                        found.add(path, TAKES_AWAY);
+                        found.add(path, REMOVES_FIELDS);
                     }
                 }
                 _ => {}
@@ -337,7 +342,7 @@ impl RenderedPod {
 
     fn mounts(&self, path: &str, mounts: &Value, kind: Option<ContainerKind>, found: &mut Found) {
         if kind.is_some() {
-            found.not_list(path, mounts);
+            found.reject_list_removal(path, mounts);
         }
         for (i, item) in items(mounts) {
             let path = format!("{path}[{i}]");
@@ -369,6 +374,7 @@ impl RenderedPod {
         }
     }
 
+    /// Names of the containers of these kinds.
     fn names(&self, kinds: &[ContainerKind]) -> Vec<&str> {
         self.containers
             .iter()
@@ -378,8 +384,10 @@ impl RenderedPod {
     }
 }
 
-const TAKES_AWAY: &str = "would remove fields that the pod needs: set only the fields to change";
+/// The message about removing or replacing an object or list of the operator's.
+const REMOVES_FIELDS: &str = "would remove fields that the pod needs: set only the fields to change";
 
+/// The problems so far.
 #[derive(Default)]
 struct Found(Vec<Problem>);
 
@@ -388,30 +396,30 @@ impl Found {
         self.0.push(Problem::new(field, why));
     }
 
-    /// Checks an object with content of the operator's: it may not be removed or replaced.
+    /// Rejects the removal or replacement of an object in which the operator sets fields.
     fn reject_removal(&mut self, path: &str, value: &Value) {
         if directive(value).is_some() || has_retain_keys(value) || value.is_null() {
-            self.add(path, TAKES_AWAY);
+            self.add(path, REMOVES_FIELDS);
         } else {
-            self.not_another_shape(path, value);
+            self.reject_non_object(path, value);
         }
     }
 
-    /// Checks that a value is an object or null.
-    fn not_another_shape(&mut self, path: &str, value: &Value) {
+    /// Rejects a value that is neither an object nor null.
+    fn reject_non_object(&mut self, path: &str, value: &Value) {
         if !value.is_object() && !value.is_null() {
             self.add(path, "must be an object");
         }
     }
 
-    /// Checks a list with items of the operator's: it may not be removed or replaced.
-    fn not_list(&mut self, path: &str, value: &Value) {
+    /// Rejects the removal or replacement of a list in which the operator sets items.
+    fn reject_list_removal(&mut self, path: &str, value: &Value) {
         let replaces = items(value).any(|(_, item)| directive(item) == Some("replace"));
         if replaces || !value.is_array() {
             self.add(
                 path,
                 if value.is_null() || replaces {
-                    TAKES_AWAY
+                    REMOVES_FIELDS
                 } else {
                     "must be a list"
                 },
@@ -425,10 +433,12 @@ fn has_retain_keys(value: &Value) -> bool {
     value.get(RETAIN_KEYS).is_some()
 }
 
+/// The fields of an object; none for another value.
 fn members(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
     value.as_object().into_iter().flat_map(Map::iter)
 }
 
+/// The items of a list with their positions; none for another value.
 fn items(value: &Value) -> impl Iterator<Item = (usize, &Value)> {
     value.as_array().into_iter().flatten().enumerate()
 }

@@ -1,11 +1,11 @@
-//! Kubernetes' strategic merge, on JSON: maps by their keys, lists of items with a key by that, and
-//! directives.
+//! Kubernetes' strategic merge patch on JSON. Objects are merged key by key, and some lists by a key of their items;
+//! other values are replaced. Directives delete or replace.
 
 use serde_json::{Map, Value};
 
 type Object = Map<String, Value>;
 
-/// Key with a directive for its object.
+/// Key with the directive for its object: `delete` or `replace`.
 pub(super) const PATCH: &str = "$patch";
 /// Key that lists the keys of its object to keep; others are removed.
 pub(super) const RETAIN_KEYS: &str = "$retainKeys";
@@ -29,7 +29,7 @@ pub const MERGED_LISTS: [(&str, &str); 14] = [
     ("volumeDevices", "devicePath"),
 ];
 
-/// The merge key of a list, if its items are merged.
+/// The merge key of the list with this name. None: the list is replaced.
 pub fn merge_key(list: &str) -> Option<&'static str> {
     MERGED_LISTS
         .iter()
@@ -37,7 +37,7 @@ pub fn merge_key(list: &str) -> Option<&'static str> {
         .map(|(_, key)| *key)
 }
 
-/// Merges `over` into `below`. A value that is not an object replaces it.
+/// Merges `over` into `below` and drops nulls. Both must be objects; otherwise `below` is kept.
 pub(super) fn merge(below: Value, over: Value) -> Value {
     let mut merged = match (below, over) {
         (Value::Object(below), Value::Object(over)) => Value::Object(merge_maps(below, over)),
@@ -47,7 +47,7 @@ pub(super) fn merge(below: Value, over: Value) -> Value {
     merged
 }
 
-/// The `$patch` directive of an object.
+/// The `$patch` directive of an object, if it has one.
 pub(super) fn directive(value: &Value) -> Option<&str> {
     value.get(PATCH).and_then(Value::as_str)
 }
@@ -55,6 +55,7 @@ pub(super) fn directive(value: &Value) -> Option<&str> {
 fn merge_maps(mut below: Object, mut over: Object) -> Object {
     match over.shift_remove(PATCH).as_ref().and_then(Value::as_str) {
         Some("replace") => return without_directives(over),
+        // `delete` leaves an empty object.
         Some(_) => return Object::new(),
         None => {}
     }
@@ -72,24 +73,26 @@ fn merge_maps(mut below: Object, mut over: Object) -> Object {
                 };
             }
             (_, value) if directive(&value).is_some() => drop(below.shift_remove(&key)),
-            (_, value) => drop(below.insert(key, clean(value))),
+            (_, value) => drop(below.insert(key, new_field(value))),
         }
     }
     below
 }
 
-/// Merges lists by a key. Items of the overlay keep its order, and new ones come before those that it does
-/// not name, as in Kubernetes.
+/// Merges lists by the key `by`. As in Kubernetes, items that the overlay names keep the overlay's order, and its new
+/// items come before the other items.
 fn merge_lists(mut below: Vec<Value>, over: Vec<Value>, by: &str) -> Vec<Value> {
-    let (special, items): (Vec<Value>, Vec<Value>) =
+    let (directives, items): (Vec<Value>, Vec<Value>) =
         over.into_iter().partition(|item| directive(item).is_some());
-    for gone in special.iter().filter(|item| directive(item) == Some("delete")) {
-        below.retain(|item| item.get(by) != gone.get(by));
+    for deleted in directives.iter().filter(|item| directive(item) == Some("delete")) {
+        below.retain(|item| item.get(by) != deleted.get(by));
     }
-    if special.iter().any(|item| directive(item) == Some("replace")) {
-        return items.into_iter().map(fresh).collect();
+    if directives.iter().any(|item| directive(item) == Some("replace")) {
+        return items.into_iter().map(new_item).collect();
     }
+    // The keys before the merge.
     let order: Vec<Option<Value>> = below.iter().map(|item| item.get(by).cloned()).collect();
+    // Items that the overlay names; `below` keeps the others.
     let mut touched: Vec<Value> = Vec::new();
     for item in items {
         let is_same = |other: &Value| other.get(by) == item.get(by);
@@ -102,13 +105,15 @@ fn merge_lists(mut below: Vec<Value>, over: Vec<Value>, by: &str) -> Vec<Value> 
             place,
             match (old, item) {
                 (Value::Object(old), Value::Object(new)) => Value::Object(merge_maps(old, new)),
-                (_, item) => fresh(item),
+                (_, item) => new_item(item),
             },
         );
     }
     let rank = |item: &Value| order.iter().position(|key| key.as_ref() == item.get(by));
     let mut merged = Vec::new();
     let (mut kept, mut touched) = (below.into_iter().peekable(), touched.into_iter().peekable());
+    // Merges the two lists: of their first items, the one that came first in `below` is next. A new item has no rank,
+    // and comes before.
     loop {
         let kept_first = match (kept.peek(), touched.peek()) {
             (Some(left), Some(right)) => rank(left)
@@ -123,34 +128,34 @@ fn merge_lists(mut below: Vec<Value>, over: Vec<Value>, by: &str) -> Vec<Value> 
     }
 }
 
-/// A new list item without its directives: there is nothing to remove, and replacements are taken as they
-/// are.
-fn fresh(value: Value) -> Value {
+/// A new list item without directives. Fields with `$patch: delete` are dropped, those with `$patch: replace` are kept,
+/// and items of its lists are dropped with either.
+fn new_item(value: Value) -> Value {
     match value {
         Value::Object(map) => {
             let kept = map
                 .into_iter()
                 .filter(|(key, value)| !key.starts_with('$') && directive(value) != Some("delete"));
-            Value::Object(kept.map(|(key, value)| (key, fresh(value))).collect())
+            Value::Object(kept.map(|(key, value)| (key, new_item(value))).collect())
         }
         Value::Array(list) => Value::Array(
             list.into_iter()
                 .filter(|item| directive(item).is_none())
-                .map(fresh)
+                .map(new_item)
                 .collect(),
         ),
         other => other,
     }
 }
 
-/// The value of a new field: Kubernetes leaves out whatever has a directive.
-fn clean(value: Value) -> Value {
+/// The value of a new field without directives. Fields and items with a directive are dropped, as in Kubernetes.
+fn new_field(value: Value) -> Value {
     match value {
         Value::Object(map) => Value::Object(without_directives(map)),
         Value::Array(list) => Value::Array(
             list.into_iter()
                 .filter(|item| directive(item).is_none())
-                .map(clean)
+                .map(new_field)
                 .collect(),
         ),
         other => other,
@@ -161,7 +166,7 @@ fn without_directives(map: Object) -> Object {
     let kept = map
         .into_iter()
         .filter(|(key, value)| !key.starts_with('$') && directive(value).is_none());
-    kept.map(|(key, value)| (key, clean(value))).collect()
+    kept.map(|(key, value)| (key, new_field(value))).collect()
 }
 
 /// Removes fields that are null: they count as left out, and the API server drops them too.

@@ -9,6 +9,7 @@ use crate::names;
 /// Most characters of a password, as documented.
 const PASSWORD_MAX: usize = 8;
 
+/// Checks `spec.users`.
 pub(super) fn users(
     spec: &MiniClusterSpec,
     runner: Option<&ValidRunner>,
@@ -54,7 +55,8 @@ pub(super) fn users(
     users
 }
 
-/// The Flux RESTful API, if this cluster serves it: its port becomes one of the runner's.
+/// Checks the Flux RESTful API. None if this cluster does not serve it. If it does, its port is added to the runner's
+/// ports.
 pub(super) fn restful(
     spec: &MiniClusterSpec,
     runner: Option<&mut ValidRunner>,
@@ -94,7 +96,7 @@ pub(super) fn restful(
     Some(restful)
 }
 
-/// Whether the block has more than defaults: typed clients of v1alpha1 write it always.
+/// Whether the block has other values than the defaults. Clients with Go types for v1alpha1 always send the block.
 fn has_values(given: &FluxRestful) -> bool {
     let is_text = |text: &Option<String>| text.as_deref().is_some_and(|text| !text.is_empty());
     let is_usual_branch = given
@@ -109,15 +111,16 @@ fn has_values(given: &FluxRestful) -> bool {
             .any(is_text)
 }
 
+/// Checks the values of the block. None: the port cannot be used.
 fn check(given: &FluxRestful, report: &mut Report) -> Option<ValidRestful> {
     let text = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
     let branch = text(&given.branch).unwrap_or_else(|| "main".into());
-    let branch_ok = !branch.starts_with('-')
+    let is_branch = !branch.starts_with('-')
         && !branch.contains("..")
         && branch
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | '+'));
-    if !branch_ok {
+    if !is_branch {
         report.problem("spec.fluxRestful.branch", "must be the name of a branch or tag");
     }
     let port = u16::try_from(given.port.unwrap_or(5000))

@@ -1,5 +1,5 @@
-//! Notes on variables of the Go operator's entrypoint that a snippet assigns: it went on with their values,
-//! the agent does not.
+//! Notices about variables that a snippet assigns without effect: variables of the Go operator's entrypoint, whose
+//! values the agent does not use, and variables of the command that are not exported.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -9,7 +9,7 @@ use crate::agent_spec::Program;
 use crate::command_words::{Word, WordPart};
 use crate::crd::v1alpha2::MiniClusterSpec;
 
-/// The entrypoint's variables, but for `brokerOptions`, which reaches the broker.
+/// Variables of the Go operator's entrypoint. Not `brokerOptions`: the agent uses its value for the broker.
 const WITHOUT_EFFECT: [&str; 17] = [
     "viewbase",
     "viewroot",
@@ -30,7 +30,8 @@ const WITHOUT_EFFECT: [&str; 17] = [
     "command",
 ];
 
-pub(super) fn tell(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: &mut Report) {
+/// Adds the notices.
+pub(super) fn check(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: &mut Report) {
     let Some((field, _)) = flux::runner(spec) else {
         return;
     };
@@ -53,20 +54,22 @@ pub(super) fn tell(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: &
             );
         }
     }
+    // `set -a` exports every variable.
     if sources.iter().any(|(_, source)| source.contains("set -a")) {
         return;
     }
-    // Each text is read once: there may be thousands of variables, and megabytes of snippets.
+    // Read each text only once: there may be thousands of variables, and megabytes of snippets.
     let exported: BTreeSet<&str> = sources
         .iter()
         .flat_map(|(_, source)| source.split("export ").skip(1))
         .map(|rest| {
-            rest.split(|letter| !is_of_name(letter))
+            rest.split(|letter| !is_name_letter(letter))
                 .next()
                 .unwrap_or_default()
         })
         .collect();
     let is_exported = |variable: &str| {
+        // The names are sorted: if any begins with `variable`, it is the first one from there on.
         let mut from = exported.range(variable..);
         from.next().is_some_and(|name| name.starts_with(variable))
     };
@@ -93,12 +96,12 @@ pub(super) fn tell(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: &
     }
 }
 
-/// Whether a shell takes it as a part of a variable's name.
-fn is_of_name(letter: char) -> bool {
+/// Whether it can be part of a variable's name in a shell.
+fn is_name_letter(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || letter == '_'
 }
 
-/// The variables in a command's words.
+/// The variables that a command's words refer to.
 fn read_by(program: &Program) -> impl Iterator<Item = &str> {
     let words = match program {
         Program::Submit { words } | Program::Launcher { words } => words.as_slice(),
@@ -120,7 +123,7 @@ fn read_by(program: &Program) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Which of the entrypoint's variables a snippet assigns.
+/// Those of [`WITHOUT_EFFECT`] that a snippet assigns.
 fn assigned(source: &str) -> impl Iterator<Item = &'static str> {
     let names: Vec<&str> = assignments(source).collect();
     WITHOUT_EFFECT
@@ -128,7 +131,7 @@ fn assigned(source: &str) -> impl Iterator<Item = &'static str> {
         .filter(move |variable| names.contains(variable))
 }
 
-/// The names that a snippet assigns at the beginning of a command.
+/// The variables that a snippet assigns, with or without `export`, at the beginning of a command.
 fn assignments(source: &str) -> impl Iterator<Item = &str> {
     let commands = source.split(['\n', ';', '&', '|', '(']).map(str::trim_start);
     commands

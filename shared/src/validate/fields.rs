@@ -9,7 +9,7 @@ use crate::crd::v1alpha2::Resources;
 use crate::names;
 use crate::quantity::Quantity;
 
-/// The text, unless it is empty, which counts as left out.
+/// The text. An empty one counts as left out.
 pub fn given(text: &Option<String>) -> Option<String> {
     text.clone().filter(|text| !text.is_empty())
 }
@@ -26,6 +26,7 @@ pub fn drop_empty(texts: &mut [&mut Option<String>]) {
     }
 }
 
+/// Checks the keys and values of labels.
 pub fn labels(field: &str, labels: &BTreeMap<String, String>, report: &mut Report) {
     for (key, value) in labels {
         if !names::is_label_key(key) {
@@ -40,6 +41,7 @@ pub fn labels(field: &str, labels: &BTreeMap<String, String>, report: &mut Repor
     }
 }
 
+/// Checks amounts of resources, and their names.
 pub fn quantities(field: &str, quantities: &BTreeMap<String, Quantity>, report: &mut Report) {
     for (key, quantity) in quantities {
         report.take(format!("{field}[{key}]"), quantity.check());
@@ -52,6 +54,7 @@ pub fn quantities(field: &str, quantities: &BTreeMap<String, Quantity>, report: 
     }
 }
 
+/// The limits and requests, checked.
 pub fn resources(field: &str, resources: &Option<Resources>, report: &mut Report) -> Resources {
     let resources = resources.clone().unwrap_or_default();
     quantities(&format!("{field}.limits"), &resources.limits, report);
@@ -59,7 +62,7 @@ pub fn resources(field: &str, resources: &Option<Resources>, report: &mut Report
     resources
 }
 
-/// An absolute path without `..`, not `/` itself.
+/// Checks for an absolute path other than `/`, without `.`, `..` and `:`. Returns it without slashes at the end.
 pub fn absolute(path: &str) -> Result<String, String> {
     let clean = path.trim_end_matches('/');
     if clean.starts_with('/')
@@ -75,6 +78,7 @@ pub fn absolute(path: &str) -> Result<String, String> {
     }
 }
 
+/// Checks the name of a Kubernetes object.
 pub fn object_name(name: &str) -> Result<(), String> {
     if names::is_dns_subdomain(name) {
         Ok(())
@@ -85,7 +89,8 @@ pub fn object_name(name: &str) -> Result<(), String> {
     }
 }
 
-/// A SecurityContext in Kubernetes' shape; the older addCapabilities becomes capabilities.add.
+/// Checks a container's SecurityContext, and returns it as Kubernetes has it: the older addCapabilities becomes
+/// capabilities.add. None if it is empty.
 pub fn security_context(field: &str, value: &Option<Value>, report: &mut Report) -> Option<Value> {
     let mut map = match value {
         None | Some(Value::Null) => return None,

@@ -1,4 +1,4 @@
-//! Options of Flux, the other clusters of its instance, and the container that brings it.
+//! Checks the options of Flux, the other clusters of its instance, and the container that provides it.
 
 use std::collections::BTreeMap;
 
@@ -30,6 +30,7 @@ pub(super) const OWN_VOLUMES: [&str; 11] = [
     "flux-munge",
 ];
 
+/// Checks `spec.flux`, except its container ([`view`]).
 pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &mut Report) -> FluxOptions {
     let mut flux = spec.flux.clone().unwrap_or_default();
     drop_empty(&mut [
@@ -48,7 +49,7 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     if let Some(timeout) = &heartbeat_timeout {
         report.take("spec.flux.heartbeatTimeout", check_heartbeat(timeout));
     }
-    let curve_cert = checked(&flux, report);
+    let curve_cert = check_plain_fields(&flux, report);
     let mut submit_command = words_of("spec.flux.submitCommand", &flux.submit_command, report);
     if submit_command.is_empty() {
         submit_command = words_of("spec.flux.submitCommand", &v1alpha2::submit_command(), report);
@@ -61,9 +62,9 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     let lead_gone = seconds("leadGoneSeconds", flux.lead_gone_seconds, report);
     let lead_silent = seconds("leadSilentSeconds", flux.lead_silent_seconds, report);
     let metrics_port = metrics::port(spec, &flux, lead.is_some(), report);
-    let expanded =
+    let instance_hosts =
         || hostlist::expand(&hostlist::of_instance(hostlist.as_deref(), name, sizes.max_size)).ok();
-    let own_hosts = if lead.is_some() { None } else { expanded() };
+    let own_hosts = if lead.is_some() { None } else { instance_hosts() };
     let configs = configs(&flux, own_hosts.as_deref(), report);
     FluxOptions {
         complete_workers: flux.complete_workers,
@@ -94,8 +95,8 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     }
 }
 
-/// Checks fields that are used as they are; returns the certificate, if one is given.
-fn checked(flux: &Flux, report: &mut Report) -> Option<Certificate> {
+/// Checks fields whose values are used unchanged. Returns the certificate, if one is given.
+fn check_plain_fields(flux: &Flux, report: &mut Report) -> Option<Certificate> {
     if let Some(topology) = &flux.topology {
         report.take("spec.flux.topology", check_topology(topology));
     }
@@ -142,13 +143,15 @@ fn checked(flux: &Flux, report: &mut Report) -> Option<Certificate> {
     curve_cert
 }
 
+/// Checks a number of seconds. `field` is its name in `spec.flux`.
 fn seconds(field: &str, seconds: Option<i64>, report: &mut Report) -> Option<u64> {
     let positive = u64::try_from(seconds?).ok().filter(|seconds| *seconds > 0);
     let positive = positive.ok_or_else(|| "must be 1 or more; leave it out for the default".to_owned());
     report.take(format!("spec.flux.{field}"), positive)
 }
 
-/// The parts of broker.toml that are not empty.
+/// Checks the parts of broker.toml, and returns those that are not empty. `hosts`: all hosts of the instance, if this
+/// cluster has the lead.
 fn configs(flux: &Flux, hosts: Option<&[String]>, report: &mut Report) -> BTreeMap<String, String> {
     let parts: BTreeMap<String, String> = flux
         .configs
@@ -170,7 +173,7 @@ fn configs(flux: &Flux, hosts: Option<&[String]>, report: &mut Report) -> BTreeM
     parts
 }
 
-/// Checks a timeout against Flux's heartbeat of two seconds.
+/// Checks a heartbeat timeout: Flux sends a heartbeat every two seconds.
 fn check_heartbeat(text: &str) -> Result<(), String> {
     match flux_duration::seconds(text)? {
         0.0 => Ok(()),
@@ -179,7 +182,7 @@ fn check_heartbeat(text: &str) -> Result<(), String> {
     }
 }
 
-/// The field of the container that runs Flux, and the container.
+/// The container that runs Flux, with the path of its field.
 pub(super) fn runner(spec: &MiniClusterSpec) -> Option<(String, &Container)> {
     let (i, runner) = spec
         .containers
@@ -243,6 +246,7 @@ fn is_shell_name(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
+/// Splits a text into words, of which none refers to a variable. Empty after a problem.
 fn words_of(field: &str, text: &str, report: &mut Report) -> Vec<String> {
     report
         .take(field, command_words::split_literal(text))
@@ -263,7 +267,8 @@ fn check_topology(text: &str) -> Result<(), String> {
     }
 }
 
-/// A typed client writes `simple: false` and an empty queuePolicy where nothing was chosen.
+/// The scheduler and its queue policy, checked. `simple: false` with an empty queuePolicy counts as unset: clients with
+/// Go types send these zero values if nothing was chosen.
 fn scheduler(flux: &Flux, report: &mut Report) -> (Option<SchedulerKind>, Option<String>) {
     let scheduler = flux.scheduler.clone().unwrap_or_default();
     let policy = given(&scheduler.queue_policy);
@@ -281,8 +286,8 @@ fn scheduler(flux: &Flux, report: &mut Report) -> (Option<SchedulerKind>, Option
             );
         }
     }
-    let is_zero = scheduler.simple == Some(false) && scheduler.queue_policy.as_deref() == Some("");
-    let simple = if is_zero { None } else { scheduler.simple };
+    let is_unset = scheduler.simple == Some(false) && scheduler.queue_policy.as_deref() == Some("");
+    let simple = if is_unset { None } else { scheduler.simple };
     let kind = simple.map(|simple| {
         if simple {
             SchedulerKind::Simple
@@ -293,7 +298,8 @@ fn scheduler(flux: &Flux, report: &mut Report) -> (Option<SchedulerKind>, Option
     (kind, policy)
 }
 
-/// The instance's hosts, if they are not only this cluster's, and the lead, if it is in another cluster.
+/// The hostlist of the instance (None: it has only this cluster's hosts), and the lead broker, if it is in another
+/// cluster.
 fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<String>, Option<RemoteLead>) {
     let bursting = flux.bursting.clone().unwrap_or_default();
     let in_bursting = bursting.lead_broker.as_ref().filter(|lead| lead.is_given());
@@ -312,12 +318,12 @@ fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<
     let lead = in_bursting.or(alias).cloned();
     let given = |list: &Option<String>| list.clone().filter(|list| !list.trim().is_empty());
     let list = given(&bursting.hostlist).or_else(|| lead.as_ref().and_then(|lead| given(&lead.hostlist)));
-    // All clusters may have the same block: the one that it names as lead is the lead itself.
-    let is_root = lead
+    // All clusters may have the same block. In the cluster that it names, the lead broker is not remote.
+    let is_lead = lead
         .as_ref()
         .is_some_and(|lead| lead.name.as_deref() == Some(name));
-    let lead = if is_root { None } else { lead };
-    if is_root {
+    let lead = if is_lead { None } else { lead };
+    if is_lead {
         report.notice(
             field,
             "names this cluster, which is the lead: only the other clusters use address and port",
@@ -362,6 +368,8 @@ fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<
     (result, remote)
 }
 
+/// The hostlist by names and sizes: the cluster with the lead, then the clusters that may join. The first host of a
+/// lead in another cluster is its address.
 fn generated_hosts(
     bursting: &Bursting,
     lead: Option<&LeadBroker>,
@@ -401,6 +409,8 @@ fn generated_hosts(
     lists.join(",")
 }
 
+/// Checks the address of a lead broker in another cluster. `has_list`: a hostlist is given, so that its name is not
+/// needed.
 fn remote(field: &str, lead: &LeadBroker, has_list: bool, report: &mut Report) -> Option<RemoteLead> {
     let address = given(&lead.address);
     if address.is_none() {
@@ -433,6 +443,7 @@ fn remote(field: &str, lead: &LeadBroker, has_list: bool, report: &mut Report) -
     })
 }
 
+/// Checks the container that provides Flux, and `installRoot`.
 pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer {
     let mut view = spec
         .flux

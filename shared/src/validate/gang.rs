@@ -1,4 +1,4 @@
-//! `gang`: whether all pods start or none.
+//! Checks `gang`: whether all pods start or none.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use crate::choices::Gang;
 use crate::crd::v1alpha2::{MiniClusterSpec, Pod};
 use crate::overlay::Overlay;
 
-/// By which a pod belongs to a group of the user's own: Kubernetes' fields, scheduler-plugins' label,
-/// Volcano's annotation.
+/// What puts a pod into a group of the user's own: fields of Kubernetes, a label of scheduler-plugins, an annotation of
+/// Volcano.
 const FIELDS: [&str; 2] = ["schedulingGroup", "workloadRef"];
 const LABEL: &str = "scheduling.x-k8s.io/pod-group";
 const ANNOTATION: &str = "scheduling.k8s.io/group-name";
 
-/// `spec.gang`, checked. Pods with a group of their own mean `off` and contradict `on`.
+/// `spec.gang`, checked. If the user puts the pods into a group, the result is `off`, and `on` is a problem.
 pub(super) fn check(spec: &MiniClusterSpec, pods: Option<&Overlay>, report: &mut Report) -> Gang {
     let gang = given(&spec.gang)
         .and_then(|name| report.take("spec.gang", name.parse()))
@@ -32,9 +32,9 @@ pub(super) fn check(spec: &MiniClusterSpec, pods: Option<&Overlay>, report: &mut
     }
 }
 
-/// The field that names a group of the user's own, if there is one.
+/// The path of the field with which the user puts the pods into a group, if there is one.
 fn own_group(spec: &MiniClusterSpec, pods: Option<&Overlay>) -> Option<String> {
-    let over = |path: &[&str]| {
+    let in_overlay = |path: &[&str]| {
         let found = path
             .iter()
             .try_fold(pods?.value(), |value, part| value.get(part))?;
@@ -45,9 +45,9 @@ fn own_group(spec: &MiniClusterSpec, pods: Option<&Overlay>) -> Option<String> {
         |all: fn(&Pod) -> &BTreeMap<String, String>, key| pod.is_some_and(|pod| all(pod).contains_key(key));
     FIELDS
         .into_iter()
-        .find_map(|field| over(&["spec", field]))
-        .or_else(|| over(&["metadata", "labels", LABEL]))
-        .or_else(|| over(&["metadata", "annotations", ANNOTATION]))
+        .find_map(|field| in_overlay(&["spec", field]))
+        .or_else(|| in_overlay(&["metadata", "labels", LABEL]))
+        .or_else(|| in_overlay(&["metadata", "annotations", ANNOTATION]))
         .or_else(|| has(|pod| &pod.labels, LABEL).then(|| format!("spec.pod.labels[{LABEL}]")))
         .or_else(|| {
             has(|pod| &pod.annotations, ANNOTATION).then(|| format!("spec.pod.annotations[{ANNOTATION}]"))

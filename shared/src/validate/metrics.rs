@@ -1,4 +1,4 @@
-//! The port on which the lead serves the instance's metrics: no other container of the pod may use it.
+//! Checks the port on which the lead serves the instance's metrics: nothing else in the pod may use it.
 
 use super::report::Report;
 use crate::agent_spec::Network;

@@ -1,4 +1,4 @@
-//! Notes on valid fields that have no effect.
+//! Notices about valid fields that have no effect.
 
 use serde_json::Value;
 
@@ -9,7 +9,8 @@ use crate::agent_spec::Program;
 use crate::crd::v1alpha2::{Flux, FluxContainer, MiniClusterSpec};
 use crate::names;
 
-pub(super) fn tell(
+/// Adds the notices. `cleans_by_default`: as in `Manifest`.
+pub(super) fn report_unused(
     spec: &MiniClusterSpec,
     cleans_by_default: bool,
     cluster: &ValidMiniCluster,
@@ -39,24 +40,25 @@ pub(super) fn tell(
             "is not set, so v1alpha1 deletes the pods, and the output with them, when the job has completed: set cleanup: false to keep them",
         );
     }
+    // Whether the agent submits the program as a job.
     let submits = match program {
         Program::Submit { .. } | Program::Batch { .. } | Program::BatchRaw { .. } => !is_idle,
         Program::Script { launch, .. } => !launch && !is_idle,
         Program::Launcher { .. } | Program::Persistent | Program::Diagnostics => false,
     };
-    assigned_variables::tell(spec, cluster, report);
+    assigned_variables::check(spec, cluster, report);
     options(spec, submits, matches!(program, Program::BatchRaw { .. }), report);
     let labels = spec
         .pod
         .iter()
         .flat_map(|pod| pod.labels.keys())
         .map(|key| ("pod.labels", key, &names::OWN_POD_LABELS[..]));
-    for (field, key, operators) in labels.chain(
+    for (field, key, operator_labels) in labels.chain(
         spec.job_labels
             .keys()
             .map(|key| ("jobLabels", key, &names::OWN_LABELS[..])),
     ) {
-        if operators.contains(&key.as_str()) {
+        if operator_labels.contains(&key.as_str()) {
             report.notice(
                 format!("spec.{field}[{key}]"),
                 "is overridden: the operator sets this label",
@@ -65,13 +67,14 @@ pub(super) fn tell(
     }
 }
 
-/// Whether the block has a field.
+/// Whether it is an object with a field.
 fn has_values(block: &Value) -> bool {
     block.as_object().is_some_and(|fields| !fields.is_empty())
 }
 
-/// Notes options without effect: of submissions if nothing is submitted, of the view without one, and beside
-/// the user's own broker.toml.
+/// Adds notices about options without effect: options of submissions if nothing is submitted (`submits`), options of
+/// the view if it is disabled, and options in broker.toml if the user gives the whole file. `is_raw`: the program is the
+/// user's own batch script.
 fn options(spec: &MiniClusterSpec, submits: bool, is_raw: bool, report: &mut Report) {
     const SUBMITTED: &str = "has no effect: the operator submits no job here";
     const NOT_WRITTEN: &str = "has no effect: brokerConfig is used as it is";
@@ -79,20 +82,20 @@ fn options(spec: &MiniClusterSpec, submits: bool, is_raw: bool, report: &mut Rep
     let (usual, usual_view) = (Flux::default(), FluxContainer::default());
     let flux = spec.flux.as_ref().unwrap_or(&usual);
     let view = flux.container.as_ref().unwrap_or(&usual_view);
-    let own_words = !flux.submit_command.is_empty() && flux.submit_command != usual.submit_command;
-    // The RESTful API takes them as its defaults.
-    let own_flags = !flux.option_flags.is_empty() && spec.flux_restful.is_none();
+    let has_own_command = !flux.submit_command.is_empty() && flux.submit_command != usual.submit_command;
+    // With the RESTful API they have an effect: they are defaults of its jobs.
+    let has_unused_flags = !flux.option_flags.is_empty() && spec.flux_restful.is_none();
     let has_config = flux.broker_config.iter().any(|config| !config.trim().is_empty());
     let has_policy = flux
         .scheduler
         .iter()
         .any(|scheduler| is_given(&scheduler.queue_policy));
     let idle = !submits;
-    for (is_so, field, why) in [
+    for (is_unused, field, why) in [
         (idle && spec.tasks != 1, "spec.tasks", SUBMITTED),
-        (idle && own_flags, "spec.flux.optionFlags", SUBMITTED),
+        (idle && has_unused_flags, "spec.flux.optionFlags", SUBMITTED),
         (
-            (idle || is_raw) && own_words,
+            (idle || is_raw) && has_own_command,
             "spec.flux.submitCommand",
             SUBMITTED,
         ),
@@ -142,7 +145,7 @@ fn options(spec: &MiniClusterSpec, submits: bool, is_raw: bool, report: &mut Rep
             NOT_WRITTEN,
         ),
     ] {
-        if is_so {
+        if is_unused {
             report.notice(field, why);
         }
     }

@@ -1,4 +1,4 @@
-//! The pod overlays: well formed, and without changes to what the operator or the agent relies on.
+//! Checks the pod overlays: they must be well formed, and not change what the operator or the agent relies on.
 
 use serde_json::Value;
 
@@ -53,6 +53,7 @@ pub(super) fn check(
     (brokers, services_pod)
 }
 
+/// Checks the overlay in `field`; an empty one counts as none. `pod`: the rendered pod that it applies to.
 fn checked(
     field: &str,
     value: &Option<Value>,
@@ -71,7 +72,7 @@ fn checked(
     }
 }
 
-/// The rendered pod of the Job, as far as overlays are checked against it.
+/// What the check of an overlay needs to know of the Job's rendered pods.
 fn pod(view: &ViewContainer, parts: &Parts) -> RenderedPod {
     let runner = parts
         .runner
@@ -85,12 +86,14 @@ fn pod(view: &ViewContainer, parts: &Parts) -> RenderedPod {
         };
         (sidecar.container.name.clone(), kind)
     });
-    let operators = [AGENT.to_owned(), view.name.clone(), SOFTWARE_CONTAINER.to_owned()]
+    let operators_containers = [AGENT.to_owned(), view.name.clone(), SOFTWARE_CONTAINER.to_owned()]
         .map(|name| (name, ContainerKind::Own));
-    let others = [paths::FALLBACK_HOME, paths::MUNGE_DIR];
-    let own_mounts = paths::own_folders(&view.mount_path).into_iter().chain(others);
+    let other_mounts = [paths::FALLBACK_HOME, paths::MUNGE_DIR];
+    let own_mounts = paths::own_folders(&view.mount_path)
+        .into_iter()
+        .chain(other_mounts);
     RenderedPod {
-        containers: runner.chain(sidecars).chain(operators).collect(),
+        containers: runner.chain(sidecars).chain(operators_containers).collect(),
         own_volumes: OWN_VOLUMES
             .iter()
             .map(|name| (*name).to_owned())

@@ -1,4 +1,4 @@
-//! Attributes of the pods.
+//! Checks the attributes of the pods.
 
 use serde_json::Value;
 
@@ -8,6 +8,7 @@ use crate::choices::DNS_POLICIES;
 use crate::crd::v1alpha2::{MiniClusterSpec, Pod, Toleration};
 use crate::names;
 
+/// Checks `spec.pod`, and returns it with None for empty texts. `cluster`: the MiniCluster's name.
 pub(super) fn check(pod: Pod, cluster: &str, report: &mut Report) -> Pod {
     let mut pod = pod;
     drop_empty(&mut [
@@ -17,12 +18,17 @@ pub(super) fn check(pod: Pod, cluster: &str, report: &mut Report) -> Pod {
         &mut pod.runtime_class_name,
         &mut pod.dns_policy,
     ]);
-    for it in &mut pod.tolerations {
-        drop_empty(&mut [&mut it.key, &mut it.operator, &mut it.value, &mut it.effect]);
+    for toleration in &mut pod.tolerations {
+        drop_empty(&mut [
+            &mut toleration.key,
+            &mut toleration.operator,
+            &mut toleration.value,
+            &mut toleration.effect,
+        ]);
     }
     labels("spec.pod.labels", &pod.labels, report);
     for key in names::JOB_LABELS {
-        // The Job has the MiniCluster's name.
+        // The Job has the MiniCluster's name, so this value changes nothing.
         let is_right = |value: &String| key.ends_with("job-name") && value == cluster;
         if pod.labels.get(key).is_some_and(|value| !is_right(value)) {
             report.problem(
@@ -127,7 +133,7 @@ fn tolerations(tolerations: &[Toleration], report: &mut Report) {
     }
 }
 
-/// A pod's securityContext in Kubernetes' shape; None if it is empty.
+/// Checks the pod's securityContext. None if it is empty.
 fn security_context(context: Option<Value>, report: &mut Report) -> Option<Value> {
     let context = context.filter(|context| {
         !context.is_null() && context.as_object().is_none_or(|fields| !fields.is_empty())
@@ -148,12 +154,12 @@ fn security_context(context: Option<Value>, report: &mut Report) -> Option<Value
     Some(context)
 }
 
-/// The architecture as in the node label kubernetes.io/arch.
+/// The architecture of the nodes, as in their label kubernetes.io/arch.
 pub(super) fn arch(spec: &MiniClusterSpec, pod: &Pod, report: &mut Report) -> Option<String> {
     const LABEL: &str = "kubernetes.io/arch";
     let arch = given(&spec.flux.as_ref()?.arch)?;
     let arch = match arch.as_str() {
-        // The documents say `arm` for 64 bits. (The label of a 32-bit node is `arm`; there is no view for it.)
+        // In a MiniCluster, `arm` means 64 bits. (32-bit nodes have the label `arm`, but there is no view for them.)
         "arm" | "aarch64" => "arm64".to_owned(),
         "x86_64" => "amd64".to_owned(),
         _ => arch,

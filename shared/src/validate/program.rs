@@ -1,10 +1,11 @@
-//! What the lead runs: command, script, batch, or nothing.
+//! Checks what the lead runs: command, script, batch, or nothing.
 
 use super::report::Report;
 use crate::agent_spec::{BatchLine, Program};
 use crate::command_words::{self, Word, Words};
 use crate::crd::v1alpha2::{Commands, Container};
 
+/// The program of the container that runs Flux, checked. `field`: the path of the container.
 pub(super) fn check(
     field: &str,
     container: &Container,
@@ -40,12 +41,12 @@ pub(super) fn check(
     }
 }
 
-/// Notes that `flux` follows a search path that the script of a batch sets: nothing keeps it from Flux in the
-/// batch's own instance.
+/// Adds a notice if the script of a batch sets a search path: `flux` in the script follows it too, and the agent cannot
+/// prevent that.
 fn search_paths(field: &str, script: &str, report: &mut Report) {
     const NAMES: [&str; 2] = ["PYTHONPATH", "LD_LIBRARY_PATH"];
     let is_set = |name: &str| {
-        let mut words = script.split(|it: char| it.is_whitespace() || it == ';');
+        let mut words = script.split(|letter: char| letter.is_whitespace() || letter == ';');
         words.any(|word| word.strip_prefix(name).is_some_and(|rest| rest.starts_with('=')))
     };
     for name in NAMES.into_iter().filter(|name| is_set(name)) {
@@ -56,6 +57,7 @@ fn search_paths(field: &str, script: &str, report: &mut Report) {
     }
 }
 
+/// Reports fields that contradict each other, or that need another one.
 fn conflicts(
     field: &str,
     container: &Container,
@@ -87,6 +89,7 @@ fn conflicts(
     }
 }
 
+/// The program of a command's words.
 fn words_of(field: &str, command: &str, launcher: bool, report: &mut Report) -> Program {
     let field = format!("{field}.command");
     let Some(split) = report.take(&field, command_words::split(command)) else {
@@ -107,7 +110,7 @@ fn words_of(field: &str, command: &str, launcher: bool, report: &mut Report) -> 
     }
 }
 
-/// Notes that several lines are one command.
+/// Adds a notice if a command has several lines, since all of them are one command.
 pub(super) fn one_command(field: &str, split: &Words, report: &mut Report) {
     let Some(start) = split.line_starts.first() else {
         return;
@@ -120,17 +123,17 @@ pub(super) fn one_command(field: &str, split: &Words, report: &mut Report) {
     );
 }
 
-/// Replaces the documented escape for `$`, which dates from when the text passed through a shell.
+/// Replaces the documented escape for `$`. It was needed when scripts passed through a shell.
 fn unescape(script: &str) -> String {
     script.replace("\\$", "$")
 }
 
-/// The jobs of a batch: one a line, but for lines that go on after a backslash, as in a shell.
+/// The jobs of a batch: one per line. A backslash at the end continues a line, as in a shell.
 fn lines(command: &str) -> Vec<BatchLine> {
     let mut jobs: Vec<(BatchLine, Scan)> = Vec::new();
     for (number, text) in (0u32..).zip(command.lines()) {
         match jobs.last_mut() {
-            Some((job, scan)) if scan.goes_on() => {
+            Some((job, scan)) if scan.is_continued() => {
                 for more in ["\n", text] {
                     scan.read(more);
                     job.text += more;
@@ -145,27 +148,31 @@ fn lines(command: &str) -> Vec<BatchLine> {
             }
         }
     }
-    // What follows in the script is not the user's.
-    if let Some((last, _)) = jobs.last_mut().filter(|(_, scan)| scan.goes_on()) {
+    // A backslash at the end would join the last job with the agent's next line in the batch script.
+    if let Some((last, _)) = jobs.last_mut().filter(|(_, scan)| scan.is_continued()) {
         last.text.pop();
     }
     jobs.into_iter().map(|(job, _)| job).collect()
 }
 
-/// What a shell has read of a job, letter by letter: a job may have hundreds of thousands of lines.
+/// A shell's state after the lines of a job so far. The state is kept, so that no line is read again: a job may have
+/// hundreds of thousands of lines.
 #[derive(Debug, Default)]
 struct Scan {
+    /// The quote that is open.
     quote: Option<char>,
+    /// A backslash precedes the next letter.
     is_escaped: bool,
     in_word: bool,
-    /// No backslash continues a comment.
+    /// In a comment, which a backslash does not continue.
     in_comment: bool,
-    /// Backslashes at the end so far.
+    /// Number of backslashes at the end.
     backslashes: usize,
 }
 
 impl Scan {
-    fn goes_on(&self) -> bool {
+    /// Whether the next line belongs to the same job.
+    fn is_continued(&self) -> bool {
         self.backslashes % 2 == 1 && !self.in_comment
     }
 

@@ -1,8 +1,8 @@
-//! What is found in a manifest: problems, which refuse it, and notices.
+//! Collects what the checks of a manifest find: problems, which make it invalid, and notices.
 
 use crate::problem::{Notice, Problem};
 
-/// Collects problems, each with the path of its field.
+/// Problems and notices so far, each with the path of its field.
 #[derive(Debug, Default)]
 pub struct Report {
     pub problems: Vec<Problem>,
@@ -18,7 +18,7 @@ impl Report {
         self.notices.push(Problem::new(field, message));
     }
 
-    /// `value`, or a problem.
+    /// The value. If it is an error, adds the error as a problem of `field`, and returns None.
     pub fn take<T>(&mut self, field: impl Into<String>, value: Result<T, String>) -> Option<T> {
         value.map_err(|message| self.problem(field, message)).ok()
     }

@@ -1,4 +1,4 @@
-//! How many pods there are, and a name that they can have.
+//! Checks the numbers of pods and tasks, and the MiniCluster's name, whose longest length depends on the number of pods.
 
 use super::report::Report;
 use crate::crd::v1alpha2::MiniClusterSpec;
@@ -7,14 +7,16 @@ use crate::names;
 /// Most pods of a cluster.
 pub const MAX_SIZE: i32 = 10_000;
 
-/// The sizes, as far as they are usable.
+/// The sizes. Invalid ones are moved into the allowed range, so that further checks can use them.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
     pub size: u32,
+    /// `maxSize`, or `size` without it.
     pub max_size: u32,
     pub min_size: Option<u32>,
 }
 
+/// Checks the sizes, `tasks` and the name.
 pub fn check(spec: &MiniClusterSpec, name: &str, report: &mut Report) -> Sizes {
     if spec.size < 1 || spec.size > MAX_SIZE {
         report.problem("spec.size", format!("must be 1 to {MAX_SIZE}"));
@@ -33,8 +35,8 @@ pub fn check(spec: &MiniClusterSpec, name: &str, report: &mut Report) -> Sizes {
     if spec.tasks < 0 {
         report.problem("spec.tasks", "must be 0 or more; 0 asks for nodes only (-N size)");
     }
-    let usable = |size: i32| size.clamp(1, MAX_SIZE).unsigned_abs();
-    let (length, limit) = (name.chars().count(), names::cluster_name_max(usable(max_size)));
+    let in_range = |size: i32| size.clamp(1, MAX_SIZE).unsigned_abs();
+    let (length, limit) = (name.chars().count(), names::cluster_name_max(in_range(max_size)));
     if name.is_empty() {
         report.problem(
             "metadata.name",
@@ -52,8 +54,8 @@ pub fn check(spec: &MiniClusterSpec, name: &str, report: &mut Report) -> Sizes {
         );
     }
     Sizes {
-        size: usable(spec.size),
-        max_size: usable(max_size.max(spec.size)),
-        min_size: min_size.map(usable),
+        size: in_range(spec.size),
+        max_size: in_range(max_size.max(spec.size)),
+        min_size: min_size.map(in_range),
     }
 }

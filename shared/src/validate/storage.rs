@@ -1,4 +1,4 @@
-//! Volumes that the operator makes: a PersistentVolume and a claim for each of `spec.volumes`.
+//! Checks `spec.volumes`: for each, the operator creates a PersistentVolume and a claim.
 
 use std::collections::BTreeMap;
 
@@ -8,6 +8,7 @@ use super::{PersistentSource, PersistentVolume, volumes};
 use crate::crd::v1alpha2::{Container, HOST_PATH_CLASS, MadeVolume, MiniClusterSpec};
 use crate::names;
 
+/// The volumes of `spec.volumes`, checked. `cluster`: the MiniCluster's name.
 pub(super) fn check(
     spec: &MiniClusterSpec,
     cluster: &str,
@@ -18,7 +19,7 @@ pub(super) fn check(
     let mounted: Vec<&String> = all
         .flat_map(|container: &Container| container.volumes.keys())
         .collect();
-    let mut claims = Vec::new();
+    let mut volumes = Vec::new();
     for (key, volume) in &spec.volumes {
         let volume = &with_defaults(volume);
         let field = format!("spec.volumes[{key}]");
@@ -41,7 +42,7 @@ pub(super) fn check(
             &volume.claim_annotations,
             report,
         );
-        claims.push(PersistentVolume {
+        volumes.push(PersistentVolume {
             key: key.clone(),
             name: names::persistent_volume(namespace, cluster, key),
             claim: names::volume_claim(cluster, key),
@@ -54,8 +55,8 @@ pub(super) fn check(
             source,
         });
     }
-    own_disks(&claims, report);
-    claims
+    check_handles(&volumes, report);
+    volumes
 }
 
 /// The volume with its defaults in place of empty texts.
@@ -73,14 +74,14 @@ fn with_defaults(volume: &MadeVolume) -> MadeVolume {
     volume
 }
 
-/// Two volumes of one handle would be mounted once, with the attributes of one of them, or never (kubelet
-/// 1.31).
-fn own_disks(made: &[PersistentVolume], report: &mut Report) {
-    for (i, volume) in made.iter().enumerate() {
+/// Checks that no two volumes have the same driver and handle: the kubelet (1.31) would mount them once, with the
+/// attributes of one of them, or never.
+fn check_handles(volumes: &[PersistentVolume], report: &mut Report) {
+    for (i, volume) in volumes.iter().enumerate() {
         let Some((driver, handle)) = volume.source.disk() else {
             continue;
         };
-        if let Some(other) = made[..i]
+        if let Some(other) = volumes[..i]
             .iter()
             .find(|other| other.source.disk() == Some((driver, handle)))
         {
@@ -95,6 +96,7 @@ fn own_disks(made: &[PersistentVolume], report: &mut Report) {
     }
 }
 
+/// Checks that the capacity is a quantity greater than 0.
 fn capacity(volume: &MadeVolume) -> Result<(), String> {
     volume.capacity.check()?;
     let text = &volume.capacity.0;
@@ -115,6 +117,7 @@ fn annotations(field: &str, annotations: &BTreeMap<String, String>, report: &mut
     }
 }
 
+/// The directory or CSI volume of the PersistentVolume, checked. None: a field that it needs is missing or wrong.
 fn source(field: &str, volume: &MadeVolume, report: &mut Report) -> Option<PersistentSource> {
     let given = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
     if volume.storage_class == HOST_PATH_CLASS {

@@ -1,4 +1,4 @@
-//! What is valid: the types that later steps read.
+//! The checked types that later steps read.
 
 use std::collections::BTreeMap;
 
@@ -21,6 +21,7 @@ pub struct ValidMiniCluster {
     pub name: String,
     pub namespace: String,
     pub size: u32,
+    /// `maxSize`, or `size` without it.
     pub max_size: u32,
     pub min_size: Option<u32>,
     pub tasks: u32,
@@ -28,7 +29,7 @@ pub struct ValidMiniCluster {
     pub job_labels: BTreeMap<String, String>,
     /// Labels and annotations for a queue, including those given for the Job.
     pub queueing: Queueing,
-    /// `maxSize` is given: its size is meant to change.
+    /// `maxSize` is given: the size may change while the cluster runs.
     pub resizes: bool,
     pub deadline_seconds: Option<i64>,
     /// How often the MiniCluster may restart after a lost lead; 0 for never.
@@ -41,10 +42,11 @@ pub struct ValidMiniCluster {
     pub ttl_seconds_after_finished: Option<i32>,
     pub suspend: Option<bool>,
     pub share_process_namespace: bool,
+    /// Absolute path of the archive of Flux's state.
     pub archive: Option<String>,
     pub headless_name: String,
     pub disable_affinity: bool,
-    /// Value of the node label kubernetes.io/arch.
+    /// The nodes' architecture, as in their label kubernetes.io/arch. None: any.
     pub arch: Option<String>,
     pub view: ViewContainer,
     pub flux: FluxOptions,
@@ -59,14 +61,14 @@ pub struct ValidMiniCluster {
     pub services_pod_template: Option<Overlay>,
     /// Users of every pod.
     pub users: Vec<ValidUser>,
-    /// The lead serves the Flux RESTful API.
+    /// The Flux RESTful API, if the lead serves it.
     pub restful: Option<ValidRestful>,
-    /// Volumes that the operator makes.
+    /// Volumes that the operator creates.
     pub volumes: Vec<PersistentVolume>,
     pub runner: ValidRunner,
     pub sidecars: Vec<ValidSidecar>,
     pub services: Vec<ValidContainer>,
-    /// Valid, but perhaps not what the user meant.
+    /// Notices about valid fields that may not have the effect that the user expects.
     pub notices: Vec<Notice>,
 }
 
@@ -92,19 +94,19 @@ impl ValidMiniCluster {
 #[derive(Clone, PartialEq)]
 pub struct ValidUser {
     pub name: String,
-    /// None: the operator makes one at random.
+    /// None: the operator generates one.
     pub password: Option<String>,
 }
 
-/// What the Flux RESTful API needs.
+/// The Flux RESTful API.
 #[derive(Clone, PartialEq)]
 pub struct ValidRestful {
     pub branch: String,
     pub port: u16,
-    /// None: the operator makes one at random.
+    /// None: the operator generates one.
     pub secret_key: Option<String>,
     pub username: String,
-    /// None: the operator makes one at random.
+    /// None: the operator generates one.
     pub token: Option<String>,
 }
 
@@ -130,7 +132,7 @@ impl std::fmt::Debug for ValidRestful {
     }
 }
 
-/// A volume that the operator makes, with its claim.
+/// A volume that the operator creates, with its claim.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PersistentVolume {
     /// Its key in `spec.volumes`.
@@ -144,7 +146,7 @@ pub struct PersistentVolume {
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
     pub claim_annotations: BTreeMap<String, String>,
-    /// Delete it with the MiniCluster.
+    /// Delete it with the MiniCluster, or when its pods are cleaned up.
     pub delete: bool,
     pub source: PersistentSource,
 }
@@ -152,7 +154,7 @@ pub struct PersistentVolume {
 /// What a PersistentVolume refers to.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PersistentSource {
-    /// A directory of the node, made if it is missing.
+    /// A directory of the node, created if it is missing.
     HostPath(String),
     /// A volume of a CSI driver.
     Csi {
@@ -165,7 +167,7 @@ pub enum PersistentSource {
 }
 
 impl PersistentSource {
-    /// CSI driver and volume handle, which no other volume should have.
+    /// The CSI driver and the volume's handle, which no other volume should have. None for a directory.
     pub fn disk(&self) -> Option<(&str, &str)> {
         match self {
             PersistentSource::HostPath(_) => None,
@@ -174,9 +176,10 @@ impl PersistentSource {
     }
 }
 
-/// The container that brings Flux.
+/// The container that provides Flux.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ViewContainer {
+    /// Flux comes from a view; false: from the runner's own image.
     pub enabled: bool,
     /// Prefix of the image's own Flux, without a view.
     pub install_root: Option<String>,
@@ -214,9 +217,11 @@ pub struct FluxOptions {
     pub curve_cert_secret: Option<String>,
     pub connect_timeout: Option<String>,
     pub heartbeat_timeout: Option<String>,
-    /// In seconds, as the next two.
+    /// In seconds.
     pub parent_deadline: Option<u64>,
+    /// In seconds.
     pub lead_gone: Option<u64>,
+    /// In seconds.
     pub lead_silent: Option<u64>,
     /// Port on which the lead serves the instance's metrics.
     pub metrics_port: Option<u16>,
@@ -224,8 +229,9 @@ pub struct FluxOptions {
     pub wait_socket: bool,
     pub munge_secret: Option<String>,
     pub environment: BTreeMap<String, String>,
-    /// All hosts of the instance; none: this cluster's own.
+    /// All hosts of the instance. None: those of this cluster.
     pub hostlist: Option<String>,
+    /// The lead broker, if it is in another cluster.
     pub lead: Option<RemoteLead>,
 }
 
@@ -269,7 +275,7 @@ pub struct ValidContainer {
 }
 
 impl ValidContainer {
-    /// User and group of its security context; the group is 0 if none is given. None without a user.
+    /// The user and group ids of its security context. The group is 0 if none is given. None: no user is given.
     pub fn run_as(&self) -> Option<(u32, u32)> {
         let context = self.security_context.as_ref()?;
         let id = |name: &str| context.get(name)?.as_u64().and_then(|id| u32::try_from(id).ok());
@@ -280,7 +286,7 @@ impl ValidContainer {
 /// A volume mounted in a container.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mount {
-    /// The user's key; unique in the container, not in the pod.
+    /// The name that the user gave the volume: unique in the container, not in the pod.
     pub name: String,
     pub path: String,
     pub read_only: bool,
@@ -295,6 +301,7 @@ pub enum VolumeSource {
         memory: bool,
         size_limit: Option<Quantity>,
     },
+    /// Name of a PersistentVolumeClaim.
     Claim(String),
     ConfigMap {
         name: String,
@@ -327,6 +334,6 @@ pub struct ValidRunner {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ValidSidecar {
     pub container: ValidContainer,
-    /// The agent's spec, if the agent is its entrypoint; None for the image's own entrypoint.
+    /// What the agent does in it, if the agent is its entrypoint. None: it has its image's own entrypoint.
     pub wrapped: Option<crate::agent_spec::Sidecar>,
 }

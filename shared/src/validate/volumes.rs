@@ -1,4 +1,4 @@
-//! Volumes: one source each, mounted in the container that names them.
+//! Checks the volumes of containers: each has one source.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,12 @@ use crate::crd::v1alpha2::{Container, ExistingVolume, MadeVolume, Volume};
 use crate::names;
 use crate::paths::{SOFTWARE_DIR, is_within, own_folders};
 
-/// Where memory-backed empty directories are mounted.
+/// Where empty directories in memory are mounted.
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// What a container's check needs to know of the rest of the spec.
+/// What the check of a container needs to know of the rest of the spec.
 pub(super) struct Surroundings<'a> {
+    /// Name of the MiniCluster.
     pub(super) cluster: &'a str,
     pub(super) view: &'a ViewContainer,
     /// `spec.volumes`.
@@ -57,9 +58,12 @@ pub(super) fn check(
             continue;
         };
         let view = surroundings.view;
-        // Without a view only the folder itself is kept free.
-        let is_free = |folder: &&str| view.enabled || *folder != SOFTWARE_DIR || path == SOFTWARE_DIR;
-        if is_within(&path, own_folders(&view.mount_path).into_iter().filter(is_free)) {
+        // Without a view, the user may mount folders in /opt/software, but not at it.
+        let is_reserved = |folder: &&str| view.enabled || *folder != SOFTWARE_DIR || path == SOFTWARE_DIR;
+        if is_within(
+            &path,
+            own_folders(&view.mount_path).into_iter().filter(is_reserved),
+        ) {
             let why = format!("{path} is a mount path of the operator, or within one: choose another");
             report.problem(format!("{field}.path"), why);
         }
@@ -92,7 +96,7 @@ pub(super) fn check_name(field: &str, name: &str, report: &mut Report) {
     }
 }
 
-/// The volume without its empty texts.
+/// The volume with None for empty texts.
 fn given_fields(volume: &Volume) -> Volume {
     let mut volume = volume.clone();
     drop_empty(&mut [
@@ -108,6 +112,7 @@ fn given_fields(volume: &Volume) -> Volume {
     volume
 }
 
+/// An entry of `existingVolumes` as one of `volumes`.
 fn existing(volume: &ExistingVolume) -> Volume {
     Volume {
         path: volume.path.clone(),
@@ -120,7 +125,7 @@ fn existing(volume: &ExistingVolume) -> Volume {
     }
 }
 
-/// A mount of a volume of `spec.volumes`, by its claim.
+/// The source of a volume of `spec.volumes`: its claim.
 fn made(
     field: &str,
     name: &str,
@@ -148,6 +153,7 @@ fn made(
     )))
 }
 
+/// The source of a volume, checked. `list`: the field of the container that has the volume.
 fn source(field: &str, volume: &Volume, list: &str, report: &mut Report) -> Option<VolumeSource> {
     let set = |value: &Option<String>| value.as_deref().is_some_and(|value| !value.is_empty());
     let given = [
@@ -244,6 +250,7 @@ fn source(field: &str, volume: &Volume, list: &str, report: &mut Report) -> Opti
     })
 }
 
+/// Checks the path of a directory of the node.
 pub(super) fn host_path(path: &str) -> Result<String, String> {
     if path.starts_with('/') && !path.split('/').any(|part| part == "..") {
         Ok(path.to_owned())
@@ -252,6 +259,7 @@ pub(super) fn host_path(path: &str) -> Result<String, String> {
     }
 }
 
+/// Checks the name of an object in the field `key` of the volume.
 fn named_object(field: &str, key: &str, name: &Option<String>, report: &mut Report) -> Option<String> {
     let name = name.clone().unwrap_or_default();
     report
@@ -278,6 +286,8 @@ fn empty_dir(field: &str, volume: &Volume, report: &mut Report) -> Option<Volume
     })
 }
 
+/// Where the volume is mounted, checked. Empty directories may leave it out: they are then at [`SHARED_MEMORY`], as are
+/// those in memory always.
 fn mount_path(field: &str, volume: &Volume, source: &VolumeSource, report: &mut Report) -> Option<String> {
     let path = volume.path.as_deref().unwrap_or_default();
     match source {

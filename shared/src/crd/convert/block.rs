@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Value};
 
-/// A block of fields.
+/// A JSON object with fields, such as the spec or `flux`.
 pub(super) type Block = Map<String, Value>;
 
-/// Whether the field is missing.
+/// Whether the field is missing or null.
 pub(super) fn is_missing(block: &Block, name: &str) -> bool {
     block.get(name).is_none_or(Value::is_null)
 }
@@ -15,12 +15,12 @@ pub(super) fn object<'a>(block: &'a Block, name: &str) -> Option<&'a Block> {
     block.get(name).and_then(Value::as_object)
 }
 
-/// The block of this name, to change it.
+/// The block of this name, mutable.
 pub(super) fn object_mut<'a>(block: &'a mut Block, name: &str) -> Option<&'a mut Block> {
     block.get_mut(name).and_then(Value::as_object_mut)
 }
 
-/// Writes out the defaults that are missing.
+/// Adds the default of each field that is missing.
 pub(super) fn fill(block: &mut Block, defaults: &[(&str, Value)]) {
     for (name, value) in defaults {
         if is_missing(block, name) {
@@ -29,7 +29,7 @@ pub(super) fn fill(block: &mut Block, defaults: &[(&str, Value)]) {
     }
 }
 
-/// Whether the block has nothing but these defaults.
+/// Whether every field of the block is null or has its value in `defaults`.
 pub(super) fn has_only(block: &Block, defaults: &[(&str, Value)]) -> bool {
     block.iter().all(|(name, value)| {
         value.is_null()

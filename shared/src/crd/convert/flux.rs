@@ -1,11 +1,11 @@
-//! The `flux` block: where Flux comes from when nothing is said.
+//! Converts the `flux` block: the versions differ in where Flux comes from by default.
 
 use serde_json::{Value, json};
 
 use super::block::{Block, fill, has_only, is_missing, is_true, object, object_mut};
 use crate::crd::v1alpha2;
 
-/// Defaults of the options in both versions.
+/// Defaults of options of Flux in both versions.
 fn options() -> [(&'static str, Value); 3] {
     let flux = v1alpha2::Flux::default();
     [
@@ -15,7 +15,7 @@ fn options() -> [(&'static str, Value); 3] {
     ]
 }
 
-/// v1alpha1's default of `installRoot` in a block that is given.
+/// v1alpha1's default of `installRoot` if the object has a `flux` block.
 fn install_root() -> [(&'static str, Value); 1] {
     [("installRoot", json!("/usr"))]
 }
@@ -24,6 +24,7 @@ fn is_disabled(flux: &Block) -> bool {
     object(flux, "container").is_some_and(|container| is_true(container, "disable"))
 }
 
+/// The block that only disables the view, with the defaults.
 fn disabled_container() -> Vec<(&'static str, Value)> {
     container()
         .into_iter()
@@ -31,6 +32,7 @@ fn disabled_container() -> Vec<(&'static str, Value)> {
         .collect()
 }
 
+/// Defaults of the container's block in both versions.
 fn container() -> [(&'static str, Value); 2] {
     let container = v1alpha2::FluxContainer::default();
     [
@@ -44,10 +46,9 @@ fn container_has_only(flux: &Block, defaults: &[(&str, Value)]) -> bool {
     object(flux, "container").is_some_and(|container| has_only(container, defaults))
 }
 
-/// Converts the block to v1alpha2. In v1alpha1 no container means the image's own Flux; an installRoot shows
-/// that the block was given.
+/// Converts the block to v1alpha2, where no container means a view.
 pub(super) fn to_v1alpha2(spec: &mut Block) {
-    say_source(spec);
+    write_source(spec);
     let Some(flux) = object_mut(spec, "flux") else {
         return;
     };
@@ -57,7 +58,10 @@ pub(super) fn to_v1alpha2(spec: &mut Block) {
     }
 }
 
-fn say_source(spec: &mut Block) {
+/// Writes `disable` if v1alpha1 has no container, which means the image's own Flux, and removes a container that has
+/// only defaults. `installRoot` is written with `disable`, so that conversion back keeps a block that the author has
+/// written.
+fn write_source(spec: &mut Block) {
     if is_missing(spec, "flux") {
         spec.insert("flux".into(), json!({ "container": { "disable": true } }));
         return;
@@ -85,8 +89,8 @@ fn say_source(spec: &mut Block) {
     }
 }
 
-/// Converts the block to v1alpha1. In v1alpha2 no container means a view; a block that only disables the view
-/// is left out in v1alpha1.
+/// Converts the block to v1alpha1, where no container means the image's own Flux. A block that only disables the
+/// view is removed.
 pub(super) fn to_v1alpha1(spec: &mut Block) {
     if is_missing(spec, "flux") {
         spec.insert("flux".into(), json!({}));

@@ -1,4 +1,4 @@
-//! The spec, field by field, in both directions.
+//! Converts the spec, in both directions.
 
 use serde_json::{Value, json};
 
@@ -35,6 +35,7 @@ pub(super) fn to_v1alpha1(spec: &mut Block) {
     }
 }
 
+/// Renames a field. A field that already has the new name is unknown in the version of `block`, and is dropped.
 fn rename(block: &mut Block, from: &str, to: &str) {
     block.shift_remove(to);
     if let Some(value) = block.shift_remove(from) {
@@ -64,7 +65,7 @@ fn token_to_v1alpha1(spec: &mut Block) {
     remove_if_default(spec, "pod", TOKEN, &json!(true));
 }
 
-/// Removes a field that has its default, and the block if nothing is left.
+/// Removes the field from the block `name` if it has the value `value`, and the block if nothing is left.
 fn remove_if_default(spec: &mut Block, name: &str, field: &str, value: &Value) {
     let Some(block) = object_mut(spec, name) else {
         return;
@@ -77,15 +78,15 @@ fn remove_if_default(spec: &mut Block, name: &str, field: &str, value: &Value) {
     }
 }
 
-/// v1alpha1's defaults of the block, if one is given.
+/// v1alpha1's defaults of the `fluxRestful` block.
 fn restful() -> [(&'static str, Value); 2] {
     [("branch", json!("main")), ("port", json!(5000))]
 }
 
 fn restful_to_v1alpha2(spec: &mut Block) {
-    let serves = has_nothing_else_to_run(spec);
+    let serves_by_default = has_nothing_else_to_run(spec);
     if is_missing(spec, "fluxRestful") {
-        if serves {
+        if serves_by_default {
             spec.insert("fluxRestful".into(), json!({ "branch": "main" }));
         }
         return;
@@ -93,7 +94,7 @@ fn restful_to_v1alpha2(spec: &mut Block) {
     let Some(block) = object_mut(spec, "fluxRestful") else {
         return;
     };
-    if serves && only_disables(block, &restful()) {
+    if serves_by_default && only_disables(block, &restful()) {
         spec.shift_remove("fluxRestful");
     } else {
         fill(block, &restful());
@@ -101,9 +102,9 @@ fn restful_to_v1alpha2(spec: &mut Block) {
 }
 
 fn restful_to_v1alpha1(spec: &mut Block) {
-    let serves = has_nothing_else_to_run(spec);
+    let serves_by_default = has_nothing_else_to_run(spec);
     if is_missing(spec, "fluxRestful") {
-        if serves {
+        if serves_by_default {
             spec.insert(
                 "fluxRestful".into(),
                 json!({ "disable": true, "branch": "main", "port": 5000 }),
@@ -111,16 +112,17 @@ fn restful_to_v1alpha1(spec: &mut Block) {
         }
         return;
     }
-    let stands_for_none = spec.get("fluxRestful") == Some(&json!({ "branch": "main" }));
-    if serves && stands_for_none {
+    // The block that `restful_to_v1alpha2` writes if there is none.
+    let was_missing = spec.get("fluxRestful") == Some(&json!({ "branch": "main" }));
+    if serves_by_default && was_missing {
         spec.shift_remove("fluxRestful");
     } else if let Some(block) = object_mut(spec, "fluxRestful") {
         fill(block, &restful());
     }
 }
 
-/// Whether the cluster's own lead has no command, script, or other task: v1alpha1 then serves the Flux
-/// RESTful API.
+/// Whether the lead is in this cluster and has no command, script or other task. v1alpha1 then serves the Flux
+/// RESTful API by default.
 pub(super) fn has_nothing_else_to_run(spec: &Block) -> bool {
     let flux = object(spec, "flux");
     let names_a_lead = |lead: &Block| {
@@ -134,15 +136,15 @@ pub(super) fn has_nothing_else_to_run(spec: &Block) -> bool {
             .is_some_and(names_a_lead)
     };
     let lead_is_elsewhere = lead_of(flux) || lead_of(flux.and_then(|flux| object(flux, "bursting")));
-    let idle = |runner: &Block| {
+    let is_idle = |runner: &Block| {
         let script = object(runner, "commands").is_some_and(|commands| has_text(commands, "script"));
         !has_text(runner, "command") && !script && !is_true(runner, "diagnostics")
     };
     let runner = runner_index(spec).and_then(|i| spec.get("containers")?.get(i)?.as_object());
-    !is_true(spec, "interactive") && !lead_is_elsewhere && runner.is_some_and(idle)
+    !is_true(spec, "interactive") && !lead_is_elsewhere && runner.is_some_and(is_idle)
 }
 
-/// The defaults of the block in both versions.
+/// Defaults of `fluxUser` in both versions.
 fn user() -> [(&'static str, Value); 2] {
     [("name", json!("flux")), ("uid", json!(1000))]
 }
@@ -158,6 +160,7 @@ fn only_disables(block: &Block, defaults: &[(&'static str, Value)]) -> bool {
 }
 
 fn user_to_v1alpha2(runner: &mut Block) {
+    // The user is given under the alias.
     if !is_missing(runner, "fluxuser") {
         return;
     }
@@ -169,6 +172,7 @@ fn user_to_v1alpha2(runner: &mut Block) {
 }
 
 fn user_to_v1alpha1(runner: &mut Block) {
+    // The user is given under the alias.
     if !is_missing(runner, "fluxuser") {
         return;
     }
@@ -184,12 +188,14 @@ fn runner(spec: &mut Block) -> Option<&mut Block> {
     spec.get_mut("containers")?.get_mut(index)?.as_object_mut()
 }
 
-/// The container that runs Flux: the only one, or of several the one that says so.
+/// Index of the container that runs Flux: the only one, or of several the first with `runFlux: true`.
 pub(super) fn runner_index(spec: &Block) -> Option<usize> {
     let containers = spec.get("containers")?.as_array()?;
-    let says = |container: &Value| container.get("runFlux").and_then(Value::as_bool);
+    let runs_flux = |container: &Value| container.get("runFlux").and_then(Value::as_bool);
     match containers.as_slice() {
         [_] => Some(0),
-        several => several.iter().position(|container| says(container) == Some(true)),
+        several => several
+            .iter()
+            .position(|container| runs_flux(container) == Some(true)),
     }
 }

@@ -1,32 +1,34 @@
-//! How an object was written where the other version cannot show it, such as a v1alpha2 object with
-//! `cleanupPods: false`, which is the same as none.
+//! Keeps the author's spelling if the other version cannot express it, such as `cleanupPods: false` in v1alpha2,
+//! which means the same as no `cleanupPods`.
 //!
-//! An annotation of the converted object holds the differences: what conversion back would lack or add. So an
-//! object that is read and written back in the other version is stored as it was. An annotation proves
-//! nothing: it is followed only if the result converts to the very spec that it came with.
+//! An annotation of the converted object holds the differences between the original and what conversion back would
+//! yield. So an object that is read and written back in the other version is stored as it was. Anybody can write such
+//! an annotation, so it is applied only if the result converts to exactly the spec that it came with.
 
 use serde_json::{Map, Value};
 
 use super::{Version, convert_spec};
 
-/// The API server's limit of all annotations of an object, in bytes. With more, conversion keeps what the object
-/// means, but not how it is written.
+/// The API server's limit of all annotations of an object, in bytes. If the annotation exceeds it, conversion keeps
+/// the object's meaning, but not its spelling.
 const TOTAL_MAX: usize = 256 << 10;
 
-/// The longest annotation that is written and followed, and the deepest place in it. Anybody can write one: without
-/// bounds it would nest deeper than the webhook's stack.
+/// Limit in bytes of an annotation that is written or applied. Without this limit and the next one, an annotation
+/// could nest values deeper than the webhook's stack allows.
 const LENGTH_MAX: usize = 16 << 10;
-const DEEPEST: usize = 16;
+/// Most parts of a JSON pointer in an annotation; others are ignored.
+const DEPTH_MAX: usize = 16;
 
-/// JSON pointers into the spec, each with the value there; null: the field is missing.
+/// Values of the original spec by JSON pointer. Null: the original lacks the field.
 type Differences = Map<String, Value>;
 
-/// The annotation that says how the object is written in this version.
+/// Name of the annotation with the spelling in this version.
 fn annotation(version: Version) -> String {
     format!("flux-framework.org/{}-spelling", version.name())
 }
 
-/// Takes what is known of how the object is written in this version out of its annotations.
+/// Removes the annotation with the spelling in `version`, and returns its content. Empty: there is none that can be
+/// used.
 pub(super) fn take(object: &mut Map<String, Value>, version: Version) -> Differences {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
         return Differences::new();
@@ -46,14 +48,15 @@ pub(super) fn take(object: &mut Map<String, Value>, version: Version) -> Differe
         .unwrap_or_default()
 }
 
-/// Writes a converted spec as it was written in its version, unless it says something else since.
+/// Applies `differences` to a converted spec, unless the result would not convert back to `original`, the spec before
+/// this conversion, in version `from`: then it was changed since the annotation was written.
 pub(super) fn restore(spec: &mut Value, differences: &Differences, original: &Value, from: Version) {
     if differences.is_empty() {
         return;
     }
     let mut restored = spec.clone();
     for (pointer, value) in differences {
-        if pointer.matches('/').count() > DEEPEST {
+        if pointer.matches('/').count() > DEPTH_MAX {
             continue;
         }
         let Some((parent, field)) = pointer.rsplit_once('/') else {
@@ -75,7 +78,7 @@ pub(super) fn restore(spec: &mut Value, differences: &Differences, original: &Va
     }
 }
 
-/// Notes in an annotation how the original is written, if conversion back would write it otherwise.
+/// Records the spelling of `original`, a spec of version `from`, in an annotation, if conversion back would change it.
 pub(super) fn note(object: &mut Map<String, Value>, original: &Value, from: Version) {
     let Some(spec) = object.get("spec") else { return };
     let mut back = spec.clone();
@@ -103,7 +106,7 @@ pub(super) fn note(object: &mut Map<String, Value>, original: &Value, from: Vers
     }
 }
 
-/// What has to change in `value` so that it is `wanted`.
+/// Adds to `out` what must change in `value` to make it `wanted`. `at` is the JSON pointer to `value`.
 fn collect(value: &Value, wanted: &Value, at: &str, out: &mut Differences) {
     match (value, wanted) {
         (Value::Object(block), Value::Object(wanted)) => {

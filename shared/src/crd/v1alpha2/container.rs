@@ -1,4 +1,4 @@
-//! A container: its image, its command and what is around it.
+//! A container: image, command, environment, user, snippets and volumes.
 
 use std::collections::BTreeMap;
 

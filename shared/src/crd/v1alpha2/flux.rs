@@ -1,4 +1,4 @@
-//! Flux itself: its options, the container that brings it, other clusters of the same instance.
+//! The `flux` block: options of Flux, the container that provides it, and other clusters of the same instance.
 
 use std::collections::BTreeMap;
 
@@ -269,7 +269,7 @@ block! {
 }
 
 impl LeadBroker {
-    /// Whether it names a broker or hosts: a typed client writes the block with empty fields.
+    /// Whether a field has a value. Clients with Go types send the block with empty fields if it is not set.
     pub(crate) fn is_given(&self) -> bool {
         let is_text = |text: &Option<String>| text.as_deref().is_some_and(|text| !text.trim().is_empty());
         let is_default = self.size.is_none_or(|size| size == 0) && [0, broker_port()].contains(&self.port);

@@ -86,7 +86,7 @@ block! {
 }
 
 impl MiniClusterStatus {
-    /// The phase; none before the operator has seen the MiniCluster.
+    /// The phase. None: the operator has not written it yet, or another version wrote a word that is unknown here.
     pub fn phase(&self) -> Option<Phase> {
         Phase::parse(self.phase.as_deref()?)
     }
@@ -188,7 +188,7 @@ impl From<bool> for ConditionStatus {
     }
 }
 
-/// As Kubernetes' own objects have it.
+/// Reads the status of a condition of Kubernetes' own objects.
 impl From<&str> for ConditionStatus {
     fn from(status: &str) -> ConditionStatus {
         match status {

@@ -1,4 +1,4 @@
-//! Volumes that outlive the pods: those that the operator makes, and those that exist already.
+//! Volumes that the operator creates, and volumes that exist already.
 
 use std::collections::BTreeMap;
 
