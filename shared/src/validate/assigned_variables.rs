@@ -68,11 +68,6 @@ pub(super) fn check(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: 
                 .unwrap_or_default()
         })
         .collect();
-    let is_exported = |variable: &str| {
-        // The names are sorted: if any begins with `variable`, it is the first one from there on.
-        let mut from = exported.range(variable..);
-        from.next().is_some_and(|name| name.starts_with(variable))
-    };
     let mut assigned_in: HashMap<&str, &str> = HashMap::new();
     for (field, source) in sources {
         for variable in assignments(source) {
@@ -84,7 +79,7 @@ pub(super) fn check(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: 
         let is_set = cluster.runner.container.environment.contains_key(variable);
         if let Some(name) = assigned_in.get(variable)
             && !is_set
-            && !is_exported(variable)
+            && !exported.contains(variable)
         {
             report.notice(
                 format!("{field}.{name}"),
