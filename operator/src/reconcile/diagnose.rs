@@ -48,7 +48,7 @@ pub(super) async fn diagnose_and_mend(
                             let created = recreate_config_map(target, cluster, job, context).await;
                             created.inspect_err(|error| note_refusal(error, target, context))?;
                         }
-                        Some(Missing::Key(lost)) => *found = *lost,
+                        Some(Missing::Secret(lost)) => *found = *lost,
                         None => {}
                     }
                 }
@@ -106,7 +106,7 @@ async fn read_warning(
     let now = Timestamp::now();
     let (first, second) = match wait {
         SilentWait::Starts(uid) => return context.reader.last(namespace, uid, now).await,
-        SilentWait::Waits(uid) => return context.reader.queued(namespace, uid, now).await.map(Some),
+        SilentWait::InQueue(uid) => return context.reader.queued(namespace, uid, now).await.map(Some),
         SilentWait::Unseen {
             index,
             uid,
