@@ -5,8 +5,8 @@
 //! ```
 //!
 //! **A Job runs the user's program at most once.** A lead's pod that replaces another one runs nothing: its
-//! annotations count the earlier pods. So every restart is another Job. `status` counts the restart, with the uid of the
-//! Job that is given up, before that Job is deleted. An operator that is killed at any step then finds by the uid
+//! annotations count the earlier pods. So every restart is another Job. `status` counts the restart, with the uid of
+//! the Job that is given up, before that Job is deleted. An operator that is killed at any step then finds by the uid
 //! what has been done. Times are only compared with times that an operator has recorded.
 //!
 //! **The operator fails a Job with a failed index.** The Job controller then deletes all pods that still run, with
@@ -731,7 +731,8 @@ fn when_lead_ended(
         || is_replaced
         || (!lead.is_labelled && lead.exit.as_ref().is_some_and(|exit| is_retried(exit.code)));
     if !is_passed_over_by_job {
-        // The kubelet may restart its container, or a foreign container still runs in its pod, which is kept for its log.
+        // The kubelet may restart its container, or a foreign container still runs in its pod, which is kept for its
+        // log.
         let stays = observation.restarts_on_failure || lead.kept_by.is_some();
         return if stays {
             Decision::Continue

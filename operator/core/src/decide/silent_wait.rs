@@ -24,8 +24,8 @@ const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(30);
 pub enum SilentWait<'a> {
     /// Uid of the Job if pods are missing, or of the first pod that does not start.
     Starts(&'a str),
-    /// Uid of a Job that waits in a queue: the queue has not admitted it, has stopped it, or has not admitted all of its
-    /// pods.
+    /// Uid of a Job that waits in a queue: the queue has not admitted it, has stopped it, or has not admitted all of
+    /// its pods.
     InQueue(&'a str),
     /// The first pod on which no scheduler has reported.
     Unseen {

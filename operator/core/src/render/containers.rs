@@ -232,8 +232,8 @@ pub(super) fn runner(
 }
 
 /// With host networking the broker uses a port and an address of the node. This declares the port, and passes the
-/// address to the agent. A declared port becomes a `hostPort`: Kubernetes puts no two pods with the same port on a node,
-/// and reports a pod without a free node as unschedulable.
+/// address to the agent. A declared port becomes a `hostPort`: Kubernetes puts no two pods with the same port on a
+/// node, and reports a pod without a free node as unschedulable.
 fn use_host_network(container: &mut Container) {
     let ports = container.ports.get_or_insert_default();
     if !ports.iter().any(|port| port.container_port == BROKER_PORT) {
@@ -370,9 +370,9 @@ fn lifecycle(container: &ValidContainer) -> Option<Lifecycle> {
 
 /// Resources of the operator's own init containers: those of `flux.container`, else the runner's cpu and memory.
 ///
-/// A quota on cpu or memory rejects a pod if one of its containers lacks them, and such a pod is not of Kubernetes' class
-/// Guaranteed. They cost nothing: for a pod, Kubernetes counts its init containers or its containers, whichever need
-/// more.
+/// A quota on cpu or memory rejects a pod if one of its containers lacks them, and such a pod is not of Kubernetes'
+/// class Guaranteed. They cost nothing: for a pod, Kubernetes counts its init containers or its containers, whichever
+/// need more.
 fn own_init_resources(cluster: &ValidMiniCluster) -> Option<ResourceRequirements> {
     let view_resources = &cluster.view.resources;
     if !view_resources.limits.is_empty() || !view_resources.requests.is_empty() {

@@ -31,8 +31,8 @@ impl Elastic {
     }
 
     /// Whether a queue keeps the Job from this size: it has admitted another number of pods, and would reject the
-    /// change, or evict the Job for it. False if this size was applied before: then the Job has it, or the size to which
-    /// the queue has changed it.
+    /// change, or evict the Job for it. False if this size was applied before: then the Job has it, or the size to
+    /// which the queue has changed it.
     pub fn is_held(self, job: &JobSeen) -> bool {
         let is_admitted = job.queue.is_some() && !job.is_elastic && !job.is_suspended;
         let is_applied =
@@ -64,8 +64,8 @@ impl Elastic {
         json!({ "metadata": { "uid": uid, "annotations": annotations }, "spec": spec })
     }
 
-    /// Sets the fields of a Job that is to be created. A Job for a queue is created suspended, so that nothing runs before
-    /// it is admitted, even without the queue's webhook.
+    /// Sets the fields of a Job that is to be created. A Job for a queue is created suspended, so that nothing runs
+    /// before it is admitted, even without the queue's webhook.
     pub(super) fn put(self, is_queued: bool, job: &mut Job) {
         let count = i32::try_from(self.size).unwrap_or(i32::MAX);
         if let Some(spec) = &mut job.spec {

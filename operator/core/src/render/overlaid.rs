@@ -29,7 +29,7 @@ pub struct Overlaid<K> {
 }
 
 impl<K: Serialize> Overlaid<K> {
-    /// `rendered` with `overlay` applied to the pod template at the path `at`. `field`: the field of the spec that holds
+    /// `rendered` with `overlay` applied to the pod template at the path `at`. `field`: the field of the spec that has
     /// the overlay.
     pub(super) fn new(
         rendered: K,
@@ -64,8 +64,8 @@ impl<K: Serialize> Overlaid<K> {
         })
     }
 
-    /// Adds fields to the object as it is sent. Each is a JSON pointer to its parent, which is created if it is missing,
-    /// the key and the value.
+    /// Adds fields to the object as it is sent. Each is a JSON pointer to its parent, which is created if it is
+    /// missing, the key and the value.
     pub(super) fn with_fields<const N: usize>(
         mut self,
         fields: [(String, &'static str, Value); N],

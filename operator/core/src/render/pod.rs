@@ -93,8 +93,8 @@ pub(super) fn template(
     })
 }
 
-/// What the Job's pods and the services pod have in common. `overlay`: the one that is applied later. Here it only tells
-/// whether the pod uses the node's network.
+/// What the Job's pods and the services pod have in common. `overlay`: the one that is applied later. Here it only
+/// tells whether the pod uses the node's network.
 pub(super) fn shared_with_services(cluster: &ValidMiniCluster, overlay: Option<&Overlay>) -> PodSpec {
     let pod = &cluster.pod;
     PodSpec {
