@@ -1,11 +1,12 @@
-//! What to do with a MiniCluster. Pure: decided from what was seen, before anything is written.
+//! Decides what to do with a MiniCluster. Pure: it reads the observed objects and writes nothing.
 //!
-//! ```text
-//! restart (does the whole start again?) ─► ending (or is this the end?) ─► next_action (what is missing, what may change)
-//!     ─► silent_wait (does it wait without a status that says why?)
-//! ```
-//!
-//! `remaining`: which pods have to be gone first.
+//! | module | question |
+//! | --- | --- |
+//! | `restart` | does the whole MiniCluster restart? |
+//! | `ending` | has it ended, and how? |
+//! | `next_action` | which objects are missing, or have to change? |
+//! | `silent_wait` | does it wait for a cause that no status shows? |
+//! | `remaining` | which pods have to end before new ones may start? |
 
 pub mod ending;
 pub mod next_action;

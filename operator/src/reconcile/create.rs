@@ -339,7 +339,7 @@ async fn refuse_unsupported(
         })
         .into());
     }
-    if !render::requirements::beyond_floor(objects, context.index.has_node_for_images()) {
+    if !render::requirements::needs_version_check(objects, context.index.has_node_for_images()) {
         return Ok(());
     }
     let minor = context
@@ -348,7 +348,7 @@ async fn refuse_unsupported(
         .await
         .map_err(ReconcileError::Version)?;
     // If this depends on a feature gate, a dry run shows whether the API server keeps image volumes.
-    let keeps_images = render::requirements::image_is_a_try(objects, minor) && {
+    let keeps_images = render::requirements::needs_image_volume_gate(objects, minor) && {
         let kept = context.writer.dry_run_job(&objects.job, key).await?;
         render::requirements::mounts_image(&kept)
     };

@@ -49,7 +49,7 @@ pub(super) async fn diagnose_and_mend(
                             let created = recreate_config_map(target, cluster, job, context).await;
                             created.inspect_err(|error| note_refusal(error, target, context))?;
                         }
-                        Some(Missing::Key(lost)) => *found = *lost,
+                        Some(Missing::Secret(lost)) => *found = *lost,
                         None => {}
                     }
                 }
@@ -107,7 +107,7 @@ async fn read_warning(
     let now = Timestamp::now();
     let (first, second) = match wait {
         SilentWait::Starts(uid) => return context.reader.last_warning(namespace, uid, now).await,
-        SilentWait::Waits(uid) => return context.reader.why_queued(namespace, uid, now).await.map(Some),
+        SilentWait::InQueue(uid) => return context.reader.why_queued(namespace, uid, now).await.map(Some),
         SilentWait::Unseen {
             index,
             uid,

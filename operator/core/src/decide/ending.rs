@@ -9,7 +9,7 @@ use crate::observe::pod::PodSeen;
 use crate::observe::pod_end::{PodEnd, end_of, has_failed_by_itself};
 use crate::vocabulary::Reason;
 
-/// The Job with its final conditions, if its end is already certain.
+/// The Job with the condition Complete or Failed, if its end is already certain. Otherwise the Job as it is.
 pub fn with_decided_end<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<'a, JobSeen> {
     if job.is_deleting || job.complete.is_some() || restart::is_given_up(observation.status, job) {
         return Cow::Borrowed(job);
@@ -30,7 +30,7 @@ pub fn with_decided_end<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<
     };
     let failed = failing
         .cloned()
-        .or_else(|| failed_beside_another(observation, job));
+        .or_else(|| failure_beside_foreign_container(observation, job));
     if failed == job.failed {
         return Cow::Borrowed(job);
     }
@@ -41,8 +41,8 @@ pub fn with_decided_end<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<
     })
 }
 
-/// The lead's success, if there is one. Either the Job reports it, or the agent does and the Job misses it: for the
-/// Job, the lead's pod has failed, was disrupted, deleted (by a suspension, say) or replaced.
+/// The lead's success, if there is one. The Job reports it, or only the agent does: the Job misses the success of a
+/// pod that has failed, was disrupted, deleted (for example by a suspension) or replaced.
 fn success(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
     let completed_since = |since| TrueCondition {
         reason: Reason::Completed.into(),
@@ -70,11 +70,11 @@ fn success(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
     Some(completed_since(lead.exit.as_ref().and_then(|exit| exit.at)))
 }
 
-/// The failure of a lead whose pod still runs because of a container that is not ours. The Job does not see this
-/// failure. The pods stay, for their logs.
-fn failed_beside_another(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
-    let is_own = |end: &Option<PodEnd>| matches!(end, Some(PodEnd::FailedByItself | PodEnd::NodeFailure));
-    let (lead, _) = leads(observation).find(|(lead, end)| lead.kept_by.is_some() && is_own(end))?;
+/// The failure of a lead whose pod still runs because a foreign container runs in it. The Job does not see this
+/// failure. The pods are kept, for their logs.
+fn failure_beside_foreign_container(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
+    let is_failure = |end: &Option<PodEnd>| matches!(end, Some(PodEnd::FailedByItself | PodEnd::NodeFailure));
+    let (lead, _) = leads(observation).find(|(lead, end)| lead.kept_by.is_some() && is_failure(end))?;
     if job.failing.is_some() || restart::decide(observation) != Decision::Continue {
         return None;
     }
@@ -102,6 +102,7 @@ fn has_failed_for_good(observation: &Observation, job: &JobSeen) -> bool {
     if leads(observation).any(|(lead, end)| end.is_none() && is_awaited(lead)) {
         return false;
     }
+    // No pod of the lead is known, so its end is not known: wait until the Job has failed.
     if job.failed.is_none() && leads(observation).next().is_none() {
         return false;
     }
@@ -110,6 +111,7 @@ fn has_failed_for_good(observation: &Observation, job: &JobSeen) -> bool {
     !(may_restart && observation.pods.iter().any(|pod| pod.index > 0 && !pod.has_ended))
 }
 
+/// All pods of the lead, those that are gone first, and how each ended. None: it still runs.
 fn leads<'a>(observation: &Observation<'a>) -> impl Iterator<Item = (&'a PodSeen, Option<PodEnd>)> {
     let gone = observation
         .gone

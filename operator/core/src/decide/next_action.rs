@@ -1,4 +1,4 @@
-//! Decides the next action for a MiniCluster. Pure: the decision depends only on the observed objects.
+//! Decides which objects to create, change or delete next. Pure: the decision depends only on the observed objects.
 
 use flux_shared::crd::v1alpha2::{MiniClusterSpec, MiniClusterStatus};
 use flux_shared::validate::ValidMiniCluster;
@@ -17,15 +17,16 @@ use crate::vocabulary::ConditionType;
 /// The next action of a reconcile.
 #[derive(Debug, Clone, PartialEq)]
 pub enum NextAction {
-    /// The MiniCluster is invalid, has ended, or is being deleted: nothing is created.
+    /// The MiniCluster is invalid, has ended, or is being deleted, or its Job is being deleted or was given up.
     Nothing,
     /// An earlier MiniCluster's Job of this name still exists: wait until it is gone.
     WaitForPrevious,
     /// Pods of an earlier MiniCluster, or of an earlier Job, of this name may still run: wait until they have
     /// ended.
     WaitForPods {
+        /// One of the pods, and what to do about it.
         message: String,
-        /// They are being stopped, and their nodes answer.
+        /// The wait ends by itself: all these pods are being stopped, and their nodes respond.
         is_passing: bool,
     },
     /// A Job of this name was orphaned on purpose (`--cascade=orphan`). It is not touched.
@@ -41,10 +42,14 @@ pub enum NextAction {
 /// What is missing or differs if the Job stays.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Differences {
+    /// To render the missing objects.
     pub facts: RenderFacts,
     pub job_uid: String,
+    /// The Job's size and suspension, if they have to be written.
     pub elastic: Option<Elastic>,
+    /// The headless Service is missing, or does not serve this MiniCluster yet.
     pub must_join: bool,
+    /// Names of the sidecars whose Service is missing.
     pub services: Vec<String>,
     pub services_pod: ServicesPod,
 }
@@ -60,7 +65,8 @@ pub enum ServicesPod {
     Delete(String),
 }
 
-/// Decides what to do. `headless` is the Service that names the cluster's pods.
+/// Decides what to do. `valid` is None if the spec is invalid. `headless` is the Service that names the cluster's pods,
+/// if it exists.
 pub fn decide(
     target: &Target,
     valid: Option<&ValidMiniCluster>,
@@ -102,16 +108,17 @@ pub fn decide(
         _ => cluster.size,
     };
     let wanted = Elastic::of(cluster, size, job);
-    let is_told = job.rendered_hash.as_deref() == Some(wanted.hash().as_str());
-    // A queue that evicts a partly admitted Job resets it to the size that it knew.
-    let was_another = job.waits_in().is_some() && job.completions != size;
-    let differs = was_another || (!is_told && !wanted.is_held(job));
+    let is_applied = job.rendered_hash.as_deref() == Some(wanted.hash().as_str());
+    // A queue that evicts a partly admitted Job resets it to the size that the queue has recorded. That size may be
+    // out of date.
+    let is_reset_by_queue = job.waits_in().is_some() && job.completions != size;
+    let differs = is_reset_by_queue || (!is_applied && !wanted.is_held(job));
     let with_ports = cluster
         .sidecars
         .iter()
         .filter(|sidecar| !sidecar.container.ports.is_empty());
     let names = with_ports.map(|sidecar| &sidecar.container.name);
-    let is_ours = |name: &&String| {
+    let has_service = |name: &&String| {
         observed
             .services
             .get(*name)
@@ -122,7 +129,7 @@ pub fn decide(
         job_uid: job.uid.clone(),
         elastic: differs.then_some(wanted),
         must_join: !headless.is_some_and(|service| service.serves(uid, cluster.flux.minimal_service)),
-        services: names.filter(|name| !is_ours(name)).cloned().collect(),
+        services: names.filter(|name| !has_service(name)).cloned().collect(),
         services_pod: services_pod(cluster, observed, uid, job),
     })
 }
@@ -164,8 +171,8 @@ fn services_pod(cluster: &ValidMiniCluster, observed: &Observed, uid: &str, job:
     }
 }
 
-/// Whether the spec was edited after the Job was created, in fields that a new Job can take over. This can
-/// only be before the first status: from then on the API server refuses such an edit.
+/// Whether the spec was edited after the Job was created, only in fields that a new Job can take over. This can
+/// happen only before the first status is written: from then on the API server rejects such an edit.
 fn is_edited(target: &Target, cluster: &ValidMiniCluster, job: &JobSeen) -> bool {
     if target.status.maximum_size.is_some() {
         return false;
@@ -176,17 +183,19 @@ fn is_edited(target: &Target, cluster: &ValidMiniCluster, job: &JobSeen) -> bool
         .as_deref()
         .zip(hash.as_deref())
         .is_some_and(|(made, now)| spec_hash::is_of_the_same_objects(made, now));
-    let grows = job.maximum_size.is_some_and(|maximum| cluster.size > maximum);
-    same_objects && (grows || job.differs_from(hash.as_deref()))
+    // The maximum size of a Job is fixed.
+    let exceeds_maximum = job.maximum_size.is_some_and(|maximum| cluster.size > maximum);
+    same_objects && (exceeds_maximum || job.differs_from(hash.as_deref()))
 }
 
-/// Whether this Job counts as none: it is being deleted, nothing has begun in it, and no status has named it. The
-/// operator deletes such a Job after an edit, and the next one is the first. Kubernetes may take its time for that.
+/// Whether the Job is being deleted before any of its containers has started and before the first status was written.
+/// The operator deletes such a Job after an edit of the spec. The Job then counts as none, since the next Job is the
+/// MiniCluster's first.
 pub fn is_being_recreated(status: &MiniClusterStatus, job: &JobSeen, observed: &Observed) -> bool {
     job.is_deleting && status.maximum_size.is_none() && !observed.has_begun(job)
 }
 
-/// Facts that were fixed when the Job was created.
+/// The facts to render objects for an existing Job. Its sizes were fixed when it was created.
 pub fn facts(uid: &str, status: &MiniClusterStatus, job: &JobSeen) -> RenderFacts {
     let maximum_size = job
         .maximum_size
@@ -199,37 +208,37 @@ pub fn facts(uid: &str, status: &MiniClusterStatus, job: &JobSeen) -> RenderFact
     }
 }
 
-/// The headless Service of a cluster.
+/// Namespace and name of a cluster's headless Service.
 pub fn headless_key(cluster: &ValidMiniCluster) -> Key {
     Key::new(&cluster.namespace, &cluster.headless_name)
 }
 
-/// Whether a Job has to be deleted to be created again with a copy of the view: its pods cannot mount the
-/// view's image, and the status already says so for the next reconcile.
+/// Whether a Job has to be deleted because its pods cannot mount the view's image. The status must already say so:
+/// by this, the next Job gets a copy of the view.
 pub fn is_to_be_recreated(status: &MiniClusterStatus, job: &JobSeen) -> bool {
     job.mounts_view && !job.is_deleting && !job.is_finished() && previous_status::image_volume_failed(status)
 }
 
 /// Whether pods and volumes have to be deleted (`cleanupPods`): the job has completed, all its pods were seen
-/// to end, and it has not been done. A failed job's pods stay for their logs.
+/// to end, and the cleanup was not done before. A failed job's pods stay for their logs.
 pub fn is_to_be_cleaned_up(
     spec: &MiniClusterSpec,
     status: &MiniClusterStatus,
     observed: &Observed,
-    job: &str,
+    job_uid: &str,
 ) -> bool {
     let completed = previous_status::is_true(status, ConditionType::Complete);
     let mut pods = observed
         .pods
         .values()
-        .filter(|pod| pod.job_uid.as_deref() == Some(job));
+        .filter(|pod| pod.job_uid.as_deref() == Some(job_uid));
     spec.cleanup_pods
         && completed
         && !previous_status::is_cleaned_up(status)
         && pods.all(|pod| pod.has_ended || pod.kept_by.is_some())
 }
 
-/// Seconds until a finished MiniCluster has to be deleted, 0 if now; None if never.
+/// Seconds until a finished MiniCluster has to be deleted, 0 if now. None: never, or it has not finished.
 pub fn seconds_to_live(spec: &MiniClusterSpec, status: &MiniClusterStatus, now: Timestamp) -> Option<u64> {
     let end = previous_status::end(status)?;
     match (spec.cleanup, spec.ttl_seconds_after_finished) {

@@ -1,8 +1,8 @@
-//! Pods that have to be gone before others may start: which, where, and what helps. Pure.
+//! Describes the pods that have to end before new ones may start: name, node and remedy. Pure.
 
 use crate::observe::pod::PodSeen;
 
-/// Names the first of the pods that still run, and how many more do. None: there are none.
+/// Names the first of these pods, which still run, and says how many more there are. None: the list is empty.
 pub fn describe(pods: &[&PodSeen]) -> Option<String> {
     let first = pods.first()?;
     let others = match pods.len() - 1 {

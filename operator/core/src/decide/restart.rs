@@ -5,9 +5,9 @@
 //! ```
 //!
 //! **A Job runs the user's program at most once.** A lead's pod that replaces another one runs nothing: its
-//! annotations count the earlier pods. So every restart is another Job. `status` counts the restart, with the uid of the
-//! Job that is given up, before that Job is deleted. An operator that is killed at any step then finds by the uid
-//! what has been done. The decision compares no clocks.
+//! annotations count the earlier pods. So every restart is another Job. `status` counts the restart, with the uid of
+//! the Job that is given up, before that Job is deleted. An operator that is killed at any step then finds by the uid
+//! what has been done. Times are only compared with times that an operator has recorded.
 //!
 //! **The operator fails a Job with a failed index.** The Job controller then deletes all pods that still run, with
 //! their logs. If a snippet has failed, the operator first asks the other pods to end, by an annotation that their
@@ -39,17 +39,17 @@ mod record;
 pub use record::{with_counted_restart, with_restart, without_pending_restart};
 
 /// A lead that fails within this many seconds after the loss of a follower counts as failed because of that loss.
-/// Only this operator's clock is used. (This matters only with `maxRestarts`, and mostly the agent knows the cause
-/// from Flux.)
+/// This matters only with `maxRestarts`, and only if the agent did not learn the cause from Flux.
 const FOLLOWER_LOSS_WINDOW: i64 = 300;
-/// The operator's reason to fail a Job that still runs after its MiniCluster has ended.
+/// The reason that the operator gives when it fails a Job that still runs after its MiniCluster has ended.
 const ALREADY_ENDED: &str = "MiniClusterEnded";
-/// The operator has at most this many pods end at once. It annotates each by a call, the lead first.
+/// At most this many annotated pods are ending at the same time. The operator annotates each by a call of its own, the
+/// lead first.
 const ENDING_AT_ONCE: usize = 16;
-/// Seconds after the first annotation in which further pods are annotated.
+/// Seconds after the first annotation. Later than this, no further pod is annotated.
 const NOTIFY_WINDOW: i64 = 600;
-/// Seconds that an annotated pod has to end before it is deleted, by this operator's clock alone. The kubelet writes
-/// the annotation into the pod at once, or at its next sync of the pod, within 90 s.
+/// Seconds that an annotated pod has to end. Then the operator fails the Job, and the Job controller deletes the pod.
+/// The kubelet writes the annotation into the pod at once, or at its next sync of the pod, within 90 s.
 pub const TIME_TO_END: i64 = 120;
 
 /// Which limit a restart counts against.
@@ -57,7 +57,7 @@ pub const TIME_TO_END: i64 = 120;
 pub enum Limit {
     Backoff,
     MaxRestarts,
-    /// None: the restart was asked for, by a person or a queue that suspended and resumed the Job.
+    /// No limit: a person or a queue has suspended and resumed the Job, and thereby asked for the restart.
     None,
 }
 
@@ -69,12 +69,13 @@ pub enum Decision {
     /// Count a restart, then delete the Job if it exists: the next one is created when it is gone.
     Restart {
         job_uid: String,
+        /// The Job still exists.
         is_there: bool,
         reason: String,
         message: String,
         limit: Limit,
     },
-    /// The restart has been counted: delete the Job.
+    /// The restart has been counted before: delete the Job.
     Delete { job_uid: String },
     /// Ask these pods to end by themselves, which keeps their logs: a snippet of another pod has failed. No pods: wait
     /// for those that were asked before.
@@ -91,7 +92,7 @@ pub enum Decision {
     },
     /// The MiniCluster has ended, and no Job exists that could show it.
     Ended { reason: String, message: String },
-    /// Pods of a Job that is gone still run: wait before another is created.
+    /// Pods of a Job that is gone still run: wait until they have ended before another Job is created.
     Wait,
 }
 
@@ -113,7 +114,8 @@ pub struct Observation<'a> {
     pub now: Timestamp,
 }
 
-/// Whether the start of this Job has been counted as given up.
+/// Whether this Job was given up: the restart that replaces it has been counted, or its pods cannot mount the view's
+/// image.
 pub fn is_given_up(status: &MiniClusterStatus, job: &JobSeen) -> bool {
     let is_counted = status
         .restarts
@@ -136,8 +138,10 @@ pub fn without_end_if_given_up<'a>(status: &MiniClusterStatus, job: &'a JobSeen)
     })
 }
 
-/// A follower that was removed while the job may have run on it, and that has not come back.
-fn lost_follower<'a>(observation: &Observation<'a>, is_said: bool) -> Option<&'a LostPod> {
+/// The last follower that was removed while the job may have run on it, as the status records it. `is_cause`: it is
+/// known that the job failed because a follower was lost. Otherwise the loss must be recent, and the follower's new pod
+/// not ready yet.
+fn recorded_lost_follower<'a>(observation: &Observation<'a>, is_cause: bool) -> Option<&'a LostPod> {
     let followers = observation
         .status
         .lost_pods
@@ -156,7 +160,7 @@ fn lost_follower<'a>(observation: &Observation<'a>, is_said: bool) -> Option<&'a
             .iter()
             .any(|pod| i64::from(pod.index) == i64::from(lost.index) && pod.name != lost.name && pod.is_ready)
     };
-    let mut chosen = followers.filter(|lost| is_said || (is_recent(lost) && !is_back(lost)));
+    let mut chosen = followers.filter(|lost| is_cause || (is_recent(lost) && !is_back(lost)));
     chosen.next()
 }
 
@@ -167,7 +171,7 @@ pub struct FollowerLoss<'a> {
     pub pod: Option<&'a LostPod>,
 }
 
-/// The loss because of which the job of a lead that has ended failed.
+/// The loss of a follower, if it is why the job of a lead that has ended failed. `end`: how the lead ended.
 pub fn follower_loss<'a>(
     observation: &Observation<'a>,
     lead: &PodSeen,
@@ -178,7 +182,7 @@ pub fn follower_loss<'a>(
     }
     match end {
         PodEnd::NodeFailure => Some(FollowerLoss {
-            pod: lost_follower(observation, true),
+            pod: recorded_lost_follower(observation, true),
         }),
         // An end by the agent or a snippet is not the loss of a follower.
         PodEnd::FailedByItself
@@ -188,7 +192,7 @@ pub fn follower_loss<'a>(
                 .and_then(|exit| exit.termination.as_ref())
                 .is_none_or(|termination| termination.by == Ender::Program) =>
         {
-            lost_follower(observation, false).map(|pod| FollowerLoss { pod: Some(pod) })
+            recorded_lost_follower(observation, false).map(|pod| FollowerLoss { pod: Some(pod) })
         }
         _ => None,
     }
@@ -196,7 +200,7 @@ pub fn follower_loss<'a>(
 
 /// Describes a lost pod: its index and node, and what removed it.
 pub fn describe_loss(lost: &LostPod) -> String {
-    let whose = if lost.index == 0 {
+    let pod = if lost.index == 0 {
         "the lead's pod".to_owned()
     } else {
         format!("the pod of index {}", lost.index)
@@ -206,16 +210,16 @@ pub fn describe_loss(lost: &LostPod) -> String {
         .as_deref()
         .map(|node| format!(" on node {node}"))
         .unwrap_or_default();
-    let words = if lost.message.is_empty() {
+    let detail = if lost.message.is_empty() {
         String::new()
     } else {
         format!(": {}", lost.message)
     };
-    format!("{whose}, {}{node}, was lost ({}{words})", lost.name, lost.reason)
+    format!("{pod}, {}{node}, was lost ({}{detail})", lost.name, lost.reason)
 }
 
-/// Describes the cause of a job that failed because a follower was lost, by what is known of its pod, or by
-/// the lead's word.
+/// Describes the loss of a follower that made the job fail: by its record, by a pod on a node that does not respond, or
+/// else by the lead's message.
 pub fn describe_lost_follower(lost: Option<&LostPod>, pods: &[&PodSeen]) -> String {
     if let Some(lost) = lost {
         return format!("{} while the job ran on it", describe_loss(lost));
@@ -231,12 +235,12 @@ pub fn describe_lost_follower(lost: Option<&LostPod>, pods: &[&PodSeen]) -> Stri
         .iter()
         .filter(|pod| pod.index == 0)
         .find_map(|pod| pod.exit.as_ref());
-    let words = lead
+    let detail = lead
         .filter(|exit| !exit.message.is_empty())
         .map(|exit| format!(": {}", exit.message));
     format!(
         "a follower was lost while the job ran on it{}",
-        words.unwrap_or_default()
+        detail.unwrap_or_default()
     )
 }
 
@@ -257,7 +261,7 @@ pub fn decide(observation: &Observation) -> Decision {
 }
 
 /// The decision for a MiniCluster that has ended. The Job controller replaces a lead's pod that was evicted or
-/// stopped by a suspension, even one that had succeeded: nobody else would end the new pod and its followers.
+/// stopped by a suspension, even one that had succeeded. Only the operator can end the new pod and its followers.
 fn after_the_end(observation: &Observation) -> Decision {
     let is_open = |job: &&JobSeen| {
         !job.is_deleting && !job.is_finished() && !job.has_succeeded() && job.failing.is_none()
@@ -283,12 +287,12 @@ fn after_the_end(observation: &Observation) -> Decision {
 fn decide_without_job(observation: &Observation) -> Decision {
     // A Job counts as started once a container has started. So a Job that was replaced after an edit does not
     // count. (A success also counts: the pods may be gone before this operator saw them.)
-    let has_begun = observation
+    let has_started_container = observation
         .gone
         .iter()
         .chain(&observation.pods)
         .any(|pod| pod.has_begun);
-    let has_begun = |last: &JobSeen| has_begun || last.has_succeeded();
+    let has_begun = |last: &JobSeen| has_started_container || last.has_succeeded();
     let last = observation
         .last_job
         .filter(|last| has_begun(last) && !is_given_up(observation.status, last));
@@ -319,7 +323,7 @@ fn decide_without_job(observation: &Observation) -> Decision {
             message,
         };
     }
-    // Whatever limit may be left: whoever deletes a Job that has failed wants no other.
+    // No restart, even if a limit allows one: a user who deletes a failed Job wants no other.
     let is_final = |end: PodEnd| {
         matches!(
             end,
@@ -372,8 +376,9 @@ fn decide_without_job(observation: &Observation) -> Decision {
     )
 }
 
-/// A success is not run again.
+/// The message if this operator has seen neither the deleted Job nor a pod of its lead. The program may have succeeded.
 const DELETED_UNSEEN: &str = "the Job and its pods were deleted while no operator ran, so whether the program had ended is unknown, and it is not restarted: delete the MiniCluster and apply it again to run it";
+/// The message if a lead's pod replaces a failed one whose end this operator has not seen.
 const MAY_HAVE_ENDED: &str = "an earlier pod of the lead has failed and is gone: its program may have ended by itself, so it is not restarted";
 
 /// Whether a lead's pod replaces one that failed and that this operator has not seen end.
@@ -402,19 +407,20 @@ fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Option<PodEnd>)
     gone.chain(present).collect()
 }
 
+/// The decision for a Job that exists, has not succeeded and was not given up.
 fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     let leads = leads(observation);
-    let first = |wanted: fn(PodEnd) -> bool| {
+    let first_lead = |wanted: fn(PodEnd) -> bool| {
         leads
             .iter()
             .find(|(_, end)| end.is_some_and(wanted))
             .map(|(pod, _)| *pod)
     };
-    if first(|end| end == PodEnd::Succeeded).is_some() {
+    if first_lead(|end| end == PodEnd::Succeeded).is_some() {
         return Decision::Continue;
     }
-    // Other reasons are final: the deadline, followers that do not start, and what the operator itself has
-    // set.
+    // A failure for another reason is final: the deadline, followers that do not start, or a reason that the operator
+    // itself has set.
     let failing = job.failing.as_ref().or(job.failed.as_ref());
     if failing.is_some_and(|failing| !is_by_policy(observation, failing)) {
         return Decision::Continue;
@@ -425,12 +431,12 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
         is_there: true,
         is_failing,
     };
-    let replacing = leads.iter().map(|(pod, _)| *pod).find(|pod| pod.replaces());
+    let replacement = leads.iter().map(|(pod, _)| *pod).find(|pod| pod.replaces());
     if let Some((lead, end)) = leads.iter().find_map(|(pod, end)| {
         end.filter(|end| matches!(end, PodEnd::FailedByItself | PodEnd::NodeFailure))
             .map(|end| (*pod, end))
     }) {
-        return when_lead_ended(observation, to_replace(), lead, end, replacing.is_some());
+        return when_lead_ended(observation, to_replace(), lead, end, replacement.is_some());
     }
     if let Some(follower) = observation.pods.iter().find(|pod| has_failed_by_itself(pod)) {
         return when_follower_failed(observation, to_replace(), follower);
@@ -438,22 +444,21 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     if job.is_suspended {
         return when_suspended(observation, job, to_replace());
     }
-    if let Some(lead) = first(|end| matches!(end, PodEnd::NotStarted { may_help: true }))
-        && (is_failing || replacing.is_some())
+    if let Some(lead) = first_lead(|end| matches!(end, PodEnd::NotStarted { may_help: true }))
+        && (is_failing || replacement.is_some())
     {
-        let (reason, words) = match &lead.trouble {
+        let (reason, detail) = match &lead.trouble {
             Some(trouble) => (trouble.reason.as_str(), trouble.message.as_str()),
             None => (Reason::NotStarted.name(), ""),
         };
-        let message = format!("the lead's pod, {}, did not start: {words}", lead.name);
+        let message = format!("the lead's pod, {}, did not start: {detail}", lead.name);
         return restart_or_end(observation, to_replace(), reason, message, Limit::Backoff);
     }
-    // The Job deletes the lead when a follower has failed it.
-    let culprit = failing.and_then(TrueCondition::index_of_pod);
-    let by_follower = culprit.is_some_and(|index| index > 0);
-    let may_be_lost = (is_failing && !by_follower) || job.has_lead_index_failed || replacing.is_some();
-    let taken = first(|end| end == PodEnd::Removed);
-    if let Some(lead) = taken
+    // If a follower made the Job fail, the Job controller deletes the lead's pod. Then the lead was not lost.
+    let failed_index = failing.and_then(TrueCondition::index_of_pod);
+    let by_follower = failed_index.is_some_and(|index| index > 0);
+    let may_be_lost = (is_failing && !by_follower) || job.has_lead_index_failed || replacement.is_some();
+    if let Some(lead) = first_lead(|end| end == PodEnd::Removed)
         && (may_be_lost || lead.is_disrupted())
     {
         return restart_or_end(
@@ -464,14 +469,14 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
             Limit::Backoff,
         );
     }
-    let remembered = observation
+    let recorded_loss = observation
         .status
         .lost_pods
         .iter()
         .rev()
         .find(|lost| lost.index == 0);
-    if (replacing.is_some() || (may_be_lost && !has_living_lead(&leads)))
-        && let Some(lost) = remembered
+    if (replacement.is_some() || (may_be_lost && !has_living_lead(&leads)))
+        && let Some(lost) = recorded_loss
     {
         return restart_or_end(
             observation,
@@ -481,20 +486,23 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
             Limit::Backoff,
         );
     }
-    if let Some(lead) = replacing {
+    if let Some(lead) = replacement {
         return when_lead_replaced(observation, to_replace(), lead);
     }
-    // A follower was removed and killed before it could leave in order. A lead that still seems to run may
-    // have succeeded: the failing Job ends it, and then this is known.
-    let killed = || {
+    // A follower was removed, and killed before it could leave the instance. A lead that still seems to run may have
+    // succeeded: the failing Job ends it, and then its exit code is known.
+    let has_removed_follower = || {
         observation
             .pods
             .iter()
             .any(|pod| pod.index > 0 && end_of(pod, false) == Some(PodEnd::Removed))
     };
-    // What the Job says alone is no proof: that follower may have failed by itself, and the watch of pods may
-    // lag behind.
-    let is_for_follower = || culprit != Some(0) && (killed() || lost_follower(observation, false).is_some());
+    // The Job's message alone does not prove that a follower was lost: the follower may have failed by itself, and the
+    // watch of pods may lag behind.
+    let is_for_follower = || {
+        failed_index != Some(0)
+            && (has_removed_follower() || recorded_lost_follower(observation, false).is_some())
+    };
     if is_failing && !has_living_lead(&leads) && is_for_follower() {
         let message = describe_lost_follower(follower_lost(observation).as_ref(), &observation.pods);
         return restart_or_end(
@@ -508,7 +516,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     if is_failing {
         return Decision::Continue;
     }
-    if let Some(index) = never_starts(observation) {
+    if let Some(index) = index_that_never_starts(observation) {
         return Decision::Fail {
             job_uid: job.uid.clone(),
             reason: Reason::MaxFailedIndexesExceeded.into(),
@@ -521,9 +529,9 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     }
 }
 
-/// The index of a follower whose pods have not started more often than `backoffLimit` allows. The Job's own limit for each
+/// The index of a follower that failed to start more often than `backoffLimit` allows. The Job's own limit for each
 /// index is larger, since it also counts the pods that were lost.
-fn never_starts(observation: &Observation) -> Option<u32> {
+fn index_that_never_starts(observation: &Observation) -> Option<u32> {
     if observation.restarts_on_failure {
         return None;
     }
@@ -537,7 +545,8 @@ fn never_starts(observation: &Observation) -> Option<u32> {
         .find_map(|(index, number)| (number > observation.backoff_limit).then_some(index))
 }
 
-/// Whether a Job fails because of how a pod ended, and not because of a limit or of an operator's word.
+/// Whether a Job fails because of how a pod ended, and not because of a limit or for another reason that the operator
+/// has set. `condition`: the Job's condition Failed or FailureTarget.
 pub fn is_by_policy(observation: &Observation, condition: &TrueCondition) -> bool {
     let has_own_end = || {
         let is_own = |(_, end): &(&PodSeen, Option<PodEnd>)| {
@@ -545,8 +554,8 @@ pub fn is_by_policy(observation: &Observation, condition: &TrueCondition) -> boo
         };
         leads(observation).iter().any(is_own) || observation.pods.iter().any(|pod| has_failed_by_itself(pod))
     };
-    // With a policy, each end for good fails an index, also of a pod that was removed: in a Job of one pod
-    // that is all.
+    // With a failure policy, an index fails with its first pod that is not retried, even one that was removed. In a Job
+    // of one pod, the Job then fails for this reason.
     condition.reason == Reason::PodFailurePolicy
         || (condition.reason == Reason::FailedIndexes && (!observation.restarts_on_failure || has_own_end()))
 }
@@ -556,10 +565,10 @@ fn when_follower_failed(observation: &Observation, to_replace: JobToReplace, fol
     if to_replace.is_failing || (observation.restarts_on_failure && follower.kept_by.is_none()) {
         return Decision::Continue;
     }
-    fail_after_logs(observation, to_replace, follower)
+    end_pods_or_fail(observation, to_replace, follower)
 }
 
-/// The decision when an index has failed for a reason that its pods do not tell: they are gone, were killed,
+/// The decision when an index has failed for a cause that its pods do not show: they are gone, were killed,
 /// or did not start.
 fn when_index_failed(observation: &Observation, to_replace: JobToReplace, index: u32) -> Decision {
     let pods = || observation.pods.iter().filter(|pod| pod.index == index);
@@ -568,9 +577,10 @@ fn when_index_failed(observation: &Observation, to_replace: JobToReplace, index:
         return Decision::Continue;
     }
     let last = pods().max_by_key(|pod| pod.index_failures);
-    let is_limit = last.is_some_and(|pod| pod.exit.as_ref().is_none_or(|exit| is_retried(exit.code)));
+    let has_no_retry_left =
+        last.is_some_and(|pod| pod.exit.as_ref().is_none_or(|exit| is_retried(exit.code)));
     let (reason, code) = match last.and_then(|pod| pod.exit.as_ref()) {
-        _ if is_limit => (Reason::MaxFailedIndexesExceeded, None),
+        _ if has_no_retry_left => (Reason::MaxFailedIndexesExceeded, None),
         exit => (Reason::PodFailurePolicy, exit.map(|exit| exit.code)),
     };
     let code = code
@@ -584,11 +594,12 @@ fn when_index_failed(observation: &Observation, to_replace: JobToReplace, index:
     }
 }
 
-/// Fails the Job because of how this pod ended. If a snippet of it has failed, the other pods end first, and
-/// keep their logs.
-fn fail_after_logs(observation: &Observation, to_replace: JobToReplace, failed: &PodSeen) -> Decision {
+/// Fails the Job because of how the pod `failed` ended. If a snippet has failed, the other pods are first asked to end,
+/// which keeps their logs.
+fn end_pods_or_fail(observation: &Observation, to_replace: JobToReplace, failed: &PodSeen) -> Decision {
     let job_uid = to_replace.job_uid;
-    // A pod that was told to end has ended by itself, too.
+    // A pod that was asked to end also counts as failed by itself, so `failed` may be such a pod. The cause is the pod
+    // whose snippet has failed.
     let by_snippet = std::iter::once(failed)
         .chain(observation.pods.iter().copied())
         .find_map(|pod| {
@@ -648,34 +659,35 @@ fn fail_after_logs(observation: &Observation, to_replace: JobToReplace, failed: 
     }
 }
 
-/// Whether a pod has a log, and an agent that can end it.
+/// Whether the pod has a log to keep, and an agent that can end it.
 fn can_end(pod: &PodSeen) -> bool {
     pod.has_begun && !pod.has_ended && !pod.is_deleting && !pod.is_lost && pod.kept_by.is_none()
 }
 
-/// Whether the Job lets a pod's exit code pass, if the pod is not labelled as the lead's.
+/// Whether the Job's failure policy retries a pod with this exit code. (A pod that is labelled as the lead's fails the
+/// Job with any code.)
 fn is_retried(code: i32) -> bool {
     RETRIED.iter().any(|retried| i32::from(*retried) == code)
 }
 
-/// The follower that a failing Job has lost: as the status remembers it, or as its pod still tells.
+/// The follower that a failing Job has lost: as the status records it, or as its pod still shows.
 pub fn follower_lost(observation: &Observation) -> Option<LostPod> {
-    let mut taken = observation
+    let mut removed = observation
         .pods
         .iter()
         .filter(|pod| pod.index > 0 && end_of(pod, false) == Some(PodEnd::Removed));
-    lost_follower(observation, true)
+    recorded_lost_follower(observation, true)
         .cloned()
-        .or_else(|| taken.next().map(|pod| loss(pod)))
+        .or_else(|| removed.next().map(|pod| loss(pod)))
 }
 
-/// The decision for a suspended Job. Its stopped pods are still its own for a moment, and the Job may have
-/// counted them as failed. An index that has failed for good would get no pod when the Job is resumed.
+/// The decision for a suspended Job. The pods that the suspension stopped still exist for a moment, and the Job may
+/// have counted them as failed. An index that has failed for good would get no pod when the Job is resumed.
 fn when_suspended(observation: &Observation, job: &JobSeen, to_replace: JobToReplace) -> Decision {
     if !to_replace.is_failing && !job.has_lead_index_failed && job.failed_index.is_none() {
         return Decision::Continue;
     }
-    let (reason, who) = if job.queue.is_some() {
+    let (reason, cause) = if job.queue.is_some() {
         (Reason::Requeued, "the queue stopped the pods")
     } else {
         (
@@ -683,7 +695,7 @@ fn when_suspended(observation: &Observation, job: &JobSeen, to_replace: JobToRep
             "the pods were stopped to suspend the MiniCluster",
         )
     };
-    let message = format!("{who}, which the Job counted as a failure");
+    let message = format!("{cause}, which the Job counted as a failure");
     restart_or_end(observation, to_replace, reason, message, Limit::None)
 }
 
@@ -714,18 +726,18 @@ fn when_lead_ended(
     if to_replace.is_failing {
         return Decision::Continue;
     }
-    // The Job ignores a pod that was also disrupted, and it retries one exit code of a lead that is not
-    // labelled yet.
-    let is_passed_over = lead.is_disrupted()
+    // The Job ignores a pod that was also disrupted. Of a lead that is not labelled yet, it retries some exit codes.
+    let is_passed_over_by_job = lead.is_disrupted()
         || is_replaced
         || (!lead.is_labelled && lead.exit.as_ref().is_some_and(|exit| is_retried(exit.code)));
-    if !is_passed_over {
-        // Its container may be restarted, or another one keeps its pod, for its log.
+    if !is_passed_over_by_job {
+        // The kubelet may restart its container, or a foreign container still runs in its pod, which is kept for its
+        // log.
         let stays = observation.restarts_on_failure || lead.kept_by.is_some();
         return if stays {
             Decision::Continue
         } else {
-            fail_after_logs(observation, to_replace, lead)
+            end_pods_or_fail(observation, to_replace, lead)
         };
     }
     Decision::Fail {
@@ -763,11 +775,13 @@ fn when_lead_replaced(observation: &Observation, to_replace: JobToReplace, lead:
 /// The Job that a restart would replace.
 struct JobToReplace {
     job_uid: String,
+    /// It still exists.
     is_there: bool,
+    /// It has failed, or is about to fail.
     is_failing: bool,
 }
 
-/// Restarts if the limit allows it; otherwise ends the MiniCluster.
+/// Restarts if the limit allows it. Otherwise the MiniCluster ends.
 fn restart_or_end(
     observation: &Observation,
     to_replace: JobToReplace,
@@ -811,6 +825,7 @@ fn restart_or_end(
             reason,
             message,
         },
+        // The Job ends without the operator.
         (true, true) => Decision::Continue,
     }
 }

@@ -1,4 +1,4 @@
-//! Finds out whether a MiniCluster waits for a cause that no status shows, and when to read its events. Pure.
+//! Decides whether a MiniCluster waits for a cause that no status shows, and when to read its events. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ use crate::observe::job::JobSeen;
 use crate::observe::pod::{DEFAULT_SCHEDULER, PodSeen, Trouble};
 use crate::vocabulary::Reason;
 
-/// Time from the begin of a wait until its events are first read.
+/// Time from the begin of a wait until its events are first read, and shortest time between two checks.
 const FIRST_CHECK_AFTER: Duration = Duration::from_secs(10);
 /// Longest time between two checks of an object's events.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// Time until the next check if what is missing could not be created.
+/// Longest time until the next check after a missing object could not be created.
 const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(30);
 
 /// An object that waits although no status says why.
@@ -24,13 +24,15 @@ const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(30);
 pub enum SilentWait<'a> {
     /// Uid of the Job if pods are missing, or of the first pod that does not start.
     Starts(&'a str),
-    /// Uid of the Job, which its queue has not admitted, or not again, or not with all of its pods.
-    Waits(&'a str),
-    /// The first pod about which no scheduler has said anything.
+    /// Uid of a Job that waits in a queue: the queue has not admitted it, has stopped it, or has not admitted all of
+    /// its pods.
+    InQueue(&'a str),
+    /// The first pod on which no scheduler has reported.
     Unseen {
         index: u32,
         uid: &'a str,
         scheduler: &'a str,
+        /// The Job's pods are a gang.
         is_gang: bool,
     },
     /// Index and uid of the first one or two pods whose brokers are not ready, the lead first.
@@ -38,12 +40,12 @@ pub enum SilentWait<'a> {
 }
 
 impl SilentWait<'_> {
-    /// A key for the wait: if it changes, another wait has begun.
+    /// A key that identifies the wait: if it changes, another wait has begun.
     pub fn object(&self) -> String {
         match self {
             SilentWait::Starts(uid) | SilentWait::Joins((_, uid), _) => (*uid).to_owned(),
             SilentWait::Unseen { uid, .. } => format!("scheduler of {uid}"),
-            SilentWait::Waits(uid) => format!("queue of {uid}"),
+            SilentWait::InQueue(uid) => format!("queue of {uid}"),
         }
     }
 
@@ -58,7 +60,8 @@ impl SilentWait<'_> {
         }
     }
 
-    /// What the status says of it, if that can only come from events of this object that were read before.
+    /// The trouble that the status shows, if it can only come from events of this object that were read before.
+    /// `job`: the Job's uid.
     pub fn trouble_of_earlier_events(&self, status: &MiniClusterStatus, job: &str) -> Option<Trouble> {
         let reason = status.reason.as_deref()?;
         let known = Reason::parse(reason);
@@ -66,7 +69,7 @@ impl SilentWait<'_> {
             SilentWait::Starts(uid) if *uid == job => known == Some(Reason::FailedCreate),
             SilentWait::Starts(_) if known == Some(Reason::FailedCreate) => false,
             SilentWait::Starts(_) => reason.starts_with("Failed") || known == Some(Reason::SecretDeleted),
-            SilentWait::Waits(_) => known == Some(Reason::Queued),
+            SilentWait::InQueue(_) => known == Some(Reason::Queued),
             SilentWait::Unseen { .. } => known == Some(Reason::SchedulerSilent),
             SilentWait::Joins(..) => known == Some(Reason::BrokersNotReady),
         };
@@ -78,8 +81,8 @@ impl SilentWait<'_> {
         is_of_events.then(earlier_trouble)
     }
 
-    /// How long it may last before events are read. If no node is known that takes pods, the default
-    /// scheduler's silence is no sign that it is missing: it may wait for nodes, too.
+    /// How long the wait may last before its events are first read. While no node is known that takes pods, silence of
+    /// the default scheduler does not mean that it is missing: it may itself wait for a node.
     pub fn patience(&self, has_nodes: bool) -> Duration {
         match self {
             SilentWait::Unseen {
@@ -91,10 +94,11 @@ impl SilentWait<'_> {
     }
 }
 
+/// What the MiniCluster waits for. None: it does not wait, or a status shows why it waits.
 pub fn find<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Option<SilentWait<'a>> {
     let job = job?;
     if job.waits_in().is_some() {
-        return Some(SilentWait::Waits(&job.uid));
+        return Some(SilentWait::InQueue(&job.uid));
     }
     if job.is_finished() || job.is_suspended || job.is_deleting {
         return None;
@@ -112,11 +116,12 @@ pub fn find<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Option<Sile
     if !(0..job.completions).all(|index| present.contains(&index)) {
         return Some(SilentWait::Starts(&job.uid));
     }
-    let unplaced = || pods().filter(|(_, pod)| !pod.is_scheduled && !pod.has_ended && !pod.is_deleting);
-    if job.queue.is_some() && unplaced().any(|(_, pod)| pod.is_held_by_queue) {
-        return Some(SilentWait::Waits(&job.uid));
+    let unscheduled = || pods().filter(|(_, pod)| !pod.is_scheduled && !pod.has_ended && !pod.is_deleting);
+    if job.queue.is_some() && unscheduled().any(|(_, pod)| pod.is_held_by_queue) {
+        return Some(SilentWait::InQueue(&job.uid));
     }
-    let waits = |pod: &PodSeen| {
+    // Placed on a node, and nothing is known to be wrong.
+    let is_silent = |pod: &PodSeen| {
         pod.is_scheduled
             && !pod.has_ended
             && !pod.is_deleting
@@ -125,12 +130,12 @@ pub fn find<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Option<Sile
             && pod.trouble.is_none()
     };
     let first = pods()
-        .filter(|(_, pod)| waits(pod) && !pod.is_running)
+        .filter(|(_, pod)| is_silent(pod) && !pod.is_running)
         .min_by_key(|(_, pod)| pod.index);
     if let Some((uid, _)) = first {
         return Some(SilentWait::Starts(uid));
     }
-    if let Some((uid, pod)) = unplaced()
+    if let Some((uid, pod)) = unscheduled()
         .filter(|(_, pod)| pod.is_unseen)
         .min_by_key(|(_, pod)| pod.index)
     {
@@ -142,29 +147,31 @@ pub fn find<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Option<Sile
             is_gang: job.gang.is_some(),
         });
     }
-    let joins = || {
+    let joining = || {
         pods()
-            .filter(|(_, pod)| waits(pod) && !pod.has_joined)
+            .filter(|(_, pod)| is_silent(pod) && !pod.has_joined)
             .map(|(uid, pod)| (pod.index, uid.as_str()))
     };
-    let first = joins().min()?;
+    let first = joining().min()?;
     Some(SilentWait::Joins(
         first,
-        joins().filter(|other| *other != first).min(),
+        joining().filter(|other| *other != first).min(),
     ))
 }
 
-/// The trouble of a pod about which neither a scheduler nor anybody else has said anything.
+/// The trouble of a pod on which no scheduler has reported, and which has no other warning.
 pub fn unseen(index: u32, scheduler: &str, is_gang: bool) -> Trouble {
-    const MAY: &str = "it may be busy, or wait for a volume of the pod";
+    const OTHER_CAUSES: &str = "it may be busy, or wait for a volume of the pod";
     let check = match (is_gang, scheduler) {
-        // A gang's scheduler may also say nothing of the pods that have room already.
+        // While a gang lacks room, its scheduler may report nothing on the pods for which there is room.
         (true, _) => {
             "it may hold the pods until there is room for the whole gang; else check that it runs".to_owned()
         }
-        (false, DEFAULT_SCHEDULER) => format!("check that it runs; {MAY}"),
+        (false, DEFAULT_SCHEDULER) => format!("check that it runs; {OTHER_CAUSES}"),
         (false, _) => {
-            format!("check the name (spec.pod.schedulerName or spec.podTemplate), and that it runs; {MAY}")
+            format!(
+                "check the name (spec.pod.schedulerName or spec.podTemplate), and that it runs; {OTHER_CAUSES}"
+            )
         }
     };
     let message = format!("scheduler {scheduler} has not reported on pod {index} yet: {check}");
@@ -175,7 +182,7 @@ pub fn unseen(index: u32, scheduler: &str, is_gang: bool) -> Trouble {
     }
 }
 
-/// One reason for the MiniCluster from what the startup probes of one or two pods said.
+/// Combines the startup probes' messages of one or two pods, by index, into one trouble. None: there are none.
 pub fn not_ready(found: &[(u32, Trouble)]) -> Option<Trouble> {
     let line = |(index, trouble): &(u32, Trouble)| {
         let text = trouble
@@ -192,19 +199,20 @@ pub fn not_ready(found: &[(u32, Trouble)]) -> Option<Trouble> {
     })
 }
 
-/// An object of ours that a pod needs and that was deleted.
+/// An object of the operator that a pod needs and that was deleted.
 #[derive(Debug, PartialEq)]
 pub enum Missing {
     /// It can be created again as it was.
     ConfigMap,
-    /// A Secret, whose content is lost: what to report.
-    Key(Box<Trouble>),
+    /// A Secret, whose content is lost. The trouble is to be reported.
+    Secret(Box<Trouble>),
 }
 
-/// The object of ours that was deleted, if a warning is about one.
+/// The deleted object of the operator that `warning` is about, if any. `uid`: the MiniCluster's.
 pub fn missing(cluster: &ValidMiniCluster, uid: &str, warning: &Trouble) -> Option<Missing> {
-    let lacks = |kind: &str, name: &str| warning.message.contains(&format!("{kind} \"{name}\" not found"));
-    if lacks("configmap", &names::config_map(&cluster.name)) {
+    let is_missing =
+        |kind: &str, name: &str| warning.message.contains(&format!("{kind} \"{name}\" not found"));
+    if is_missing("configmap", &names::config_map(&cluster.name)) {
         return Some(Missing::ConfigMap);
     }
     let (name, uid) = (&cluster.name, Some(uid));
@@ -213,8 +221,8 @@ pub fn missing(cluster: &ValidMiniCluster, uid: &str, warning: &Trouble) -> Opti
         names::users_secret(name, uid),
         names::restful_secret(name, uid),
     ];
-    let lost = secrets.into_iter().find(|secret| lacks("secret", secret))?;
-    Some(Missing::Key(Box::new(Trouble {
+    let lost = secrets.into_iter().find(|secret| is_missing("secret", secret))?;
+    Some(Missing::Secret(Box::new(Trouble {
         reason: Reason::SecretDeleted.into(),
         message: format!(
             "Secret {lost} was deleted, and what it held is lost: new pods cannot start; delete the MiniCluster and apply it again"
@@ -226,19 +234,22 @@ pub fn missing(cluster: &ValidMiniCluster, uid: &str, warning: &Trouble) -> Opti
 /// What the events of a waiting object say.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Finding {
-    /// They have not been read yet: nothing waited before, or another operator read them.
+    /// This operator has not read them yet.
     Unread,
+    /// No warning is known about this wait.
     Nothing,
+    /// The last warning, or why a missing object could not be created.
     Warning(Box<Trouble>),
 }
 
 /// When the events of a waiting object are read next, and what was found last.
 #[derive(Debug, Clone)]
 pub struct EventCheck {
+    /// The key of the wait ([`SilentWait::object`]).
     object: String,
     begin: Instant,
     next: Instant,
-    /// Who has reserved `next` for it.
+    /// What is reserved for the check at `next`.
     pub turn: Turn,
     pub found: Finding,
 }
@@ -263,18 +274,18 @@ impl EventCheck {
         now >= self.next
     }
 
-    /// Puts the check off until its turn; others go first.
+    /// Puts the check off until `next`, since other checks go first. `turn`: what is reserved for it.
     pub fn defer_until(&mut self, next: Instant, turn: Turn) {
         (self.next, self.turn) = (next, turn);
     }
 
-    /// Schedules the next check; pauses grow with the time waited.
+    /// Schedules the next check. The pause is half of the time waited so far, within bounds.
     pub fn schedule_next(&mut self, now: Instant) {
         self.next = now + ((now - self.begin) / 2).clamp(FIRST_CHECK_AFTER, LONGEST_PAUSE);
         self.turn = Turn::None;
     }
 
-    /// Notes why what is missing could not be created. It is tried again at the next check, which comes soon.
+    /// Notes why a missing object could not be created. The next check comes soon and tries again.
     pub fn note_refusal(&mut self, why: Trouble, now: Instant) {
         self.found = Finding::Warning(Box::new(why));
         self.next = self.next.min(now + PAUSE_AFTER_REFUSAL);
@@ -286,45 +297,51 @@ impl EventCheck {
     }
 }
 
-/// Time between two checks in one namespace, and between any two; after a quiet time, `AT_ONCE` checks may
-/// follow each other.
-const OF_NAMESPACE: Duration = Duration::from_secs(1);
-const OF_ALL: Duration = Duration::from_millis(100);
-const AT_ONCE: u32 = 5;
+/// Time between two checks in one namespace.
+const NAMESPACE_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two checks in any namespaces.
+const TOTAL_INTERVAL: Duration = Duration::from_millis(100);
+/// After a quiet time, this many checks may follow each other without a pause.
+const BURST: u32 = 5;
 
-/// What a check that waits has reserved: first a time among those of its namespace, then one among all.
+/// What is reserved for a deferred check. It needs a time within the limit of its namespace, and then one within the
+/// limit for all namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Turn {
+    /// Nothing.
     None,
+    /// A time within the limit of its namespace.
     OfNamespace,
+    /// A time within both limits: the check may run.
     OfAll,
 }
 
-/// Limits the rate of checks, and that of asking for one: a thousand waiting MiniClusters of one tenant must neither flood the API server
-/// nor delay other tenants.
+/// Limits the rate of checks, so that a thousand waiting MiniClusters of one tenant neither flood the API server nor
+/// delay other tenants. A deferred check gets a reserved time, so it rarely has to ask again.
 #[derive(Debug, Default)]
 pub struct Turns {
     /// The next free time of each namespace, unless it is long past.
     of_namespace: HashMap<String, Instant>,
+    /// The next free time within the limit for all namespaces. None: nothing was reserved so far.
     of_all: Option<Instant>,
 }
 
 impl Turns {
-    /// Takes a turn for one in this namespace. None: it was taken, check now. Else the time that is reserved
-    /// for it, and by whom. Nothing is reserved for later than [`LONGEST_PAUSE`]: many a reserved time is not
-    /// used, since its object starts or goes.
+    /// Reserves a time for a check in this namespace. `turn`: what is reserved for it already. None: check now.
+    /// Otherwise the time at which to ask again, and what is reserved at that time. Nothing is reserved for later than
+    /// [`LONGEST_PAUSE`], since many reserved times are never used: the object starts, or is deleted.
     pub fn take_or_defer(&mut self, namespace: &str, turn: Turn, now: Instant) -> Option<(Instant, Turn)> {
-        let earliest = |interval: Duration| now.checked_sub(interval * AT_ONCE).unwrap_or(now);
+        let earliest = |interval: Duration| now.checked_sub(interval * BURST).unwrap_or(now);
         if turn == Turn::None {
             self.of_namespace
-                .retain(|_, next| *next + OF_NAMESPACE * AT_ONCE > now);
+                .retain(|_, next| *next + NAMESPACE_INTERVAL * BURST > now);
             let next = self.of_namespace.get(namespace).copied();
-            let next = next.unwrap_or(now).max(earliest(OF_NAMESPACE));
+            let next = next.unwrap_or(now).max(earliest(NAMESPACE_INTERVAL));
             if next > now + LONGEST_PAUSE {
                 return Some((now + LONGEST_PAUSE, Turn::None));
             }
             self.of_namespace
-                .insert(namespace.to_owned(), next + OF_NAMESPACE);
+                .insert(namespace.to_owned(), next + NAMESPACE_INTERVAL);
             if next > now {
                 return Some((next, Turn::OfNamespace));
             }
@@ -332,11 +349,11 @@ impl Turns {
         if turn == Turn::OfAll {
             return None;
         }
-        let next = self.of_all.unwrap_or(now).max(earliest(OF_ALL));
+        let next = self.of_all.unwrap_or(now).max(earliest(TOTAL_INTERVAL));
         if next > now + LONGEST_PAUSE {
             return Some((now + LONGEST_PAUSE, turn.max(Turn::OfNamespace)));
         }
-        self.of_all = Some(next + OF_ALL);
+        self.of_all = Some(next + TOTAL_INTERVAL);
         (next > now).then_some((next, Turn::OfAll))
     }
 }
@@ -371,7 +388,7 @@ mod tests {
         };
         let told = |silent_wait| match silent_wait {
             SilentWait::Starts(uid) => uid.to_owned(),
-            SilentWait::Waits(_) => silent_wait.object(),
+            SilentWait::InQueue(_) => silent_wait.object(),
             SilentWait::Unseen { index, scheduler, .. } => format!("{scheduler} has not seen {index}"),
             SilentWait::Joins((_, first), second) => {
                 format!("{first} joins {:?}", second.map(|(index, _)| index))
@@ -432,10 +449,10 @@ mod tests {
         };
         assert_eq!(
             find(Some(&queued), &Observed::default()),
-            Some(SilentWait::Waits("job"))
+            Some(SilentWait::InQueue("job"))
         );
         assert_ne!(
-            SilentWait::Waits("job").object(),
+            SilentWait::InQueue("job").object(),
             SilentWait::Starts("job").object(),
             "its start is another wait"
         );
@@ -466,8 +483,8 @@ mod tests {
             (SilentWait::Starts("job"), "FailedCreate", true),
             (SilentWait::Starts("pod"), "ApiError", false),
             (SilentWait::Starts("pod"), "Unschedulable", false),
-            (SilentWait::Waits("job"), "Queued", true),
-            (SilentWait::Waits("job"), "FailedMount", false),
+            (SilentWait::InQueue("job"), "Queued", true),
+            (SilentWait::InQueue("job"), "FailedMount", false),
             (unseen, "SchedulerSilent", true),
             (unseen, "Queued", false),
             (SilentWait::Joins((0, "pod"), None), "BrokersNotReady", true),
@@ -512,7 +529,7 @@ mod tests {
         };
         assert_eq!(
             find(Some(&job), &observed(pod(1, held))),
-            Some(SilentWait::Waits("job"))
+            Some(SilentWait::InQueue("job"))
         );
         assert_eq!(find(Some(&job), &observed(pod(1, |_| {}))), None, "it goes on");
         let ended = crate::observe::job::TrueCondition {
@@ -585,7 +602,8 @@ mod tests {
             "there is no node for them, as far as is known"
         );
         assert!(
-            of("a").has_waited(Some("SchedulerSilent")) && SilentWait::Waits("a").has_waited(Some("Queued"))
+            of("a").has_waited(Some("SchedulerSilent"))
+                && SilentWait::InQueue("a").has_waited(Some("Queued"))
         );
         assert!(!of("a").has_waited(Some("Queued")), "its pods are new");
         assert!(

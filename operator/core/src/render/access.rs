@@ -1,5 +1,5 @@
-//! How the runner may read the curve certificate, whoever it runs as, without opening it to more than it must
-//! be.
+//! The fsGroup and the file mode with which the runner can read the curve certificate, whatever its user is, and as few
+//! others as possible.
 //!
 //! The kubelet writes a Secret's files as root, with the volume's mode. A runner that is not root can read
 //! them through the pod's fsGroup: the kubelet gives the files that group, and the container belongs to it.
@@ -8,20 +8,20 @@
 //!
 //! | the runner | the pod has | then |
 //! |---|---|---|
-//! | any | an fsGroup of the user's | nothing: it serves for the Secret too |
-//! | runs as root, as the spec says | any | nothing: mode 0400 is root's |
-//! | not root, or unknown (the image says) | no claim, no CSI volume | fsGroup 65532 |
+//! | any | an fsGroup from the spec | nothing is changed: the Secret's files get that group too |
+//! | runs as root, according to the spec | any | nothing is changed: root can read mode 0400 |
+//! | not root, or unknown (the image decides) | no claim, no CSI volume | fsGroup 65532 |
 //! | not root, or unknown | a claim or a CSI volume | mode 0444 inside this one container |
 
 use flux_shared::validate::{ValidMiniCluster, VolumeSource};
 use k8s_openapi::api::core::v1::{PodSecurityContext, SecurityContext};
 
-/// A group without members in images ("nonroot" by custom).
+/// The fsGroup if the spec has none. By convention this group is `nonroot`, and has no members in images.
 const GROUP: i64 = 65532;
 const OWNER_ONLY: i32 = 0o400;
 const EVERYONE: i32 = 0o444;
 
-/// What the pod and its Secrets need.
+/// How the pod's processes get access to its Secrets.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Access {
     /// None: the pod's fsGroup is left as it is.

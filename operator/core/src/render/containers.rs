@@ -26,47 +26,47 @@ const METRICS_PORT: &str = "metrics";
 /// The agent's path in its image.
 const AGENT_IN_IMAGE: &str = "/flux-agent";
 
-/// Init containers: the agent, what copies the view and its packages, then the sidecars. These are
-/// restartable, so that they end with the pod.
+/// The init containers: one installs the agent, others copy or link the view and merge its packages, then the sidecars
+/// follow. Sidecars are restartable init containers, so that they end with the pod.
 pub(super) fn init(
     cluster: &ValidMiniCluster,
     options: &Options,
     view: ViewFrom,
-    user: &UserVolumes,
+    user_volumes: &UserVolumes,
 ) -> Result<Vec<Container>, RenderError> {
     let mut containers = vec![install(cluster, options, view)];
     if matches!(view, ViewFrom::Copy | ViewFrom::OwnImage) {
-        containers.push(bring(cluster, options, view)?);
+        containers.push(provide_view(cluster, options, view)?);
     }
     if view == ViewFrom::Copy {
         containers.push(software(cluster)?);
     }
     for sidecar in &cluster.sidecars {
-        containers.push(sidecar_of(cluster, sidecar, view, user)?);
+        containers.push(sidecar_of(cluster, sidecar, view, user_volumes)?);
     }
     Ok(containers)
 }
 
-/// Names of our own init containers: the Job's failure policy reads the exit codes of these only.
+/// Names of the operator's own init containers, whose exit codes the Job's failure policy reads.
 pub(super) fn own_init_names(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<String> {
-    let brings = matches!(view, ViewFrom::Copy | ViewFrom::OwnImage);
+    let has_view_container = matches!(view, ViewFrom::Copy | ViewFrom::OwnImage);
     let software = (view == ViewFrom::Copy).then(|| SOFTWARE_CONTAINER.to_owned());
     [AGENT.to_owned()]
         .into_iter()
-        .chain(brings.then(|| cluster.view.name.clone()))
+        .chain(has_view_container.then(|| cluster.view.name.clone()))
         .chain(software)
         .collect()
 }
 
-/// The init container that installs the agent. It also lays out what the other containers see at the mount
-/// path, unless the view's container does. If they mount the view's image, so does it, and the runner's
-/// beside it, whose packages it merges with the view's. If a mount fails, nothing has run yet.
+/// The init container that installs the agent. It also fills the folder that the other containers see at the mount
+/// path, unless the view's container does. If the pods mount the view's image, this container mounts it too, and beside
+/// it the runner's image, and merges the packages of both. So if a mount fails, nothing has run yet.
 fn install(cluster: &ValidMiniCluster, options: &Options, view: ViewFrom) -> Container {
     let mut command = [AGENT_IN_IMAGE, "install", "--binary", AGENT_DIR]
         .map(str::to_owned)
         .to_vec();
     if matches!(view, ViewFrom::ImageVolume | ViewFrom::Nowhere) {
-        command.extend(["--to".to_owned(), laid_out()]);
+        command.extend(["--to".to_owned(), staged_mount()]);
     }
     if view == ViewFrom::ImageVolume {
         command.extend(
@@ -85,7 +85,7 @@ fn install(cluster: &ValidMiniCluster, options: &Options, view: ViewFrom) -> Con
         image: Some(options.agent_image.clone()),
         image_pull_policy: Some(PullPolicy::IfNotPresent.name().into()),
         command: Some(command),
-        resources: of_own_init(cluster),
+        resources: own_init_resources(cluster),
         volume_mounts: Some(volumes::for_install(cluster, view)),
         // It writes into empty directories that everybody may write to, and needs nothing else.
         security_context: Some(SecurityContext {
@@ -107,16 +107,20 @@ fn log_format(cluster: &ValidMiniCluster) -> Option<String> {
     (!cluster.log_format.is_text()).then(|| "--log-format=json".to_owned())
 }
 
-/// Path in the init containers of the volume that the others see at the mount path.
-fn laid_out() -> String {
+/// Path in the init containers of the folder that the other containers see at the mount path.
+fn staged_mount() -> String {
     format!("{MOUNT_STAGING}/{MOUNT_FOLDER}")
 }
 
 /// The init container with the view's image: it copies the view, or links to it if the others run the same
 /// image.
-fn bring(cluster: &ValidMiniCluster, options: &Options, from: ViewFrom) -> Result<Container, RenderError> {
+fn provide_view(
+    cluster: &ValidMiniCluster,
+    options: &Options,
+    from: ViewFrom,
+) -> Result<Container, RenderError> {
     let view = &cluster.view;
-    let mut command = [AGENT_FILE, "view", "--to", &laid_out()]
+    let mut command = [AGENT_FILE, "view", "--to", &staged_mount()]
         .map(str::to_owned)
         .to_vec();
     match from {
@@ -129,7 +133,7 @@ fn bring(cluster: &ValidMiniCluster, options: &Options, from: ViewFrom) -> Resul
         image: Some(super::view::image(cluster, options).to_owned()),
         image_pull_policy: Some(view.pull_policy.name().into()),
         command: Some(command),
-        resources: of_own_init(cluster),
+        resources: own_init_resources(cluster),
         working_dir: view.working_dir.clone(),
         security_context: typed(
             "spec.flux.container.securityContext",
@@ -141,8 +145,8 @@ fn bring(cluster: &ValidMiniCluster, options: &Options, from: ViewFrom) -> Resul
     })
 }
 
-/// The init container that makes `/opt/software` of the copied view's packages and of what the runner's image
-/// has there. It is that image, and the same user: only they see its files.
+/// The init container that merges the copied view's packages and the runner's own `/opt/software` into the volume for
+/// `/opt/software`. It runs the runner's image as the runner's user: it has to read the files of that image.
 fn software(cluster: &ValidMiniCluster) -> Result<Container, RenderError> {
     let runner = &cluster.runner.container;
     let to = format!("{SOFTWARE_STAGING}/{SOFTWARE_FOLDER}");
@@ -153,7 +157,7 @@ fn software(cluster: &ValidMiniCluster) -> Result<Container, RenderError> {
         image: Some(runner.image.clone()),
         image_pull_policy: Some(runner.pull_policy.name().into()),
         command: Some(command.into_iter().chain(log_format(cluster)).collect()),
-        resources: of_own_init(cluster),
+        resources: own_init_resources(cluster),
         security_context: typed(&field, runner.security_context.as_ref())?,
         volume_mounts: Some(volumes::for_software()),
         termination_message_policy: Some("File".into()),
@@ -165,12 +169,12 @@ fn sidecar_of(
     cluster: &ValidMiniCluster,
     sidecar: &ValidSidecar,
     view: ViewFrom,
-    user: &UserVolumes,
+    user_volumes: &UserVolumes,
 ) -> Result<Container, RenderError> {
     let mut container = common(&sidecar.container)?;
     container.volume_mounts = some(volumes::merged(
         volumes::for_sidecar(cluster, view, sidecar),
-        user.mounts(&sidecar.container),
+        user_volumes.mounts(&sidecar.container),
     ));
     if sidecar.wrapped.is_some() {
         container.command = Some(vec![
@@ -187,7 +191,7 @@ fn sidecar_of(
 pub(super) fn runner(
     cluster: &ValidMiniCluster,
     view: ViewFrom,
-    user: &UserVolumes,
+    user_volumes: &UserVolumes,
     restarts_left: u32,
 ) -> Result<Container, RenderError> {
     let runner = &cluster.runner;
@@ -196,13 +200,13 @@ pub(super) fn runner(
     let grace = format!("{}={}", names::GRACE_PERIOD, cluster.grace_period());
     let restarts = format!("{}={restarts_left}", names::RESTARTS_LEFT);
     container.command = Some(vec![AGENT_FILE.into(), "run".into(), grace, restarts]);
-    // They tell the agent that its pod is not the first of its index: a lead that replaces another runs
+    // From these the agent knows that its pod is not the first of its index: a lead that replaces another runs
     // nothing.
-    let of_the_index = [names::INDEX_FAILURES, names::INDEX_DISRUPTIONS]
-        .map(|(name, annotation)| annotated(name, annotation));
-    container.env.get_or_insert_default().extend(of_the_index);
+    let earlier_pods = [names::INDEX_FAILURES, names::INDEX_DISRUPTIONS]
+        .map(|(name, annotation)| from_annotation(name, annotation));
+    container.env.get_or_insert_default().extend(earlier_pods);
     if derive::has_host_network(cluster.pod_template.as_ref()) {
-        on_its_node(&mut container);
+        use_host_network(&mut container);
     }
     // Scrapers find the port by its name; only the lead listens.
     container
@@ -214,10 +218,10 @@ pub(super) fn runner(
         }));
     container.ports = container.ports.filter(|ports| !ports.is_empty());
     // Without a socket the broker cannot be asked: then a running container counts as ready.
-    container.startup_probe = (!cluster.flux.disable_socket).then(joined);
+    container.startup_probe = (!cluster.flux.disable_socket).then(startup_probe);
     container.volume_mounts = some(volumes::merged(
         volumes::for_runner(cluster, view),
-        user.mounts(&runner.container),
+        user_volumes.mounts(&runner.container),
     ));
     // A terminal mixes standard output and error and ends lines in CR LF, so only where a person may attach.
     let is_idle = runner.program == Program::Persistent && cluster.restful.is_none();
@@ -227,10 +231,10 @@ pub(super) fn runner(
     Ok(container)
 }
 
-/// With host networking the broker uses a port and an address of the node. A declared port becomes a
-/// `hostPort`, so Kubernetes puts no two pods with the same port on a node, and reports a pod that finds no
-/// node like any that does not fit.
-fn on_its_node(container: &mut Container) {
+/// With host networking the broker uses a port and an address of the node. This declares the port, and passes the
+/// address to the agent. A declared port becomes a `hostPort`: Kubernetes puts no two pods with the same port on a
+/// node, and reports a pod without a free node as unschedulable.
+fn use_host_network(container: &mut Container) {
     let ports = container.ports.get_or_insert_default();
     if !ports.iter().any(|port| port.container_port == BROKER_PORT) {
         ports.push(ContainerPort {
@@ -243,14 +247,14 @@ fn on_its_node(container: &mut Container) {
     container
         .env
         .get_or_insert_default()
-        .push(of_the_pod(name, field.to_owned()));
+        .push(from_field(name, field.to_owned()));
 }
 
-/// A startup probe that runs until the broker has joined, and then no more, since a probe that goes on would
-/// disturb the job. The container is ready from then on, until it ends. It is never killed for being late:
-/// the agent decides that. One probe waits for the broker, so that an ordinary start causes no warning of
-/// Kubernetes'; if it takes longer, the warning says why, and the operator reads it.
-fn joined() -> Probe {
+/// The startup probe. It succeeds when the broker has joined. Then the container is ready until it ends, and no probe
+/// disturbs the job. The kubelet never kills a container that starts slowly: the agent decides about that. Each probe
+/// waits for the broker, so that Kubernetes reports no warning at an ordinary start. If the start takes longer, the
+/// warning says why, and the operator reads it.
+fn startup_probe() -> Probe {
     let command = [AGENT_FILE, "status", "--ready", "--wait", "20"].map(str::to_owned);
     Probe {
         exec: Some(ExecAction {
@@ -264,17 +268,21 @@ fn joined() -> Probe {
     }
 }
 
-/// A container of the services pod; it runs the image's entrypoint unless a command is given.
-pub(super) fn service(container: &ValidContainer, user: &UserVolumes) -> Result<Container, RenderError> {
-    // The kubelet reads `$$` and `$(NAME)` in a command; a word of the user's is text.
+/// A container of the services pod. It runs the image's entrypoint unless a command is given.
+pub(super) fn service(
+    container: &ValidContainer,
+    user_volumes: &UserVolumes,
+) -> Result<Container, RenderError> {
+    // The kubelet expands `$(NAME)` in a command, and reads `$$` as `$`. The user's words are to stay as they are.
     let as_text = |words: &Vec<String>| words.iter().map(|word| word.replace('$', "$$")).collect();
     Ok(Container {
         command: container.entrypoint.as_ref().map(as_text),
-        volume_mounts: some(user.mounts(container)),
+        volume_mounts: some(user_volumes.mounts(container)),
         ..common(container)?
     })
 }
 
+/// What the runner, the sidecars and the containers of the services pod have in common.
 fn common(container: &ValidContainer) -> Result<Container, RenderError> {
     Ok(Container {
         name: container.name.clone(),
@@ -303,11 +311,12 @@ fn port_of(port: u16) -> ContainerPort {
 }
 
 /// An environment variable with the value of a pod's annotation; empty if the pod has none.
-fn annotated(name: &str, annotation: &str) -> EnvVar {
-    of_the_pod(name, format!("metadata.annotations['{annotation}']"))
+fn from_annotation(name: &str, annotation: &str) -> EnvVar {
+    from_field(name, format!("metadata.annotations['{annotation}']"))
 }
 
-fn of_the_pod(name: &str, field_path: String) -> EnvVar {
+/// An environment variable with the value of a pod's field.
+fn from_field(name: &str, field_path: String) -> EnvVar {
     EnvVar {
         name: name.to_owned(),
         value: None,
@@ -359,14 +368,15 @@ fn lifecycle(container: &ValidContainer) -> Option<Lifecycle> {
     })
 }
 
-/// Resources of our own init containers: those of `flux.container`, else the runner's cpu and memory.
+/// Resources of the operator's own init containers: those of `flux.container`, else the runner's cpu and memory.
 ///
-/// A quota on cpu or memory rejects a pod with one container that lacks them, and Kubernetes then calls no pod
-/// Guaranteed. They cost nothing: a pod counts as its init containers or its containers, whichever need more.
-fn of_own_init(cluster: &ValidMiniCluster) -> Option<ResourceRequirements> {
-    let of_the_view = &cluster.view.resources;
-    if !of_the_view.limits.is_empty() || !of_the_view.requests.is_empty() {
-        return resources(of_the_view);
+/// A quota on cpu or memory rejects a pod if one of its containers lacks them, and such a pod is not of Kubernetes'
+/// class Guaranteed. They cost nothing: for a pod, Kubernetes counts its init containers or its containers, whichever
+/// need more.
+fn own_init_resources(cluster: &ValidMiniCluster) -> Option<ResourceRequirements> {
+    let view_resources = &cluster.view.resources;
+    if !view_resources.limits.is_empty() || !view_resources.requests.is_empty() {
+        return resources(view_resources);
     }
     let mut inherited = cluster.runner.container.resources.clone();
     for quantities in [&mut inherited.limits, &mut inherited.requests] {
@@ -386,7 +396,7 @@ pub(super) fn resources(resources: &Resources) -> Option<ResourceRequirements> {
     })
 }
 
-/// Our quantities as Kubernetes' type.
+/// Quantities of the spec as Kubernetes' type. None if there are none.
 pub(super) fn quantities(
     quantities: &std::collections::BTreeMap<String, flux_shared::quantity::Quantity>,
 ) -> Option<std::collections::BTreeMap<String, Quantity>> {

@@ -8,7 +8,8 @@ use k8s_openapi::ByteString;
 use super::hidden_secret::HiddenSecret;
 use super::{RenderFacts, metadata};
 
-/// The Secret with the curve certificate; None if the user names one of their own.
+/// The Secret with the curve certificate: the one in the spec, else `generated`. None: the spec names a Secret of the
+/// user's.
 pub(super) fn secret(
     cluster: &ValidMiniCluster,
     facts: &RenderFacts,

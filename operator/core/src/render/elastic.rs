@@ -9,7 +9,7 @@ use super::{hash, queueing};
 use crate::labels;
 use crate::observe::job::JobSeen;
 
-/// The part of a Job that follows the MiniCluster.
+/// The fields of a Job that follow changes of the MiniCluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Elastic {
     pub size: u32,
@@ -30,29 +30,33 @@ impl Elastic {
         }
     }
 
-    /// Whether a queue keeps the Job from this size: it has admitted another number of pods, and refuses a
-    /// change or would evict the Job for it. A Job to which this size was applied before has it, or what the
-    /// queue made of it.
+    /// Whether a queue keeps the Job from this size: it has admitted another number of pods, and would reject the
+    /// change, or evict the Job for it. False if this size was applied before: then the Job has it, or the size to
+    /// which the queue has changed it.
     pub fn is_held(self, job: &JobSeen) -> bool {
         let is_admitted = job.queue.is_some() && !job.is_elastic && !job.is_suspended;
-        let is_told =
+        let is_applied =
             |suspend| job.rendered_hash.as_deref() == Some(Elastic { suspend, ..self }.hash().as_str());
-        is_admitted && ![None, Some(true), Some(false)].into_iter().any(is_told)
+        is_admitted && ![None, Some(true), Some(false)].into_iter().any(is_applied)
     }
 
-    /// Hash of these fields. It is compared with the Job's annotation, not with the Job's fields, so that
-    /// Kueue's changes of the fields are not overruled.
+    /// Hash of these fields. It is compared with the Job's annotation, not with the Job's fields: the operator must not
+    /// revert Kueue's changes of the fields.
     pub fn hash(self) -> String {
         hash(&self)
     }
 
-    /// The patch for a Job with this uid (the API server refuses it for another) and the hash `before`.
-    /// `suspend` is patched only when it changes in the spec: somebody may have resumed a Job that was
-    /// created suspended.
+    /// The patch for the Job with this uid (the API server rejects it for another Job). `before`: the hash that was
+    /// applied last. `maximum`: the MiniCluster's largest size.
+    ///
+    /// `suspend` is patched only if it has changed in the spec: somebody may have resumed a Job that was created
+    /// suspended.
     pub fn patch(self, cluster: &ValidMiniCluster, uid: &str, before: Option<&str>, maximum: u32) -> Value {
         let mut spec = json!({ "parallelism": self.size, "completions": self.size });
-        let is_told = (1..=maximum).any(|size| before == Some(Elastic { size, ..self }.hash().as_str()));
-        if !is_told && let Some(suspend) = self.suspend {
+        // The hash also covers the size. `suspend` has not changed if the hash is the one for some size.
+        let is_suspend_applied =
+            (1..=maximum).any(|size| before == Some(Elastic { size, ..self }.hash().as_str()));
+        if !is_suspend_applied && let Some(suspend) = self.suspend {
             spec["suspend"] = json!(suspend);
         }
         let mut annotations = queueing::of_size(cluster, self.size);
@@ -60,8 +64,8 @@ impl Elastic {
         json!({ "metadata": { "uid": uid, "annotations": annotations }, "spec": spec })
     }
 
-    /// Sets the fields of a Job that is to be created. One for a queue begins suspended even if the queue's
-    /// webhook does not see to it, so that nothing runs before it is admitted.
+    /// Sets the fields of a Job that is to be created. A Job for a queue is created suspended, so that nothing runs
+    /// before it is admitted, even without the queue's webhook.
     pub(super) fn put(self, is_queued: bool, job: &mut Job) {
         let count = i32::try_from(self.size).unwrap_or(i32::MAX);
         if let Some(spec) = &mut job.spec {

@@ -1,14 +1,14 @@
-//! All pods start or none: an object of one of the APIs for that, and what ties the pods to it. Which of them
-//! is served is found out (`lookups::gangs`), never concluded from a version.
+//! Gangs (all pods start or none): the gang's object, in one of three APIs, and the reference to it in the pods. The
+//! operator asks which APIs are served (`lookups::gangs`), and never infers it from a version.
 //!
-//! | API | object | the pods' tie |
+//! | API | object | reference in the pods |
 //! | --- | --- | --- |
 //! | Kubernetes 1.37 | `scheduling.k8s.io/v1beta1` PodGroup | `spec.schedulingGroup` |
 //! | scheduler-plugins | `scheduling.x-k8s.io/v1alpha1` PodGroup | a label |
 //! | Volcano | `scheduling.volcano.sh/v1beta1` PodGroup | an annotation |
 //!
-//! Kubernetes 1.35 to 1.37 also have an alpha API each ([`Alpha`]), which no other version serves. They are
-//! not used.
+//! Kubernetes 1.35, 1.36 and 1.37 each also have an alpha API ([`Alpha`]), which no other version serves. The operator
+//! does not use them.
 
 use std::collections::BTreeMap;
 
@@ -21,19 +21,20 @@ use super::{RenderError, RenderFacts, hash, metadata};
 use crate::labels;
 use crate::observe::pod::DEFAULT_SCHEDULER;
 
-/// Annotation or label of pods by which Volcano's controllers know the queue.
+/// Annotation or label of pods with the name of their queue in Volcano.
 const VOLCANO_QUEUE: &str = "scheduling.volcano.sh/queue-name";
 
 /// An API for gangs. The object's kind is PodGroup in each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GangApi {
+    /// Kubernetes' own.
     Kubernetes,
-    /// scheduler-plugins' coscheduling.
+    /// The one of scheduler-plugins (coscheduling).
     Coscheduling,
     Volcano,
 }
 
-/// Names of schedulers that are known to have an API of their own.
+/// Names of the schedulers that are known to have an API of their own.
 const VOLCANO_SCHEDULER: &str = "volcano";
 const COSCHEDULER: &str = "scheduler-plugins-scheduler";
 
@@ -57,7 +58,7 @@ impl GangApi {
         }
     }
 
-    /// The part of the gang's object with the number of pods; also a merge patch.
+    /// The part of the gang's object with the number of pods. It is also a merge patch.
     pub fn with_count(self, count: u32) -> Value {
         match self {
             GangApi::Coscheduling | GangApi::Volcano => json!({ "spec": { "minMember": count } }),
@@ -68,7 +69,7 @@ impl GangApi {
     }
 }
 
-/// An alpha form of Kubernetes' own API: of one version of Kubernetes, and served by no other.
+/// An alpha form of Kubernetes' own API. Each is served by one version of Kubernetes only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Alpha {
     V1alpha3,
@@ -104,7 +105,7 @@ pub struct Served {
     pub kubernetes: bool,
     pub coscheduling: bool,
     pub volcano: bool,
-    /// The newest alpha form of Kubernetes' API that is served: why there is no gang.
+    /// The newest alpha form of Kubernetes' API that is served. It is not used: a message says so if there is no gang.
     pub alpha: Option<Alpha>,
 }
 
@@ -117,8 +118,8 @@ impl Served {
         alpha: None,
     };
 
-    /// The API for pods of this scheduler: its own if we know its name. Other schedulers are kube-scheduler
-    /// with one more plugin: scheduler-plugins' API if that is served, else Kubernetes' own.
+    /// The API for pods of this scheduler (None: the default one), if it is served. A scheduler with an unknown name is
+    /// taken for a kube-scheduler with plugins: its API is that of scheduler-plugins if served, else Kubernetes' own.
     pub fn for_scheduler(self, name: Option<&str>) -> Option<GangApi> {
         let kubernetes = self.kubernetes.then_some(GangApi::Kubernetes);
         let volcano = self.volcano.then_some(GangApi::Volcano);
@@ -136,6 +137,7 @@ impl Served {
 #[derive(Debug, Clone, PartialEq)]
 pub struct GangObject {
     pub at: GangRef,
+    /// The whole object, as it is sent.
     pub body: Value,
 }
 
@@ -176,18 +178,18 @@ impl GangRef {
 pub enum GangOf {
     /// No gang: each pod starts when there is room for it.
     None,
-    /// A gang was asked for, but no served API can make it: why.
+    /// A gang is required, but cannot be made. The problem says why.
     Unserved(Problem),
     Object(Box<GangObject>),
 }
 
 /// The scheduler of a cluster's pods; the pod template may override it.
 fn scheduler(cluster: &ValidMiniCluster) -> Option<&str> {
-    let over = cluster
+    let overlaid = cluster
         .pod_template
         .as_ref()
         .and_then(|overlay| overlay.value().pointer("/spec/schedulerName"));
-    over.map_or(cluster.pod.scheduler_name.as_deref(), Value::as_str)
+    overlaid.map_or(cluster.pod.scheduler_name.as_deref(), Value::as_str)
 }
 
 /// The API for a cluster's gang. None: none is served for it, or no gang is wanted.
@@ -198,12 +200,12 @@ pub fn api_for(cluster: &ValidMiniCluster, served: Served) -> Option<GangApi> {
     served.for_scheduler(scheduler(cluster))
 }
 
-/// How many pods have to be scheduled at once.
+/// How many pods have to be scheduled at once. `least`: `minSize`.
 pub fn count(least: Option<u32>, size: u32) -> u32 {
     least.map_or(size, |least| least.min(size))
 }
 
-/// Decides on the gang: its object, none, or an API that the server lacks.
+/// Renders the gang's object, if a gang is wanted and possible. `is_installed`: the installation allows gangs.
 pub(super) fn build(cluster: &ValidMiniCluster, is_installed: bool, facts: &RenderFacts) -> GangOf {
     match api_for(cluster, facts.gangs) {
         Some(api) if is_installed => GangOf::Object(Box::new(object(cluster, api, facts))),
@@ -215,6 +217,7 @@ pub(super) fn build(cluster: &ValidMiniCluster, is_installed: bool, facts: &Rend
     }
 }
 
+/// Why the gang cannot be made, and the remedy.
 fn why_not(cluster: &ValidMiniCluster, is_installed: bool, alpha: Option<Alpha>) -> String {
     let remedy = "set gang: auto to start without a gang";
     if !is_installed {
@@ -226,7 +229,7 @@ fn why_not(cluster: &ValidMiniCluster, is_installed: bool, alpha: Option<Alpha>)
     let missing = match (scheduler, alpha) {
         (VOLCANO_SCHEDULER, _) => "Volcano's PodGroup (scheduling.volcano.sh/v1beta1)".to_owned(),
         (COSCHEDULER, _) => "scheduler-plugins' PodGroup (scheduling.x-k8s.io/v1alpha1)".to_owned(),
-        (_, Some(alpha)) => return why_not_by(alpha, scheduler),
+        (_, Some(alpha)) => return why_not_by_alpha(alpha, scheduler),
         (_, None) => "PodGroup of scheduling.k8s.io/v1beta1 (Kubernetes 1.37 or newer with the feature gate GenericWorkload and this API enabled)".to_owned(),
     };
     format!(
@@ -234,7 +237,8 @@ fn why_not(cluster: &ValidMiniCluster, is_installed: bool, alpha: Option<Alpha>)
     )
 }
 
-fn why_not_by(alpha: Alpha, scheduler: &str) -> String {
+/// Why the gang cannot be made if Kubernetes serves only an alpha API, and the remedy.
+fn why_not_by_alpha(alpha: Alpha, scheduler: &str) -> String {
     let (version, kubernetes) = (alpha.version(), alpha.kubernetes());
     let enable = match alpha {
         Alpha::V1alpha3 => "enable scheduling.k8s.io/v1beta1 as well",
@@ -249,9 +253,9 @@ fn why_not_by(alpha: Alpha, scheduler: &str) -> String {
 
 fn object(cluster: &ValidMiniCluster, api: GangApi, facts: &RenderFacts) -> GangObject {
     let count = count(cluster.min_size, cluster.size);
-    // A new name for each Job: the previous object may still exist, with fields that cannot change and do not
-    // fit.
-    let what = (
+    // A new name for each Job: the previous object may still exist, and have other values in fields that cannot be
+    // changed.
+    let identity = (
         facts.uid.as_deref(),
         facts.attempt,
         &facts.spec_hash,
@@ -259,12 +263,17 @@ fn object(cluster: &ValidMiniCluster, api: GangApi, facts: &RenderFacts) -> Gang
         count,
         api.version(),
     );
-    let name = format!("{}-{}", cluster.name, &hash(&what)[..8]);
-    recounted(cluster, &GangRef { api, name }, facts, count)
+    let name = format!("{}-{}", cluster.name, &hash(&identity)[..8]);
+    object_with_count(cluster, &GangRef { api, name }, facts, count)
 }
 
-/// The gang's object with this name and this number of pods, to patch it or to create it again.
-pub fn recounted(cluster: &ValidMiniCluster, at: &GangRef, facts: &RenderFacts, count: u32) -> GangObject {
+/// The gang's object with this name and this number of pods.
+pub fn object_with_count(
+    cluster: &ValidMiniCluster,
+    at: &GangRef,
+    facts: &RenderFacts,
+    count: u32,
+) -> GangObject {
     let api = at.api;
     let mut metadata = metadata(at.name.clone(), cluster, facts);
     // Kubernetes keeps a PodGroup until its pods are gone; a foreground deletion of the MiniCluster does not
@@ -276,7 +285,7 @@ pub fn recounted(cluster: &ValidMiniCluster, at: &GangRef, facts: &RenderFacts, 
         "apiVersion": format!("{}/{}", api.group(), api.version()), "kind": GangApi::KIND, "metadata": metadata,
     });
     body["spec"] = api.with_count(count)["spec"].take();
-    let priority = over(cluster, "/spec/priorityClassName");
+    let priority = template_text(cluster, "/spec/priorityClassName");
     match api {
         GangApi::Coscheduling => {}
         GangApi::Volcano => {
@@ -297,8 +306,8 @@ pub fn recounted(cluster: &ValidMiniCluster, at: &GangRef, facts: &RenderFacts, 
     GangObject { at: at.clone(), body }
 }
 
-/// The pod template's value at a JSON pointer.
-fn over(cluster: &ValidMiniCluster, pointer: &str) -> Option<Value> {
+/// The text at a JSON pointer in the spec's pod template.
+fn template_text(cluster: &ValidMiniCluster, pointer: &str) -> Option<Value> {
     cluster
         .pod_template
         .as_ref()?
@@ -308,7 +317,7 @@ fn over(cluster: &ValidMiniCluster, pointer: &str) -> Option<Value> {
         .cloned()
 }
 
-/// The Job with its pods tied to the object.
+/// The Job, with a reference to the gang's object in its pods and in its own annotation.
 pub(super) fn tie(mut job: Overlaid<Job>, at: &GangRef) -> Result<Overlaid<Job>, RenderError> {
     job.rendered
         .metadata
@@ -316,17 +325,18 @@ pub(super) fn tie(mut job: Overlaid<Job>, at: &GangRef) -> Result<Overlaid<Job>,
         .get_or_insert_default()
         .insert(labels::GANG.into(), at.to_string());
     let name = json!(at.name);
-    let (place, key, value) = match at.api {
+    let (parent, key, value) = match at.api {
         GangApi::Coscheduling => ("metadata/labels", "scheduling.x-k8s.io/pod-group", name),
         GangApi::Volcano => ("metadata/annotations", "scheduling.k8s.io/group-name", name),
         GangApi::Kubernetes => ("spec", "schedulingGroup", json!({ "podGroupName": name })),
     };
+    // With an overlay, what is sent was made from `rendered` before, so it gets the annotation separately.
     let annotation = (labels::GANG, json!(at.to_string()));
-    let all = [
+    let fields = [
         ("/metadata/annotations".to_owned(), annotation.0, annotation.1),
-        (format!("/spec/template/{place}"), key, value),
+        (format!("/spec/template/{parent}"), key, value),
     ];
-    job.with(all).map_err(RenderError::Overlay)
+    job.with_fields(fields).map_err(RenderError::Overlay)
 }
 
 #[cfg(test)]
@@ -408,7 +418,7 @@ mod tests {
             };
             let made = object(&cluster, api, &facts);
             assert_eq!(made.body.pointer(count_at(api)), Some(&json!(3)), "{api:?}");
-            let fewer = recounted(&cluster, &made.at, &facts, 2);
+            let fewer = object_with_count(&cluster, &made.at, &facts, 2);
             assert_eq!(fewer.body.pointer(count_at(api)), Some(&json!(2)), "{api:?}");
             assert_eq!(fewer.body["metadata"], made.body["metadata"]);
         }

@@ -1,4 +1,4 @@
-//! Secrets of the operator: created once, never updated, and shown by no `Debug`.
+//! Secrets that the operator creates: never updated, and without their content in `Debug` output.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// A Secret whose content shows up in no `Debug` output.
+/// A Secret whose `Debug` output has only its name.
 #[derive(Clone, PartialEq)]
 pub struct HiddenSecret(Secret);
 
@@ -26,7 +26,7 @@ impl HiddenSecret {
         &self.0
     }
 
-    /// The same object for a person to look at: the keys of the data, not the values.
+    /// The Secret to show to a person: with the keys of its data, and placeholders for the values.
     pub fn redacted(&self) -> Secret {
         let mut secret = self.0.clone();
         let keys = secret.data.take().unwrap_or_default().into_keys();

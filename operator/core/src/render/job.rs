@@ -20,7 +20,8 @@ use super::view::ViewFrom;
 use super::{Options, RenderError, RenderFacts, containers, metadata, pod, queueing};
 use crate::labels;
 
-/// The Job controller counts nanoseconds in 64 bits: with a longer deadline a Job may fail at once.
+/// The longest deadline of a Job, in seconds. The Job controller counts nanoseconds in 64 bits: with a longer deadline
+/// a Job may fail at once.
 const DEADLINE_MAX: i64 = i64::MAX / 1_000_000_000;
 
 /// How often the Job replaces a lost follower, independent of `backoffLimit`, which counts restarts of the whole
@@ -28,19 +29,20 @@ const DEADLINE_MAX: i64 = i64::MAX / 1_000_000_000;
 /// count against `backoffLimit`, also those of followers.
 pub(crate) const REPLACEMENTS: i32 = 100;
 
+/// The Job, before the overlay of the spec is applied.
 pub(super) fn build(
     cluster: &ValidMiniCluster,
     options: &Options,
     facts: &RenderFacts,
 ) -> Result<Job, RenderError> {
     let view = ViewFrom::of(cluster, options, facts);
-    let limit = cluster.backoff_limit;
+    let backoff_limit = cluster.backoff_limit;
     let restarts_left = cluster.restarts_left(facts.backoff_limit_used);
     let mut template = pod::template(cluster, options, facts, view, restarts_left)?;
     let user_init = user_init(cluster, &template);
-    let users = (!user_init.is_empty()).then(|| user_init.join(","));
+    let user_init_names = (!user_init.is_empty()).then(|| user_init.join(","));
     let trace = super::trace_parent(options, facts).map(|parent| parent.to_string());
-    for (key, value) in [(labels::USER_INIT, users), (labels::TRACE, trace)] {
+    for (key, value) in [(labels::USER_INIT, user_init_names), (labels::TRACE, trace)] {
         let Some(value) = value else { continue };
         let annotations = template
             .metadata
@@ -49,9 +51,9 @@ pub(super) fn build(
             .get_or_insert_default();
         annotations.insert(key.to_owned(), value);
     }
-    // The kubelet restarts containers with OnFailure: Kubernetes allows no failure policy then.
-    let never = cluster.pod.restart_policy.as_deref().unwrap_or("Never") == "Never";
-    let init = containers::own_init_names(cluster, view);
+    // With OnFailure, the kubelet restarts containers, and Kubernetes allows no failure policy.
+    let never_restarts = cluster.pod.restart_policy.as_deref().unwrap_or("Never") == "Never";
+    let own_init = containers::own_init_names(cluster, view);
     let mut metadata = metadata(cluster.name.clone(), cluster, facts);
     let labels = metadata.labels.get_or_insert_default();
     for (key, value) in &cluster.job_labels {
@@ -85,18 +87,22 @@ pub(super) fn build(
                 .deadline_left
                 .or(cluster.deadline_seconds)
                 .map(|seconds| seconds.min(DEADLINE_MAX)),
-            // The Job fails when its containers have been started again so many times, one more than is
-            // allowed: the agent does not run the program then, and the last allowed one is not killed.
-            backoff_limit: (!never)
+            // With OnFailure, the Job fails after this many restarts of containers: one more than is allowed, since the
+            // Job would kill the last allowed one. At the one beyond, the agent does not run the program.
+            backoff_limit: (!never_restarts)
                 .then_some(i32::try_from(restarts_left).unwrap_or(i32::MAX).saturating_add(1)),
             // Per index, since only then does the Job controller write into each pod how many pods of its index have
             // failed: by that a lead's pod knows that it replaces another.
-            backoff_limit_per_index: Some(if never { limit.max(REPLACEMENTS) } else { limit }),
+            backoff_limit_per_index: Some(if never_restarts {
+                backoff_limit.max(REPLACEMENTS)
+            } else {
+                backoff_limit
+            }),
             completion_mode: Some("Indexed".into()),
-            // With a policy, an index that has failed fails the Job by the operator, once the pods have ended
-            // that are to keep their logs (`decide::restart`): the Job controller would delete them.
-            max_failed_indexes: (!never).then_some(0),
-            pod_failure_policy: never.then(|| failure_policy(cluster, &init, &user_init)),
+            // With a failure policy, the operator fails the Job when an index has failed. It first lets pods end that
+            // are to keep their logs (`decide::restart`): the Job controller would delete them.
+            max_failed_indexes: (!never_restarts).then_some(0),
+            pod_failure_policy: never_restarts.then(|| failure_policy(cluster, &own_init, &user_init)),
             // Never two pods of one index at the same time.
             pod_replacement_policy: Some("Failed".into()),
             success_policy: Some(SuccessPolicy {
@@ -121,7 +127,7 @@ pub(super) fn build(
 
 /// Names of init containers from the user's pod template, without restartable ones (sidecars).
 fn user_init(cluster: &ValidMiniCluster, template: &PodTemplateSpec) -> Vec<String> {
-    let over = cluster
+    let overlay_items = cluster
         .pod_template
         .as_ref()
         .and_then(|overlay| overlay.value().pointer("/spec/initContainers")?.as_array());
@@ -135,11 +141,11 @@ fn user_init(cluster: &ValidMiniCluster, template: &PodTemplateSpec) -> Vec<Stri
             .flatten()
             .any(|container| container.name == name)
     };
-    let is_one = |item: &&Value| item.get("$patch").is_none() && item["restartPolicy"] != "Always";
-    let names = over
+    let is_init_container = |item: &&Value| item.get("$patch").is_none() && item["restartPolicy"] != "Always";
+    let names = overlay_items
         .into_iter()
         .flatten()
-        .filter(is_one)
+        .filter(is_init_container)
         .filter_map(|item| item["name"].as_str());
     names
         .filter(|name| !is_rendered(name))
@@ -149,7 +155,9 @@ fn user_init(cluster: &ValidMiniCluster, template: &PodTemplateSpec) -> Vec<Stri
 
 /// The Job's failure policy. The first matching rule decides. Without a match, the failure counts for its index: a
 /// retriable failure of our init containers, a follower that was stopped, or a pod that its node rejected.
-fn failure_policy(cluster: &ValidMiniCluster, init: &[String], user_init: &[String]) -> PodFailurePolicy {
+///
+/// `own_init`, `user_init`: names of the init containers of the operator, and of the user's pod template.
+fn failure_policy(cluster: &ValidMiniCluster, own_init: &[String], user_init: &[String]) -> PodFailurePolicy {
     let on_exit = |action: &str, container: &str, operator: &str, values: Vec<i32>| PodFailurePolicyRule {
         action: action.into(),
         on_exit_codes: Some(PodFailurePolicyOnExitCodesRequirement {
@@ -169,18 +177,18 @@ fn failure_policy(cluster: &ValidMiniCluster, init: &[String], user_init: &[Stri
     };
     // Rules for containers by name: sidecars are init containers too, and their exit codes mean nothing.
     let runner = &cluster.runner.container.name;
-    let for_good = init
+    let final_failures = own_init
         .iter()
         .map(|name| on_exit("FailJob", name, "In", final_codes()));
     // A failed init container of the user's is not retried.
-    let of_user = user_init
+    let user_failures = user_init
         .iter()
         .map(|name| on_exit("FailJob", name, "NotIn", vec![0]));
     let rules = [
         on_condition("Ignore", "DisruptionTarget"),
-        // Before the lead's rule: nothing of the index runs again, and the pods beside it stay until the
-        // operator fails the Job (`decide::restart`). A program may end with the runtime's code, too: the
-        // operator reads the agent's message.
+        // This rule comes before the lead's, which would fail the Job at once: nothing of the index runs again, and the
+        // other pods stay until the operator fails the Job (`decide::restart`). A program may itself end with one of
+        // the excepted codes. Then the operator decides by the agent's message.
         on_exit(
             "FailIndex",
             runner,
@@ -193,9 +201,9 @@ fn failure_policy(cluster: &ValidMiniCluster, init: &[String], user_init: &[Stri
     PodFailurePolicy {
         rules: rules
             .into_iter()
-            .chain(of_user)
+            .chain(user_failures)
             .chain([lead])
-            .chain(for_good)
+            .chain(final_failures)
             .collect(),
     }
 }

@@ -1,5 +1,5 @@
-//! The NetworkPolicy of a MiniCluster: only its own pods reach its brokers. Other ports stay open to all, also
-//! where another policy denies everything: policies add up.
+//! The NetworkPolicy of a MiniCluster: only its own pods reach its brokers. Other ports stay open to all. This holds
+//! even where another policy denies everything, since NetworkPolicies add up.
 
 use flux_shared::names;
 use flux_shared::validate::ValidMiniCluster;
@@ -13,7 +13,7 @@ use super::services::BROKER_PORT;
 use super::{RenderFacts, metadata};
 use crate::labels;
 
-/// The NetworkPolicy for the brokers. None: brokers of other clusters join this one (bursting).
+/// The NetworkPolicy for the brokers. None: brokers of other clusters may belong to the same instance (bursting).
 pub(super) fn policy(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Option<NetworkPolicy> {
     if cluster.flux.hostlist.is_some() || cluster.flux.lead.is_some() {
         return None;

@@ -13,7 +13,7 @@ pub struct AppliedOverlay {
     pub field: &'static str,
     /// The overlay as the user wrote it.
     pub overlay: Value,
-    /// Path of the pod template in the object; empty if the object is a pod.
+    /// Path of the pod template in the object, such as `spec.template`. Empty if the object is a pod.
     pub at: &'static str,
     /// The object with the overlay applied, as it is sent.
     pub sent: Value,
@@ -24,12 +24,13 @@ pub struct AppliedOverlay {
 pub struct Overlaid<K> {
     pub rendered: K,
     pub applied: Option<AppliedOverlay>,
-    /// The object as it is sent, if there is no overlay but fields were added that its type does not have.
-    whole: Option<Value>,
+    /// The object as it is sent, if it has no overlay but added fields.
+    with_added_fields: Option<Value>,
 }
 
 impl<K: Serialize> Overlaid<K> {
-    /// `rendered` with `overlay` applied to the pod template at this path.
+    /// `rendered` with `overlay` applied to the pod template at the path `at`. `field`: the field of the spec that has
+    /// the overlay.
     pub(super) fn new(
         rendered: K,
         overlay: Option<&Overlay>,
@@ -59,26 +60,27 @@ impl<K: Serialize> Overlaid<K> {
         Ok(Overlaid {
             rendered,
             applied,
-            whole: None,
+            with_added_fields: None,
         })
     }
 
-    /// Adds fields to what is sent, each to the object at a JSON pointer, which is created if it is missing.
-    pub(super) fn with<const N: usize>(
+    /// Adds fields to the object as it is sent. Each is a JSON pointer to its parent, which is created if it is
+    /// missing, the key and the value.
+    pub(super) fn with_fields<const N: usize>(
         mut self,
         fields: [(String, &'static str, Value); N],
     ) -> Result<Overlaid<K>, serde_json::Error> {
         let mut sent = serde_json::to_value(&self)?;
         for (pointer, key, value) in fields {
-            let mut place = object(&mut sent)?;
+            let mut parent = object(&mut sent)?;
             for part in pointer.split('/').filter(|part| !part.is_empty()) {
-                place = object(place.entry(part).or_insert(Value::Null))?;
+                parent = object(parent.entry(part).or_insert(Value::Null))?;
             }
-            place.insert(key.to_owned(), value);
+            parent.insert(key.to_owned(), value);
         }
         match &mut self.applied {
             Some(applied) => applied.sent = sent,
-            None => self.whole = Some(sent),
+            None => self.with_added_fields = Some(sent),
         }
         Ok(self)
     }
@@ -97,9 +99,9 @@ fn object(value: &mut Value) -> Result<&mut Map<String, Value>, serde_json::Erro
 /// Serialized as it is sent.
 impl<K: Serialize> Serialize for Overlaid<K> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match (&self.applied, &self.whole) {
+        match (&self.applied, &self.with_added_fields) {
             (Some(applied), _) => applied.sent.serialize(serializer),
-            (None, Some(whole)) => whole.serialize(serializer),
+            (None, Some(sent)) => sent.serialize(serializer),
             (None, None) => self.rendered.serialize(serializer),
         }
     }

@@ -16,11 +16,11 @@ use crate::observe::node::Placement;
 const ZONE: &str = "topology.kubernetes.io/zone";
 const HOST: &str = "kubernetes.io/hostname";
 const ARCH: &str = "kubernetes.io/arch";
-/// Weight of a preference, the largest one.
+/// Weight of our preferences: the largest that Kubernetes allows.
 const WEIGHT: i32 = 100;
 
-/// Prefers one pod per node and all in one zone, unless `disableAffinity`. The user's `nodeAffinity` is
-/// required, and stays either way.
+/// Prefers one pod per node, and all pods in one zone, unless `disableAffinity` is set. The user's `nodeAffinity` is
+/// a requirement in either case.
 pub(super) fn affinity(cluster: &ValidMiniCluster) -> Option<Affinity> {
     let term = |topology: &str| {
         vec![WeightedPodAffinityTerm {
@@ -71,7 +71,7 @@ fn node_affinity(wanted: &BTreeMap<String, Vec<String>>) -> Option<NodeAffinity>
     })
 }
 
-/// Where the pods may run, as they are sent: with the overlay.
+/// Where the pods may run, with the spec's overlay applied.
 pub fn of_pods(cluster: &ValidMiniCluster) -> Placement {
     let spec = PodSpec {
         node_selector: node_selector(cluster),
@@ -83,7 +83,7 @@ pub fn of_pods(cluster: &ValidMiniCluster) -> Placement {
     if let Some(overlay) = &cluster.pod_template {
         template = overlay.over(template);
     }
-    // (What does not fit the types is refused by the API server.)
+    // (The API server rejects what does not fit these types.)
     let spec = template["spec"].take();
     let affinity: Option<Affinity> = serde_json::from_value(spec["affinity"].clone()).unwrap_or_default();
     let required = affinity
@@ -99,7 +99,7 @@ pub fn of_pods(cluster: &ValidMiniCluster) -> Placement {
     }
 }
 
-/// The user's node selector, with the architecture.
+/// The user's node selector, with the architecture (`flux.arch`) if it is set.
 pub(super) fn node_selector(cluster: &ValidMiniCluster) -> Option<BTreeMap<String, String>> {
     let mut selector = cluster.pod.node_selector.clone();
     if let Some(arch) = &cluster.arch {

@@ -15,7 +15,8 @@ use super::{
 };
 use crate::labels;
 
-/// The pod template of the Job. `restarts_left`: how often the MiniCluster may still restart.
+/// The pod template of the Job, before the overlay is applied. `restarts_left`: how often the MiniCluster may still
+/// restart.
 pub(super) fn template(
     cluster: &ValidMiniCluster,
     options: &Options,
@@ -26,9 +27,9 @@ pub(super) fn template(
     let pod = &cluster.pod;
     let runner = &cluster.runner.container;
     let sidecars = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
-    let user = UserVolumes::of([runner].into_iter().chain(sidecars.clone()));
-    let init_containers = containers::init(cluster, options, view, &user)?;
-    let runner_container = containers::runner(cluster, view, &user, restarts_left)?;
+    let user_volumes = UserVolumes::of([runner].into_iter().chain(sidecars.clone()));
+    let init_containers = containers::init(cluster, options, view, &user_volumes)?;
+    let runner_container = containers::runner(cluster, view, &user_volumes, restarts_left)?;
 
     let context: Option<PodSecurityContext> =
         typed("spec.pod.securityContext", pod.security_context.as_ref())?;
@@ -45,7 +46,7 @@ pub(super) fn template(
         None => context,
     };
     let mut all_volumes = volumes::own(cluster, options, facts.uid.as_deref(), view, access.mode);
-    all_volumes.extend(user.volumes());
+    all_volumes.extend(user_volumes.volumes());
 
     let view_secret = if cluster.view.enabled {
         cluster.view.image_pull_secret.as_ref()
@@ -70,8 +71,8 @@ pub(super) fn template(
         termination_grace_period_seconds: i64::try_from(cluster.grace_period()).ok(),
         ..shared_with_services(cluster, cluster.pod_template.as_ref())
     };
-    // With a runtime class these are the overhead; without one admission refuses overhead, and the pod's
-    // resources are meant.
+    // With a runtime class, `pod.resources` is the overhead. Without one, the API server rejects an overhead, and they
+    // are the resources of the whole pod.
     let quantities = containers::quantities(&pod.resources);
     match pod.runtime_class_name {
         Some(_) => spec.overhead = quantities,
@@ -92,7 +93,8 @@ pub(super) fn template(
     })
 }
 
-/// What the Job's pods and the services pod have in common; `overlay` is applied to them.
+/// What the Job's pods and the services pod have in common. `overlay`: the one that is applied later. Here it only
+/// tells whether the pod uses the node's network.
 pub(super) fn shared_with_services(cluster: &ValidMiniCluster, overlay: Option<&Overlay>) -> PodSpec {
     let pod = &cluster.pod;
     PodSpec {

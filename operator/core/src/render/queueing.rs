@@ -34,8 +34,8 @@ pub(super) fn on_job(cluster: &ValidMiniCluster, metadata: &mut ObjectMeta) {
     }
 }
 
-/// Annotations that tell the queue how it may change the size. Null removes the annotation: all pods are
-/// needed.
+/// Annotations that tell the queue how far it may reduce the number of pods. If all pods are needed, the values are
+/// null, which removes the annotations in a patch.
 pub(super) fn of_size(cluster: &ValidMiniCluster, size: u32) -> Map<String, Value> {
     if !cluster.queueing.admits_parts() || cluster.min_size.is_none() {
         return Map::new();

@@ -1,4 +1,4 @@
-//! Translates the API server's refusal of an object with an overlay into the fields of the overlay. Pure.
+//! Finds the fields of an overlay because of which the API server rejects an object, or which it drops. Pure.
 
 use flux_shared::overlay::merge_key;
 use flux_shared::validate::Problem;
@@ -7,12 +7,12 @@ use serde_json::Value;
 use super::overlaid::AppliedOverlay;
 use crate::previous_status::MESSAGE_MAX;
 
-/// The problem in an overlay, and the remedy, from the object that the API server would store (None: it did
-/// not say) or from its refusal.
+/// The problem in an overlay, and the remedy. `tried` is the answer to a dry run: the object that the API server would
+/// store (None: unknown), or its refusal.
 pub fn problem(applied: &AppliedOverlay, tried: &Result<Option<Value>, String>) -> Option<Problem> {
     match tried {
         Err(words) => {
-            let words = with_overlay_paths(begin_of(words), applied);
+            let words = with_overlay_paths(beginning_of(words), applied);
             Some(Problem::new(
                 applied.field,
                 format!("the API server refuses the pods with it: {words}"),
@@ -27,9 +27,8 @@ pub fn problem(applied: &AppliedOverlay, tried: &Result<Option<Value>, String>) 
     }
 }
 
-/// The beginning of the API server's message, which may name each of many thousand items: a status has room for
-/// less.
-fn begin_of(words: &str) -> &str {
+/// The beginning of the API server's message. The message may name many thousand items, and a status has room for less.
+fn beginning_of(words: &str) -> &str {
     &words[..words.floor_char_boundary(8 * MESSAGE_MAX)]
 }
 
@@ -45,7 +44,7 @@ pub fn with_overlay_paths(words: &str, applied: &AppliedOverlay) -> String {
         rest = &rest[start + path.len()..];
     }
     text.push_str(rest);
-    // A decoder's message begins with Go's types, which are no fields of the user's.
+    // A decoder's message begins with names of Go types, which mean nothing to the user.
     match text
         .find("strict decoding error: ")
         .or_else(|| text.find("json: cannot unmarshal "))
@@ -55,7 +54,7 @@ pub fn with_overlay_paths(words: &str, applied: &AppliedOverlay) -> String {
     }
 }
 
-/// Position of the next path into the pod template.
+/// Position in `text` of the next path into the pod template.
 fn next_path(text: &str, applied: &AppliedOverlay) -> Option<usize> {
     let starts: &[&str] = if applied.at.is_empty() {
         &["spec.", "metadata."]
@@ -74,14 +73,14 @@ fn next_path(text: &str, applied: &AppliedOverlay) -> Option<usize> {
     }
 }
 
-/// The path in the overlay for a path in the object, with list items matched by their keys. None: the overlay
+/// The path in the overlay for a path in the object. Items of lists are matched by their merge keys. None: the overlay
 /// does not set it.
 fn path_in_overlay(path: &str, applied: &AppliedOverlay) -> Option<String> {
     let below = path.strip_prefix(applied.at)?.trim_start_matches('.');
     let sent = applied
         .sent
         .pointer(&format!("/{}", applied.at.replace('.', "/")));
-    let (mut sent, mut mine) = (
+    let (mut sent, mut overlay) = (
         if applied.at.is_empty() {
             Some(&applied.sent)
         } else {
@@ -100,8 +99,8 @@ fn path_in_overlay(path: &str, applied: &AppliedOverlay) -> Option<String> {
     for step in below.split('.').filter(|step| !step.is_empty()) {
         let name = step.split('[').next().unwrap_or(step);
         path.push_str(&format!(".{name}"));
-        let in_overlay = mine.and_then(|overlay| overlay.get(name));
-        (sent, mine) = (sent.and_then(|value| value.get(name)), in_overlay);
+        let in_overlay = overlay.and_then(|value| value.get(name));
+        (sent, overlay) = (sent.and_then(|value| value.get(name)), in_overlay);
         for index in step.split('[').skip(1).map(|part| part.trim_end_matches(']')) {
             let Ok(number) = index.parse::<usize>() else {
                 path.push_str(&format!("[{index}]"));
@@ -109,20 +108,21 @@ fn path_in_overlay(path: &str, applied: &AppliedOverlay) -> Option<String> {
             };
             let item = sent.and_then(|list| list.get(number));
             let place = match merge_key(name) {
-                Some(key) => mine?
+                Some(key) => overlay?
                     .as_array()?
                     .iter()
                     .position(|entry| entry.get(key) == item.and_then(|item| item.get(key)))?,
                 None => number,
             };
             path.push_str(&format!("[{place}]"));
-            (sent, mine) = (item, mine.and_then(|list| list.get(place)));
+            (sent, overlay) = (item, overlay.and_then(|list| list.get(place)));
         }
     }
     Some(path)
 }
 
-/// Fields of the overlay that the API server would drop silently, as those of features that are switched off.
+/// Paths of the overlay's fields that the API server would drop silently, as it does with fields of disabled features.
+/// `kept`: the object that it would store.
 pub fn left_out(kept: &Value, applied: &AppliedOverlay) -> Vec<String> {
     let pointer = if applied.at.is_empty() {
         String::new()
@@ -140,6 +140,8 @@ pub fn left_out(kept: &Value, applied: &AppliedOverlay) -> Vec<String> {
     missing
 }
 
+/// Adds the paths of the fields in `mine` that `kept` lacks to `missing`. `path` is the path of `mine`. `name` is its
+/// key, which determines the merge key of a list.
 fn compare(path: &str, name: &str, mine: &Value, kept: &Value, missing: &mut Vec<String>) {
     match mine {
         Value::Object(map) if !map.contains_key("$patch") => {
@@ -186,10 +188,10 @@ fn compare(path: &str, name: &str, mine: &Value, kept: &Value, missing: &mut Vec
     }
 }
 
-/// The items among which the one of this place may be, in a list without a key into which a webhook has put
-/// `more` others.
+/// The items of `list` that may be the one that was sent at index `place`. The list has no merge key, and a webhook has
+/// added `more` items.
 fn near(list: &[Value], place: usize, more: usize) -> &[Value] {
-    /// Of a longer one not all are compared with each.
+    /// In a list up to this length, all items are candidates. In a longer one that would take too long.
     const SHORT: usize = 32;
     if list.len() <= SHORT {
         list

@@ -1,5 +1,5 @@
-//! What objects require: a Kubernetes newer than the oldest supported one, 1.31 (an older API server silently
-//! drops such a field), and a size that the API server accepts.
+//! Checks what the rendered objects require: a version of Kubernetes, and a size that the API server accepts. Some
+//! fields need a Kubernetes newer than 1.31, the oldest supported one. An older API server drops them silently.
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::PodSpec;
@@ -8,13 +8,13 @@ use crate::render::Objects;
 
 /// The first minor version of Kubernetes 1 that enables image volumes by default.
 const IMAGE_VOLUMES: u32 = 35;
-/// The first that can mount a part of an image, if the feature gate ImageVolume is switched on.
+/// The first minor version that can mount a part of an image, if the feature gate ImageVolume is enabled.
 const IMAGE_VOLUMES_BY_HAND: u32 = 33;
 /// Most bytes of a ConfigMap's values.
 const CONFIG_MAP_MAX: usize = 1 << 20;
 
-/// Why the AgentSpec does not fit into its ConfigMap, and the remedy. Quoting makes the user's text longer
-/// there.
+/// Why the AgentSpec does not fit into its ConfigMap, and the remedy. None: it fits. (The user's text is longer there,
+/// because it is quoted.)
 pub fn too_large(objects: &Objects) -> Option<String> {
     let bytes: usize = objects
         .config_map
@@ -36,8 +36,9 @@ struct Need {
     /// The first minor version of Kubernetes 1 that enables it by default.
     minor: u32,
     field: &'static str,
-    /// What that version brings, and what to do on an older one.
+    /// What that version brings, as a clause that `since Kubernetes 1.N` completes.
     since: &'static str,
+    /// What to do on an older version.
     remedy: &'static str,
 }
 
@@ -125,20 +126,20 @@ pub fn mounts_image(job: &Job) -> bool {
         .is_some_and(has_image)
 }
 
-/// Whether Kubernetes 1.`minor` keeps the Job's image volumes only if a feature gate is switched on, which
-/// the version cannot tell.
-pub fn image_is_a_try(objects: &Objects, minor: u32) -> bool {
+/// Whether Kubernetes 1.`minor` keeps the Job's image volumes only if a feature gate is enabled. The version does not
+/// show this: a dry run does.
+pub fn needs_image_volume_gate(objects: &Objects, minor: u32) -> bool {
     (IMAGE_VOLUMES_BY_HAND..IMAGE_VOLUMES).contains(&minor) && mounts_image(&objects.job)
 }
 
-/// Whether the objects need more than the oldest supported Kubernetes, so that the version has to be asked
-/// for. With `nodes_mount_images` every node is new enough for image volumes, and no API server is older than
-/// its nodes.
-pub fn beyond_floor(objects: &Objects, nodes_mount_images: bool) -> bool {
+/// Whether the objects may need a newer Kubernetes than the oldest supported one, so that its version has to be looked
+/// up. With `nodes_mount_images` every node is new enough for image volumes, and no API server is older than its nodes.
+pub fn needs_version_check(objects: &Objects, nodes_mount_images: bool) -> bool {
     unsupported(objects, if nodes_mount_images { IMAGE_VOLUMES } else { 0 }, false).is_some()
 }
 
-/// Why Kubernetes 1.`minor` cannot run the objects: the field, and the remedy. `keeps_images`: see [`needs`].
+/// Why Kubernetes 1.`minor` cannot run the objects: the field, and the remedy. None: it can. `keeps_images`: a dry run
+/// has shown that the API server keeps image volumes.
 pub fn unsupported(objects: &Objects, minor: u32, keeps_images: bool) -> Option<String> {
     let pod = objects.job.spec.as_ref()?.template.spec.as_ref()?;
     let Need {
@@ -170,9 +171,9 @@ mod tests {
             render::objects(&crate::testing::cluster(spec), &Options::default(), &facts, key).unwrap()
         };
         let plain = objects("size: 1", false);
-        assert!(!beyond_floor(&plain, false) && unsupported(&plain, 31, false).is_none());
+        assert!(!needs_version_check(&plain, false) && unsupported(&plain, 31, false).is_none());
         let resources = objects("pod: {resources: {cpu: 1}}", false);
-        assert!(beyond_floor(&resources, false) && unsupported(&resources, 34, false).is_none());
+        assert!(needs_version_check(&resources, false) && unsupported(&resources, 34, false).is_none());
         assert!(
             unsupported(&resources, 33, false)
                 .unwrap()
@@ -183,13 +184,13 @@ mod tests {
             "containers: [{image: a, securityContext: {procMount: Unmasked}}]",
             false,
         );
-        assert!(beyond_floor(&masked, false) && unsupported(&masked, 33, false).is_none());
+        assert!(needs_version_check(&masked, false) && unsupported(&masked, 33, false).is_none());
         assert!(
             unsupported(&masked, 32, false)
                 .unwrap()
                 .starts_with("securityContext.procMount of a container: ")
         );
-        assert!(!beyond_floor(
+        assert!(!needs_version_check(
             &objects(
                 "containers: [{image: a, securityContext: {procMount: Default}}]",
                 false
@@ -198,7 +199,7 @@ mod tests {
         ));
 
         let insisting = objects("flux: {container: {source: imageVolume}}", false);
-        assert!(beyond_floor(&insisting, false) && unsupported(&insisting, 35, false).is_none());
+        assert!(needs_version_check(&insisting, false) && unsupported(&insisting, 35, false).is_none());
         let why = unsupported(&insisting, 34, false).unwrap();
         assert!(
             why.starts_with("spec.flux.container.source: ") && why.contains("feature gate ImageVolume"),
@@ -208,10 +209,10 @@ mod tests {
             unsupported(&insisting, 34, true).is_none(),
             "it was switched on by hand"
         );
-        let tried = |minor| image_is_a_try(&insisting, minor);
-        assert!(!tried(32) && tried(33) && tried(34) && !tried(35) && !image_is_a_try(&plain, 34));
+        let tried = |minor| needs_image_volume_gate(&insisting, minor);
+        assert!(!tried(32) && tried(33) && tried(34) && !tried(35) && !needs_image_volume_gate(&plain, 34));
         assert!(
-            !beyond_floor(&objects("size: 1", true), true),
+            !needs_version_check(&objects("size: 1", true), true),
             "it costs no call where the nodes are new enough"
         );
     }

@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use super::{RenderFacts, hash, metadata, owner, some};
 use crate::labels;
 
-/// `ipFamilyPolicy`: IPv4 and IPv6 if the cluster has both, else the one it has.
+/// `ipFamilyPolicy`: IPv4 and IPv6 if the Kubernetes cluster has both, else the one that it has.
 const BOTH_FAMILIES: &str = "PreferDualStack";
 /// The broker's port.
 pub(super) const BROKER_PORT: i32 = 8050;
@@ -34,11 +34,11 @@ pub(super) fn members_of_one(cluster: &ValidMiniCluster, facts: &RenderFacts) ->
     }]
 }
 
-/// The headless Service of `members`, owned by all of them: it goes with the last one.
+/// The headless Service of `members`. All of them own it, so it is deleted with the last one.
 ///
-/// Not-ready addresses are published, since brokers find each other before anything is ready. With
-/// `minimalService` on every member only index 0 is selected: it stays resolvable under its usual name, the
-/// followers are not.
+/// Not-ready addresses are published, since brokers find each other before anything is ready. If every member has
+/// `minimalService`, only pods of index 0 are selected: the leads can be resolved by their usual names, and the
+/// followers cannot.
 pub fn headless(namespace: &str, name: &str, members: &[Member]) -> Service {
     let mut members = members.to_vec();
     members.sort();
@@ -86,7 +86,7 @@ pub(super) fn of_sidecars(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Ve
     let containers = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
     let with_ports = containers.filter(|container| !container.ports.is_empty());
     let service = |container: &flux_shared::validate::ValidContainer| Service {
-        metadata: labelled(
+        metadata: with_headless_label(
             metadata(container.name.clone(), cluster, facts),
             &cluster.headless_name,
         ),
@@ -108,7 +108,8 @@ pub(super) fn of_sidecars(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Ve
     with_ports.map(service).collect()
 }
 
-fn labelled(mut metadata: ObjectMeta, headless: &str) -> ObjectMeta {
+/// Adds the label by which the watch of Services selects.
+fn with_headless_label(mut metadata: ObjectMeta, headless: &str) -> ObjectMeta {
     metadata
         .labels
         .get_or_insert_default()

@@ -1,4 +1,4 @@
-//! A hash of the spec that a Job was created from: it tells whether an edit came too late. Pure.
+//! A hash of the spec that a Job was created from. It shows whether the spec was edited after that. Pure.
 
 use flux_shared::crd::FIXED;
 use flux_shared::crd::v1alpha2::MiniClusterSpec;
@@ -6,25 +6,26 @@ use serde_json::{Map, Value, json};
 
 use super::hash;
 
-/// Two hashes with a dot between: of all fields of the spec that cannot change once there is a Job, and of
-/// those of them from which other objects than the Job and the agent's ConfigMap are created.
+/// Two hashes with a dot between. The first is of all fields of the spec that cannot change once there is a Job. The
+/// second is of those among them from which objects other than the Job and the agent's ConfigMap are created.
 pub fn of(spec: &MiniClusterSpec) -> String {
     let spec = serde_json::to_value(spec).unwrap_or_default();
     let fixed: Map<String, Value> = FIXED
         .iter()
         .filter_map(|field| Some(((*field).to_owned(), spec.get(*field)?.clone())))
         .collect();
-    format!("{}.{}", hash(&fixed), hash(&beside(&spec)))
+    format!("{}.{}", hash(&fixed), hash(&fields_of_other_objects(&spec)))
 }
 
-/// Whether two hashes differ at most in what can be created again: the Job and the agent's ConfigMap.
+/// Whether the specs of two hashes differ at most in fields of the Job and the agent's ConfigMap, which can be created
+/// again. False if `one` has no dot: another version wrote it.
 pub fn is_of_the_same_objects(one: &str, other: &str) -> bool {
-    let beside = |text: &str| text.split_once('.').map(|(_, beside)| beside.to_owned());
-    beside(one).is_some() && beside(one) == beside(other)
+    let second = |text: &str| text.split_once('.').map(|(_, second)| second.to_owned());
+    second(one).is_some() && second(one) == second(other)
 }
 
 /// The part of the spec from which Secrets, Services, volumes and the services pod are created.
-fn beside(spec: &Value) -> Value {
+fn fields_of_other_objects(spec: &Value) -> Value {
     let containers = spec["containers"].as_array().into_iter().flatten();
     let containers: Vec<Value> = containers
         .map(|container| json!([container["name"], container["runFlux"], container["ports"]]))
@@ -42,7 +43,7 @@ fn beside(spec: &Value) -> Value {
         flux["minimalService"],
         containers,
     ]);
-    // Only where there is one: the hash of others stays as it was.
+    // Added only if it is set, so that the hashes of all other specs stay as they were.
     match spec.get("servicesPodTemplate") {
         Some(overlay) => json!([all, overlay]),
         None => all,

@@ -1,8 +1,8 @@
 //! The volumes of `spec.volumes`: a PersistentVolume and the claim on it, bound to each other by name.
 //!
-//! The data are never deleted: the reclaim policy is always Retain (Kubernetes' deletion of a hostPath
-//! empties the directory on whichever machine its controllers run). `delete` is about the PersistentVolume
-//! object, which the operator deletes.
+//! The data are never deleted: the reclaim policy is always Retain. (To delete the data of a hostPath, Kubernetes
+//! empties the directory on the machine of its controllers, whichever that is.) The field `delete` concerns only the
+//! PersistentVolume, which the operator deletes.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::labels;
 use crate::labels::disk;
 
 const STORAGE: &str = "storage";
-const MODE: &str = "ReadWriteMany";
+const ACCESS_MODE: &str = "ReadWriteMany";
 
 /// A PersistentVolume with its claim.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,6 +38,7 @@ pub fn volumes(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Vec<MadeVolum
     cluster.volumes.iter().map(render).collect()
 }
 
+/// A volume of the spec. (Kubernetes' type has the same name.)
 type Wanted = flux_shared::validate::PersistentVolume;
 
 fn resource_list(wanted: &Wanted) -> BTreeMap<String, Quantity> {
@@ -46,7 +47,7 @@ fn resource_list(wanted: &Wanted) -> BTreeMap<String, Quantity> {
 
 fn persistent(cluster: &ValidMiniCluster, wanted: &Wanted, facts: &RenderFacts) -> PersistentVolume {
     let mut spec = PersistentVolumeSpec {
-        access_modes: Some(vec![MODE.into()]),
+        access_modes: Some(vec![ACCESS_MODE.into()]),
         capacity: Some(resource_list(wanted)),
         // Reserved: no other claim can bind to it.
         claim_ref: Some(ObjectReference {
@@ -119,7 +120,7 @@ fn persistent(cluster: &ValidMiniCluster, wanted: &Wanted, facts: &RenderFacts) 
 
 fn claim(cluster: &ValidMiniCluster, wanted: &Wanted, facts: &RenderFacts) -> PersistentVolumeClaim {
     let spec = PersistentVolumeClaimSpec {
-        access_modes: Some(vec![MODE.into()]),
+        access_modes: Some(vec![ACCESS_MODE.into()]),
         resources: Some(VolumeResourceRequirements {
             requests: Some(resource_list(wanted)),
             limits: None,

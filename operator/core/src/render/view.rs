@@ -1,4 +1,4 @@
-//! How the view gets into the pods.
+//! Decides how the view (the image with Flux) gets into the pods.
 
 use flux_shared::validate::{ValidMiniCluster, ViewSource};
 
@@ -19,12 +19,13 @@ pub enum ViewFrom {
 }
 
 impl ViewFrom {
+    /// How the containers of this cluster get the view.
     pub(super) fn of(cluster: &ValidMiniCluster, options: &Options, facts: &RenderFacts) -> ViewFrom {
         if !cluster.view.enabled {
             return ViewFrom::Nowhere;
         }
         // Containers of the view's own image need neither a mount nor a copy, unless the spec asks for a copy. The
-        // installation's `copy` is no such wish: it only says what to do instead of mounting.
+        // installation's `copy` does not count here: it only says what to do instead of mounting.
         let spec_asks_for_copy = cluster.view.source == Some(ViewSource::Copy);
         if !spec_asks_for_copy && is_image_of_all_containers(cluster, options) {
             return ViewFrom::OwnImage;
@@ -50,9 +51,9 @@ impl ViewFrom {
     }
 }
 
-/// Whether the view would be mounted if only all nodes of the pods could mount images.
+/// Whether the nodes decide how the view gets into the pods: it is mounted if all of them can mount images.
 pub fn depends_on_nodes(cluster: &ValidMiniCluster, options: &Options) -> bool {
-    let with = |nodes_mount_images| {
+    let view_if = |nodes_mount_images| {
         ViewFrom::of(
             cluster,
             options,
@@ -62,7 +63,7 @@ pub fn depends_on_nodes(cluster: &ValidMiniCluster, options: &Options) -> bool {
             },
         )
     };
-    with(true) != with(false)
+    view_if(true) != view_if(false)
 }
 
 /// Whether every container with the view (the runner and the sidecars) runs the view's image.

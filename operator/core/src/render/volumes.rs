@@ -80,6 +80,7 @@ impl UserVolumes {
         }
     }
 
+    /// The mounts of the user's volumes in this container.
     pub(super) fn mounts(&self, container: &ValidContainer) -> Vec<VolumeMount> {
         let name = |mount: &Mount| {
             self.names
@@ -173,7 +174,8 @@ fn volume(name: &str, source: &VolumeSource) -> Volume {
     volume
 }
 
-/// The operator's own volumes. `secret_mode`: the file mode of Secrets, as strict as the runner can still read.
+/// The operator's own volumes. `uid`: the MiniCluster's. `secret_mode`: the file mode of Secrets, as strict as possible
+/// for the runner to read them.
 pub(super) fn own(
     cluster: &ValidMiniCluster,
     options: &Options,
@@ -214,13 +216,13 @@ pub(super) fn own(
     }
     volumes.push(Volume {
         name: SPEC.into(),
-        projected: Some(spec(cluster)),
+        projected: Some(spec_and_end(cluster)),
         ..Volume::default()
     });
-    let generated = names::curve_secret(&cluster.name, uid);
+    let own_curve = names::curve_secret(&cluster.name, uid);
     volumes.push(secret(
         CURVE,
-        cluster.flux.curve_cert_secret.as_ref().unwrap_or(&generated),
+        cluster.flux.curve_cert_secret.as_ref().unwrap_or(&own_curve),
         secret_mode,
     ));
     if !cluster.users.is_empty() {
@@ -244,8 +246,8 @@ pub(super) fn own(
     volumes
 }
 
-/// The volume with the AgentSpec, and a file with the annotation that tells a pod to end.
-fn spec(cluster: &ValidMiniCluster) -> ProjectedVolumeSource {
+/// The volume with the AgentSpec, and with a file that has the annotation by which the operator asks a pod to end.
+fn spec_and_end(cluster: &ValidMiniCluster) -> ProjectedVolumeSource {
     let spec = VolumeProjection {
         config_map: Some(ConfigMapProjection {
             name: names::config_map(&cluster.name),
@@ -402,6 +404,7 @@ fn is_shared_by_users(cluster: &ValidMiniCluster) -> bool {
     all.any(|container| user(container.security_context.as_ref()).is_some_and(|uid| uid != pod))
 }
 
+/// The mount, but only of this folder in the volume.
 fn folder(path: &str, mount: VolumeMount) -> VolumeMount {
     VolumeMount {
         sub_path: Some(path.to_owned()),
@@ -429,8 +432,8 @@ pub(super) fn for_runner(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<Volu
 
 /// The operator's mounts and the user's. If both have the same path, the user's wins.
 pub(super) fn merged(own: Vec<VolumeMount>, user: Vec<VolumeMount>) -> Vec<VolumeMount> {
-    let free = |mount: &VolumeMount| !user.iter().any(|other| other.mount_path == mount.mount_path);
-    let mut mounts: Vec<VolumeMount> = own.into_iter().filter(free).collect();
+    let is_path_free = |mount: &VolumeMount| !user.iter().any(|other| other.mount_path == mount.mount_path);
+    let mut mounts: Vec<VolumeMount> = own.into_iter().filter(is_path_free).collect();
     mounts.extend(user);
     mounts
 }

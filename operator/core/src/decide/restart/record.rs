@@ -8,10 +8,10 @@ use crate::observe::job::JobSeen;
 use crate::previous_status::{self, rfc3339, short};
 use crate::vocabulary::ConditionType;
 
-/// How many restarts the status lists.
+/// The status lists at most this many restarts, the last ones.
 const RESTARTS_KEPT: usize = 20;
 
-/// The status after counting a restart, without the Job that is given up.
+/// The status with one more restart counted against `limit`, and without the data about the Job that is given up.
 pub fn with_counted_restart(
     status: &MiniClusterStatus,
     job_uid: &str,
@@ -21,6 +21,7 @@ pub fn with_counted_restart(
     now: Timestamp,
 ) -> MiniClusterStatus {
     let mut after = match limit {
+        // The restart was listed when the suspension began, without a Job.
         Limit::None if restart_of_suspension(status).is_some_and(|restart| restart.reason == reason) => {
             with_job_uid(status, job_uid)
         }
@@ -41,7 +42,7 @@ pub fn with_counted_restart(
     }
 }
 
-/// The restart that was counted for the current suspension: it replaces no Job.
+/// The restart that was listed for the current suspension. It names no Job.
 fn restart_of_suspension(status: &MiniClusterStatus) -> Option<&Restart> {
     let is_suspended = previous_status::is_true(status, ConditionType::Suspended);
     status
@@ -70,7 +71,7 @@ fn with_job_uid(status: &MiniClusterStatus, job_uid: &str) -> MiniClusterStatus 
     after
 }
 
-/// The status with one more restart in its list.
+/// The status with one more restart in its list. `job_uid`: the Job that it replaces; None: it replaces none so far.
 pub fn with_restart(
     status: &MiniClusterStatus,
     job_uid: Option<&str>,
