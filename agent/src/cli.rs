@@ -23,7 +23,7 @@ use crate::report::failure::Failure;
 use crate::report::log::{self, LineFormat};
 use crate::run;
 use crate::system::below;
-use crate::system::runtime::end_when_told;
+use crate::system::runtime::exit_on_stop_signal;
 use crate::view;
 
 /// The entrypoint of a Flux MiniCluster's pods.
@@ -291,7 +291,7 @@ impl Cli {
             } => {
                 log.apply();
                 let merge = || view::merge_software(&view::SoftwareOptions { root, packages, to });
-                code_of_init_container(end_when_told().and_then(|()| merge()).map(|()| 0))
+                code_of_init_container(exit_on_stop_signal().and_then(|()| merge()).map(|()| 0))
             }
             Command::Run { container, options } => run::run_container(
                 &options,
@@ -308,20 +308,22 @@ impl Cli {
             Command::Local(args) => exit_code(local::run(&args)),
             Command::LocalContainer { file } => exit_code(local::become_container(&file)),
             Command::Connect { place, command } => {
-                exit_code(commands::connect(&as_entrypoint(place), &command))
+                exit_code(commands::connect(&with_entrypoint_options(place), &command))
             }
             Command::Status {
                 ready: true,
                 wait,
                 place,
                 ..
-            } => print_answer(commands::ready(&as_entrypoint(place), wait)),
+            } => print_answer(commands::ready(&with_entrypoint_options(place), wait)),
             Command::Status { json, place, .. } => {
-                print_answer(commands::status(&as_entrypoint(place), json))
+                print_answer(commands::status(&with_entrypoint_options(place), json))
             }
-            Command::Usage { place } => print_answer(commands::usage(&as_entrypoint(place))),
-            Command::Preflight { place } => print_answer(commands::preflight(&as_entrypoint(place))),
-            Command::Stop { place } => exit_code(commands::stop(&as_entrypoint(place))),
+            Command::Usage { place } => print_answer(commands::usage(&with_entrypoint_options(place))),
+            Command::Preflight { place } => {
+                print_answer(commands::preflight(&with_entrypoint_options(place)))
+            }
+            Command::Stop { place } => exit_code(commands::stop(&with_entrypoint_options(place))),
             Command::Completions { shell } => write_out(&commands::script(shell, &Cli::command())),
             Command::Time { label, command } => exit_code(time::run(&label, &command)),
             Command::Batch(args) => exit_code(batch::run(&args)),
@@ -334,7 +336,7 @@ impl Cli {
             } => exit_code(accounting::run(&database, &users, &command)),
             Command::Restful(args) => exit_code(restful::run(&args)),
             Command::AsFlux { place, command } => {
-                exit_code(commands::as_flux(&as_entrypoint(place), &command))
+                exit_code(commands::as_flux(&with_entrypoint_options(place), &command))
             }
             Command::SnippetState(report) => {
                 let failed =
@@ -346,9 +348,9 @@ impl Cli {
 }
 
 impl Cli {
-    /// Whether it, or what it becomes, reads signals itself, from the first one that came: a container's own
-    /// program, or one that runs others.
-    pub fn takes_signals(&self) -> bool {
+    /// Whether the subcommand, or the program that it becomes, handles signals itself. They then stay blocked from
+    /// the start, so that none is lost. These are the programs of containers and those of `in_instance`.
+    pub fn handles_signals(&self) -> bool {
         matches!(
             self.command,
             Command::Run { .. }
@@ -374,9 +376,9 @@ fn install_binary(
     to: Option<PathBuf>,
     link_view: Option<&Path>,
 ) -> Result<(), Failure> {
-    // One volume for everything: the view's container or the entrypoint lays it out.
-    let in_one = binary.is_none();
-    let mount = if in_one {
+    // Without --binary, one volume holds everything. The view's container or the entrypoint lays it out.
+    let is_one_volume = binary.is_none();
+    let mount = if is_one_volume {
         Some(to.unwrap_or_else(|| DEFAULT_MOUNT_PATH.into()))
     } else {
         to
@@ -395,14 +397,14 @@ fn install_binary(
     let Some(mount) = mount else { return Ok(()) };
     match link_view {
         Some(root) => with_timeline_note("view", &mount, || view::link_view(root, &mount))?,
-        None if in_one => return Ok(()),
+        None if is_one_volume => return Ok(()),
         None => view::lay_out(&mount)?,
     }
     install::link(&mount, path)
 }
 
-/// In the same container: makes one folder of the packages of the view's image and of the runner's, both
-/// mounted.
+/// In the same init container: merges the packages of the view's image, which is mounted at `view`, and the
+/// /opt/software of the runner's image, which is mounted at `runner`, into one folder.
 fn merge_mounted(view: &Path, runner: PathBuf) -> Result<(), Failure> {
     let packages = below(view, SOFTWARE_DIR);
     view::merge_software(&view::SoftwareOptions {
@@ -422,14 +424,15 @@ fn copy_or_link_view(places: view::Places, link: bool) -> Result<(), Failure> {
     with_timeline_note("view", mount, || view::install(&places))
 }
 
-/// Does `work` and, if it succeeded, leaves a note for the timelines of the pod's other containers.
+/// Does `work` and, if it succeeded, leaves a note for the timelines of the pod's other containers. A stop signal during
+/// the work, or later, ends the process at once.
 fn with_timeline_note<T>(
     stage: &str,
     mount: &Path,
     work: impl FnOnce() -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let begin = Instant::now();
-    end_when_told()?;
+    exit_on_stop_signal()?;
     let done = work()?;
     crate::execute::timing::leave_note(&mount.to_string_lossy(), stage, begin);
     Ok(done)
@@ -453,19 +456,20 @@ fn known_entrypoint() -> Option<commands::Entrypoint> {
     })
 }
 
-/// What this container's entrypoint plans from.
+/// The spec and facts that this container's entrypoint plans from.
 fn entrypoint() -> Result<commands::OwnContainer, Failure> {
     commands::OwnContainer::read(known_entrypoint())
 }
 
 /// `place` with the options of this container's entrypoint, if process 1 is one.
-fn as_entrypoint(place: PodPlace) -> PodPlace {
+fn with_entrypoint_options(place: PodPlace) -> PodPlace {
     match known_entrypoint() {
-        Some(entrypoint) => place.beside(entrypoint.options),
+        Some(entrypoint) => place.with_entrypoint_options(entrypoint.options),
         None => place,
     }
 }
 
+/// `dry-run --here`: prints the plan of this container's entrypoint; returns the exit code.
 fn here(format: explain::Format) -> u8 {
     print_answer(
         entrypoint()

@@ -5,7 +5,8 @@
 //! spec, facts ─► plan::instance ─► look (broker's socket, network, files) ─► judge (pure) ─► lines, exit code
 //! ```
 //!
-//! They change nothing. `connect` and `stop` become the program that they start; nothing here is supervised.
+//! The agent itself changes nothing here. `connect` and `stop` replace this process by another program (exec), which
+//! nothing supervises.
 
 mod completions;
 mod connect;

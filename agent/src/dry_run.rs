@@ -1,4 +1,4 @@
-//! `flux-agent dry-run`: reads what `flux_agent_plan::dry_run` explains.
+//! `flux-agent dry-run`: reads the files and facts for `flux_agent_plan::dry_run`, which explains the plan.
 
 mod file;
 mod here;

@@ -1,10 +1,10 @@
-//! What the host says. Read once, before anything is decided; nothing here chooses.
+//! Reads the facts of the host, before anything is decided. Nothing here decides.
 //!
 //! ```text
 //! host (hosts, resolv.conf, passwd, /sys, /proc, the view tree) ─► facts::read ─► Facts ─► plan
 //! ```
 //!
-//! No NSS: names come from plain files, so that it works in any image.
+//! No NSS: names are read from plain files, which works in any image.
 
 mod cpu;
 mod devices;
@@ -45,11 +45,11 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
     let address = address.or_else(|| network::address(&host, &hostname, spec.network.host_network));
     let path = environment.get("PATH").map_or(DEFAULT_PATH, String::as_str);
     let flux_on_path = host.which("flux", path);
-    let mut asked = questions(spec, &environment, &working_directory);
-    let (pod, cpus) = (spec.paths(), cpu::cores(&host));
-    asked.extend(flux_on_path.as_deref().and_then(accounting_of));
+    let mut checked_paths = paths_to_check(spec, &environment, &working_directory);
+    let (pod_paths, cpus) = (spec.paths(), cpu::cores(&host));
+    checked_paths.extend(flux_on_path.as_deref().and_then(accounting_of));
     let installation = installation(spec, flux_on_path.as_deref());
-    // Flux reads the archive.
+    // Flux opens the archive: a pipe or a device there could block it forever.
     let is_archive = |path: &String| spec.archive.as_ref() == Some(path);
     let is_present = |path| {
         if is_archive(path) {
@@ -63,6 +63,7 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
             .get(names::COMPLETION_INDEX)
             .and_then(|index| index.parse().ok()),
         earlier_pods,
+        // `RunOptions::facts` sets these, and `spec_file`.
         restarts_left: None,
         grace_period: None,
         key: None,
@@ -83,12 +84,16 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
         gpus: devices::gpus(&host),
         python_compiled: python::is_compiled(&host, &installation),
         flux_modprobe: host.exists(&format!("{installation}/libexec/flux/modprobe/rc1.py")),
-        view: view::read(&host, &pod.view()),
+        view: view::read(&host, &pod_paths.view()),
         flux_on_path,
         shell: shell(&host, path),
         terminal,
-        present: asked.iter().filter(|path| is_present(path)).cloned().collect(),
-        writable: asked
+        present: checked_paths
+            .iter()
+            .filter(|path| is_present(path))
+            .cloned()
+            .collect(),
+        writable: checked_paths
             .iter()
             .filter(|path| host.is_writable(path))
             .cloned()
@@ -117,19 +122,20 @@ fn installation(spec: &AgentSpec, flux_on_path: Option<&str>) -> String {
 /// Number of earlier pods of this index, from variables of the downward API. The variables are removed, since they are
 /// for the agent only.
 fn earlier_pods(environment: &mut BTreeMap<String, String>) -> u32 {
-    let counts = OF_THE_INDEX
+    let counts = EARLIER_POD_COUNTS
         .iter()
         .filter_map(|name| environment.remove(*name)?.trim().parse().ok());
     counts.fold(0, u32::saturating_add)
 }
 
 /// Variables with the numbers of earlier pods of this index: failed ones, and disrupted ones.
-const OF_THE_INDEX: [&str; 2] = [names::INDEX_FAILURES.0, names::INDEX_DISRUPTIONS.0];
+const EARLIER_POD_COUNTS: [&str; 2] = [names::INDEX_FAILURES.0, names::INDEX_DISRUPTIONS.0];
 /// Variables that the operator sets for the agent alone.
-pub const POD_VARIABLES: [&str; 3] = [OF_THE_INDEX[0], OF_THE_INDEX[1], names::POD_ADDRESS.0];
+pub const POD_VARIABLES: [&str; 3] = [EARLIER_POD_COUNTS[0], EARLIER_POD_COUNTS[1], names::POD_ADDRESS.0];
 
 /// The shell that all of the container's snippets and scripts run in: bash on the PATH, else sh on it, else
-/// one in the usual places. If a usual path leads to the same file, it is named by that.
+/// one in the usual places. If one of the usual paths leads to the same file, that path is
+/// returned.
 fn shell(host: &host::HostFiles, path: &str) -> Option<String> {
     let on_path = ["bash", "sh"].into_iter().find_map(|name| host.which(name, path));
     let in_usual_place = || {
@@ -143,16 +149,17 @@ fn shell(host: &host::HostFiles, path: &str) -> Option<String> {
     Some(usual.map_or(found, str::to_owned))
 }
 
-/// A random id for this attempt, from /proc/sys/kernel/random/uuid.
+/// The random id of this start, 16 hexadecimal digits from /proc/sys/kernel/random/uuid.
 fn attempt() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
-    // All zeros if /proc is missing: then there is no second process that could be mistaken for this one.
+    // All zeros if the file cannot be read.
     format!("{digits:0>16}")
 }
 
-/// The paths that a plan for `spec` may ask about.
-fn questions(spec: &AgentSpec, environment: &BTreeMap<String, String>, cwd: &str) -> BTreeSet<String> {
+/// The paths of which a plan for `spec` may need to know whether they exist and are writable. `cwd` is the working
+/// directory.
+fn paths_to_check(spec: &AgentSpec, environment: &BTreeMap<String, String>, cwd: &str) -> BTreeSet<String> {
     let mut paths: BTreeSet<String> = [paths::FALLBACK_HOME, paths::CURVE_FILE, cwd]
         .map(str::to_owned)
         .into();
@@ -206,8 +213,8 @@ mod tests {
     fn earlier_pods_are_counted_and_the_variables_are_nobody_elses() {
         let count = |failures: &str, disruptions: &str| {
             let pairs = [
-                (OF_THE_INDEX[0], failures),
-                (OF_THE_INDEX[1], disruptions),
+                (EARLIER_POD_COUNTS[0], failures),
+                (EARLIER_POD_COUNTS[1], disruptions),
                 ("HOME", "/root"),
             ];
             let mut environment: BTreeMap<String, String> = pairs

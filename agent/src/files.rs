@@ -1,8 +1,8 @@
 //! Creates directories, files and links below the root, each atomically: no reader sees half a file. A second run
 //! changes nothing.
 //!
-//! There is no fsync here: a pod's volumes are filled again by the next run after a crash of the node, and a
-//! file whose bytes differ is rewritten. (What outlives the pod, the archive, is synced.)
+//! There is no fsync here: after a crash of the node, the next run fills the pod's volumes again and rewrites each file
+//! whose bytes differ. (The archive, which outlives the pod, is synced.)
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -30,9 +30,9 @@ use ownership::Subject;
 pub mod ownership;
 pub mod safe_path;
 
-/// The end of temporary names.
+/// Suffix of temporary names.
 const TEMPORARY: &str = ".new";
-/// Nobody is at work for this long on what has a temporary name.
+/// Older temporary files are left over from an agent that was killed: nobody needs this long to write one.
 const STALE_AFTER: Duration = Duration::from_secs(60);
 
 /// Writes below a root directory.
@@ -56,6 +56,8 @@ impl Files {
         below(&self.root, path)
     }
 
+    /// Creates the directory `path` with this mode and owner, or sets them on an existing one. Missing folders above
+    /// it are created.
     pub fn ensure_directory(&self, path: &str, mode: Mode, owner: Owner) -> Result<(), Failure> {
         let real = self.at(path);
         let failed = |error: io::Error| failed("set up the directory", &real, &error);
@@ -74,7 +76,7 @@ impl Files {
             self.new_directory(&folder, &name, mode, owner)
         };
         match result {
-            // It is somebody else's, such as a volume's own folder: it stays so as long as the owner can
+            // The directory belongs to somebody else, as a volume's own folder may. That is no failure if `owner` can
             // write to it.
             Err(error) if existed && is_not_permitted(&error) => {
                 let credentials = Credentials::of(owner, &self.root)?;
@@ -86,8 +88,8 @@ impl Files {
         }
     }
 
-    /// Does `work`, system calls on a file system, as `owner`. False: they are no other user, or they lack
-    /// the right; the agent must do it.
+    /// Does `work`, system calls on a file system, with the rights of `owner`. False: it is not done, since the agent
+    /// cannot or need not become `owner`, or `owner` lacks the permission. The agent must then do it itself.
     pub fn as_owner(&self, owner: Owner, work: impl FnOnce() -> io::Result<()>) -> io::Result<bool> {
         if !is_root() {
             return Ok(false);
@@ -104,19 +106,20 @@ impl Files {
     /// Creates a directory under a temporary name and renames it, so that it has the right owner from the
     /// beginning.
     fn new_directory(&self, folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner) -> io::Result<()> {
-        let beside = self.temporary_name(folder, name);
-        mkdirat(folder, &beside, FileMode::from_raw_mode(0o700))?;
+        let temporary = self.temporary_name(folder, name);
+        mkdirat(folder, &temporary, FileMode::from_raw_mode(0o700))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let result = openat(folder, &beside, flags, FileMode::empty())
+        let result = openat(folder, &temporary, flags, FileMode::empty())
             .map_err(io::Error::from)
             .and_then(|created| set_directory(&created, mode, Subject::Created, owner))
-            .and_then(|()| Ok(renameat(folder, &beside, folder, name)?));
+            .and_then(|()| Ok(renameat(folder, &temporary, folder, name)?));
         if result.is_err() {
-            let _ = unlinkat(folder, &beside, AtFlags::REMOVEDIR);
+            let _ = unlinkat(folder, &temporary, AtFlags::REMOVEDIR);
         }
         result
     }
 
+    /// Writes the file `path`, unless it has this content, mode and owner already.
     pub fn ensure_file(&self, path: &str, mode: Mode, owner: Owner, content: &[u8]) -> Result<(), Failure> {
         let real = self.at(path);
         let (folder, name) = open_parent(&real)?;
@@ -124,28 +127,28 @@ impl Files {
             return Ok(());
         }
         let failed = |error: io::Error| failed("write", &real, &error);
-        let beside = self.temporary_name(&folder, &name);
+        let temporary = self.temporary_name(&folder, &name);
         let write = || {
-            let written = write_new(&folder, &beside, mode, owner, content)
-                .and_then(|()| Ok(renameat(&folder, &beside, &folder, &name)?));
-            written.inspect_err(|_| _ = safe_path::remove(&folder, &beside))
+            let written = write_new(&folder, &temporary, mode, owner, content)
+                .and_then(|()| Ok(renameat(&folder, &temporary, &folder, &name)?));
+            written.inspect_err(|_| _ = safe_path::remove(&folder, &temporary))
         };
-        // In their own folder they write it themselves: root may need a capability to.
-        let is_theirs = fstat(&folder).is_ok_and(|data| data.st_uid == owner.uid);
-        if is_theirs && self.as_owner(owner, write).map_err(failed)? {
+        // In a folder of the owner's, the file is written with the owner's rights: root may lack the capability to.
+        let is_owners_folder = fstat(&folder).is_ok_and(|data| data.st_uid == owner.uid);
+        if is_owners_folder && self.as_owner(owner, write).map_err(failed)? {
             return Ok(());
         }
         write().map_err(failed)
     }
 
-    /// The bytes of a file that is mounted.
+    /// The bytes of the file `path`, such as one of a mounted Secret.
     pub fn read(&self, path: &str) -> Result<Vec<u8>, Failure> {
         let real = self.at(path);
         fs::read(&real).map_err(|error| Failure::write("read", &real, &error))
     }
 
-    /// Makes `owner` able to write to a folder, which may become theirs; a missing one is left to others.
-    /// Returns why they cannot write to it.
+    /// Makes sure that `owner` can write to a folder, and gives it to them if they cannot. A missing folder is no
+    /// error. Returns why they still cannot write to it.
     pub fn make_writable(&self, path: &str, owner: Owner) -> Result<Option<String>, Failure> {
         let real = self.at(path);
         let credentials = Credentials::of(owner, &self.root)?;
@@ -161,8 +164,8 @@ impl Files {
         Ok(given.err().map(|error| plain(&error)))
     }
 
-    /// Creates the empty file `path` for `owner`, with what is missing above it: by the owner, or else by the
-    /// agent.
+    /// Creates the empty file `path` for `owner`, and the missing folders above it: with the owner's rights or, if
+    /// these do not suffice, the agent's.
     pub fn create_file(&self, path: &Path, mode: Mode, owner: Owner) -> io::Result<()> {
         let create = |owner| {
             let folder = safe_path::open(path.parent().unwrap_or(Path::new("/")), true)?;
@@ -175,6 +178,7 @@ impl Files {
         }
     }
 
+    /// Makes `path` a symbolic link to `target`. A file or a folder that exists there stays.
     pub fn ensure_link(&self, path: &str, target: &str) -> Result<(), Failure> {
         let real = self.at(path);
         let failed = |error: io::Error| failed("link", &real, &error);
@@ -182,35 +186,36 @@ impl Files {
         if let Some(data) = safe_path::stat(&folder, &name).map_err(failed)? {
             let is_link = FileType::from_raw_mode(data.st_mode) == FileType::Symlink;
             let leads_there = || {
-                readlinkat(&folder, &name, Vec::new()).is_ok_and(|now| now.to_bytes() == target.as_bytes())
+                readlinkat(&folder, &name, Vec::new())
+                    .is_ok_and(|current| current.to_bytes() == target.as_bytes())
             };
             if !is_link || leads_there() {
                 return Ok(());
             }
         }
-        let beside = self.temporary_name(&folder, &name);
-        let result = symlinkat(target, &folder, &beside)
+        let temporary = self.temporary_name(&folder, &name);
+        let result = symlinkat(target, &folder, &temporary)
             .map_err(io::Error::from)
-            .and_then(|()| Ok(renameat(&folder, &beside, &folder, &name)?));
+            .and_then(|()| Ok(renameat(&folder, &temporary, &folder, &name)?));
         result.map_err(|error| {
-            let _ = safe_path::remove(&folder, &beside);
+            let _ = safe_path::remove(&folder, &temporary);
             failed(error)
         })
     }
 
-    /// A name that nobody can guess, for what is made beside `name` and renamed; what an earlier start left
-    /// goes.
+    /// A name that nobody can guess, for an entry of `folder` that is to be renamed to `name`. Also removes the
+    /// temporary files that earlier starts have left for this name.
     fn temporary_name(&self, folder: &OwnedFd, name: &OsStr) -> OsString {
-        let begin = format!(".{}.{}-", name.to_string_lossy(), self.tag);
-        remove_stale(folder, &begin);
+        let prefix = format!(".{}.{}-", name.to_string_lossy(), self.tag);
+        remove_stale(folder, &prefix);
         let random = RandomState::new().build_hasher().finish();
-        format!("{begin}{random:016x}{TEMPORARY}").into()
+        format!("{prefix}{random:016x}{TEMPORARY}").into()
     }
 }
 
-/// Removes what the agent began to make in `folder` and was killed at: another container may be at work on
-/// the younger.
-fn remove_stale(folder: &OwnedFd, begin: &str) {
+/// Removes old temporary files and folders of `folder` whose names begin with `prefix`: an agent was killed before it
+/// renamed them. Another container may still be writing a younger one.
+fn remove_stale(folder: &OwnedFd, prefix: &str) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(entries) = openat(folder, ".", flags, FileMode::empty()).and_then(Dir::new) else {
         return;
@@ -223,7 +228,7 @@ fn remove_stale(folder: &OwnedFd, begin: &str) {
         let name = OsStr::from_bytes(entry.file_name().to_bytes());
         let is_temporary = name
             .to_str()
-            .is_some_and(|name| name.starts_with(begin) && name.ends_with(TEMPORARY));
+            .is_some_and(|name| name.starts_with(prefix) && name.ends_with(TEMPORARY));
         if is_temporary
             && let Ok(Some(data)) = safe_path::stat(folder, name)
             && now.saturating_sub(data.st_mtime.cast_unsigned()) > STALE_AFTER.as_secs()
@@ -242,7 +247,7 @@ fn remove_stale(folder: &OwnedFd, begin: &str) {
     }
 }
 
-/// Opens the folder that is to hold `path`, created if it is missing; and the last name of the path.
+/// Opens the folder above `path`, which is created if it is missing. Also returns the last part of the path.
 fn open_parent(path: &Path) -> Result<(OwnedFd, OsString), Failure> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     match safe_path::open(folder, true) {
@@ -251,23 +256,23 @@ fn open_parent(path: &Path) -> Result<(OwnedFd, OsString), Failure> {
     }
 }
 
-/// Creates the folder `path` and what is missing above it, with mode 0755 whatever the umask.
+/// Creates the folder `path` and what is missing above it, with mode 0755 regardless of the umask.
 pub fn make_parents(path: &Path) -> Result<(), Failure> {
     safe_path::open(path, true)
         .map(drop)
         .map_err(|error| Failure::write("create the directory", path, &error))
 }
 
-/// Creates a directory as this process, which is its owner to be.
+/// Creates a directory that belongs to the user of this process.
 fn create_directory(path: &Path, mode: Mode) -> io::Result<()> {
     let folder = safe_path::open(path.parent().unwrap_or(Path::new("/")), true)?;
     let name = path.file_name().unwrap_or_default();
     match mkdirat(&folder, name, FileMode::from_raw_mode(mode.0)) {
-        // Root may not look there, or another container was faster.
+        // It exists after all: the check was not allowed to see it, or another container was faster.
         Err(Errno::EXIST) => {}
         made => made?,
     }
-    // Whatever the umask.
+    // Sets the mode again, since mkdirat has applied the umask.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(fchmod(
         openat(&folder, name, flags, FileMode::empty())?,
@@ -275,13 +280,14 @@ fn create_directory(path: &Path, mode: Mode) -> io::Result<()> {
     )?)
 }
 
-/// Sets mode and owner of a directory that was there already.
+/// Sets mode and owner of a directory that existed already.
 fn adopt_directory(path: &Path, mode: Mode, owner: Owner) -> io::Result<()> {
     let walked = safe_path::walk(path, false)?;
     set_directory(&walked.folder, mode, Subject::Found(&walked), owner)
 }
 
 fn set_directory(folder: &OwnedFd, mode: Mode, subject: Subject, owner: Owner) -> io::Result<()> {
+    // Fails before the mode is changed, if the owner must not be.
     ownership::needs_change(folder, subject, owner)?;
     let data = fstat(folder)?;
     if data.st_mode & 0o7777 != mode.0 {
@@ -301,7 +307,7 @@ fn give_folder(path: &Path, owner: Owner) -> io::Result<()> {
     ownership::give(&walked.folder, Subject::Found(&walked), owner)
 }
 
-/// The failure of `what`, which names the capability that root lacks for it.
+/// The failure of `what` (such as "write") on `path`. If root lacks a capability for it, the failure names that.
 pub fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
     let lacks = match error.raw_os_error() {
         _ if !is_root() => None,
@@ -334,7 +340,7 @@ fn is_not_permitted(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::PermissionDenied
 }
 
-/// Fails unless a process with these credentials, else this one, can write to a folder.
+/// Fails unless a process with these credentials (none: this process) can write to a folder.
 fn can_write(path: &Path, credentials: Option<&Credentials>) -> io::Result<()> {
     let access = || {
         let wanted = nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK;
@@ -343,33 +349,34 @@ fn can_write(path: &Path, credentials: Option<&Credentials>) -> io::Result<()> {
     credentials.map_or_else(access, |credentials| raw::with_identity(credentials, access))
 }
 
+/// Whether the file has this mode, owner and content.
 fn is_same(folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner, content: &[u8]) -> bool {
     let Ok(Some(data)) = safe_path::stat(folder, name) else {
         return false;
     };
-    let alike = FileType::from_raw_mode(data.st_mode) == FileType::RegularFile
+    let has_same_attributes = FileType::from_raw_mode(data.st_mode) == FileType::RegularFile
         && data.st_size.cast_unsigned() == content.len() as u64
         && data.st_mode & 0o7777 == mode.0
         && (data.st_uid, data.st_gid) == (owner.uid, owner.gid);
-    // A link that has taken its place since is not followed, and a pipe not waited for.
+    // If something has replaced the file since: a link is not followed (NOFOLLOW), and a pipe does not block (NONBLOCK).
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let mut now = Vec::new();
-    alike
+    let mut current = Vec::new();
+    has_same_attributes
         && openat(folder, name, flags, FileMode::empty()).is_ok_and(|file| {
             File::from(file)
                 .take(content.len() as u64 + 1)
-                .read_to_end(&mut now)
+                .read_to_end(&mut current)
                 .is_ok()
         })
-        && now == content
+        && current == content
 }
 
-/// Creates a file; its mode and owner are right before the first byte is in it.
+/// Creates a file. Its mode and owner are set before the first byte is written.
 fn write_new(folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner, content: &[u8]) -> io::Result<()> {
     safe_path::remove(folder, name)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(folder, name, flags, FileMode::from_raw_mode(0o600))?;
-    // The mode first: it is the owner who may change it.
+    // The mode first: only a file's owner may change it, and that is still the agent.
     fchmod(&file, FileMode::from_raw_mode(mode.0))?;
     ownership::give(&file, Subject::Created, owner)?;
     File::from(file).write_all(content)

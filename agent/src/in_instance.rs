@@ -1,7 +1,7 @@
-//! Programs that run inside an instance, on its lead. They replace what a shell would do.
+//! Programs of the agent that run inside an instance, on its lead, in place of shell scripts.
 //!
 //! ```text
-//! program (notes how all of the rest ended) ─► accounting ─► time ─► batch │ diagnostics │ restful │ the user's own
+//! program (records how the rest ended) ─► accounting ─► time ─► batch │ diagnostics │ restful │ the user's own
 //! ```
 //!
 //! `flux_wrapper` is the `flux` command that the user's program calls.

@@ -5,8 +5,8 @@
 //! /proc/self/exe ─► DIR/.flux-agent.new (written in pieces, synced) ─► compared byte for byte ─► renamed to DIR/flux-agent
 //! ```
 //!
-//! No other container may write to that volume; below the mount path there is a link to the binary. Killed at
-//! any moment, there is the old binary, the whole new one, or none: never a part of one under its name.
+//! No other container may write to that volume. Below the mount path there is a link to the binary. If the copy is
+//! killed at any moment, DIR/flux-agent is the old binary, the whole new one, or missing, and never a part of one.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -19,13 +19,14 @@ use crate::report::failure::Failure;
 /// The binary's name in the volume.
 pub const NAME: &str = "flux-agent";
 const MODE: u32 = 0o755;
-/// Bytes after which what is written is synced, so that a small memory limit is not filled with dirty pages.
+/// Bytes that are written before they are synced, so that dirty pages do not use up a small memory limit.
 const PIECE: usize = 1 << 20;
 
-/// What an installation did.
+/// What an installation did, with the path of the binary.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Installed {
     Now(PathBuf),
+    /// The same binary was already there.
     Already(PathBuf),
 }
 
@@ -34,12 +35,12 @@ pub fn install(folder: &Path) -> Result<Installed, Failure> {
     copy_to(Path::new("/proc/self/exe"), folder)
 }
 
-/// Makes the documented path of the agent, below `mount`, a link to `binary`, unless it is that itself.
+/// Makes the agent's documented path, below `mount`, a link to `binary`, unless the binary itself is there.
 pub fn link(mount: &Path, binary: &Path) -> Result<(), Failure> {
     Files::new(mount, "install").ensure_link(&format!("/{NAME}"), &binary.to_string_lossy())
 }
 
-/// Makes the documented path a link to the binary that runs.
+/// Makes the agent's documented path a link to the binary that is running.
 pub fn link_own(mount: &Path) -> Result<(), Failure> {
     match std::env::current_exe() {
         Ok(binary) => link(mount, &binary),
@@ -55,21 +56,21 @@ fn copy_to(source: &Path, folder: &Path) -> Result<Installed, Failure> {
     if is_same(source, &target).unwrap_or(false) && is_runnable(&target) {
         return Ok(Installed::Already(target));
     }
-    let beside = folder.join(format!(".{NAME}.new"));
-    let copied = write_copy(source, &beside)
-        .and_then(|()| fs::rename(&beside, &target))
+    let temporary = folder.join(format!(".{NAME}.new"));
+    let copied = write_copy(source, &temporary)
+        .and_then(|()| fs::rename(&temporary, &target))
         .and_then(|()| File::open(folder)?.sync_all());
     match copied {
         Ok(()) => Ok(Installed::Now(target)),
         Err(error) => {
-            let _ = fs::remove_file(&beside);
+            let _ = fs::remove_file(&temporary);
             Err(Failure::write("install the agent as", &target, &error))
         }
     }
 }
 
-fn write_copy(source: &Path, beside: &Path) -> io::Result<()> {
-    match fs::remove_file(beside) {
+fn write_copy(source: &Path, temporary: &Path) -> io::Result<()> {
+    match fs::remove_file(temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
@@ -78,7 +79,7 @@ fn write_copy(source: &Path, beside: &Path) -> io::Result<()> {
         .write(true)
         .create_new(true)
         .mode(0o600)
-        .open(beside)?;
+        .open(temporary)?;
     let mut piece = vec![0; PIECE];
     loop {
         let count = from.read(&mut piece)?;
@@ -90,7 +91,7 @@ fn write_copy(source: &Path, beside: &Path) -> io::Result<()> {
     }
     to.set_permissions(Permissions::from_mode(MODE))?;
     to.sync_all()?;
-    if is_same(source, beside)? {
+    if is_same(source, temporary)? {
         Ok(())
     } else {
         Err(io::Error::other("the copy differs from the original"))
@@ -106,14 +107,14 @@ fn is_same(one: &Path, other: &Path) -> io::Result<bool> {
     if one.metadata()?.len() != other.metadata()?.len() {
         return Ok(false);
     }
-    let (mut here, mut there) = (vec![0; PIECE], vec![0; PIECE]);
+    let (mut one_piece, mut other_piece) = (vec![0; PIECE], vec![0; PIECE]);
     loop {
-        let count = one.read(&mut here)?;
+        let count = one.read(&mut one_piece)?;
         if count == 0 {
             return Ok(true);
         }
-        other.read_exact(&mut there[..count])?;
-        if here[..count] != there[..count] {
+        other.read_exact(&mut other_piece[..count])?;
+        if one_piece[..count] != other_piece[..count] {
             return Ok(false);
         }
     }

@@ -1,4 +1,4 @@
-//! flux-agent: the entrypoint of a MiniCluster's pods, and what explains it.
+//! flux-agent: the entrypoint of a MiniCluster's pods, and commands for people, in a pod or without a cluster.
 #![cfg_attr(
     test,
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")
@@ -27,18 +27,18 @@ mod wait;
 
 use std::process::ExitCode;
 
-/// The whole program.
+/// Runs the program; returns its exit code. `version` is what `--version` prints.
 pub fn main(version: &'static str) -> ExitCode {
     if in_instance::flux_wrapper::is_called() {
         report::log::start();
         return in_instance::flux_wrapper::run();
     }
-    // Before anything else: as PID 1, a stop signal that is not blocked is dropped by the kernel. A failure
-    // shows again where the event loop starts.
+    // First of all: the kernel drops a stop signal that PID 1 neither blocks nor handles. An error is ignored here:
+    // `runtime::block_on` blocks signals again and reports it.
     let _ = system::signals::block();
     report::log::start();
     let cli = cli::Cli::of_process(version);
-    if !cli.takes_signals() {
+    if !cli.handles_signals() {
         let _ = system::signals::unblock();
     }
     cli.run()

@@ -5,9 +5,9 @@
 //!      └──────────── answer (pure), closed ◄──────────┘
 //! ```
 //!
-//! Whoever reaches the port may read and nothing else. The number of connections is bounded (the oldest is
-//! dropped), and so is the time of each. One request to the broker answers all clients that come meanwhile,
-//! and is finished even if they have gone: clients cannot make the agent ask the broker more often.
+//! Anybody who reaches the port can read the metrics, and do nothing else. The number of connections is limited (a new
+//! one replaces the oldest), and so is the time of each. One request to the broker serves all clients that connect
+//! meanwhile, and is finished even if they have gone: clients cannot make the agent ask the broker more often.
 
 mod answer;
 
@@ -28,19 +28,19 @@ use crate::flux_rpc::usage;
 use answer::Response;
 
 /// Most connections at a time.
-const MOST: usize = 16;
+const MAX_CONNECTIONS: usize = 16;
 /// Time limit of a connection.
-const CONNECTION: Duration = Duration::from_secs(8);
+const CONNECTION_DEADLINE: Duration = Duration::from_secs(8);
 /// Time limit of the broker's answer.
-const BROKER: Duration = Duration::from_secs(3);
-/// How long an answer of the broker is served again.
+const BROKER_DEADLINE: Duration = Duration::from_secs(3);
+/// How long an answer of the broker is used again.
 const FRESH: Duration = Duration::from_secs(1);
 /// Pause after an accept that failed, because no descriptor is left.
-const PAUSE: Duration = Duration::from_millis(200);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Most bytes of a request's head.
-const LONGEST: usize = 4 << 10;
+const MAX_HEAD: usize = 4 << 10;
 
-/// Serves until it is dropped.
+/// A server, until this is dropped.
 #[derive(Debug)]
 pub struct MetricsServer(JoinHandle<()>);
 
@@ -81,37 +81,39 @@ fn listen(port: u16) -> io::Result<TcpListener> {
 
 async fn serve(listener: TcpListener, metrics: Arc<InstanceMetrics>) {
     // Dropping the set ends all connections.
-    let (mut all, mut oldest) = (JoinSet::new(), VecDeque::<AbortHandle>::new());
+    let (mut connections, mut oldest_first) = (JoinSet::new(), VecDeque::<AbortHandle>::new());
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        while all.try_join_next().is_some() {}
-        oldest.retain(|task| !task.is_finished());
-        if oldest.len() >= MOST
-            && let Some(task) = oldest.pop_front()
+        // Forgets the connections that have ended.
+        while connections.try_join_next().is_some() {}
+        oldest_first.retain(|task| !task.is_finished());
+        if oldest_first.len() >= MAX_CONNECTIONS
+            && let Some(task) = oldest_first.pop_front()
         {
             task.abort();
         }
         let metrics = Arc::clone(&metrics);
-        oldest.push_back(all.spawn(async move {
+        oldest_first.push_back(connections.spawn(async move {
             // A client that is gone or too slow gets no answer.
-            let _ = tokio::time::timeout(CONNECTION, talk(stream, &metrics)).await;
+            let _ = tokio::time::timeout(CONNECTION_DEADLINE, talk(stream, &metrics)).await;
         }));
     }
 }
 
+/// Reads a request and answers it.
 async fn talk(mut stream: TcpStream, metrics: &InstanceMetrics) -> io::Result<()> {
-    let (mut head, mut room) = (Vec::new(), [0; 512]);
+    let (mut head, mut chunk) = (Vec::new(), [0; 512]);
     let response = loop {
-        let count = stream.read(&mut room).await?;
-        head.extend_from_slice(&room[..count]);
+        let count = stream.read(&mut chunk).await?;
+        head.extend_from_slice(&chunk[..count]);
         match answer::parse_request(&head) {
             Some(Ok(request)) => break request.respond(&metrics.cluster, metrics.now().await.as_ref()),
             Some(Err(refusal)) => break refusal,
             None if count == 0 => return Ok(()),
-            None if head.len() > LONGEST => break Response::too_long(),
+            None if head.len() > MAX_HEAD => break Response::too_long(),
             None => {}
         }
     };
@@ -127,14 +129,14 @@ struct InstanceMetrics {
     last: Mutex<Option<Question>>,
 }
 
-/// A request to the broker, which ends when this is dropped.
+/// A request to the broker. Dropping it ends the request.
 #[derive(Debug)]
 struct Question {
     answer: watch::Receiver<Option<BrokerAnswer>>,
     _task: JoinSet<()>,
 }
 
-/// The broker's answer, and when it came; no usage: the broker did not answer.
+/// The broker's answer, and when it came. Without `usage`, the broker did not answer.
 #[derive(Debug, Clone)]
 struct BrokerAnswer {
     at: Instant,
@@ -150,7 +152,7 @@ impl InstanceMetrics {
         }
     }
 
-    /// The current metrics; none: the broker does not answer.
+    /// The current metrics. None: the broker does not answer.
     async fn now(&self) -> Option<Usage> {
         let mut answer = self.question();
         let answer = answer.wait_for(Option::is_some).await.ok()?;
@@ -160,7 +162,7 @@ impl InstanceMetrics {
     /// The last request, as long as it is pending or its answer fresh; else a new one.
     fn question(&self) -> watch::Receiver<Option<BrokerAnswer>> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(question) = last.as_ref().filter(|question| question.serves()) {
+        if let Some(question) = last.as_ref().filter(|question| question.is_usable()) {
             return question.answer.clone();
         }
         let question = Question::ask(self.broker.clone());
@@ -172,13 +174,13 @@ impl InstanceMetrics {
 
 impl Question {
     fn ask(broker: Broker) -> Question {
-        let (tell, answer) = watch::channel(None);
+        let (sender, answer) = watch::channel(None);
         let mut task = JoinSet::new();
         task.spawn(async move {
-            let usage = tokio::time::timeout(BROKER, usage::nodes_and_jobs(&broker))
+            let usage = tokio::time::timeout(BROKER_DEADLINE, usage::nodes_and_jobs(&broker))
                 .await
                 .ok();
-            tell.send_replace(Some(BrokerAnswer {
+            sender.send_replace(Some(BrokerAnswer {
                 at: Instant::now(),
                 usage,
             }));
@@ -186,7 +188,8 @@ impl Question {
         Question { answer, _task: task }
     }
 
-    fn serves(&self) -> bool {
+    /// Whether the answer is pending, or not older than `FRESH`.
+    fn is_usable(&self) -> bool {
         match self.answer.borrow().as_ref() {
             Some(answer) => answer.at.elapsed() < FRESH,
             None => self.answer.has_changed().is_ok(), // the answer is pending

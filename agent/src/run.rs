@@ -76,8 +76,9 @@ pub struct RunOptions {
 pub fn run_container(options: &RunOptions, container: &PodContainer) -> u8 {
     report_panics(options);
     let (mut timeline, mut ending) = (ContainerTimeline::start(), ContainerEnd::default());
-    // As the command line says, until the spec has been read.
+    // Until the spec has been read, only the command line names a format.
     log::set_format(options.log_format.unwrap_or_default());
+    // Stays here if the work fails: the termination message needs it.
     let mut planned = None;
     let work = entrypoint(options, container, &mut timeline, &mut ending, &mut planned);
     let result = crate::system::runtime::block_on(Box::pin(work));
@@ -101,6 +102,7 @@ fn role_name(plan: &Plan) -> &'static str {
     }
 }
 
+/// Plans and executes; returns the exit code. The plan is stored in `known`.
 async fn entrypoint(
     options: &RunOptions,
     container: &PodContainer,
@@ -111,8 +113,7 @@ async fn entrypoint(
     let begin = Instant::now();
     let mut supervisor = Supervisor::new()
         .map_err(|error| Failure::internal(format!("failed to receive signals: {error}")))?;
-    // Before anything of the user's has run: later somebody else's program might stand where the agent's
-    // does.
+    // Read before any program of the user has run, since such a program could replace the file of the agent.
     let process = Process::own();
     let planned = plan_with_retries(options, container, &process, &mut supervisor).await;
     let result = match planned {
@@ -124,7 +125,7 @@ async fn entrypoint(
             let plan = known.insert(plan);
             let plan_anew = || self::plan(options, container, &process).map(|(plan, _)| plan);
             let execute_options = options.for_execute(container);
-            carry_out(
+            execute_plan(
                 plan,
                 &plan_anew,
                 execute_options,
@@ -141,7 +142,9 @@ async fn entrypoint(
     result
 }
 
-async fn carry_out(
+/// Executes the plan; returns the exit code. Meanwhile, the container that runs Flux also ends when the operator
+/// requests it, by a file beside the spec. `replan` makes the plan again.
+async fn execute_plan(
     plan: &Plan,
     replan: &dyn Fn() -> Result<Plan, Failure>,
     options: execute::Options,
@@ -178,11 +181,11 @@ fn report_panics(options: &RunOptions) {
         let place = panic.location().map_or(String::new(), |place| {
             format!(" at {}:{}", place.file(), place.line())
         });
-        let words = panic.payload();
-        let text = words
+        let payload = panic.payload();
+        let text = payload
             .downcast_ref::<&str>()
             .copied()
-            .or(words.downcast_ref::<String>().map(String::as_str));
+            .or(payload.downcast_ref::<String>().map(String::as_str));
         let why = text.unwrap_or("no reason given");
         let failure = Failure::internal(format!("flux-agent panicked{place}: {why}"));
         log::failure(&failure);
@@ -194,14 +197,14 @@ fn report_panics(options: &RunOptions) {
     #[cfg(debug_assertions)]
     #[expect(
         clippy::panic,
-        reason = "only the tests' builds know how to, for their test of what it leaves"
+        reason = "only in debug builds, for a test of what a panic leaves behind"
     )]
     if std::env::var_os("FLUX_AGENT_PANIC").is_some() {
         panic!("as the test wished");
     }
 }
 
-/// The plan, once spec and view are there.
+/// The plan, and the mount path of the pod's volume, once spec and view are there.
 async fn plan_with_retries(
     options: &RunOptions,
     container: &PodContainer,
@@ -230,7 +233,7 @@ async fn plan_with_retries(
     }
 }
 
-/// The exit code of a stop before the spec is read, when only the index tells who leads.
+/// The exit code after a stop before the spec is read. Only the pod's index says then whether this is the lead.
 fn stop_code(stop: Stop) -> u8 {
     of_stop_before_program(
         stop.signal,
@@ -261,16 +264,17 @@ fn plan(
     planned
         .map(|plan| (plan.with_waits(options.waits()), spec.mount_path))
         .map_err(|error| {
-            // An empty volume may still be filled; a view without Flux will not change.
-            let passing = error.category() == Category::ViewMissing && spec.view.enabled && !view.exists();
+            // A missing view may still be copied. A view without Flux does not change.
+            let is_passing = error.category() == Category::ViewMissing && spec.view.enabled && !view.exists();
             Failure {
-                is_passing: passing,
+                is_passing,
                 ..Failure::new(error.category(), chain(&error), error.hint())
             }
         })
 }
 
-/// The spec, with what the command line says of the job put into it by the environment of the pod.
+/// The spec in `file` (none: in the usual file or, if `from_environment` says so, default values). It is completed from
+/// the variables that `from_environment` names.
 fn spec(
     file: Option<&Path>,
     from_environment: &FromEnvironment,
@@ -318,7 +322,7 @@ fn log_identity(plan: &Plan) {
         .for_each(|notice| tracing::info!(stage = "plan", "{notice}"));
 }
 
-/// An error with its sources, without the numbers of the system's.
+/// An error and its sources as one text, without "(os error N)".
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     causes_by(error, |error| {
         ControlFlow::Continue(without_number(&error.to_string()).to_owned())
@@ -345,7 +349,7 @@ impl Default for RunOptions {
 }
 
 impl RunOptions {
-    /// The spec, and this host with what the command line says of the pod, for a process of this container.
+    /// The spec, and the facts of this host for a process of this container, both completed from the command line.
     pub fn facts(&self, process: Process) -> Result<(AgentSpec, Facts), Failure> {
         let spec = spec(self.spec.as_deref(), &self.from_environment, &process.environment)?;
         let key = self
@@ -388,7 +392,7 @@ impl RunOptions {
         }
     }
 
-    /// The activity file, which only the runner has: `status` reads what that is doing.
+    /// The activity file, which `status` reads. Only the container that runs Flux has one.
     fn activity_file(&self, container: &PodContainer) -> ActivityFile {
         ActivityFile(matches!(container, PodContainer::Runner).then(|| self.termination_log.clone()))
     }

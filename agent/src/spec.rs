@@ -1,11 +1,11 @@
-//! The spec file: read, and checked by the contract's own rules.
+//! Reads the spec file, and checks it by the rules of the AgentSpec.
 
 use std::path::{Path, PathBuf};
 
 use flux_shared::agent_spec::{AgentSpec, SpecError};
 use flux_shared::exit::Category;
 
-/// Why there is no spec.
+/// Why the spec cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     #[error("failed to read the spec {}", path.display())]
@@ -57,7 +57,7 @@ pub fn read(path: &Path) -> Result<AgentSpec, ReadError> {
     })
 }
 
-/// Checks that the spec of `path`, with what the pod has put into it, can be used.
+/// Checks a spec that was read from `path` and completed from the pod's environment.
 pub fn check(spec: &AgentSpec, path: &Path) -> Result<(), ReadError> {
     spec.check().map_err(|source| ReadError::Invalid {
         path: path.to_owned(),

@@ -1,15 +1,14 @@
-//! The only place that waits for children.
+//! Receives signals, and supervises child processes.
 //!
 //! ```text
 //! signalfd ─► first stop ─► Supervisor::stop, for the life of the process ─► policy ─► the child, or its process group
 //!      ├─ other signals ─► terms ─► the same
-//!      └─ SIGCHLD ─► reap all ─► ours: remembered until it is asked for; an adopted orphan: forgotten
+//!      └─ SIGCHLD ─► reap all ─► a child: its end is stored until it is asked for; an adopted orphan: forgotten
 //! ```
 //!
-//! A stop and a child's end are states, not events: whoever waits when they come, the next one that asks
-//! learns of them. Every signal is blocked and read as an event: none is lost, also as PID 1, and none ends
-//! the agent by itself. A child leads a process group of its own and has the terminal, where there is one, as
-//! long as it runs.
+//! A stop and a child's end are kept as states: code that asks for them later learns of them, whatever was waiting when
+//! they came. Every signal is blocked and read as an event: none is lost, also as PID 1, and none ends the agent by
+//! itself. A child leads a process group of its own. If there is a terminal, the child has it as long as it runs.
 
 mod hold;
 pub mod orphans;
@@ -33,8 +32,8 @@ use program::{Child, ChildProgram, StartError};
 
 /// A second stop signal within this time is the first one sent twice (to a process and to its group).
 const DUPLICATE_STOP_WITHIN: Duration = Duration::from_millis(200);
-/// How long a program may take to report how the processes that it waited for ended, once these were killed.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// After the processes that a program waited for were killed: time for the program to report how they ended.
+const REPORT_WITHIN: Duration = Duration::from_secs(1);
 
 /// An event for the supervisor's user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,15 +77,16 @@ impl ChildEnd {
     }
 }
 
-/// A child that has ended, and how it came to that.
+/// How a child ended, and what happened before.
 #[derive(Debug)]
 pub struct EndedChild {
     pub end: ChildEnd,
     pub at: Instant,
     /// The stop, if it came before the child's end.
     pub stopped: Option<Stop>,
-    /// The stop signal was forwarded to the child, since it did not end before that.
+    /// Whether an order to end was passed on to the child before its end.
     pub passed_on: bool,
+    /// When it first wrote output, if its output is copied.
     pub first_output: Option<Instant>,
 }
 
@@ -95,12 +95,13 @@ pub struct EndedChild {
 pub struct Supervisor {
     signals: Signals,
     stop: Option<Stop>,
-    /// When a stop is held back; none: it never is.
+    /// The rule by which a stop is held back; none: it never is.
     hold: Option<Hold>,
     /// Time from the stop until SIGKILL for the processes that still run.
     kill_after: Option<Duration>,
     /// The children that were started here, until somebody has asked for their end.
     children: BTreeMap<i32, ChildState>,
+    /// Whether there is a terminal to give to children.
     terminal: bool,
 }
 
@@ -116,8 +117,8 @@ pub fn is_stop(signal: i32) -> bool {
 }
 
 impl Supervisor {
-    /// Needs [`block`](crate::system::signals::block) before, and a runtime around it. Also adopts orphans
-    /// where the agent is not PID 1.
+    /// Call [`block`](crate::system::signals::block) before, and call this in a runtime. Makes this process adopt
+    /// orphans if it is not PID 1.
     pub fn new() -> io::Result<Supervisor> {
         if std::process::id() != 1 {
             nix::sys::prctl::set_child_subreaper(true)?;
@@ -150,6 +151,7 @@ impl Supervisor {
         self.hold = None;
     }
 
+    /// A stop that is held back counts from now on.
     fn release(&mut self) {
         if let Some(stop) = self.hold.as_mut().and_then(Hold::take) {
             self.stop = Some(stop);
@@ -161,7 +163,7 @@ impl Supervisor {
         self.hold.as_ref()?.until()
     }
 
-    /// The first stop signal, if it has come. Never waits, and gives the same answer ever after.
+    /// The first stop signal, if it has come. Does not wait. Later calls give the same answer.
     pub fn stop(&mut self) -> Option<Stop> {
         self.read_signals();
         if self.held_until().is_some_and(|until| until <= Instant::now()) {
@@ -230,14 +232,15 @@ impl Supervisor {
         }
     }
 
-    /// Reads the signals that have come, without waiting. Those that are neither a stop nor of a child have
-    /// nobody to be passed on to.
+    /// Reads the signals that have come, without waiting. Those that are neither a stop nor SIGCHLD are dropped: there is
+    /// nothing to forward them to.
     fn read_signals(&mut self) {
         while let Some(received) = self.signals.try_next() {
             self.classify(received);
         }
     }
 
+    /// Handles a signal. Returns the event, unless the signal is ignored or held back.
     fn classify(&mut self, received: Received) -> Option<Event> {
         match received.number {
             libc::SIGCHLD => {
@@ -371,7 +374,7 @@ impl Supervisor {
         if !is_stop(signal) {
             // Suspend and continue are for all of the child's processes; other signals are for the target of
             // the terms.
-            let group = matches!(signal, libc::SIGTSTP | libc::SIGCONT);
+            let is_for_group = matches!(signal, libc::SIGTSTP | libc::SIGCONT);
             if signal == libc::SIGCONT {
                 stopping.suspended = false;
                 if self.terminal {
@@ -380,7 +383,11 @@ impl Supervisor {
             }
             return send(
                 child,
-                if group { SignalTarget::Group } else { terms.target },
+                if is_for_group {
+                    SignalTarget::Group
+                } else {
+                    terms.target
+                },
                 signal,
             );
         }
@@ -430,11 +437,15 @@ impl Supervisor {
 /// Progress of stopping a child.
 #[derive(Default)]
 struct Stopping {
+    /// The stop, once this child is being stopped for it.
     since: Option<Stop>,
+    /// Whether an order to end was passed on to the child.
     passed_on: bool,
     /// The child was stopped (SIGTSTP, SIGSTOP) and not continued by us.
     suspended: bool,
+    /// Until the order is passed on: the end of the hold. After that: when remaining processes are killed.
     deadline: Option<Instant>,
+    /// A pending request of the policy.
     asked: Option<Asked>,
 }
 
@@ -446,14 +457,14 @@ struct Asked {
 
 #[derive(Clone, Copy)]
 enum Purpose {
-    /// Takes the place of this signal.
+    /// It is made in place of this signal.
     Stop(i32),
-    /// Kills the processes that the child waits for.
+    /// It kills the processes that the child waits for.
     Kill,
 }
 
 impl Stopping {
-    /// The stop reaches this child.
+    /// Begins to stop this child. `kill_at`: as for `pass_on`.
     fn begin(
         &mut self,
         stop: Stop,
@@ -469,7 +480,8 @@ impl Stopping {
         }
     }
 
-    /// `kill_at`: the kubelet counts from the first signal, so what was held back has so much less time.
+    /// Sends the order's signal, or makes the policy's request in its place. Remaining processes are killed at
+    /// `kill_at`. The kubelet counts from the first signal, so a stop that was held back leaves less time.
     fn pass_on(
         &mut self,
         order: Order,
@@ -495,10 +507,11 @@ impl Stopping {
     fn send_stop(&self, signal: i32, child: &Child, terms: Terms) {
         send(child, terms.target, signal);
         if self.suspended {
-            send(child, SignalTarget::Group, libc::SIGCONT); // a stopped process could not heed it
+            send(child, SignalTarget::Group, libc::SIGCONT); // a suspended process does not handle signals
         }
     }
 
+    /// The hold has lasted its longest time, or it is time to kill what is left.
     fn handle_deadline(
         &mut self,
         kill_at: Option<Instant>,
@@ -522,11 +535,12 @@ impl Stopping {
         send(child, SignalTarget::Group, libc::SIGKILL);
     }
 
+    /// `useful`: whether the request helped.
     fn handle_answer(&mut self, useful: bool, child: &Child, terms: Terms) {
         match self.asked.take().map(|asked| asked.purpose) {
             Some(Purpose::Stop(signal)) if !useful => self.send_stop(signal, child, terms),
             // Gives the child time to report the end of what it waited for.
-            Some(Purpose::Kill) => self.deadline = Some(Instant::now() + LAST_WORDS),
+            Some(Purpose::Kill) => self.deadline = Some(Instant::now() + REPORT_WITHIN),
             Some(Purpose::Stop(_)) | None => {}
         }
     }

@@ -1,5 +1,4 @@
-//! What the kernel and the image's files offer, below everything else: nothing here knows of MiniClusters or
-//! plans.
+//! The lowest layer: system calls, and what a program finds in the image. Nothing here knows MiniClusters or plans.
 
 pub mod elf;
 pub mod glibc;
@@ -12,7 +11,7 @@ pub mod signals;
 
 use std::path::{Path, PathBuf};
 
-/// An absolute path below another root.
+/// The absolute path `path` below another root.
 pub fn below(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
 }

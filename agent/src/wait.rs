@@ -1,8 +1,7 @@
 //! Waiting for others: the parent broker (name, route, port) and Unix sockets.
 //!
-//! Attempts are fresh (a new connection every time, a new look-up at least every second), the pauses between
-//! them grow to a cap, with jitter, and there is no deadline unless one is asked for. Lines in the log say
-//! what is missing, every ten seconds at most.
+//! Each attempt makes a new connection, and looks a name up again if the last look-up is a second old. The pauses between attempts grow to a cap, with jitter. Waits have no deadline, unless the caller
+//! sets one. They log what is missing, every ten seconds at most.
 
 mod backoff;
 pub mod end;

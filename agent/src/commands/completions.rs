@@ -1,6 +1,5 @@
-//! Completions for a shell: the subcommands and their options, from the command line's own description. By
-//! hand, since `clap_complete` (4.6.11) completes nothing in bash behind a subcommand of a program with a
-//! hyphen in its name (clap issue 6421).
+//! Completions for a shell: the subcommands and their options, as clap knows them. Written by hand: in bash,
+//! `clap_complete` (4.6.11) completes nothing after a subcommand if the program's name has a hyphen (clap issue 6421).
 
 use clap::Command;
 
@@ -12,17 +11,17 @@ pub enum CompletionShell {
     Zsh,
 }
 
-/// The script of completions, to be sourced: `source <(flux-agent completions bash)`.
+/// The script that `source <(flux-agent completions bash)` reads. `command` is the whole command line.
 pub fn script(shell: CompletionShell, command: &Command) -> String {
-    let words = |names: &mut dyn Iterator<Item = String>| names.collect::<Vec<String>>().join(" ");
+    let join = |names: &mut dyn Iterator<Item = String>| names.collect::<Vec<String>>().join(" ");
     let commands = || command.get_subcommands().filter(|sub| !sub.is_hide_set());
-    let all = words(&mut commands().map(|sub| sub.get_name().to_owned()));
+    let subcommands = join(&mut commands().map(|sub| sub.get_name().to_owned()));
     let options = |sub: &Command| {
         let shown = sub.get_arguments().filter(|argument| !argument.is_hide_set());
-        words(&mut shown.filter_map(|argument| Some(format!("--{}", argument.get_long()?))))
+        join(&mut shown.filter_map(|argument| Some(format!("--{}", argument.get_long()?))))
     };
     if shell == CompletionShell::Fish {
-        let mut text = format!("complete -c flux-agent -f -n __fish_use_subcommand -a '{all}'\n");
+        let mut text = format!("complete -c flux-agent -f -n __fish_use_subcommand -a '{subcommands}'\n");
         for sub in commands() {
             let (name, options) = (sub.get_name(), options(sub));
             text +=
@@ -39,7 +38,7 @@ pub fn script(shell: CompletionShell, command: &Command) -> String {
     for sub in commands() {
         text += &format!("  {}) words='{}' ;;\n", sub.get_name(), options(sub));
     }
-    text += &format!("  esac\n  [ \"$COMP_CWORD\" -gt 1 ] || words='{all}'\n");
+    text += &format!("  esac\n  [ \"$COMP_CWORD\" -gt 1 ] || words='{subcommands}'\n");
     text + "  COMPREPLY=($(compgen -W \"$words\" -- \"${COMP_WORDS[COMP_CWORD]}\"))\n}\n\
             complete -o default -F _flux_agent flux-agent\n"
 }

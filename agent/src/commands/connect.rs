@@ -14,7 +14,7 @@ use crate::report::log::write_whole;
 use crate::supervise::program::{Lookup, find};
 use crate::system::runtime;
 
-/// Becomes a shell, or `command`, with Flux's environment and user. Returns only if that does not start.
+/// Becomes a shell, or `command`, with Flux's environment and user. Returns only if it cannot be started.
 pub fn connect(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
     observe::become_owner(&pod)?;
@@ -38,7 +38,7 @@ pub fn connect(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
         }
         (command, _) => command.to_vec(),
     };
-    Ok(become_program(inside(&pod), &argv))
+    Ok(become_program(session_in_instance(&pod), &argv))
 }
 
 /// Becomes `command` as Flux's user in Flux's environment, whether or not there is a broker yet (`$asFlux` in
@@ -48,7 +48,7 @@ pub fn as_flux(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
     observe::become_owner(&pod)?;
     Ok(become_program(
         if observe::has_socket(&pod) {
-            inside(&pod)
+            session_in_instance(&pod)
         } else {
             pod.session()
         },
@@ -56,12 +56,12 @@ pub fn as_flux(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
     ))
 }
 
-/// Shuts the instance down, from its lead, and does not wait for its end: this process's container ends with
-/// it.
+/// Shuts the instance down, and does not wait for its end: this process's container ends with it. Only the lead can
+/// do this: elsewhere it prints where to run the command, and returns 1.
 pub fn stop(place: &PodPlace) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
-    let here = &pod.instance;
-    if here.is_lead {
+    let instance = &pod.instance;
+    if instance.is_lead {
         observe::become_owner(&pod)?;
         let mut is_ending = false;
         runtime::block_on_interruptible(Box::pin(async {
@@ -73,7 +73,7 @@ pub fn stop(place: &PodPlace) -> Result<u8, Failure> {
             return Ok(0);
         }
         return Ok(become_program(
-            inside(&pod),
+            session_in_instance(&pod),
             &["flux", "shutdown", "--background"].map(OsString::from),
         ));
     }
@@ -81,25 +81,25 @@ pub fn stop(place: &PodPlace) -> Result<u8, Failure> {
     write_whole(match &pod.spec.network.lead {
         Some(lead) => format!(
             "flux-agent: this is {}: an instance is shut down on its lead, {}, with `flux shutdown`\n",
-            here.hostname, lead.address
+            instance.hostname, lead.address
         ),
         None => format!(
             "flux-agent: this is {} (rank {}): an instance is shut down on its lead:\n  kubectl exec -n {namespace} \
              $(kubectl get pod -n {namespace} -o name -l batch.kubernetes.io/job-name={name},\
              batch.kubernetes.io/job-completion-index=0) -- {} stop\n",
-            here.hostname,
-            here.rank,
+            instance.hostname,
+            instance.rank,
             pod.spec.paths().agent()
         ),
     });
     Ok(1)
 }
 
-/// The environment of programs in the instance.
-fn inside(pod: &Pod) -> Session {
+/// The environment, user and folder of programs in the instance.
+fn session_in_instance(pod: &Pod) -> Session {
     let mut session = pod.session();
     let socket = format!("local://{}", pod.instance.socket);
-    // `flux proxy $fluxsocket`, as documented, works here as after flux-view.sh.
+    // With `fluxsocket`, the documented `flux proxy $fluxsocket` works here as it does after flux-view.sh.
     for name in ["FLUX_URI", "fluxsocket"] {
         session.environment.insert(name.into(), socket.clone().into());
     }

@@ -20,7 +20,7 @@ pub struct Entrypoint {
     pub process: Process,
 }
 
-/// All that a container's plan is made from.
+/// Everything that a container's plan is made from.
 #[derive(Debug)]
 pub struct OwnContainer {
     pub spec: AgentSpec,
@@ -41,6 +41,7 @@ pub fn process_one() -> Option<Process> {
 }
 
 impl OwnContainer {
+    /// Reads spec and facts as the entrypoint `known` does. None: as a runner's entrypoint with default options.
     pub fn read(known: Option<Entrypoint>) -> Result<OwnContainer, Failure> {
         let is_known = known.is_some();
         let Entrypoint {
@@ -53,7 +54,7 @@ impl OwnContainer {
             process: Process::own(),
         });
         let (spec, mut facts) = options.facts(process)?;
-        // This output is handed on to helpers: secrets are left out.
+        // People pass this output on to others who help them, so it must not have values of secrets.
         for (name, value) in &mut facts.environment {
             if is_secret(name) {
                 LEFT_OUT.clone_into(value);

@@ -19,22 +19,22 @@ use crate::wait::ParentProbe;
 use crate::wait::resolve::Resolver;
 
 /// Time limit for looking up the host names of all pods, of which there may be thousands.
-const NAMES_WITHIN: Duration = Duration::from_secs(10);
+const NAMES_DEADLINE: Duration = Duration::from_secs(10);
 
+/// Collects the facts. From then on, this process runs as Flux's user, if it may become that user.
 pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
     let session = pod.session();
     let at = |path: &str| below(&pod.root, path);
     let home = session.lookup("HOME").unwrap_or_default();
     let pod_paths = pod.spec.paths();
-    // The checks are made as Flux's user, if the agent may become that user.
     observe::become_owner(pod)?;
-    // Flux's own folder or, if the agent has not made it yet, the configuration's, which belongs to the
-    // agent's user.
-    let written = [pod_paths.run_dir(), pod_paths.config_root()]
+    // Flux's own folder or, if the entrypoint has not created it yet, the folder of the configuration, which belongs
+    // to the agent's user.
+    let flux_folder = [pod_paths.run_dir(), pod_paths.config_root()]
         .into_iter()
         .find(|path| at(path).is_dir())
         .unwrap_or_default();
-    let places = [written.as_str(), &home, "/tmp"]
+    let places = [flux_folder.as_str(), &home, "/tmp"]
         .map(|path| (path.to_owned(), access(&at(path), AccessFlags::W_OK).is_ok()));
     let mut findings = Findings {
         instance: &pod.instance,
@@ -104,7 +104,7 @@ async fn other_names(pod: &Pod, resolver: &Resolver) -> Names {
         if *host == pod.instance.hostname || pod.instance.spare.contains(&rank) {
             continue;
         }
-        if begin.elapsed() >= NAMES_WITHIN {
+        if begin.elapsed() >= NAMES_DEADLINE {
             names.left += 1;
             continue;
         }
@@ -120,7 +120,8 @@ async fn other_names(pod: &Pod, resolver: &Resolver) -> Names {
     names
 }
 
-/// The huge page sizes that the node has pages of.
+/// The huge page sizes that the node has pages of. `sizes` is the kernel's folder with one folder for each size,
+/// `cgroup` the mount point of the cgroups (version 1 or 2).
 fn huge_pages(sizes: &Path, cgroup: &Path) -> Vec<HugePages> {
     let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let sizes = fs::read_dir(sizes).into_iter().flatten().flatten();
@@ -153,7 +154,7 @@ fn huge_pages(sizes: &Path, cgroup: &Path) -> Vec<HugePages> {
     found
 }
 
-/// The machine's NUMA nodes; none if it has only one.
+/// The machine's NUMA nodes. None: there is only one, or none has any of the CPUs in `cores`.
 fn numa(nodes: &Path, cores: &[Vec<u32>]) -> Option<Numa> {
     let lists = fs::read_dir(nodes).ok()?.flatten().filter_map(|folder| {
         let name = folder.file_name().into_string().ok()?;
@@ -187,7 +188,7 @@ fn certificate(candidates: &[PathBuf]) -> Result<String, String> {
     key.ok_or_else(|| format!("{} has no public-key", path.display()))
 }
 
-/// The number of hosts in R, and the cores of its first group of nodes.
+/// The number of hosts in R (Flux's resource file, RFC 20), and the cores of each node in its first group of nodes.
 fn resources(text: &str) -> Option<ResourceTotals> {
     let r: Value = serde_json::from_str(text).ok()?;
     let execution = &r["execution"];
@@ -205,6 +206,7 @@ fn resources(text: &str) -> Option<ResourceTotals> {
     })
 }
 
+/// The number of RDMA devices in `folder` (/dev/infiniband).
 fn rdma(folder: &Path) -> usize {
     let names = fs::read_dir(folder)
         .into_iter()
@@ -216,9 +218,10 @@ fn rdma(folder: &Path) -> usize {
         .count()
 }
 
-/// The capability CAP_IPC_LOCK: memory can be locked without a limit.
+/// The bit of the capability CAP_IPC_LOCK, with which memory can be locked without a limit.
 const IPC_LOCK: u32 = 14;
 
+/// Bytes of memory that this process may lock. None: any number. `status` is the path of /proc/self/status.
 fn memory_lock(status: &Path) -> Option<u64> {
     let text = fs::read_to_string(status).unwrap_or_default();
     let effective = text

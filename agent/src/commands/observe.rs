@@ -23,13 +23,13 @@ use crate::system::below;
 use crate::system::identity::Credentials;
 use crate::wait::{Missing, ParentProbe};
 
-/// Most absent hosts that are probed; the others are only counted.
-const MOST_LOOKED_FOR: usize = 8;
-/// Shortest and longest time between two questions to a broker that is not ready.
-const QUICKLY: Duration = Duration::from_millis(50);
-const SLOWLY: Duration = Duration::from_millis(500);
-/// Time between two looks at the connection to the parent; time limit of an attempt to connect to the RESTful
-/// API.
+/// Most absent hosts that are probed. The others are only counted.
+const MAX_PROBED_HOSTS: usize = 8;
+/// Shortest and longest pause between two requests to a broker that is not ready.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// Time between two checks of the connection to the parent. Also the time limit of an attempt to connect to the
+/// RESTful API.
 const SHORT_WHILE: Duration = Duration::from_millis(400);
 
 /// The state of this pod's broker.
@@ -68,8 +68,15 @@ pub async fn until_ready(pod: &Pod, time: Duration) -> Result<(), String> {
         match (left.is_zero(), time.is_zero()) {
             (true, true) => return Err(why),
             (true, false) => return Err(status::with_causes(why, &all(pod, state, activity).await)),
-            // Most starts are quick: ask often at first, then ever more rarely.
-            (false, _) => tokio::time::sleep((begin.elapsed() / 10).clamp(QUICKLY, SLOWLY).min(left)).await,
+            // Most starts are quick: ask often at first, then less and less often.
+            (false, _) => {
+                tokio::time::sleep(
+                    (begin.elapsed() / 10)
+                        .clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+                        .min(left),
+                )
+                .await
+            }
         }
     }
 }
@@ -118,7 +125,7 @@ pub async fn all(
     {
         observed.parent = Some((parent.host.clone(), link(parent, pod).await));
     }
-    for rank in offline.into_iter().take(MOST_LOOKED_FOR) {
+    for rank in offline.into_iter().take(MAX_PROBED_HOSTS) {
         let host = pod.instance.hosts.get(rank as usize).cloned().unwrap_or_default();
         let address = pod.instance.address_of(rank);
         let mut target = ParentProbe::new(&address.host, address.port, &pod.root);
@@ -152,6 +159,7 @@ pub async fn usage(pod: &Pod) -> Result<Usage, String> {
 /// Payload of `job-list.list`: the five newest jobs.
 const RECENT_JOBS: &str = r#"{"max_entries":5,"attrs":["state","nnodes","annotations","exception_type","exception_note"],"constraint":{}}"#;
 
+/// Whether the parent can be reached, and whether a connection to it persists for a short while.
 async fn link(parent: &Parent, pod: &Pod) -> Result<Link, Missing> {
     ParentProbe::new(&parent.host, parent.port, &pod.root)
         .probed_by_name(parent.by_name)
@@ -167,7 +175,7 @@ async fn link(parent: &Parent, pod: &Pod) -> Result<Link, Missing> {
     })
 }
 
-/// The own ends of established connections to remote port `port`, by the kernel's tables.
+/// Local addresses of the established TCP connections to the remote port `port`, in the kernel's hexadecimal form.
 fn established(port: u16) -> Vec<String> {
     let tables =
         ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| std::fs::read_to_string(path).unwrap_or_default());
@@ -178,7 +186,7 @@ fn established(port: u16) -> Vec<String> {
 }
 
 fn established_in(table: &str, port: u16) -> Vec<String> {
-    /// TCP_ESTABLISHED.
+    /// The kernel's number of the state TCP_ESTABLISHED.
     const ESTABLISHED: &str = "01";
     let port = format!(":{port:04X}");
     let local_end = |line: &str| {
@@ -189,7 +197,7 @@ fn established_in(table: &str, port: u16) -> Vec<String> {
     table.lines().skip(1).filter_map(local_end).collect()
 }
 
-/// Whether a broker of this pod is up, or has left its socket behind.
+/// Whether the socket of this pod's broker exists. A broker that has ended may have left it behind.
 pub fn has_socket(pod: &Pod) -> bool {
     std::fs::symlink_metadata(socket(pod)).is_ok_and(|data| data.file_type().is_socket())
 }
@@ -198,7 +206,7 @@ fn socket(pod: &Pod) -> PathBuf {
     below(&pod.root, &pod.instance.socket)
 }
 
-/// Asks as this process's own user.
+/// This pod's broker, to be asked as this process's own user.
 fn broker(pod: &Pod) -> Broker {
     Broker {
         socket: socket(pod),
@@ -206,15 +214,15 @@ fn broker(pod: &Pod) -> Broker {
     }
 }
 
-/// As root, becomes the instance's owner, the only user whom Flux trusts. Any other user stays who it is: the
-/// broker decides.
+/// If this process is root, it becomes the instance's owner, the only user whom Flux trusts. Any other user stays
+/// the same, and the broker decides whether to answer.
 ///
-/// Any user of the pod may listen at the socket's path, so root never connects as root unless the plan's
-/// broker runs as root.
+/// Root connects as root only if the planned broker runs as root: any user of the pod may listen at the socket's path.
 pub fn become_owner(pod: &Pod) -> Result<(), Failure> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
     }
+    // The owner of the socket; the planned owner if that is root, or if there is no socket.
     let planned = pod.instance.owner;
     let socket_status = std::fs::symlink_metadata(socket(pod))
         .ok()

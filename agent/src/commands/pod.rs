@@ -1,4 +1,4 @@
-//! The pod that a command for people runs in: its spec, its files and their content.
+//! The pod that a command for people runs in: its spec, its facts, and the instance that follows from them.
 
 use std::path::PathBuf;
 
@@ -26,11 +26,12 @@ pub struct PodPlace {
 }
 
 impl PodPlace {
-    /// The same place, in the container of an entrypoint with these options.
-    pub fn beside(self, entrypoint: run::RunOptions) -> PodPlace {
+    /// The same place, with these options of the container's entrypoint.
+    pub fn with_entrypoint_options(self, entrypoint: run::RunOptions) -> PodPlace {
         PodPlace { entrypoint, ..self }
     }
 
+    /// The options of the entrypoint, with the root of this place and its spec, if it names one.
     fn options(&self) -> run::RunOptions {
         let mut options = self.entrypoint.clone();
         options.spec = self.spec.clone().or(options.spec);
@@ -39,7 +40,7 @@ impl PodPlace {
     }
 }
 
-/// The data that all commands for people begin with.
+/// What all commands for people need to know about their pod.
 pub struct Pod {
     pub spec: AgentSpec,
     pub facts: Facts,

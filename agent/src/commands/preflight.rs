@@ -10,7 +10,7 @@ use crate::system::glibc::{Libc, version};
 use crate::wait::Missing;
 use crate::wait::resolve::NameError;
 
-/// Default size of /dev/shm in container runtimes, too small for MPI programs.
+/// Default size of /dev/shm in container runtimes, in bytes. It is too small for MPI programs.
 const SMALL_SHARED_MEMORY: u64 = 64 << 20;
 /// Bytes of /dev/shm that Open MPI uses for each task on a node, by default.
 const SHARED_MEMORY_OF_TASK: u64 = 4 << 20;
@@ -37,12 +37,14 @@ pub struct Check {
 pub struct Findings<'a> {
     pub instance: &'a Instance,
     pub facts: &'a Facts,
+    /// Cores that the spec declares for each pod; none: it declares none.
     pub claimed_cores: Option<u32>,
-    /// Paths that Flux or its jobs write to, and whether they may; the first is the volume of Flux.
+    /// Paths that Flux or its jobs write to, and whether they are writable. The first is on Flux's own volume.
     pub places: Vec<(String, bool)>,
     /// Size of /dev/shm in bytes.
     pub shared_memory: Option<u64>,
     pub huge_pages: Vec<HugePages>,
+    /// None: the machine has only one NUMA node.
     pub numa: Option<Numa>,
     /// RDMA devices that the container sees (`/dev/infiniband/uverbs0` …).
     pub rdma: usize,
@@ -50,14 +52,17 @@ pub struct Findings<'a> {
     pub memory_lock: Option<u64>,
     /// The first characters of the certificate's public key, or why there is none.
     pub certificate: Result<String, String>,
+    /// None: there is no file R, or it cannot be understood.
     pub resources: Option<ResourceTotals>,
+    /// None: Flux is missing, static or a script.
     pub libc: Option<Libc>,
-    /// The clock says a time before Flux was built.
+    /// Whether the clock shows a time before Flux's build date.
     pub clock_behind: bool,
     /// The addresses of this host's name; none: a single broker needs no name.
     pub own_name: Option<Result<Vec<IpAddr>, NameError>>,
     /// The look-up of the other hosts' names, whose pods should be there.
     pub other_names: Option<Names>,
+    /// The parent's host, and whether it can be reached; none: there is no parent.
     pub parent: Option<(&'a str, Result<(), Missing>)>,
 }
 
@@ -84,19 +89,23 @@ pub struct Numa {
 /// The result of looking up names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names {
+    /// Names that were looked up.
     pub asked: usize,
     /// Names that were not looked up in time.
     pub left: usize,
+    /// Host names of those without an address.
     pub missing: Vec<String>,
 }
 
-/// What the file R lists.
+/// What the file R (Flux's resources, RFC 20) lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResourceTotals {
     pub hosts: usize,
+    /// Cores of one host.
     pub cores: u32,
 }
 
+/// All checks, in the order in which they are printed.
 pub fn judge(findings: &Findings) -> Vec<Check> {
     let mut checks = Vec::new();
     let mut add = |topic, (level, text): (Level, String)| checks.push(Check { level, topic, text });
@@ -124,10 +133,10 @@ pub fn judge(findings: &Findings) -> Vec<Check> {
     add("cpus", cores(findings));
     add("binding", (Pass, findings.instance.binding.line()));
     if let Some(resources) = &findings.resources {
-        add("R", claimed(findings, *resources));
+        add("R", listed_resources(findings, *resources));
     }
     if let Some(numa) = findings.numa {
-        add("numa", memory_nodes(findings.facts, numa));
+        add("numa", numa_nodes(findings.facts, numa));
     }
     add(
         "shm",
@@ -148,6 +157,7 @@ pub fn judge(findings: &Findings) -> Vec<Check> {
     checks
 }
 
+/// One line for each check.
 pub fn text(checks: &[Check]) -> String {
     let word = |level| match level {
         Pass => "pass",
@@ -167,7 +177,7 @@ fn flux(findings: &Findings) -> (Level, String) {
     }
 }
 
-/// The shell of the facts is bash, if the image has it.
+/// Whether snippets run in bash, which the facts prefer to other shells on the PATH.
 fn has_bash(facts: &Facts) -> bool {
     facts
         .shell
@@ -306,7 +316,8 @@ fn cores(findings: &Findings) -> (Level, String) {
     }
 }
 
-fn claimed(findings: &Findings, ResourceTotals { hosts, cores }: ResourceTotals) -> (Level, String) {
+/// Whether R has as many hosts as the instance and, unless the spec declares cores, no more cores than this host.
+fn listed_resources(findings: &Findings, ResourceTotals { hosts, cores }: ResourceTotals) -> (Level, String) {
     let (size, present) = (findings.instance.hosts.len(), findings.facts.cores);
     let claims = format!("R lists {hosts} nodes with {cores} cores");
     match findings.claimed_cores {
@@ -324,7 +335,7 @@ fn claimed(findings: &Findings, ResourceTotals { hosts, cores }: ResourceTotals)
     }
 }
 
-fn memory_nodes(facts: &Facts, numa: Numa) -> (Level, String) {
+fn numa_nodes(facts: &Facts, numa: Numa) -> (Level, String) {
     let has = format!("its cores are on {} of {} NUMA nodes", numa.allowed, numa.nodes);
     match facts.cpuset {
         Some(cpus) if numa.allowed > 1 && cpus as usize <= numa.largest => (
@@ -428,8 +439,8 @@ fn user(findings: &Findings) -> (Level, String) {
 }
 
 /// Whether a path is writable. Only Flux's own volume must be: Flux itself writes nowhere else.
-fn place(must: bool, path: &str, writable: bool) -> (Level, String) {
-    match (writable, must) {
+fn place(must_be_writable: bool, path: &str, writable: bool) -> (Level, String) {
+    match (writable, must_be_writable) {
         (true, _) => (Pass, path.to_owned()),
         (false, true) => (
             Fail,

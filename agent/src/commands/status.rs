@@ -63,6 +63,7 @@ pub struct Observations<'a> {
     pub state: Result<BrokerState, AskError>,
     /// What the pod's entrypoint is doing.
     pub activity: Option<Activity>,
+    /// Ranks whose brokers are online; none: this is not known.
     pub online: Option<Vec<u32>>,
     /// Ranks that are online but have been silent for a while (Flux's group `broker.torpid`).
     pub torpid: Vec<u32>,
@@ -72,7 +73,9 @@ pub struct Observations<'a> {
     pub jobs: Value,
     /// `jobs` of `job-list.list`: the newest jobs.
     pub recent: Value,
+    /// The parent's host and the connection to it; none: there is no parent, or this broker has joined.
     pub parent: Option<(String, Result<Link, Missing>)>,
+    /// Hosts that are offline, as many as were probed.
     pub absent: Vec<Absent>,
 }
 
@@ -136,7 +139,7 @@ impl<'a> Observations<'a> {
             .collect()
     }
 
-    /// Whether this is a spare host that is not known to have a pod.
+    /// Whether this is a spare host of which no pod was found.
     fn is_idle_spare(&self, rank: u32) -> bool {
         self.instance.spare.binary_search(&rank).is_ok()
             && !self.absent.iter().any(|absent| absent.rank == rank)
@@ -171,13 +174,14 @@ pub fn with_causes(why: String, observed: &Observations) -> String {
     causes.fold(why, |why, (topic, line)| format!("{why}; {topic}: {line}"))
 }
 
-/// The text for a person: topics, each with one line.
+/// The lines for people, each with its topic.
 #[derive(Debug)]
 pub struct StatusReport<'a> {
     observed: &'a Observations<'a>,
     lines: Vec<(&'static str, String)>,
 }
 
+/// Judges the observations.
 pub fn report<'a>(observed: &'a Observations<'a>) -> StatusReport<'a> {
     let mut lines = vec![("broker", broker(observed))];
     lines.extend(
@@ -188,7 +192,7 @@ pub fn report<'a>(observed: &'a Observations<'a>) -> StatusReport<'a> {
     );
     let missing = observed.missing();
     if let Some(online) = &observed.online {
-        lines.push(("online", online_of(online.len(), observed.instance)));
+        lines.push(("online", online_line(online.len(), observed.instance)));
     }
     lines.extend(observed.absent.iter().map(|absent| ("missing", absence(absent))));
     if missing.len() > observed.absent.len() {
@@ -199,7 +203,7 @@ pub fn report<'a>(observed: &'a Observations<'a>) -> StatusReport<'a> {
     }
     let idle_spares = observed.idle_spares();
     if !idle_spares.is_empty() {
-        lines.push(("spare", spare(idle_spares.len())));
+        lines.push(("spare", spare_line(idle_spares.len())));
     }
     if observed.state.is_ok() {
         lines.push(("binding", observed.instance.binding.line()));
@@ -218,7 +222,7 @@ pub fn report<'a>(observed: &'a Observations<'a>) -> StatusReport<'a> {
             .map(|rank| ("silent", format!("{} (rank {rank}): {TORPID}", host(*rank)))),
     );
     lines.extend(
-        members(&observed.drained).map(|(ranks, why)| ("drained", drained(observed.instance, ranks, why))),
+        fields(&observed.drained).map(|(ranks, why)| ("drained", drained(observed.instance, ranks, why))),
     );
     let count = |name: &str| observed.jobs[name].as_u64().unwrap_or_default();
     if observed.jobs.is_object() {
@@ -299,7 +303,7 @@ fn broker(observed: &Observations) -> String {
     }
 }
 
-fn online_of(online: usize, instance: &Instance) -> String {
+fn online_line(online: usize, instance: &Instance) -> String {
     let (size, most) = (instance.least_brokers(), instance.hosts.len());
     if size == most {
         format!("{online} of {most} brokers")
@@ -308,7 +312,7 @@ fn online_of(online: usize, instance: &Instance) -> String {
     }
 }
 
-fn spare(count: usize) -> String {
+fn spare_line(count: usize) -> String {
     format!(
         "{count} more, up to maxSize, are not online: if the size (kubectl get miniclusters) \
          includes them, check their pods"
@@ -388,13 +392,13 @@ fn drained(instance: &Instance, ranks: &str, why: &Value) -> String {
         .as_str()
         .filter(|reason| !reason.is_empty())
         .unwrap_or("no reason given");
-    // Several ranks are shown without a host.
+    // With several ranks (`1-2`) there is no host, and the line begins with the ranks.
     format!("{host} (rank {ranks}): {reason}. `flux resource undrain {ranks}` returns it to service")
         .trim_start()
         .to_owned()
 }
 
-/// The line for a job that waits or has failed: why. None for other jobs.
+/// A line that says why a job waits or has failed. None for other jobs.
 fn job(job: &Value) -> Option<String> {
     let id = f58(job["id"].as_u64()?);
     let nodes = job["nnodes"]
@@ -406,12 +410,13 @@ fn job(job: &Value) -> Option<String> {
     }
     let state = job["state"].as_u64()?;
     let why = job["annotations"]["sched"]["reason_pending"].as_str();
-    let plain = if state == 2 {
+    let default_reason = if state == 2 {
+        // DEPEND
         "for its dependencies"
     } else {
         "for nodes that are up, free and not drained"
     };
-    (state & WAITING != 0).then(|| format!("{id}{nodes} waits {}", why.unwrap_or(plain)))
+    (state & WAITING != 0).then(|| format!("{id}{nodes} waits {}", why.unwrap_or(default_reason)))
 }
 
 /// A job's id as Flux writes it (RFC 19, F58): base 58 of a number. Written by hand: base58 crates encode bytes, with
@@ -427,7 +432,8 @@ fn f58(mut id: u64) -> String {
     text.into_iter().rev().collect()
 }
 
-fn members(object: &Value) -> impl Iterator<Item = (&str, &Value)> {
+/// The fields of a JSON object; empty for any other value.
+fn fields(object: &Value) -> impl Iterator<Item = (&str, &Value)> {
     object
         .as_object()
         .into_iter()

@@ -1,11 +1,10 @@
-//! The files that a person names.
+//! Reads the files that are named on the command line.
 
 use std::path::Path;
 
 use flux_agent_plan::dry_run::{DryRunError, Source};
 
-/// The text of a file; `-` is standard input. (The operator's and the plugin's is
-/// `operator/client/src/input.rs`: see there.)
+/// The text of a file; `-` is standard input. (`operator/client/src/input.rs` has the same lines and says why.)
 pub fn read(path: &Path) -> std::io::Result<String> {
     if path == Path::new("-") {
         std::io::read_to_string(std::io::stdin())
@@ -14,7 +13,7 @@ pub fn read(path: &Path) -> std::io::Result<String> {
     }
 }
 
-/// Parses the file.
+/// Reads and parses a MiniCluster or an AgentSpec.
 pub fn source(path: &Path) -> Result<Source, DryRunError> {
     let text = read(path).map_err(|source| DryRunError::Read {
         path: path.to_owned(),

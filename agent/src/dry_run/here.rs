@@ -20,12 +20,12 @@ pub fn here(container: OwnContainer, format: Format) -> Result<String, Failure> 
     let plan = flux_agent_plan::plan::build(&spec, &facts, &container)
         .map_err(refused)?
         .with_waits(waits);
-    let unknown =
+    let notice =
         "process 1 is not this container's entrypoint: its options, environment and terminal are not known";
     let notices = if is_known {
         Vec::new()
     } else {
-        vec![unknown.to_owned()]
+        vec![notice.to_owned()]
     };
     let source = Source::here(spec, notices);
     let pods = [PlannedContainer {

@@ -1,10 +1,11 @@
-//! GPUs by their device nodes: what a device plugin put into the container.
+//! Counts GPUs by the device nodes that a device plugin has put into the container. Flux's own count (by hwloc) needs
+//! the vendors' libraries.
 //!
-//! NVIDIA: `/dev/nvidia0`, `/dev/nvidia1` …; of one that is divided (MIG) its parts, each with a node of its
-//! own below `/dev/nvidia-caps`, whose numbers the driver lists. AMD: `/dev/dri/renderD*` of vendor 0x1002,
-//! if the compute device `/dev/kfd` is there as well. Intel: those of vendor 0x8086, but for the one in the
-//! processor, which is always at the same place. Flux's own count (by hwloc) needs their libraries; the
-//! device nodes do not.
+//! - NVIDIA: `/dev/nvidia0`, `/dev/nvidia1` …. If GPUs are divided (MIG), their parts count instead. Each part has a
+//!   device node below `/dev/nvidia-caps`, with a number that the driver lists.
+//! - AMD: `/dev/dri/renderD*` of vendor 0x1002, if the compute device `/dev/kfd` exists as well.
+//! - Intel: `/dev/dri/renderD*` of vendor 0x8086, except the GPU in the processor, which always has the same PCI
+//!   address.
 
 use std::collections::BTreeSet;
 
@@ -12,37 +13,37 @@ use super::host::HostFiles;
 
 const AMD: &str = "0x1002";
 const INTEL: &str = "0x8086";
-/// The PCI address of the graphics in Intel's processors.
-const OF_THE_PROCESSOR: &str = "PCI_SLOT_NAME=0000:00:02.0";
+/// The line with the PCI address of the GPU in Intel's processors.
+const INTEGRATED_GPU: &str = "PCI_SLOT_NAME=0000:00:02.0";
 
+/// The number of GPUs in this container.
 pub fn gpus(host: &HostFiles) -> u32 {
     let whole = host
         .names("/dev")
         .into_iter()
         .filter(|name| is_numbered(name, "nvidia"))
         .count();
-    let parts = parts(host);
+    let parts = mig_parts(host);
     let nvidia = if parts > 0 { parts } else { whole };
-    let rendering = || {
+    let render_nodes = || {
         host.names("/dev/dri")
             .into_iter()
             .filter(|name| is_numbered(name, "renderD"))
     };
     let amd = if host.exists("/dev/kfd") {
-        rendering()
+        render_nodes()
             .filter(|node| vendor(host, node).as_deref() == Some(AMD))
             .count()
     } else {
         0
     };
-    let is_intel =
-        |node: &String| vendor(host, node).as_deref() == Some(INTEL) && !is_in_the_processor(host, node);
-    u32::try_from(nvidia + amd + rendering().filter(is_intel).count()).unwrap_or(u32::MAX)
+    let is_intel = |node: &String| vendor(host, node).as_deref() == Some(INTEL) && !is_integrated(host, node);
+    u32::try_from(nvidia + amd + render_nodes().filter(is_intel).count()).unwrap_or(u32::MAX)
 }
 
-/// Parts of divided devices that this container may compute on (`gpu0/gi3/ci0/access 12` is
+/// The number of parts of divided GPUs that this container may compute on (`gpu0/gi3/ci0/access 12` is
 /// `/dev/nvidia-caps/nvidia-cap12`).
-fn parts(host: &HostFiles) -> usize {
+fn mig_parts(host: &HostFiles) -> usize {
     let list = host
         .text("/proc/driver/nvidia-caps/mig-minors")
         .unwrap_or_default();
@@ -67,11 +68,11 @@ fn vendor(host: &HostFiles, node: &str) -> Option<String> {
         .map(|vendor| vendor.trim().to_owned())
 }
 
-fn is_in_the_processor(host: &HostFiles, node: &str) -> bool {
+fn is_integrated(host: &HostFiles, node: &str) -> bool {
     let device = host
         .text(&format!("/sys/class/drm/{node}/device/uevent"))
         .unwrap_or_default();
-    device.lines().any(|line| line == OF_THE_PROCESSOR)
+    device.lines().any(|line| line == INTEGRATED_GPU)
 }
 
 fn is_numbered(name: &str, prefix: &str) -> bool {

@@ -1,7 +1,7 @@
 //! The files of a host, below a root directory.
 //!
-//! Not cap-std: an absolute link, which here leads on from the root, is an error there. Nor openat2, whose
-//! RESOLVE_IN_ROOT does this: not every kernel or sandbox knows it.
+//! Absolute links are followed from this root. cap-std rejects such links. openat2 can follow them (RESOLVE_IN_ROOT),
+//! but not every kernel or sandbox knows it.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -23,10 +23,10 @@ impl HostFiles {
         }
     }
 
-    /// Where the absolute `path` really is, its links followed inside the root.
+    /// The path of the absolute `path` on this system, with its links followed inside the root. None: too many links.
     pub fn real(&self, path: &str) -> Option<PathBuf> {
         if self.root == Path::new("/") {
-            // The kernel follows them itself: two hundred system calls less in a pod.
+            // The kernel follows links itself. This saves two hundred system calls in a pod.
             return Some(self.root.join(path));
         }
         let mut left = components(Path::new(path));
@@ -59,7 +59,7 @@ impl HostFiles {
         self.real(path).is_some_and(|path| path.exists())
     }
 
-    /// Whether a file or folder is there. Who opens a pipe or a device may wait for ever.
+    /// Whether there is a file or a folder, and not a pipe or a device, which may block a program that opens it.
     pub fn is_file_or_folder(&self, path: &str) -> bool {
         self.real(path)
             .is_some_and(|path| path.is_file() || path.is_dir())
@@ -70,7 +70,7 @@ impl HostFiles {
             .is_some_and(|path| path.is_file() && access(&path, AccessFlags::X_OK).is_ok())
     }
 
-    /// Whether both lead to one file.
+    /// Whether both paths lead to the same file.
     pub fn is_same(&self, one: &str, other: &str) -> bool {
         let file = |path: &str| {
             std::fs::metadata(self.real(path)?)
@@ -91,7 +91,7 @@ impl HostFiles {
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// When a file was last changed, in seconds, and how large it is.
+    /// A file's modification time in seconds since 1970, and its size in bytes.
     pub fn time_and_size(&self, path: &str) -> Option<(i64, u64)> {
         std::fs::metadata(self.real(path)?)
             .ok()
@@ -122,8 +122,8 @@ impl HostFiles {
         names
     }
 
-    /// The first executable file `program` in the folders of `path`. The crate `which` looks below a root
-    /// only with all of its `Sys` implemented for one, eleven methods in place of these five lines.
+    /// The first executable file `program` in the absolute folders of `path`, a PATH. (The crate `which` looks below
+    /// a root only with an own implementation of its trait `Sys`: eleven methods in place of these lines.)
     pub fn which(&self, program: &str, path: &str) -> Option<String> {
         path.split(':')
             .filter(|folder| folder.starts_with('/'))

@@ -1,13 +1,13 @@
-//! Whether Flux's own Python has to recompile for every command.
+//! Whether Flux's own Python has to compile its modules again for every command.
 //!
-//! Python takes a compiled file if it notes the source's time and size (or a hash). A view without such
-//! files, or one whose sources were copied without their times, has none that serve: each command then takes
-//! a second more.
+//! Python uses a compiled file (.pyc) if it records the time and size of its source (or a hash). A view without such
+//! files, or one whose sources were copied without their times, has no usable ones: each command then takes a second
+//! longer.
 
 use super::host::HostFiles;
 
-/// Whether all of Flux's Python that is looked at is compiled: its own package, and its interpreter's
-/// library. What is not found is not looked at.
+/// Whether Flux's own package and its interpreter's library are compiled, judged by one file of each. Files that do
+/// not exist are skipped.
 pub fn is_compiled(host: &HostFiles, installation: &str) -> bool {
     let sources = pythons(host, installation).into_iter().flat_map(|python| {
         let known = [
@@ -41,8 +41,8 @@ fn is_python(name: &str) -> bool {
         .is_some_and(|minor| !minor.is_empty() && minor.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// A file of the library of the interpreter that Flux's wrapper for this Python starts: `exec
-/// /usr/bin/python3 "$@"`.
+/// The path of `os.py` in the library of the interpreter that Flux's wrapper for this Python starts, by the line
+/// `exec /usr/bin/python3 "$@"`.
 fn library(host: &HostFiles, installation: &str, python: &str) -> Option<String> {
     let wrapper = host.text(&format!("{installation}/libexec/flux/cmd/flux-{python}"))?;
     let interpreter = wrapper
@@ -54,17 +54,18 @@ fn library(host: &HostFiles, installation: &str, python: &str) -> Option<String>
     ))
 }
 
-/// Whether the compiled file of `source` is that of the source; none: there is no such source.
+/// Whether the compiled file of `source` is up to date. None: there is no such source.
 fn is_fresh(host: &HostFiles, python: &str, source: &str) -> Option<bool> {
     let (seconds, size) = host.time_and_size(source)?;
     let (folder, name) = source.rsplit_once('/')?;
+    // `os.py` of python3.11 is compiled to `__pycache__/os.cpython-311.pyc`.
     let tag = format!("c{}", python.replacen("python3.", "python-3", 1));
     let compiled = format!("{folder}/__pycache__/{}.{tag}.pyc", name.strip_suffix(".py")?);
     let Some(head) = host.head(&compiled) else {
         return Some(false);
     };
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    // The second word is 0 if time and size follow, and has flags if a hash follows instead.
+    // The second word is 0 if time and size follow, and has flags if a hash follows instead (PEP 552).
     Some(word(4) != 0 || (word(8), word(12)) == (seconds as u32, size as u32))
 }
 

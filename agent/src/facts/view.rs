@@ -1,10 +1,10 @@
-//! The Flux view: what it holds.
+//! Reads what the Flux view has.
 
 use flux_agent_plan::facts::ViewFacts;
 
 use super::host::HostFiles;
 
-/// What the view at the absolute path `view` holds.
+/// What the view at the absolute path `view` has. Of several Pythons, the newest one with packages counts.
 pub fn read(host: &HostFiles, view: &str) -> ViewFacts {
     let at = |path: &str| format!("{view}/{path}");
     let python = host

@@ -1,11 +1,11 @@
-//! Changes owners. One function makes all changes of ownership.
+//! Changes the owners of files and folders. Every change is made by `give`.
 //!
 //! ```text
-//! a descriptor ─ made by the agent a moment ago ────────────────────────────────► fchown
-//!              └ found ─ `/` or one of the system's directories ─► refused
-//!                      ├ set up by somebody, on a volume ────────► refused
-//!                      ├ where others may have moved a secret ───► refused
-//!                      └ elsewhere (an application's, a volume's) ─────────────► fchown; never what is in it
+//! a descriptor ─ just created by the agent ────────────────────────────────────► fchown
+//!              └ found ─ `/` or one of the system's directories ───► refused
+//!                      ├ on a volume, and does not belong to root ─► refused
+//!                      ├ perhaps moved there by another user ──────► refused
+//!                      └ any other ────────────────────────────────────────────► fchown, without its contents
 //! ```
 //!
 //! A user who owns one of the system's directories can become root in the pod: they can replace programs that root
@@ -20,28 +20,29 @@ use rustix::fs::{AtFlags, Gid, Stat, Uid, chownat, fstat};
 
 use super::safe_path::Walked;
 use crate::system::mount_table;
-/// Directories of the Filesystem Hierarchy Standard that hold users' and applications' data; all others are
-/// the system's.
+
+/// Directories of the Filesystem Hierarchy Standard with data of users and applications. They are not the system's,
+/// even if they are below one of `SYSTEM_DIRECTORIES`.
 const DATA_DIRECTORIES: [&str; 6] = ["/home", "/opt", "/srv", "/tmp", "/var/tmp", "/mnt"];
-/// The system's directories, with all that is in them.
+/// The system's directories: these and everything below them.
 const SYSTEM_DIRECTORIES: [&str; 16] = [
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/media", "/proc", "/root",
     "/run", "/sbin", "/sys", "/usr", "/var",
 ];
 
-/// What changes its owner.
+/// The file or folder that changes its owner.
 #[derive(Debug, Clone, Copy)]
 pub enum Subject<'a> {
     /// The agent has just created it.
     Created,
-    /// A folder that was there already.
+    /// A folder that existed already.
     Found(&'a Walked),
 }
 
-/// Gives what `descriptor` stands for to `owner`, but nothing of what is in it.
+/// Gives the file or folder of `descriptor` to `owner`, but not the contents of the folder.
 pub fn give(descriptor: impl AsFd, subject: Subject, owner: Owner) -> io::Result<()> {
     if needs_change(&descriptor, subject, owner)? {
-        // This is fchown, for descriptors of O_PATH as well.
+        // With an empty path, this is an fchown that also works for descriptors opened with O_PATH.
         chownat(
             descriptor,
             "",
@@ -53,8 +54,7 @@ pub fn give(descriptor: impl AsFd, subject: Subject, owner: Owner) -> io::Result
     Ok(())
 }
 
-/// Whether it is not `owner`'s yet. Fails if it may not become theirs; then nothing of it may change, its
-/// mode neither.
+/// Whether the owner has to change. Fails if it must not change: then the caller must not change the mode either.
 pub fn needs_change(descriptor: impl AsFd, subject: Subject, owner: Owner) -> io::Result<bool> {
     let data = fstat(&descriptor)?;
     if (data.st_uid, data.st_gid) == (owner.uid, owner.gid) {
@@ -69,9 +69,9 @@ pub fn needs_change(descriptor: impl AsFd, subject: Subject, owner: Owner) -> io
     Ok(true)
 }
 
-/// Why a folder that was found stays whose it is: it is the system's; or it is on a volume, and somebody has
-/// set it up; or another user could have put it in the place of the one that is meant, and it may be a secret
-/// of root's.
+/// Why a folder that was found keeps its owner. It is one of the system's directories. Or it is on a volume and does
+/// not belong to root. Or another user could have put it in place of the intended folder, and root may have kept it
+/// secret.
 fn reason_to_keep(data: &Stat, walked: &Walked) -> Option<String> {
     let path = &walked.path;
     if is_of_the_system(path) {
@@ -80,15 +80,15 @@ fn reason_to_keep(data: &Stat, walked: &Walked) -> Option<String> {
             path.display()
         ));
     }
-    let is_plain = (data.st_uid, data.st_gid) == (0, 0);
+    let is_roots = (data.st_uid, data.st_gid) == (0, 0);
     let mounts = mount_table::read().unwrap_or_default();
-    if !is_plain && is_on_volume(&mounts, path) {
+    if !is_roots && is_on_volume(&mounts, path) {
         return Some(format!(
             "it is on a volume and belongs to uid {}, gid {}",
             data.st_uid, data.st_gid
         ));
     }
-    let is_open_to_all = is_plain && data.st_mode & 0o005 == 0o005;
+    let is_open_to_all = is_roots && data.st_mode & 0o005 == 0o005;
     if !walked.is_fixed && !is_open_to_all {
         return Some("it is not open to all, and others may write to a folder on the way".into());
     }

@@ -1,12 +1,12 @@
 //! Opens a folder step by step. Root follows a symbolic link only if the link and its folder belong to root
 //! and nobody else may write to that folder: another user must not be able to lead root elsewhere.
 //!
-//! Root writes below folders that others may write to (a directory of Flux's user, a volume). By such a link
-//! it would write to, or give away, what is somebody else's. An agent that is not root follows its own links
-//! and root's.
+//! Root writes below folders that others may write to (a directory of Flux's user, a volume). By another user's link,
+//! it would write to somebody else's files, or give them away. An agent that is not root follows its own links and
+//! root's.
 //!
-//! Not cap-std: it asks where a link leads, not whose it is, and follows no absolute one, though images have
-//! such of root's.
+//! cap-std is not used: it checks where a link leads and not who owns it, and it follows no absolute links, which
+//! root's links in images may be.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -16,24 +16,25 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 
-/// Links followed before it counts as a loop, as the kernel has it.
+/// Most links of one path, as in the kernel. More than these count as a loop.
 pub const MAX_LINKS: usize = 40;
-const FOLDER: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// Flags that open a file of any kind, without following a link.
+const OPEN_FLAGS: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Opens the folder `path`. `make`: creates what is missing of it, with mode 0755 whatever the umask.
-pub fn open(path: &Path, make: bool) -> io::Result<OwnedFd> {
+/// Opens the folder `path`. `create`: missing folders are created, with mode 0755 regardless of the umask.
+pub fn open(path: &Path, create: bool) -> io::Result<OwnedFd> {
     // Without links one call is enough. (It fails at a link, and in a kernel or sandbox that does not know
     // openat2.)
     let whole = fs::openat2(
         fs::CWD,
         path,
-        FOLDER | OFlags::DIRECTORY,
+        OPEN_FLAGS | OFlags::DIRECTORY,
         Mode::empty(),
         ResolveFlags::NO_SYMLINKS,
     );
     match whole {
         Ok(folder) => Ok(folder),
-        Err(_) => walk(path, make).map(|walked| walked.folder),
+        Err(_) => walk(path, create).map(|walked| walked.folder),
     }
 }
 
@@ -47,19 +48,19 @@ pub struct Walked {
     pub is_fixed: bool,
 }
 
-/// Opens the folder `path` step by step. `make`: as for [`open`].
-pub fn walk(path: &Path, make: bool) -> io::Result<Walked> {
-    let mut left = components(path);
+/// Opens the folder `path` step by step. `create`: as for [`open`].
+pub fn walk(path: &Path, create: bool) -> io::Result<Walked> {
+    let mut remaining = components(path);
     let start = if path.is_absolute() { "/" } else { "." };
     let mut here = Walked {
-        folder: fs::open(start, FOLDER, Mode::empty())?,
+        folder: fs::open(start, OPEN_FLAGS, Mode::empty())?,
         path: start.into(),
         is_fixed: true,
     };
     let mut links = 0;
-    while let Some(name) = left.pop() {
-        let next = match fs::openat(&here.folder, &name, FOLDER, Mode::empty()) {
-            Err(rustix::io::Errno::NOENT) if make => make_folder(&here.folder, &name)?,
+    while let Some(name) = remaining.pop() {
+        let next = match fs::openat(&here.folder, &name, OPEN_FLAGS, Mode::empty()) {
+            Err(rustix::io::Errno::NOENT) if create => make_folder(&here.folder, &name)?,
             next => next?,
         };
         let data = fs::fstat(&next)?;
@@ -73,15 +74,16 @@ pub fn walk(path: &Path, make: bool) -> io::Result<Walked> {
                 let target =
                     OsString::from_vec(fs::readlinkat(&here.folder, &name, Vec::new())?.into_bytes());
                 if Path::new(&target).is_absolute() {
-                    here.folder = fs::open("/", FOLDER, Mode::empty())?;
+                    here.folder = fs::open("/", OPEN_FLAGS, Mode::empty())?;
                     here.path = "/".into();
                 }
-                left.extend(components(Path::new(&target)));
+                remaining.extend(components(Path::new(&target)));
             }
             FileType::Directory => {
                 let above = fs::fstat(&here.folder)?;
+                // In a sticky folder of root's, such as /tmp, others cannot replace what belongs to root.
                 let is_sticky = above.st_mode & 0o1000 != 0 && above.st_uid == 0 && data.st_uid == 0;
-                here.is_fixed &= is_ours(&above) || is_sticky;
+                here.is_fixed &= is_safe_folder(&above) || is_sticky;
                 here.folder = next;
                 if name == ".." {
                     here.path.pop();
@@ -104,7 +106,7 @@ fn check_link(folder: &OwnedFd, name: &OsStr, link: &fs::Stat) -> io::Result<()>
             link.st_uid
         )));
     }
-    if effective_uid() == 0 && !is_ours(&fs::fstat(folder)?) {
+    if effective_uid() == 0 && !is_safe_folder(&fs::fstat(folder)?) {
         return Err(io::Error::other(format!(
             "others than root may write to the folder of the link {name} on the way"
         )));
@@ -112,8 +114,8 @@ fn check_link(folder: &OwnedFd, name: &OsStr, link: &fs::Stat) -> io::Result<()>
     Ok(())
 }
 
-/// Whether the folder belongs to root or the agent, and nobody else may write to it.
-fn is_ours(folder: &fs::Stat) -> bool {
+/// Whether the folder belongs to root or the agent's user, and nobody else may write to it.
+fn is_safe_folder(folder: &fs::Stat) -> bool {
     (folder.st_uid == 0 || folder.st_uid == effective_uid()) && folder.st_mode & 0o022 == 0
 }
 
@@ -121,9 +123,10 @@ fn effective_uid() -> u32 {
     nix::unistd::geteuid().as_raw()
 }
 
+/// Creates the folder `name` in `here` with mode 0755 regardless of the umask, if it is missing, and opens it.
 fn make_folder(here: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
     match fs::mkdirat(here, name, Mode::from_raw_mode(0o755)) {
-        Err(rustix::io::Errno::EXIST) => Ok(fs::openat(here, name, FOLDER, Mode::empty())?),
+        Err(rustix::io::Errno::EXIST) => Ok(fs::openat(here, name, OPEN_FLAGS, Mode::empty())?),
         Err(error) => Err(error.into()),
         Ok(()) => {
             let created = fs::openat(

@@ -13,29 +13,29 @@ use crate::flux_rpc::usage;
 
 /// Jobs that have not begun: DEPEND, PRIORITY, SCHED (RFC 21).
 const WAITING: u32 = 2 | 4 | 8;
-/// Time in which the broker of a node that shuts down leaves, after the node's tasks have ended. A follower that
-/// leaves in order stays longer than this after a job (`departure`).
-const SHUTDOWN: Duration = Duration::from_millis(1500);
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// A job that ended earlier is not the one that ended the program.
+/// Once the tasks of a node that shuts down have ended, its broker leaves within this time. A follower that drains its
+/// node before it leaves stays longer after a job (`departure`).
+const BROKER_LEAVES_WITHIN: Duration = Duration::from_millis(1500);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// A job that ended longer ago is not the one that ended the program.
 const JUST_ENDED: Duration = Duration::from_secs(5);
 
-/// Cancels jobs that wait, and sends SIGTERM to those that run. False: none runs, or that is not known.
+/// Cancels jobs that wait, and sends SIGTERM to those that run. False: no job runs, or the broker does not answer.
 pub async fn stop(broker: &Broker) -> bool {
     let cancel = format!(
         r#"{{"dry_run":false,"userid":-1,"states":{WAITING},"severity":0,"type":"cancel","note":"the pod is to stop"}}"#
     );
-    // A broker that knows no such message ends its jobs as it always did.
+    // If the broker does not know this message, waiting jobs are not cancelled here.
     let _ = broker.ask(ANY, "job-manager.raiseall", &cancel).await;
     signal(broker, libc::SIGTERM).await
 }
 
-/// Kills the jobs that run; whether there are any.
+/// Kills the jobs that run. False: no job runs, or the broker does not answer.
 pub async fn kill(broker: &Broker) -> bool {
     signal(broker, libc::SIGKILL).await
 }
 
-/// Sends a signal to all jobs that run; whether there are any.
+/// Sends a signal to all jobs that run. False: no job runs, or the broker does not answer.
 async fn signal(broker: &Broker, signal: i32) -> bool {
     let all = format!(r#"{{"dry_run":false,"userid":-1,"signum":{signal}}}"#);
     let answer = broker
@@ -48,8 +48,9 @@ async fn signal(broker: &Broker, signal: i32) -> bool {
 /// Whether the newest job failed because a node of it was lost.
 ///
 /// A node that shuts down sends SIGTERM to tasks and brokers at once. Tasks can end a job before the broker
-/// leaves, and Flux then sees failed tasks and no lost node. So for a job that has just failed, this waits for a
-/// moment whether a broker leaves that ran its tasks, unless `is_stopping`: then this whole instance ends.
+/// leaves, and Flux then sees failed tasks and no lost node. So if a job has just failed, this
+/// watches for a moment whether a broker that ran its tasks leaves. With `is_stopping` it does not, since then all
+/// brokers leave.
 pub async fn node_was_lost(broker: &Broker, is_stopping: bool) -> bool {
     let newest = r#"{"max_entries":1,"attrs":["exception_occurred","exception_type","exception_note","success","ranks","t_cleanup"],"constraint":{}}"#;
     let answer = broker.ask(ANY, "job-list.list", newest).await.unwrap_or_default();
@@ -61,7 +62,7 @@ pub async fn node_was_lost(broker: &Broker, is_stopping: bool) -> bool {
     if is_stopping || followers.is_empty() {
         return false;
     }
-    let until = Instant::now() + SHUTDOWN;
+    let until = Instant::now() + BROKER_LEAVES_WITHIN;
     loop {
         if let Some(online) = usage::online(broker).await
             && !followers.is_subset(&online)
@@ -71,11 +72,11 @@ pub async fn node_was_lost(broker: &Broker, is_stopping: bool) -> bool {
         if Instant::now() >= until {
             return false;
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// The ranks, without the lead's, of a job that has just failed.
+/// The ranks that ran a job, without the lead's, if the job has just failed. Empty for other jobs.
 fn followers_of_failed(job: &Value, now: f64) -> BTreeSet<u32> {
     let has_just_ended = job["t_cleanup"]
         .as_f64()
@@ -89,7 +90,7 @@ fn followers_of_failed(job: &Value, now: f64) -> BTreeSet<u32> {
     ranks.into_iter().flatten().filter(|rank| *rank > 0).collect()
 }
 
-/// Seconds since 1970, by the clock of Flux's job times: the lead's.
+/// Seconds since 1970. Flux's job times are by the same clock, the lead's.
 fn now() -> f64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.unwrap_or_default().as_secs_f64()

@@ -6,7 +6,7 @@
 //! a follower's agent, at a stop signal ─ `groups.get` ─► the lead's broker: is it still a member?
 //! ```
 //!
-//! Flux takes a client out of its groups when its connection ends. Without an answer the follower asks again.
+//! Flux removes a client from its groups when the client's connection ends. Without an answer the follower asks again.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,7 +16,7 @@ use super::connection::{Broker, Conversation};
 use crate::flux_rpc::message::{ANY, BrokerReply, request};
 use crate::wait::{Backoff, LONGEST_PAUSE};
 
-/// Payload that names the group: the lead is in it as long as it stays.
+/// Payload that names the group. The lead is a member as long as it stays up.
 const GROUP: &str = r#"{"name":"flux-agent.staying"}"#;
 /// Attempts to join the group.
 const MAX_ATTEMPTS: u32 = 10;
@@ -27,12 +27,15 @@ pub struct LeadPresence(Arc<Mutex<Membership>>);
 
 #[derive(Debug, Default)]
 struct Membership {
+    /// The lead has left, and does not join again.
     is_over: bool,
+    /// The connection that keeps the lead in the group.
     connection: Option<Conversation>,
 }
 
 impl LeadPresence {
-    /// Joins the group, unless the broker keeps refusing: one that has just started knows no groups yet.
+    /// Joins the group. A broker that has just started refuses, since it knows no groups yet: then this tries again, up
+    /// to `MAX_ATTEMPTS` times.
     pub async fn join(&self, broker: &Broker) {
         let Ok(mut conversation) = Conversation::open(broker).await else {
             return;
@@ -71,7 +74,7 @@ impl LeadPresence {
     }
 }
 
-/// Whether the lead stays, asked through this pod's broker; none: there is no answer.
+/// Whether the lead stays up, asked through this pod's broker. None: there is no answer.
 pub async fn lead_stays(broker: &Broker) -> Option<bool> {
     let answer = broker.ask(0, "groups.get", GROUP).await.ok()?;
     let members = answer["members"].as_str()?;

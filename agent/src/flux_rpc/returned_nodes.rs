@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! the lead's broker runs ─ `groups.get broker.online`, a stream ─► ranks that were not there before
-//!                                └─ a moment later, for all of them ─ `resource.status` ─► drained, for our reason ─► undrained
+//!                                └─ a moment later, for all of them ─ `resource.status` ─► drained by an agent ─► undrained
 //! ```
 //!
 //! A node that somebody else has drained, for another reason, stays drained. So does one that is drained while its
@@ -24,16 +24,16 @@ use crate::wait::Backoff;
 
 /// Payload that names the group of all brokers that have joined.
 const ONLINE: &str = r#"{"name":"broker.online"}"#;
-/// Brokers that join within this time are looked at together.
+/// Brokers that join within this time are checked together.
 const JOIN_WINDOW: Duration = Duration::from_secs(2);
 /// Attempts to follow the group: a broker that has just started knows no groups yet.
 const MAX_ATTEMPTS: u32 = 10;
 /// Longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// A look that fails for this long is logged: it explains why nodes may get no jobs.
+/// Checks that fail for this long are logged, since drained nodes get no jobs meanwhile.
 const LOG_FAILURES_AFTER: Duration = Duration::from_secs(10);
 
-/// Undrains nodes that come back, until the broker ends; to be dropped when it shuts down.
+/// Undrains nodes that come back, until the broker ends. Drop the future when the broker shuts down.
 pub async fn undrain(broker: &Broker) {
     let (mut returned, mut refused) = (Returned::default(), Backoff::default());
     for _ in 0..MAX_ATTEMPTS {
@@ -47,13 +47,13 @@ pub async fn undrain(broker: &Broker) {
     }
 }
 
-/// Follows the group until the broker refuses to. An error: the broker has ended.
+/// Follows the group until the broker refuses. An error means that the broker has ended.
 async fn follow(broker: &Broker, mut conversation: Conversation, returned: &mut Returned) -> io::Result<()> {
     conversation
         .send(&stream_request(ANY, "groups.get", ONLINE))
         .await?;
     loop {
-        // One and the same future until it is done: an answer must not be read in part.
+        // This future is polled until it is done. If it were dropped, a part of the answer could be lost.
         let mut answer = std::pin::pin!(conversation.receive());
         let members = loop {
             tokio::select! {
@@ -61,7 +61,7 @@ async fn follow(broker: &Broker, mut conversation: Conversation, returned: &mut 
                     BrokerReply::Payload(value) => break value,
                     BrokerReply::Error(_) => return Ok(()),
                 },
-                () = due(returned.look_at) => returned.look(broker).await,
+                () = due(returned.check_at) => returned.check(broker).await,
             }
         };
         let ranks = members["members"]
@@ -72,7 +72,7 @@ async fn follow(broker: &Broker, mut conversation: Conversation, returned: &mut 
     }
 }
 
-/// Never resolves without a time.
+/// Waits until `at`; for ever if that is None.
 async fn due(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at.into()).await,
@@ -80,27 +80,32 @@ async fn due(at: Option<Instant>) {
     }
 }
 
-/// Brokers that have joined and were not looked at yet.
+/// Brokers that have joined, and whose nodes were not checked yet.
 #[derive(Debug, Default)]
 struct Returned {
+    /// Ranks in the group at the last change.
     online: BTreeSet<u32>,
-    unseen: BTreeSet<u32>,
-    look_at: Option<Instant>,
+    /// Ranks to check.
+    unchecked: BTreeSet<u32>,
+    /// When to check them.
+    check_at: Option<Instant>,
     failing_since: Option<Instant>,
+    /// Whether the failures were logged.
     was_logged: bool,
 }
 
 impl Returned {
+    /// Compares the group's members with those before.
     fn note(&mut self, online: BTreeSet<u32>, now: Instant) {
-        self.unseen.extend(&online - &self.online);
+        self.unchecked.extend(&online - &self.online);
         self.online = online;
-        if !self.unseen.is_empty() {
-            self.look_at.get_or_insert(now + JOIN_WINDOW);
+        if !self.unchecked.is_empty() {
+            self.check_at.get_or_insert(now + JOIN_WINDOW);
         }
     }
 
-    async fn look(&mut self, broker: &Broker) {
-        match undrain_of(broker, &self.unseen).await {
+    async fn check(&mut self, broker: &Broker) {
+        match undrain_of(broker, &self.unchecked).await {
             Ok(()) => {
                 *self = Returned {
                     online: std::mem::take(&mut self.online),
@@ -117,7 +122,7 @@ impl Returned {
                         "failed to check which nodes are drained: {why}; retrying"
                     );
                 }
-                self.look_at = Some(Instant::now() + (JOIN_WINDOW + since.elapsed()).min(LONGEST_PAUSE));
+                self.check_at = Some(Instant::now() + (JOIN_WINDOW + since.elapsed()).min(LONGEST_PAUSE));
             }
         }
     }
@@ -134,9 +139,9 @@ async fn runs(broker: &Broker) -> bool {
 /// Undrains those of `ranks` that an agent has drained.
 async fn undrain_of(broker: &Broker, ranks: &BTreeSet<u32>) -> Result<(), AskError> {
     let status = broker.ask(ANY, "resource.status", "{}").await?;
-    let ours = &drained_by_agents(&status["drain"]) & ranks;
-    if !ours.is_empty() {
-        let targets = hostlist::to_idset(&ours);
+    let returned = &drained_by_agents(&status["drain"]) & ranks;
+    if !returned.is_empty() {
+        let targets = hostlist::to_idset(&returned);
         broker
             .ask(
                 ANY,
@@ -149,8 +154,9 @@ async fn undrain_of(broker: &Broker, ranks: &BTreeSet<u32>) -> Result<(), AskErr
     Ok(())
 }
 
+/// The ranks that an agent has drained. `drained` is `drain` of `resource.status`.
 fn drained_by_agents(drained: &Value) -> BTreeSet<u32> {
-    let is_ours = |why: &Value| {
+    let is_by_agent = |why: &Value| {
         why["reason"]
             .as_str()
             .is_some_and(|why| [REASON, REASON_BELOW].contains(&why))
@@ -159,7 +165,7 @@ fn drained_by_agents(drained: &Value) -> BTreeSet<u32> {
         .as_object()
         .into_iter()
         .flatten()
-        .filter(|(_, why)| is_ours(why));
+        .filter(|(_, why)| is_by_agent(why));
     nodes
         .filter_map(|(ranks, _)| hostlist::idset(ranks))
         .flatten()

@@ -1,8 +1,8 @@
-//! Follows the states of a broker: when it is up, complete, and shutting down.
+//! Follows the states of a broker, from its start until it shuts down.
 //!
 //! ```text
 //! its socket ─► `state-machine.monitor`, a stream ─► at every change `state-machine.get`: the state's name
-//!                                                       └─ it shuts down ─► the same of rank 0: does the lead go on?
+//!                                                       └─ it shuts down ─► the same for rank 0: does the lead stay up?
 //! ```
 //!
 //! Requests are sent only at a change. If the broker refuses (it is another user's), its states are unknown.
@@ -32,12 +32,12 @@ pub struct StateActions {
     pub asks_lead: bool,
 }
 
-/// The states of a broker, as they were seen.
+/// The states that a broker was seen in.
 #[derive(Debug, Default)]
 pub struct StateLog {
     /// Each with the time when it was first seen.
     pub states: Vec<(String, Instant)>,
-    /// Whether the lead went on when this broker shut down; none: not asked, or not answered.
+    /// Whether the lead stayed up when this broker shut down. None: it was not asked, or did not answer.
     pub lead_goes_on: Option<bool>,
 }
 
@@ -55,28 +55,28 @@ impl StateWatcher {
         let shared = Arc::clone(&log);
         let task = tokio::spawn(async move {
             socket::wait(&broker.socket).await;
-            // The lead looks after nodes that come back; dropped when its broker shuts down.
-            let mut returns = JoinSet::new();
-            if let Some(staying) = &actions.presence {
-                staying.join(&broker).await;
+            // On the lead, a task undrains nodes that come back. It ends when the lead's broker shuts down.
+            let mut undrain_task = JoinSet::new();
+            if let Some(presence) = &actions.presence {
+                presence.join(&broker).await;
                 let broker = broker.clone();
-                returns.spawn(async move { returned_nodes::undrain(&broker).await });
+                undrain_task.spawn(async move { returned_nodes::undrain(&broker).await });
             }
             // If the broker ends, refuses, or speaks another protocol, no more states are known.
             if let Ok(conversation) = Conversation::open(&broker).await
                 && follow(conversation, &shared).await.is_ok()
             {
-                returns.abort_all();
-                if let Some(staying) = &actions.presence {
-                    staying.leave();
+                undrain_task.abort_all();
+                if let Some(presence) = &actions.presence {
+                    presence.leave();
                 }
                 if actions.asks_lead {
                     let goes_on = lead_goes_on(&broker).await;
                     lock(&shared).lead_goes_on = goes_on;
                 }
             }
-            // Where its states are unknown, until it ends.
-            while returns.join_next().await.is_some() {}
+            // If the broker's states are unknown, the task goes on until the broker ends.
+            while undrain_task.join_next().await.is_some() {}
         });
         StateWatcher { log, task }
     }
@@ -93,8 +93,8 @@ fn lock(log: &Mutex<StateLog>) -> MutexGuard<'_, StateLog> {
 }
 
 /// Whether the lead stays up, asked through a broker that is shutting down. Its parent forwards requests until this
-/// broker has ended. A broker shuts down after its parent has begun to, so if the lead stays up, a broker in between
-/// is shutting down. None: no answer.
+/// broker has ended. When an instance ends, a broker shuts down only after its parent has begun to: so if the lead
+/// stays up, only this broker and perhaps some above it end. None: no answer.
 async fn lead_goes_on(broker: &Broker) -> Option<bool> {
     let answer = broker.ask(0, "state-machine.get", "{}").await.ok()?;
     answer["state"].as_str().map(|state| !is_ending(state))

@@ -22,7 +22,7 @@ pub struct KnownHosts<'a> {
     pub spare: &'a [u32],
 }
 
-/// What the lead's broker answered; null where it did not.
+/// The answers of the lead's broker; null if there was no answer.
 #[derive(Debug, Default)]
 struct Answers {
     online: Value,
@@ -31,7 +31,7 @@ struct Answers {
     jobs: Value,
 }
 
-/// Ranks whose brokers are connected; none if the lead does not answer.
+/// Ranks whose brokers are connected. None: the lead does not answer.
 pub async fn online(broker: &Broker) -> Option<BTreeSet<u32>> {
     let members = online_members(broker).await;
     let ranks = hostlist::idset(members.as_str()?)?;
@@ -44,7 +44,8 @@ async fn online_members(broker: &Broker) -> Value {
     answer["members"].take()
 }
 
-/// Asks the lead through this pod's broker. What it does not know yet is left out.
+/// The instance's usage, asked of the lead through this pod's broker. What the lead does not know yet is left out.
+/// `has_resources`: whether nodes and jobs are known at all, by the state of this pod's broker.
 pub async fn full(broker: &Broker, instance: KnownHosts<'_>, has_resources: bool) -> Usage {
     let ask = async |topic: &str, payload: &str| broker.ask(0, topic, payload).await.unwrap_or_default();
     let mut answers = Answers {
@@ -59,7 +60,7 @@ pub async fn full(broker: &Broker, instance: KnownHosts<'_>, has_resources: bool
     count(&answers, instance)
 }
 
-/// Nodes and jobs, asked of the lead. What it does not know yet is left out.
+/// Nodes and jobs without brokers and host names, asked of the lead. What it does not know yet is left out.
 pub async fn nodes_and_jobs(broker: &Broker) -> Usage {
     let answers = Answers {
         resources: resource_sets(broker).await.unwrap_or_default(),
@@ -83,11 +84,11 @@ pub async fn nodes_and_jobs(broker: &Broker) -> Usage {
 pub struct Nodes {
     /// Ranks that accept jobs.
     pub accepting: BTreeSet<u32>,
-    /// Ranks that jobs have resources of.
+    /// Ranks with resources that are allocated to jobs.
     pub allocated: BTreeSet<u32>,
 }
 
-/// The nodes that accept jobs and those that have some; none if the lead does not answer.
+/// The nodes that accept jobs, and those with resources allocated to jobs. None: the lead does not answer.
 pub async fn nodes(broker: &Broker) -> Option<Nodes> {
     let resources = resource_sets(broker).await.ok().filter(Value::is_object)?;
     let ranks = |set: &str| -> BTreeSet<u32> { amounts(&resources[set]).into_keys().collect() };
@@ -97,9 +98,10 @@ pub async fn nodes(broker: &Broker) -> Option<Nodes> {
     })
 }
 
+/// The resource sets `all`, `down` and `allocated`.
 async fn resource_sets(broker: &Broker) -> Result<Value, AskError> {
     match broker.ask(0, "resource.sched-status", "{}").await {
-        // Before flux-core 0.61 only the scheduler knew.
+        // Before flux-core 0.61, only the scheduler answered this.
         Err(AskError::Answer(_)) => broker.ask(0, "sched.resource-status", "{}").await,
         answer => answer,
     }

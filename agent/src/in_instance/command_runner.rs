@@ -43,7 +43,7 @@ impl CommandRunner {
         self.run_by(argv, output, terms, &mut DefaultPolicy).await
     }
 
-    /// Runs a command with the given terms and policy.
+    /// The same with other terms and another policy.
     pub async fn run_by(
         &mut self,
         argv: &[OsString],

@@ -1,5 +1,5 @@
-//! `flux-agent program`: runs the lead's program and notes in a file how it ended, which the broker's exit
-//! code does not tell. On a stop it gives the program or its jobs time.
+//! `flux-agent program`: runs the lead's program, and records in a file how it ended, since the broker's exit code does
+//! not show this. After a stop signal it gives the program or its jobs time to end.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -39,8 +39,8 @@ pub struct ProgramArgs {
     command: Vec<OsString>,
 }
 
-/// Runs the command, and notes its start and its end in the result, an empty file that exists. The broker
-/// announces a stop by SIGHUP; the command or its jobs get SIGTERM.
+/// Runs the command, and records its start and its end in the file `result`, which exists and is empty. The broker
+/// announces a stop by SIGHUP. The command or its jobs then get SIGTERM.
 pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
     let uri = std::env::var("FLUX_URI").unwrap_or_default();
     let broker = uri.strip_prefix("local://").map(|socket| Broker {
@@ -61,7 +61,7 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
             }
             _ => None,
         };
-        // Without a note, the entrypoint knows that it has not started.
+        // Nothing is recorded, by which the entrypoint knows that the program has not started.
         if let Some(code) = runner.stop_code() {
             return Ok(code);
         }
@@ -79,6 +79,7 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
         let code = runner
             .run_by(&args.command, Output::Inherit, terms, &mut policy)
             .await?;
+        // Removes the wrapper's link.
         drop(flux_wrapper);
         let node_failure = match &broker {
             Some(broker) if code != 0 => {
@@ -92,7 +93,7 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
     }))
 }
 
-/// Sets the variable to the value that was kept from the broker.
+/// Sets the variable to the value that the broker has carried under another name. Without one, removes the variable.
 fn give_back(environment: &mut Environment, name: &str) {
     let kept = environment
         .remove(OsStr::new(&users_value_name(name)))
@@ -103,12 +104,13 @@ fn give_back(environment: &mut Environment, name: &str) {
     };
 }
 
-/// Stops the program by SIGTERM, with time to tidy up.
+/// Stops the program by SIGTERM, and gives it time to clean up.
 #[derive(Debug)]
 struct GracefulStop {
-    /// The broker to ask for signals to the jobs instead of the program, which ends once they have; none: the
-    /// program.
+    /// The broker that signals the jobs in place of the program, which ends once its jobs have ended. None: the program
+    /// itself is signalled.
     jobs: Option<Broker>,
+    /// Whether the jobs were killed already.
     are_killed: bool,
 }
 

@@ -1,4 +1,4 @@
-//! `flux-agent time`: how long a command took, without a `time` in the image.
+//! `flux-agent time`: measures how long a command takes. The image needs no program `time`.
 
 use std::ffi::OsString;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::program::Output;
 
-/// Runs `command` and says on standard error how long it took.
+/// Runs `command`, prints on standard error how long it took, and returns its exit code.
 pub fn run(label: &str, command: &[OsString]) -> Result<u8, Failure> {
     crate::system::runtime::block_on(Box::pin(async {
         let begin = Instant::now();

@@ -13,9 +13,9 @@ use flux_shared::validate::{Mount, ValidContainer, ValidMiniCluster, VolumeSourc
 use serde::{Deserialize, Serialize};
 
 /// Most pods of one run: each is a tree of processes.
-const MOST: u32 = 250;
+const MAX_PODS: u32 = 250;
 
-/// This machine, and who runs the command on it.
+/// This machine, and the user who runs the command on it.
 #[derive(Debug, Clone, Default)]
 pub struct Machine {
     pub uid: u32,
@@ -24,11 +24,13 @@ pub struct Machine {
     pub prefix: String,
     /// Path of this program.
     pub agent: String,
-    /// The folder that the command was given in.
+    /// The current folder of the command.
     pub here: String,
+    /// The user's home folder.
     pub home: Option<String>,
+    /// The variable PATH.
     pub path: String,
-    /// Variables that containers get as well.
+    /// Other variables that the containers get.
     pub environment: BTreeMap<String, String>,
 }
 
@@ -45,13 +47,13 @@ pub struct Arrangement {
     pub containers: Vec<LocalContainer>,
     /// Seconds from a stop to a kill.
     pub grace_period: u64,
-    /// The certificate's text, if the MiniCluster has one.
+    /// The text of the MiniCluster's own certificate. None: `run` creates one.
     pub certificate: Option<String>,
     /// The differences from a cluster, one a line.
     pub notices: Vec<String>,
 }
 
-/// One container of a pod, as `inside` makes it.
+/// One container of a pod, which `inside` sets up.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct LocalContainer {
     pub index: u32,
@@ -60,21 +62,23 @@ pub struct LocalContainer {
     pub hostname: String,
     /// The folder that becomes its root.
     pub root: String,
-    /// Empty folders of its own, with their modes.
+    /// Empty folders of its own: paths and modes.
     pub folders: BTreeMap<String, u32>,
     pub mounts: Vec<Bind>,
-    /// The folders of its volumes, below the run's, by the paths where they are mounted.
+    /// Its volumes: mount paths, and folders relative to the run's folder.
     pub volumes: BTreeMap<String, String>,
-    /// Files of its own, with their text.
+    /// Files of its own: paths and texts.
     pub files: BTreeMap<String, String>,
     pub environment: BTreeMap<String, String>,
+    /// The working directory.
     pub directory: String,
+    /// The command line.
     pub words: Vec<String>,
     /// Uid and gid that it runs as; none: root of the container.
     pub owner: Option<(u32, u32)>,
     /// The mount path: where Flux's files are.
     pub mount_path: String,
-    /// Whether it links the view there.
+    /// Whether it links the view to that path.
     pub view: bool,
 }
 
@@ -109,7 +113,7 @@ impl LocalContainer {
         self.index == 0 && self.sidecar.is_none()
     }
 
-    /// Paths that are not the machine's: folders, files and mounts.
+    /// Paths where the container has something of its own in place of the machine's: folders, files and mounts.
     pub fn replaced(&self) -> BTreeSet<&Path> {
         let mounts = self.mounts.iter().map(|mount| mount.to.as_str());
         let paths = self
@@ -125,7 +129,7 @@ impl LocalContainer {
     /// mounted one by one.
     pub fn opened(&self) -> BTreeSet<&Path> {
         let replaced = self.replaced();
-        let is_inside = |path: &Path| path.ancestors().any(|up| replaced.contains(up));
+        let is_inside = |path: &Path| path.ancestors().any(|parent| replaced.contains(parent));
         replaced
             .iter()
             .flat_map(|path| path.ancestors().skip(1))
@@ -141,9 +145,9 @@ impl Arrangement {
         if spec.network.lead.is_some() {
             return Err("its lead broker is in another cluster".into());
         }
-        if spec.size > MOST {
+        if spec.size > MAX_PODS {
             return Err(format!(
-                "it has {} pods, but at most {MOST} are supported here",
+                "it has {} pods, but at most {MAX_PODS} are supported here",
                 spec.size
             ));
         }
@@ -193,6 +197,8 @@ impl Arrangement {
 }
 
 impl LocalContainer {
+    /// A container of the pod `index`: the sidecar with this name or, without a name, the one that runs Flux. `given` is
+    /// the same container in the MiniCluster; none: the source is an AgentSpec.
     fn of(
         spec: &AgentSpec,
         machine: &Machine,
@@ -231,23 +237,23 @@ impl LocalContainer {
         container
     }
 
-    /// Makes this machine's files the image, with what is the pod's own in it.
+    /// Makes this machine's files the container's image, with the pod's own folders and mounts in it.
     fn add_machine_mounts(&mut self, machine: &Machine) {
-        let shared = [
+        let empty = [
             ("/tmp", 0o1777),
             ("/var/tmp", 0o1777),
             ("/home", 0o755),
             (FALLBACK_HOME, 0o777),
         ];
-        let kernels = [
+        let kernel_mount_points = [
             ("/proc", 0o555),
             ("/dev/pts", 0o755),
             ("/dev/shm", 0o1777),
             ("/dev/mqueue", 0o755),
         ];
-        self.folders = shared
+        self.folders = empty
             .into_iter()
-            .chain(kernels)
+            .chain(kernel_mount_points)
             .map(|(path, mode)| (path.to_owned(), mode))
             .collect();
         self.mounts.push(Bind::new(&machine.agent, AGENT_FILE, false));
@@ -260,12 +266,12 @@ impl LocalContainer {
         // Flux looks for its parts where it was installed.
         for (path, writable) in home.chain([(&machine.prefix, false), (&machine.here, true)]) {
             // A folder with one of the pod's own paths in it, such as /, cannot be mounted as a whole.
-            let is_a_part = self
+            let can_be_mounted = self
                 .replaced()
                 .iter()
                 .all(|own| !own.starts_with(path) || own == &Path::new(path));
             let is_hidden = self.replaced().iter().any(|own| Path::new(path).starts_with(own));
-            if is_a_part && (writable || is_hidden || Some(path) == machine.home.as_ref()) {
+            if can_be_mounted && (writable || is_hidden || Some(path) == machine.home.as_ref()) {
                 self.mounts.push(Bind::new(path, path, writable));
             }
         }
@@ -276,7 +282,7 @@ impl LocalContainer {
         match &mount.source {
             VolumeSource::HostPath(path) => self.mounts.push(Bind::new(path, &mount.path, !mount.read_only)),
             VolumeSource::EmptyDir { memory, size_limit } => {
-                // As in a pod: of one key and one kind is one volume.
+                // As in a pod: mounts with the same name and the same options share one volume.
                 let size = size_limit.as_ref().map_or("", |limit| &limit.0);
                 let folder = format!("pods/{}/volumes/{}-{memory}-{size}", self.index, mount.name);
                 self.volumes.insert(mount.path.clone(), folder);
@@ -311,7 +317,7 @@ fn environment(
     environment.insert("PATH".into(), path);
     environment.extend(given.map(|given| given.environment.clone()).unwrap_or_default());
     environment.insert(names::COMPLETION_INDEX.into(), index.to_string());
-    // All pods have one network here, too.
+    // With a host network, the agent takes the pod's address from this variable only.
     if spec.network.host_network {
         environment.insert(
             names::POD_ADDRESS.0.into(),
@@ -321,7 +327,7 @@ fn environment(
     environment
 }
 
-/// The files that Kubernetes gives a pod, but for the spec and the certificate.
+/// The files that Kubernetes gives a pod, except the spec and the certificate.
 fn files(spec: &AgentSpec, hostname: &str) -> BTreeMap<String, String> {
     let domain = spec.network.cluster_domain.as_deref().unwrap_or("cluster.local");
     let (service, namespace) = (&spec.network.service, &spec.namespace);
@@ -355,7 +361,7 @@ fn files(spec: &AgentSpec, hostname: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Lists what of the MiniCluster is not supported here, or differs.
+/// Lists the parts of the MiniCluster that are not supported here, or differ.
 fn list_differences(cluster: &ValidMiniCluster, machine: &Machine, notices: &mut Vec<String>) {
     notices.push(format!(
         "this machine's programs are used in place of the image {}",
@@ -367,19 +373,19 @@ fn list_differences(cluster: &ValidMiniCluster, machine: &Machine, notices: &mut
             cluster.size
         ));
     }
-    let silent = cluster
+    let not_started = cluster
         .sidecars
         .iter()
         .filter(|sidecar| sidecar.wrapped.is_none())
         .map(|sidecar| &sidecar.container.name);
-    let silent: Vec<&str> = silent
+    let not_started: Vec<&str> = not_started
         .chain(cluster.services.iter().map(|service| &service.name))
         .map(String::as_str)
         .collect();
-    if !silent.is_empty() {
+    if !not_started.is_empty() {
         notices.push(format!(
             "not started, since they run their image's own entrypoint: {}",
-            silent.join(", ")
+            not_started.join(", ")
         ));
     }
     let wrapped = cluster
@@ -426,8 +432,8 @@ fn list_container_differences(container: &ValidContainer, machine: &Machine, not
     }
 }
 
-/// Takes out of the spec what is not possible here, and lists it: users (only root may give a process another
-/// user's rights), the RESTful API, metrics. The trace goes as well.
+/// Removes from the spec what is not possible here, and lists it: users (only root may give a process another user's
+/// rights), the RESTful API, metrics. The trace is removed without a notice.
 fn drop_unsupported(spec: &mut AgentSpec, machine: &Machine, notices: &mut Vec<String>) {
     if let Some(user) = spec.runner.user.take_if(|_| !machine.is_root()) {
         notices.push(format!(
@@ -454,7 +460,7 @@ fn drop_unsupported(spec: &mut AgentSpec, machine: &Machine, notices: &mut Vec<S
     }
 }
 
-/// The mounts of what the run folder holds for a container.
+/// The mounts of the files and folders that the pod's folder in the run folder has for a container.
 pub fn run_folder_mounts(pod_folder: &str, mount_path: &str, has_certificate: bool) -> Vec<Bind> {
     let at = |name: &str| format!("{pod_folder}/{name}");
     let mut mounts = vec![

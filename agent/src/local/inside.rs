@@ -72,7 +72,7 @@ pub fn become_container(file: &Path) -> Result<u8, Failure> {
     Err(failed("start in", directory, &error))
 }
 
-/// Does what the init containers do in a pod.
+/// Lays out the mount path, as the init containers do in a pod.
 fn lay_out(container: &LocalContainer) -> Result<(), Failure> {
     if container.sidecar.is_some() {
         return Ok(());
@@ -101,10 +101,10 @@ impl Root {
         mounts::make_private().map_err(|error| failed("make private", Path::new("/"), &error))?;
         mounts::bind(&self.path, &self.path).map_err(|error| failed("mount", &self.path, &error))?;
         let opened = container.opened();
-        let mut apart = container.replaced();
-        apart.extend(&opened);
+        let mut separate_paths = container.replaced();
+        separate_paths.extend(&opened);
         for folder in &opened {
-            self.bind_entries(folder, &|path| apart.contains(path))?;
+            self.bind_entries(folder, &|path| separate_paths.contains(path))?;
         }
         for (path, mode) in &container.folders {
             self.make_folder(path, *mode)?;
@@ -125,8 +125,8 @@ impl Root {
         self.protect(container)
     }
 
-    /// Mounts each entry of a folder of the machine at its own path, but for those that are made apart.
-    fn bind_entries(&self, folder: &Path, is_apart: &dyn Fn(&Path) -> bool) -> Result<(), Failure> {
+    /// Mounts each entry of a folder of the machine at its own path, except those that are set up separately.
+    fn bind_entries(&self, folder: &Path, is_separate: &dyn Fn(&Path) -> bool) -> Result<(), Failure> {
         let to = self.at(&folder.to_string_lossy());
         fs::create_dir_all(&to).map_err(|error| failed("create the folder", &to, &error))?;
         // The machine may lack the folder, or not let it be read.
@@ -135,7 +135,7 @@ impl Root {
         };
         for entry in entries.flatten() {
             let (path, kind) = (entry.path(), entry.file_type());
-            if is_apart(&path) {
+            if is_separate(&path) {
                 continue;
             }
             let to = to.join(entry.file_name());
@@ -182,8 +182,7 @@ impl Root {
         mounts::mount_devpts(&self.at("/dev/pts")).map_err(|error| mount_failed("/dev/pts", error))?;
         mounts::mount_shm(&self.at("/dev/shm")).map_err(|error| mount_failed("/dev/shm", error))?;
         let ptmx = self.at("/dev/ptmx");
-        // The container's own pts/ptmx: mounted over the machine's /dev/ptmx or, if that fails, linked to
-        // from there.
+        // /dev/ptmx becomes the container's own pts/ptmx: by a mount or, if that fails, by a link.
         let mounted = mounts::bind(&self.at("/dev/pts/ptmx"), &ptmx);
         mounted
             .or_else(|_| symlink("pts/ptmx", &ptmx))
@@ -199,21 +198,21 @@ impl Root {
             .filter(|bind| bind.writable)
             .map(|bind| self.at(&bind.to))
             .collect();
-        let of_the_pod = ["/proc", "/dev"].map(|path| self.at(path));
+        let kernel_mounts = ["/proc", "/dev"].map(|path| self.at(path));
         for mount in
             mounts::below(&self.path).map_err(|error| failed("list", Path::new("the mounts"), &error))?
         {
             let may_stay = mount.point == self.path
                 || writable
                     .iter()
-                    .chain(&of_the_pod)
+                    .chain(&kernel_mounts)
                     .any(|top| mount.point.starts_with(top));
             if may_stay {
                 continue;
             }
             if let Err(error) = mount.make_read_only()
                 && nix::unistd::geteuid().is_root()
-                && !is_ours_alone()
+                && !maps_one_user()
             {
                 return Err(failed("make read-only", &mount.point, &error));
             }
@@ -234,7 +233,7 @@ impl Root {
 }
 
 /// Whether the user namespace maps one user only: its root has no more rights than the caller.
-fn is_ours_alone() -> bool {
+fn maps_one_user() -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.split_whitespace().nth(2) == Some("1")
 }

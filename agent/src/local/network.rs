@@ -13,25 +13,33 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType
 use crate::report::failure::{Failure, plain};
 use crate::system::netlink;
 
-/// Numbers of <linux/rtnetlink.h> and <linux/netlink.h>.
+// Numbers of the kernel's headers.
+/// RTM_NEWLINK, a type of message.
 const NEW_LINK: u16 = 16;
+/// RTM_NEWADDR, a type of message.
 const NEW_ADDRESS: u16 = 20;
+/// The flag NLM_F_ACK.
 const WITH_ANSWER: u16 = 4;
+/// The flag NLM_F_CREATE.
 const CREATE: u16 = 0x400;
+/// The flag IFF_UP of an interface.
 const IS_UP: u32 = 1;
+/// The attribute IFA_ADDRESS.
 const ADDRESS: u16 = 1;
+/// The attribute IFA_LOCAL.
 const LOCAL: u16 = 2;
+/// The address family AF_INET.
 const INET: u8 = 2;
-/// The first interface of every namespace.
+/// The index of the loopback interface: the first one of every namespace.
 const LOOPBACK: u32 = 1;
 
-/// The address of the pod with this index; outside of the namespace it is unknown.
+/// The address of the pod with this index. It exists only in the network namespace of the run.
 pub fn address(index: u32) -> Ipv4Addr {
     let [_, _, high, low] = (index + 1).to_be_bytes();
     Ipv4Addr::new(10, 9, high, low)
 }
 
-/// Brings the interface up, with the addresses of `size` pods.
+/// Brings the loopback interface up, with the addresses of `size` pods.
 pub fn up(size: u32) -> Result<(), Failure> {
     let all = || {
         let socket = socket(
@@ -58,7 +66,7 @@ fn link_up() -> Vec<u8> {
     netlink::request(NEW_LINK, WITH_ANSWER, &body)
 }
 
-/// `struct ifaddrmsg`: family, prefix, flags, scope, index; then the address, twice.
+/// `struct ifaddrmsg`: family, prefix, flags, scope, index. Then two attributes with the address: length, type, value.
 fn new_address(address: Ipv4Addr) -> Vec<u8> {
     let mut body = vec![INET, 32, 0, 0];
     body.extend(LOOPBACK.to_ne_bytes());
@@ -70,6 +78,7 @@ fn new_address(address: Ipv4Addr) -> Vec<u8> {
     netlink::request(NEW_ADDRESS, WITH_ANSWER | CREATE, &body)
 }
 
+/// Sends a message, and reads the kernel's answer.
 fn ask(socket: &OwnedFd, message: &[u8]) -> io::Result<()> {
     send(socket.as_raw_fd(), message, MsgFlags::empty())?;
     let mut answer = [0; 1024];

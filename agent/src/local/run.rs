@@ -1,7 +1,7 @@
-//! Runs the containers: starts them all, prints their lines, and ends when they do.
+//! Runs the containers: starts them all, prints their output, and ends when all have ended.
 //!
-//! As in a cluster: the lead's end is the end, a follower that fails ends all, and a stop is for all pods at
-//! once. What has not ended in the grace period is killed.
+//! As in a cluster, all pods are stopped if the lead has ended, a follower fails or a stop signal comes. Pods that have
+//! not ended in the grace period are killed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -35,6 +35,7 @@ const AFTER_THE_LEAD: Duration = Duration::from_secs(5);
 struct Running<'a> {
     container: &'a LocalContainer,
     pid: i32,
+    /// The exit code; none: it still runs.
     code: Option<u8>,
 }
 
@@ -47,7 +48,7 @@ pub async fn run_containers(
     let failed = |error: std::io::Error| Failure::internal(format!("failed to receive signals: {error}"));
     let mut supervisor = Supervisor::new().map_err(failed)?;
     if arrangement.spec.max_size() > 1 {
-        certificate(arrangement, run_folder, machine, &mut supervisor).await?;
+        write_certificate(arrangement, run_folder, machine, &mut supervisor).await?;
         run_folder.hand_out(&arrangement.containers)?;
     }
     let (mut all, mut copiers) = (Vec::new(), Vec::new());
@@ -81,7 +82,7 @@ pub async fn run_containers(
 }
 
 /// Writes the pods' certificate: the MiniCluster's, else a new one by `flux keygen`.
-async fn certificate(
+async fn write_certificate(
     arrangement: &Arrangement,
     run_folder: &LockedRunFolder,
     machine: &Machine,
@@ -120,7 +121,8 @@ async fn certificate(
     }
 }
 
-/// Starts a container; returns the pid of its first process, which dies with this one.
+/// Starts a container; returns the pid of its first process, which dies with this process. Threads that copy its
+/// output are added to `copiers`.
 fn start(
     container: &LocalContainer,
     run_folder: &LockedRunFolder,
@@ -154,8 +156,8 @@ fn start(
         },
     );
     let (done, started) = channel();
-    // Only the children of this thread are in the new pid namespace. They are killed when it ends
-    // (PDEATHSIG), so it stays.
+    // Only the children of this thread are in the new pid namespace. The kernel kills them when the thread ends
+    // (PDEATHSIG), so it never ends.
     let spawn = move || {
         let child = unshare(CloneFlags::CLONE_NEWPID)
             .map_err(std::io::Error::from)
@@ -189,7 +191,7 @@ fn start(
     Ok(child.id().cast_signed())
 }
 
-/// The signal when a deadline has passed.
+/// What happens when a deadline has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AtTimeout {
     Stop,
@@ -198,9 +200,13 @@ enum AtTimeout {
 
 #[derive(Debug)]
 struct RunState<'a> {
+    /// All containers, also those that have ended.
     all: Vec<Running<'a>>,
+    /// Time from a stop to a kill.
     grace: Duration,
+    /// The next deadline. With `Kill`, the pods were stopped already.
     next: Option<(Instant, AtTimeout)>,
+    /// The exit code of the run, once it is known.
     result: Option<u8>,
 }
 
@@ -209,7 +215,7 @@ impl RunState<'_> {
         self.all.iter().all(|running| running.code.is_some())
     }
 
-    /// `is_duplicate_stop`: a stop signal is the first one sent twice.
+    /// `is_duplicate_stop`: whether a stop signal that comes now is the first one sent twice.
     fn handle_event(&mut self, event: Event, is_duplicate_stop: bool) {
         match event {
             Event::Child => {}
@@ -249,6 +255,7 @@ impl RunState<'_> {
             }
             return;
         }
+        // The container that runs Flux has ended: its pod's sidecars are stopped.
         self.signal(libc::SIGTERM, |other| other.index == container.index);
         let is_stopping = matches!(self.next, Some((_, AtTimeout::Kill)));
         if container.is_lead() {
@@ -281,21 +288,22 @@ impl RunState<'_> {
     fn stop(&mut self, why: &str) {
         tracing::info!(stage = "local", "{why}");
         self.next = Some((Instant::now() + self.grace, AtTimeout::Kill));
+        // Sidecars are stopped when the container that runs Flux has ended (`note_end`).
         self.signal(libc::SIGTERM, |other| other.sidecar.is_none());
     }
 
     fn kill(&mut self, why: &str) {
         tracing::info!(stage = "local", "{why}");
-        // Nothing outlives the first process of a namespace.
+        // With the first process of a pid namespace, all its processes end: no other deadline is needed.
         self.next = None;
         self.signal(libc::SIGKILL, |_| true);
     }
 
-    fn signal(&self, signal: i32, whom: impl Fn(&LocalContainer) -> bool) {
+    fn signal(&self, signal: i32, is_target: impl Fn(&LocalContainer) -> bool) {
         for running in self
             .all
             .iter()
-            .filter(|running| running.code.is_none() && whom(running.container))
+            .filter(|running| running.code.is_none() && is_target(running.container))
         {
             // It may have just ended: its end is the next event.
             let _ = raw::send(running.pid, signal);

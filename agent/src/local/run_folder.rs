@@ -1,5 +1,4 @@
-//! The folder of a run: the pods' root folders, and what they are given. It is found by the MiniCluster's
-//! name.
+//! The folder of a run, with the root folders and the files of its pods. Its path follows from the MiniCluster's name.
 //!
 //! ```text
 //! $TMPDIR/flux-local-UID-NAME/lock
@@ -48,19 +47,19 @@ impl RunFolder {
             .read(true)
             .open(self.folder.join("lock"))
             .ok()?;
-        if self.is_ours().ok()? && Flock::lock(lock, FlockArg::LockExclusiveNonblock).is_err() {
+        if self.is_private().ok()? && Flock::lock(lock, FlockArg::LockExclusiveNonblock).is_err() {
             Some(&self.folder)
         } else {
             None
         }
     }
 
-    /// Creates the folder or takes it over, locks it, and removes what an earlier run has left.
+    /// Creates the folder if it is missing, locks it, and removes what an earlier run has left in it.
     pub fn take(self) -> Result<LockedRunFolder, Failure> {
         let failed = |error: io::Error| Failure::write("create the folder", &self.folder, &error);
         match DirBuilder::new().mode(0o700).create(&self.folder) {
             Err(error)
-                if error.kind() == io::ErrorKind::AlreadyExists && self.is_ours().map_err(failed)? => {}
+                if error.kind() == io::ErrorKind::AlreadyExists && self.is_private().map_err(failed)? => {}
             made => made.map_err(failed)?,
         }
         let lock = OpenOptions::new()
@@ -88,8 +87,9 @@ impl RunFolder {
         Ok(run_folder)
     }
 
-    /// Whether the folder is this user's alone: others may write to the folder that it is in.
-    fn is_ours(&self) -> io::Result<bool> {
+    /// Whether the folder belongs to this user and nobody else may use it: anybody may create it, since it is in the
+    /// folder for temporary files.
+    fn is_private(&self) -> io::Result<bool> {
         let data = fs::symlink_metadata(&self.folder)?;
         Ok(data.is_dir() && data.uid() == nix::unistd::geteuid().as_raw() && data.mode() & 0o077 == 0)
     }
@@ -165,12 +165,13 @@ impl LockedRunFolder {
         Ok(())
     }
 
-    /// Removes the whole folder, unless something is mounted in it: that is the machine's.
+    /// Removes the whole folder. Fails if something is mounted in it, since files of the machine would be removed.
     pub fn remove(self) -> Result<(), Failure> {
         self.clear()?;
         fs::remove_dir_all(&self.folder).map_err(|error| Failure::write("remove", &self.folder, &error))
     }
 
+    /// Removes the pods and volumes in the folder.
     fn clear(&self) -> Result<(), Failure> {
         let table = mount_table::read().unwrap_or_default();
         if mount_table::below(&table, &self.folder).next().is_some() {
@@ -219,7 +220,7 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// The failure of a system call.
+/// The failure of `what` (such as "mount") on `path`.
 pub fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
     let cause = format!("failed to {what} {}: {}", path.display(), plain(error));
     Failure::new(

@@ -18,7 +18,7 @@ use crate::supervise::policy::{DefaultPolicy, Terms};
 use crate::supervise::program::{ChildProgram, Environment, Output};
 use crate::system::raw::ChildSetup;
 
-/// The user namespace comes first: only in it may the others be entered.
+/// Names in /proc/PID/ns. The user namespace comes first: only in it may the others be entered.
 const NAMESPACES: [(&str, CloneFlags); 6] = [
     ("user", CloneFlags::CLONE_NEWUSER),
     ("net", CloneFlags::CLONE_NEWNET),
@@ -35,10 +35,10 @@ pub fn enter_pod(
     index: u32,
     command: &[OsString],
 ) -> Result<u8, Failure> {
-    let nowhere = |cause: String, remedy: &str| Failure::new(Category::Internal, cause, remedy);
+    let cannot_enter = |cause: String, remedy: &str| Failure::new(Category::Internal, cause, remedy);
     let Some(folder) = run_folder.running() else {
         let cause = format!("{name} is not running here");
-        return Err(nowhere(
+        return Err(cannot_enter(
             cause,
             "start it in another terminal, with the same file and without --shell",
         ));
@@ -48,37 +48,38 @@ pub fn enter_pod(
         .ok()
         .and_then(|text| text.parse().ok())
         .ok_or_else(|| {
-            nowhere(
+            cannot_enter(
                 format!("failed to find the pod of index {index}"),
                 "indexes are 0 to size - 1",
             )
         })?;
     let container = inside::read(&pod.join("root.json"))?;
-    let of_the_pod = PathBuf::from(format!("/proc/{pid}/ns"));
+    let pod_namespaces = PathBuf::from(format!("/proc/{pid}/ns"));
+    // Only those that differ: the kernel refuses to enter the user namespace that a process is in already.
     let namespaces: Vec<(File, CloneFlags)> = NAMESPACES
         .iter()
         .filter(|(name, _)| {
-            fs::read_link(of_the_pod.join(name)).ok()
+            fs::read_link(pod_namespaces.join(name)).ok()
                 != fs::read_link(Path::new("/proc/self/ns").join(name)).ok()
         })
-        .map(|(name, kind)| Ok((File::open(of_the_pod.join(name))?, *kind)))
+        .map(|(name, kind)| Ok((File::open(pod_namespaces.join(name))?, *kind)))
         .collect::<io::Result<_>>()
         .map_err(|_| {
-            nowhere(
+            cannot_enter(
                 format!("failed to enter {}: it has ended", container.name()),
                 "see what it printed in the other terminal",
             )
         })?;
     for (namespace, kind) in &namespaces {
-        setns(namespace, *kind).map_err(|error| failed("enter", &of_the_pod, &error.into()))?;
+        setns(namespace, *kind).map_err(|error| failed("enter", &pod_namespaces, &error.into()))?;
     }
     crate::system::runtime::block_on(Box::pin(connect(&container, command)))
 }
 
 /// Runs `flux-agent connect`, which knows the environment, the socket and the user of Flux.
 async fn connect(container: &LocalContainer, command: &[OsString]) -> Result<u8, Failure> {
-    let lost = |error: io::Error| Failure::internal(format!("failed to receive signals: {error}"));
-    let mut supervisor = Supervisor::new().map_err(lost)?;
+    let failed_signals = |error: io::Error| Failure::internal(format!("failed to receive signals: {error}"));
+    let mut supervisor = Supervisor::new().map_err(failed_signals)?;
     let environment: Environment = container
         .environment
         .iter()
@@ -104,7 +105,7 @@ async fn connect(container: &LocalContainer, command: &[OsString]) -> Result<u8,
     Ok(supervisor
         .run(child, Terms::of_group(), &mut DefaultPolicy)
         .await
-        .map_err(lost)?
+        .map_err(failed_signals)?
         .end
         .code())
 }

@@ -95,7 +95,7 @@ fn dropped_metrics_clients_do_not_repeat_the_broker_query() {
         jobs(question)
     };
     let (answer, questions) = beside(slow, |address| {
-        let come_and_gone: Vec<TcpStream> = (0..5 * MOST)
+        let come_and_gone: Vec<TcpStream> = (0..5 * MAX_CONNECTIONS)
             .map(|_| {
                 let mut stream = TcpStream::connect(address).unwrap();
                 stream.write_all(REQUEST).unwrap();
@@ -130,7 +130,7 @@ fn metrics_answer_503_when_broker_gives_no_usable_answer() {
 #[test]
 fn idle_metrics_connections_do_not_block_other_clients() {
     let (answer, _) = beside(jobs, |address| {
-        let held: Vec<TcpStream> = (0..3 * MOST)
+        let held: Vec<TcpStream> = (0..3 * MAX_CONNECTIONS)
             .map(|_| TcpStream::connect(address).unwrap())
             .collect();
         held.iter()
@@ -146,7 +146,7 @@ fn idle_metrics_connections_do_not_block_other_clients() {
 #[test]
 fn garbage_is_answered_or_dropped() {
     let (answers, _) = beside(jobs, |address| {
-        let long = [b"GET /metrics HTTP/1.1\r\nA: ".as_slice(), &[b'a'; 2 * LONGEST]].concat();
+        let long = [b"GET /metrics HTTP/1.1\r\nA: ".as_slice(), &[b'a'; 2 * MAX_HEAD]].concat();
         let half = TcpStream::connect(address).unwrap();
         (&half).write_all(b"GET").unwrap();
         half.shutdown(Shutdown::Write).unwrap();

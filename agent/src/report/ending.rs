@@ -1,5 +1,5 @@
-//! How a container ended: facts that the steps collect, and the termination message that is made of them at
-//! the very end.
+//! How a container ended: facts that are collected while it runs, and the termination message that is made of them at
+//! its end.
 
 use std::time::Instant;
 
@@ -11,9 +11,9 @@ use crate::report::failure::Failure;
 /// What is known of a container's end.
 #[derive(Debug, Default)]
 pub struct ContainerEnd {
-    /// How the program ended, and when, if it was started and has ended.
+    /// The program's exit code and the time of its end, if it was started and has ended.
     pub program: Option<(u8, Instant)>,
-    /// The first stop signal that came.
+    /// When the first stop signal came.
     pub stopped: Option<Instant>,
     /// The snippet that failed, or ended the entrypoint.
     pub snippet: Option<EndedSnippet>,
@@ -21,12 +21,13 @@ pub struct ContainerEnd {
     pub is_node_failure: bool,
     /// The broker could not be started, or the lead's ended before the program began.
     pub has_no_instance: bool,
-    /// Why the archive was not saved, if it was to be.
+    /// Why the archive was not saved, if that was planned.
     pub archive_not_saved: Option<String>,
+    /// Sentences for people.
     notes: Vec<String>,
 }
 
-/// How a snippet ended that did not just run to its end.
+/// A snippet that failed, or ended the entrypoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedSnippet {
     pub name: String,
@@ -47,12 +48,12 @@ impl std::fmt::Display for EndedSnippet {
 }
 
 impl ContainerEnd {
-    /// Adds a sentence for people, without its full stop.
+    /// Adds a sentence for people. Its full stop may be missing.
     pub fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
     }
 
-    /// The container's exit code and what is told of its end.
+    /// The termination message. `result` is the exit code of the container, or the agent's own failure.
     pub fn termination(&self, result: &Result<u8, Failure>) -> Termination {
         let mut notes = self.notes.clone();
         let mut termination = match result {
@@ -87,6 +88,7 @@ impl ContainerEnd {
         termination
     }
 
+    /// Who ended the container, which exits with `code`.
     fn ender(&self, code: u8) -> Ender {
         let stopped_first = match (self.stopped, self.program) {
             (Some(stopped), Some((_, ended))) => stopped < ended,

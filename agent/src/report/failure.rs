@@ -1,5 +1,5 @@
-//! How the agent itself gives up: a closed category, a cause, a remedy; one line, the same for log and pod
-//! status.
+//! A failure of the agent itself: a category (of a closed set), a cause and a remedy. They are one line, which is the
+//! same in the log and in the pod's status.
 
 use std::fmt;
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use flux_shared::exit::Category;
 
-/// Why the agent itself could not go on.
+/// Why the agent itself gives up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub category: Category,
@@ -20,7 +20,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A number of the system's error at the end of the cause is left out.
+    /// A failure that is not temporary. "(os error N)" at the end of the cause is left out.
     pub fn new(category: Category, cause: impl Into<String>, remedy: impl Into<String>) -> Failure {
         let mut cause = cause.into();
         cause.truncate(without_number(&cause).len());
@@ -56,31 +56,31 @@ impl Failure {
         }
     }
 
-    /// The line becomes the container's termination message, if there is one to write to. Never fails.
+    /// Writes the line as the container's termination message, if the file exists. Never fails.
     pub fn report(&self, termination_log: &Path) {
         write_termination(termination_log, &self.to_string());
     }
 
-    /// Cause and remedy, a sentence each.
+    /// The cause and the remedy as two sentences.
     pub fn sentences(&self) -> String {
         let cause = self.cause.replace('\n', " ");
-        let end = |sentence: &str| if sentence.ends_with('?') { "" } else { "." };
+        let full_stop = |sentence: &str| if sentence.ends_with('?') { "" } else { "." };
         match self.remedy.as_str() {
-            "" => format!("{cause}{}", end(&cause)),
+            "" => format!("{cause}{}", full_stop(&cause)),
             remedy => {
                 let (first, rest) = remedy.split_at(remedy.chars().next().map_or(0, char::len_utf8));
                 format!(
                     "{cause}{} {}{rest}{}",
-                    end(&cause),
+                    full_stop(&cause),
                     first.to_uppercase(),
-                    end(rest)
+                    full_stop(rest)
                 )
             }
         }
     }
 }
 
-/// Whether the same call may succeed a little later: room is made, a file server answers again.
+/// Whether the same call may succeed a little later, for example when a volume has room or a file server answers again.
 pub fn is_passing(error: &std::io::Error) -> bool {
     const PASSING: [i32; 14] = [
         libc::ENOSPC,
@@ -103,7 +103,7 @@ pub fn is_passing(error: &std::io::Error) -> bool {
         .is_some_and(|number| PASSING.contains(&number))
 }
 
-/// Writes `line` as the termination message, if the file exists; an empty one clears it.
+/// Writes `line` as the termination message, if the file exists. An empty line clears it.
 pub fn write_termination(path: &Path, line: &str) {
     if let Ok(mut file) = std::fs::OpenOptions::new().write(true).truncate(true).open(path)
         && !line.is_empty()

@@ -1,4 +1,4 @@
-//! The agent's log on standard error. Code logs by `tracing`'s macros, with the field `stage`. This module formats the
+//! The agent's log on standard error. Code logs with `tracing`'s macros, with the field `stage`. This module formats the
 //! lines: short, with a time, each written by one call.
 //!
 //! Text: `04:22:56.123 flux-agent: waiting for mc-0`; JSON: one object a line, with its level.
@@ -41,7 +41,7 @@ impl From<LogFormat> for LineFormat {
     }
 }
 
-/// Target of lines that the text format prints unchanged, also when quiet: a failure, a FLUXTIME line, a table.
+/// Target of messages that the text format prints unchanged, also when quiet: a failure, a FLUXTIME line, a table.
 const PLAIN: &str = "plain";
 
 static JSON: AtomicBool = AtomicBool::new(false);
@@ -80,13 +80,13 @@ pub fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// Leaves out the supervisor's lines: the pod's entrypoint says how a stop goes on, not each program of the
-/// agent's below it.
+/// Leaves out the supervisor's lines. The pod's entrypoint logs how a stop proceeds; the agent's programs that run below
+/// it do not.
 pub fn leave_out_supervision() {
     WITHOUT_SUPERVISION.store(true, Ordering::Relaxed);
 }
 
-/// Logs a line that is not the agent's own (a FLUXTIME line, a table): in text as it is.
+/// Logs a line that is not the agent's own (a FLUXTIME line, a table). The text format prints it unchanged.
 pub fn plain(stage: &str, message: &str) {
     tracing::info!(target: PLAIN, stage, "{message}");
 }
@@ -151,6 +151,7 @@ where
     }
 }
 
+/// Writes one line. `is_plain`: the text format prints the message unchanged.
 fn line(
     to: &mut dyn fmt::Write,
     format: LineFormat,
@@ -161,6 +162,7 @@ fn line(
     let LogEntry { stage, message } = entry;
     match format {
         LineFormat::Text if is_plain => writeln!(to, "{message}"),
+        // The part of the timestamp from the hour to the millisecond.
         LineFormat::Text => writeln!(to, "{} flux-agent: {message}", &timestamp(since_epoch())[11..23]),
         LineFormat::Json => {
             let level = match level {
@@ -178,11 +180,12 @@ fn line(
     }
 }
 
-/// One write call, so that lines of several processes do not mix.
+/// Writes to standard error by one call, so that lines of several processes do not mix.
 pub fn write_whole(text: String) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
+/// Time since 1970.
 pub fn since_epoch() -> Duration {
     SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)

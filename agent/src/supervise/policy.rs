@@ -34,7 +34,7 @@ impl Terms {
     }
 }
 
-/// How the program is ended.
+/// How a program is ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Order {
     /// The signal that is sent.

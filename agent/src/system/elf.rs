@@ -1,7 +1,7 @@
 //! What a program needs of its host: architecture, loader, C library. Pure.
 //!
-//! By hand: one field of the header and one segment are read, and the newest version of glibc is found by a
-//! search for the names of versions. Crates for ELF (`object`, `goblin`) read the whole format.
+//! Parsed by hand, since little is needed: one field of the header, one segment, and the newest version of glibc, by a
+//! search for names of versions. Crates for ELF (`object`, `goblin`) read the whole format.
 
 /// The machines that there are images for, as ELF numbers them.
 const MACHINES: [(u16, &str); 4] = [
@@ -10,10 +10,12 @@ const MACHINES: [(u16, &str); 4] = [
     (243, "riscv64"),
     (21, "powerpc64"),
 ];
+/// The type of the segment with the loader's path (PT_INTERP).
 const LOADER_SEGMENT: u32 = 3;
-const SYMBOL: &[u8] = b"GLIBC_2.";
+/// What the names of glibc's versions begin with.
+const GLIBC_PREFIX: &[u8] = b"GLIBC_2.";
 
-/// What an ELF file says of itself.
+/// What the headers of an ELF file name.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Needs {
     pub machine: &'static str,
@@ -21,8 +23,8 @@ pub struct Needs {
     pub loader: Option<String>,
 }
 
-/// What `file` needs; none if it is no ELF file (a script), or cut off. Only 64-bit little-endian files are
-/// read: Flux is built for nothing else.
+/// What the program with the bytes `file` needs. None: they are no ELF file (a script), or cut off. Only 64-bit
+/// little-endian files are read: Flux is built for nothing else.
 pub fn needs(file: &[u8]) -> Option<Needs> {
     if !file.starts_with(b"\x7fELF\x02\x01") {
         return None;
@@ -36,15 +38,18 @@ pub fn needs(file: &[u8]) -> Option<Needs> {
                 .fold(0, |sum, byte| sum << 8 | usize::from(*byte)),
         )
     };
+    // e_machine
     let machine = number(18, 2)?;
     let machine = MACHINES
         .iter()
         .find(|(known, _)| usize::from(*known) == machine)
         .map_or("unknown", |(_, name)| name);
+    // The table of segments: e_phoff, e_phentsize, e_phnum.
     let (table, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
     let mut loader = None;
     for segment in (0..count).filter_map(|index| table.checked_add(index * size)) {
         if number(segment, 4)? == LOADER_SEGMENT as usize {
+            // p_offset and p_filesz
             let begin = number(segment + 8, 8)?;
             let text = file.get(begin..begin.checked_add(number(segment + 32, 8)?)?)?;
             loader = Some(String::from_utf8_lossy(text).trim_end_matches('\0').to_owned());
@@ -53,12 +58,15 @@ pub fn needs(file: &[u8]) -> Option<Needs> {
     Some(Needs { machine, loader })
 }
 
-/// The newest `GLIBC_2.N` that a file names: a library's own version, or what a program asks for.
+/// N of the newest `GLIBC_2.N` that a file names: the version of the C library, or the one that a program needs.
 pub fn newest_glibc(file: &[u8]) -> Option<u32> {
     let mut newest = None;
     let mut rest = file;
-    while let Some(at) = rest.windows(SYMBOL.len()).position(|window| window == SYMBOL) {
-        rest = &rest[at + SYMBOL.len()..];
+    while let Some(at) = rest
+        .windows(GLIBC_PREFIX.len())
+        .position(|window| window == GLIBC_PREFIX)
+    {
+        rest = &rest[at + GLIBC_PREFIX.len()..];
         let digits = rest.iter().take(3).take_while(|byte| byte.is_ascii_digit());
         newest = newest.max(digits.fold(None, |sum, byte| {
             Some(sum.unwrap_or(0) * 10 + u32::from(byte - b'0'))

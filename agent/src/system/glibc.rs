@@ -1,4 +1,4 @@
-//! The C library that a program wants, and what the image offers.
+//! The C library that a program needs, and the one that the image has.
 
 use std::fs;
 use std::path::Path;
@@ -9,19 +9,24 @@ use crate::system::elf;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Libc {
     pub machine: &'static str,
+    /// Path of the dynamic loader.
     pub loader: String,
+    /// Whether the image has this loader.
     pub has_loader: bool,
+    /// The version that the program needs; none: unknown.
     pub wanted: Option<u32>,
+    /// The image's version; none: unknown.
     pub offered: Option<u32>,
 }
 
+/// The version as text: `2.N`, or `unknown`.
 pub fn version(number: Option<u32>) -> String {
     number.map_or("unknown".into(), |number| format!("2.{number}"))
 }
 
 impl Libc {
-    /// What `program` (and Flux's own library beside it) needs of the image below `root`; none if it is
-    /// static or a script.
+    /// What `program`, with Flux's own library in `../lib`, needs of the image below `root`. None: the program is
+    /// missing, static or a script.
     pub fn of(program: &Path, root: &Path) -> Option<Libc> {
         let bytes = fs::read(program).ok()?;
         let needs = elf::needs(&bytes)?;
@@ -29,26 +34,26 @@ impl Libc {
         let core = program
             .parent()
             .and_then(|folder| flux_core(&folder.parent()?.join("lib")));
-        let here = fs::canonicalize(super::below(root, &loader)).ok();
+        let real_loader = fs::canonicalize(super::below(root, &loader)).ok();
         // The library is beside the loader, or in Debian's folder.
-        let usual = format!("lib/{}-linux-gnu", needs.machine);
-        let folders = here
+        let debian_folder = format!("lib/{}-linux-gnu", needs.machine);
+        let folders = real_loader
             .iter()
             .filter_map(|loader| Some(loader.parent()?.to_owned()))
-            .chain([root.join(usual)]);
+            .chain([root.join(debian_folder)]);
         let library = folders
             .filter_map(|folder| fs::read(folder.join("libc.so.6")).ok())
             .next();
         Some(Libc {
             machine: needs.machine,
             loader,
-            has_loader: here.is_some(),
+            has_loader: real_loader.is_some(),
             wanted: elf::newest_glibc(&bytes).max(core.as_deref().and_then(elf::newest_glibc)),
             offered: library.as_deref().and_then(elf::newest_glibc),
         })
     }
 
-    /// Why the program cannot run, and what to do.
+    /// Why the program cannot run, and what to do. None: it can run, as far as is known.
     pub fn trouble(&self) -> Option<String> {
         let Libc {
             loader,
@@ -73,6 +78,7 @@ impl Libc {
     }
 }
 
+/// The bytes of Flux's own library in `folder`.
 fn flux_core(folder: &Path) -> Option<Vec<u8>> {
     let mut entries = fs::read_dir(folder).ok()?.flatten();
     let core = entries.find(|entry| entry.file_name().to_string_lossy().starts_with("libflux-core.so"))?;

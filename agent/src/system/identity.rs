@@ -1,8 +1,8 @@
 //! The rights of a program: user, group and supplementary groups. Only this module gives up the agent's own rights.
 //!
-//! Groups are those that initgroups would give, read from the image's own files, and those that the pod gives
-//! to each of its processes (fsGroup, supplementalGroups): what the agent's process has, but for what the
-//! image gives to the agent's user.
+//! The groups are those that initgroups would give, read from the image's own files, and those that the pod gives to
+//! each of its processes (fsGroup, supplementalGroups). The latter are the groups of the agent's process, except those
+//! that the image gives to the agent's user.
 //!
 //! The files are parsed by hand: the C library's look-ups, which crates call as well, load NSS modules, and a
 //! static program cannot rely on those of the image.
@@ -16,10 +16,10 @@ use nix::unistd::{Gid, Uid};
 
 use crate::report::failure::Failure;
 
-/// What a container needs for a user of Flux's own.
+/// The remedy if the agent cannot become Flux's user.
 pub const REMEDY: &str = "let the container run as root with the capabilities SETUID, SETGID, CHOWN, DAC_OVERRIDE and KILL, or leave out fluxUser";
 
-/// Ids to take on.
+/// The user, the group and the supplementary groups that a process takes on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credentials {
     pub uid: Uid,
@@ -28,7 +28,8 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// The identity of `owner`, by the files below `root`; none if the agent has it already.
+    /// The credentials of `owner`, by /etc/passwd and /etc/group below `root`. None: the agent has this uid and gid
+    /// already.
     pub fn of(owner: Owner, root: &Path) -> Result<Option<Credentials>, Failure> {
         let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
         if (owner.uid, owner.gid) == (uid.as_raw(), gid.as_raw()) {
@@ -65,15 +66,14 @@ impl Credentials {
     }
 }
 
-/// Does `work` with the effective uid `uid`, in a thread of its own, so that nothing else of this process
-/// gets it.
+/// Does `work` with the effective uid `uid`, in a thread of its own, so that the rest of this process keeps its uid.
 pub fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> io::Result<T> {
     let thread = std::thread::Builder::new().stack_size(64 << 10);
     std::thread::scope(|scope| {
         let work = move || {
             rustix::thread::set_thread_res_uid(None, Some(rustix::thread::Uid::from_raw(uid)), None)?;
-            // The kernel takes the whole process for one that has given up rights, and hides it in /proc from
-            // its own user: `status` and `connect`, and the snippets' shell, read there.
+            // With the change of uid, the kernel marks the whole process as not dumpable: its own user can then not
+            // read it in /proc. `status`, `connect` and the snippets' shell do that.
             nix::sys::prctl::set_dumpable(true)?;
             Ok(work())
         };
@@ -82,8 +82,8 @@ pub fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> io::Result
     })
 }
 
-/// The groups of `owner`, the owner's own first.
-fn groups_of(owner: Owner, us: u32, of_this_process: &[u32], passwd: &str, group: &str) -> Vec<u32> {
+/// The groups of `owner`, beginning with `owner.gid`. `passwd` and `group` are the texts of the image's files.
+fn groups_of(owner: Owner, agent_uid: u32, of_this_process: &[u32], passwd: &str, group: &str) -> Vec<u32> {
     let names = |wanted: u32| -> Vec<&str> {
         let fields = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
         fields
@@ -104,15 +104,19 @@ fn groups_of(owner: Owner, us: u32, of_this_process: &[u32], passwd: &str, group
             .collect()
     };
     // Of several names for a uid the last one counts: the agent appends the one that the spec names.
-    let theirs = names(owner.uid);
-    let of_the_image = given_to(&names(us));
+    let owner_names = names(owner.uid);
+    let of_the_image = given_to(&names(agent_uid));
     let mut groups = vec![owner.gid];
-    let more = given_to(theirs.get(theirs.len().saturating_sub(1)..).unwrap_or_default());
+    let owner_groups = given_to(
+        owner_names
+            .get(owner_names.len().saturating_sub(1)..)
+            .unwrap_or_default(),
+    );
     let of_the_pod = of_this_process
         .iter()
         .copied()
         .filter(|gid| *gid != 0 && !of_the_image.contains(gid));
-    for gid in more.into_iter().chain(of_the_pod) {
+    for gid in owner_groups.into_iter().chain(of_the_pod) {
         if !groups.contains(&gid) {
             groups.push(gid);
         }
@@ -120,7 +124,7 @@ fn groups_of(owner: Owner, us: u32, of_this_process: &[u32], passwd: &str, group
     groups
 }
 
-/// Rights of root that a container may lack, by their bit.
+/// Rights of root that a container may lack, with their bit in the kernel's sets.
 #[derive(Debug, Clone, Copy)]
 pub enum Capability {
     Chown = 0,
@@ -130,7 +134,7 @@ pub enum Capability {
 }
 
 impl Capability {
-    /// As in a container's security context.
+    /// The name in a container's security context.
     pub fn name(self) -> &'static str {
         match self {
             Capability::Chown => "CHOWN",
@@ -141,7 +145,7 @@ impl Capability {
     }
 }
 
-/// Whether the process has the capability, as far as is known.
+/// Whether this process has the capability; true if this cannot be found out.
 pub fn has(capability: Capability) -> bool {
     let Ok(text) = std::fs::read_to_string("/proc/self/status") else {
         return true;

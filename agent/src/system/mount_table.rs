@@ -1,13 +1,17 @@
-//! The table of mounts (/proc/self/mountinfo): two fields of each line. By hand: `procfs`, which the operator
-//! has, leaves `\040` and the like in paths (0.18). `36 35 98:0 /root /point rw,noatime shared:1 - ext3
-//! /dev/root rw`
+//! Reads the table of mounts (/proc/self/mountinfo): the fifth and the sixth field of each line. A line of it:
+//!
+//! ```text
+//! 36 35 98:0 /root /point rw,noatime shared:1 - ext3 /dev/root rw
+//! ```
+//!
+//! Parsed by hand: `procfs` (0.18), which the operator uses, does not decode `\040` and the like in paths.
 
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// The table of this process. Its paths may be of any bytes.
+/// The table of this process. Paths in it need not be UTF-8.
 pub fn read() -> io::Result<Vec<u8>> {
     std::fs::read("/proc/self/mountinfo")
 }
@@ -35,7 +39,7 @@ pub fn below<'a>(table: &'a [u8], top: &Path) -> impl Iterator<Item = MountEntry
     entries(table).filter(move |entry| entry.point.starts_with(top))
 }
 
-/// A path of the table, where blanks, tabs, line ends and backslashes are octal numbers.
+/// A path of the table, with its octal numbers for blanks, tabs, line ends and backslashes decoded.
 fn unescaped(mut text: &[u8]) -> PathBuf {
     let known = [
         (b"\\040", b' '),

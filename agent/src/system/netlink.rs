@@ -1,13 +1,14 @@
-//! Messages to the kernel and its answers (netlink(7)): the header that all of them have. By hand: two kinds
-//! of requests, whose bodies are a few fixed fields each; crates for netlink bring the types of a whole
-//! family, and most a socket of their own.
+//! Messages to the kernel and its answers (netlink(7)): the header that all of them have. Written by hand: there are two
+//! kinds of requests, with a few fixed fields each. Crates for netlink have the types of a whole family, and most have a
+//! socket of their own.
 
 use std::io;
 
 /// Bytes of a header: length, type, flags, sequence, port.
 pub const HEADER: usize = 16;
-/// Numbers of <linux/netlink.h>.
+/// The flag NLM_F_REQUEST.
 pub const REQUEST: u16 = 1;
+/// NLMSG_ERROR, the type of an answer with an errno.
 pub const ERROR: u16 = 2;
 
 /// One of the kernel's messages.
@@ -24,7 +25,7 @@ impl Message<'_> {
     }
 }
 
-/// A request with this body.
+/// A request of the type `kind` with this body, as bytes.
 pub fn request(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     let mut bytes = u32::try_from(HEADER + body.len())
         .unwrap_or_default()
@@ -37,7 +38,7 @@ pub fn request(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The first message of an answer, and what follows it; none: there are no more messages.
+/// The first message of an answer, and the bytes after it. None: there are no more messages.
 pub fn next(answer: &[u8]) -> io::Result<Option<(Message<'_>, &[u8])>> {
     let Some(header) = answer.first_chunk::<HEADER>() else {
         return Ok(None);

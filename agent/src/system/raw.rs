@@ -1,5 +1,4 @@
-//! The few system calls that no safe crate offers. The only unsafe code of the agent; nothing is decided
-//! here.
+//! The few system calls that no safe crate offers: the only unsafe code of the agent. Nothing is decided here.
 #![expect(
     unsafe_code,
     reason = "real-time signals have no safe kill or waitpid (nix knows the first 31), and a child's process group, \
@@ -37,7 +36,7 @@ pub fn send(target: i32, signal: i32) -> io::Result<()> {
     }
 }
 
-/// Makes the kernel remember how children end, also where whoever started this process ignores SIGCHLD.
+/// Makes the kernel store how children end, even if this process was started with SIGCHLD ignored.
 pub fn remember_children() -> io::Result<()> {
     // SAFETY: the default disposition runs no code of ours.
     unsafe { nix::sys::signal::signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
@@ -65,8 +64,8 @@ pub fn reap() -> Option<(i32, Status)> {
 /// Does `work` in a child process with the rights of `identity`, and waits for it. Only an error's number comes back;
 /// one without a number comes back as EACCES, after which callers repeat the work as the agent.
 ///
-/// A thread with another effective uid would do as well, but the kernel then takes the whole process for one
-/// whose memory must not be read, and root without CAP_SYS_PTRACE could no longer look at it in /proc.
+/// A thread with another effective uid would be enough, but the kernel would mark the whole process as not dumpable, and
+/// root without CAP_SYS_PTRACE could no longer read it in /proc.
 pub fn with_identity(identity: &Credentials, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     // SAFETY: the C library makes its allocator usable in the child, which has this thread alone, runs `work`
     // and ends without destructors or handlers of ours.
@@ -113,12 +112,12 @@ pub struct Limit {
     pub hard: u64,
 }
 
-/// What a child is given between fork and exec.
+/// What is set in a child between fork and exec.
 #[derive(Debug, Clone, Default)]
 pub struct ChildSetup {
     /// Becomes the terminal's foreground group before it runs.
     pub is_foreground: bool,
-    /// Dies with the agent.
+    /// Is killed when the agent's thread that started it ends.
     pub dies_with_agent: bool,
     pub umask: Option<u32>,
     /// Limits to set. The child starts even if one cannot be set.
@@ -127,8 +126,8 @@ pub struct ChildSetup {
     pub identity: Option<Credentials>,
     /// Descriptors that stay open across exec.
     pub inherit: Vec<RawFd>,
-    /// Keeps all signals blocked, for a program that reads them itself: as process 1, it would lose those that
-    /// come before.
+    /// Keeps all signals blocked, for a program that reads them itself. As process 1, it would lose signals that come
+    /// before it blocks them.
     pub has_signals_blocked: bool,
 }
 
@@ -158,7 +157,7 @@ pub fn prepare(command: &mut Command, setup: ChildSetup) {
         if let Some(identity) = &setup.identity {
             identity.assume()?;
         }
-        // Default handling, as from init: `nohup` and a shell's `&` above the agent leave signals ignored.
+        // Signals are handled by default again: `nohup` or a shell's `&` may have started the agent with some ignored.
         for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM] {
             // SAFETY: the default disposition runs no code of ours.
             unsafe { nix::sys::signal::signal(signal, SigHandler::SigDfl) }?;

@@ -1,4 +1,4 @@
-//! One thread, one event loop: what every subcommand that supervises or waits needs.
+//! Runs a subcommand in one thread with one event loop.
 
 use std::pin::Pin;
 
@@ -8,7 +8,7 @@ use nix::sys::signal::{SigSet, Signal};
 use crate::report::failure::Failure;
 use crate::system::signals;
 
-/// What a subcommand does. Boxed, so that the event loop is in the binary only once.
+/// The work of a subcommand. Boxed, so that the event loop is compiled only once.
 type Work<'a> = Pin<Box<dyn Future<Output = Result<u8, Failure>> + 'a>>;
 
 /// Blocks all signals (they become events) and runs `work` to its end.
@@ -17,7 +17,8 @@ pub fn block_on(work: Work) -> Result<u8, Failure> {
     block_on_interruptible(work)
 }
 
-/// The same with signals as they are, which may end the process: for work without children.
+/// Runs `work` to its end without blocking signals, so a signal may end the process. For work that starts no
+/// child processes.
 pub fn block_on_interruptible(work: Work) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -28,8 +29,8 @@ pub fn block_on_interruptible(work: Work) -> Result<u8, Failure> {
 }
 
 /// Makes a stop signal end this process at once, also as PID 1, which the kernel shields from such signals.
-/// For work that may be killed at any moment; to be called before there is another thread.
-pub fn end_when_told() -> Result<(), Failure> {
+/// For work that may be killed at any moment. Call it before the process has a second thread.
+pub fn exit_on_stop_signal() -> Result<(), Failure> {
     let mut stops = SigSet::empty();
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]
         .into_iter()

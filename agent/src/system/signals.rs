@@ -1,8 +1,8 @@
-//! Signals as events: all are blocked from the start and read from one descriptor, so none is lost and none
+//! Signals as events: all are blocked from the start and read from one descriptor (signalfd), so none is lost and none
 //! kills the agent.
 //!
-//! signalfd rather than tokio's signals, which do not say who sent one (the kernel, another process, the
-//! agent itself) and need a handler and a stream for each number.
+//! tokio's signals are not used: they do not say who sent a signal (the kernel, another process, the agent itself), and
+//! need a handler and a stream for each number.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,14 +21,13 @@ pub struct Received {
     pub by_self: bool,
 }
 
-/// Blocks every signal in this thread and in those that it starts later. The descriptor gets blocked signals
-/// only.
+/// Blocks every signal in this thread and in those that it starts later, since a signalfd reports blocked signals only.
 pub fn block() -> io::Result<()> {
     crate::system::raw::remember_children()?;
     Ok(SigSet::all().thread_block()?)
 }
 
-/// Lets signals have their usual effect, for programs that take none as events.
+/// Unblocks all signals, for subcommands that do not read them as events.
 pub fn unblock() -> io::Result<()> {
     Ok(SigSet::all().thread_unblock()?)
 }
@@ -47,7 +46,7 @@ impl Signals {
         Ok(Signals { fd, ready })
     }
 
-    /// The next signal. Safe to drop and call again.
+    /// The next signal. The future may be dropped without losing one.
     pub async fn next(&mut self) -> io::Result<Received> {
         loop {
             let mut ready = self.ready.readable().await?;

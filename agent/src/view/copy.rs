@@ -1,8 +1,7 @@
-//! Copies a listed tree with several threads. By hand: crates that copy trees follow paths, one after the
-//! other.
+//! Copies a listed tree with several threads. Written by hand: crates that copy trees copy one path after the other.
 //!
-//! Kept: modes, symbolic links as they are, modification times (Python's compiled files depend on them).
-//! Not insisted on: owners, which only root could set.
+//! Modes, symbolic links and modification times are kept (Python's compiled files depend on the times). Owners are not,
+//! since only root could set them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::{Occupied, Vacant};
@@ -22,11 +21,11 @@ use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, futimens, ioctl_ficlone};
 use super::progress::Progress;
 use super::tree::{EntryKind, Tree, TreeEntry, TreeError, reading, writing};
 
-/// Below this memory limit, page cache is given back while copying.
-const SCARCE: u64 = 256 << 20;
+/// Below this memory limit (bytes), copied files are dropped from the page cache.
+const SCARCE_MEMORY: u64 = 256 << 20;
 /// Bytes that are read and written at once.
 const BUFFER: usize = 256 << 10;
-/// If memory is scarce: bytes after which written pages are flushed to the disk.
+/// Bytes that are written before they are flushed to the disk, if memory is scarce.
 const PIECE: usize = 4 << 20;
 
 /// Leaves this timestamp unchanged (UTIME_OMIT).
@@ -35,7 +34,7 @@ const KEPT: Timespec = Timespec {
     tv_nsec: UTIME_OMIT,
 };
 
-/// Whether this container has a small memory limit.
+/// Whether this container has a small memory limit. `root`: the root of its file system.
 pub fn is_memory_scarce(root: &Path) -> bool {
     let limits = [
         "sys/fs/cgroup/memory.max",
@@ -48,10 +47,11 @@ pub fn is_memory_scarce(root: &Path) -> bool {
             .parse::<u64>()
             .ok()
     });
-    limit.is_some_and(|limit| limit < SCARCE)
+    limit.is_some_and(|limit| limit < SCARCE_MEMORY)
 }
 
-/// Copies `tree` into the new folder `target`. `spare_memory`: what is written goes to the disk at once.
+/// Copies `tree` into the new folder `target`. `spare_memory`: written files are flushed to the
+/// disk and dropped from the page cache.
 pub fn copy_tree(
     tree: &Tree,
     target: &Path,
@@ -62,6 +62,7 @@ pub fn copy_tree(
     // One share for each folder, since the kernel locks a folder while something is created in it.
     let mut shares = Vec::new();
     let mut modes = Vec::new();
+    // The first path of each file that has several (hard links).
     let mut first_of: HashMap<(u64, u64), PathBuf> = HashMap::new();
     let mut hard_links = Vec::new();
     for folder in &tree.folders {
@@ -114,13 +115,14 @@ pub fn copy_tree(
         let path = target.join(second);
         fs::hard_link(target.join(first), &path).map_err(writing(&path))?;
     }
+    // Set last, and in the deepest folders first: a folder may become read-only.
     for (path, mode) in modes.into_iter().rev() {
         fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(writing(&path))?;
     }
     Ok(())
 }
 
-/// The umask: the permissions that a new file does not get. All, if it is not known.
+/// The umask of this process: the permissions that a new file does not get. All of them, if it is not known.
 fn umask() -> u32 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
@@ -128,6 +130,7 @@ fn umask() -> u32 {
         .unwrap_or(0o777)
 }
 
+/// Does `work` for each share, with a buffer for each thread. Returns the first error; after it, no share is begun.
 fn in_parallel<T: Sync>(
     shares: &[T],
     work: impl Fn(&T, &mut [u8]) -> Result<(), TreeError> + Sync,
@@ -189,9 +192,10 @@ impl Copier<'_> {
         let new = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
         let mut copy =
             open(&self.target, new, Mode::from_bits_truncate(mode & 0o777)).map_err(write_failed)?;
-        // copy_file_range would take longer than this: it moves 64 KiB at a time.
-        let is_shared = size > buffer.len() as u64 && ioctl_ficlone(&copy, &source).is_ok();
-        let copied = if is_shared {
+        // A large file is cloned if the file system can do this. Else it is copied: copy_file_range would take longer,
+        // since it moves 64 KiB at a time.
+        let is_cloned = size > buffer.len() as u64 && ioctl_ficlone(&copy, &source).is_ok();
+        let copied = if is_cloned {
             Ok(())
         } else {
             self.copy_content(&mut source, &mut copy, size, buffer)
@@ -207,6 +211,7 @@ impl Copier<'_> {
                 )?)
             })
             .and_then(|()| {
+                // The mode is right already, unless the umask has removed a part of it or it has special bits.
                 if mode & 0o777 & !self.umask == mode {
                     Ok(())
                 } else {
@@ -223,16 +228,16 @@ impl Copier<'_> {
         size: u64,
         buffer: &mut [u8],
     ) -> io::Result<()> {
-        let (mut left, mut held) = (size, 0);
-        while left > 0 {
+        let (mut remaining, mut unflushed) = (size, 0);
+        while remaining > 0 {
             let read = source.read(buffer)?;
             let content = buffer.get(..read).filter(|content| !content.is_empty());
             copy.write_all(content.ok_or(io::ErrorKind::UnexpectedEof)?)?;
-            left = left.saturating_sub(read as u64);
-            held += read;
-            if self.spare_memory && (left == 0 || held > PIECE) {
+            remaining = remaining.saturating_sub(read as u64);
+            unflushed += read;
+            if self.spare_memory && (remaining == 0 || unflushed > PIECE) {
                 flush_and_drop_cache(copy)?;
-                held = 0;
+                unflushed = 0;
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ use flux_shared::paths::{VIEW_IMAGE_LINK, VIEW_IMAGE_VIEWS};
 use crate::report::failure::Failure;
 use crate::system::below;
 
-/// The view's folder in the image at `root`.
+/// The view's folder in the image whose root is `root`.
 pub fn find_view(root: &Path) -> Result<PathBuf, Failure> {
     let at = |path: &str| below(root, path);
     let missing = |cause: String| {
@@ -30,7 +30,7 @@ pub fn find_view(root: &Path) -> Result<PathBuf, Failure> {
         })
         .unwrap_or_default();
     let link = at(VIEW_IMAGE_LINK);
-    // The link is absolute: below another root it leads elsewhere, so its last part decides.
+    // The link is absolute, so below another root it leads elsewhere. Only its last part is used.
     let linked = fs::read_link(&link)
         .ok()
         .and_then(|target| target.file_name().map(|name| views.join(name)))

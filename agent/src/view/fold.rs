@@ -1,5 +1,5 @@
-//! Most folders of a view hold links to everything in one folder of a package. One link to that folder does
-//! the same.
+//! Replaces folders of a view by links. Most folders of a view have nothing but a link to each entry of one folder of a
+//! package. One link to that folder is enough.
 //!
 //! ```text
 //! view/libexec/flux/cmd/{a,b} ─► /opt/software/flux/libexec/flux/cmd/{a,b}    becomes    view/libexec/flux/cmd ─► …/cmd
@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 
 use super::tree::{EntryKind, Folder, Tree, TreeEntry};
 
-/// Folds the folders of `view` that can be folded. Its links lead to `software`, at the path `place`.
+/// Replaces folders of `view` by links, where this is possible. The view's links lead to paths below `place`, where
+/// containers see the tree `software`.
 pub fn fold_folders(view: &mut Tree, software: &Tree, place: &Path) {
     let contents: HashMap<PathBuf, &Folder> = software
         .folders
@@ -20,17 +21,19 @@ pub fn fold_folders(view: &mut Tree, software: &Tree, place: &Path) {
         .map(|folder| (place.join(&folder.path), folder))
         .collect();
     let mut folded: HashMap<PathBuf, PathBuf> = HashMap::new();
-    // From the end: a folder is looked at after the folders in it.
+    // From the end, so that a folder comes after the folders in it.
     for folder in view
         .folders
         .iter()
         .rev()
         .filter(|folder| may_be_a_link(&folder.path))
     {
+        // The folder that an entry leads into, if it has the same name there.
         let parent = |entry| parent(leads_to(folder, entry, &folded)?, &entry.name);
         let Some(target) = folder.entries.first().and_then(parent) else {
             continue;
         };
+        // Whether the view's folder has all entries of that folder, and no others.
         let is_whole = contents
             .get(target)
             .is_some_and(|target_folder| target_folder.names().eq(folder.names()));
@@ -48,7 +51,7 @@ pub fn fold_folders(view: &mut Tree, software: &Tree, place: &Path) {
     }
 }
 
-/// Where an entry of the view leads: a link, or a folder that was folded.
+/// The target of an entry of the view that is a link, or a folder that becomes one.
 fn leads_to<'a>(
     folder: &Folder,
     entry: &'a TreeEntry,
@@ -71,8 +74,8 @@ fn parent<'a>(path: &'a Path, name: &OsStr) -> Option<&'a Path> {
     Some(Path::new(OsStr::from_bytes(parent)))
 }
 
-/// Whether a folder may become a link: the top folders, the configuration's, and those that Python packages
-/// are installed into stay real.
+/// Whether a folder may become a link. The top folders, those of the configuration, and those that Python packages are
+/// installed into stay folders.
 fn may_be_a_link(folder: &Path) -> bool {
     let is_pythons = |name: &OsStr| {
         name == "site-packages" || name == "dist-packages" || name.as_encoded_bytes().starts_with(b"python")

@@ -1,4 +1,4 @@
-//! What the shared volume holds beside the view.
+//! Lays out the shared volume, apart from the view itself.
 
 use std::path::Path;
 
@@ -7,9 +7,8 @@ use flux_shared::paths::{HELPER_LINKS, SOFTWARE_DIR, VIEW_LINKS};
 use crate::files::{Files, make_parents};
 use crate::report::failure::Failure;
 
-/// Makes what other containers find at the mount path beside the view: the documented links (to the agent's
-/// binary, to the files that its entrypoint will write, and below the view, whose real folders stay) and the
-/// folder that they lead to.
+/// Creates the documented links at the mount path and below the view, and the folder `config` that most of them lead to.
+/// The agent's entrypoint will write the files there. A real file or folder in place of a link stays.
 pub fn lay_out(mount: &Path) -> Result<(), Failure> {
     make_parents(&mount.join("config"))?;
     let files = Files::new(mount, "view");

@@ -1,4 +1,4 @@
-//! A view that is there already, in an image that is mounted or in the container's own: nothing is copied.
+//! Links to a view in an image that is mounted, or in the container's own image. Nothing is copied.
 //!
 //! ```text
 //! ROOT/opt/views/._view/<one>/* ◄─ links ─ MOUNT/.view.new/* ─► renamed to MOUNT/view
@@ -18,21 +18,21 @@ use super::tree::{self, TreeError};
 use crate::files::make_parents;
 use crate::report::failure::Failure;
 
-/// The folders of the view that are made real rather than linked: `etc`, and `flux` in it.
-const OWN: [&str; 2] = ["etc", "flux"];
+/// The folders of the view that are created and not linked: `etc`, and `flux` in it.
+const REAL_FOLDERS: [&str; 2] = ["etc", "flux"];
 
 /// Links the view of the image at `root` into the shared volume at `mount`.
 pub fn link_view(root: &Path, mount: &Path) -> Result<(), Failure> {
     let source = find_view(root)?;
     let paths = PodPaths::new(&mount.to_string_lossy());
-    let (target, beside) = (PathBuf::from(paths.view()), mount.join(".view.new"));
+    let (target, temporary) = (PathBuf::from(paths.view()), mount.join(".view.new"));
     make_parents(mount)?;
-    // The marker would say that a copy is whole.
+    // The marker of an earlier copy would say that the view is complete.
     tree::remove(paths.view_done().as_ref())?;
-    tree::remove(&beside)?;
-    folder(&source, &beside, &OWN)?;
+    tree::remove(&temporary)?;
+    link_entries(&source, &temporary, &REAL_FOLDERS)?;
     tree::remove(&target)?;
-    fs::rename(&beside, &target).map_err(|error| Failure::write("put in place", &target, &error))?;
+    fs::rename(&temporary, &target).map_err(|error| Failure::write("put in place", &target, &error))?;
     lay_out(mount)?;
     tracing::info!(
         stage = "view",
@@ -42,16 +42,18 @@ pub fn link_view(root: &Path, mount: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes a folder at `to` with links to the entries of `from`. The first of `inner` becomes
-/// such a folder as well, with the others in it.
-fn folder(from: &Path, to: &Path, inner: &[&str]) -> Result<(), TreeError> {
+/// Creates the folder `to` with links to the entries of `from`. The entry with the first name of `inner` becomes such a
+/// folder as well, with the other names as its `inner`.
+fn link_entries(from: &Path, to: &Path, inner: &[&str]) -> Result<(), TreeError> {
     fs::create_dir(to).map_err(tree::writing(to))?;
     for entry in fs::read_dir(from).map_err(tree::reading(from))? {
         let entry = entry.map_err(tree::reading(from))?;
         let (source, target) = (entry.path(), to.join(entry.file_name()));
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
         match inner {
-            [name, rest @ ..] if is_folder && entry.file_name() == *name => folder(&source, &target, rest)?,
+            [name, rest @ ..] if is_folder && entry.file_name() == *name => {
+                link_entries(&source, &target, rest)?
+            }
             _ => symlink(&source, &target).map_err(tree::writing(&target))?,
         }
     }

@@ -1,16 +1,19 @@
-//! How far a copy is: a line in the log every five seconds, so that a slow disk does not look like a hang.
+//! Logs the progress of a copy every five seconds, so that a slow disk does not look like a hang.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_secs(5);
 
-/// What has been copied, by several threads.
+/// The progress of a copy by several threads.
 #[derive(Debug)]
 pub struct Progress {
+    /// Bytes to copy.
     total: u64,
     begin: Instant,
+    /// Bytes that were copied.
     done: AtomicU64,
+    /// Number of the last interval of five seconds for which a line was logged.
     reported: AtomicU64,
 }
 
@@ -32,11 +35,11 @@ impl Progress {
         }
     }
 
-    /// The line, for the one thread that is the first to pass another five seconds.
+    /// Adds copied bytes. The first call in a new interval of five seconds returns the line to log.
     fn line(&self, bytes: u64, elapsed: Duration) -> Option<String> {
         let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let (seconds, now) = (elapsed.as_secs(), elapsed.as_secs() / EVERY.as_secs());
-        let is_first = self.reported.fetch_max(now, Ordering::Relaxed) < now;
+        let (seconds, interval) = (elapsed.as_secs(), elapsed.as_secs() / EVERY.as_secs());
+        let is_first = self.reported.fetch_max(interval, Ordering::Relaxed) < interval;
         is_first.then(|| {
             format!(
                 "copying Flux: {} of {} MB after {seconds} s",

@@ -1,12 +1,12 @@
-//! One /opt/software of two: the view's packages and those that the runner's image has there.
+//! Makes one /opt/software of two: the view's packages, and those of the runner's image.
 //!
 //! ```text
 //! PACKAGES/* ◄─ links ─┐
-//! /opt/software/* ─copied─┴─► TO beside ─► renamed to TO, which other containers see as /opt/software
+//! /opt/software/* ─copied─┴─► .TO.new ─► renamed to TO, which other containers see as /opt/software
 //! ```
 //!
-//! A folder that both have is a real one, with what each has in it; where both have a file, the view's
-//! counts. All of it is made again at each run.
+//! A folder that both have is created, with the entries of both. Of other entries that both have, the view's is used.
+//! Everything is made again at each run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -25,27 +25,29 @@ use crate::files::make_parents;
 use crate::report::failure::{Failure, plain};
 use crate::system::below;
 
-/// Where the view's packages are, as all containers see them; the folder to make; and the root of the
-/// runner's image.
+/// Sources and target of the merge.
 #[derive(Debug)]
 pub struct SoftwareOptions {
+    /// The root of the runner's image.
     pub root: PathBuf,
+    /// The path where all containers see the view's packages.
     pub packages: PathBuf,
+    /// The folder to create.
     pub to: PathBuf,
 }
 
-/// Makes the folder.
+/// Creates the folder, in place of one from an earlier run.
 pub fn merge_software(options: &SoftwareOptions) -> Result<(), Failure> {
     let SoftwareOptions { root, packages, to } = options;
-    let of_the_image = HostFiles::new(root)
+    let image_software = HostFiles::new(root)
         .real(SOFTWARE_DIR)
         .unwrap_or_else(|| below(root, SOFTWARE_DIR));
     let name = to.file_name().unwrap_or_default().to_string_lossy();
-    let beside = to.with_file_name(format!(".{name}.new"));
+    let temporary = to.with_file_name(format!(".{name}.new"));
     make_parents(to)?;
-    let (files, bytes) = merge(root, &of_the_image, packages, &beside).map_err(failure)?;
+    let (files, bytes) = merge(root, &image_software, packages, &temporary).map_err(failure)?;
     tree::remove(to).map_err(failure)?;
-    fs::rename(&beside, to).map_err(|error| Failure::write("put in place", to, &error))?;
+    fs::rename(&temporary, to).map_err(|error| Failure::write("put in place", to, &error))?;
     if files > 0 {
         let megabytes = bytes / 1_000_000;
         tracing::info!(
@@ -56,13 +58,14 @@ pub fn merge_software(options: &SoftwareOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Copies what only the image has, then makes a link to each entry of the view's.
-fn merge(root: &Path, of_the_image: &Path, packages: &Path, to: &Path) -> Result<(usize, u64), TreeError> {
+/// Copies what only the image has, then creates the links to the view's packages. Returns the number of copied files and
+/// their bytes.
+fn merge(root: &Path, image_software: &Path, packages: &Path, to: &Path) -> Result<(usize, u64), TreeError> {
     tree::remove(to)?;
-    let mut tree = if of_the_image.is_dir() {
-        Tree::list(of_the_image)?
+    let mut tree = if image_software.is_dir() {
+        Tree::list(image_software)?
     } else {
-        Tree::empty(of_the_image)
+        Tree::empty(image_software)
     };
     let links = links(&mut tree, packages)?;
     copy::copy_tree(
@@ -78,27 +81,29 @@ fn merge(root: &Path, of_the_image: &Path, packages: &Path, to: &Path) -> Result
     Ok((tree.files, tree.bytes))
 }
 
-/// Takes what the view has out of `tree`, and returns the paths of the links to make.
+/// Removes from `tree`, the image's software, what the view has. Returns the paths of the links to create.
 fn links(tree: &mut Tree, packages: &Path) -> Result<Vec<PathBuf>, TreeError> {
-    let mut of_both = BTreeSet::from([PathBuf::new()]);
+    // Folders that both have.
+    let mut in_both = BTreeSet::from([PathBuf::new()]);
     let mut links = Vec::new();
+    // Folders of the image in whose place the view has another kind of entry.
     let mut hidden = Vec::new();
     for folder in &mut tree.folders {
-        if !of_both.contains(&folder.path) {
+        if !in_both.contains(&folder.path) {
             continue;
         }
-        let mut view = entries(&packages.join(&folder.path))?;
+        let mut view_entries = entries(&packages.join(&folder.path))?;
         folder.entries.retain_mut(|entry| {
-            let Some(is_folder) = view.get(&entry.name) else {
+            let Some(is_folder) = view_entries.get(&entry.name) else {
                 return true;
             };
             let path = folder.path.join(&entry.name);
             match &mut entry.kind {
                 EntryKind::Directory { mode } if *is_folder => {
-                    // Links are made in it.
+                    // Links are created in it.
                     *mode |= 0o700;
-                    view.remove(&entry.name);
-                    of_both.insert(path);
+                    view_entries.remove(&entry.name);
+                    in_both.insert(path);
                     return true;
                 }
                 EntryKind::Directory { .. } => hidden.push(path),
@@ -106,7 +111,7 @@ fn links(tree: &mut Tree, packages: &Path) -> Result<Vec<PathBuf>, TreeError> {
             }
             false
         });
-        links.extend(view.into_keys().map(|name| folder.path.join(name)));
+        links.extend(view_entries.into_keys().map(|name| folder.path.join(name)));
     }
     tree.folders
         .retain(|folder| !hidden.iter().any(|path| folder.path.starts_with(path)));
@@ -114,7 +119,7 @@ fn links(tree: &mut Tree, packages: &Path) -> Result<Vec<PathBuf>, TreeError> {
     Ok(links)
 }
 
-/// The entries of a folder of the view's, and whether each is a folder; none if there is no such folder.
+/// The entries of a folder of the view's packages, and whether each is a folder. Empty if there is no such folder.
 fn entries(folder: &Path) -> Result<BTreeMap<OsString, bool>, TreeError> {
     let listed = match fs::read_dir(folder) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),

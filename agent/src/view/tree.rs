@@ -1,7 +1,7 @@
 //! A tree of files, listed once.
 //!
-//! Not walkdir: for modes, sizes and targets of links each entry would be looked up by its whole path; here
-//! it is looked up in its folder, which is open. There are tens of thousands of them.
+//! walkdir is not used: there are tens of thousands of entries, and for modes, sizes and targets of links, each would be
+//! looked up by its whole path. Here it is looked up in its folder, which is open.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
@@ -18,7 +18,7 @@ use rustix::fs::{AtFlags, FileType, RawDir, Stat, Timespec, readlinkat_raw, stat
 
 use crate::report::failure::{Failure, plain};
 
-/// A folder and what it holds, by name.
+/// A folder and its entries, sorted by name.
 #[derive(Debug)]
 pub struct Folder {
     /// The path below the tree's top.
@@ -38,7 +38,7 @@ pub enum EntryKind {
     Directory {
         mode: u32,
     },
-    /// `shared`: the device and the number of its inode, if that has other names (hard links).
+    /// `shared`: device and inode number, if the file has other names (hard links).
     File {
         mode: u32,
         size: u64,
@@ -57,7 +57,7 @@ impl Folder {
 }
 
 impl TreeEntry {
-    /// Bytes that have to be copied.
+    /// Bytes to copy.
     pub fn size(&self) -> u64 {
         match self.kind {
             EntryKind::File { size, .. } => size,
@@ -70,9 +70,11 @@ impl TreeEntry {
 #[derive(Debug)]
 pub struct Tree {
     pub top: PathBuf,
-    /// The top itself, then all below; folders before what they hold.
+    /// The top itself, then all folders below. Each comes before the folders in it.
     pub folders: Vec<Folder>,
+    /// Number of files.
     pub files: usize,
+    /// Bytes of all files.
     pub bytes: u64,
 }
 
@@ -80,6 +82,7 @@ pub struct Tree {
 #[derive(Debug)]
 pub struct TreeError {
     pub path: PathBuf,
+    /// Whether it could not be read; else it could not be written.
     pub reading: bool,
     pub error: io::Error,
 }
@@ -100,6 +103,7 @@ impl From<TreeError> for Failure {
     }
 }
 
+/// Turns an error at reading `path` into a `TreeError`.
 pub fn reading(path: &Path) -> impl FnOnce(io::Error) -> TreeError {
     move |error| TreeError {
         path: path.to_owned(),
@@ -108,6 +112,7 @@ pub fn reading(path: &Path) -> impl FnOnce(io::Error) -> TreeError {
     }
 }
 
+/// Turns an error at writing `path` into a `TreeError`.
 pub fn writing(path: &Path) -> impl FnOnce(io::Error) -> TreeError {
     move |error| TreeError {
         path: path.to_owned(),
@@ -163,9 +168,9 @@ impl Tree {
         (self.files, self.bytes) = (files, entries().map(TreeEntry::size).sum());
     }
 
-    /// A digest of the listing: names, kinds, modes, sizes, times and targets.
+    /// A digest of the listing: names, kinds, modes, sizes, modification times and targets of links.
     pub fn digest(&self) -> u64 {
-        // The hasher may differ between releases of Rust; then a view is copied once more.
+        // The hasher may differ between releases of Rust: then a view is copied again.
         let mut hasher = DefaultHasher::new();
         for folder in &self.folders {
             folder.path.as_os_str().hash(&mut hasher);
@@ -185,7 +190,7 @@ impl Tree {
         hasher.finish()
     }
 
-    /// Names at the top.
+    /// The names of the entries of the top folder.
     pub fn top_names(&self) -> impl Iterator<Item = &OsStr> {
         self.folders.first().into_iter().flat_map(Folder::names)
     }
@@ -197,6 +202,7 @@ struct Buffers {
     target: Vec<MaybeUninit<u8>>,
 }
 
+/// The entries of the folder `path` of the tree, sorted by name.
 fn entries(top: &Path, path: &Path, buffers: &mut Buffers) -> Result<Vec<TreeEntry>, TreeError> {
     let real = top.join(path);
     let folder = File::open(&real).map_err(reading(&real))?;
@@ -221,7 +227,7 @@ fn entries(top: &Path, path: &Path, buffers: &mut Buffers) -> Result<Vec<TreeEnt
 }
 
 /// The kind of the entry `name` in `folder`; `listed_type` is its type by the listing, which some file systems do
-/// not know.
+/// not give. `target` is a buffer. None: it is a device, a pipe or a socket.
 fn kind(
     folder: &File,
     name: &OsStr,
@@ -261,7 +267,7 @@ fn kind(
     })
 }
 
-/// Removes a file or a folder, also if folders in it may not be written to.
+/// Removes a file or a folder, even if folders in it are read-only. A missing one is no error.
 pub fn remove(path: &Path) -> Result<(), TreeError> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

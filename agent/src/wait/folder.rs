@@ -1,4 +1,4 @@
-//! Waiting for a file or a socket to appear, by inotify.
+//! Notices that a file or a socket appears, by inotify.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -7,6 +7,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
 
 /// Watches the nearest folder above `path` that exists. It is readable once something has changed there.
+/// None: inotify is not available.
 pub fn watch_nearest(path: &Path) -> Option<AsyncFd<OwnedFd>> {
     let folder: PathBuf = path
         .ancestors()

@@ -1,6 +1,6 @@
 //! Waits until a Unix socket exists and answers: by inotify, with a slow poll as a fallback.
 //!
-//! Root connects as the socket's owner: what stands in another user's folder may lead anywhere.
+//! Root connects with the rights of the socket's owner, since another user may have put anything at the path.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -22,7 +22,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// Time between two attempts if inotify reports nothing.
 const SLOW_POLL: Duration = Duration::from_secs(2);
 
-/// Waits until something answers at `path`, and logs now and then what is missing.
+/// Waits until something answers at `path`, and logs what is missing at intervals.
 pub async fn wait_and_report(path: &Path) {
     let mut report = Reporter::new(Instant::now());
     until_answered(path, |missing| report.tick(&path.display().to_string(), missing)).await;
@@ -33,7 +33,8 @@ pub async fn wait(path: &Path) {
     until_answered(path, |_| {}).await;
 }
 
-async fn until_answered(path: &Path, mut tell: impl FnMut(&str)) {
+/// Waits until something answers at `path`. After each attempt, `report` gets the error.
+async fn until_answered(path: &Path, mut report: impl FnMut(&str)) {
     let mut refused = Backoff::default();
     loop {
         // The watch begins before the attempt, so that no change between the two is missed.
@@ -42,9 +43,9 @@ async fn until_answered(path: &Path, mut tell: impl FnMut(&str)) {
             Ok(()) => return,
             Err(error) => error,
         };
-        tell(&crate::report::failure::plain(&missing));
+        report(&crate::report::failure::plain(&missing));
         if missing.kind() == std::io::ErrorKind::ConnectionRefused {
-            // A left-over socket, or one that does not listen yet: inotify says nothing when that changes.
+            // A left-over socket, or one that does not listen yet. inotify does not notice when it begins to listen.
             refused.pause(LONGEST_PAUSE).await;
         } else {
             changed_or_late(watch).await;
@@ -52,7 +53,7 @@ async fn until_answered(path: &Path, mut tell: impl FnMut(&str)) {
     }
 }
 
-/// Connects and closes again.
+/// Connects to check that something answers, and closes the connection.
 fn connect(path: &Path) -> io::Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return connect_at_once(path).map(drop);
@@ -64,7 +65,7 @@ fn connect(path: &Path) -> io::Result<()> {
     identity::as_user(data.uid(), || connect_at_once(path))?.map(drop)
 }
 
-/// A connection, without waiting: a full queue is an error.
+/// Connects without waiting. A full queue of connections is an error.
 pub fn connect_at_once(path: &Path) -> io::Result<net::UnixStream> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let stream = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -72,6 +73,7 @@ pub fn connect_at_once(path: &Path) -> io::Result<net::UnixStream> {
     Ok(stream.into())
 }
 
+/// Waits until the watch reports a change, or `SLOW_POLL` is over.
 async fn changed_or_late(watch: Option<AsyncFd<OwnedFd>>) {
     let Some(watch) = watch else {
         return tokio::time::sleep(SLOW_POLL).await;

@@ -7,9 +7,10 @@ use nix::mount::{MsFlags, mount};
 
 use crate::system::mount_table;
 
+/// A missing argument of `mount`.
 const NONE: Option<&str> = None;
 
-/// Makes all mounts private: what is mounted here is seen nowhere else.
+/// Makes all mounts private, so that later mounts are seen in no other namespace.
 pub fn make_private() -> io::Result<()> {
     Ok(mount(
         NONE,
@@ -20,7 +21,7 @@ pub fn make_private() -> io::Result<()> {
     )?)
 }
 
-/// Mounts a folder, with all that is mounted in it, or a file at another path.
+/// Mounts a folder (with all that is mounted in it) or a file at another path.
 pub fn bind(from: &Path, to: &Path) -> io::Result<()> {
     Ok(mount(
         Some(from),
@@ -31,12 +32,12 @@ pub fn bind(from: &Path, to: &Path) -> io::Result<()> {
     )?)
 }
 
-const PLAIN: MsFlags = MsFlags::MS_NOSUID
+const PROC_FLAGS: MsFlags = MsFlags::MS_NOSUID
     .union(MsFlags::MS_NODEV)
     .union(MsFlags::MS_NOEXEC);
 
 pub fn mount_proc(to: &Path) -> io::Result<()> {
-    Ok(mount(Some("proc"), to, Some("proc"), PLAIN, NONE)?)
+    Ok(mount(Some("proc"), to, Some("proc"), PROC_FLAGS, NONE)?)
 }
 
 pub fn mount_devpts(to: &Path) -> io::Result<()> {
@@ -68,7 +69,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Remounts it read-only, with the flags that it has: only the machine's root may take one away.
+    /// Remounts it read-only. Its flags are kept, since only the machine's root may remove one.
     pub fn make_read_only(&self) -> io::Result<()> {
         let flags = self.flags | MsFlags::MS_RDONLY | MsFlags::MS_REMOUNT | MsFlags::MS_BIND;
         Ok(mount(NONE, &self.point, NONE, flags, NONE)?)
@@ -86,6 +87,7 @@ pub fn below(top: &Path) -> io::Result<Vec<Mounted>> {
         .collect())
 }
 
+/// The flags for the options of a mount, such as `rw,nosuid`. Other options are left out.
 fn flags(options: &str) -> MsFlags {
     let known = [
         ("nosuid", MsFlags::MS_NOSUID),
