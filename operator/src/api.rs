@@ -1,5 +1,5 @@
-//! How the operator talks to the API server: one client for all calls, what it owns itself, a Lease, lists
-//! in pages, the version of Kubernetes, retries.
+//! How the operator talks to the API server: the client for all calls, the owner of the operator's own objects,
+//! the Lease, lists in pages, the version of Kubernetes, retries.
 
 pub mod client;
 pub mod installed;

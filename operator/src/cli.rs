@@ -122,9 +122,9 @@ enum CliError {
     Write(#[from] std::io::Error),
 }
 
-/// Parses the command line and runs it; the program's exit code.
+/// Parses the command line and executes the command; returns the program's exit code.
 pub fn main(version: &'static str) -> ExitCode {
-    match answer(input::command_line::<Cli>(version).command) {
+    match execute(input::command_line::<Cli>(version).command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // If standard error is closed, the error cannot be reported.
@@ -134,18 +134,19 @@ pub fn main(version: &'static str) -> ExitCode {
     }
 }
 
-fn answer(command: Command) -> Result<(), CliError> {
+/// Executes a command and prints its result, if it has one.
+fn execute(command: Command) -> Result<(), CliError> {
     let text = match command {
         Command::Run(run) => return serve(*run),
         Command::Webhook(webhook) => return convert(*webhook),
         Command::Crd(options) => definition::crd(&options)?,
         Command::Migrate => {
-            block_on(async { Ok(migrate::migrate_all(connect(uncounted()?).await?).await?) })?
+            block_on(async { Ok(migrate::migrate_all(connect(unserved_metrics()?).await?).await?) })?
         }
         Command::DeleteMiniclusters(deletion) => {
             log::start(&deletion.log);
             block_on(async {
-                let client = connect(uncounted()?).await?;
+                let client = connect(unserved_metrics()?).await?;
                 Ok(delete_miniclusters::delete_all(&client, deletion.timeout).await?)
             })?
         }
@@ -159,8 +160,8 @@ fn answer(command: Command) -> Result<(), CliError> {
                     Ok(offline::judge(&text))
                 }
             };
-            let found = files.iter().map(|file| Ok((file.as_path(), judge(file)?)));
-            Judgement::of_files(found.collect::<Result<_, CliError>>()?).text()?
+            let judgements = files.iter().map(|file| Ok((file.as_path(), judge(file)?)));
+            Judgement::of_files(judgements.collect::<Result<_, CliError>>()?).text()?
         }
     };
     Ok(std::io::stdout().write_all(text.as_bytes())?)
@@ -173,10 +174,10 @@ fn read(file: &Path) -> Result<String, CliError> {
     })
 }
 
-/// Asks the API server, in the namespace of the kubeconfig.
+/// Validates MiniClusters by asking the API server, in the namespace of the kubeconfig.
 fn ask_server(text: &str) -> Result<Judgement, CliError> {
     block_on(async {
-        let client = connect(uncounted()?).await?;
+        let client = connect(unserved_metrics()?).await?;
         let target = on_server::Target {
             namespace: client.default_namespace(),
             is_asked_for: false,
@@ -203,23 +204,25 @@ fn serve(run: Run) -> Result<(), CliError> {
     };
     block_on(async {
         let client = connect(metrics).await?;
-        Ok(controller::run(client, settings, told_to_stop()?).await?)
+        Ok(controller::run(client, settings, stop_signal()?).await?)
     })
 }
 
-/// Runs the webhook until a signal, and then for `drain` longer: API servers may still send requests.
+/// Runs the webhook until a signal ends it. It serves for `drain` longer: API servers may still send requests.
 fn convert(webhook: Webhook) -> Result<(), CliError> {
     log::start(&webhook.log);
     block_on(async {
+        // With a certificate from files, the webhook makes no API call.
         let client = match webhook.settings.directory {
             Some(_) => None,
-            None => Some(connect(uncounted()?).await?),
+            None => Some(connect(unserved_metrics()?).await?),
         };
-        Ok(webhook::run(client, webhook.settings, told_to_stop()?).await?)
+        Ok(webhook::run(client, webhook.settings, stop_signal()?).await?)
     })
 }
 
-fn told_to_stop() -> Result<impl Future<Output = ()> + Send + use<>, CliError> {
+/// A future that resolves at SIGTERM or SIGINT.
+fn stop_signal() -> Result<impl Future<Output = ()> + Send + use<>, CliError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(CliError::Runtime)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(CliError::Runtime)?;
     Ok(async move {
@@ -230,7 +233,7 @@ fn told_to_stop() -> Result<impl Future<Output = ()> + Send + use<>, CliError> {
     })
 }
 
-/// One thread is enough: it mostly waits for the API server.
+/// Runs `body` on a runtime with one thread, which is enough: it mostly waits for the API server.
 fn block_on<T>(body: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -239,8 +242,8 @@ fn block_on<T>(body: impl Future<Output = Result<T, CliError>>) -> Result<T, Cli
     runtime.block_on(body)
 }
 
-/// Metrics for commands that serve none: the client wants somewhere to count its calls.
-fn uncounted() -> Result<Arc<Metrics>, CliError> {
+/// Metrics for commands that serve none: the client needs them to count its calls.
+fn unserved_metrics() -> Result<Arc<Metrics>, CliError> {
     Ok(Arc::new(Metrics::new()?))
 }
 

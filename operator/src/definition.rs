@@ -1,4 +1,4 @@
-//! The CustomResourceDefinition as YAML. The chart has it as a file, which `make generate` renews.
+//! The CustomResourceDefinition as YAML. `make generate` writes it to a file of the chart.
 
 use clap::Args;
 use flux_shared::crd::definition::{Conversion, DefinitionError, WebhookClient, definition};
@@ -31,7 +31,7 @@ impl Default for Options {
     }
 }
 
-/// Why the definition could not be written: a bug of ours.
+/// Why the definition could not be generated: a bug in this program.
 #[derive(Debug, thiserror::Error)]
 pub enum CrdError {
     #[error("failed to generate the CustomResourceDefinition")]
@@ -52,6 +52,7 @@ pub fn crd(options: &Options) -> Result<String, CrdError> {
                 path: webhook::PATH.into(),
                 port: SERVICE_PORT,
             },
+            // The webhook adds its authority when it runs (`webhook/certificate_renewal.rs`).
             ca_bundle: Vec::new(),
         }
     };

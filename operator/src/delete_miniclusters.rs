@@ -1,9 +1,9 @@
-//! Deletes every MiniCluster and waits until nothing is left of them, to be run before the CRD is deleted.
+//! Deletes every MiniCluster and waits until they and their objects are gone. To be run before the CRD is deleted.
 //!
-//! When a definition goes, the API server deletes its objects, and Kubernetes' garbage collector has to see
-//! that to delete what they own. Of a definition that is younger than half a minute it may see nothing: then
-//! Jobs and pods would run on without an owner. A foreground deletion makes each MiniCluster wait for the
-//! garbage collector, however late that is.
+//! When a CRD is deleted, the API server deletes its objects, and Kubernetes' garbage collector then deletes what
+//! those own. But the garbage collector may not yet know a CRD that is younger than half a minute: Jobs and pods
+//! would run on without an owner. With a foreground deletion, each MiniCluster exists until the garbage collector
+//! has deleted its objects.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -27,11 +27,11 @@ use crate::reconcile::apply::{delete_params, ignore_not_found};
 
 /// Pause between two lists.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Longest time between two log lines that name what is waited for.
+/// Longest time between two log lines that name the remaining MiniClusters.
 const REMINDER: Duration = Duration::from_secs(30);
-/// How many MiniClusters a message names.
+/// Most MiniClusters that a message names.
 const NAMED: usize = 10;
-/// Kubernetes' finalizer of a deletion that waits for the objects that the object owns.
+/// Kubernetes' finalizer of a foreground deletion: the object exists until the objects that it owns are deleted.
 const FOREGROUND: &str = "foregroundDeletion";
 
 /// Arguments of `delete-miniclusters`.
@@ -63,7 +63,7 @@ pub enum DeletionError {
 }
 
 impl DeletionError {
-    /// Whether a retry may help: always, unless the API server refuses the call.
+    /// Whether a retry may help: unless the API server rejects the call, or the time is over.
     fn may_pass(&self) -> bool {
         match self {
             DeletionError::Api { source, .. } => match source.as_ref() {
@@ -84,27 +84,29 @@ fn failed(verb: &'static str, name: impl Into<String>) -> impl FnOnce(kube::Erro
     }
 }
 
-/// Deletes all MiniClusters; returns a sentence about what was done.
+/// Deletes all MiniClusters, and waits at most `seconds` for it; returns a sentence about the result.
 pub async fn delete_all(client: &Client, seconds: u32) -> Result<String, DeletionError> {
-    let until = Instant::now() + Duration::from_secs(seconds.into());
-    let mut gone = BTreeSet::new();
+    let deadline = Instant::now() + Duration::from_secs(seconds.into());
+    // Every MiniCluster that was listed at least once. All of them are deleted when the loop ends.
+    let mut deleted = BTreeSet::new();
     let mut last_report: Option<(BTreeSet<String>, Instant)> = None;
     loop {
+        // A temporary error is retried until the deadline.
         let judge = |error: DeletionError| {
-            if !error.may_pass() || Instant::now() >= until {
+            if !error.may_pass() || Instant::now() >= deadline {
                 return Err(error);
             }
             log::warn("the API server did not answer; retrying", &error);
             Ok(())
         };
-        let left = until_done(PAUSE, || delete_some(client), judge).await?;
+        let left = until_done(PAUSE, || delete_and_list(client), judge).await?;
         if left.is_empty() {
             break;
         }
-        if Instant::now() >= until {
+        if Instant::now() >= deadline {
             return Err(DeletionError::Left {
                 seconds,
-                names: some(&left),
+                names: first_names(&left),
             });
         }
         if last_report
@@ -113,22 +115,23 @@ pub async fn delete_all(client: &Client, seconds: u32) -> Result<String, Deletio
         {
             tracing::info!(
                 count = left.len(),
-                miniclusters = some(&left),
+                miniclusters = first_names(&left),
                 "waiting for MiniClusters to be deleted"
             );
             last_report = Some((left.clone(), Instant::now()));
         }
-        gone.extend(left);
+        deleted.extend(left);
         tokio::time::sleep(PAUSE).await;
     }
     let volumes = delete_volumes(client).await?;
     Ok(format!(
         "deleted {} MiniClusters, with their pods and {volumes} PersistentVolumes\n",
-        gone.len()
+        deleted.len()
     ))
 }
 
-fn some(names: &BTreeSet<String>) -> String {
+/// The first `NAMED` names, and how many more there are, as a text.
+fn first_names(names: &BTreeSet<String>) -> String {
     let named: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
     match names.len() - named.len() {
         0 => named.join(", "),
@@ -136,15 +139,16 @@ fn some(names: &BTreeSet<String>) -> String {
     }
 }
 
-/// Deletes all that are not being deleted yet; returns those that exist, as NAMESPACE/NAME.
-async fn delete_some(client: &Client) -> Result<BTreeSet<String>, DeletionError> {
+/// Starts the deletion of each MiniCluster that is not being deleted yet; returns those that still exist, as
+/// NAMESPACE/NAME.
+async fn delete_and_list(client: &Client) -> Result<BTreeSet<String>, DeletionError> {
     let mut names = BTreeSet::new();
     for metadata in list::<MiniCluster>(client, "MiniClusters", "").await? {
         let (namespace, name) = (
             metadata.namespace.unwrap_or_default(),
             metadata.name.unwrap_or_default(),
         );
-        let full = format!("{namespace}/{name}");
+        let full_name = format!("{namespace}/{name}");
         if !metadata
             .finalizers
             .iter()
@@ -157,19 +161,19 @@ async fn delete_some(client: &Client) -> Result<BTreeSet<String>, DeletionError>
                 ..delete_params(metadata.uid)
             };
             ignore_not_found(api.delete(&name, &parameters).await.map(drop))
-                .map_err(failed("delete MiniCluster", &full))?;
+                .map_err(failed("delete MiniCluster", &full_name))?;
         }
-        names.insert(full);
+        names.insert(full_name);
     }
     Ok(names)
 }
 
-/// Deletes the PersistentVolumes of MiniClusters that are gone: Kubernetes' garbage collector does not, and
-/// the operator may be gone before it has.
+/// Deletes the PersistentVolumes of deleted MiniClusters; returns their number. The operator may be removed
+/// before it has deleted them, and Kubernetes' garbage collector never does: they have no owner.
 async fn delete_volumes(client: &Client) -> Result<usize, DeletionError> {
-    let ours = format!("{}={}", labels::MANAGED_BY, labels::MANAGER);
-    let all = list::<PersistentVolume>(client, "PersistentVolumes", &ours).await?;
-    let orphans: Vec<Orphan> = all.iter().filter_map(Orphan::of).collect();
+    let selector = format!("{}={}", labels::MANAGED_BY, labels::MANAGER);
+    let volumes = list::<PersistentVolume>(client, "PersistentVolumes", &selector).await?;
+    let orphans: Vec<Orphan> = volumes.iter().filter_map(Orphan::of).collect();
     let api: Api<PartialObjectMeta<PersistentVolume>> = Api::all(client.clone());
     for Orphan { name, uid, .. } in &orphans {
         let deleted = api
@@ -181,7 +185,8 @@ async fn delete_volumes(client: &Client) -> Result<usize, DeletionError> {
     Ok(orphans.len())
 }
 
-/// All objects of a kind; none if the API server does not know the kind.
+/// The metadata of all objects of a kind; none if the API server does not know the kind. `kind` is its plural, for
+/// the error message.
 async fn list<K>(
     client: &Client,
     kind: &'static str,

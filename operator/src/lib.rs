@@ -1,9 +1,9 @@
-//! flux-operator: a MiniCluster becomes Kubernetes objects, and its status tells the truth about them.
+//! flux-operator: creates Kubernetes objects for each MiniCluster, and reports their state in its status.
 //!
 //! ```text
 //! cli ─► controller ─► observe (watches) ─► reconcile: flux_operator_core decides and renders ─► apply ─► one patch
 //! cli ─► webhook, definition, delete_miniclusters; flux_operator_client: validate, render
-//! api, health: below all
+//! api, health: used by all of these
 //! ```
 #![cfg_attr(
     test,

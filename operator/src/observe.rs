@@ -1,4 +1,4 @@
-//! The watches: they keep `flux_operator_core::observe::Index` current, and say which MiniCluster to
+//! The watches: they keep `flux_operator_core::observe::Index` up to date, and report which MiniClusters to
 //! reconcile.
 
 mod list_watch;

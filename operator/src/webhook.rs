@@ -2,17 +2,17 @@
 //! for.
 //!
 //! ```text
-//! certificate_renewal:  Secret ─► certificate (made, renewed) ─► Secret, caBundle of the CRD
-//!                                                             ─► the server's current certificate
+//! certificate_renewal:  Secret ─► certificate (created, renewed) ─► Secret, caBundle of the CRD
+//!                                                               ─► the server's current certificate
 //! server:  TLS ─► POST /convert ─► review (shared::crd::convert) ─► answer
 //! ```
 //!
-//! It is a process of its own, with an account and a memory limit of its own: its callers cannot hold up the
-//! operator. Every replica serves: the Secret is shared, and whichever replica is first makes it. v1alpha2 is
-//! what is stored, so only readers and writers of v1alpha1 depend on it.
+//! The webhook is a separate process with its own account and memory limit, so its callers cannot slow down the
+//! operator. Every replica serves. All replicas share one Secret, which the first of them creates. MiniClusters are
+//! stored as v1alpha2, so only clients that read or write v1alpha1 depend on the webhook.
 //!
-//! After a stop it serves for a while: the API server may not know yet, and every answer tells it to open a
-//! new connection.
+//! After a stop signal the webhook serves for a while, since the API server may not know yet that it stops. Every
+//! answer then tells the API server to open a new connection.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ use futures::{FutureExt, future};
 use kube::Client;
 use tokio::sync::watch;
 
-use crate::health::server as server_of_health;
+use crate::health::server as health_server;
 use crate::health::webhook_metrics::WebhookMetrics;
 
 mod certificate;
@@ -38,16 +38,16 @@ mod server;
 
 pub use certificate::CertificateError;
 
-/// The path of the API server's requests.
+/// The path to which the API server sends its requests.
 pub const PATH: &str = "/convert";
 /// Name of the Service and of the Secret.
 pub const NAME: &str = "flux-operator-webhook";
 /// Port of the server in its pod.
 pub const PORT: u16 = 9443;
-/// How long a new authority is published before its certificate is served: longer than API servers take to
-/// notice a change of the CRD.
+/// How long a new authority is in the CRD before its certificate is served. API servers notice a change of the CRD
+/// sooner.
 const OVERLAP: Duration = Duration::from_secs(60);
-/// How long it keeps serving after SIGTERM: until no API server sends it anything new.
+/// How long the webhook keeps serving after SIGTERM. By then, no API server sends it new requests.
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// Arguments of `webhook`.
@@ -109,12 +109,13 @@ pub enum WebhookError {
 struct WebhookHealth {
     metrics: Arc<WebhookMetrics>,
     current: Arc<certificate::Current>,
-    stops: AtomicBool,
+    /// Whether the process has got a stop signal.
+    is_stopping: AtomicBool,
 }
 
-impl server_of_health::Answers for WebhookHealth {
+impl health_server::Answers for WebhookHealth {
     fn is_ready(&self) -> bool {
-        self.current.is_set() && !self.stops.load(Ordering::Relaxed)
+        self.current.is_set() && !self.is_stopping.load(Ordering::Relaxed)
     }
 
     fn metrics(&self) -> String {
@@ -125,8 +126,8 @@ impl server_of_health::Answers for WebhookHealth {
     }
 }
 
-/// Serves until `stop` resolves, and then for `drain` longer. Without a client the certificate comes from a
-/// directory.
+/// Serves until `stop` resolves, and then for `drain` longer. Without a client, the settings must name a directory
+/// with the certificate.
 pub async fn run(
     client: Option<Client>,
     settings: Settings,
@@ -137,37 +138,37 @@ pub async fn run(
     let health = WebhookHealth {
         metrics: metrics.clone(),
         current: current.clone(),
-        stops: AtomicBool::new(false),
+        is_stopping: AtomicBool::new(false),
     };
     let listen = |address| async move {
-        server_of_health::bind(address)
+        health_server::bind(address)
             .await
             .map_err(|source| WebhookError::Listen { address, source })
     };
     let listener = listen(settings.listen).await?;
-    let of_health = match settings.health {
+    let health_listener = match settings.health {
         Some(address) => Some(listen(address).await?),
         None => None,
     };
-    let (drains_in, drains) = watch::channel(false);
-    let answers = async {
-        match of_health {
-            Some(listener) => server_of_health::serve(listener, &health).await,
+    let (drain_sender, drain_receiver) = watch::channel(false);
+    let serve_health = async {
+        match health_listener {
+            Some(listener) => health_server::serve(listener, &health).await,
             None => std::future::pending().await,
         }
     };
     let drain = settings.drain;
-    let stop = async {
+    let stop_and_drain = async {
         stop.await;
         tracing::info!(
             seconds = drain.as_secs(),
             "shutting down: still serving for a few seconds"
         );
-        health.stops.store(true, Ordering::Relaxed);
-        drains_in.send_replace(true);
+        health.is_stopping.store(true, Ordering::Relaxed);
+        drain_sender.send_replace(true);
         tokio::time::sleep(drain).await;
     };
-    let keeps = match (&settings.directory, client) {
+    let keep_certificate = match (&settings.directory, client) {
         (Some(directory), _) => certificate_renewal::keep_files(directory, &current, &metrics).boxed(),
         (None, Some(client)) => {
             certificate_renewal::keep(client, settings.clone(), current.clone(), metrics.clone()).boxed()
@@ -175,9 +176,15 @@ pub async fn run(
         (None, None) => return Err(WebhookError::NoCertificate),
     };
     let acceptor = server::acceptor(current.clone())?;
-    let serves = server::serve(listener, acceptor, current.clone(), metrics.clone(), drains);
+    let serve_webhook = server::serve(
+        listener,
+        acceptor,
+        current.clone(),
+        metrics.clone(),
+        drain_receiver,
+    );
     tokio::select! {
-        _ = future::join3(serves, keeps, answers) => Ok(()),
-        () = stop => Ok(()),
+        _ = future::join3(serve_webhook, keep_certificate, serve_health) => Ok(()),
+        () = stop_and_drain => Ok(()),
     }
 }

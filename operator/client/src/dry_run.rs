@@ -19,7 +19,8 @@ pub enum DryRunAnswer {
     Refused(Box<Status>),
 }
 
-/// Dry run of creating `object` in the collection at `path`.
+/// Dry run of creating `object` in the collection at `path`, such as `/api/v1/namespaces/NAMESPACE/pods`. Any
+/// other failure, such as a missing permission, is an error.
 pub async fn create(
     client: &Client,
     path: &str,
@@ -33,12 +34,13 @@ pub async fn create(
     let mut request = Request::new(path)
         .create(&parameters, bytes)
         .map_err(kube::Error::BuildRequest)?;
+    // `PostParams` has no field for this parameter.
     *request.uri_mut() = format!("{}&fieldValidation=Strict", request.uri())
         .parse()
         .map_err(http::Error::from)
         .map_err(kube::Error::HttpError)?;
     match client.request(request).await {
-        Ok(kept) => Ok(DryRunAnswer::Accepted(kept)),
+        Ok(stored) => Ok(DryRunAnswer::Accepted(stored)),
         Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
             Ok(DryRunAnswer::Exists)
         }

@@ -1,14 +1,14 @@
-//! Reads the command line and the files that a person names.
+//! Reads the command line, and the files that it names.
 //!
-//! The agent's `dry_run/file.rs` has these lines of its own: it is built without this crate, and `shared`
-//! performs no I/O.
+//! The agent's `dry_run/file.rs` has its own copy of `read`: the agent is built without this crate, and
+//! `shared` performs no I/O.
 
 use std::path::Path;
 
 use clap::Parser;
 
-/// The command line of this process. The version comes from `main.rs`, so that nothing else is built again
-/// for each commit.
+/// Parses the command line of this process; exits if it is invalid. `version` may contain the commit, so it is
+/// passed from `main.rs`: a new commit then rebuilds nothing else.
 pub fn command_line<C: Parser>(version: &'static str) -> C {
     let matches = C::command().version(version).get_matches();
     C::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())

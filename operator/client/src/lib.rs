@@ -1,8 +1,9 @@
-//! What `flux-operator` and `kubectl minicluster` both do with a file, a command line and the API server.
+//! Code that `flux-operator` and `kubectl minicluster` share: they read the command line and files, and ask the
+//! API server about them.
 //!
 //! ```text
 //! input ─► flux_operator_core::offline ─► on_server ─► dry_run (the API server) ─► Judgement
-//! choices: what an administrator chooses; retry: a call that is repeated until it succeeds
+//! choices: options for all MiniClusters; retry: repeats a call until it succeeds
 //! ```
 #![cfg_attr(
     test,

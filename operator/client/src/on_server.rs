@@ -1,6 +1,6 @@
-//! Whether the API server would accept a manifest: `validate --server`, of `flux-operator` and of `kubectl
-//! minicluster`. By a dry run with the caller's own permissions it checks the MiniCluster and its objects
-//! with pods; nothing is created.
+//! Checks whether the API server would accept a manifest: `validate --server`, of `flux-operator` and of
+//! `kubectl minicluster`. It dry-runs the creation of the MiniCluster, of its Job and of its services pod with
+//! the caller's own permissions; nothing is created.
 //!
 //! ```text
 //! text ─► offline (each MiniCluster) ─► dry_run: the MiniCluster ─► its Job, its services pod ─► render::refusal
@@ -37,7 +37,7 @@ pub struct ValidateArgs {
     pub server: bool,
 }
 
-/// Plural of the resource.
+/// The resource name of MiniClusters in API paths.
 const PLURAL: &str = "miniclusters";
 
 /// Why the API server could not be asked.
@@ -57,7 +57,7 @@ pub enum CheckError {
 #[derive(Debug, Clone, Copy)]
 pub struct Target<'a> {
     pub namespace: &'a str,
-    /// It was given explicitly: a file that names another namespace is then a problem.
+    /// Whether the user chose the namespace (`--namespace`). A file that names another one is then a problem.
     pub is_asked_for: bool,
 }
 
@@ -68,12 +68,14 @@ pub async fn judge(
     text: &str,
     options: &Options,
 ) -> Result<Judgement, CheckError> {
-    let (documents, mut all) = offline::documents(text);
+    let (documents, mut judgement) = offline::documents(text);
     for document in &documents {
         match offline::parse_and_validate(document) {
-            Err(problems) => all
-                .problems
-                .extend(offline::with_name(document, problems, documents.len())),
+            Err(problems) => {
+                judgement
+                    .problems
+                    .extend(offline::with_name(document, problems, documents.len()))
+            }
             Ok((manifest, cluster)) => {
                 let check = Check {
                     client,
@@ -81,14 +83,15 @@ pub async fn judge(
                     judged: Judged::of(&cluster),
                     problems: Vec::new(),
                 };
-                let (judged, problems) = check.all(target, document, manifest).await?;
-                all.miniclusters.push(judged);
-                all.problems
+                let (judged, problems) = check.run(target, document, manifest).await?;
+                judgement.miniclusters.push(judged);
+                judgement
+                    .problems
                     .extend(offline::with_name(document, problems, documents.len()));
             }
         }
     }
-    Ok(all)
+    Ok(judgement)
 }
 
 /// The check of one MiniCluster.
@@ -100,28 +103,28 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    async fn all(
+    async fn run(
         mut self,
         target: Target<'_>,
         document: &Value,
         mut manifest: Manifest,
     ) -> Result<(Judged, Vec<Problem>), CheckError> {
-        let named = document["metadata"]["namespace"].as_str();
-        let namespace = named.unwrap_or(target.namespace);
+        let own_namespace = document["metadata"]["namespace"].as_str();
+        let namespace = own_namespace.unwrap_or(target.namespace);
         if target.is_asked_for && namespace != target.namespace {
             let message = format!("is {namespace}, and --namespace is {}", target.namespace);
             return Ok((self.judged, vec![Problem::new("metadata.namespace", message)]));
         }
         self.check_minicluster(namespace, document).await?;
         namespace.clone_into(&mut manifest.namespace);
-        // It was valid a moment ago, in whichever namespace.
+        // `parse_and_validate` accepted this manifest before; only its namespace has changed.
         if let Ok(cluster) = flux_shared::validate::validate(&manifest) {
             self.check_pods(namespace, &cluster).await?;
         }
         Ok((self.judged, self.problems))
     }
 
-    /// Asks about the MiniCluster itself, in the version in which it is written.
+    /// Asks about the MiniCluster itself, in the API version of the document.
     async fn check_minicluster(&mut self, namespace: &str, document: &Value) -> Result<(), CheckError> {
         let version = document["apiVersion"].as_str().unwrap_or_default();
         let path = format!("/apis/{version}/namespaces/{namespace}/{PLURAL}");
@@ -131,7 +134,7 @@ impl Check<'_> {
                 "metadata.name",
                 "a MiniCluster of this name exists: whether it can be changed to this was not checked",
             )),
-            Some(DryRunAnswer::Refused(status)) => self.problems.extend(of_fields(&status)),
+            Some(DryRunAnswer::Refused(status)) => self.problems.extend(problems_in(&status)),
         }
         Ok(())
     }
@@ -153,6 +156,8 @@ impl Check<'_> {
         Ok(())
     }
 
+    /// Asks about one rendered object; `what` is its kind. Adds a problem if the API server rejects it, or
+    /// drops fields of the overlay (`podTemplate`).
     async fn check_object<K: Serialize>(
         &mut self,
         what: &'static str,
@@ -161,23 +166,23 @@ impl Check<'_> {
     ) -> Result<(), CheckError> {
         let tried = match self.try_object(what, path, object).await? {
             None => return Ok(()),
-            Some(DryRunAnswer::Accepted(kept)) => Ok(Some(kept)),
+            Some(DryRunAnswer::Accepted(stored)) => Ok(Some(stored)),
             Some(DryRunAnswer::Exists) => Ok(None),
             Some(DryRunAnswer::Refused(status)) => Err(status.message.clone()),
         };
         self.problems.extend(match (&object.applied, tried) {
             (Some(applied), tried) => refusal::problem(applied, &tried),
-            (None, Err(words)) => Some(Problem::new(
+            (None, Err(message)) => Some(Problem::new(
                 "spec",
-                format!("the API server rejects its {what}: {words}"),
+                format!("the API server rejects its {what}: {message}"),
             )),
             (None, Ok(_)) => None,
         });
         Ok(())
     }
 
-    /// A dry run of creating one object. None: 403. A missing permission is noted as unchecked; a refusal by
-    /// a quota or a policy is a problem.
+    /// A dry run of creating one object. None if the API server answers 403: a missing permission is noted as
+    /// unchecked, a refusal by a quota or a policy is a problem.
     async fn try_object(
         &mut self,
         what: &'static str,
@@ -190,7 +195,7 @@ impl Check<'_> {
                 Ok(Some(answer))
             }
             Err(kube::Error::Api(status)) if status.code == 403 => {
-                // A refusal by a quota or a policy is not about the caller's permissions.
+                // The API server's message about a missing permission; quotas and policies have other messages.
                 if status.message.contains("cannot create resource") {
                     self.judged
                         .unchecked
@@ -219,16 +224,17 @@ impl Check<'_> {
     }
 }
 
-/// The problems in a refusal, one for each field if the API server names fields.
-fn of_fields(status: &Status) -> Vec<Problem> {
+/// The problems in a refusal: one for each field that the API server names, else one with its whole message.
+fn problems_in(status: &Status) -> Vec<Problem> {
     let causes = status.details.iter().flat_map(|details| &details.causes);
     let fields: Vec<Problem> = causes
         .map(|cause| Problem::new(cause.field.clone(), cause.message.clone()))
         .collect();
     if fields.is_empty() {
-        let words = &status.message;
-        let from = words.find("strict decoding error: ").unwrap_or_default();
-        vec![Problem::new("", words.get(from..).unwrap_or(words))]
+        let message = &status.message;
+        // Unknown fields are listed after these words; the text before them is left out.
+        let start = message.find("strict decoding error: ").unwrap_or_default();
+        vec![Problem::new("", message.get(start..).unwrap_or(message))]
     } else {
         fields
     }

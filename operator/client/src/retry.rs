@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// Repeats `call`, with a pause between two attempts, until it succeeds or `judge` returns its error as final.
+/// Repeats `call`, with the same pause between all attempts, until it succeeds. `judge` gets each error: it
+/// returns Ok to try again, or the error with which to stop.
 pub async fn until_done<T, E, F, C: Future<Output = Result<T, E>>>(
     pause: Duration,
     mut call: impl FnMut() -> C,

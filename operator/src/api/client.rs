@@ -1,4 +1,4 @@
-//! The client of the API server, whose calls are counted.
+//! The client for the API server. It counts calls and limits their time.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,25 +17,27 @@ use tower::{BoxError, Service};
 
 use crate::health::metrics::Metrics;
 
-/// Longest wait for an answer: the API server ends a call after 60 s, so a longer silence means a lost
-/// connection.
+/// Longest wait for an answer. The API server ends a call after 60 s, so without an answer by then the
+/// connection is lost.
 const TIMEOUT: Duration = Duration::from_secs(65);
-/// Longest wait for a connection: the network's own attempts are ever further apart, so a new one finds a
-/// server sooner that is back.
-const CONNECT_TIME: Duration = Duration::from_secs(5);
-/// Longest silence on an open connection before it is dropped: a watch has a bookmark every minute.
-const SILENCE: Duration = Duration::from_secs(90);
+/// Longest wait for a connection. TCP repeats its attempts at growing intervals, so a new connection reaches a
+/// server that is back sooner than an old attempt.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A connection on which nothing is read for this long is dropped. A watch gets a bookmark every minute, so it
+/// stays open.
+const READ_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// kube's own client with shorter timeouts. It does not retry: each object has its own pauses.
+/// kube's own client with shorter timeouts. It does not retry: the callers do, with their own pauses.
 pub fn builder(mut config: Config) -> kube::Result<ClientBuilder<Carrier>> {
-    config.connect_timeout = Some(CONNECT_TIME);
-    config.read_timeout = Some(SILENCE);
-    config.reset_reader_on_write = true; // a connection may lie idle between two calls
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(READ_TIMEOUT);
+    // The time that a connection is unused between two calls does not count.
+    config.reset_reader_on_write = true;
     config.default_retry = false;
     ClientBuilder::try_from(config)
 }
 
-/// A client that counts its calls and limits their time. Connections are opened when they are needed.
+/// A client that counts its calls in `metrics` and limits their time. It opens connections when it needs them.
 pub fn build<S, B>(builder: ClientBuilder<S>, metrics: Arc<Metrics>) -> Client
 where
     S: Service<Request<Body>, Response = Response<B>, Error = BoxError> + Send + 'static,
@@ -50,7 +52,7 @@ where
     builder.with_layer(&layer).build()
 }
 
-/// Carries a call to the API server.
+/// The service of kube's client that sends the requests.
 pub type Carrier = BoxService<Request<Body>, Response<Box<DynBody>>, BoxError>;
 
 #[derive(Debug, Clone)]
@@ -80,7 +82,7 @@ where
             let begin = tokio::time::Instant::now();
             let answer = tokio::time::timeout(TIMEOUT, answer)
                 .await
-                .unwrap_or_else(|late| Err(late.into()));
+                .unwrap_or_else(|timeout| Err(timeout.into()));
             let is_watch = uri.query().is_some_and(|query| query.contains("watch=true"));
             let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
             metrics.called(method.as_str(), uri.path(), is_watch, status, begin.elapsed());
@@ -89,8 +91,8 @@ where
     }
 }
 
-/// The API server's priority and fairness answers in plain text and says in a header how long to wait, which
-/// kube does not read: such an answer becomes a Status that says it.
+/// Replaces a plain-text answer 429 or 503 by a Status with the seconds of its header `Retry-After`, which kube
+/// does not read. API Priority and Fairness sends such answers. Other answers stay as they are.
 fn with_retry_after<B>(answer: Response<B>) -> Response<Either<B, Full<Bytes>>> {
     let header = |name| {
         answer

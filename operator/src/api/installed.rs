@@ -1,14 +1,14 @@
-//! Objects that this process creates for itself are owned by its Deployment, so that they are deleted with
-//! it.
+//! The owner of the objects that this process creates for itself: its Deployment. Kubernetes deletes them
+//! together.
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client};
 
-/// The Deployment as an owner; None if there is none (a process started by hand), it is being deleted, or it
-/// may not be read (a Role of an earlier version). It does not block deletion, which would need another
-/// permission.
+/// An owner reference to the Deployment `name`. None if it does not exist (the process was started by hand), is
+/// being deleted, or may not be read (the Role is of an earlier version). The reference does not block the
+/// owner's deletion (`blockOwnerDeletion`), which would need another permission.
 pub async fn owner(
     client: &Client,
     namespace: &str,
@@ -19,8 +19,8 @@ pub async fn owner(
         Err(kube::Error::Api(status)) if status.code == 403 => None,
         found => found?,
     };
-    let stays = found.filter(|deployment| deployment.metadata.deletion_timestamp.is_none());
-    Ok(stays.and_then(|deployment| {
+    let live = found.filter(|deployment| deployment.metadata.deletion_timestamp.is_none());
+    Ok(live.and_then(|deployment| {
         Some(OwnerReference {
             api_version: "apps/v1".into(),
             kind: "Deployment".into(),

@@ -1,13 +1,13 @@
-//! Leader election: one replica holds a Lease; the others only watch whether it is renewed.
+//! Leader election: one replica holds a Lease; the others check whether it is renewed.
 //!
 //! ```text
-//! look ─► free, ours, or not renewed for its duration? ─► take it ─► renew … ─► not renewed in time: lost, the process ends
+//! get ─► free, held by this replica, or expired? ─► take it ─► renew … ─► not renewed in time: lost, the process ends
 //! ```
 //!
-//! Two that act at the same time would do no harm (creation is a POST, changes carry a uid), so this only
-//! saves work.
+//! Two replicas that lead at the same time would do no harm (creation is a POST, changes carry a uid): the
+//! election only saves work.
 //!
-//! Written by hand: docs/decisions.md names what the crates lack.
+//! docs/decisions.md says why no crate is used for this.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub struct Candidate {
     pub namespace: String,
     /// Name of this replica as holder; unique.
     pub identity: String,
-    /// How long a Lease lives without being renewed; others wait so long.
+    /// A Lease that is not renewed for this long has expired: another replica may take it.
     pub duration: Duration,
 }
 
@@ -40,44 +40,50 @@ pub struct Candidate {
 #[derive(Debug)]
 pub struct HeldLease {
     candidate: Candidate,
+    /// resourceVersion of the Lease.
     version: Option<String>,
-    /// When the request was sent that renewed it: the API server wrote it later.
+    /// When the last successful request to renew it was sent (not when its answer came).
     renewed: Instant,
 }
 
-/// How a try to take the Lease ended.
+/// Result of an attempt to take the Lease.
 enum Attempt {
     Acquired {
+        /// resourceVersion of the Lease.
         version: Option<String>,
     },
-    /// By another replica, or it is about to be deleted.
+    /// Another replica holds the Lease, or the operator is being uninstalled.
     HeldByAnother,
 }
 
-/// The Lease as of its last change that we saw, and when we saw it.
+/// The last change of the Lease that this replica noticed.
 struct LastChange {
+    /// resourceVersion of the Lease.
     version: Option<String>,
+    /// When this replica first saw this version.
     since: Instant,
-    /// It is owned by the operator's Deployment and is deleted with it.
+    /// The operator's Deployment owns the Lease: both are deleted together.
     is_owned: bool,
 }
 
 impl Candidate {
-    /// Pause between renewals, a third of the duration: two may fail.
+    /// Pause between renewals, a third of the duration: two renewals may fail before the Lease expires.
     fn pause(&self) -> Duration {
         self.duration / 3
     }
 
-    /// How long after a request to take or renew the Lease its holder leads; others take it a little later.
+    /// How long the holder leads after it has sent a request to take or renew the Lease. This is shorter than
+    /// the duration, so that it stops before another replica can take the Lease.
     fn time_to_lead(&self) -> Duration {
         self.duration - self.pause() / 2
     }
 
-    /// Waits until the Lease is ours.
+    /// Waits until this replica holds the Lease.
     pub async fn acquire(self, client: &Client) -> HeldLease {
-        // Other machines' clocks are not compared: what counts is for how long we have seen no change.
+        // The times in the Lease come from other machines' clocks, so they are not used: a Lease has expired if
+        // this replica has seen no change of it for its duration.
         let mut last_change = None;
-        // Not `retry::until_done`: that another replica leads is no failure, and no reason for longer pauses.
+        // Not `retry::until_done`: a Lease that another replica holds is not an error.
         loop {
             let renewed = Instant::now();
             match self.attempt(client, &mut last_change).await {
@@ -97,13 +103,16 @@ impl Candidate {
         }
     }
 
-    /// Takes the Lease if it is free.
-    async fn attempt(&self, client: &Client, seen: &mut Option<LastChange>) -> Result<Attempt, kube::Error> {
+    /// Takes the Lease if it is free, expired, or held by this replica.
+    async fn attempt(
+        &self,
+        client: &Client,
+        last_change: &mut Option<LastChange>,
+    ) -> Result<Attempt, kube::Error> {
         let api = self.leases(client);
         let Some(lease) = api.get_opt(NAME).await? else {
-            return self
-                .create(client, seen.as_ref().is_some_and(|seen| seen.is_owned))
-                .await;
+            let was_owned = last_change.as_ref().is_some_and(|last| last.is_owned);
+            return self.create(client, was_owned).await;
         };
         let version = lease.resource_version();
         let holder = lease
@@ -117,16 +126,17 @@ impl Candidate {
             .and_then(|spec| spec.lease_duration_seconds)
             .unwrap_or(0);
         let duration = Duration::from_secs(u64::try_from(duration).unwrap_or(0));
-        let since = match seen {
-            Some(seen) if seen.version == version => seen.since,
+        let since = match last_change {
+            Some(last) if last.version == version => last.since,
             _ => {
                 let is_owned = !lease.owner_references().is_empty();
-                seen.insert(LastChange {
-                    version: version.clone(),
-                    since: Instant::now(),
-                    is_owned,
-                })
-                .since
+                last_change
+                    .insert(LastChange {
+                        version: version.clone(),
+                        since: Instant::now(),
+                        is_owned,
+                    })
+                    .since
             }
         };
         if holder.is_empty() || holder == self.identity || since.elapsed() >= duration {
@@ -136,11 +146,11 @@ impl Candidate {
         Ok(Attempt::HeldByAnother)
     }
 
-    /// Creates the Lease, owned by the operator's Deployment. Not if `it_was_owned` and the Deployment is
-    /// gone: a new Lease would never be deleted, and this process is about to be.
-    async fn create(&self, client: &Client, it_was_owned: bool) -> Result<Attempt, kube::Error> {
+    /// Creates the Lease, owned by the operator's Deployment. If `was_owned` and the Deployment is gone, the
+    /// operator is being uninstalled: nothing is created, since nobody would delete the new Lease.
+    async fn create(&self, client: &Client, was_owned: bool) -> Result<Attempt, kube::Error> {
         let owner = installed::owner(client, &self.namespace, NAME).await?;
-        if owner.is_none() && it_was_owned {
+        if owner.is_none() && was_owned {
             return Ok(Attempt::HeldByAnother);
         }
         let owner_references = owner.map(|owner| vec![owner]);
@@ -163,6 +173,7 @@ impl Candidate {
         Api::namespaced(client.clone(), &self.namespace)
     }
 
+    /// A Lease that this replica takes now.
     fn spec(&self) -> LeaseSpec {
         let now = MicroTime(Timestamp::now());
         LeaseSpec {
@@ -174,7 +185,7 @@ impl Candidate {
         }
     }
 
-    /// Writes the Lease if nobody has since it had `version`.
+    /// Writes the Lease unless it has changed since `version` (409). Returns its new resourceVersion.
     async fn write(
         &self,
         api: &Api<Lease>,
@@ -194,11 +205,11 @@ impl Candidate {
 }
 
 impl HeldLease {
-    /// Renews the Lease until another replica has written it or renewing fails for too long. Then another
-    /// replica may lead.
+    /// Renews the Lease. Returns when another replica has taken it, when it was deleted, or when it could not
+    /// be renewed for too long: another replica may lead then.
     pub async fn keep(&mut self, client: &Client) {
         let mut pause = self.pause_since(self.renewed);
-        // Whatever it waits for, not beyond the time to lead.
+        // The pause and the calls together may not exceed the time to lead.
         while let Ok(Some(next)) = tokio::time::timeout_at(
             self.renewed + self.candidate.time_to_lead(),
             self.renew(client, pause),
@@ -209,7 +220,7 @@ impl HeldLease {
         }
     }
 
-    /// Renews the Lease once, after `pause`. Returns the next pause; None: another replica may lead.
+    /// Renews the Lease once, after `pause`. Returns the next pause. None: the Lease is lost.
     async fn renew(&mut self, client: &Client, pause: Duration) -> Option<Duration> {
         tokio::time::sleep(pause).await;
         let api = self.candidate.leases(client);
@@ -225,8 +236,8 @@ impl HeldLease {
                 self.renewed = begin;
             }
             Err(kube::Error::Api(status)) if status.code == 404 => return None,
-            // Somebody has written it: this process, and the answer was lost, or another replica, which leads
-            // now.
+            // The Lease has changed: either this process wrote it but the answer was lost, or another replica
+            // took it.
             Err(kube::Error::Api(status)) if status.code == 409 => match api.get_opt(NAME).await {
                 Ok(Some(lease)) if self.is_holder_of(&lease) => {
                     self.version = lease.resource_version();
@@ -240,7 +251,7 @@ impl HeldLease {
         Some(self.pause_since(begin))
     }
 
-    /// What is left of the pause after a request.
+    /// The remaining pause until the next renewal, `pause` after the last `request`.
     fn pause_since(&self, request: Instant) -> Duration {
         self.candidate.pause().saturating_sub(request.elapsed())
     }
@@ -250,7 +261,7 @@ impl HeldLease {
         holder == Some(&self.candidate.identity)
     }
 
-    /// Gives the Lease up, so that another replica can lead at once.
+    /// Releases the Lease, so that another replica can lead at once.
     pub async fn release(self, client: &Client) {
         let api = self.candidate.leases(client);
         let spec = LeaseSpec {

@@ -1,4 +1,4 @@
-//! All objects of a kind, page by page.
+//! Lists all objects of a kind, page by page.
 
 use std::fmt::Debug;
 
@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 /// Objects per page.
 const PAGE: u32 = 500;
 
-/// All objects whose labels match `selector`.
+/// All objects whose labels match `selector` (every object, if it is empty).
 pub async fn all<K>(api: &Api<K>, selector: &str) -> Result<Vec<K>, kube::Error>
 where
     K: Clone + DeserializeOwned + Debug,
@@ -27,7 +27,8 @@ where
     }
 }
 
-/// The metadata of all objects whose labels match `selector` (of every object, if it is empty).
+/// The metadata, without `managedFields`, of all objects whose labels match `selector` (of every object, if it
+/// is empty).
 pub async fn all_metadata<K>(api: &Api<K>, selector: &str) -> Result<Vec<ObjectMeta>, kube::Error>
 where
     K: Clone + DeserializeOwned + Debug,

@@ -1,5 +1,5 @@
-//! Small writes in the background, again with growing pauses ([`run_queue`]): a failed one does not hold up
-//! the others.
+//! A queue of small writes in the background ([`run_queue`]). A write that fails is retried after growing
+//! pauses, and does not delay the others.
 
 use std::error::Error;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// How long an answer asks to wait before the next call.
+/// How long the API server asks to wait before the next call (`retryAfterSeconds`); zero if it does not ask.
 pub fn retry_after(error: &kube::Error) -> Duration {
     let kube::Error::Api(status) = error else {
         return Duration::ZERO;
@@ -28,8 +28,8 @@ pub fn retry_after(error: &kube::Error) -> Duration {
     )
 }
 
-/// Calls `write` for each item, for at most `concurrency` at the same time, and again later for those that
-/// fail. Returns when the channel is closed.
+/// Calls `write` for each item, at most `concurrency` at the same time, and retries those that fail, without a
+/// limit. `failed` is the log message of a failure. Returns when the channel is closed.
 pub async fn run_queue<T, E, F>(
     mut items: UnboundedReceiver<T>,
     concurrency: usize,
@@ -49,7 +49,7 @@ pub async fn run_queue<T, E, F>(
         }
     };
     let mut running = FuturesUnordered::new();
-    let mut later = FuturesUnordered::new();
+    let mut waiting = FuturesUnordered::new();
     loop {
         let has_room = running.len() < concurrency;
         tokio::select! {
@@ -57,17 +57,17 @@ pub async fn run_queue<T, E, F>(
                 Some(item) => running.push(attempt(item, 0)),
                 None => return,
             },
-            Some((item, failures)) = later.next(), if has_room && !later.is_empty() => {
+            Some((item, failures)) = waiting.next(), if has_room && !waiting.is_empty() => {
                 running.push(attempt(item, failures));
             }
             Some(result) = running.next(), if !running.is_empty() => {
-                later.extend(result.map(|(item, failures)| after_pause(item, failures)));
+                waiting.extend(result.map(|(item, failures)| after_pause(item, failures)));
             }
         }
     }
 }
 
-/// Waits for the pause after so many failures, then returns the item.
+/// Returns the item after the pause that follows its `failures`-th failure.
 async fn after_pause<T>(item: T, failures: u32) -> (T, u32) {
     tokio::time::sleep(backoff::after(failures, FIRST_PAUSE, LONGEST_PAUSE)).await;
     (item, failures)

@@ -1,5 +1,5 @@
-//! Asks the API server for its version. `flux_operator_core::render::requirements` has the features that a
-//! supported version may lack.
+//! Asks the API server for its version. `flux_operator_core::render::requirements` lists the features that some
+//! supported versions lack.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 
 /// The n of Kubernetes 1.n. Retries until the API server answers.
 pub async fn minor_version(client: &Client) -> u32 {
-    // Never final: each error is logged, and the call repeated.
+    // No error is final: it is logged, and the call is repeated.
     let keep_trying = |error| {
         log::warn("failed to ask for the version of Kubernetes", &error);
         Ok::<(), Infallible>(())
@@ -27,8 +27,8 @@ pub async fn minor_version(client: &Client) -> u32 {
     minor(&info.minor)
 }
 
-/// The number in a minor version such as `31+`, as some providers write it. A text without a number counts as
-/// the newest version, so that an odd provider is not rejected.
+/// The number in a minor version. Some providers append a sign, as in `31+`. A text without a number counts as
+/// the newest version, so that it is not rejected.
 pub(crate) fn minor(text: &str) -> u32 {
     let digits: String = text.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap_or(u32::MAX)

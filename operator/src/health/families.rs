@@ -1,9 +1,8 @@
-//! All metrics in one table: the code registers them from it, the reference is made from it, and alerts and
-//! dashboard are checked against it.
+//! All metrics in one table. The code registers them from it, the reference page is generated from it, and tests
+//! check the alerts and the dashboard against it.
 //!
-//! Names are controller-runtime's and client-go's where they have one, so that what people know of other
-//! operators holds here. Every label comes from a closed set, and none names an object: the number of series
-//! is bounded.
+//! Metrics that controller-runtime or client-go also have use their names, as other operators do. The values of
+//! every label are a closed set, and no label names an object, so the number of series is bounded.
 
 /// The type of a metric. Histograms have the upper bounds of their buckets, in the family's unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -42,7 +41,9 @@ pub struct Family {
     pub processes: Processes,
 }
 
+/// Buckets in seconds, for times from milliseconds to a minute.
 const SHORT: Kind = Kind::Histogram(&[0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0]);
+/// Buckets in seconds, for times from a second to half an hour.
 const LONG: Kind = Kind::Histogram(&[1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0]);
 
 const fn both(name: &'static str, help: &'static str, kind: Kind, labels: &'static [&'static str]) -> Family {
@@ -280,7 +281,7 @@ pub const EXPIRY: Family = webhook(
     Kind::Gauge,
     &[],
 );
-pub const KEEP_FAILURES: Family = webhook(
+pub const RENEWAL_FAILURES: Family = webhook(
     "flux_operator_webhook_certificate_failures_total",
     "Failures to read, renew or store the certificate.",
     Kind::Counter,
@@ -322,12 +323,12 @@ pub const ALL: &[Family] = &[
     CONVERSIONS,
     REFUSALS,
     EXPIRY,
-    KEEP_FAILURES,
+    RENEWAL_FAILURES,
 ];
 
 /// Asserts that a process' metrics are exactly its families in the table.
 #[cfg(test)]
-pub(super) fn assert_told(text: &str, processes: Processes) {
+pub(super) fn assert_complete(text: &str, processes: Processes) {
     let expected = ALL
         .iter()
         .filter(|family| family.processes == processes || family.processes == Processes::Both);

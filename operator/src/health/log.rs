@@ -1,4 +1,4 @@
-//! The log: one line of JSON an event, to standard error.
+//! The log: one line of JSON for each event, to standard error.
 
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -16,18 +16,18 @@ pub struct Filter {
     log: String,
 }
 
-/// Sets the log up, once.
+/// Sets up the log and the panic hook. If this process already has a log, it stays.
 pub fn start(Filter { log: filter }: &Filter) {
     let _ = lines(filter, std::io::stderr).try_init();
     crate::health::panics::install_hook();
 }
 
-/// Writes the events that pass the filter, each with the spans it is in.
+/// A subscriber that writes each event that passes the filter as a line of JSON, with the spans that it is in.
 pub(crate) fn lines<W>(filter: &str, writer: W) -> impl tracing::Subscriber + Send + Sync + 'static
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    // The client logs a response that it cannot read, and a response may hold a Secret.
+    // kube's client logs responses that it cannot parse, and a response may contain a Secret.
     let filter = EnvFilter::builder().parse_lossy(format!("{filter},kube_client=off"));
     tracing_subscriber::fmt()
         .json()
@@ -42,7 +42,7 @@ pub fn warn(what: &str, error: &(dyn std::error::Error + 'static)) {
     tracing::warn!(error = causes(error), "{what}");
 }
 
-/// An error and its sources in one line. The API server's message appears once, unlike in kube's own text.
+/// An error and its sources in one line. The API server's message appears once; in kube's own text it is repeated.
 pub fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     causes_by(error, |error| {
         let boxed = error.downcast_ref::<Box<kube::Error>>().map(Box::as_ref);
@@ -60,10 +60,11 @@ pub(crate) struct Logged(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 
 #[cfg(test)]
 impl Logged {
-    /// What this thread logs from now on, until the guard is dropped.
+    /// Captures what this thread logs until the guard is dropped.
     pub(crate) fn start() -> (Logged, tracing::subscriber::DefaultGuard) {
-        // While there is one subscriber alone, tracing asks that of the thread which comes to a line first, and
-        // another test's thread has none: then nobody gets the line.
+        // tracing remembers for each log statement whether anybody wants it. With only one subscriber, it asks
+        // that of the thread that reaches the statement first. If this is another test's thread, which has no
+        // subscriber, the statement is switched off for all threads. A second subscriber prevents this.
         static SECOND: std::sync::OnceLock<tracing::Dispatch> = std::sync::OnceLock::new();
         SECOND.get_or_init(|| tracing::Dispatch::new(lines("info", std::io::sink)));
         let logged = Logged::default();

@@ -1,14 +1,14 @@
-//! Freed memory goes back to the kernel.
+//! Returns freed memory to the kernel.
 //!
-//! The C library keeps what is freed between two things that are still used. After 10,000 MiniClusters were deleted, the
-//! operator would keep more than 100 MiB for ever.
+//! The C library keeps freed memory that lies between allocations that are still used. After 10,000 MiniClusters were
+//! deleted, the operator would keep more than 100 MiB for ever.
 
 use std::convert::Infallible;
 use std::time::Duration;
 
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// Gives freed memory back twice a minute.
+/// Returns freed memory to the kernel twice a minute. Never ends.
 pub async fn give_back() -> Infallible {
     loop {
         tokio::time::sleep(PAUSE).await;
@@ -16,6 +16,7 @@ pub async fn give_back() -> Infallible {
     }
 }
 
+/// Does nothing with a C library other than glibc.
 #[allow(unsafe_code, reason = "malloc_trim may be called at any time, by any thread")]
 fn trim() {
     #[cfg(target_env = "gnu")]

@@ -12,8 +12,8 @@ use super::process::Process;
 use super::queue::QueueSnapshot;
 use super::registry::{Counter, Gauge, Histogram, MetricRegistry};
 
-/// Resources that have a label value of their own among API calls: all that the operator may ask for, of
-/// whichever group, and the lists of APIs.
+/// Values of the label `resource` of API calls; any other resource counts as `other`. These are all resources that
+/// the operator uses, whatever their API group. `apis` are the lists of APIs.
 const RESOURCES: [&str; 21] = [
     "apis",
     "configmaps",
@@ -37,19 +37,19 @@ const RESOURCES: [&str; 21] = [
     "version",
     "workloads",
 ];
-/// The methods of HTTP that the operator uses.
+/// Values of the label `method`; any other method counts as `other`.
 const METHODS: [&str; 5] = ["DELETE", "GET", "PATCH", "POST", "PUT"];
-/// The value of `controller` and `name`: there is one controller and one queue.
+/// The value of the labels `controller` and `name`: there is one controller and one queue.
 const CONTROLLER: &str = "minicluster";
 
 /// How a reconcile ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReconcileOutcome {
     Success,
-    /// It cannot go on until somebody changes something.
+    /// It failed, and will fail until a user or an administrator changes something.
     Obstacle,
     Error,
-    /// It panicked: a bug of ours.
+    /// It panicked: a bug in the operator.
     Panic,
 }
 
@@ -88,12 +88,13 @@ pub struct Metrics {
     miniclusters: Gauge,
 }
 
-fn known<const N: usize>(word: &str, words: [&'static str; N]) -> &'static str {
+/// `word` if it is one of `words`, else `other`.
+fn known_or_other<const N: usize>(word: &str, words: [&'static str; N]) -> &'static str {
     words.into_iter().find(|known| *known == word).unwrap_or("other")
 }
 
 impl Metrics {
-    /// Registers them. An error would be a mistake in the table of families.
+    /// Registers all metrics. It fails only if the table of families has a mistake.
     pub fn new() -> Result<Metrics> {
         let registry = MetricRegistry::default();
         let controller = &[CONTROLLER];
@@ -132,6 +133,7 @@ impl Metrics {
         Ok(metrics)
     }
 
+    /// A reconcile has ended.
     pub fn reconciled(&self, outcome: ReconcileOutcome, took: Duration) {
         let result = if outcome == ReconcileOutcome::Success {
             "success"
@@ -159,10 +161,10 @@ impl Metrics {
         self.adds.count(&[CONTROLLER, CONTROLLER]);
     }
 
-    /// A MiniCluster left the queue to be reconciled, after waiting so long.
-    pub fn dequeued_after(&self, time: Duration) {
+    /// A MiniCluster left the queue to be reconciled; `waited` is its time in the queue.
+    pub fn dequeued_after(&self, waited: Duration) {
         self.queue_time
-            .observe(&[CONTROLLER, CONTROLLER], time.as_secs_f64());
+            .observe(&[CONTROLLER, CONTROLLER], waited.as_secs_f64());
     }
 
     /// A MiniCluster is queued again because its reconcile failed.
@@ -170,16 +172,16 @@ impl Metrics {
         self.retries.count(&[CONTROLLER, CONTROLLER]);
     }
 
-    /// A MiniCluster became ready so long after it was made.
-    pub fn ready_after(&self, time: Duration) {
-        self.time_to_ready.observe(&[], time.as_secs_f64());
+    /// A MiniCluster became ready; `age` is the time since its creation.
+    pub fn ready_after(&self, age: Duration) {
+        self.time_to_ready.observe(&[], age.as_secs_f64());
     }
 
     pub fn set_leader(&self, leads: bool) {
         self.leads.set(&[labels::MANAGER], f64::from(u8::from(leads)));
     }
 
-    /// An API call has ended. `status` is None if there was no answer.
+    /// An API call has ended. `path` is the path of its URL. `status` is None if there was no answer.
     pub fn called(&self, method: &str, path: &str, is_watch: bool, status: Option<u16>, took: Duration) {
         let (resource, has_name) = resource(path);
         let verb = match method {
@@ -198,42 +200,47 @@ impl Metrics {
             Some(500..) => "5xx",
             _ => "none",
         };
-        self.calls.count(&[verb, known(&resource, RESOURCES), class]);
+        self.calls
+            .count(&[verb, known_or_other(&resource, RESOURCES), class]);
         let code = status
             .filter(|code| (100..600).contains(code))
             .map(|code| code.to_string());
-        self.requests
-            .count(&[code.as_deref().unwrap_or("<error>"), known(method, METHODS)]);
-        // A watch is answered when it begins, so its time does not show the API server's speed.
+        self.requests.count(&[
+            code.as_deref().unwrap_or("<error>"),
+            known_or_other(method, METHODS),
+        ]);
+        // The answer to a watch begins at once, so its time says nothing about the API server's latency.
         if !is_watch {
             self.request_time.observe(&[verb], took.as_secs_f64());
         }
     }
 
     /// All metrics in Prometheus' text format.
-    pub fn text<'a>(&self, seen: LiveState<impl Iterator<Item = &'a str>>) -> String {
-        self.process.update(seen.is_ready);
-        let (snapshot, queue) = (seen.queue, &[CONTROLLER, CONTROLLER]);
+    pub fn text<'a>(&self, state: LiveState<impl Iterator<Item = &'a str>>) -> String {
+        self.process.update(state.is_ready);
+        let (snapshot, queue) = (state.queue, &[CONTROLLER, CONTROLLER]);
         self.depth.set(queue, snapshot.depth as f64);
         self.oldest.set(&[], snapshot.oldest.as_secs_f64());
         self.workers.set(&[CONTROLLER], snapshot.workers as f64);
         self.longest_work.set(queue, snapshot.longest.as_secs_f64());
         self.unfinished_work.set(queue, snapshot.unfinished.as_secs_f64());
-        let mut numbers: BTreeMap<&str, u32> = Phase::ALL.map(|phase| (phase.as_str(), 0)).into();
-        numbers.insert("other", 0);
-        for phase in seen.phases {
-            *numbers
+        // A phase without MiniClusters is set to 0: else it would keep its last value.
+        let mut counts: BTreeMap<&str, u32> = Phase::ALL.map(|phase| (phase.as_str(), 0)).into();
+        counts.insert("other", 0);
+        for phase in state.phases {
+            *counts
                 .entry(Phase::parse(phase).map_or("other", Phase::as_str))
                 .or_default() += 1;
         }
-        for (phase, count) in numbers {
+        for (phase, count) in counts {
             self.miniclusters.set(&[phase], f64::from(count));
         }
         self.registry.text()
     }
 }
 
-/// The resource (with its subresource) of an API path, and whether the path names one object.
+/// The resource (with its subresource) of an API path, and whether the path names one object:
+/// `/api/v1/namespaces/a/pods/b/status` is (`pods/status`, true). Empty for other paths.
 pub fn resource(path: &str) -> (String, bool) {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let rest = match parts.as_slice() {
@@ -390,6 +397,6 @@ mod tests {
             queue: QueueSnapshot::default(),
             phases: std::iter::empty(),
         });
-        families::assert_told(&text, families::Processes::Operator);
+        families::assert_complete(&text, families::Processes::Operator);
     }
 }

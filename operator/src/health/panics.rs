@@ -1,7 +1,7 @@
-//! A panic is a bug in the operator that one object triggers: it is caught in that object's reconcile,
-//! reported, and the object is retried later.
+//! Catches panics. A panic is a bug in the operator that one object triggers. It is caught in that object's
+//! reconcile and reported, and the object is retried later.
 //!
-//! Only its place is reported, not its message, which may contain anything, even a password.
+//! The report has the source line of the panic but not its message, which may contain anything, even a password.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
@@ -10,10 +10,11 @@ use flux_operator_core::status::Panicked;
 use futures::FutureExt;
 
 thread_local! {
+    /// The source line of this thread's last panic, until it is taken.
     static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Installs a panic hook that logs where the panic was.
+/// Installs a panic hook that logs the source line of each panic.
 pub fn install_hook() {
     set_hook(Box::new(|panic| {
         let place = panic.location().map_or_else(
@@ -25,13 +26,15 @@ pub fn install_hook() {
     }));
 }
 
+/// The panic that this thread has just caught.
 fn panicked() -> Panicked {
     Panicked(PLACE.take().unwrap_or_else(|| "an unknown place".to_owned()))
 }
 
 /// Awaits `work`; a panic in it becomes an error.
 pub async fn catch<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
-    // Unwind safe: state that it leaves inconsistent is its own, or behind locks whose holders do not panic.
+    // Unwind safe: only the state of `work` itself may be inconsistent after a panic. Shared state is behind locks,
+    // and code that holds one does not panic.
     AssertUnwindSafe(work)
         .catch_unwind()
         .await

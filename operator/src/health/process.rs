@@ -1,4 +1,5 @@
-//! Metrics of this process, from the kernel, and its version: the same for operator and webhook.
+//! Metrics that the operator and the webhook both have: the version, whether it is ready, and the process' use of
+//! resources.
 
 use prometheus::Result;
 
@@ -19,7 +20,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// `component`: operator or webhook.
+    /// `component` is `operator` or `webhook`.
     pub fn new(registry: &MetricRegistry, component: &'static str) -> Result<Process> {
         registry
             .gauge(&families::BUILD_INFO)?
@@ -36,10 +37,10 @@ impl Process {
         })
     }
 
-    /// Sets the metrics to the current values. A value that cannot be read stays as it was.
+    /// Sets the metrics to the current values.
     pub fn update(&self, is_ready: bool) {
         self.ready.set(&[self.component], f64::from(u8::from(is_ready)));
-        // If /proc is unreadable, the values stay as they were.
+        // What cannot be read from /proc keeps its last value.
         let _ = self.update_from_proc();
     }
 
@@ -47,7 +48,7 @@ impl Process {
         let process = procfs::process::Process::myself()?;
         let stat = process.stat()?;
         let ticks = procfs::ticks_per_second() as f64;
-        self.cpu.rises_to((stat.utime + stat.stime) as f64 / ticks);
+        self.cpu.raise_to((stat.utime + stat.stime) as f64 / ticks);
         self.resident
             .set(&[], stat.rss as f64 * procfs::page_size() as f64);
         self.virtual_memory.set(&[], stat.vsize as f64);
@@ -56,8 +57,8 @@ impl Process {
             procfs::boot_time_secs()? as f64 + stat.starttime as f64 / ticks,
         );
         self.open_files.set(&[], process.fd_count()? as f64);
-        if let procfs::process::LimitValue::Value(most) = process.limits()?.max_open_files.soft_limit {
-            self.max_files.set(&[], most as f64);
+        if let procfs::process::LimitValue::Value(limit) = process.limits()?.max_open_files.soft_limit {
+            self.max_files.set(&[], limit as f64);
         }
         Ok(())
     }

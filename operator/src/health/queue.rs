@@ -1,14 +1,14 @@
 //! A record of the controller's queue for the metrics: since when each MiniCluster waits in it, and how long each
 //! reconcile has been running.
 //!
-//! Written by hand: kube's controller has the queue itself, but does not show its length or the time spent in it.
+//! kube's controller has the queue itself, but does not show its length or the time spent in it.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A record of the controller's queue, kept beside it. `K`: what is queued.
+/// A record of the controller's queue. `K` is the key of a queued object.
 #[derive(Debug)]
 pub struct QueueRecord<K>(Arc<Mutex<QueueState<K>>>);
 
@@ -16,6 +16,7 @@ pub struct QueueRecord<K>(Arc<Mutex<QueueState<K>>>);
 struct QueueState<K> {
     /// When each key was queued.
     waiting: HashMap<K, Instant>,
+    /// Id of the next reconcile.
     next_id: u64,
     /// When each reconcile in progress began, by its id.
     working: HashMap<u64, Instant>,
@@ -32,7 +33,7 @@ impl<K> Default for QueueRecord<K> {
 }
 
 impl<K> Clone for QueueRecord<K> {
-    /// Another handle of the same queue.
+    /// Another handle of the same record.
     fn clone(&self) -> QueueRecord<K> {
         QueueRecord(self.0.clone())
     }
@@ -42,22 +43,22 @@ impl<K> Clone for QueueRecord<K> {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct QueueSnapshot {
     pub depth: usize,
-    /// How long the oldest of them has waited.
+    /// How long the oldest key in the queue has waited.
     pub oldest: Duration,
     /// Reconciles in progress.
     pub workers: usize,
-    /// How long the longest of these has been running.
+    /// How long the oldest reconcile in progress has been running.
     pub longest: Duration,
-    /// The sum of the times that they have been running.
+    /// How long all reconciles in progress have been running, added up.
     pub unfinished: Duration,
 }
 
-/// A reconcile, which is in progress until this is dropped.
+/// A reconcile in progress, until this is dropped.
 #[derive(Debug)]
 pub struct Working<K> {
     queue: Arc<Mutex<QueueState<K>>>,
     id: u64,
-    /// How long its key waited in the queue.
+    /// How long its key waited in the queue; zero if it was not recorded there.
     pub waited: Duration,
 }
 
@@ -66,7 +67,7 @@ fn lock<K>(state: &Mutex<QueueState<K>>) -> MutexGuard<'_, QueueState<K>> {
 }
 
 impl<K: Hash + Eq + Clone> QueueRecord<K> {
-    /// Adds a key unless it waits already; whether it was added.
+    /// Adds a key unless it waits already. Returns whether it was added.
     pub fn enqueue(&self, key: &K, now: Instant) -> bool {
         let mut state = lock(&self.0);
         if state.waiting.contains_key(key) {
@@ -101,12 +102,12 @@ impl<K: Hash + Eq + Clone> QueueRecord<K> {
     pub fn snapshot(&self, now: Instant) -> QueueSnapshot {
         let state = lock(&self.0);
         let age = |since: &Instant| now.saturating_duration_since(*since);
-        let oldest = |all: &mut dyn Iterator<Item = &Instant>| all.min().map(age).unwrap_or_default();
+        let oldest_age = |all: &mut dyn Iterator<Item = &Instant>| all.min().map(age).unwrap_or_default();
         QueueSnapshot {
             depth: state.waiting.len(),
-            oldest: oldest(&mut state.waiting.values()),
+            oldest: oldest_age(&mut state.waiting.values()),
             workers: state.working.len(),
-            longest: oldest(&mut state.working.values()),
+            longest: oldest_age(&mut state.working.values()),
             unfinished: state.working.values().map(age).sum(),
         }
     }

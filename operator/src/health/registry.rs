@@ -1,4 +1,4 @@
-//! The metrics of a process, registered from the table of families, in Prometheus' text format.
+//! The metrics of a process: registers them from the table of families, and writes them in Prometheus' text format.
 
 use prometheus::{
     CounterVec, Error, GaugeVec, HistogramOpts, HistogramVec, Opts, Registry, Result, TextEncoder,
@@ -18,10 +18,10 @@ pub struct Gauge(GaugeVec);
 #[derive(Debug, Clone)]
 pub struct Histogram(HistogramVec);
 
-// The methods ignore the error of a wrong number of labels, since a metric must not stop a reconcile. A test
-// uses every series, so it finds such a mistake.
+// `labels` are the values of the family's labels, in their order. The methods ignore a wrong number of them, since
+// a metric must not stop a reconcile. A test uses every series, so it finds such a mistake.
 impl Counter {
-    /// Creates the series at 0, so that its first count is an increase.
+    /// Creates the series at 0: for Prometheus, the first count is then an increase.
     pub fn with_series(self, labels: &[&str]) -> Counter {
         self.add(labels, 0.0);
         self
@@ -37,8 +37,8 @@ impl Counter {
         self.add(labels, 1.0);
     }
 
-    /// Raises the counter to a total that is counted elsewhere.
-    pub fn rises_to(&self, total: f64) {
+    /// Raises the counter, which has no labels, to a total that is counted elsewhere. It never decreases.
+    pub fn raise_to(&self, total: f64) {
         if let Ok(series) = self.0.get_metric_with_label_values::<&str>(&[]) {
             series.inc_by((total - series.get()).max(0.0));
         }
@@ -77,7 +77,7 @@ impl Histogram {
 #[derive(Debug, Default)]
 pub struct MetricRegistry(Registry);
 
-/// The error of a family that is registered as another kind than its own.
+/// The error if the table of families has another kind than the one to register.
 fn wrong_kind(family: &Family) -> Error {
     Error::Msg(format!("{} is a {}", family.name, family.kind.name()))
 }
@@ -113,7 +113,7 @@ impl MetricRegistry {
 
     /// All metrics in Prometheus' text format.
     pub fn text(&self) -> String {
-        // A family without a series is left out, which is all that could fail.
+        // Encoding fails only for a family without series or name, and `gather` leaves out the former.
         TextEncoder::new()
             .encode_to_string(&self.0.gather())
             .unwrap_or_default()
@@ -129,7 +129,7 @@ mod tests {
     fn a_family_is_what_the_table_says() {
         let registry = MetricRegistry::default();
         assert!(registry.counter(&families::READY).is_err() && registry.gauge(&families::ADDS).is_err());
-        registry.counter(&families::CPU).unwrap().rises_to(1.5);
+        registry.counter(&families::CPU).unwrap().raise_to(1.5);
         assert!(registry.counter(&families::CPU).is_err(), "once");
         let text = registry.text();
         assert!(
@@ -143,7 +143,7 @@ mod tests {
         let registry = MetricRegistry::default();
         let cpu = registry.counter(&families::CPU).unwrap();
         for (total, wanted) in [(2.0, "2"), (1.0, "2"), (5.0, "5")] {
-            cpu.rises_to(total);
+            cpu.raise_to(total);
             assert!(
                 registry
                     .text()

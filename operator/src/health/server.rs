@@ -18,22 +18,23 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 
-/// Largest request in bytes, and the longest time for one.
+/// Largest request, in bytes.
 const REQUEST_MAX: usize = 8192;
+/// Longest time for a connection, which has one request.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Most connections at the same time. The oldest is closed for a new one: a silent client must not block
-/// probes.
+/// Most connections at the same time. One more closes the oldest: clients that send nothing must not block probes.
 const CONNECTIONS: usize = 64;
 
 /// The content of the health server's answers.
 pub trait Answers {
-    /// Whether the operator does its work (or waits to lead).
+    /// Whether the process works as it should. A replica of the operator that waits to lead is ready too.
     fn is_ready(&self) -> bool;
     /// All metrics in Prometheus' text format.
     fn metrics(&self) -> String;
 }
 
-/// Opens the port. The unspecified address means IPv4 and IPv6, if the kernel has both.
+/// Opens the port. The unspecified address (`0.0.0.0` or `[::]`) means IPv4 and IPv6, or IPv4 alone if the kernel has no
+/// IPv6.
 pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     if !address.ip().is_unspecified() {
         return TcpListener::bind(address).await;
@@ -47,19 +48,20 @@ pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 /// Accepts connections; never returns.
 pub async fn serve(listener: TcpListener, answers: &impl Answers) {
     let mut running = FuturesUnordered::new();
-    let mut oldest = VecDeque::new();
+    // Handles of the latest connections, which may have ended, the oldest first.
+    let mut handles = VecDeque::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    let (one, handle) = abortable(tokio::time::timeout(TIMEOUT, connection(stream, answers)));
-                    running.push(one);
-                    oldest.push_back(handle);
-                    if oldest.len() > CONNECTIONS && let Some(handle) = oldest.pop_front() {
+                    let (task, handle) = abortable(tokio::time::timeout(TIMEOUT, handle_connection(stream, answers)));
+                    running.push(task);
+                    handles.push_back(handle);
+                    if handles.len() > CONNECTIONS && let Some(handle) = handles.pop_front() {
                         handle.abort();
                     }
                 }
-                // Such as too many open files, which is temporary.
+                // A temporary error, such as too many open files.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             },
             Some(_) = running.next(), if !running.is_empty() => {}
@@ -67,7 +69,7 @@ pub async fn serve(listener: TcpListener, answers: &impl Answers) {
     }
 }
 
-async fn connection(stream: TcpStream, answers: &impl Answers) {
+async fn handle_connection(stream: TcpStream, answers: &impl Answers) {
     let service = service_fn(async |request: Request<Incoming>| {
         Ok::<_, Infallible>(respond(request.method(), request.uri().path(), answers))
     });
@@ -78,7 +80,7 @@ async fn connection(stream: TcpStream, answers: &impl Answers) {
 }
 
 fn respond(method: &Method, path: &str, answers: &impl Answers) -> Response<Full<Bytes>> {
-    let mut kind = "text/plain; charset=utf-8";
+    let mut content_type = "text/plain; charset=utf-8";
     let (status, body) = match path {
         _ if method != Method::GET => (StatusCode::METHOD_NOT_ALLOWED, "GET only\n".into()),
         "/healthz" => (StatusCode::OK, "ok\n".into()),
@@ -88,7 +90,7 @@ fn respond(method: &Method, path: &str, answers: &impl Answers) -> Response<Full
             "not ready: waiting for the first lists or a certificate, or shutting down\n".into(),
         ),
         "/metrics" => {
-            kind = "text/plain; version=0.0.4; charset=utf-8";
+            content_type = "text/plain; version=0.0.4; charset=utf-8";
             (StatusCode::OK, answers.metrics())
         }
         _ => (StatusCode::NOT_FOUND, "/healthz /readyz /metrics\n".into()),
@@ -97,7 +99,7 @@ fn respond(method: &Method, path: &str, answers: &impl Answers) -> Response<Full
     *response.status_mut() = status;
     response
         .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }
 

@@ -1,5 +1,5 @@
-//! Sends spans (OpenTelemetry), with the SDK: a thread of its own sends them in batches, and repeats what fails for some
-//! seconds. Nobody waits for it: spans that cannot be sent are dropped, with a line in the log.
+//! Sends spans to a collector, with the SDK of OpenTelemetry. A thread of the SDK sends them in batches, and retries
+//! for some seconds. The callers do not wait for it: spans that cannot be sent are dropped, and the log says so.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -25,16 +25,16 @@ use opentelemetry_sdk::trace::{
 };
 use tokio::runtime::Handle;
 
-/// How many spans may wait to be sent. A pod has about twelve, and thousands may end together.
+/// Most spans that wait to be sent. A pod has about twelve, and thousands of pods may end together.
 const QUEUE: usize = 16_384;
-/// Longest time from a span to its batch.
+/// Longest time that a span waits for its batch to be sent.
 const DELAY: Duration = Duration::from_secs(1);
 /// Time limit of one request.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest answer that is read, in bytes.
 const LONGEST_ANSWER: usize = 1 << 16;
 /// Shortest time between two log lines about spans that were lost.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Sends spans in the background.
 #[derive(Debug, Default)]
@@ -49,8 +49,8 @@ struct Sender {
 }
 
 impl Traces {
-    /// To be called on the event loop, on which the requests run. Without an endpoint nothing is sent, and there is no
-    /// thread.
+    /// Panics outside a tokio runtime if there is an endpoint: the requests run on the caller's runtime. Without an
+    /// endpoint nothing is sent, and no thread is started.
     pub fn new(endpoint: Option<&Endpoint>) -> Traces {
         let Some(endpoint) = endpoint else {
             return Traces::default();
@@ -69,7 +69,7 @@ impl Traces {
         self.0.is_some()
     }
 
-    /// Puts spans into the queue, all or none of them.
+    /// Puts all spans into the queue, or drops all of them if it has no room.
     pub fn send(&self, traced: Traced) {
         let Some(sender) = &self.0 else { return };
         let count = traced.spans.len();
@@ -86,7 +86,7 @@ impl Traces {
         })
         .build();
         for span in traced.spans {
-            sender.processor.on_end(data(traced.trace, &scope, span));
+            sender.processor.on_end(span_data(traced.trace, &scope, span));
         }
     }
 }
@@ -96,7 +96,7 @@ impl Sender {
         let warnings = Arc::new(Warnings::default());
         let client = Client {
             http: hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build_http(),
-            event_loop: Handle::current(),
+            runtime: Handle::current(),
             endpoint: endpoint.clone(),
             warnings: warnings.clone(),
         };
@@ -116,11 +116,11 @@ impl Sender {
             waiting: waiting.clone(),
         };
         let mut processor = BatchSpanProcessor::new(counted, config);
-        let named = [
+        let attributes = [
             KeyValue::new("service.name", "flux-operator"),
             KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
         ];
-        processor.set_resource(&Resource::builder().with_attributes(named).build());
+        processor.set_resource(&Resource::builder().with_attributes(attributes).build());
         Ok(Sender {
             processor,
             waiting,
@@ -130,8 +130,8 @@ impl Sender {
 }
 
 /// A span in the SDK's form.
-fn data(trace: u128, scope: &InstrumentationScope, span: Span) -> SpanData {
-    let at = |since_epoch| {
+fn span_data(trace: u128, scope: &InstrumentationScope, span: Span) -> SpanData {
+    let time = |since_epoch| {
         SystemTime::UNIX_EPOCH
             .checked_add(since_epoch)
             .unwrap_or(SystemTime::UNIX_EPOCH)
@@ -156,8 +156,8 @@ fn data(trace: u128, scope: &InstrumentationScope, span: Span) -> SpanData {
         parent_span_is_remote: false,
         span_kind: SpanKind::Internal,
         name: span.name.into(),
-        start_time: at(span.begin),
-        end_time: at(span.end.max(span.begin)),
+        start_time: time(span.begin),
+        end_time: time(span.end.max(span.begin)),
         attributes: attributes.collect(),
         dropped_attributes_count: 0,
         events: SpanEvents::default(),
@@ -167,7 +167,7 @@ fn data(trace: u128, scope: &InstrumentationScope, span: Span) -> SpanData {
     }
 }
 
-/// Notes which spans have left the queue.
+/// Subtracts the spans that leave the queue from `waiting`.
 #[derive(Debug)]
 struct CountingExporter {
     exporter: opentelemetry_otlp::SpanExporter,
@@ -185,11 +185,12 @@ impl SpanExporter for CountingExporter {
     }
 }
 
-/// Sends requests of the SDK's thread on the operator's event loop, and logs those that fail.
+/// Sends the SDK's requests and logs those that fail. The SDK's thread has no tokio runtime, so they run on the
+/// operator's.
 #[derive(Debug)]
 struct Client {
     http: hyper_util::client::legacy::Client<HttpConnector, Full<Bytes>>,
-    event_loop: Handle,
+    runtime: Handle,
     endpoint: Endpoint,
     warnings: Arc<Warnings>,
 }
@@ -203,7 +204,7 @@ impl Client {
             Ok(Response::from_parts(head, body.to_bytes()))
         };
         let task = async { tokio::time::timeout(TIMEOUT, whole).await };
-        let result = match self.event_loop.spawn(task).await? {
+        let result = match self.runtime.spawn(task).await? {
             Ok(result) => result,
             Err(_) => Err(format!("no answer within {} s", TIMEOUT.as_secs()).into()),
         };
@@ -232,14 +233,14 @@ impl HttpClient for Client {
     }
 }
 
-/// Log lines about lost spans, not too many of them.
+/// Logs warnings about lost spans, at most one in `WARNING_INTERVAL`. Holds the time of the last one.
 #[derive(Debug, Default)]
 struct Warnings(Mutex<Option<Instant>>);
 
 impl Warnings {
     fn warn(&self, what: &str) {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.is_none_or(|last| last.elapsed() >= TELL_EVERY) {
+        if last.is_none_or(|last| last.elapsed() >= WARNING_INTERVAL) {
             *last = Some(Instant::now());
             tracing::warn!("{what}");
         }

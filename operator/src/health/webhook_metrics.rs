@@ -43,11 +43,11 @@ pub struct WebhookMetrics {
     conversions: Counter,
     refusals: Counter,
     expiry: Gauge,
-    keep_failures: Counter,
+    renewal_failures: Counter,
 }
 
 impl WebhookMetrics {
-    /// Registers them. An error would be a mistake in the table of families.
+    /// Registers all metrics. It fails only if the table of families has a mistake.
     pub fn new() -> Result<WebhookMetrics> {
         let registry = MetricRegistry::default();
         let metrics = WebhookMetrics {
@@ -67,7 +67,7 @@ impl WebhookMetrics {
                 .with_series(&[RejectReason::NoSlot.name()])
                 .with_series(&[RejectReason::Slow.name()]),
             expiry: registry.gauge(&families::EXPIRY)?,
-            keep_failures: registry.counter(&families::KEEP_FAILURES)?.with_series(&[]),
+            renewal_failures: registry.counter(&families::RENEWAL_FAILURES)?.with_series(&[]),
             registry,
         };
         metrics.in_flight.set(&[PATH], 0.0);
@@ -84,28 +84,31 @@ impl WebhookMetrics {
         self.in_flight.add(&[PATH], -1.0);
     }
 
+    /// A request to convert was answered, with this HTTP status.
     pub fn answered(&self, status: u16, took: Duration) {
         self.requests.count(&[PATH, &status.to_string()]);
         self.time.observe(&[PATH], took.as_secs_f64());
     }
 
-    pub fn converted(&self, could: bool) {
+    /// A conversion review was answered; `is_success` if all its objects were converted.
+    pub fn converted(&self, is_success: bool) {
         self.conversions
-            .count(&[if could { "success" } else { "failure" }]);
+            .count(&[if is_success { "success" } else { "failure" }]);
     }
 
+    /// A connection was rejected.
     pub fn rejected(&self, why: RejectReason) {
         self.refusals.count(&[why.name()]);
     }
 
-    /// The end of the certificate that is served, in seconds since 1970.
+    /// When the served certificate expires, in seconds since 1970.
     pub fn certificate_ends(&self, at: i64) {
         self.expiry.set(&[], at as f64);
     }
 
-    /// The certificate could not be read, renewed or published.
+    /// The certificate could not be read, renewed, stored or published.
     pub fn renewal_failed(&self) {
-        self.keep_failures.count(&[]);
+        self.renewal_failures.count(&[]);
     }
 
     /// All metrics in Prometheus' text format.
@@ -153,6 +156,6 @@ mod tests {
                 "{line} is not in\n{text}"
             );
         }
-        families::assert_told(&text, families::Processes::Webhook);
+        families::assert_complete(&text, families::Processes::Webhook);
     }
 }

@@ -1,13 +1,13 @@
-//! A list that a watch follows, for ever.
+//! Lists the objects of a kind, and then watches them, for ever.
 //!
 //! ```text
 //! page ─► … ─► last page ─► watch ─► (ended) watch again …
 //!  └ Init, InitApply …, InitDone ┘ └ Apply, Delete …   410: list again, at once
 //! ```
 //!
-//! Written by hand: kube's `watcher` has one size of page for all lists, begins a list again when one of its pages
-//! fails, and waits before it lists again after a 410 as if the server had failed. Its events and errors are
-//! used.
+//! This replaces kube's `watcher`, whose events and errors it uses. `watcher` has one page size for all lists. It
+//! restarts a list when one of its pages fails. After a 410 it waits before it lists again, as if the server had
+//! failed.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -23,25 +23,26 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-/// Pauses after failures. With the time to connect, the longest is what a list may be stale for once the
-/// server is back.
+/// First and longest pause after failures in a row. When the server is back, a list may be stale for the longest
+/// pause and the time to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
-/// The same while the operator has no permission: in an installation for one namespace, for ever.
+/// Longest pause while the operator has no permission (403). In an installation for one namespace, it may never get
+/// it.
 const LONGEST_PAUSE_DENIED: Duration = Duration::from_secs(60);
-/// Shortest time between two lists that need no pause, and between the ends of two watches.
+/// Shortest time between two lists that begin because of a 410, and shortest time for a watch before the next one.
 const BETWEEN_LISTS: Duration = Duration::from_secs(10);
 const BETWEEN_WATCHES: Duration = Duration::from_secs(1);
 /// The server ends a watch after this many seconds.
 const WATCH_SECONDS: u32 = 290;
-/// A watch without data for this long has lost its connection: the server would have ended it before.
+/// A watch without an event for this long has lost its connection: the server ends it earlier (`WATCH_SECONDS`).
 const IDLE_MAX: Duration = Duration::from_secs(295);
 /// Most objects in a page.
 const PAGE_MAX: u32 = 500;
-/// The next page has twice as many objects while pages are smaller than this, in bytes.
-const SMALL: usize = 1 << 20;
-/// A page of more bytes is dropped and asked for again with fewer objects: its first ones were small, and one
-/// object may have 1.5 MiB.
+/// After a page of fewer bytes than this, the next page has twice as many objects.
+const SMALL_PAGE_BYTES: usize = 1 << 20;
+/// A page of more bytes than this is dropped and requested again with fewer objects. This happens after pages of
+/// small objects: one object may have 1.5 MiB. A page with as few objects as the first one may have any size.
 const PAGE_BYTES_MAX: u64 = 4 << 20;
 
 /// The objects to list and watch.
@@ -53,7 +54,7 @@ pub struct Selection {
     pub page: u32,
 }
 
-/// Lists and watches.
+/// Lists and watches. Errors are retried; the stream never ends. Until InitDone, the events of a list are incomplete.
 pub fn list_watch<K>(api: Api<K>, selection: Selection) -> impl Stream<Item = Result<Event<K>, Error>> + Send
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -69,8 +70,8 @@ where
         state: FollowerState::Begin,
         failures: 0,
         denials: 0,
-        listed: None,
-        rest: None,
+        last_relist: None,
+        paused_until: None,
     };
     stream::unfold(follower, |mut follower| async move {
         Some((follower.next().await, follower))
@@ -80,7 +81,7 @@ where
 struct Follower<K> {
     api: Api<K>,
     client: Client,
-    /// Whether the API server is asked for the metadata alone.
+    /// Whether only the metadata of the objects is requested.
     metadata_only: bool,
     selection: Selection,
     /// Objects in the next page.
@@ -88,21 +89,22 @@ struct Follower<K> {
     state: FollowerState<K>,
     /// Failures in a row.
     failures: u32,
-    /// The last of these failures that were denials: their pauses get longer than those of an outage, so they are counted
-    /// apart.
+    /// Denials (403) in a row. They are counted separately, since their pauses become longer than those of an outage.
     denials: u32,
-    /// When a list last began because its resourceVersion was too old.
-    listed: Option<Instant>,
-    /// Until then nothing is asked.
-    rest: Option<Instant>,
+    /// When a list last began because a resourceVersion was too old (410).
+    last_relist: Option<Instant>,
+    /// No request is sent before this time.
+    paused_until: Option<Instant>,
 }
 
+/// `version` is the resourceVersion after which a watch begins.
 enum FollowerState<K> {
+    /// The first page of a list is requested next.
     Begin,
+    /// The objects of a page are reported one by one.
     Listing(Page<K>),
-    Listed {
-        version: String,
-    },
+    /// A watch is requested next.
+    Listed { version: String },
     Watching {
         version: String,
         begin: Instant,
@@ -112,8 +114,9 @@ enum FollowerState<K> {
 
 struct Page<K> {
     objects: VecDeque<K>,
-    /// Leads to the next page, if there is one.
+    /// Token for the next page, if there is one.
     token: Option<String>,
+    /// resourceVersion of the list.
     version: String,
 }
 
@@ -121,14 +124,15 @@ impl<K> Follower<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
+    /// The next event or error, after the pause that follows a failure.
     async fn next(&mut self) -> Result<Event<K>, Error> {
         if self.denials > 0 {
             tokio::time::sleep(backoff::after(self.denials, FIRST_PAUSE, LONGEST_PAUSE_DENIED)).await;
         } else if self.failures > 0 {
             tokio::time::sleep(backoff::after(self.failures, FIRST_PAUSE, LONGEST_PAUSE)).await;
         }
-        if let Some(rest) = self.rest.take() {
-            tokio::time::sleep_until(rest).await;
+        if let Some(end) = self.paused_until.take() {
+            tokio::time::sleep_until(end).await;
         }
         loop {
             match self.step().await {
@@ -140,8 +144,8 @@ where
                 Err(error) => {
                     if is_too_old(&error) {
                         self.state = FollowerState::Begin;
-                        self.rest = self.next_list_without_failure();
-                        if self.rest.is_none() {
+                        self.paused_until = self.pause_before_relist();
+                        if self.paused_until.is_none() {
                             tracing::info!(%error, "a watch is too old to go on: listing again");
                             continue;
                         }
@@ -159,22 +163,24 @@ where
         }
     }
 
-    /// When to list again after the server has forgotten the past, which is no failure: None, at once, unless
-    /// it was so just before.
-    fn next_list_without_failure(&mut self) -> Option<Instant> {
+    /// When to list again after a resourceVersion was too old (410), which does not count as a failure. None: at
+    /// once. There is a pause only if the last such list began less than `BETWEEN_LISTS` ago.
+    fn pause_before_relist(&mut self) -> Option<Instant> {
         (self.failures, self.denials) = (0, 0);
-        let (now, earliest) = (Instant::now(), self.listed.map(|last| last + BETWEEN_LISTS));
-        let rest = earliest.filter(|earliest| *earliest > now);
-        self.listed = Some(rest.unwrap_or(now));
-        rest
+        let (now, earliest) = (Instant::now(), self.last_relist.map(|last| last + BETWEEN_LISTS));
+        let pause_end = earliest.filter(|earliest| *earliest > now);
+        self.last_relist = Some(pause_end.unwrap_or(now));
+        pause_end
     }
 
-    /// One step: the next state, and an event if there is one. After an error the state is where to go on.
+    /// One step: sets the next state, and returns an event if there is one. After an error, the next step repeats what
+    /// failed; if the first page failed, it begins the list.
     async fn step(&mut self) -> Result<Option<Event<K>>, Error> {
         match std::mem::replace(&mut self.state, FollowerState::Begin) {
             FollowerState::Begin => {
                 self.limit = self.selection.page;
-                self.state = FollowerState::Listing(self.page(None).await.map_err(Error::InitialListFailed)?);
+                self.state =
+                    FollowerState::Listing(self.fetch_page(None).await.map_err(Error::InitialListFailed)?);
                 Ok(Some(Event::Init))
             }
             FollowerState::Listing(mut page) => {
@@ -188,8 +194,8 @@ where
                     };
                     return Ok(Some(Event::InitDone));
                 };
-                let next = self.page(Some(&token)).await;
-                // The same page is asked for again.
+                let next = self.fetch_page(Some(&token)).await;
+                // If this request failed, the state remains, and the next step requests the same page again.
                 self.state = FollowerState::Listing(page);
                 self.state = FollowerState::Listing(next.map_err(Error::InitialListFailed)?);
                 Ok(None)
@@ -218,6 +224,7 @@ where
         }
     }
 
+    /// Waits for the next event of a watch.
     async fn watch(
         &mut self,
         mut version: String,
@@ -227,7 +234,7 @@ where
         let event = match tokio::time::timeout(IDLE_MAX, events.next()).await {
             Ok(Some(event)) => event,
             Ok(None) | Err(_) => {
-                // A server that ends each watch at once is not asked without a pause.
+                // If the server ends each watch at once, the next one is not requested without a pause.
                 tokio::time::sleep(BETWEEN_WATCHES.saturating_sub(begin.elapsed())).await;
                 self.state = FollowerState::Listed { version };
                 return Ok(None);
@@ -254,8 +261,9 @@ where
         event
     }
 
-    /// A page of the list.
-    async fn page(&mut self, token: Option<&str>) -> kube::Result<Page<K>> {
+    /// Requests a page of the list: the first one, or the one of `token`. Adapts the number of objects in the next
+    /// page (`limit`).
+    async fn fetch_page(&mut self, token: Option<&str>) -> kube::Result<Page<K>> {
         loop {
             let mut wanted = ListParams::default()
                 .labels(&self.selection.labels)
@@ -268,7 +276,7 @@ where
                 objects.list(&wanted)
             };
             let request = request.map_err(kube::Error::BuildRequest)?;
-            let most = if self.limit > self.selection.page {
+            let bytes_max = if self.limit > self.selection.page {
                 PAGE_BYTES_MAX
             } else {
                 u64::MAX - 1
@@ -276,16 +284,16 @@ where
             let mut bytes = Vec::new();
             let answer = self.client.request_stream(request).await?;
             answer
-                .take(most + 1)
+                .take(bytes_max + 1)
                 .read_to_end(&mut bytes)
                 .await
                 .map_err(kube::Error::ReadEvents)?;
-            if u64::try_from(bytes.len()).is_ok_and(|size| size > most) {
+            if u64::try_from(bytes.len()).is_ok_and(|size| size > bytes_max) {
                 self.limit = (self.limit / 4).max(self.selection.page);
                 continue;
             }
             let list: ObjectList<K> = serde_json::from_slice(&bytes).map_err(kube::Error::SerdeError)?;
-            if bytes.len() < SMALL {
+            if bytes.len() < SMALL_PAGE_BYTES {
                 self.limit = self.limit.saturating_mul(2).min(PAGE_MAX);
             }
             let token = list.metadata.continue_.filter(|token| !token.is_empty());
@@ -299,7 +307,7 @@ where
     }
 }
 
-/// Whether the server no longer has what a watch, or the rest of a list, begins from.
+/// Whether the server no longer has the resourceVersion at which a watch or the rest of a list begins (410).
 fn is_too_old(error: &Error) -> bool {
     match error {
         Error::WatchError(status) => status.code == 410,

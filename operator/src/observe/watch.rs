@@ -1,6 +1,7 @@
-//! The watches: events go into the index, and the MiniClusters to reconcile come out.
+//! The watches: they put their events into the index, and report the MiniClusters to reconcile.
 //!
-//! Only objects with our label are watched. ConfigMaps and Secrets are not: once made they never change.
+//! Of Jobs, pods, Services and PersistentVolumes, only those with a label of the operator are watched. ConfigMaps and
+//! Secrets are not watched: they never change after their creation.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -33,18 +34,21 @@ use crate::health::panics;
 use crate::health::traces::Traces;
 use crate::observe::list_watch::{Selection, is_denied, list_watch};
 
-/// A MiniCluster to reconcile. `at_once` is false for news of a Job's pods, which come in bursts and are
-/// taken together.
+/// A MiniCluster to reconcile.
 #[derive(Debug)]
 pub struct Wake {
     pub key: Key,
+    /// True if the MiniCluster itself has changed. False if other objects have: their changes come in bursts, for
+    /// which the controller waits a moment, so that one reconcile handles them all.
     pub at_once: bool,
 }
 
 /// Channels by which the watches report.
 #[derive(Debug, Clone)]
 pub struct Outlets {
+    /// MiniClusters to reconcile.
     pub wake: mpsc::UnboundedSender<Wake>,
+    /// Pods that lack a label, which is written in the background.
     pub unlabelled: mpsc::UnboundedSender<Unlabelled>,
     /// Volumes whose MiniClusters may be gone.
     pub orphans: mpsc::UnboundedSender<Orphan>,
@@ -54,23 +58,24 @@ pub struct Outlets {
     pub synced: Arc<watch::Sender<usize>>,
 }
 
-/// Objects in the first page of a list: each may have 1.5 MiB, all of which is there at the same time.
+/// Objects in the first page of a list. Each may have 1.5 MiB, and a page is in memory as a whole.
 const PAGE: u32 = 20;
-/// The same for MiniClusters, which are read whole.
+/// The same for MiniClusters, which are read with all their fields.
 const LARGE_PAGE: u32 = 10;
 
-/// Number of kinds that must have been listed before anything is decided: MiniCluster, Job, Pod, Service, Node.
+/// Number of kinds that must be listed before the first reconcile: MiniCluster, Job, Pod, Service, Node.
 pub const KINDS: usize = 5;
 
 impl Outlets {
     fn wake(&self, keys: impl IntoIterator<Item = Key>, at_once: bool) {
         for key in keys {
-            // Nobody listens any more when the process ends.
+            // Sending fails only when the process ends.
             let _ = self.wake.send(Wake { key, at_once });
         }
     }
 
-    /// The first list of a kind is complete, or nothing waits for it.
+    /// Counts a kind as listed: its first list is complete, or is not waited for. Only the first call with the same
+    /// `is_first` counts.
     fn count_listed(&self, is_first: &mut bool) {
         if std::mem::take(is_first) {
             self.synced.send_modify(|synced| *synced += 1);
@@ -78,6 +83,7 @@ impl Outlets {
     }
 }
 
+/// All objects of a kind in `namespace`. None: in all namespaces.
 fn api<K>(client: &Client, namespace: Option<&str>) -> Api<K>
 where
     K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
@@ -88,8 +94,8 @@ where
     }
 }
 
-/// The objects that have a label of ours, whatever its value. The label has our domain: FluxCD's operator has
-/// our operator's name.
+/// The objects that have this label, whatever its value. The label has the domain of this project: FluxCD's operator
+/// is called flux-operator too, so a label with the operator's name could be on its objects.
 fn labelled(label: &str) -> Selection {
     Selection {
         labels: label.to_owned(),
@@ -101,8 +107,9 @@ fn all() -> Selection {
     labelled("")
 }
 
-/// Watches MiniClusters, and returns the store in which they are kept. Endless. `reported` is called with uid
-/// and resourceVersion of one that is in the store now, `forget` with key and uid of one that is gone.
+/// Watches MiniClusters. Returns the store in which they are kept, and the endless future that keeps it up to date.
+/// `reported` is called with the uid and resourceVersion of each change that is in the store, `forget` with the key
+/// and uid of each MiniCluster that is gone.
 pub fn clusters<R: Fn(&str, u64) + Send + 'static, F: Fn(&Key, &str) + Send + 'static>(
     client: &Client,
     namespace: Option<&str>,
@@ -121,24 +128,26 @@ pub fn clusters<R: Fn(&str, u64) + Send + 'static, F: Fn(&Key, &str) + Send + 's
         .reflect(writer);
     let mut known = KnownClusters::default();
     let mut deletions = Deletions::default();
-    // The MiniClusters of an incomplete list: the store has them only once the list is complete.
+    // New or changed MiniClusters of an incomplete list. The store gets the list when it is complete, so they are
+    // reconciled only then.
     let mut listed_news: Vec<Key> = Vec::new();
     let mut is_first = true;
-    let tell = |index: &Index, outlets: &Outlets, cluster: &Cluster, propagation: Option<Propagation>| {
-        let (key, uid) = (Key::of(cluster.meta()), cluster.uid().unwrap_or_default());
-        if let Some(propagation) = propagation
-            && !cluster::is_managed_elsewhere(cluster)
-            && let Some(job) = index.job(&key).filter(|job| job.is_of(&uid))
-        {
-            let _ = outlets.deleted.send(Deleted {
-                cluster: key,
-                job: job.uid,
-                propagation,
-            });
-        }
-    };
-    let drive = events.for_each(move |event| {
-        // The objects of a list are stored only when the list is complete.
+    // Reports the Job of a MiniCluster whose objects Kubernetes deletes: the operator deletes its pods sooner.
+    let report_deletion =
+        |index: &Index, outlets: &Outlets, cluster: &Cluster, propagation: Option<Propagation>| {
+            let (key, uid) = (Key::of(cluster.meta()), cluster.uid().unwrap_or_default());
+            if let Some(propagation) = propagation
+                && !cluster::is_managed_elsewhere(cluster)
+                && let Some(job) = index.job(&key).filter(|job| job.is_of(&uid))
+            {
+                let _ = outlets.deleted.send(Deleted {
+                    cluster: key,
+                    job: job.uid,
+                    propagation,
+                });
+            }
+        };
+    let update = events.for_each(move |event| {
         let is_stored = matches!(event, Ok(Event::Apply(_)));
         let gone = match event {
             Ok(Event::Apply(cluster) | Event::InitApply(cluster)) => {
@@ -146,7 +155,7 @@ pub fn clusters<R: Fn(&str, u64) + Send + 'static, F: Fn(&Key, &str) + Send + 's
                     let uid = cluster.uid().unwrap_or_default();
                     reported(&uid, cluster::version(cluster.meta()));
                 }
-                tell(&index, &outlets, &cluster, deletions.seen(cluster.meta()));
+                report_deletion(&index, &outlets, &cluster, deletions.seen(cluster.meta()));
                 let seen = known.see(&cluster);
                 if seen.is_news && is_stored {
                     outlets.wake([Key::of(cluster.meta())], true);
@@ -156,7 +165,7 @@ pub fn clusters<R: Fn(&str, u64) + Send + 'static, F: Fn(&Key, &str) + Send + 's
                 seen.replaced.into_iter().collect()
             }
             Ok(Event::Delete(cluster)) => {
-                tell(&index, &outlets, &cluster, deletions.gone(cluster.meta()));
+                report_deletion(&index, &outlets, &cluster, deletions.gone(cluster.meta()));
                 known.remove(&cluster).into_iter().collect()
             }
             Ok(Event::Init) => {
@@ -182,19 +191,20 @@ pub fn clusters<R: Fn(&str, u64) + Send + 'static, F: Fn(&Key, &str) + Send + 's
         }
         std::future::ready(())
     });
-    (store, drive)
+    (store, update)
 }
 
-/// Follows one kind: `seen` puts an object into the index and says who has to know.
+/// Follows the events of one kind. `update` puts an object into the index, and returns the MiniClusters to wake.
 async fn follow<K: Resource>(
     kind: Kind,
     events: impl Stream<Item = watcher::Result<Event<K>>>,
     index: Arc<Index>,
     outlets: Outlets,
-    seen: impl Fn(&K) -> Vec<Key>,
+    update: impl Fn(&K) -> Vec<Key>,
 ) {
-    // An object that we panic at is skipped; the log reports the bug.
-    let labels_of = |object: &K| panics::catch_call(|| seen(object)).unwrap_or_default();
+    // An object that causes a panic is skipped; the panic hook logs the bug.
+    let update_safely = |object: &K| panics::catch_call(|| update(object)).unwrap_or_default();
+    // Uids of the objects in the current list. Those that are not in it are removed from the index.
     let mut listed: HashSet<String> = HashSet::new();
     let mut is_first = true;
     let mut events = std::pin::pin!(events);
@@ -203,16 +213,16 @@ async fn follow<K: Resource>(
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitApply(object)) => {
                 listed.extend(object.meta().uid.clone());
-                outlets.wake(labels_of(&object), false);
+                outlets.wake(update_safely(&object), false);
             }
             Ok(Event::InitDone) => {
                 outlets.wake(index.keep_only(kind, &std::mem::take(&mut listed)), false);
                 outlets.count_listed(&mut is_first);
             }
-            Ok(Event::Apply(object)) => outlets.wake(labels_of(&object), false),
+            Ok(Event::Apply(object)) => outlets.wake(update_safely(&object), false),
             Ok(Event::Delete(object)) => {
-                // The last state of the object may be news.
-                drop(labels_of(&object));
+                // The last state of the object may be new: it is put into the index before the object is removed.
+                drop(update_safely(&object));
                 outlets.wake(index.remove(kind, object.meta()), false);
             }
             Err(error) => {
@@ -222,26 +232,26 @@ async fn follow<K: Resource>(
     }
 }
 
-/// Watches Jobs, without their templates. Endless.
+/// Watches Jobs; their pod templates are not kept. Endless.
 pub async fn jobs(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
     let events = list_watch(
         api::<JobObject>(&client, namespace.as_deref()),
         labelled(labels::CLUSTER),
     );
-    let seen_in = index.clone();
-    let pods = outlets.clone();
+    let updated_index = index.clone();
+    let unlabelled_pods = outlets.unlabelled.clone();
     follow(Kind::Job, events, index, outlets, move |job: &JobObject| {
-        let key = seen_in.update_job(&job.metadata, JobSeen::of(job));
-        // Pods may have been seen before their Job.
-        for unlabelled in key.iter().flat_map(|key| seen_in.take_unlabelled(key)) {
-            let _ = pods.unlabelled.send(unlabelled);
+        let key = updated_index.update_job(&job.metadata, JobSeen::of(job));
+        // Unlabelled pods that were seen before this Job are reported only now.
+        for unlabelled in key.iter().flat_map(|key| updated_index.take_unlabelled(key)) {
+            let _ = unlabelled_pods.send(unlabelled);
         }
         key.into_iter().collect()
     })
     .await;
 }
 
-/// Watches pods, without most of their specifications. Endless.
+/// Watches pods; most of their specifications is not kept. Endless.
 pub async fn pods(
     client: Client,
     namespace: Option<String>,
@@ -253,17 +263,17 @@ pub async fn pods(
         api::<PodStatusObject>(&client, namespace.as_deref()),
         labelled(labels::HEADLESS),
     );
-    let seen_in = index.clone();
-    let send = outlets.unlabelled.clone();
+    let updated_index = index.clone();
+    let unlabelled_pods = outlets.unlabelled.clone();
     follow(Kind::Pod, events, index, outlets, move |pod: &PodStatusObject| {
         if traces.are_wanted() {
-            let known = seen_in.runner_ends(&pod.metadata);
-            let ended = spans::of_pod(pod, known, Timestamp::now());
-            ended.into_iter().for_each(|ended| traces.send(ended));
+            let known_ends = updated_index.runner_ends(&pod.metadata);
+            let traced = spans::of_pod(pod, known_ends, Timestamp::now());
+            traced.into_iter().for_each(|traced| traces.send(traced));
         }
-        let (key, unlabelled) = seen_in.update_pod(&pod.metadata, PodSeen::of_object(pod));
+        let (key, unlabelled) = updated_index.update_pod(&pod.metadata, PodSeen::of_object(pod));
         if let Some(unlabelled) = unlabelled {
-            let _ = send.send(unlabelled);
+            let _ = unlabelled_pods.send(unlabelled);
         }
         key.into_iter().collect()
     })
@@ -276,18 +286,21 @@ pub async fn services(client: Client, namespace: Option<String>, index: Arc<Inde
         api::<ServiceObject>(&client, namespace.as_deref()),
         labelled(labels::HEADLESS),
     );
-    let seen_in = index.clone();
+    let updated_index = index.clone();
     follow(
         Kind::Service,
         events,
         index,
         outlets,
-        move |service: &ServiceObject| seen_in.update_service(&service.metadata, ServiceSeen::of(service)),
+        move |service: &ServiceObject| {
+            updated_index.update_service(&service.metadata, ServiceSeen::of(service))
+        },
     )
     .await;
 }
 
-/// The names in the list that has begun. What is seen after it is not kept: names come and go for months.
+/// The names in a list that has begun and is not complete; otherwise None. Names in events of the watch are not
+/// recorded: over months, there would be too many.
 #[derive(Debug, Default)]
 struct Listed(Option<HashSet<String>>);
 
@@ -330,7 +343,7 @@ impl Permission {
         }
     }
 
-    /// Logs that the permission is missing, or no longer is, once for each change; and any other failure.
+    /// Logs that the permission is missing, or no longer is, once for each change. Also logs any other failure.
     fn log<K>(&mut self, event: &watcher::Result<Event<K>>) {
         let is_missing = match event {
             Ok(_) => false,
@@ -346,8 +359,8 @@ impl Permission {
     }
 }
 
-/// Watches nodes, for whether they can mount images, which matters when a Job is created, and whether they
-/// answer. Without the permission to list them, nothing waits for the list. Endless.
+/// Watches nodes: whether they can mount images, which is used when a Job is created, and whether they respond.
+/// Without the permission to list nodes, the operator starts without the list. Endless.
 pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
     let events = list_watch(Api::<NodeObject>::all(client), all());
     let mut events = std::pin::pin!(events);
@@ -373,7 +386,7 @@ pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
                 outlets.wake(woken, false);
                 outlets.count_listed(&mut is_first);
             }
-            // Not in the middle of a list: decisions must not rest on some of the nodes.
+            // In the middle of a list, the operator waits for the rest: it must not decide by a part of the nodes.
             Err(error) if is_denied(&error) && !names.has_begun() => outlets.count_listed(&mut is_first),
             Err(_) => {}
         }
@@ -382,6 +395,7 @@ pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
 
 /// Watches PersistentVolumes of MiniClusters. Endless.
 pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
+    // PersistentVolumes have no namespace: a label has the namespace of their MiniCluster.
     let mut selector = labels::CLUSTER.to_owned();
     if let Some(namespace) = namespace {
         selector.push_str(&format!(",{}={namespace}", labels::NAMESPACE));
@@ -439,7 +453,8 @@ pub async fn storage_classes(client: Client, index: Arc<Index>, outlets: Outlets
             Ok(Event::Delete(class)) => {
                 names.remove(&class.name_any());
             }
-            // (The names that were listed are kept while a watch of them is denied: no list follows it.)
+            // None: it is unknown which classes exist. If only the watch is denied, the listed names stay, since no new
+            // list follows.
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
                 outlets.wake(index.update_storage_classes(None), false);
                 continue;

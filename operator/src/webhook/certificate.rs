@@ -1,5 +1,6 @@
-//! The webhook's certificate: an authority that signs one certificate and is forgotten, so that no key but
-//! the server's is kept. A renewal makes a new authority; the bundle holds the one before it as well.
+//! The webhook's certificate. Each certificate has its own authority (CA), which signs nothing else and whose key is
+//! not kept: the server's key is the only one to protect. A renewal creates a new authority. The bundle then has the
+//! new authority and the previous one.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -20,17 +21,20 @@ use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
 
 /// Lifetime of a certificate.
-const LIFE: SignedDuration = SignedDuration::from_hours(24 * 365);
+const LIFETIME: SignedDuration = SignedDuration::from_hours(24 * 365);
 /// How long before its expiry a certificate is renewed.
 const RENEWAL: SignedDuration = SignedDuration::from_hours(24 * 90);
-/// How far before its creation a certificate begins to be valid, for clocks that are behind.
+/// How long before its creation a certificate begins to be valid, for API servers whose clocks are behind.
 const SLACK: SignedDuration = SignedDuration::from_hours(24);
 
+/// Keys of the Secret: the certificate, its private key, and the authorities, as PEM.
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 const BUNDLE: &str = "ca.crt";
+/// Annotations of the Secret: when the certificate expires, and the names that it is for, separated by commas.
 const NOT_AFTER: &str = "flux-framework.org/not-after";
 const NAMES: &str = "flux-framework.org/names";
+/// The last line of a certificate in PEM.
 const END: &str = "-----END CERTIFICATE-----";
 
 /// Why there is no certificate.
@@ -42,14 +46,16 @@ pub enum CertificateError {
     Read(String),
 }
 
-/// A certificate, its key, and the bundle of authorities.
+/// A certificate, its key, and the bundle of authorities, all as PEM.
 #[derive(Clone, PartialEq)]
 pub(super) struct Pair {
     pub(super) certificate: String,
     pub(super) key: String,
     /// The authorities as PEM, this certificate's own first.
     pub(super) bundle: String,
+    /// When the certificate expires (RFC 3339).
     not_after: String,
+    /// Names and addresses that the certificate is for, separated by commas.
     names: String,
 }
 
@@ -60,13 +66,13 @@ impl std::fmt::Debug for Pair {
 }
 
 impl Pair {
-    /// Creates a certificate with an authority of its own. `before` is the bundle in use.
+    /// Creates a certificate with its own authority. `before` is the bundle in use, if there is one.
     pub(super) fn make(
         names: &[String],
         before: Option<&str>,
         now: Timestamp,
     ) -> Result<Pair, CertificateError> {
-        let end = now + LIFE;
+        let end = now + LIFETIME;
         let authority_key = KeyPair::generate()?;
         let mut authority = params(&[], now, end)?;
         authority
@@ -98,18 +104,19 @@ impl Pair {
     /// Reads a Secret; None if there is no usable certificate in it.
     pub(super) fn of_secret(secret: &Secret) -> Option<Pair> {
         let text = |key: &str| String::from_utf8(secret.data.as_ref()?.get(key)?.0.clone()).ok();
-        let note = |key: &str| secret.metadata.annotations.as_ref()?.get(key).cloned();
+        let annotation = |key: &str| secret.metadata.annotations.as_ref()?.get(key).cloned();
         let pair = Pair {
             certificate: text(CERTIFICATE)?,
             key: text(KEY)?,
             bundle: text(BUNDLE)?,
-            not_after: note(NOT_AFTER)?,
-            names: note(NAMES)?,
+            not_after: annotation(NOT_AFTER)?,
+            names: annotation(NAMES)?,
         };
         pair.certified().ok().map(|_| pair)
     }
 
-    /// The Secret to write; `before` is the metadata of the one that it replaces, whose owner stays.
+    /// The Secret to write. `before` is the metadata of the Secret that it replaces, if there is one; its owner stays,
+    /// and `owner` is ignored.
     pub(super) fn to_secret(
         &self,
         namespace: &str,
@@ -148,13 +155,13 @@ impl Pair {
         }
     }
 
-    /// Whether it is for other names, or will end before long.
+    /// Whether the certificate must be renewed: it is for other names than `names`, or it expires soon (`RENEWAL`).
     pub(super) fn is_stale(&self, names: &[String], now: Timestamp) -> bool {
-        let ends = |end: Timestamp| end - RENEWAL <= now;
-        self.names != names.join(",") || self.not_after.parse().map_or(true, ends)
+        let expires_soon = |end: Timestamp| end - RENEWAL <= now;
+        self.names != names.join(",") || self.not_after.parse().map_or(true, expires_soon)
     }
 
-    /// In the form that the TLS server needs.
+    /// The certificate and key in the form that the TLS server needs.
     pub(super) fn certified(&self) -> Result<CertifiedKey, CertificateError> {
         certified(self.certificate.as_bytes(), self.key.as_bytes())
     }
@@ -170,6 +177,7 @@ pub(super) fn certified(chain: &[u8], key: &[u8]) -> Result<CertifiedKey, Certif
     CertifiedKey::from_der(chain, key, &ring::default_provider()).map_err(|e| read(&e))
 }
 
+/// The common parameters of an authority and a certificate. Only the days of the times count.
 fn params(names: &[String], now: Timestamp, end: Timestamp) -> Result<CertificateParams, CertificateError> {
     let day = |time: Timestamp| {
         let date = time.to_zoned(TimeZone::UTC).date();
@@ -186,12 +194,12 @@ fn params(names: &[String], now: Timestamp, end: Timestamp) -> Result<Certificat
     Ok(params)
 }
 
-/// Most authorities in a caBundle: those of all replicas that run, and the last ones before them.
+/// Most authorities in a caBundle: room for those of all running replicas, and for the latest ones before them.
 const AUTHORITIES: usize = 6;
 
-/// Merges the certificates of `wanted` into `known`, these first; beyond `AUTHORITIES` the last ones are
-/// dropped. None: `known` has them all.
-pub(super) fn joined(wanted: &str, known: &str) -> Option<String> {
+/// A bundle with the certificates of `wanted` first, and then the other ones of `known`. Beyond `AUTHORITIES`, the last
+/// ones are dropped. None: `known` has all of `wanted`.
+pub(super) fn merge_bundles(wanted: &str, known: &str) -> Option<String> {
     let split = |bundle: &str| -> Vec<String> {
         let all = bundle.split_inclusive(END).filter(|text| text.contains(END));
         all.map(|text| text.trim().to_owned()).collect()
@@ -305,12 +313,12 @@ mod tests {
     #[test]
     fn authorities_of_others_stay_and_the_oldest_go() {
         let one = |name: &str| format!("{name}\n{END}\n");
-        let both = joined(&one("a"), &one("b")).unwrap();
+        let both = merge_bundles(&one("a"), &one("b")).unwrap();
         assert_eq!(both, format!("{}{}", one("a"), one("b")));
-        assert_eq!(joined(&one("b"), &both), None, "nobody has to write again");
-        assert_eq!(joined(&one("a"), "").unwrap(), one("a"));
+        assert_eq!(merge_bundles(&one("b"), &both), None, "nobody has to write again");
+        assert_eq!(merge_bundles(&one("a"), "").unwrap(), one("a"));
         let many = (0..20).fold(String::new(), |known, number| {
-            joined(&one(&number.to_string()), &known).unwrap()
+            merge_bundles(&one(&number.to_string()), &known).unwrap()
         });
         assert_eq!(many.matches(END).count(), AUTHORITIES);
         assert!(many.starts_with("19\n") && many.contains("18\n"));

@@ -1,10 +1,10 @@
-//! Keeps the certificate: in a Secret that all replicas share, in the CRD's caBundle, and in the server of
-//! this process.
+//! Creates and renews the certificate. It is in a Secret that all replicas share and in the server of this process; its
+//! authority is in the CRD's caBundle.
 //!
-//! An authority is in the caBundle before a certificate of it is in the Secret, and a certificate is served
-//! only when the caBundle that the API server has holds its authority. Of replicas that renew at the same
-//! time the first one wins: the Secret is replaced only as it was read, and no authority of another replica
-//! is taken out of the caBundle.
+//! In a renewal, the authority is added to the caBundle before the certificate is written to the Secret. A certificate
+//! is served only when the caBundle has its authority. If replicas renew at the same time, the first one wins: the
+//! Secret is replaced only if it is unchanged since it was read. A replica keeps the authorities of the others in the
+//! caBundle.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,12 +31,12 @@ use crate::health::log;
 use crate::health::webhook_metrics::WebhookMetrics;
 use crate::webhook::migrate::CRD;
 
-/// Longest time between two checks if nothing changes.
-const CHECK: Duration = Duration::from_secs(3600);
+/// Time between two checks if neither the Secret nor the CRD changes.
+const CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 /// The first pause after a failure, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// How often certificate files are read.
-const FILES: Duration = Duration::from_secs(60);
+/// Time between two reads of the certificate files.
+const FILES_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Why the certificate could not be read, renewed or published.
 #[derive(Debug, thiserror::Error)]
@@ -100,35 +100,30 @@ pub(super) async fn keep(
         current,
         is_owned: false,
     };
-    let only = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let named = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
     let secrets: Api<PartialObjectMeta<Secret>> =
         Api::namespaced(client.clone(), &renewal.settings.namespace);
-    let secrets = watcher(secrets, only(NAME)).default_backoff().map(drop).boxed();
+    let secrets = watcher(secrets, named(NAME)).default_backoff().map(drop).boxed();
     let definitions: Api<PartialObjectMeta<CustomResourceDefinition>> = Api::all(client);
-    let definitions = watcher(definitions, only(CRD))
+    let definitions = watcher(definitions, named(CRD))
         .default_backoff()
         .map(drop)
         .boxed();
-    let mut news = futures::stream::select(secrets, definitions);
-    // Not `retry::until_done`: an event ends a pause here.
+    let mut changes = futures::stream::select(secrets, definitions);
+    // Not `retry::until_done`: its pauses do not grow.
     let mut failures = 0;
     loop {
-        let rest = match renewal.renew_if_due().await {
-            Ok(()) => {
-                failures = 0;
-                CHECK
-            }
-            Err(error) => {
-                metrics.renewal_failed();
-                log::warn("failed to keep the webhook's certificate; retrying", &error);
-                failures += 1;
-                tokio::time::sleep(backoff::after(failures, PAUSES.0, PAUSES.1)).await;
-                continue;
-            }
-        };
+        if let Err(error) = renewal.renew_if_due().await {
+            metrics.renewal_failed();
+            log::warn("failed to keep the webhook's certificate; retrying", &error);
+            failures += 1;
+            tokio::time::sleep(backoff::after(failures, PAUSES.0, PAUSES.1)).await;
+            continue;
+        }
+        failures = 0;
         tokio::select! {
-            _ = news.next() => {}
-            () = tokio::time::sleep(rest) => {}
+            _ = changes.next() => {}
+            () = tokio::time::sleep(CHECK_INTERVAL) => {}
         }
     }
 }
@@ -139,26 +134,27 @@ struct Renewal {
     definitions: Api<CustomResourceDefinition>,
     settings: Settings,
     current: Arc<Current>,
-    /// Whether the Secret that was found is owned by the Deployment.
+    /// Whether the Deployment has owned a Secret that was found.
     is_owned: bool,
 }
 
 impl Renewal {
-    /// Creates or renews the certificate where it is missing or due, publishes its authority in the CRD, and
-    /// serves it.
+    /// Creates the certificate if there is none, or renews it if it is stale. Publishes its authority in the CRD, and
+    /// serves the certificate.
     async fn renew_if_due(&mut self) -> Result<(), RenewalError> {
         let names = self.settings.names();
         let found = self.secrets.get_opt(NAME).await.map_err(secret_error("get"))?;
         self.is_owned |= found
             .as_ref()
             .is_some_and(|secret| !secret.owner_references().is_empty());
-        let held = found.as_ref().and_then(Pair::of_secret);
-        let pair = match held {
+        let stored = found.as_ref().and_then(Pair::of_secret);
+        let pair = match stored {
             Some(pair) if !pair.is_stale(&names, Timestamp::now()) => pair,
             before => {
                 let bundle = before.as_ref().map(|pair| pair.bundle.as_str());
                 let pair = Pair::make(&names, bundle, Timestamp::now())?;
-                // API servers must trust the new authority before its certificate is served.
+                // API servers must trust the new authority before its certificate is served. Before the first
+                // certificate there is no need to wait: none is served yet.
                 if bundle.is_some() || self.current.is_set() {
                     self.publish(&pair.bundle).await?;
                     tokio::time::sleep(self.settings.overlap).await;
@@ -173,8 +169,8 @@ impl Renewal {
         Ok(())
     }
 
-    /// Writes the pair into the Secret. If another replica was faster this fails, and the next attempt finds
-    /// that replica's pair.
+    /// Writes the pair into the Secret; `found` is the present Secret. This fails if another replica has written it
+    /// first; the next attempt then finds that replica's pair.
     async fn store(&self, pair: &Pair, found: Option<Secret>) -> Result<(), RenewalError> {
         let parameters = PostParams {
             field_manager: Some(labels::MANAGER.into()),
@@ -186,8 +182,8 @@ impl Renewal {
                 let owner = installed::owner(&self.client, namespace, NAME)
                     .await
                     .map_err(owner_error)?;
-                // The Secret was deleted with the Deployment, as this process is about to be: a new Secret
-                // would never be deleted.
+                // The Secret was deleted with the Deployment, and this process will be, too. Nobody would delete a
+                // new Secret.
                 if owner.is_none() && self.is_owned {
                     return Err(RenewalError::Uninstalled);
                 }
@@ -208,8 +204,8 @@ impl Renewal {
         Ok(())
     }
 
-    /// Adds the bundle to the CRD's caBundle, if the CRD has a webhook. Authorities of other replicas stay;
-    /// if the CRD was written since we read it, this fails (409) and is retried.
+    /// Adds the bundle to the CRD's caBundle, if the CRD has a webhook. Authorities of other replicas stay. If the CRD
+    /// has changed since it was read, this fails (409), and the caller retries.
     async fn publish(&self, bundle: &str) -> Result<(), RenewalError> {
         let definition = self.definitions.get(CRD).await.map_err(crd_error("get"))?;
         let client = definition
@@ -221,7 +217,7 @@ impl Renewal {
             .ca_bundle
             .map(|bundle| String::from_utf8_lossy(&bundle.0).into_owned())
             .unwrap_or_default();
-        let Some(bundle) = certificate::joined(bundle, &known) else {
+        let Some(bundle) = certificate::merge_bundles(bundle, &known) else {
             return Ok(());
         };
         let bundle = ByteString(bundle.into_bytes());
@@ -242,26 +238,27 @@ impl Renewal {
     }
 }
 
-/// Serves the certificate of files that somebody else writes and renews; never returns.
+/// Serves the certificate of files that another program writes and renews, such as cert-manager; never returns.
 pub(super) async fn keep_files(directory: &Path, current: &Current, metrics: &WebhookMetrics) {
     let mut last = (Vec::new(), Vec::new());
     loop {
-        let taken = files(directory).and_then(|found| {
+        let result = read_files(directory).and_then(|found| {
             if found != last {
                 current.set(certificate::certified(&found.0, &found.1)?);
                 last = found;
             }
             Ok(())
         });
-        if let Err(error) = taken {
+        if let Err(error) = result {
             metrics.renewal_failed();
             log::warn("failed to use the webhook's certificate files", &error);
         }
-        tokio::time::sleep(FILES).await;
+        tokio::time::sleep(FILES_INTERVAL).await;
     }
 }
 
-fn files(directory: &Path) -> Result<(Vec<u8>, Vec<u8>), RenewalError> {
+/// The certificate chain and the key, as PEM.
+fn read_files(directory: &Path) -> Result<(Vec<u8>, Vec<u8>), RenewalError> {
     let read = |name: &str| {
         let path = directory.join(name);
         std::fs::read(&path).map_err(|source| RenewalError::File {

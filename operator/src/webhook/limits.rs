@@ -1,8 +1,8 @@
-//! Limits on the webhook's connections and on memory for bodies. Anybody in the cluster can call it, so each
-//! peer has a share, idle connections are dropped for new ones, and all bodies together are bounded.
+//! Limits on the webhook's connections and on the memory for request bodies. Anybody in the cluster can call it. So
+//! each peer (IP address) has a share, new connections replace idle ones, and the memory of all bodies is bounded.
 //!
-//! Not tower's limits: they count requests, of a service that knows no peer, and can close no idle connection
-//! for a new one.
+//! tower's limits do not fit: they count the requests of a service without knowing the peer, and cannot close an idle
+//! connection for a new one.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,29 +12,30 @@ use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-/// Connections at the same time; the API server keeps few.
+/// Most connections at the same time. The API server needs only a few.
 const CONNECTIONS: usize = 128;
 /// Most connections of one peer.
-const OF_PEER: usize = 32;
+const CONNECTIONS_OF_PEER: usize = 32;
 /// Most connections that wait for a slot, in all and of one peer.
 const WAITING: usize = 256;
 const WAITING_OF_PEER: usize = 8;
 /// How long a connection waits for a slot.
 const SLOT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes of a body that need no reservation: most bodies are smaller.
-const FREE: usize = 32 << 10;
-/// The part of a larger body that is reserved from `MEMORY`.
-const SMALL: usize = 1 << 20;
-/// The largest body, some thousand MiniClusters.
+/// A body of at most this many bytes needs no reservation. Most bodies are smaller.
+const UNRESERVED_MAX: usize = 32 << 10;
+/// Largest body, in bytes, whose whole size is reserved from `MEMORY`. A larger body reserves this much, and one of the
+/// `LARGE_BODIES`.
+const SMALL_BODY_MAX: usize = 1 << 20;
+/// Largest body that is accepted, in bytes: some thousand MiniClusters.
 pub(super) const BODY_MAX: usize = 32 << 20;
-/// Bytes per permit.
+/// Bytes that one permit of a memory semaphore stands for.
 const UNIT: usize = 16 << 10;
 /// Bytes that can be reserved for all bodies together, and for those of one peer.
 const MEMORY: usize = 12 << 20;
 const MEMORY_OF_PEER: usize = MEMORY / 4;
-/// Most bodies larger than `SMALL` at the same time; one peer may have one.
-const LARGE: usize = 2;
+/// Most bodies larger than `SMALL_BODY_MAX` at the same time. Each peer may have one of them.
+const LARGE_BODIES: usize = 2;
 
 /// The connections and the memory that are in use.
 #[derive(Debug)]
@@ -42,19 +43,23 @@ pub(super) struct Limits {
     state: Mutex<LimitState>,
     /// Notified when a connection ends or becomes idle.
     freed: Notify,
+    /// Memory for all bodies, in permits of `UNIT` bytes.
     memory: Arc<Semaphore>,
+    /// Permits for bodies larger than `SMALL_BODY_MAX`.
     large: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
 struct LimitState {
-    next: u64,
+    /// Id of the next connection.
+    next_id: u64,
     connections: HashMap<u64, Connection>,
     shares: HashMap<IpAddr, Arc<Share>>,
+    /// Number of connections that wait for a slot.
     waiting: HashMap<IpAddr, usize>,
 }
 
-/// A place among those that wait for a slot, until it is dropped.
+/// A connection of this peer that is counted as waiting for a slot, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Waiter(Arc<Limits>, IpAddr);
 
@@ -71,30 +76,32 @@ impl Drop for Waiter {
 #[derive(Debug)]
 struct Connection {
     peer: IpAddr,
-    /// A request is in progress.
+    /// Whether a request is in progress.
     busy: bool,
     /// Notified when the connection has to be closed for another one.
     leave: Arc<Notify>,
 }
 
-/// Memory that one peer may reserve.
+/// Memory that one peer may reserve: as in [`Limits`], but only for this peer.
 #[derive(Debug)]
 struct Share {
     memory: Arc<Semaphore>,
     large: Arc<Semaphore>,
 }
 
-/// An open connection, until it is dropped.
+/// The slot of an open connection, until this is dropped.
 #[derive(Debug)]
 pub(super) struct ConnectionSlot {
     limits: Arc<Limits>,
     id: u64,
     share: Arc<Share>,
     leave: Arc<Notify>,
+    /// When the current request began; None: the connection is idle.
     busy_since: Mutex<Option<Instant>>,
 }
 
-/// Memory reserved for a body, until it is dropped.
+/// Memory reserved for a body, until this is dropped. The permits are, in this order: memory of the peer, memory of
+/// all; for a body larger than `SMALL_BODY_MAX` also: large body of the peer, large body of all.
 #[derive(Debug, Default)]
 pub(super) struct BodyMemory(Vec<OwnedSemaphorePermit>);
 
@@ -104,7 +111,7 @@ impl Default for Limits {
             state: Mutex::default(),
             freed: Notify::new(),
             memory: Arc::new(Semaphore::new(MEMORY / UNIT)),
-            large: Arc::new(Semaphore::new(LARGE)),
+            large: Arc::new(Semaphore::new(LARGE_BODIES)),
         }
     }
 }
@@ -114,7 +121,7 @@ impl Limits {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Joins those that wait for a slot. None: too many wait already.
+    /// Counts a connection of `peer` as waiting for a slot. None: too many wait already.
     pub(super) fn queue_up(self: &Arc<Self>, peer: IpAddr) -> Option<Waiter> {
         let waiting = &mut self.state().waiting;
         if waiting.values().sum::<usize>() >= WAITING {
@@ -131,38 +138,43 @@ impl Limits {
     pub(super) async fn enter(self: &Arc<Self>, peer: IpAddr) -> Option<ConnectionSlot> {
         let until = Instant::now() + SLOT_TIMEOUT;
         loop {
+            // Created before the attempt, so that no notification is missed in between.
             let freed = self.freed.notified();
             if let Some(slot) = self.try_enter(peer) {
                 return Some(slot);
             }
-            // An idle connection that is asked to close does so at once.
+            // If `try_enter` has asked an idle connection to close, that closes at once.
             tokio::time::timeout_at(until, freed).await.ok()?;
         }
     }
 
+    /// Takes a slot if there is one. Otherwise asks an idle connection to close, if there is one.
     fn try_enter(self: &Arc<Self>, peer: IpAddr) -> Option<ConnectionSlot> {
         let mut state = self.state();
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for connection in state.connections.values() {
             *counts.entry(connection.peer).or_default() += 1;
         }
-        let has_too_many = counts.get(&peer).is_some_and(|count| *count >= OF_PEER);
+        let has_too_many = counts
+            .get(&peer)
+            .is_some_and(|count| *count >= CONNECTIONS_OF_PEER);
         if has_too_many || state.connections.len() >= CONNECTIONS {
-            // The oldest idle connection of the peer with most; of this peer, if it has too many itself.
+            // The oldest idle connection of the peer with the most connections. If this peer has too many itself, only
+            // its own count.
             let idle = state
                 .connections
                 .iter()
                 .filter(|(_, connection)| !connection.busy && (!has_too_many || connection.peer == peer));
-            let most = idle.max_by_key(|(id, connection)| {
+            let victim = idle.max_by_key(|(id, connection)| {
                 (counts.get(&connection.peer).copied(), std::cmp::Reverse(**id))
             });
-            if let Some((_, connection)) = most {
+            if let Some((_, connection)) = victim {
                 connection.leave.notify_one();
             }
             return None;
         }
-        let id = state.next;
-        state.next += 1;
+        let id = state.next_id;
+        state.next_id += 1;
         let leave = Arc::new(Notify::new());
         state.connections.insert(
             id,
@@ -196,6 +208,7 @@ impl ConnectionSlot {
     pub(super) async fn until_evicted(&self) {
         loop {
             self.leave.notified().await;
+            // A request may have begun since this connection was chosen.
             if !self.is_busy() {
                 return;
             }
@@ -220,15 +233,15 @@ impl ConnectionSlot {
             .is_some()
     }
 
-    /// How long the current request has been in progress.
+    /// How long the current request has been in progress; zero if there is none.
     pub(super) fn busy_for(&self) -> Duration {
         let since = *self.busy_since.lock().unwrap_or_else(PoisonError::into_inner);
         since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Extends the reservation in `held` to a body of `size` bytes, and waits until there is memory for it.
+    /// Extends the reservation `held` to a body of `size` bytes; waits until there is memory for it.
     pub(super) async fn reserve(&self, held: &mut BodyMemory, size: usize) {
-        if size <= FREE {
+        if size <= UNRESERVED_MAX {
             return;
         }
         let acquire = async |semaphore: &Arc<Semaphore>, number: usize| {
@@ -239,22 +252,24 @@ impl ConnectionSlot {
                 .await
                 .ok()
         };
-        let units = |permits: usize| {
-            permits.saturating_sub(held.0.first().map_or(0, OwnedSemaphorePermit::num_permits))
-        };
-        let more = units(size.min(SMALL).div_ceil(UNIT));
-        if more > 0 {
-            for (number, semaphore) in [&self.share.memory, &self.limits.memory].into_iter().enumerate() {
-                let Some(permit) = acquire(semaphore, more).await else {
+        let held_permits = held.0.first().map_or(0, OwnedSemaphorePermit::num_permits);
+        let missing = size
+            .min(SMALL_BODY_MAX)
+            .div_ceil(UNIT)
+            .saturating_sub(held_permits);
+        if missing > 0 {
+            for (index, semaphore) in [&self.share.memory, &self.limits.memory].into_iter().enumerate() {
+                let Some(permit) = acquire(semaphore, missing).await else {
                     return;
                 };
-                match held.0.get_mut(number) {
+                match held.0.get_mut(index) {
                     Some(known) => known.merge(permit),
                     None => held.0.push(permit),
                 }
             }
         }
-        if size > SMALL && held.0.len() < 4 {
+        // With four permits, the large body is reserved already.
+        if size > SMALL_BODY_MAX && held.0.len() < 4 {
             for semaphore in [&self.share.large, &self.limits.large] {
                 held.0.extend(acquire(semaphore, 1).await);
             }
@@ -265,10 +280,10 @@ impl ConnectionSlot {
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut state = self.limits.state();
-        let gone = state.connections.remove(&self.id);
-        if let Some(peer) = gone.map(|connection| connection.peer)
+        let removed = state.connections.remove(&self.id);
+        if let Some(peer) = removed.map(|connection| connection.peer)
             && !state.connections.values().any(|connection| connection.peer == peer)
-            // No connection of the peer is left that could hold a reservation in it.
+            // Only the map and this slot still refer to the share.
             && state.shares.get(&peer).is_some_and(|share| Arc::strong_count(share) <= 2)
         {
             state.shares.remove(&peer);
@@ -291,16 +306,16 @@ mod tests {
         let limits = Arc::new(Limits::default());
         let mut held = Vec::new();
         for number in 0..4 {
-            for _ in 0..OF_PEER {
+            for _ in 0..CONNECTIONS_OF_PEER {
                 held.push(limits.enter(peer(number)).await.unwrap());
             }
         }
         held.iter().for_each(|slot| slot.set_busy(true));
         assert!(limits.enter(peer(9)).await.is_none(), "all are at work");
-        held[OF_PEER].set_busy(false);
+        held[CONNECTIONS_OF_PEER].set_busy(false);
         let makes_way = async {
-            held[OF_PEER].until_evicted().await;
-            drop(held.remove(OF_PEER));
+            held[CONNECTIONS_OF_PEER].until_evicted().await;
+            drop(held.remove(CONNECTIONS_OF_PEER));
         };
         let (_, came) = tokio::join!(makes_way, limits.enter(peer(9)));
         assert!(came.is_some());
@@ -322,16 +337,19 @@ mod tests {
                 .ok()
                 .map(|()| memory)
         };
-        let large = grows(&slot, 2 * SMALL).await.unwrap();
-        assert!(grows(&slot, 2 * SMALL).await.is_none(), "one large body a peer");
+        let large = grows(&slot, 2 * SMALL_BODY_MAX).await.unwrap();
+        assert!(
+            grows(&slot, 2 * SMALL_BODY_MAX).await.is_none(),
+            "one large body a peer"
+        );
         assert!(grows(&other, BODY_MAX).await.is_some());
         let mut small = Vec::new();
-        while let Some(memory) = grows(&slot, SMALL).await {
+        while let Some(memory) = grows(&slot, SMALL_BODY_MAX).await {
             small.push(memory);
         }
-        assert_eq!(small.len(), MEMORY_OF_PEER / SMALL - 1);
-        assert!(grows(&other, SMALL).await.is_some());
+        assert_eq!(small.len(), MEMORY_OF_PEER / SMALL_BODY_MAX - 1);
+        assert!(grows(&other, SMALL_BODY_MAX).await.is_some());
         drop((large, small));
-        assert!(grows(&slot, 2 * SMALL).await.is_some());
+        assert!(grows(&slot, 2 * SMALL_BODY_MAX).await.is_some());
     }
 }

@@ -1,8 +1,8 @@
 //! Storage version migration, for clusters that have stored MiniClusters as v1alpha1. It makes the API server
 //! write every MiniCluster again, as v1alpha2. Then it removes v1alpha1 from the definition's `storedVersions`.
 //!
-//! Before the migration, the API server needs the webhook to read the old objects. After it, v1alpha1 could be
-//! dropped. The migration can be interrupted and run again at any time.
+//! Before the migration, the API server needs the webhook to read the old objects. After it, no stored object needs
+//! v1alpha1. The migration can be interrupted and run again at any time.
 
 use std::time::Duration;
 
@@ -23,8 +23,9 @@ pub const CRD: &str = "miniclusters.flux-framework.org";
 /// How long one call is retried while the API server or the webhook fails or is busy: after an installation,
 /// the API server takes a moment to trust the webhook.
 const RETRY_DEADLINE: Duration = Duration::from_secs(30);
+/// Shortest pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(500);
-/// After this many failures in a row, the other objects are not tried.
+/// After this many failures in a row, the migration stops.
 const FAILURES_MAX: usize = 5;
 
 /// Why the migration is not complete.
@@ -51,7 +52,7 @@ fn failed(verb: &'static str, name: impl Into<String>) -> impl FnOnce(kube::Erro
     }
 }
 
-/// Migrates all MiniClusters; returns a sentence about what was done.
+/// Migrates all MiniClusters; returns a sentence about the result.
 pub async fn migrate_all(client: Client) -> Result<String, MigrateError> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let definition = definitions.get(CRD).await.map_err(failed("get", CRD))?;
@@ -92,40 +93,40 @@ fn parameters() -> PatchParams {
     }
 }
 
-/// Retries a call after failures that may pass, until `RETRY_DEADLINE`. Between two attempts it waits at least as
+/// Retries a call after temporary failures, until `RETRY_DEADLINE`. Between two attempts it waits at least as
 /// long as `Retry-After` asks.
 async fn with_retries<T, C>(mut call: impl FnMut() -> C) -> Result<T, kube::Error>
 where
     C: Future<Output = Result<T, kube::Error>>,
 {
-    let until = Instant::now() + RETRY_DEADLINE;
+    let deadline = Instant::now() + RETRY_DEADLINE;
     loop {
         let error = match call().await {
             Ok(done) => return Ok(done),
             Err(error) => error,
         };
-        let may_pass = match &error {
+        let is_temporary = match &error {
             kube::Error::Api(status) => status.code >= 500 || status.code == 429,
             kube::Error::Service(_) | kube::Error::HyperError(_) => true,
             _ => false,
         };
         let pause = retry_after(&error).max(PAUSE);
-        if !may_pass || Instant::now() + pause > until {
+        if !is_temporary || Instant::now() + pause > deadline {
             return Err(error);
         }
         tokio::time::sleep(pause).await;
     }
 }
 
-/// Writes every MiniCluster unchanged, so that it is stored as v1alpha2; returns their number.
+/// Writes every MiniCluster unchanged, so that it is stored as v1alpha2; returns the number of MiniClusters.
 async fn rewrite_all(client: &Client) -> Result<usize, MigrateError> {
     let every: Api<MiniCluster> = Api::all(client.clone());
     let all = with_retries(|| all_metadata(&every, ""))
         .await
         .map_err(failed("list", "MiniClusters"))?;
-    let (count, mut errors, mut in_a_row) = (all.len(), Vec::new(), 0);
+    let (count, mut errors, mut failures_in_a_row) = (all.len(), Vec::new(), 0);
     for (number, metadata) in all.into_iter().enumerate() {
-        if in_a_row >= FAILURES_MAX {
+        if failures_in_a_row >= FAILURES_MAX {
             errors.push(format!(
                 "{} more were not tried: run it again once the cause is gone",
                 count - number
@@ -140,10 +141,11 @@ async fn rewrite_all(client: &Client) -> Result<usize, MigrateError> {
         // A patch that changes nothing: the API server writes the object if its stored form differs.
         let (nothing, parameters) = (Patch::Merge(json!({})), parameters());
         match with_retries(|| api.patch_metadata(&name, &parameters, &nothing)).await {
-            Ok(_) => in_a_row = 0,
+            Ok(_) => failures_in_a_row = 0,
+            // It was deleted after the list.
             Err(kube::Error::Api(status)) if status.code == 404 => {}
             Err(error) => {
-                in_a_row += 1;
+                failures_in_a_row += 1;
                 errors.push(format!("{namespace}/{name}: {error}"));
             }
         }

@@ -1,8 +1,7 @@
-//! A ConversionReview and its answer. Pure and total: any bytes get an answer.
+//! Answers a ConversionReview. Pure. Any bytes get an answer, and none make it panic.
 //!
-//! Objects are converted one after the other as they are read, and their text is written out at once: memory
-//! is bounded by the size of the request and the answer, and by the largest object that is taken, whatever
-//! the review holds.
+//! Each object is converted when it is read, and its text is written to the answer at once. So memory is bounded by
+//! the sizes of the request and the answer, and by the largest object that is accepted.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,20 +15,22 @@ use serde_json::{Map, Value, json};
 
 const API_VERSION: &str = "apiextensions.k8s.io/v1";
 const KIND: &str = "ConversionReview";
-/// Longest text of an object: the API server stores 1.5 MiB, and Go writes six characters for some.
+/// Longest text of an object, in bytes. The API server stores at most 1.5 MiB, but Go's JSON has six characters for
+/// some (`\u003c`).
 const OBJECT_MAX: usize = 10 << 20;
-/// Most values of an object. A value takes two bytes of text and more than a hundred once it has been read. A map with one
-/// member costs four times that, so its `{` counts for three values.
+/// Most values of an object. A value may have only two bytes of text, but takes more than a hundred bytes of memory
+/// when it is parsed. A map with one member takes four times as much, so its `{` counts as three values.
 const VALUES_MAX: usize = 200_000;
-/// Longest name of a review or a version.
+/// Longest uid and desired version of a review, in bytes. Longest name in a message, in characters.
 const NAME_MAX: usize = 256;
-/// Longest message.
+/// Longest message, in characters.
 const MESSAGE_MAX: usize = 2000;
-/// Limits of an answer: in multiples of the request's objects, and in bytes.
-const TIMES: usize = 4;
+/// Largest answer, as a multiple of the size of the request's objects.
+const GROWTH_MAX: usize = 4;
+/// Largest answer, in bytes.
 const ANSWER_MAX: usize = 40 << 20;
-/// Least spare capacity, in bytes, for one more object.
-const STEP: usize = 64 << 10;
+/// Bytes by which the answer's buffer grows, beyond the size of the objects.
+const SPARE: usize = 64 << 10;
 
 /// The HTTP answer to the API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,18 +59,19 @@ struct Request<'a> {
     uid: Cow<'a, str>,
     #[serde(borrow, rename = "desiredAPIVersion")]
     desired: Cow<'a, str>,
-    /// The list of objects, unread: it is read once the desired version is known.
+    /// The text of the list of objects. It is parsed one object at a time, when the desired version is known.
     #[serde(borrow, default)]
     objects: Option<&'a RawValue>,
 }
 
+/// The members of the response that follow the list of converted objects.
 #[derive(Serialize)]
 struct ResponseTail<'a> {
     uid: &'a str,
     result: Value,
 }
 
-/// The answer to any request. Without a review in the body it is an HTTP error.
+/// The answer to a request with this body. If the body is no ConversionReview, it is an HTTP error (400).
 pub fn answer(body: &[u8]) -> Answer {
     let review: Review = match serde_json::from_slice(body) {
         Ok(review) => review,
@@ -90,13 +92,13 @@ pub fn answer(body: &[u8]) -> Answer {
     if request.uid.len() > NAME_MAX || request.desired.len() > NAME_MAX {
         return refusal("the review's uid or desired version is too long");
     }
-    // The objects come first: whether all of them could be converted is known after the last one.
+    // `convertedObjects` is written before `result`, which is known only after the last object.
     let text = format!(
         "{{\"apiVersion\":\"{API_VERSION}\",\"kind\":\"{KIND}\",\"response\":{{\"convertedObjects\":["
     );
     let mut out = text.into_bytes();
     let begin = out.len();
-    out.reserve_exact(body.len() + STEP);
+    out.reserve_exact(body.len() + SPARE);
     let converted = convert_all(&request, &mut out);
     let is_success = converted.is_ok();
     let result = match converted {
@@ -113,7 +115,7 @@ pub fn answer(body: &[u8]) -> Answer {
     match tail {
         Ok(tail) => {
             out.extend_from_slice(b"],");
-            // The members of the tail follow the list.
+            // The tail without its `{`: its members follow the list. Its `}` ends the response.
             out.extend_from_slice(tail.get(1..).unwrap_or_default());
             out.push(b'}');
             Answer {
@@ -130,12 +132,14 @@ pub fn answer(body: &[u8]) -> Answer {
     }
 }
 
+/// The first `length` characters of a text.
 fn short(text: &str, length: usize) -> &str {
     text.char_indices()
         .nth(length)
         .map_or(text, |(end, _)| text.get(..end).unwrap_or_default())
 }
 
+/// An HTTP error with this message.
 fn refusal(message: &str) -> Answer {
     Answer {
         status: 400,
@@ -144,7 +148,7 @@ fn refusal(message: &str) -> Answer {
     }
 }
 
-/// Writes the converted objects, with commas between them.
+/// Writes the converted objects to `out`, with commas between them. After an error, `out` has a part of them.
 fn convert_all(request: &Request, out: &mut Vec<u8>) -> Result<(), String> {
     let to = Version::of(&request.desired).ok_or_else(|| {
         format!(
@@ -155,10 +159,10 @@ fn convert_all(request: &Request, out: &mut Vec<u8>) -> Result<(), String> {
     let Some(objects) = request.objects else {
         return Ok(());
     };
-    let most = (TIMES * objects.get().len() + STEP).min(ANSWER_MAX);
-    let each = ObjectConverter { to, out, most };
+    let bytes_max = (GROWTH_MAX * objects.get().len() + SPARE).min(ANSWER_MAX);
+    let converter = ObjectConverter { to, out, bytes_max };
     serde_json::Deserializer::from_str(objects.get())
-        .deserialize_seq(each)
+        .deserialize_seq(converter)
         .map_err(|error| error.to_string())
 }
 
@@ -166,8 +170,8 @@ fn convert_all(request: &Request, out: &mut Vec<u8>) -> Result<(), String> {
 struct ObjectConverter<'a> {
     to: Version,
     out: &'a mut Vec<u8>,
-    /// Largest answer in bytes.
-    most: usize,
+    /// Largest answer, in bytes.
+    bytes_max: usize,
 }
 
 impl<'de> Visitor<'de> for ObjectConverter<'_> {
@@ -183,13 +187,13 @@ impl<'de> Visitor<'de> for ObjectConverter<'_> {
             if number > 0 {
                 self.out.push(b',');
             }
-            // No doubling of the capacity: it may be half of all memory.
-            if self.out.capacity() - self.out.len() < text.get().len() + STEP / 2 {
-                self.out.reserve_exact(2 * text.get().len() + STEP);
+            // `Vec` would double its capacity, and the answer may already be half of all memory.
+            if self.out.capacity() - self.out.len() < text.get().len() + SPARE / 2 {
+                self.out.reserve_exact(2 * text.get().len() + SPARE);
             }
             convert_one(text.get(), self.to, self.out)
                 .map_err(|error| A::Error::custom(format_args!("object {number}: {error}")))?;
-            if self.out.len() > self.most {
+            if self.out.len() > self.bytes_max {
                 return Err(A::Error::custom(
                     "the converted objects are too large: list fewer at once",
                 ));
@@ -200,30 +204,31 @@ impl<'de> Visitor<'de> for ObjectConverter<'_> {
     }
 }
 
+/// Converts the text of one object, and writes the result to `out`.
 fn convert_one(text: &str, to: Version, out: &mut Vec<u8>) -> Result<(), String> {
-    let aside = set_aside(text);
-    let set_apart: usize = aside.iter().map(|aside| values(aside.text)).sum();
-    if text.len() > OBJECT_MAX || values(text).saturating_sub(set_apart) > VALUES_MAX {
+    let verbatim = verbatim_members(text);
+    let verbatim_values: usize = verbatim.iter().map(|member| values(member.text)).sum();
+    if text.len() > OBJECT_MAX || values(text).saturating_sub(verbatim_values) > VALUES_MAX {
         return Err(format!(
             "is larger than a MiniCluster can be: more than {OBJECT_MAX} bytes, or {VALUES_MAX} values"
         ));
     }
-    let object = if aside.is_empty() {
+    let object = if verbatim.is_empty() {
         serde_json::from_str(text)
     } else {
-        without(text, &aside)
+        parse_without(text, &verbatim)
     };
     let object = object.map_err(|error| error.to_string())?;
     let named =
         |field: &str| short(object["metadata"][field].as_str().unwrap_or_default(), NAME_MAX).to_owned();
     let place = format!("{}/{}", named("namespace"), named("name"));
     let converted = convert(object, to).map_err(|error| format!("{place}: {error}"))?;
-    write(&converted, &aside, out).map_err(|error| format!("{place}: {error}"))
+    write(&converted, &verbatim, out).map_err(|error| format!("{place}: {error}"))
 }
 
-/// Fields that are copied as text, since they are the same in both versions. Their depth and number of values are not
-/// limited: if such an object were rejected, nobody could list any MiniCluster.
-const ASIDE: [(&str, &str); 6] = [
+/// Members (parent and name) that are copied as text, since they are the same in both versions. Their depth and number
+/// of values are not limited: if such an object were rejected, nobody could list any MiniCluster.
+const VERBATIM: [(&str, &str); 6] = [
     ("metadata", "finalizers"),
     ("metadata", "labels"),
     ("metadata", "managedFields"),
@@ -233,40 +238,42 @@ const ASIDE: [(&str, &str); 6] = [
 ];
 
 /// A member that is copied as text.
-struct Aside<'a> {
+struct VerbatimMember<'a> {
     parent: &'static str,
     name: &'static str,
     text: &'a str,
 }
 
+/// The members of a JSON object, as text.
 type Members<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
 
-fn set_aside(text: &str) -> Vec<Aside<'_>> {
+/// The members of an object that are copied as text.
+fn verbatim_members(text: &str) -> Vec<VerbatimMember<'_>> {
     let object = serde_json::from_str::<Members>(text).unwrap_or_default();
-    let mut aside = Vec::new();
+    let mut verbatim = Vec::new();
     for parent in ["metadata", "spec"] {
         let Some(raw) = object.get(parent) else { continue };
         let members = serde_json::from_str::<Members>(raw.get()).unwrap_or_default();
-        let names = ASIDE.iter().filter(|(of, _)| *of == parent);
-        aside.extend(names.filter_map(|(_, name)| {
+        let names = VERBATIM.iter().filter(|(of, _)| *of == parent);
+        verbatim.extend(names.filter_map(|(_, name)| {
             let text = members.get(*name)?.get();
-            Some(Aside { parent, name, text })
+            Some(VerbatimMember { parent, name, text })
         }));
     }
-    aside
+    verbatim
 }
 
-/// The object without what was set aside.
-fn without(text: &str, aside: &[Aside]) -> Result<Value, serde_json::Error> {
+/// Parses an object without its verbatim members.
+fn parse_without(text: &str, verbatim: &[VerbatimMember]) -> Result<Value, serde_json::Error> {
     let mut object = Map::new();
     for (key, raw) in serde_json::from_str::<Members>(text)? {
-        let is_parent = aside.iter().any(|aside| aside.parent == key);
+        let is_parent = verbatim.iter().any(|member| member.parent == key);
         let value = if is_parent {
             let mut rest: Members = serde_json::from_str(raw.get())?;
             rest.retain(|name, _| {
-                !aside
+                !verbatim
                     .iter()
-                    .any(|aside| aside.parent == key && aside.name == name)
+                    .any(|member| member.parent == key && member.name == name)
             });
             let rest = rest
                 .into_iter()
@@ -280,9 +287,9 @@ fn without(text: &str, aside: &[Aside]) -> Result<Value, serde_json::Error> {
     Ok(Value::Object(object))
 }
 
-/// Writes an object, with what was set aside back in its place.
-fn write(object: &Value, aside: &[Aside], out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
-    let Some(members) = object.as_object().filter(|_| !aside.is_empty()) else {
+/// Writes an object, with the verbatim members back in their parents.
+fn write(object: &Value, verbatim: &[VerbatimMember], out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
+    let Some(members) = object.as_object().filter(|_| !verbatim.is_empty()) else {
         return serde_json::to_writer(out, object);
     };
     for (i, (key, value)) in members.iter().enumerate() {
@@ -290,13 +297,14 @@ fn write(object: &Value, aside: &[Aside], out: &mut Vec<u8>) -> Result<(), serde
         serde_json::to_writer(&mut *out, key)?;
         out.push(b':');
         serde_json::to_writer(&mut *out, value)?;
-        let back = aside.iter().filter(|aside| aside.parent == key);
+        let own_verbatim = verbatim.iter().filter(|member| member.parent == key);
         let mut comma = if value.as_object().is_some_and(Map::is_empty) {
             ""
         } else {
             ","
         };
-        for Aside { name, text, .. } in back {
+        for VerbatimMember { name, text, .. } in own_verbatim {
+            // The `}` that ends the parent: it is written again after the member.
             out.pop();
             out.extend_from_slice(format!("{comma}\"{name}\":{text}}}").as_bytes());
             comma = ",";
@@ -306,7 +314,7 @@ fn write(object: &Value, aside: &[Aside], out: &mut Vec<u8>) -> Result<(), serde
     Ok(())
 }
 
-/// The number of values in a JSON text, or a few more.
+/// The number of values in a JSON text, or a few more. A `{` counts as three (see `VALUES_MAX`).
 fn values(text: &str) -> usize {
     let (mut number, mut in_string, mut escaped) = (1, false, false);
     for byte in text.bytes() {

@@ -1,4 +1,4 @@
-//! The HTTPS server: few connections, bounded bodies, an answer to everything. (Limits per caller: `limits`.)
+//! The HTTPS server of the webhook. It limits times and sizes; `limits` limits connections and memory.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,20 +23,21 @@ use super::{PATH, review};
 use crate::health::log;
 use crate::health::webhook_metrics::{RejectReason, WebhookMetrics};
 
-/// Longest time for a handshake.
-const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Longest time until the next request's head. The API server closes idle connections after 90 s; if we
-/// closed first, its next request might already be under way.
-const IDLE: Duration = Duration::from_secs(100);
-/// Longest time for a body, and for a request with its answer: the API server waits 30 s at most.
-const BODY: Duration = Duration::from_secs(10);
-const REQUEST: Duration = Duration::from_secs(30);
-/// How often the time of the current request is checked.
-const TICK: Duration = Duration::from_secs(1);
-/// Largest head of a request, and the size of the read buffer.
+/// Longest time for a TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest time until the head of the next request. The API server closes idle connections after 90 s. If the webhook
+/// closed them first, the API server could already have sent its next request.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(100);
+/// Longest time for reading a body, with the wait for memory.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest time for a request with its answer: the API server waits at most 30 s.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time between two checks how long the current request takes.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Largest head of a request, in bytes, and the size of the read buffer.
 const HEAD_MAX: usize = 32 << 10;
-/// Size from which on a conversion runs on a thread of its own, one at a time.
-const LARGE: usize = 64 << 10;
+/// A body of at least this many bytes is converted on another thread, one at a time.
+const LARGE_BODY: usize = 64 << 10;
 
 /// TLS with the current certificate.
 pub(super) fn acceptor(current: Arc<Current>) -> Result<TlsAcceptor, rustls::Error> {
@@ -47,26 +48,28 @@ pub(super) fn acceptor(current: Arc<Current>) -> Result<TlsAcceptor, rustls::Err
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
+/// State that all connections share.
 struct Shared {
     acceptor: TlsAcceptor,
     current: Arc<Current>,
     metrics: Arc<WebhookMetrics>,
-    /// Permit for a conversion on a thread of its own: one at a time.
+    /// Permit for a conversion on another thread: one at a time.
     thread: Semaphore,
-    /// True when this process is about to end: answers tell callers to open new connections, which reach
-    /// other replicas.
-    drains: watch::Receiver<bool>,
+    /// Whether this process is about to end. Answers then tell callers to open new connections, which reach other
+    /// replicas.
+    is_draining: watch::Receiver<bool>,
 }
 
-/// An answer and the resources that it holds until it has been sent.
+/// The body of an answer, and the resources that it holds until it has been sent.
 struct HeldAnswer {
     bytes: Vec<u8>,
     memory: BodyMemory,
     slot: Arc<ConnectionSlot>,
+    /// Counts the request as in flight, if it is one to convert.
     _counted: Option<InFlight>,
 }
 
-/// A request that is counted as in flight, until it is dropped.
+/// A request that is counted as in flight, until this is dropped.
 struct InFlight(Arc<WebhookMetrics>);
 
 impl InFlight {
@@ -83,6 +86,7 @@ impl Drop for InFlight {
 }
 
 impl HeldAnswer {
+    /// Reserves memory for a request body of `size` bytes; waits until there is enough.
     async fn reserve(&mut self, size: usize) {
         self.slot.reserve(&mut self.memory, size).await;
     }
@@ -106,30 +110,31 @@ pub(super) async fn serve(
     acceptor: TlsAcceptor,
     current: Arc<Current>,
     metrics: Arc<WebhookMetrics>,
-    drains: watch::Receiver<bool>,
+    is_draining: watch::Receiver<bool>,
 ) {
     let shared = Arc::new(Shared {
         acceptor,
         current,
         metrics,
         thread: Semaphore::new(1),
-        drains,
+        is_draining,
     });
     let limits = Arc::new(Limits::default());
-    // Dropped with the server, which ends all connections.
+    // When this future is dropped, so is the set, which ends all connections.
     let mut connections = JoinSet::new();
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok((stream, address)) => (stream, address.ip().to_canonical()),
             Err(error) => {
-                // Such as too many open files, which is temporary.
+                // A temporary error, such as too many open files.
                 log::warn("failed to accept a connection", &error);
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
+        // Removes the connections that have ended.
         while connections.try_join_next().is_some() {}
-        let Some(turn) = limits.queue_up(peer) else {
+        let Some(waiter) = limits.queue_up(peer) else {
             shared.metrics.rejected(RejectReason::QueueFull);
             continue;
         };
@@ -138,10 +143,10 @@ pub(super) async fn serve(
             let Some(slot) = limits.enter(peer).await.map(Arc::new) else {
                 return shared.metrics.rejected(RejectReason::NoSlot);
             };
-            drop(turn);
+            drop(waiter);
             let metrics = shared.metrics.clone();
             tokio::select! {
-                () = connection(stream, slot.clone(), shared) => {}
+                () = handle_connection(stream, slot.clone(), shared) => {}
                 () = slot.until_evicted() => {}
                 () = takes_too_long(&slot) => metrics.rejected(RejectReason::Slow),
             }
@@ -149,17 +154,18 @@ pub(super) async fn serve(
     }
 }
 
-/// Returns when a request has been in progress for longer than the API server waits: its body does not come,
-/// or nobody reads the answer.
+/// Returns when a request has been in progress for longer than the API server waits: its body does not arrive, or the
+/// client does not read the answer.
 async fn takes_too_long(slot: &ConnectionSlot) {
-    while slot.busy_for() < REQUEST {
-        tokio::time::sleep(TICK).await;
+    while slot.busy_for() < REQUEST_TIMEOUT {
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 
-async fn connection(stream: TcpStream, slot: Arc<ConnectionSlot>, shared: Arc<Shared>) {
-    // A handshake fails if the client speaks no TLS or does not trust us yet; the API server tells its user.
-    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, shared.acceptor.accept(stream)).await else {
+async fn handle_connection(stream: TcpStream, slot: Arc<ConnectionSlot>, shared: Arc<Shared>) {
+    // A handshake fails if the client speaks no TLS or does not trust the certificate yet. It is not logged here: the
+    // API server reports it to its own client.
+    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, shared.acceptor.accept(stream)).await else {
         return;
     };
     let service = service_fn(move |request| {
@@ -168,7 +174,7 @@ async fn connection(stream: TcpStream, slot: Arc<ConnectionSlot>, shared: Arc<Sh
     });
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new())
-        .header_read_timeout(IDLE)
+        .header_read_timeout(IDLE_TIMEOUT)
         .max_buf_size(HEAD_MAX);
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(
@@ -184,30 +190,30 @@ async fn respond(
     slot: Arc<ConnectionSlot>,
 ) -> Response<Full<Bytes>> {
     slot.set_busy(true);
-    let (begin, converts) = (Instant::now(), request.uri().path() == PATH);
-    let counted = converts.then(|| InFlight::new(&shared.metrics));
+    let (begin, is_conversion) = (Instant::now(), request.uri().path() == PATH);
+    let counted = is_conversion.then(|| InFlight::new(&shared.metrics));
     let mut held = HeldAnswer {
         bytes: Vec::new(),
         memory: BodyMemory::default(),
         slot,
         _counted: counted,
     };
-    let (status, kind) = match answer(request, shared, &mut held).await {
+    let (status, content_type) = match answer(request, shared, &mut held).await {
         Ok(status) => (status, "application/json"),
         Err((status, text)) => {
             held.bytes = text.into_bytes();
             (status, "text/plain")
         }
     };
-    if converts {
+    if is_conversion {
         shared.metrics.answered(status, begin.elapsed());
     }
     let mut response = Response::new(Full::new(Bytes::from_owner(held)));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response
         .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    if *shared.drains.borrow() {
+        .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    if *shared.is_draining.borrow() {
         response
             .headers_mut()
             .insert(CONNECTION, HeaderValue::from_static("close"));
@@ -215,41 +221,46 @@ async fn respond(
     response
 }
 
-/// HTTP status and message.
-type Refusal = (u16, String);
+/// HTTP status and text of an answer that is not a ConversionReview.
+type TextAnswer = (u16, String);
 
-fn refuse<T>(status: u16, text: &str) -> Result<T, Refusal> {
+fn text_answer<T>(status: u16, text: &str) -> Result<T, TextAnswer> {
     Err((status, text.to_owned()))
 }
 
-/// Answers a request: the body is put into `held`, the status is returned.
-async fn answer(request: Request<Incoming>, shared: &Shared, held: &mut HeldAnswer) -> Result<u16, Refusal> {
+/// Answers a request. Ok: the HTTP status of a ConversionReview, which is put into `held`. Err: any other answer, also
+/// that of a probe.
+async fn answer(
+    request: Request<Incoming>,
+    shared: &Shared,
+    held: &mut HeldAnswer,
+) -> Result<u16, TextAnswer> {
     match (request.method(), request.uri().path()) {
         (&Method::POST, PATH) => {}
         (&Method::GET, "/readyz") if !shared.current.is_set() => {
-            return refuse(503, "there is no certificate yet\n");
+            return text_answer(503, "there is no certificate yet\n");
         }
-        (&Method::GET, "/readyz" | "/healthz") => return refuse(200, "ok\n"),
-        (_, PATH) => return refuse(405, "POST a ConversionReview\n"),
-        _ => return refuse(404, "the webhook is at /convert\n"),
+        (&Method::GET, "/readyz" | "/healthz") => return text_answer(200, "ok\n"),
+        (_, PATH) => return text_answer(405, "POST a ConversionReview\n"),
+        _ => return text_answer(404, "the webhook is at /convert\n"),
     }
-    let body = match tokio::time::timeout(BODY, read(request.into_body(), held)).await {
-        Ok(read) => read?,
+    let body = match tokio::time::timeout(BODY_TIMEOUT, read_body(request.into_body(), held)).await {
+        Ok(body) => body?,
         Err(_) => {
-            return refuse(
+            return text_answer(
                 408,
                 "timed out reading the body, or too many requests are in progress\n",
             );
         }
     };
-    let answer = if body.len() < LARGE {
+    let answer = if body.len() < LARGE_BODY {
         review::answer(&body)
     } else {
         // The semaphore is never closed: this cannot fail.
-        let _turn = shared.thread.acquire().await;
+        let _permit = shared.thread.acquire().await;
         match tokio::task::spawn_blocking(move || review::answer(&body)).await {
             Ok(answer) => answer,
-            Err(_) => return refuse(500, "the conversion failed\n"),
+            Err(_) => return text_answer(500, "the conversion failed\n"),
         }
     };
     shared.metrics.converted(answer.is_success);
@@ -260,21 +271,21 @@ async fn answer(request: Request<Incoming>, shared: &Shared, held: &mut HeldAnsw
     }
 }
 
-/// The whole body. Memory is taken for what has arrived, so that who sends slowly takes none from others.
-async fn read(mut body: Incoming, held: &mut HeldAnswer) -> Result<Vec<u8>, Refusal> {
+/// Reads the whole body. Memory is reserved only for what has arrived, so that slow senders take none from others.
+async fn read_body(mut body: Incoming, held: &mut HeldAnswer) -> Result<Vec<u8>, TextAnswer> {
     let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if declared > BODY_MAX {
-        return refuse(413, "the review is too large: list fewer objects at once\n");
+        return text_answer(413, "the review is too large: list fewer objects at once\n");
     }
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let Ok(frame) = frame else {
-            return refuse(400, "the body is incomplete\n");
+            return text_answer(400, "the body is incomplete\n");
         };
         let Some(data) = frame.data_ref() else { continue };
         let size = bytes.len() + data.len();
         if size > BODY_MAX {
-            return refuse(413, "the review is too large: list fewer objects at once\n");
+            return text_answer(413, "the review is too large: list fewer objects at once\n");
         }
         held.reserve(size).await;
         if size > bytes.capacity() {
