@@ -18,8 +18,8 @@ use crate::screen;
 use crate::target::Target;
 pub use resume::Resume;
 
-/// Time without a byte after which a log is requested again: a job may be silent for any time, but the
-/// connection may also be dead.
+/// Time without data after which a log is requested again. A job may print nothing for longer, but the connection
+/// may also be dead.
 const SILENCE: Duration = Duration::from_secs(120);
 /// Time until a log that has ended is requested again, since its container still runs.
 const PAUSE: Duration = Duration::from_millis(250);

@@ -200,9 +200,12 @@ impl Attempts<'_> {
             ..Snapshot::default()
         };
         match (status.get("state"), status["snippet"].as_str()) {
+            // The instance does not run yet: delete the MiniCluster.
             (Some(Value::String(state)), _) if BEFORE_RUN.contains(&state.as_str()) => {}
             (Some(Value::Null), Some(POST_SNIPPET)) => return Ok(Some(Way::Ending)),
+            // The instance was up and has ended: look again until the lead has ended too.
             (Some(Value::Null), None) if snapshot.has_been_up() => return Ok(None),
+            // There is no broker yet: delete the MiniCluster.
             (Some(Value::Null), _) => {}
             _ => return Ok(None),
         }

@@ -27,7 +27,7 @@ pub struct Step {
     pub name: &'static str,
     /// Seconds after the MiniCluster was created.
     pub begin: f64,
-    /// Duration in seconds; None if it goes on.
+    /// Duration in seconds. None: the step has not ended.
     pub seconds: Option<f64>,
 }
 

@@ -305,7 +305,7 @@ impl<'a> Follower<'a> {
                         self.snapshot.cluster = Some(cluster);
                     }
                     Event::Delete(cluster) if self.is_ours(&cluster) => self.is_gone = true,
-                    // A MiniCluster with another uid: ours is gone.
+                    // A MiniCluster with another uid: the followed one is gone.
                     Event::Apply(_) | Event::InitApply(_) => self.is_gone = true,
                     Event::Init => self.snapshot.cluster = None,
                     Event::InitDone => self.is_gone |= self.snapshot.cluster.is_none(),
