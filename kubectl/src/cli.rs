@@ -110,7 +110,7 @@ pub(crate) fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Parses the command line and runs it; the program's exit code.
+/// Parses the command line and runs the command; returns the program's exit code.
 pub fn main(version: &'static str) -> ExitCode {
     let command = match completer_words() {
         Some(words) => Cli {
@@ -120,7 +120,7 @@ pub fn main(version: &'static str) -> ExitCode {
         },
         None => command_line(version),
     };
-    ExitCode::from(answer(command, version).unwrap_or_else(|failure| {
+    ExitCode::from(dispatch(command, version).unwrap_or_else(|failure| {
         if !matches!(failure, Failure::Unread) {
             screen::tell(&causes(&failure));
         }
@@ -136,15 +136,16 @@ fn completer_words() -> Option<Vec<String>> {
     is_completer.then(|| words.map(|word| word.to_string_lossy().into_owned()).collect())
 }
 
-fn answer(cli: Cli, version: &str) -> Result<u8, Failure> {
+/// Runs `validate` without `--server`, `dry-run` and `completion`. The other commands get an async runtime.
+fn dispatch(cli: Cli, version: &str) -> Result<u8, Failure> {
     let output = cli.output;
     match &cli.command {
         Command::Validate(ValidateArgs { files, server: false }) => {
-            let found = files
+            let judgements = files
                 .iter()
                 .map(|file| Ok((file.as_path(), offline::judge(&read(file)?))));
             print_judgement(
-                Judgement::of_files(found.collect::<Result<_, Failure>>()?),
+                Judgement::of_files(judgements.collect::<Result<_, Failure>>()?),
                 output,
             )
         }
@@ -157,7 +158,7 @@ fn answer(cli: Cli, version: &str) -> Result<u8, Failure> {
     }
 }
 
-/// Prints what `validate` has found; 1 if there is a problem.
+/// Prints what `validate` has found; returns 1 if there is a problem.
 fn print_judgement(judgement: Judgement, output: Output) -> Result<u8, Failure> {
     let is_valid = judgement.problems.is_empty();
     match output.format {
@@ -167,6 +168,7 @@ fn print_judgement(judgement: Judgement, output: Output) -> Result<u8, Failure> 
     Ok(if is_valid { 0 } else { FAILED })
 }
 
+/// Prints the plans; `-o` overrides `--format`.
 fn dry_run(args: &plans::Args, output: Output) -> Result<u8, Failure> {
     let Some(format) = output.format else {
         let text = plans::run(args, input::read_io)?;
@@ -182,17 +184,18 @@ fn dry_run(args: &plans::Args, output: Output) -> Result<u8, Failure> {
     format.show(&document).map(|()| 0)
 }
 
-/// One thread is enough: it mostly waits for the API server and the person. A pending read of standard input
-/// does not hold up the end.
+/// Runs a command in an async runtime. One thread is enough, since it mostly waits for the API server and the user.
+/// `shutdown_background` lets the program exit while a read of standard input is pending.
 fn in_cluster(cli: Cli, version: &str) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Failure::on_this_machine("start"))?;
-    let code = runtime.block_on(ask(cli, version));
+    let code = runtime.block_on(run_async(cli, version));
     runtime.shutdown_background();
     code
 }
 
-async fn ask(cli: Cli, version: &str) -> Result<u8, Failure> {
+/// Runs the commands that need no target. For the others, finds the target (cluster and namespace) first.
+async fn run_async(cli: Cli, version: &str) -> Result<u8, Failure> {
     let Cli {
         access,
         output,
@@ -216,20 +219,21 @@ async fn ask(cli: Cli, version: &str) -> Result<u8, Failure> {
     };
     let target = Target::find(&access).await?;
     let server = target.server.clone();
-    call(target, access.namespace.is_some(), command, output, version)
+    run_on_target(target, access.namespace.is_some(), command, output, version)
         .await
         .map_err(|failure| failure.with_server(&server))
 }
 
-async fn call(
+/// Runs a command on the target. `is_namespace_given`: the namespace is that of `--namespace`.
+async fn run_on_target(
     target: Target,
-    is_asked_for: bool,
+    is_namespace_given: bool,
     command: Command,
     output: Output,
     version: &str,
 ) -> Result<u8, Failure> {
     match command {
-        Command::Run(args) => run::create_and_follow(target, is_asked_for, &args, output).await,
+        Command::Run(args) => run::create_and_follow(target, is_namespace_given, &args, output).await,
         Command::List(args) => list::run(&target, &args, output).await,
         Command::Status(args) => status::run(&target, &args, output).await,
         Command::Logs(args) => {
@@ -258,18 +262,19 @@ async fn call(
         Command::Timeline(args) => timeline::run(&target, &args, output).await,
         Command::Top(args) => top::run(&target, &args, output).await,
         Command::Validate(ValidateArgs { files, .. }) => {
-            let asked = on_server::Target {
+            let namespace = on_server::Target {
                 namespace: &target.namespace,
-                is_asked_for,
+                is_asked_for: is_namespace_given,
             };
-            let mut found = Vec::new();
+            let mut judgements = Vec::new();
             for file in &files {
                 let judgement =
-                    on_server::judge(&target.client, asked, &read(file)?, &Options::default()).await?;
-                found.push((file.as_path(), judgement));
+                    on_server::judge(&target.client, namespace, &read(file)?, &Options::default()).await?;
+                judgements.push((file.as_path(), judgement));
             }
-            print_judgement(Judgement::of_files(found), output)
+            print_judgement(Judgement::of_files(judgements), output)
         }
+        // `dispatch` and `run_async` have run these.
         Command::Render { .. }
         | Command::DryRun(_)
         | Command::Completion { .. }

@@ -1,4 +1,5 @@
-//! Programs in a running instance, by exec: the agent in a pod knows its Flux, its user and its environment.
+//! `connect`, `submit` and `jobs`: run programs in a running instance. They exec the agent in a pod, which knows
+//! the instance's Flux, user and environment.
 
 mod terminal;
 
@@ -60,7 +61,7 @@ pub struct JobsArgs {
 
 /// Runs a shell or a command in the instance; returns its exit code.
 pub async fn open(target: &Target, args: &ConnectArgs) -> Result<u8, Failure> {
-    let pod = running(target, &args.name, args.index).await?;
+    let pod = running_pod(target, &args.name, args.index).await?;
     let mut words = vec!["connect"];
     if !args.command.is_empty() {
         words.push("--");
@@ -80,14 +81,19 @@ pub async fn submit(target: &Target, args: &SubmitArgs, output: Output) -> Resul
     }
     let mut words = vec!["flux", "submit"];
     if args.watch {
-        // Quiet: standard output is the job's alone.
+        // Without `--quiet`, flux also prints the job's id to standard output.
         words.extend(["--watch", "--quiet"]);
     }
     words.extend(args.command.iter().map(String::as_str));
     let Some(format) = output.format else {
         return in_lead(target, &args.name, &words).await;
     };
-    let (code, printed) = answer(target, &running(target, &args.name, 0).await?, &connected(&words)).await?;
+    let (code, printed) = answer(
+        target,
+        &running_pod(target, &args.name, 0).await?,
+        &connect_command(&words),
+    )
+    .await?;
     match code {
         // One job id per line.
         0 => {
@@ -106,7 +112,12 @@ pub async fn jobs(target: &Target, args: &JobsArgs, output: Output) -> Result<u8
         return in_lead(target, &args.name, &words).await;
     };
     words.push("--json");
-    let (code, printed) = answer(target, &running(target, &args.name, 0).await?, &connected(&words)).await?;
+    let (code, printed) = answer(
+        target,
+        &running_pod(target, &args.name, 0).await?,
+        &connect_command(&words),
+    )
+    .await?;
     match serde_json::from_slice::<serde_json::Value>(&printed) {
         Ok(jobs) => format.show(&jobs)?,
         Err(_) => screen::put_error(&printed),
@@ -114,20 +125,22 @@ pub async fn jobs(target: &Target, args: &JobsArgs, output: Output) -> Result<u8
     Ok(code)
 }
 
-fn connected<'a>(words: &[&'a str]) -> Vec<&'a str> {
+/// The agent's command that runs `words` in the instance.
+fn connect_command<'a>(words: &[&'a str]) -> Vec<&'a str> {
     [&["connect", "--"], words].concat()
 }
 
+/// Runs a program in the lead's instance, without standard input; returns its exit code.
 async fn in_lead(target: &Target, name: &str, words: &[&str]) -> Result<u8, Failure> {
-    let pod = running(target, name, 0).await?;
-    let mut attached = start(target, &pod, &connected(words), false).await?;
-    // It reads nothing: the caller's input may be the list of a loop.
+    let pod = running_pod(target, name, 0).await?;
+    let mut attached = start(target, &pod, &connect_command(words), false).await?;
+    // Standard input is not passed on: in a shell loop (`while read`), it is the input of the loop.
     drop(attached.stdin());
     copy_both_ways(attached, false).await
 }
 
-/// The pod of this index; an error if its runner does not run.
-pub async fn running(target: &Target, name: &str, index: u32) -> Result<Pod, Failure> {
+/// The latest pod of this index. Its runner is running; otherwise an error.
+pub async fn running_pod(target: &Target, name: &str, index: u32) -> Result<Pod, Failure> {
     let cluster = target.cluster(name).await?;
     let pods = target.pods_of(&cluster).await?;
     match observed::latest_of(index, pods.iter()).filter(|pod| observed::is_running(pod)) {
@@ -162,7 +175,7 @@ async fn start(
         container: Some(runner.to_owned()),
         stdin: true,
         stdout: true,
-        // A terminal has one stream for both.
+        // With a terminal, standard output and standard error are one stream.
         stderr: !terminal,
         tty: terminal,
         max_stdin_buf_size: Some(CHUNK),
@@ -175,9 +188,9 @@ async fn start(
         .exec(name, command, &parameters)
         .await
         .map_err(|error| {
-            let may_not = is_code(&error, 403);
+            let is_forbidden = is_code(&error, 403);
             let failure = Failure::call(format!("run a program in pod {name}"))(error);
-            if may_not {
+            if is_forbidden {
                 Failure::NoExec(format!("{failure}. {NEEDS_EXEC}"))
             } else {
                 failure
@@ -185,7 +198,8 @@ async fn start(
         })
 }
 
-/// What the agent's command `words` prints, and its exit code.
+/// Runs the agent's command `words` in the pod, without standard input. Returns its exit code and standard output;
+/// if it failed without any, its standard error.
 pub async fn answer(target: &Target, pod: &Pod, words: &[&str]) -> Result<(u8, Vec<u8>), Failure> {
     let mut attached = start(target, pod, words, false).await?;
     drop(attached.stdin());
@@ -225,7 +239,7 @@ async fn copy_both_ways(mut attached: AttachedProcess, terminal: bool) -> Result
     if !terminal {
         return copy_all(attached).await;
     }
-    // Without a handler, a signal would end this process and leave the terminal raw.
+    // Without a handler, a signal would end this process and leave the terminal in raw mode.
     let signalled = until_signalled()?;
     let _raw = terminal::Raw::begin(attached.terminal_size())?;
     tokio::select! {
@@ -234,6 +248,7 @@ async fn copy_both_ways(mut attached: AttachedProcess, terminal: bool) -> Result
     }
 }
 
+/// Copies standard input, output and error until the program has ended; returns its exit code.
 async fn copy_all(mut attached: AttachedProcess) -> Result<u8, Failure> {
     if let Some(stdin) = attached.stdin() {
         // The task ends with this process: a pending read of the keyboard does not keep it alive.
@@ -266,6 +281,7 @@ async fn copy_all(mut attached: AttachedProcess) -> Result<u8, Failure> {
     code(status)
 }
 
+/// Copies standard input to the program. Closes the program's input at the end.
 async fn copy_input(mut to: impl AsyncWrite + Unpin) {
     let mut from = tokio::io::stdin();
     let mut buffer = vec![0; CHUNK];
@@ -280,6 +296,7 @@ async fn copy_input(mut to: impl AsyncWrite + Unpin) {
     let _ = to.shutdown().await;
 }
 
+/// Passes everything that `from` returns to `put`.
 async fn copy(
     from: &mut (impl AsyncRead + Unpin),
     mut put: impl FnMut(&[u8]) -> Result<(), Failure>,

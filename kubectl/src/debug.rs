@@ -1,4 +1,4 @@
-//! `debug`: what a helper needs to know about a MiniCluster, in one file, without secrets.
+//! `debug`: writes what others need to diagnose a MiniCluster into one file, without secrets.
 //!
 //! ```text
 //! MiniCluster, pods, events, logs ─► redact (pure) ─► entries of a tar archive
@@ -25,10 +25,10 @@ use crate::status;
 use crate::target::Target;
 use crate::timeline;
 
-/// Of a longer log, the last lines are collected.
+/// Most lines and bytes of a log; of a longer log, the last lines are collected.
 const MAX_LOG_LINES: i64 = 5000;
 const MAX_LOG_BYTES: i64 = 4 * 1024 * 1024;
-/// Of more pods, the logs of the first ones are collected, with the lead's.
+/// Most pods whose logs are collected: those with the lowest indexes, of which the lead's is the first.
 const MAX_PODS_WITH_LOGS: usize = 16;
 
 /// Arguments of `debug`.
@@ -56,7 +56,7 @@ impl Entry {
     }
 }
 
-/// Collects everything, writes it, and prints where.
+/// Collects the files, writes the bundle, and prints its path.
 pub async fn run(target: &Target, args: &Args, output: Output, plugin_version: &str) -> Result<u8, Failure> {
     let name = &args.name;
     let path = args
@@ -81,6 +81,7 @@ pub async fn run(target: &Target, args: &Args, output: Output, plugin_version: &
     output.show(&about, summary).map(|()| 0)
 }
 
+/// Collects the files of the bundle.
 async fn collect(target: &Target, name: &str, plugin_version: &str) -> Result<Vec<Entry>, Failure> {
     let cluster = target.cluster(name).await?;
     let mut pods = target.pods_named(name).await?;
@@ -97,7 +98,7 @@ async fn collect(target: &Target, name: &str, plugin_version: &str) -> Result<Ve
         let name = format!("pods/{}.yaml", observed::name(pod));
         entries.push(Entry::new(name, yaml(pod)?));
     }
-    // Every broker's pod has an index. Another pod with their label is not ours.
+    // Every broker's pod has an index. A pod without one is no broker's, although it has the label.
     for pod in pods
         .iter()
         .filter(|pod| observed::index(pod).is_some())
@@ -108,7 +109,7 @@ async fn collect(target: &Target, name: &str, plugin_version: &str) -> Result<Ve
     Ok(entries)
 }
 
-/// The plugin's version, with the commit of a release, and the server's line.
+/// The text of `version.txt`: the plugin's version, and the line `server` about the API server.
 fn versions(plugin_version: &str, server: &str) -> String {
     format!("kubectl-minicluster {plugin_version}\n{server}\n")
 }
@@ -154,16 +155,16 @@ async fn logs(target: &Target, pod: &Pod) -> Vec<Entry> {
                 ..LogParams::default()
             };
             let log = log_text(target, observed::name(pod), &parameters).await;
-            let ending = if previous { "previous.log" } else { "log" };
-            let name = format!("logs/{}.{}.{ending}", observed::name(pod), container.name);
+            let suffix = if previous { "previous.log" } else { "log" };
+            let name = format!("logs/{}.{}.{suffix}", observed::name(pod), container.name);
             entries.push(Entry::new(name, redact::text(&log)));
         }
     }
     entries
 }
 
-/// A log as far as it can be read, then the cause if it cannot. Bytes that are no UTF-8, such as a character
-/// that `MAX_LOG_BYTES` cuts, are replaced.
+/// The log. If it cannot be read to its end, the part that was read and the cause. Bytes that are not UTF-8, such
+/// as a character that `MAX_LOG_BYTES` cuts, are replaced.
 async fn log_text(target: &Target, pod: &str, parameters: &LogParams) -> String {
     let mut log = match target.pods().log_stream(pod, parameters).await {
         Ok(log) => log,

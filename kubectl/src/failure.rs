@@ -1,4 +1,4 @@
-//! Why a command ends with an error.
+//! The errors of commands.
 
 use flux_agent_plan::dry_run::DryRunError;
 use flux_operator_core::offline::OfflineError;
@@ -6,7 +6,7 @@ use flux_shared::causes::causes;
 
 /// Exit code of the plugin's own failures.
 pub const FAILED: u8 = 1;
-/// Exit code if nobody reads standard output, as shells have it: 128 + SIGPIPE.
+/// Exit code if standard output is closed, as in shells: 128 + SIGPIPE.
 pub const UNREAD: u8 = 141;
 
 /// The remedy if the API server does not know MiniClusters.
@@ -32,7 +32,7 @@ pub enum Failure {
     Call {
         doing: String,
         why: String,
-        /// Whether another try may help.
+        /// Whether a retry may help.
         passes: bool,
     },
     /// The API server did not answer.
@@ -45,16 +45,16 @@ pub enum Failure {
     },
     #[error("{0}")]
     Message(String),
-    /// The person may not run programs in pods.
+    /// The user may not run programs in pods.
     #[error("{0}")]
     NoExec(String),
-    /// Nobody reads standard output any more (`| head`).
+    /// The reader of standard output has closed it (`| head`).
     #[error("standard output is closed")]
     Unread,
 }
 
 impl Failure {
-    /// The failure of a call to the API server.
+    /// Converts the error of a call to the API server; `doing` completes "failed to …".
     pub fn call(doing: impl Into<String>) -> impl FnOnce(kube::Error) -> Failure {
         let doing = doing.into();
         move |error| match error {
@@ -70,7 +70,7 @@ impl Failure {
         }
     }
 
-    /// Names the API server that did not answer.
+    /// Adds the address of the API server, if it did not answer.
     pub fn with_server(self, server: &str) -> Failure {
         match self {
             Failure::Unanswered { doing, why } => Failure::Unanswered {
@@ -81,17 +81,17 @@ impl Failure {
         }
     }
 
-    /// The exit code of a command that ends with it.
+    /// The exit code of a command that ends with this failure.
     pub fn code(&self) -> u8 {
         match self {
             Failure::Unread => UNREAD,
-            // As `flux-agent dry-run` and the pods themselves.
+            // The exit code of `flux-agent dry-run` and of the pods for this error.
             Failure::Plans(error) => error.category().code(),
             _ => FAILED,
         }
     }
 
-    /// Whether another try may help.
+    /// Whether a retry may help.
     pub fn may_pass(&self) -> bool {
         matches!(
             self,
@@ -99,7 +99,7 @@ impl Failure {
         )
     }
 
-    /// The failure of something on this machine.
+    /// Converts the error of an operation on this machine; `doing` completes "failed to …".
     pub fn on_this_machine(doing: &'static str) -> impl FnOnce(std::io::Error) -> Failure {
         move |source| Failure::OnThisMachine { doing, source }
     }
@@ -130,7 +130,7 @@ pub fn is_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
-/// Whether another try may help: there was no answer, or the API server asks for it.
+/// Whether a retry may help: there was no answer, or it has the code 429 or 5xx.
 pub fn may_pass(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => status.code == 429 || status.code >= 500,

@@ -1,15 +1,15 @@
-//! `kubectl minicluster`: runs MiniClusters and tells what they do, for people who run jobs.
+//! `kubectl minicluster`: runs MiniClusters and shows what they do, for people who run jobs.
 //!
 //! ```text
 //! cli ─► run: manifest (pure) ─► create ─► follow: watches ─► progress, log ─► exit code
-//! cli ─► list, status, logs, wait, stop, scale, timeline, debug: what is seen, or one change
+//! cli ─► list, status, logs, wait, stop, scale, timeline, debug: read the state, or make one change
 //! cli ─► connect, submit, jobs, top: the agent in the lead's pod, by exec
 //! cli ─► completion: names for the shell
-//! below all: target (client and namespace), observed (what is known of a MiniCluster, pure), progress (pure), screen,
+//! used by all: target (client and namespace), observed (the state of a MiniCluster, pure), progress (pure), screen,
 //!            output, input, failure
 //! ```
 //!
-//! It needs no rights but its user's own, and nothing in the cluster but the operator.
+//! It has only its user's permissions. In the cluster it needs only the operator.
 #![cfg_attr(
     test,
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")

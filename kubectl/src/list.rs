@@ -1,4 +1,4 @@
-//! `list`: the MiniClusters of a namespace, or of all.
+//! `list`: the MiniClusters of one namespace, or of all namespaces.
 
 use comfy_table::{Table, presets};
 use flux_shared::crd::v1alpha2::MiniCluster;
@@ -76,7 +76,7 @@ fn table(all: &[MiniCluster], with_namespaces: bool, now: Timestamp) -> String {
     screen::lines_of(&table).join("\n") + "\n"
 }
 
-/// In one unit, rounded down.
+/// The age in one unit, rounded down. Minutes begin at 2 minutes, hours at 2 hours, days at 2 days.
 fn age(since: Timestamp, now: Timestamp) -> String {
     match now.as_second().saturating_sub(since.as_second()).max(0) {
         seconds @ 0..120 => format!("{seconds}s"),

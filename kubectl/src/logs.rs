@@ -18,16 +18,18 @@ use crate::screen;
 use crate::target::Target;
 pub use resume::Resume;
 
-/// Time without a byte after which a log is requested again: a job may be silent for any time, but the
-/// connection may also be dead.
+/// Time without data after which a log is requested again. A job may print nothing for longer, but the connection
+/// may also be dead.
 const SILENCE: Duration = Duration::from_secs(120);
+/// Time until a log that has ended is requested again, since its container still runs.
 const PAUSE: Duration = Duration::from_millis(250);
+/// Time between two attempts after a failure.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
-/// How often `--follow` looks whether the pod has started.
+/// Time between two checks of `--follow` whether the pod has started.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Why the rest of a log cannot be read.
 const POD_GONE: &str = "its pod is gone";
-/// Most attempts to read the log of a container that has ended.
+/// Failures in a row after which the log of a container that has ended counts as unreadable.
 const TRIES: u32 = 5;
 
 /// Arguments of `logs`.
@@ -88,8 +90,8 @@ pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// The obstacles of a phase, of which each is printed once: while an image cannot be pulled, the kubelet
-/// alternates between two.
+/// The obstacles that were printed in the current phase. Each is printed once: while an image cannot be pulled, the
+/// kubelet alternates between two of them.
 #[derive(Debug, Default)]
 struct Obstacles {
     phase: String,
@@ -97,6 +99,7 @@ struct Obstacles {
 }
 
 impl Obstacles {
+    /// Whether this obstacle was not printed in this phase yet; remembers it.
     fn is_new(&mut self, phase: &str, why: &str) -> bool {
         if self.phase != phase {
             self.phase = phase.to_owned();
@@ -138,7 +141,7 @@ async fn wait_for_start(target: &Target, args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// The container that was asked for, else the one that runs Flux.
+/// Name of the container of `--container`, else of the one that runs Flux.
 fn container<'a>(pod: &'a Pod, args: &'a Args) -> &'a str {
     args.container
         .as_deref()
@@ -147,7 +150,7 @@ fn container<'a>(pod: &'a Pod, args: &'a Args) -> &'a str {
 }
 
 async fn print_one(target: &Target, pod: &Pod, args: &Args) -> Result<(), Failure> {
-    // Only the container that runs Flux has starts, to which a broken connection can return.
+    // `follow` resumes after a broken connection, but only knows the starts of the container that runs Flux.
     if args.follow
         && args.container.is_none()
         && let Some(start) = observed::started(pod)
@@ -165,7 +168,8 @@ async fn print_with_index(target: &Target, pod: &Pod, index: u32, args: &Args) -
     .await
 }
 
-/// Prints a log as the API server returns it, line by line. A program may print bytes that are no UTF-8.
+/// Passes a log to `put` line by line, without resuming it. Lines are bytes, since a program may print text that is
+/// not UTF-8.
 async fn stream(
     pods: &Api<Pod>,
     pod: &Pod,
@@ -204,8 +208,9 @@ async fn stream(
 }
 
 /// Prints the log of one start of a pod's runner to its end, and reconnects if the connection breaks.
-/// `resume` is that of the pod's earlier starts: nothing of them is printed again. `before_print` is called
-/// each time before something is printed. It fails if the log could not be read whole.
+/// `resume` has the position after the pod's earlier starts, so that their lines are not printed again.
+/// `before_print` is called each time before something is printed. Returns an error if a part of the log could not
+/// be read.
 pub async fn follow(
     pods: &Api<Pod>,
     pod: &Pod,
@@ -229,7 +234,7 @@ pub async fn follow(
             observed::restarts(&pod) - start.restarts,
             observed::is_over(&pod, start),
         );
-        // The kubelet keeps the log of one earlier container.
+        // The kubelet keeps the log of one earlier container only.
         if restarts > 1 && !was_complete {
             return unread("its container has restarted twice meanwhile");
         }
@@ -255,10 +260,10 @@ pub async fn follow(
             },
         };
         let is_complete = matches!(read.end, CopyEnd::Complete);
-        // A log that had been read whole, and is empty now, was rotated.
+        // Lines are missing. But if the log had been read completely and has nothing new, it was only rotated.
         if is_complete && resume.end() && (read.has_progressed || !was_complete) {
             if was_complete && has_restarted(pods, name, start).await {
-                // The log had been read whole, and these were the next container's lines.
+                // The log had been read completely, and these were the next container's lines.
                 break;
             }
             has_gap = true;
@@ -269,7 +274,7 @@ pub async fn follow(
         }
         let obstacle = match read.end {
             CopyEnd::Complete => None,
-            // A running container may print nothing for any time.
+            // A running container may print nothing for any length of time.
             CopyEnd::Silent => is_over.then(|| format!("no data came for {} s", SILENCE.as_secs())),
             CopyEnd::Broken(why) => Some(why),
         };
@@ -284,9 +289,10 @@ pub async fn follow(
         {
             return unread(&why);
         }
-        let may_be_of_next = was_complete && !is_complete && read.has_progressed;
+        let may_be_next_container = was_complete && !is_complete && read.has_progressed;
         was_complete = is_complete;
-        // Without an answer it is not known whose log the next read would be of.
+        // The state of the pod decides which container's log is read next, so wait for an answer. Without the
+        // permission to get pods (403), assume that nothing has changed.
         let current = loop {
             match pods.get_opt(name).await {
                 Ok(current) => break current,
@@ -305,8 +311,8 @@ pub async fn follow(
             None if was_complete => break,
             None => return unread(POD_GONE),
         };
-        if may_be_of_next && observed::restarts(&pod) > start.restarts && resume.end() {
-            // The log had been read whole, and these were the next container's lines.
+        if may_be_next_container && observed::restarts(&pod) > start.restarts && resume.end() {
+            // The log had been read completely, and these were the next container's lines.
             break;
         }
         if failures > 0 {
@@ -321,7 +327,7 @@ pub async fn follow(
     Ok(())
 }
 
-/// Whether the runner was started again after this start.
+/// Whether the runner was started again after this start. False if that is unknown.
 async fn has_restarted(pods: &Api<Pod>, name: &str, start: &RunnerStart) -> bool {
     let pod = pods.get_opt(name).await.ok().flatten();
     pod.is_some_and(|pod| observed::restarts(&pod) > start.restarts)
@@ -332,20 +338,20 @@ async fn has_restarted(pods: &Api<Pod>, name: &str, start: &RunnerStart) -> bool
 enum CopyEnd {
     /// The API server ended the log.
     Complete,
-    /// Nothing came for `SILENCE`.
+    /// No data came for `SILENCE`.
     Silent,
     /// The call or the connection failed: the cause.
     Broken(String),
 }
 
-/// A read of a log: how it ended, and whether anything new came. (The last line comes again with each read.)
+/// A read of a log: how it ended, and whether it had anything new. (Each read repeats the last line.)
 #[derive(Debug)]
 struct LogRead {
     end: CopyEnd,
     has_progressed: bool,
 }
 
-/// Prints what is new of a log.
+/// Reads a log until it ends, and prints what was not printed before.
 async fn copy(
     mut log: impl futures::AsyncRead + Unpin,
     resume: &mut Resume,

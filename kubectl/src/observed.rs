@@ -1,4 +1,4 @@
-//! What is known of a MiniCluster. Pure.
+//! The state of a MiniCluster and its pods, as the API server last returned them. Pure.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub struct Snapshot {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RunnerStart {
     pub pod_uid: String,
-    /// How often the runner had restarted before.
+    /// Number of restarts of the runner before this run.
     pub restarts: i32,
 }
 
@@ -62,13 +62,13 @@ impl Snapshot {
             .find(|condition| condition.type_ == type_)
     }
 
-    /// Whether the instance is or was up.
+    /// Whether the instance is up or has been up before.
     pub fn has_been_up(&self) -> bool {
         let timeline = self.status().and_then(|status| status.timeline.as_ref());
         self.is_true("JobMiniClusterReady") || timeline.is_some_and(|timeline| timeline.ready.is_some())
     }
 
-    /// Its pods, without those of another MiniCluster of its name.
+    /// Its pods, without those of another MiniCluster with the same name.
     pub fn own_pods(&self) -> impl Iterator<Item = &Pod> {
         let is_own = |pod: &&Pod| {
             self.cluster
@@ -83,15 +83,15 @@ impl Snapshot {
         lead_of(self.own_pods())
     }
 
-    /// The lead and its runner's start, if it has started, so that there is a log to read.
+    /// The lead and its runner's start. None: the runner has not started, so there is no log.
     pub fn started_lead(&self) -> Option<(&Pod, RunnerStart)> {
         let lead = self.lead()?;
         Some((lead, started(lead)?))
     }
 }
 
-/// Whether the pod is of a Job of this MiniCluster. One that was deleted may have had the same name, and have
-/// pods still.
+/// Whether the pod belongs to the current Job of this MiniCluster, or to one that a restart has replaced. Pods of a
+/// deleted MiniCluster with the same name may still exist.
 pub fn belongs_to(pod: &Pod, cluster: &MiniCluster) -> bool {
     let job = pod
         .metadata
@@ -132,7 +132,7 @@ pub fn name(pod: &Pod) -> &str {
     pod.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// Name of the container that runs Flux, the only one that is no init container.
+/// Name of the container that runs Flux, the only one that is not an init container.
 pub fn runner(pod: &Pod) -> Option<&str> {
     Some(pod.spec.as_ref()?.containers.first()?.name.as_str())
 }
@@ -165,7 +165,7 @@ fn runner_state(pod: &Pod) -> Option<&ContainerState> {
     runner_status(pod)?.state.as_ref()
 }
 
-/// The runner's current or last start.
+/// The runner's current or last start. None: it has not started.
 pub fn started(pod: &Pod) -> Option<RunnerStart> {
     let state = runner_state(pod)?;
     (state.running.is_some() || state.terminated.is_some()).then(|| RunnerStart {
@@ -192,7 +192,7 @@ pub fn is_over(pod: &Pod, start: &RunnerStart) -> bool {
         || restarts(pod) > start.restarts
 }
 
-/// Whether it is the pod of this start, and not another of its name.
+/// Whether it is the pod of this start, not another pod with the same name.
 pub fn is_pod_of(pod: &Pod, start: &RunnerStart) -> bool {
     pod.metadata.uid.as_deref() == Some(start.pod_uid.as_str())
 }
@@ -202,7 +202,7 @@ pub fn is_scheduled(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
 }
 
-/// The init container that runs or waits, and why it waits.
+/// Name of the first init container that has not finished, and the reason if it waits.
 pub fn initializing(pod: &Pod) -> Option<(&str, Option<&str>)> {
     let all = pod.status.as_ref()?.init_container_statuses.as_ref()?;
     let is_over = |container: &ContainerStatus| {
@@ -218,7 +218,7 @@ pub fn initializing(pod: &Pod) -> Option<(&str, Option<&str>)> {
     ))
 }
 
-/// The phase, also of a MiniCluster without a status.
+/// The phase. `Unseen` if the operator has not set one.
 pub fn phase_of(status: Option<&MiniClusterStatus>) -> &str {
     status
         .and_then(|status| status.phase.as_deref())
@@ -232,8 +232,8 @@ pub fn is_finished(status: Option<&MiniClusterStatus>) -> bool {
         .is_some_and(Phase::is_finished)
 }
 
-/// The plugin's exit code for a job that has ended. A failure is never 0: a program that was stopped by its
-/// deadline may have ended with 0.
+/// The plugin's exit code for a job that has ended. It is never 0 for a failed job, although a program that was
+/// stopped at its deadline may have exited with 0.
 pub fn code_of(exit_code: Option<i32>, is_complete: bool) -> u8 {
     match exit_code {
         Some(0) if !is_complete => FAILED,

@@ -1,4 +1,4 @@
-//! Results on standard output: text for people, or the same as JSON or YAML for programs (`-o`).
+//! Results on standard output: text for people, or JSON or YAML for programs (`-o`).
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ pub struct Output {
 impl Format {
     /// Prints a value.
     pub fn show(self, value: &impl Serialize) -> Result<(), Failure> {
-        screen::print(&written(value, self)?)
+        screen::print(&serialize(value, self)?)
     }
 
     /// Prints objects, as a JSON list or one YAML stream.
@@ -41,7 +41,7 @@ impl Format {
             Format::Json => self.show(&json!({ "apiVersion": "v1", "kind": "List", "items": objects })),
             Format::Yaml => {
                 let documents: Result<Vec<String>, Failure> =
-                    objects.iter().map(|object| written(object, self)).collect();
+                    objects.iter().map(|object| serialize(object, self)).collect();
                 screen::print(&flux_operator_core::yaml::stream(documents?))
             }
         }
@@ -49,7 +49,7 @@ impl Format {
 }
 
 impl Output {
-    /// Prints a result, as the format or as text.
+    /// Prints a result in the format of `-o`, or as text without `-o`.
     pub fn show(self, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
         match self.format {
             Some(format) => format.show(value),
@@ -57,7 +57,7 @@ impl Output {
         }
     }
 
-    /// Refuses `-o` for a command without such a result; `why` says what it prints instead.
+    /// Rejects `-o` for a command that does not support it. `why` says what the command prints instead.
     pub fn refuse(self, command: &str, why: &str) -> Result<(), Failure> {
         match self.format {
             None => Ok(()),
@@ -66,11 +66,12 @@ impl Output {
     }
 }
 
-fn written(value: &impl Serialize, format: Format) -> Result<String, Failure> {
-    let not_written =
+/// The value as text in the format.
+fn serialize(value: &impl Serialize, format: Format) -> Result<String, Failure> {
+    let write_failed =
         |error: &dyn std::error::Error| Failure::Message(format!("failed to write the output: {error}"));
     Ok(match format {
-        Format::Json => serde_json::to_string_pretty(value).map_err(|error| not_written(&error))? + "\n",
-        Format::Yaml => flux_operator_core::yaml::document(value).map_err(|error| not_written(&error))?,
+        Format::Json => serde_json::to_string_pretty(value).map_err(|error| write_failed(&error))? + "\n",
+        Format::Yaml => flux_operator_core::yaml::document(value).map_err(|error| write_failed(&error))?,
     })
 }

@@ -1,4 +1,4 @@
-//! What a start waits for, in four lines: pods, view, brokers, quorum. Pure.
+//! The progress of a start in four stages: pods, view, brokers, quorum. Pure.
 
 use flux_operator_core::labels;
 use flux_operator_core::vocabulary::Reason;
@@ -9,10 +9,10 @@ use crate::observed::{self, Snapshot};
 /// State of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Something else comes first.
+    /// An earlier stage comes first.
     Later,
     Now,
-    /// It does not go on unless somebody helps.
+    /// Something blocks it: a problem with the pods, or a suspension.
     Stuck,
     Done,
 }
@@ -52,7 +52,7 @@ fn stage(name: &'static str, state: State, text: impl Into<String>) -> Stage {
     }
 }
 
-/// The operator's reason and message, if a start does not go on.
+/// The operator's reason and message, unless the reason is that of an ordinary start.
 fn trouble(snapshot: &Snapshot) -> Option<String> {
     let status = snapshot.status()?;
     let reason = status
@@ -66,35 +66,39 @@ fn trouble(snapshot: &Snapshot) -> Option<String> {
 }
 
 fn pods(snapshot: &Snapshot) -> Stage {
-    let (size, there) = (snapshot.size(), snapshot.own_pods().count());
-    let placed = snapshot
+    let (size, existing) = (snapshot.size(), snapshot.own_pods().count());
+    let scheduled = snapshot
         .own_pods()
         .filter(|pod| observed::is_scheduled(pod))
         .count();
-    let begun = snapshot
+    let started = snapshot
         .own_pods()
         .filter(|pod| observed::started(pod).is_some())
         .count();
-    let count = format!("{begun} of {size} running");
-    if snapshot.has_been_up() || usize::try_from(size).is_ok_and(|size| begun >= size) {
+    let count = format!("{started} of {size} running");
+    if snapshot.has_been_up() || usize::try_from(size).is_ok_and(|size| started >= size) {
         return stage("pods", State::Done, count);
     }
     if snapshot.is_true("Suspended") {
         let queued = snapshot
             .status()
             .filter(|status| status.reason.as_deref().and_then(Reason::parse) == Some(Reason::Queued));
-        let waits = queued.and_then(|status| status.message.clone());
-        let suspended = || "suspended: spec.suspend is true, or its Job was suspended".to_owned();
-        return stage("pods", State::Stuck, waits.unwrap_or_else(suspended));
+        let queue_message = queued.and_then(|status| status.message.clone());
+        let default_message = || "suspended: spec.suspend is true, or its Job was suspended".to_owned();
+        return stage(
+            "pods",
+            State::Stuck,
+            queue_message.unwrap_or_else(default_message),
+        );
     }
     match trouble(snapshot) {
         Some(trouble) => stage("pods", State::Stuck, format!("{count}; {trouble}")),
-        None if there == 0 => stage(
+        None if existing == 0 => stage(
             "pods",
             State::Now,
             format!("0 of {size}: the operator has not created any yet"),
         ),
-        None => stage("pods", State::Now, format!("{count}, {placed} scheduled")),
+        None => stage("pods", State::Now, format!("{count}, {scheduled} scheduled")),
     }
 }
 
@@ -108,15 +112,16 @@ fn view(snapshot: &Snapshot) -> Stage {
     }
 }
 
+/// What the lead's pod does before its runner starts.
 fn preparing(lead: &Pod) -> String {
-    let Some((container, waits)) = observed::initializing(lead) else {
+    let Some((container, waiting_reason)) = observed::initializing(lead) else {
         return "the lead's image is pulled and started".into();
     };
     let what = match container {
         labels::AGENT => "the agent is being installed in the lead's pod".to_owned(),
         other => format!("init container {other} prepares the lead's pod"),
     };
-    match waits {
+    match waiting_reason {
         Some(reason) if reason != "PodInitializing" => format!("{what} ({reason})"),
         _ => what,
     }
@@ -125,7 +130,7 @@ fn preparing(lead: &Pod) -> String {
 fn brokers(snapshot: &Snapshot) -> Stage {
     let size = snapshot.size();
     let ready = snapshot.status().map_or(0, |status| status.ready_size);
-    let is_all = size > 0 && ready >= size;
+    let are_all_ready = size > 0 && ready >= size;
     let message = snapshot
         .status()
         .and_then(|status| status.message.as_deref())
@@ -133,7 +138,7 @@ fn brokers(snapshot: &Snapshot) -> Stage {
     let is_explained = snapshot.status().and_then(|status| status.reason.as_deref())
         == Some("BrokersNotReady")
         && !message.is_empty();
-    if is_all || snapshot.has_been_up() {
+    if are_all_ready || snapshot.has_been_up() {
         stage(
             "brokers",
             State::Done,

@@ -1,4 +1,4 @@
-//! `run`: creates a MiniCluster, follows it to its end, and deletes it; the exit code is its job's.
+//! `run`: creates a MiniCluster, follows it until its job ends, and deletes it. The exit code is that of the job.
 
 mod follow;
 mod manifest;
@@ -24,6 +24,7 @@ use manifest::{RUN, Wanted};
 
 /// Most attempts to create the MiniCluster if the API server does not answer.
 const TRIES: u32 = 5;
+/// Time between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Arguments of `run`.
@@ -39,7 +40,7 @@ pub struct Args {
     pub keep: bool,
 }
 
-/// Creates the MiniCluster and follows it; returns the job's exit code.
+/// Creates the MiniCluster and follows it; returns the job's exit code. `has_namespace`: `--namespace` is given.
 pub async fn create_and_follow(
     mut target: Target,
     has_namespace: bool,
@@ -62,28 +63,27 @@ pub async fn create_and_follow(
                 .into(),
         ));
     }
-    let wanted = manifest::make(&args.wanted, file.as_deref(), &random()?).map_err(OfflineError::Problems)?;
-    if let Some(namespace) = wanted.namespace {
+    let made = manifest::make(&args.wanted, file.as_deref(), &random()?).map_err(OfflineError::Problems)?;
+    if let Some(namespace) = made.namespace {
         if has_namespace && namespace != target.namespace {
-            let wanted = &target.namespace;
+            let given = &target.namespace;
             return Err(Failure::Message(format!(
-                "the file's namespace is {namespace}, and --namespace is {wanted}"
+                "the file's namespace is {namespace}, and --namespace is {given}"
             )));
         }
         target.namespace = namespace;
     }
-    wanted
-        .notes
+    made.notes
         .iter()
         .for_each(|note| screen::tell(&format!("note: {note}")));
-    let name = wanted.cluster.name_any();
+    let name = made.cluster.name_any();
     if args.detach {
-        let created = create(&target, &wanted.cluster).await?;
+        let created = create(&target, &made.cluster).await?;
         return output.show(&created, || format!("{name}\n")).map(|()| 0);
     }
     let mut interrupts = Interrupts::listen()?;
     let Some((created, is_interrupted)) =
-        create_unless_interrupted(&target, &wanted.cluster, &mut interrupts).await?
+        create_unless_interrupted(&target, &made.cluster, &mut interrupts).await?
     else {
         let ending = RunEnd::Interrupted(None);
         ending.text(&name).iter().for_each(|text| screen::tell(text));
@@ -120,7 +120,8 @@ fn pods(size: i32) -> String {
     }
 }
 
-/// Has the operator delete the MiniCluster (`spec.cleanup`), which needs no permission to delete.
+/// Asks the operator to delete the MiniCluster (`spec.cleanup`), for which the user needs no permission to delete.
+/// Keeps it with `--keep`, or if its output was not printed completely.
 async fn tidy_up(target: &Target, id: ClusterId<'_>, followed: &Followed, keep: bool) {
     let ClusterId { name, uid } = id;
     let (RunEnd::Finished { .. } | RunEnd::Unread) = followed.end else {
@@ -143,8 +144,8 @@ async fn tidy_up(target: &Target, id: ClusterId<'_>, followed: &Followed, keep: 
     }
 }
 
-/// Creates the MiniCluster; returns whether Ctrl-C was pressed meanwhile. None: it was pressed twice, and it is
-/// not known whether there is a MiniCluster.
+/// Creates the MiniCluster; also returns whether Ctrl-C was pressed meanwhile. None: it was pressed twice, and it is
+/// unknown whether the MiniCluster was created.
 async fn create_unless_interrupted(
     target: &Target,
     cluster: &MiniCluster,
@@ -171,8 +172,8 @@ fn random() -> Result<String, Failure> {
     Ok(bytes.iter().map(|byte| char::from(b'a' + byte % 26)).collect())
 }
 
-/// Creates the MiniCluster. If the answer to an attempt was lost, the one that exists has this run's
-/// annotation.
+/// Creates the MiniCluster, with retries. If the answer to an attempt was lost, a later attempt finds that the name
+/// is taken. The MiniCluster is then this run's if it has the same annotation `RUN`.
 async fn create(target: &Target, cluster: &MiniCluster) -> Result<MiniCluster, Failure> {
     let name = cluster.name_any();
     let doing = || Failure::call(format!("create MiniCluster {name}"));
@@ -189,14 +190,14 @@ async fn create(target: &Target, cluster: &MiniCluster) -> Result<MiniCluster, F
     match until_done(PAUSE, || clusters.create(&parameters, cluster), judge).await {
         Err(error) if failure::is_code(&error, 409) => {
             let existing = clusters.get_opt(&name).await.map_err(doing())?;
-            let mark = |it: &MiniCluster| it.annotations().get(RUN).cloned();
+            let run_of = |object: &MiniCluster| object.annotations().get(RUN).cloned();
             match existing {
-                Some(existing) if mark(&existing) == mark(cluster) => Ok(existing),
+                Some(existing) if run_of(&existing) == run_of(cluster) => Ok(existing),
                 _ => Err(Failure::Message(format!(
                     "failed to create MiniCluster {name}: the name is taken; choose another with --name"
                 ))),
             }
         }
-        made => made.map_err(doing()),
+        created => created.map_err(doing()),
     }
 }

@@ -1,5 +1,5 @@
-//! The output for people: progress on standard error, in place on a terminal and line by line in a pipe;
-//! results on standard output.
+//! The output for people. Progress goes to standard error: on a terminal it is updated in place, otherwise it is
+//! printed line by line. Results go to standard output.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,29 +12,31 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::failure::Failure;
 use crate::progress::{Stage, State};
 
-/// In a pipe, shortest time between two lines of a stage that differ in numbers only: 64 pods are not 64
-/// lines.
+/// In a pipe, shortest time between two lines of a stage whose state is the same. Without it, the start of 64 pods
+/// could print 64 lines.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// Shows the stages of a start.
 pub struct Screen {
     lines: RefCell<Lines>,
-    /// True once stages are not shown any more, since the job's output has begun.
+    /// True once no more stages are shown: the start is done, or other output has begun.
     is_over: Cell<bool>,
 }
 
 enum Lines {
+    /// Lines that are updated in place.
     Terminal {
         all: MultiProgress,
         bars: Vec<ProgressBar>,
     },
+    /// Lines one after the other. `shown`: for each stage the state and text that were printed last, and when.
     Pipe {
         shown: BTreeMap<&'static str, (State, String, Instant)>,
     },
 }
 
 impl Screen {
-    /// In place if standard error is a terminal, else line by line.
+    /// Updates in place if standard error is a terminal, else prints line by line.
     pub fn open() -> Screen {
         let lines = if std::io::stderr().is_terminal() {
             Lines::Terminal {
@@ -70,12 +72,12 @@ impl Screen {
         }
         if stages.iter().all(|stage| stage.state == State::Done) {
             self.end();
-            // Pods that go at the end of the job are no stage of the start.
+            // Otherwise pods that end with the job would be shown as an earlier stage of a start.
             self.is_over.set(true);
         }
     }
 
-    /// Removes the lines that change in place, and shows no more of them.
+    /// Removes the lines that are updated in place, and shows no more of them.
     pub fn end(&self) {
         if let Lines::Terminal { all, bars } = &mut *self.lines.borrow_mut() {
             bars.drain(..).for_each(|bar| bar.finish_and_clear());
@@ -84,7 +86,7 @@ impl Screen {
         }
     }
 
-    /// Prints a line that stays.
+    /// Prints a line to standard error, above the lines that are updated in place.
     pub fn say(&self, text: &str) {
         match &*self.lines.borrow() {
             Lines::Terminal { all, bars } if !bars.is_empty() => {
@@ -126,11 +128,11 @@ fn print_if_new(shown: &mut BTreeMap<&'static str, (State, String, Instant)>, st
 
 /// Prints a line to standard error.
 pub fn tell(line: &str) {
-    // If it is closed, there is nobody to tell.
+    // If standard error is closed, there is no other place for the message.
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Prints a whole result to standard output; a closed pipe (`| head`) is no failure.
+/// Prints a whole result to standard output. A closed pipe (`| head`) is not an error.
 pub fn print(text: &str) -> Result<(), Failure> {
     match put(text.as_bytes()) {
         Err(Failure::Unread) => Ok(()),
@@ -138,8 +140,8 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Writes bytes of a longer output to standard output and flushes it. `Failure::Unread`: nobody reads it any
-/// more.
+/// Writes a part of a longer output to standard output and flushes it. `Failure::Unread` if standard output is
+/// closed.
 pub fn put(bytes: &[u8]) -> Result<(), Failure> {
     let mut output = std::io::stdout();
     output
@@ -156,7 +158,7 @@ pub fn put_error(bytes: &[u8]) {
     let _ = std::io::stderr().write_all(bytes);
 }
 
-/// Whether standard input and output are a terminal, as a shell needs.
+/// Whether standard input and output are both a terminal, as an interactive shell needs.
 pub fn is_terminal() -> bool {
     std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
 }
@@ -171,7 +173,7 @@ pub fn lines_of(table: &Table) -> Vec<String> {
     table.lines().map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// Columns of the terminal, if standard output is one.
+/// Columns of the terminal. None: standard output is not a terminal.
 pub fn width() -> Option<usize> {
     let (columns, _) = std::io::stdout()
         .is_terminal()
@@ -180,7 +182,8 @@ pub fn width() -> Option<usize> {
     Some(columns.into()).filter(|columns| *columns > 0)
 }
 
-/// The text with its long lines broken at words, below where they began.
+/// Breaks lines longer than `width` between words and keeps their indent. Without a width, returns the text as it
+/// is.
 pub fn fitted(text: &str, width: Option<usize>) -> String {
     let Some(width) = width else {
         return text.to_owned();

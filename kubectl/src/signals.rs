@@ -11,8 +11,8 @@ fn listen(kind: SignalKind) -> Result<Signal, Failure> {
     signal(kind).map_err(Failure::on_this_machine("listen for signals"))
 }
 
-/// Waits for a signal that asks for the end, on a terminal that has to be left as it was; returns the exit
-/// code, as shells have it.
+/// Listens for SIGINT, SIGTERM and SIGHUP, so that the terminal can be restored before the program ends. The future
+/// waits for the first one and returns the exit code, as in shells: 128 + the signal's number.
 pub fn until_signalled() -> Result<Pin<Box<dyn Future<Output = u8>>>, Failure> {
     let mut interrupt = listen(SignalKind::interrupt())?;
     let (mut terminate, mut hangup) = (listen(SignalKind::terminate())?, listen(SignalKind::hangup())?);
@@ -25,11 +25,11 @@ pub fn until_signalled() -> Result<Pin<Box<dyn Future<Output = u8>>>, Failure> {
     }))
 }
 
-/// Ctrl-C, and the signal by which others end a program. While there is one, they do nothing by themselves.
+/// Receives SIGINT (Ctrl-C) and SIGTERM, which then do not end the program by themselves.
 pub struct Interrupts {
     interrupt: Signal,
     terminate: Signal,
-    /// SIGTERM has come: whoever sent it waits for the end, and sends no second one.
+    /// Whether SIGTERM was received. Its sender waits for the end, and sends no second one.
     pub is_terminated: bool,
 }
 
@@ -42,7 +42,7 @@ impl Interrupts {
         })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next of the two signals.
     pub async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}

@@ -19,6 +19,7 @@ use crate::target::Target;
 
 /// Most pods that are listed, those that do not run first.
 const PODS: usize = 16;
+/// Most warnings that are listed, the latest ones.
 const EVENTS: usize = 6;
 /// Kubernetes' reasons for a container that is about to start.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
@@ -30,7 +31,7 @@ pub struct Args {
     pub name: String,
 }
 
-/// The report.
+/// The report that `status` prints.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct StatusReport {
@@ -81,6 +82,7 @@ pub async fn text(target: &Target, cluster: &MiniCluster, pods: &[Pod]) -> Strin
     report_text(&ask_for_report(target, cluster, pods).await)
 }
 
+/// Reads the events, asks the lead's agent for its status, and makes the report.
 async fn ask_for_report(target: &Target, cluster: &MiniCluster, pods: &[Pod]) -> StatusReport {
     let lead = lead_of(pods.iter());
     let events = events(target, cluster, lead).await;
@@ -92,8 +94,8 @@ async fn ask_for_report(target: &Target, cluster: &MiniCluster, pods: &[Pod]) ->
     report(target, cluster, pods, &events, instance)
 }
 
-/// Events of the MiniCluster, its Job and its lead, and not of others that had their names before; none
-/// without permission to read events.
+/// Events of the MiniCluster, its Job and its lead, oldest first. They are selected by uid, since earlier objects may
+/// have had the same names. Empty without permission to read events.
 async fn events(target: &Target, cluster: &MiniCluster, lead: Option<&Pod>) -> Vec<Event> {
     let mut all = Vec::new();
     for uid in uids(cluster, lead) {
@@ -131,7 +133,7 @@ fn uids<'a>(cluster: &'a MiniCluster, lead: Option<&'a Pod>) -> Vec<&'a String> 
     .collect()
 }
 
-/// Whether nothing is wrong (any more): earlier warnings have lost their cause.
+/// Whether the MiniCluster has no problem now. Earlier warnings are then out of date.
 fn is_healthy(status: &MiniClusterStatus, size: i32) -> bool {
     match status.phase() {
         Some(Phase::Completed) => true,
@@ -213,11 +215,11 @@ fn state(pod: &Pod) -> String {
         .flatten();
     for container in containers {
         let Some(state) = &container.state else { continue };
-        let waits = state
+        let waiting_reason = state
             .waiting
             .as_ref()
             .and_then(|waiting| waiting.reason.as_deref());
-        if let Some(reason) = waits.filter(|reason| !STARTING.contains(reason)) {
+        if let Some(reason) = waiting_reason.filter(|reason| !STARTING.contains(reason)) {
             return format!("{}: {reason}", container.name);
         }
         if let Some(end) = state.terminated.as_ref().filter(|end| end.exit_code != 0) {

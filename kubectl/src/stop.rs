@@ -1,4 +1,4 @@
-//! Ends a MiniCluster: by a shutdown of its instance if there is one, else by suspending or deleting it.
+//! `stop`: shuts down the instance of a MiniCluster if there is one, otherwise deletes or suspends the MiniCluster.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use crate::failure::{self, Failure};
 use crate::observed::{self, RunnerStart, Snapshot, lead_of};
 use crate::target::Target;
 
-/// Most looks at what runs, and the time between two of them.
+/// Most attempts to stop a MiniCluster, and the time between two of them.
 const ATTEMPTS: u32 = 6;
 const PAUSE: Duration = Duration::from_secs(1);
 /// The snippet that runs after Flux has ended.
-const AFTER: &str = "post";
-/// Exit code of a program whose container ended meanwhile.
+const POST_SNIPPET: &str = "post";
+/// Exit code of a command in a container that ended meanwhile.
 const KILLED: u8 = 137;
 /// States of a broker whose instance does not run yet: Flux refuses to shut it down.
 const BEFORE_RUN: [&str; 6] = ["none", "load-builtins", "join", "config-sync", "init", "quorum"];
@@ -42,16 +42,16 @@ pub enum Way {
     /// The instance shuts down; status and logs stay.
     ShutDown,
     Deleted,
-    /// Suspended, since there is no permission to delete it: it has no pods.
+    /// Suspended, since the user has no permission to delete it. It then has no pods.
     Suspended,
-    /// It had ended before.
+    /// It had ended or was deleted before.
     HadEnded,
-    /// Its job has ended, and what comes after the job still runs.
+    /// Its job has ended, and the steps after the job still run.
     Ending,
 }
 
 impl Way {
-    /// A sentence for the person.
+    /// A sentence for the user.
     pub fn text(self, name: &str) -> String {
         match self {
             Way::ShutDown => format!("shutting down {name}: its programs get SIGTERM and the grace period"),
@@ -69,7 +69,7 @@ impl Way {
     }
 }
 
-/// Ends the MiniCluster as the options say.
+/// Ends the MiniCluster: at once with `--now`, else in order.
 pub async fn run(target: &Target, args: &Args) -> Result<Way, Failure> {
     if args.now {
         at_once(target, &args.name, None).await
@@ -78,9 +78,9 @@ pub async fn run(target: &Target, args: &Args) -> Result<Way, Failure> {
     }
 }
 
-/// Shuts the instance down, as `flux shutdown` does. If none runs yet, the MiniCluster is deleted: there is
-/// nothing to lose. While the results of a job that has ended are being written, and if it is not known what
-/// runs, nothing is deleted. `uid`: only this MiniCluster.
+/// Shuts the instance down, as `flux shutdown` does. If no instance runs yet, deletes the MiniCluster, since there is
+/// nothing to lose. Deletes nothing while the steps after a job run, or if it is unknown what runs. `uid`: stop only
+/// the MiniCluster with this uid, since another one may have the name by then.
 pub async fn in_order(target: &Target, name: &str, uid: Option<&str>) -> Result<Way, Failure> {
     let mut attempts = Attempts {
         target,
@@ -114,16 +114,18 @@ pub async fn in_order(target: &Target, name: &str, uid: Option<&str>) -> Result<
 struct Attempts<'a> {
     target: &'a Target,
     name: &'a str,
+    /// The uid of the MiniCluster to stop; if none was given, that of the first one found.
     uid: Option<String>,
     /// The start of the lead that was asked to shut down, perhaps without an answer.
     asked: Option<RunnerStart>,
     /// The lead has ended, and the operator has not reported it yet.
     has_ended: bool,
+    /// Why the last attempt failed.
     obstacle: String,
 }
 
 impl Attempts<'_> {
-    /// None: it is worth another look.
+    /// Makes one attempt. None: try again.
     async fn make(&mut self) -> Result<Option<Way>, Failure> {
         let (target, name) = (self.target, self.name);
         let cluster = match target.clusters().get(name).await {
@@ -175,7 +177,8 @@ impl Attempts<'_> {
         }
     }
 
-    /// The agent has not shut the instance down: whether there is none yet, or none any more.
+    /// Decides what to do if the agent could not shut the instance down. Deletes the MiniCluster if no instance runs
+    /// yet. `code`: the exit code of the agent's command `stop`. None: try again.
     async fn without_broker(
         &mut self,
         cluster: MiniCluster,
@@ -189,17 +192,20 @@ impl Attempts<'_> {
             .and_then(|(_, output)| serde_json::from_slice(&output).ok());
         let Some(status) = status else { return Ok(None) };
         if code != KILLED {
-            // The lead was asked, and has refused.
+            // The lead has refused, so if it ends now, that is not because of this command.
             self.asked = None;
         }
-        let seen = Snapshot {
+        let snapshot = Snapshot {
             cluster: Some(cluster),
             ..Snapshot::default()
         };
         match (status.get("state"), status["snippet"].as_str()) {
+            // The instance does not run yet: delete the MiniCluster.
             (Some(Value::String(state)), _) if BEFORE_RUN.contains(&state.as_str()) => {}
-            (Some(Value::Null), Some(AFTER)) => return Ok(Some(Way::Ending)),
-            (Some(Value::Null), None) if seen.has_been_up() => return Ok(None),
+            (Some(Value::Null), Some(POST_SNIPPET)) => return Ok(Some(Way::Ending)),
+            // The instance was up and has ended: look again until the lead has ended too.
+            (Some(Value::Null), None) if snapshot.has_been_up() => return Ok(None),
+            // There is no broker yet: delete the MiniCluster.
             (Some(Value::Null), _) => {}
             _ => return Ok(None),
         }
@@ -207,8 +213,8 @@ impl Attempts<'_> {
     }
 }
 
-/// Deletes the MiniCluster without waiting; its pods get SIGTERM and their grace period. `uid`: only this
-/// MiniCluster.
+/// Deletes the MiniCluster without waiting; its pods get SIGTERM and their grace period. Suspends it if the user may
+/// not delete it. `uid`: delete only the MiniCluster with this uid.
 pub async fn at_once(target: &Target, name: &str, uid: Option<&str>) -> Result<Way, Failure> {
     let parameters = DeleteParams {
         preconditions: uid.map(|uid| Preconditions {
@@ -242,14 +248,14 @@ pub async fn at_once(target: &Target, name: &str, uid: Option<&str>) -> Result<W
     }
 }
 
-/// Whether it is in a queue, where `spec.suspend` has no effect.
+/// Whether the MiniCluster is in a queue, where `spec.suspend` has no effect.
 fn is_queued(cluster: &MiniCluster) -> bool {
     let labels = cluster.metadata.labels.iter().chain([&cluster.spec.job_labels]);
     labels.into_iter().any(|labels| labels.contains_key(QUEUE_NAME))
 }
 
-/// Changes the MiniCluster's spec by a merge patch; returns the new one. `uid`: the API server refuses another
-/// MiniCluster.
+/// Changes the MiniCluster's spec by a merge patch; returns the changed MiniCluster. `uid`: the API server rejects the
+/// patch if the MiniCluster has another uid. `verb` completes "failed to …".
 pub async fn change(
     target: &Target,
     name: &str,

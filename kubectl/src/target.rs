@@ -18,10 +18,10 @@ use crate::failure::Failure;
 use crate::observed;
 
 /// Longest time to connect to the API server.
-const CONNECT: Duration = Duration::from_secs(15);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Seconds after which a watch is opened again, so that a dead connection is noticed.
-const WATCH: u32 = 50;
+const WATCH_SECONDS: u32 = 50;
 
 /// The events of a watch.
 pub type Changes<K> = BoxStream<'static, watcher::Result<watcher::Event<K>>>;
@@ -50,7 +50,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// The target of the options and the kubeconfig. Makes no call.
+    /// The target that the options and the kubeconfig specify. Makes no call to the API server.
     pub async fn find(access: &Access) -> Result<Target, Failure> {
         let config = config(access).await.map_err(Failure::NoServer)?;
         let namespace = access
@@ -92,21 +92,22 @@ impl Target {
         watcher(self.clusters(), of_name).default_backoff().boxed()
     }
 
-    /// Watches the pods of its brokers.
+    /// Watches the pods of the brokers of all MiniClusters with this name, also of earlier ones.
     pub fn watch_pods_of(&self, name: &str) -> Changes<Pod> {
         watcher(self.pods(), watching().labels(&selector(name)))
             .default_backoff()
             .boxed()
     }
 
-    /// The pods of its brokers, without those of another MiniCluster of its name.
+    /// The pods of the MiniCluster's brokers, without those of another MiniCluster with the same name.
     pub async fn pods_of(&self, cluster: &MiniCluster) -> Result<Vec<Pod>, Failure> {
         let mut pods = self.pods_named(&cluster.name_any()).await?;
         pods.retain(|pod| observed::belongs_to(pod, cluster));
         Ok(pods)
     }
 
-    /// The pods of brokers of all MiniClusters that had this name, and of one whose status is not written yet.
+    /// The pods of the brokers of all MiniClusters with this name: also of earlier ones, and of one that has no status
+    /// yet.
     pub async fn pods_named(&self, name: &str) -> Result<Vec<Pod>, Failure> {
         let selector = ListParams::default().labels(&selector(name));
         let pods = self.pods().list(&selector).await;
@@ -117,7 +118,7 @@ impl Target {
 }
 
 fn watching() -> watcher::Config {
-    watcher::Config::default().timeout(WATCH)
+    watcher::Config::default().timeout(WATCH_SECONDS)
 }
 
 /// Label selector of the pods of a MiniCluster's brokers.
@@ -142,6 +143,6 @@ async fn config(access: &Access) -> Result<Config, String> {
             .await
             .map_err(|error| causes(&error))?,
     };
-    config.connect_timeout = Some(CONNECT);
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
     Ok(config)
 }

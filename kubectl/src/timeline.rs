@@ -1,4 +1,4 @@
-//! `timeline`: where the time of a start and of the job went, as bars. Pure but for the printing.
+//! `timeline`: where the time of a start and of the job went, as bars. Pure, except for `run`.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::jiff::Timestamp;
@@ -9,7 +9,7 @@ use crate::output::Output;
 use crate::screen;
 use crate::target::Target;
 
-/// Columns of the widest bar, of the narrowest, and of what stands before each.
+/// Columns for the bars, at most and at least, and columns of the text before them.
 const WIDTH: usize = 50;
 const NARROW: usize = 5;
 const TEXT: usize = 43;
@@ -27,7 +27,7 @@ pub struct Step {
     pub name: &'static str,
     /// Seconds after the MiniCluster was created.
     pub begin: f64,
-    /// Duration in seconds; None if it goes on.
+    /// Duration in seconds. None: the step has not ended.
     pub seconds: Option<f64>,
 }
 
@@ -44,8 +44,8 @@ pub fn text(cluster: &MiniCluster) -> String {
     bars(&steps(cluster), WIDTH)
 }
 
-/// Each step from the one before it that was reached. Times are of whole seconds, as the API server keeps
-/// them.
+/// The steps. Each begins where the last step that was reached ended. Times have the precision of the API server,
+/// one second.
 fn steps(cluster: &MiniCluster) -> Vec<Step> {
     let Some(created) = cluster.metadata.creation_timestamp.as_ref().map(|time| time.0) else {
         return Vec::new();
@@ -92,37 +92,43 @@ fn seconds(from: Timestamp, to: Timestamp) -> f64 {
     to.duration_since(from).as_secs_f64()
 }
 
-/// Bars of `width` columns at most.
+/// One line for each step, with its name, duration and bar, and a line with the total. `width`: columns for the bars.
 fn bars(steps: &[Step], width: usize) -> String {
-    let all = steps
+    let total = steps
         .iter()
         .map(|step| step.begin + step.seconds.unwrap_or(0.0))
         .fold(0.0, f64::max);
-    let part = |seconds: f64| if all > 0.0 { whole(seconds / all, width) } else { 0 };
+    let columns = |seconds: f64| {
+        if total > 0.0 {
+            columns_of(seconds / total, width)
+        } else {
+            0
+        }
+    };
     let mut text = String::new();
     for step in steps {
-        let (took, length) = match step.seconds {
+        let (duration, length) = match step.seconds {
             Some(seconds) => (
                 format!("{seconds:8.1} s"),
-                part(step.begin + seconds) - part(step.begin),
+                columns(step.begin + seconds) - columns(step.begin),
             ),
             None => ("      now  ".to_owned(), 1),
         };
-        let before = " ".repeat(part(step.begin));
-        text += format!("{:<30} {took}  {before}{}", step.name, "█".repeat(length)).trim_end();
+        let before = " ".repeat(columns(step.begin));
+        text += format!("{:<30} {duration}  {before}{}", step.name, "█".repeat(length)).trim_end();
         text.push('\n');
     }
-    text + &format!("{:<30} {all:8.1} s\n", "in all")
+    text + &format!("{:<30} {total:8.1} s\n", "in all")
 }
 
-/// A part of `width` columns.
+/// The share `part` (0 to 1) of `width`, in whole columns.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     clippy::cast_precision_loss,
     reason = "0 to width"
 )]
-fn whole(part: f64, width: usize) -> usize {
+fn columns_of(part: f64, width: usize) -> usize {
     (part * width as f64).round().clamp(0.0, width as f64) as usize
 }
 

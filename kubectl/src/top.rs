@@ -1,4 +1,4 @@
-//! `top`: the usage of a running instance; live on a terminal.
+//! `top`: shows the usage of a running instance, on a terminal continuously.
 //!
 //! ```text
 //! the lead's `flux-agent usage`, by exec ─► Usage ─► table (pure) ─► the terminal, or a pipe
@@ -27,9 +27,9 @@ use crate::signals::until_signalled;
 use crate::target::Target;
 use display::Display;
 
-/// Exit code of an agent that does not know the command (clap's).
+/// Exit code of an agent that does not know the command (clap's code for errors of usage).
 const NO_SUCH_COMMAND: u8 = 2;
-/// Ctrl-C's byte; in raw mode it is an ordinary key.
+/// The byte of Ctrl-C, which the terminal passes on like any key in raw mode.
 const CTRL_C: u8 = 3;
 
 /// Arguments of `top`.
@@ -53,7 +53,7 @@ struct TopReport<'a> {
     usage: &'a Usage,
 }
 
-/// Prints the usage once, or shows it live.
+/// Prints the usage once, or shows it continuously.
 pub async fn run(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
     let (lead, usage) = find_usage(target, &args.name)
         .await
@@ -85,7 +85,7 @@ impl From<Failure> for NoUsage {
     }
 }
 
-/// The lead and its instance's usage, or why there is none and what helps.
+/// The lead and the usage of its instance, or why there is no usage and what the user can do.
 async fn find_usage(target: &Target, name: &str) -> Result<(Pod, Usage), NoUsage> {
     let cluster = target.clusters().get(name).await.map_err(|error| NoUsage {
         is_over: failure::is_code(&error, 404),
@@ -102,7 +102,7 @@ async fn find_usage(target: &Target, name: &str) -> Result<(Pod, Usage), NoUsage
     Ok((lead.clone(), ask(target, name, lead).await?))
 }
 
-/// Why a MiniCluster has no usage. None: its lead can be asked.
+/// Why a MiniCluster has no usage. None: its lead can be asked for it.
 fn no_usage(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<NoUsage> {
     let observed = Snapshot {
         cluster: Some(cluster),
@@ -126,10 +126,10 @@ fn no_usage(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<NoUsage
             .and_then(Reason::parse)
             == Some(Reason::Queued)
     {
-        let waits = status
+        let queue_message = status
             .and_then(|status| status.message.as_deref())
             .unwrap_or_default();
-        format!("{name} has no pods: it {waits}")
+        format!("{name} has no pods: it {queue_message}")
     } else if observed.is_true("Suspended") {
         format!(
             "{name} is suspended and has no pods: its Job was suspended, or its spec.suspend is true: \
@@ -150,7 +150,7 @@ fn no_usage(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<NoUsage
 /// Asks the lead's agent for the usage.
 async fn ask(target: &Target, name: &str, lead: &Pod) -> Result<Usage, Failure> {
     let (code, output) = connect::answer(target, lead, &["usage"]).await?;
-    let words = || {
+    let message = || {
         String::from_utf8_lossy(&output)
             .trim()
             .trim_start_matches("flux-agent: ")
@@ -160,7 +160,7 @@ async fn ask(target: &Target, name: &str, lead: &Pod) -> Result<Usage, Failure> 
         0 => serde_json::from_slice(&output).map_err(|error| {
             Failure::Message(format!(
                 "unexpected answer of the agent of {name} (another version?): {error}: {}",
-                words()
+                message()
             ))
         }),
         NO_SUCH_COMMAND => Err(Failure::Message(format!(
@@ -169,12 +169,12 @@ async fn ask(target: &Target, name: &str, lead: &Pod) -> Result<Usage, Failure> 
         ))),
         _ => Err(Failure::Message(format!(
             "no usage available of {name}: {}. `kubectl minicluster wait {name} --for ready` waits until it is up",
-            words().trim_end_matches('.')
+            message().trim_end_matches('.')
         ))),
     }
 }
 
-/// Shows the usage live until q or Ctrl-C, or until the MiniCluster has ended.
+/// Shows the usage and updates it, until q or Ctrl-C, or until the MiniCluster has ended.
 async fn live(target: &Target, args: &Args, mut lead: Pod, mut usage: Usage) -> Result<u8, Failure> {
     let mut resized = signal(SignalKind::window_change())
         .map_err(Failure::on_this_machine("listen for the terminal's size"))?;
@@ -204,7 +204,7 @@ async fn live(target: &Target, args: &Args, mut lead: Pod, mut usage: Usage) -> 
                         screen::tell(&causes(&why));
                         return Ok(0);
                     }
-                    // The last figures stay on the screen.
+                    // The last usage stays on the screen.
                     Err(NoUsage { why, .. }) => trouble = Some(causes(&why)),
                 }
                 next.set(next_usage(target, args, lead.clone()));

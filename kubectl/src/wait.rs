@@ -16,7 +16,7 @@ use crate::screen;
 use crate::stop::change;
 use crate::target::Target;
 
-/// Exit code after a timeout, as of timeout(1).
+/// Exit code after a timeout, the same as that of timeout(1).
 const TIMED_OUT: u8 = 124;
 
 /// State to wait for.
@@ -73,6 +73,7 @@ pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
     }
 }
 
+/// Watches the MiniCluster until it has reached the state; returns the exit code.
 async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
     let mut events = target.watch(&args.name);
     let mut observed = Snapshot::default();
@@ -106,6 +107,7 @@ async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
     Err(Failure::Message("the watch has ended".into()))
 }
 
+/// The result if the MiniCluster does not exist any more.
 fn gone(args: &Args) -> Result<u8, Failure> {
     match args.until {
         For::Deleted => Ok(0),
@@ -113,7 +115,7 @@ fn gone(args: &Args) -> Result<u8, Failure> {
     }
 }
 
-/// The exit code, if the state is reached.
+/// The exit code if the state is reached, or cannot be reached any more. None: not yet.
 fn code(snapshot: &Snapshot, until: For) -> Option<u8> {
     let is_finished = snapshot.is_true("JobFinished");
     let ended = || {

@@ -1,11 +1,11 @@
-//! What every pod of a MiniCluster would do, shown on a laptop: no cluster, no root, no Flux.
+//! `dry-run`: prints what every pod of a MiniCluster would do. It needs no cluster, no root and no Flux.
 //!
 //! ```text
 //! FILE ─► source (MiniCluster or AgentSpec) ─► AgentSpec + assumed facts ─► plan ─► text | JSON
 //! in a pod, --here: its own AgentSpec + its own facts                      ─► plan ─► text | JSON
 //! ```
 //!
-//! The plans are those that `run` executes. Pods that do the same are shown once.
+//! The plans are those that `run` executes. Pods with the same steps are printed once.
 
 mod args;
 mod error;

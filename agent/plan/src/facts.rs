@@ -1,4 +1,4 @@
-//! The facts about a host that a plan needs. flux-agent reads them.
+//! The facts about a container and its host that a plan needs.
 //!
 //! ```text
 //! the host, read by flux-agent                 ─► Facts ─► plan
@@ -20,28 +20,28 @@ pub use error::FactsError;
 pub use key::KeyInputs;
 pub use view::ViewFacts;
 
-/// What a container's host says. Every field may be left out of a file: it then has the value of the usual
-/// pod (root, a Debian image with bash, a view with Fluxion, 4 cores).
+/// The facts about a container and its host. A file may leave out any field. The field then has its default, which
+/// is that of an assumed pod: root, a Debian image with bash, a view with Fluxion, 4 cores.
 ///
-/// The fields' names are those of the file and of `dry-run --format json`.
+/// The names of the fields are part of the file format and of `dry-run --format json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Facts {
-    /// What gethostname says. Empty (only in files): `<cluster>-<index>`.
+    /// The host name, from gethostname. Empty (only in a file): `<cluster>-<index>`.
     pub hostname: String,
     /// The pod's completion index, `JOB_COMPLETION_INDEX`.
     pub index: Option<u32>,
-    /// How many pods of this index there were before this one: failed, or deleted.
+    /// Number of earlier pods of this index that failed or were removed.
     pub earlier_pods: u32,
-    /// How often the whole MiniCluster may still restart, as the operator says (`--restarts-left`).
+    /// How often the whole MiniCluster may still restart. The operator sets it (`--restarts-left`).
     pub restarts_left: Option<u32>,
-    /// The pod's terminationGracePeriodSeconds, if it is known.
+    /// The pod's terminationGracePeriodSeconds. None: unknown.
     pub grace_period: Option<u64>,
     /// What the certificate is derived from, if `--key-from-env` was given. None: the certificate is mounted.
     pub key: Option<KeyInputs>,
     /// Path of the agent's own binary, as the container's processes see it.
     pub agent: String,
-    /// The AgentSpec that the command line names (`--spec`); none: the usual one.
+    /// Path of the AgentSpec from the command line (`--spec`). None: the default path.
     pub spec_file: Option<String>,
     /// Random id of this start, 16 hexadecimal digits. It is part of the names of files that only this start
     /// writes.
@@ -49,45 +49,47 @@ pub struct Facts {
     /// The user and group that the agent runs as.
     pub uid: u32,
     pub gid: u32,
-    /// Text of /etc/passwd and /etc/group; empty where there is none.
+    /// Text of /etc/passwd and /etc/group; empty if the file is missing.
     pub passwd: String,
     pub group: String,
     /// The environment of the container.
     pub environment: BTreeMap<String, String>,
     /// The working directory that the container starts in.
     pub working_directory: String,
-    /// The pod's own address; none: the brokers bind to all.
+    /// The pod's own address. None: the brokers bind to all addresses.
     pub address: Option<String>,
     /// The cluster's domain, from the search list of resolv.conf.
     pub cluster_domain: Option<String>,
-    /// Cores (not SMT siblings) in the affinity mask.
+    /// Number of cores (not SMT siblings) in the affinity mask.
     pub cores: u32,
-    /// For each of these cores, the numbers of its CPUs. Empty (only in files): one CPU for each, 0, 1 …
+    /// For each of these cores, the numbers of its CPUs. Empty (only in a file): each core has one CPU, and the CPUs
+    /// are numbered from 0.
     pub cpus: Vec<Vec<u32>>,
-    /// CPUs' worth of time that the cgroup may use; none: no limit.
+    /// CPU time that the cgroup may use, in CPUs, such as 2.5. None: no limit.
     pub cpu_quota: Option<f64>,
-    /// How many CPUs (not cores) are in the affinity mask. None: all of the machine.
+    /// Number of CPUs (not cores) in the affinity mask. None: the mask has all CPUs of the machine.
     pub cpuset: Option<u32>,
-    /// What /proc/self/oom_score_adj says: the kubelet sets -997 in a Guaranteed pod and more than 0 in the
-    /// other classes. 0 (no kubelet, or a file without this fact) counts as Guaranteed.
+    /// The value of /proc/self/oom_score_adj. The kubelet sets -997 in a Guaranteed pod and more than 0 in the
+    /// other QoS classes. 0 (no kubelet, or a file without this fact) counts as Guaranteed.
     pub oom_score: i32,
-    /// GPUs in the container (NVIDIA, AMD, Intel); each part of a divided one (MIG) counts.
+    /// Number of GPUs in the container (NVIDIA, AMD, Intel). Each MIG partition counts as one.
     pub gpus: u32,
-    /// Whether Flux's own Python finds compiled files that are up to date.
+    /// Whether the Python modules of Flux have up-to-date compiled files.
     pub python_compiled: bool,
-    /// Whether Flux starts by `flux modprobe rc1`, to which the agent can add tasks of its own (0.79 and later).
+    /// Whether this Flux runs `flux modprobe rc1` when it starts (0.79 and later). The agent can add tasks to that.
     pub flux_modprobe: bool,
     /// The Flux view.
     pub view: ViewFacts,
-    /// Where `flux` is on the PATH (of use where the view is disabled).
+    /// Path of the `flux` on the PATH. Plans use it if the view is disabled.
     pub flux_on_path: Option<String>,
-    /// The image's shell: bash on the PATH, else sh on it, else one in the usual places, else none.
+    /// Path of the image's shell: bash on the PATH, else sh on the PATH, else one of the usual paths. None: there is
+    /// no shell.
     pub shell: Option<String>,
     /// Whether standard input is a terminal.
     pub terminal: bool,
-    /// Of the paths that a plan asks about (`questions` in `agent/src/facts.rs`), those that exist.
+    /// Those of the paths that a plan asks about (`questions` in `agent/src/facts.rs`) that exist.
     pub present: BTreeSet<String>,
-    /// Of these paths, those that the agent may write to.
+    /// Those of the paths that a plan asks about that the agent may write to.
     pub writable: BTreeSet<String>,
 }
 
@@ -146,13 +148,13 @@ impl Default for Facts {
 }
 
 impl Facts {
-    /// The facts of a file's text: JSON, TOML or YAML.
+    /// Parses the text of a facts file: JSON, TOML or YAML.
     pub fn parse(text: &str) -> Result<Facts, FactsError> {
         match toml::from_str(text) {
             Ok(facts) => Ok(facts),
             // A file that begins like TOML gets the error of TOML.
             Err(error) if is_toml(text) => Err(FactsError::Syntax(error.message().replace('\n', " "))),
-            // Any other is read as YAML, which JSON is, too.
+            // Any other file is parsed as YAML, of which JSON is a subset.
             Err(_) => serde_saphyr::from_str(text).map_err(|error| {
                 let error = error.to_string();
                 FactsError::Syntax(error.lines().next().unwrap_or_default().to_owned())
@@ -160,7 +162,8 @@ impl Facts {
         }
     }
 
-    /// Cores that the container may really use: the mask, bounded by the quota, 1 at least.
+    /// Number of cores that the container can use: those in the affinity mask, but at most the quota (rounded
+    /// down), and at least 1.
     pub fn usable_cores(&self) -> u32 {
         let quota = self.cpu_quota.map_or(u32::MAX, |cpus| {
             cpus.floor().clamp(1.0, f64::from(u32::MAX)) as u32

@@ -1,7 +1,7 @@
 //! Guesses whether a file is TOML, or YAML or JSON. The text may be invalid in each format.
 
 /// Whether the first line that is neither blank nor a comment looks like TOML: the head of a table, or a key
-/// before `=`. Later lines decide nothing, since a text value can hold lines of any format.
+/// before `=`. Later lines are ignored, since a text value can contain lines of any format.
 pub(crate) fn is_toml(text: &str) -> bool {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut lines = text.lines().map(str::trim);
@@ -14,7 +14,8 @@ pub(crate) fn is_toml(text: &str) -> bool {
             .is_some_and(|(key, _)| is_key(key.trim_end()))
 }
 
-/// Whether the text is a key of TOML, bare, quoted or dotted. (Lines of YAML and JSON can have a `=`, too.)
+/// Whether the text is a bare, quoted or dotted key of TOML. (Lines of YAML and JSON can contain `=` too, after
+/// other text.)
 fn is_key(text: &str) -> bool {
     let is_closed = |quote: char| text.matches(quote).count().is_multiple_of(2);
     !text.is_empty()

@@ -1,37 +1,38 @@
-//! Paths in images: the agent reads facts about them, and plans name them.
+//! Paths in images. The agent reads facts about them, and plans use them.
 
-/// The PATH where none is set, as shells have it.
+/// The PATH if the variable is not set, as in shells.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Folders for temporary files.
 pub const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
-/// Where images with a Flux of their own have the broker's configuration.
+/// Folder of the broker's configuration in images that have their own Flux.
 pub const SYSTEM_CONFIG: &str = "/etc/flux/config";
-/// Folder of the broker's socket by the documents of v1alpha1.
+/// Folder of the broker's socket according to the documentation of v1alpha1.
 pub const SYSTEM_RUN: &str = "/run/flux";
 /// Munge's daemon.
 pub const MUNGE: &str = "/usr/sbin/munged";
 /// Munge's key, from the image or from `flux.mungeSecret`: the same in every pod.
 pub const MUNGE_KEY: &str = "/etc/munge/munge.key";
 
-/// Variables with search paths of the user's, which Flux from a view must not see.
+/// Variables with the user's search paths, which could break a Flux from a view (see `plan/search_paths.rs`).
 pub const KEPT_FROM_FLUX: [&str; 3] = ["LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME"];
 
-/// The variable in which a broker carries the user's value of one that is kept from it.
+/// Name of the variable in which a broker keeps the user's value of `name`, a variable of `KEPT_FROM_FLUX`.
 pub fn users_value_name(name: &str) -> String {
     format!("FLUX_AGENT_OWN_{name}")
 }
 
-/// The `flux` program of an installation.
+/// Path of the `flux` program of an installation.
 pub fn flux_below(install_root: &str) -> String {
     format!("{}/bin/flux", install_root.trim_end_matches('/'))
 }
 
-/// The home of a user that the agent makes.
+/// Home directory of a user that the agent creates.
 pub fn home_of(name: &str) -> String {
     format!("/home/{name}")
 }
 
-/// Where Flux Accounting's command is, if it was installed with this `flux`.
+/// Path that Flux Accounting's command has if it is installed with this `flux`. None: `flux` is not in a folder
+/// `bin`.
 pub fn accounting_of(flux: &str) -> Option<String> {
     Some(format!(
         "{}/libexec/flux/cmd/flux-account.py",

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Permission bits, shown in octal.
+/// Permission bits. Serialized as octal digits, such as `0755`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mode(pub u32);
 

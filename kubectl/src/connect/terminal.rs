@@ -1,4 +1,4 @@
-//! The person's terminal while a program in a pod uses it: raw, and with the same size there.
+//! The user's terminal while a program in a pod uses it. It is in raw mode, and the pod's terminal gets its size.
 
 use crossterm::terminal;
 use futures::SinkExt;
@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Failure;
 
-/// A terminal in raw mode, until this is dropped.
+/// A terminal in raw mode. Dropping this ends raw mode.
 pub struct Raw(());
 
 impl Raw {

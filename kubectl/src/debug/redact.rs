@@ -4,7 +4,7 @@ use flux_shared::secret_names::{LEFT_OUT, is_secret};
 use serde_json::Value;
 
 /// Fields whose name sounds like a secret but that hold none: names of Secrets, and switches.
-const NAMES: [&str; 14] = [
+const HARMLESS_NAMES: [&str; 14] = [
     "secretName",
     "secrets",
     "secretKeyRef",
@@ -30,10 +30,14 @@ pub fn object(value: &mut Value) {
             map.remove("kubectl.kubernetes.io/last-applied-configuration");
             for (name, inner) in map.iter_mut() {
                 match name.as_str() {
-                    "environment" => values(inner),
-                    "env" => inner.as_array_mut().into_iter().flatten().for_each(value_of),
+                    "environment" => redact_values(inner),
+                    "env" => inner
+                        .as_array_mut()
+                        .into_iter()
+                        .flatten()
+                        .for_each(redact_variable),
                     "curveCert" => *inner = Value::from(LEFT_OUT),
-                    name if !NAMES.contains(&name) && is_secret(name) && inner.is_string() => {
+                    name if !HARMLESS_NAMES.contains(&name) && is_secret(name) && inner.is_string() => {
                         *inner = Value::from(LEFT_OUT)
                     }
                     _ => object(inner),
@@ -46,14 +50,16 @@ pub fn object(value: &mut Value) {
     }
 }
 
-fn values(map: &mut Value) {
+/// Removes all values of an object.
+fn redact_values(map: &mut Value) {
     map.as_object_mut()
         .into_iter()
         .flat_map(|map| map.values_mut())
         .for_each(|value| *value = Value::from(LEFT_OUT));
 }
 
-fn value_of(variable: &mut Value) {
+/// Removes the value of an entry of a container's `env`.
+fn redact_variable(variable: &mut Value) {
     if let Some(value) = variable.get_mut("value") {
         *value = Value::from(LEFT_OUT);
     }
@@ -61,32 +67,34 @@ fn value_of(variable: &mut Value) {
 
 /// Removes values that a text names as secrets: `NAME=value`, `--name value`, `name: value`.
 pub fn text(text: &str) -> String {
-    text.split_inclusive('\n').map(line).collect()
+    text.split_inclusive('\n').map(redact_line).collect()
 }
 
-fn line(line: &str) -> String {
-    let is_of_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
+/// Removes the value after each name that `is_secret` accepts. The text between names is copied as it is.
+fn redact_line(line: &str) -> String {
+    let is_name_char = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
     let (mut clean, mut rest) = (String::with_capacity(line.len()), line);
     while let Some(first) = rest.chars().next() {
-        let end = if is_of_name(first) {
-            rest.find(|c| !is_of_name(c)).unwrap_or(rest.len())
+        let end = if is_name_char(first) {
+            rest.find(|c| !is_name_char(c)).unwrap_or(rest.len())
         } else {
             first.len_utf8()
         };
         let (name, after) = rest.split_at(end);
         clean.push_str(name);
         rest = after;
-        if is_of_name(first) && (is_secret(name) || name.eq_ignore_ascii_case("authorization")) {
-            rest = value(name.starts_with('-'), rest, &mut clean);
+        if is_name_char(first) && (is_secret(name) || name.eq_ignore_ascii_case("authorization")) {
+            rest = redact_value(name.starts_with('-'), rest, &mut clean);
         }
     }
     clean
 }
 
-/// Replaces the value that follows a secret's name, if there is one; returns the rest of the text.
-fn value<'a>(is_option: bool, text: &'a str, clean: &mut String) -> &'a str {
-    let is_between = |c: char| matches!(c, ' ' | '\t' | '"' | '\'' | '\\' | '=' | ':');
-    let (gap, mut rest) = text.split_at(text.find(|c| !is_between(c)).unwrap_or(text.len()));
+/// Replaces the value at the beginning of `text`, which follows a secret's name. Returns the rest of the text.
+/// `is_option`: the name is an option such as `--token`, so a blank may separate the value from it.
+fn redact_value<'a>(is_option: bool, text: &'a str, clean: &mut String) -> &'a str {
+    let is_separator = |c: char| matches!(c, ' ' | '\t' | '"' | '\'' | '\\' | '=' | ':');
+    let (gap, mut rest) = text.split_at(text.find(|c| !is_separator(c)).unwrap_or(text.len()));
     if !(gap.contains(['=', ':']) || (is_option && !gap.is_empty())) {
         return text;
     }

@@ -1,43 +1,50 @@
-//! Resumes a log where its connection broke: no line twice, none left out. Pure.
+//! Resumes a log after its connection broke, without repeating or losing lines. Pure.
 //!
-//! The API server is asked for lines with their times, from a given second on. Lines that were seen are
-//! skipped.
+//! Each connection requests the lines from a certain second on, with their timestamps. Lines that an earlier
+//! connection has sent are skipped.
 
 use k8s_openapi::jiff::Timestamp;
 
-/// How far a log has been read. Bytes with timestamps go in, bytes without come out.
+/// How far a log has been read. `feed` takes the bytes of the log and removes the timestamps.
 #[derive(Debug)]
 pub struct Resume {
     /// The latest timestamp seen.
     latest: Option<Timestamp>,
-    /// The earliest timestamp of the last line with the latest one and of those after it.
+    /// The earliest timestamp among the last line with the timestamp `latest` and the lines after it. The next
+    /// connection requests the log from there.
     earliest: Option<Timestamp>,
-    /// The last line, and how many bytes of it have come.
-    place: Place,
+    /// The last line that was read.
+    last_line: Place,
+    /// How many bytes of the last line were read.
     column: usize,
-    /// In this connection: the last line that has come again.
-    passed: Place,
+    /// The last line that this connection has repeated.
+    repeated: Place,
+    /// This connection has sent nothing new yet, only lines of earlier connections.
     is_behind: bool,
+    /// This connection has repeated the last line.
     is_last_found: bool,
     /// Nothing of this container's log has been read.
     is_new_log: bool,
+    /// Lines are missing.
     has_gap: bool,
-    /// The beginning of a line's timestamp, as far as it has come; None within a line.
+    /// The part of a line's timestamp that was read; None after the timestamp.
     head: Option<Vec<u8>>,
-    /// How many bytes of this line are still to be skipped; None to skip the whole line.
+    /// How many more bytes of this line to skip; None: the whole line.
     skip: Option<usize>,
 }
 
-/// Where a line is in a log: two streams' lines need not be in the order of their timestamps.
+/// The position of a line in a log. A timestamp is not enough: lines can have the same one, and lines of standard
+/// output and standard error need not be in the order of their timestamps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Place {
-    /// How many lines up to it have the latest timestamp.
+    /// How many lines up to this one have the latest timestamp.
     at_latest: usize,
     /// How many lines have come after the last of these.
     after: usize,
 }
 
 impl Place {
+    /// The position of the next line. `is_latest`: it has the latest timestamp.
     fn next(self, is_latest: bool) -> Place {
         if is_latest {
             Place {
@@ -53,7 +60,7 @@ impl Place {
     }
 }
 
-/// Longest timestamp of a line.
+/// Longest timestamp of a line, in bytes.
 const HEAD_MAX: usize = 64;
 
 impl Default for Resume {
@@ -61,9 +68,9 @@ impl Default for Resume {
         Resume {
             latest: None,
             earliest: None,
-            place: Place::default(),
+            last_line: Place::default(),
             column: 0,
-            passed: Place::default(),
+            repeated: Place::default(),
             is_behind: false,
             is_last_found: false,
             is_new_log: true,
@@ -75,31 +82,31 @@ impl Default for Resume {
 }
 
 impl Resume {
-    /// From now on the log of the pod's next container is read: the lines before are not in it.
+    /// Call this before the log of the pod's next container is read. It does not have the earlier lines.
     pub fn begin_container(&mut self) {
         self.is_new_log = true;
     }
 
-    /// After a connection whose end the API server has told: whether lines are missing, as after a rotation.
+    /// Whether lines are missing, for example after a rotation of the log. Call this at the end of a connection.
     pub fn end(&mut self) -> bool {
         std::mem::take(&mut self.has_gap) || self.misses_last()
     }
 
-    /// Whether the last line has not come again, in whose log it was.
+    /// Whether this connection has not repeated the last line, although the log of the same container is read.
     fn misses_last(&self) -> bool {
         self.is_behind && !self.is_last_found && !self.is_new_log
     }
 
-    /// Begins a new connection; returns the second from which on to ask for the log. (kube rounds to whole
-    /// seconds: given the exact time, it left out half a second of lines.)
+    /// Begins a new connection. Returns the time from which to request the log; None: from its beginning. The time is
+    /// rounded down to a second: kube rounds an exact time, which lost up to half a second of lines.
     pub fn connect(&mut self) -> Option<Timestamp> {
-        (self.head, self.passed) = (Some(Vec::new()), Place::default());
+        (self.head, self.repeated) = (Some(Vec::new()), Place::default());
         (self.is_behind, self.is_last_found) = (self.latest.is_some(), false);
         self.earliest
             .and_then(|earliest| Timestamp::from_second(earliest.as_second()).ok())
     }
 
-    /// The new bytes, without timestamps.
+    /// Takes the next bytes of this connection. Returns those that are new, without timestamps.
     pub fn feed(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut new = Vec::with_capacity(bytes.len());
         for &byte in bytes {
@@ -112,18 +119,19 @@ impl Resume {
         new
     }
 
+    /// Called at the end of a line's timestamp; `byte` is the one after it.
     fn begin_line(&mut self, byte: u8, new: &mut Vec<u8>) {
         let head = self.head.take().unwrap_or_default();
         let time: Option<Timestamp> = std::str::from_utf8(&head).ok().and_then(|text| text.parse().ok());
         match time {
-            Some(time) => self.at(time),
+            Some(time) => self.locate_line(time),
             None => {
                 if self.is_behind && !self.is_new_log {
-                    // The rest of a line, whose first part was too old to be sent. The kubelet's words look the
-                    // same, but then the last line does not come again.
+                    // The rest of a line whose first part is older than the requested time. A message of the kubelet
+                    // looks the same, but after it the last line is not repeated, which `end` notices.
                     self.skip = None;
                 } else {
-                    // The kubelet's own words, that it cannot read the log.
+                    // A message of the kubelet that it cannot read the log.
                     self.has_gap = true;
                     self.skip = Some(0);
                 }
@@ -137,11 +145,12 @@ impl Resume {
         }
     }
 
-    fn at(&mut self, time: Timestamp) {
-        let is_again = self.is_behind && self.latest.is_some_and(|latest| time <= latest);
-        if is_again {
-            self.passed = self.passed.next(self.latest == Some(time));
-            let is_last = self.passed == self.place;
+    /// Decides from a line's timestamp whether the line is new, and so how much of it to skip.
+    fn locate_line(&mut self, time: Timestamp) {
+        let is_repeated = self.is_behind && self.latest.is_some_and(|latest| time <= latest);
+        if is_repeated {
+            self.repeated = self.repeated.next(self.latest == Some(time));
+            let is_last = self.repeated == self.last_line;
             self.is_last_found |= is_last;
             self.skip = is_last.then_some(self.column);
             return;
@@ -149,15 +158,16 @@ impl Resume {
         self.has_gap |= self.misses_last();
         (self.is_behind, self.is_new_log) = (false, false);
         if self.latest.is_none_or(|latest| time > latest) {
-            (self.latest, self.place) = (Some(time), Place::default());
+            (self.latest, self.last_line) = (Some(time), Place::default());
         }
         let is_latest = self.latest == Some(time);
-        self.place = self.place.next(is_latest);
+        self.last_line = self.last_line.next(is_latest);
         let earliest = self.earliest.filter(|earliest| !is_latest && *earliest < time);
         self.earliest = earliest.or(Some(time));
         (self.column, self.skip) = (0, Some(0));
     }
 
+    /// Handles a byte after the timestamp: skips it or appends it to `new`.
     fn within_line(&mut self, byte: u8, new: &mut Vec<u8>) {
         match &mut self.skip {
             None => {}
@@ -165,11 +175,11 @@ impl Resume {
                 new.push(byte);
                 self.column += 1;
             }
-            Some(left) => *left -= 1,
+            Some(remaining) => *remaining -= 1,
         }
         if byte == b'\n' {
             self.head = Some(Vec::new());
-            // The next line of this time is a new one.
+            // This was the rest of the last line, so the next line is new, even with the same timestamp.
             if self.skip.is_some() && self.is_behind {
                 self.is_behind = false;
             }

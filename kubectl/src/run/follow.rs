@@ -1,5 +1,5 @@
-//! Follows a MiniCluster to its end: shows what it waits for, then what its job prints. Survives lost
-//! connections.
+//! Follows a MiniCluster to its end: shows the progress of its start, then what its job prints. Reconnects after
+//! lost connections.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -23,10 +23,10 @@ use crate::target::{Changes, Target};
 
 use super::{PAUSE, TRIES};
 
-/// Time after which a MiniCluster without a status means that no operator works on it.
+/// If a MiniCluster has no status after this time, probably no operator works on it, and the user is told so.
 const SILENT_OPERATOR: Duration = Duration::from_secs(10);
 
-/// Exit code after an interruption, as shells have it: 128 + SIGINT.
+/// Exit code after an interruption, as in shells: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
 
 /// How `kubectl minicluster run` ended.
@@ -38,13 +38,14 @@ pub enum RunEnd {
         reason: String,
         message: String,
     },
-    /// The MiniCluster was deleted; whether by this command.
-    Deleted { by_us: bool },
-    /// The person interrupted a second time, or the MiniCluster was suspended since they may not delete it.
+    /// The MiniCluster was deleted. `by_run`: because the user interrupted `run`.
+    Deleted { by_run: bool },
+    /// The user interrupted a second time, or the MiniCluster was suspended because the user may not delete it. None:
+    /// it is unknown what became of the MiniCluster.
     Interrupted(Option<Way>),
     /// The operator cannot use its spec.
     Invalid(String),
-    /// Nobody read the output, so the job was stopped.
+    /// Standard output was closed, so the job was stopped.
     Unread,
 }
 
@@ -56,21 +57,21 @@ impl RunEnd {
                 is_complete,
                 ..
             } => code_of(*exit_code, *is_complete),
-            RunEnd::Deleted { by_us: true } | RunEnd::Interrupted(_) => INTERRUPTED,
-            RunEnd::Deleted { by_us: false } | RunEnd::Invalid(_) => FAILED,
+            RunEnd::Deleted { by_run: true } | RunEnd::Interrupted(_) => INTERRUPTED,
+            RunEnd::Deleted { by_run: false } | RunEnd::Invalid(_) => FAILED,
             RunEnd::Unread => UNREAD,
         }
     }
 
-    /// What to tell the person; None after a success.
+    /// The message for the user. None: there is nothing to report.
     pub fn text(&self, name: &str) -> Option<String> {
         match self {
             RunEnd::Finished {
                 is_complete: true, ..
             } => None,
             RunEnd::Finished { reason, message, .. } => Some(format!("{name} failed ({reason}): {message}")),
-            RunEnd::Deleted { by_us: true } => Some(format!("{name} was stopped")),
-            RunEnd::Deleted { by_us: false } => Some(format!(
+            RunEnd::Deleted { by_run: true } => Some(format!("{name} was stopped")),
+            RunEnd::Deleted { by_run: false } => Some(format!(
                 "{name} was deleted before its job had ended, not by this command"
             )),
             RunEnd::Interrupted(Some(way)) => Some(way.text(name)),
@@ -100,6 +101,7 @@ pub struct ClusterId<'a> {
     pub uid: &'a str,
 }
 
+/// What is known while a MiniCluster is followed.
 struct Follower<'a> {
     target: &'a Target,
     name: &'a str,
@@ -108,29 +110,33 @@ struct Follower<'a> {
     snapshot: Snapshot,
     /// Starts of the lead whose logs were printed.
     read: BTreeSet<RunnerStart>,
-    /// The uid of the pod whose log was read last, and how far.
+    /// The uid of the pod whose log was read last, and how far it was read.
     resume: Option<(String, Resume)>,
     /// Whether all output was printed, as far as is known.
     is_whole: bool,
     /// Whether the pods were listed after the job's end.
     has_listed: bool,
+    /// Number of restarts that were printed.
     restarts: i32,
-    /// Those of them by the kubelet, with restartPolicy OnFailure.
+    /// How many of them the kubelet made, with restartPolicy OnFailure.
     container_restarts: i32,
+    /// Whether the connection to the API server is lost.
     is_lost: bool,
+    /// Number of requests to stop: by Ctrl-C, by SIGTERM, or since standard output was closed.
     interrupts: u32,
+    /// Whether the MiniCluster was deleted.
     is_gone: bool,
     /// Standard output is closed.
     is_unread: bool,
 }
 
-/// How it ended, and whether all output was printed.
+/// How following ended, and whether all output was printed.
 pub struct Followed {
     pub end: RunEnd,
     pub is_whole: bool,
 }
 
-/// Follows the MiniCluster to its end. `is_interrupted`: Ctrl-C was pressed before.
+/// Follows the MiniCluster to its end. `is_interrupted`: Ctrl-C was pressed while it was created.
 pub async fn until_end(
     target: &Target,
     id: ClusterId<'_>,
@@ -160,7 +166,7 @@ pub async fn until_end(
     };
     let stopping = is_interrupted.then(|| follower.begin_stop());
     let end = follower
-        .until_the_end(&mut clusters, &mut pods, interrupts, stopping, &api)
+        .handle_events(&mut clusters, &mut pods, interrupts, stopping, &api)
         .await?;
     Ok(Followed {
         end,
@@ -169,7 +175,8 @@ pub async fn until_end(
 }
 
 impl<'a> Follower<'a> {
-    async fn until_the_end(
+    /// Handles events until the MiniCluster has ended. `stopping`: a stop that has begun.
+    async fn handle_events(
         &mut self,
         clusters: &mut Changes<MiniCluster>,
         pods: &mut Changes<Pod>,
@@ -179,8 +186,9 @@ impl<'a> Follower<'a> {
     ) -> Result<RunEnd, Failure> {
         let (target, name, uid) = (self.target, self.name, self.uid);
         let mut log: Option<LogPrint<'a>> = None;
+        // How it was stopped, if it was.
         let mut way = None;
-        let mut operator = Some(Box::pin(tokio::time::sleep(SILENT_OPERATOR)));
+        let mut operator_deadline = Some(Box::pin(tokio::time::sleep(SILENT_OPERATOR)));
         loop {
             tokio::select! {
                 Some(event) = clusters.next() => self.on_cluster_event(event),
@@ -197,12 +205,12 @@ impl<'a> Follower<'a> {
                             stopping = Some(Box::pin(stop::in_order(target, name, Some(uid))));
                         }
                         Err(Failure::Unread) => {}
-                        // How the job ended is known nevertheless.
+                        // The rest of the log is lost, but the status has the job's result.
                         Err(failure) => self.note_unread(&failure.to_string()),
                     }
                 }
-                () = wait(&mut operator), if operator.is_some() => {
-                    operator = None;
+                () = wait(&mut operator_deadline), if operator_deadline.is_some() => {
+                    operator_deadline = None;
                     if self.snapshot.cluster.is_some() && self.snapshot.status().is_none() {
                         self.screen.say(&format!("{name} waits: {}", observed::NO_OPERATOR));
                     }
@@ -217,7 +225,7 @@ impl<'a> Follower<'a> {
                         Err(failure) if interrupts.is_terminated => return Err(failure),
                         Err(failure) => {
                             self.screen.say(&failure.to_string());
-                            // Nobody reads what it prints until it ends by itself.
+                            // Standard output is closed, so there is no use in following it any longer.
                             if self.is_unread {
                                 return Ok(RunEnd::Unread);
                             }
@@ -226,7 +234,7 @@ impl<'a> Follower<'a> {
                 }
                 () = interrupts.next() => {
                     if self.interrupts > 0 {
-                        // The API server may not answer: the next one waits for nothing.
+                        // The API server may not answer. Another interrupt ends the command without waiting.
                         let done = tokio::select! {
                             done = stop::at_once(target, name, Some(uid)) => done,
                             () = interrupts.next() => return Ok(RunEnd::Interrupted(None)),
@@ -270,7 +278,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Says that it is shut down; returns what does it.
+    /// Prints that the MiniCluster is being shut down; returns the future that does it.
     fn begin_stop(&mut self) -> Stopping<'a> {
         let (target, name, uid) = (self.target, self.name, self.uid);
         self.interrupts += 1;
@@ -281,6 +289,7 @@ impl<'a> Follower<'a> {
         Box::pin(stop::in_order(target, name, Some(uid)))
     }
 
+    /// Records and prints that a part of the output was not printed.
     fn note_unread(&mut self, why: &str) {
         self.is_whole = false;
         self.screen.say(why);
@@ -296,7 +305,7 @@ impl<'a> Follower<'a> {
                         self.snapshot.cluster = Some(cluster);
                     }
                     Event::Delete(cluster) if self.is_ours(&cluster) => self.is_gone = true,
-                    // A MiniCluster with another uid: ours is gone.
+                    // A MiniCluster with another uid: the followed one is gone.
                     Event::Apply(_) | Event::InitApply(_) => self.is_gone = true,
                     Event::Init => self.snapshot.cluster = None,
                     Event::InitDone => self.is_gone |= self.snapshot.cluster.is_none(),
@@ -341,6 +350,7 @@ impl<'a> Follower<'a> {
         }
     }
 
+    /// Prints a restart that the status has and that was not printed yet.
     fn note_restart(&mut self, status: Option<&MiniClusterStatus>) {
         let Some(status) = status.filter(|status| status.restart_count > self.restarts) else {
             return;
@@ -350,8 +360,8 @@ impl<'a> Follower<'a> {
         (self.restarts, self.container_restarts) = (status.restart_count, status.container_restarts);
     }
 
-    /// What prints the log of a lead's start that was not printed yet, and marks it as printed; None if there
-    /// is none.
+    /// A future that prints the log of a start of the lead that was not printed yet. Marks this start as printed.
+    /// None: there is no such start.
     fn next_log(&mut self, api: &'a kube_pods::Pods) -> Option<LogPrint<'a>> {
         if self.is_unread {
             return None;
@@ -377,8 +387,8 @@ impl<'a> Follower<'a> {
             }
         }
         self.read.insert(start.clone());
-        let of_pod = self.resume.take().filter(|(pod, _)| *pod == start.pod_uid);
-        let mut resume = of_pod.map(|(_, resume)| resume).unwrap_or_default();
+        let same_pod = self.resume.take().filter(|(pod, _)| *pod == start.pod_uid);
+        let mut resume = same_pod.map(|(_, resume)| resume).unwrap_or_default();
         let log = async move {
             let result = logs::follow(api, &lead, &start, &mut resume, || screen.end()).await;
             PrintedLog {
@@ -410,7 +420,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Notes that there was a lead, if its log was not read.
+    /// Reports missing output if the lead has run and none of its logs was read.
     fn note_unseen_lead(&mut self) {
         let timeline = self.snapshot.status().and_then(|status| status.timeline.as_ref());
         let has_run = timeline.is_some_and(|timeline| timeline.running.is_some());
@@ -422,7 +432,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// How it ended, if it did. `is_stopping`: this command's stop is not answered yet.
+    /// How the MiniCluster ended; None: it has not. `is_stopping`: a stop by this command is under way.
     fn ending(&self, way: Option<Way>, is_stopping: bool) -> Option<RunEnd> {
         let status = self.snapshot.status();
         let text = |of: fn(&MiniClusterStatus) -> &Option<String>| {
@@ -440,7 +450,7 @@ impl<'a> Follower<'a> {
         }
         if self.is_gone {
             return Some(RunEnd::Deleted {
-                by_us: is_stopping || way == Some(Way::Deleted),
+                by_run: is_stopping || way == Some(Way::Deleted),
             });
         }
         if way == Some(Way::Suspended) && self.snapshot.is_true("Suspended") {
@@ -453,11 +463,12 @@ impl<'a> Follower<'a> {
 }
 
 mod kube_pods {
-    //! A name for the type, where clients are made nowhere.
+    //! A short name for the type of the client.
 
     pub type Pods = kube::Api<k8s_openapi::api::core::v1::Pod>;
 }
 
+/// Waits for the future; forever if there is none.
 async fn wait<F: Future + ?Sized>(what: &mut Option<Pin<Box<F>>>) -> F::Output {
     match what {
         Some(future) => future.await,
@@ -465,7 +476,7 @@ async fn wait<F: Future + ?Sized>(what: &mut Option<Pin<Box<F>>>) -> F::Output {
     }
 }
 
-/// What the last restart is. The status lists none by the kubelet, and only counts them.
+/// A description of the last restart. The status lists the operator's restarts; it only counts the kubelet's.
 fn restart_of(status: &MiniClusterStatus, container_restarts: i32) -> String {
     match status.restarts.last() {
         Some(last) if status.container_restarts <= container_restarts => {

@@ -1,4 +1,4 @@
-//! Makes the MiniCluster of `run` and its options. Pure.
+//! Builds the MiniCluster of `run` from the options and the file. Pure.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use flux_shared::manifest::{self, Manifest};
 use flux_shared::validate::{Notice, Problem, validate_and_note};
 use serde_json::{Value, json};
 
-/// Annotation that tells the MiniCluster of this run from another with its name.
+/// Annotation with a random value. It tells the MiniCluster of this run from another one with the same name.
 pub const RUN: &str = "flux-framework.org/run";
 
 /// Options of `run` that make the MiniCluster.
@@ -33,7 +33,7 @@ pub struct Wanted {
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// Set an environment variable of the program; can be repeated
-    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = parse_variable)]
     pub environment: Vec<(String, String)>,
     /// Use the first MiniCluster of this file (- for standard input); the other options override it
     #[arg(long, value_name = "FILE")]
@@ -43,7 +43,8 @@ pub struct Wanted {
     pub verbose: bool,
 }
 
-fn variable(text: &str) -> Result<(String, String), String> {
+/// Parses `NAME=VALUE`.
+fn parse_variable(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("it is not of the form NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
 }
@@ -53,11 +54,12 @@ fn variable(text: &str) -> Result<(String, String), String> {
 pub struct Made {
     pub cluster: MiniCluster,
     pub namespace: Option<String>,
-    /// Valid, but perhaps not what was meant.
+    /// Notes about parts of the spec that are valid, but perhaps not what was meant.
     pub notes: Vec<Notice>,
 }
 
-/// The MiniCluster that `wanted` and the text of its file ask for; `random` are lower case letters.
+/// Builds the MiniCluster from the options and the text of the file. `random`: lower case letters for a generated
+/// name and the annotation `RUN`.
 pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, Vec<Problem>> {
     let document = match file {
         Some(text) => manifest::documents(text)?.swap_remove(0),
@@ -66,7 +68,7 @@ pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, V
             "spec": { "tasks": 0, "containers": [{}] },
         }),
     };
-    let says_logging = document["spec"]["logging"].is_object();
+    let has_logging = document["spec"]["logging"].is_object();
     let Manifest {
         name,
         mut spec,
@@ -74,6 +76,7 @@ pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, V
         cleans_by_default,
         ..
     } = manifest::from_value(&document)?;
+    // `manifest` completes `generateName` with `xxxxx`.
     let name = match (&wanted.name, name.is_empty() || name.ends_with("xxxxx"), file) {
         (Some(name), ..) => name.clone(),
         (None, true, _) | (None, _, None) => {
@@ -94,17 +97,17 @@ pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, V
     if !wanted.command.is_empty() {
         runner.command = Some(command_words::join(&wanted.command));
     }
-    // Without a program, the agent's and Flux's lines are the only output, so they are not silenced. A file
-    // may say otherwise.
+    // Without a program, the agent's and Flux's lines are the only output, so they are printed. If the file has
+    // `logging`, the file decides.
     let runs_program = !is_interactive && has_command_or_script(runner);
-    if runs_program && !wanted.verbose && !says_logging {
+    if runs_program && !wanted.verbose && !has_logging {
         spec.logging.get_or_insert_default().quiet = true;
     }
     let namespace = document["metadata"]["namespace"].as_str().map(str::to_owned);
-    let valid_in = namespace.clone().unwrap_or_else(|| "default".into());
+    let checked_namespace = namespace.clone().unwrap_or_else(|| "default".into());
     let manifest = Manifest {
         name,
-        namespace: valid_in,
+        namespace: checked_namespace,
         queueing,
         cleans_by_default,
         spec,
@@ -116,7 +119,7 @@ pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, V
     annotations.insert(RUN.into(), random.into());
     cluster.metadata.annotations = Some(annotations);
     let notes = valid.notices.iter().cloned().chain(valid.hints());
-    // Hints are for files only: for a run by options, all output is on this terminal.
+    // Notes are for files only. Without a file, all output is on this terminal.
     let notes = if file.is_some() {
         notes.collect()
     } else {
@@ -140,6 +143,7 @@ fn has_command_or_script(runner: &Container) -> bool {
         .any(|text| !text.trim().is_empty())
 }
 
+/// The string values of a JSON object. None: it is no object.
 fn texts(map: &Value) -> Option<BTreeMap<String, String>> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     Some(

@@ -3,7 +3,7 @@
 /// The page with a section for every reason (checked by `operator/tests/docs`).
 const PAGE: &str = include_str!("../../../docs/troubleshooting.md");
 
-/// The section for reasons that others set, and that have no section of their own.
+/// The section for reasons of other programs that have no section of their own.
 const OTHERS: &str = "Other reasons";
 
 /// The remedy for `reason`, as plain text.
@@ -11,10 +11,10 @@ pub fn of(reason: &str) -> Option<String> {
     let Some(text) = section_of(reason) else {
         return section_of(OTHERS);
     };
-    // "As ErrImagePull: …": that section's text follows.
+    // A section that begins with "As ErrImagePull: …" refers to another section, whose text is appended.
     let other = text
         .strip_prefix("As ")
-        .and_then(|rest| rest.split(|it: char| !it.is_alphanumeric()).next());
+        .and_then(|rest| rest.split(|c: char| !c.is_alphanumeric()).next());
     match other.and_then(section_of) {
         Some(more) => Some(format!("{text}\n\n{more}")),
         None => Some(text),

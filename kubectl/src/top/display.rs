@@ -1,4 +1,4 @@
-//! The person's terminal while live figures are shown, updated in place. Dropping it restores the terminal.
+//! The user's terminal while the usage is shown and updated in place.
 
 use std::io::Write;
 
@@ -10,7 +10,7 @@ use crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlt
 use crate::failure::Failure;
 use crate::screen;
 
-/// A terminal in raw mode on its alternate screen, until this is dropped.
+/// A terminal in raw mode that shows its alternate screen. Dropping this restores the terminal.
 pub struct Display(());
 
 impl Display {
@@ -24,8 +24,8 @@ impl Display {
         Ok(display)
     }
 
-    /// Shows the lines that `lines` returns for the terminal's height, and below them `trouble` or the help
-    /// line.
+    /// Shows the lines that `lines` returns for the height of the terminal. The last line shows `trouble`, else the
+    /// `interval` in seconds and the key that ends the display.
     pub fn show(
         &mut self,
         lines: impl FnOnce(usize) -> Vec<String>,
@@ -33,7 +33,7 @@ impl Display {
         interval: u64,
     ) -> Result<(), Failure> {
         let (width, height) = terminal::size().map_err(failed())?;
-        let last = match trouble {
+        let last_line = match trouble {
             Some(trouble) => format!("! {trouble}"),
             None => format!("every {interval} s; q ends"),
         };
@@ -55,12 +55,12 @@ impl Display {
                 }
                 queue!(output, Clear(ClearType::UntilNewLine), Print("\r\n"))?;
             }
-            let last: String = last.replace('\n', " ").chars().take(width.into()).collect();
+            let last_line: String = last_line.replace('\n', " ").chars().take(width.into()).collect();
             queue!(
                 output,
                 Clear(ClearType::FromCursorDown),
                 MoveTo(0, height.saturating_sub(1)),
-                Print(last)
+                Print(last_line)
             )?;
             output.flush()
         };

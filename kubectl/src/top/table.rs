@@ -1,14 +1,14 @@
-//! The usage of an instance as a person reads it. Pure.
+//! The usage of an instance as text. Pure.
 
 use comfy_table::{CellAlignment, Table, presets};
 use flux_shared::usage::{Count, Host, HostState, Jobs, Resources, Usage};
 
 use crate::screen;
 
-/// A height without a limit.
+/// The height to print all lines.
 pub const WHOLE: usize = usize::MAX;
 
-/// The text in at most `height` lines; nodes beyond that are only counted.
+/// The text in at most `height` lines. Nodes that do not fit are only counted.
 pub fn lines(name: &str, usage: &Usage, height: usize) -> Vec<String> {
     let mut lines = vec![headline(name, usage), String::new()];
     match &usage.resources {
@@ -122,10 +122,10 @@ fn jobs(jobs: Option<Jobs>) -> String {
     format!("jobs: {running} running, {waiting} waiting, {ended} ended{ends}")
 }
 
-/// The table of nodes in at most `room` lines; those with trouble are preferred.
+/// The table of nodes in at most `room` lines. If not all nodes fit, those with problems are preferred.
 fn hosts(resources: &Resources, room: usize) -> Vec<String> {
     let all = &resources.hosts;
-    // The head, and a line that counts the rest.
+    // One line is for the head and, if not all nodes fit, one for the number of the others.
     let shown = if all.len() < room {
         all.len()
     } else {
@@ -172,6 +172,7 @@ fn hosts(resources: &Resources, room: usize) -> Vec<String> {
     lines
 }
 
+/// The nodes with the lowest value are preferred in the table.
 fn urgency(state: HostState) -> u8 {
     match state {
         HostState::Down | HostState::Unknown => 0,

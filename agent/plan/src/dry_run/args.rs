@@ -1,4 +1,4 @@
-//! `dry-run FILE`: the plans of all pods, with assumed facts.
+//! `dry-run FILE`: the command line, and the plans of all pods with assumed facts.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -51,14 +51,14 @@ pub struct Args {
     #[arg(long)]
     pub no_shell: bool,
     /// Assume this variable in the container's environment; can be repeated
-    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_variable)]
     pub env: Vec<(String, String)>,
     /// What the entrypoint's command line says, for an AgentSpec
     #[command(flatten)]
     pub from_environment: FromEnvironment,
 }
 
-/// Gives the text of a file.
+/// Reads a file as text.
 type Read<'a> = dyn Fn(&Path) -> io::Result<String> + 'a;
 
 fn text_of(path: &Path, read: &Read) -> Result<String, DryRunError> {
@@ -68,7 +68,8 @@ fn text_of(path: &Path, read: &Read) -> Result<String, DryRunError> {
     })
 }
 
-fn variable(text: &str) -> Result<(String, String), String> {
+/// Parses `NAME=VALUE`.
+fn parse_variable(text: &str) -> Result<(String, String), String> {
     let (name, value) = text
         .split_once('=')
         .filter(|(name, _)| !name.is_empty())
@@ -76,7 +77,7 @@ fn variable(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// The plans of the file as text or JSON; `read` gives the text of a file.
+/// Plans the pods of `args.file`; returns the plans as text or JSON. `read` reads a file as text.
 pub fn run(args: &Args, read: impl Fn(&Path) -> io::Result<String>) -> Result<String, DryRunError> {
     let (source, facts) = input(args, &read)?;
     let pods = pods::plan(&source, &facts, args.index)?;
@@ -87,10 +88,10 @@ pub fn run(args: &Args, read: impl Fn(&Path) -> io::Result<String>) -> Result<St
     }
 }
 
-/// The source to explain, and the assumed facts.
+/// Reads the MiniCluster or AgentSpec, and the assumed facts.
 fn input(args: &Args, read: &Read) -> Result<(Source, Facts), DryRunError> {
-    let given = given_facts(args, read)?;
-    let mut environment = given
+    let facts_from_file = read_facts(args, read)?;
+    let mut environment = facts_from_file
         .as_ref()
         .map_or_else(BTreeMap::new, |facts| facts.environment.clone());
     environment.extend(args.env.iter().cloned());
@@ -104,7 +105,7 @@ fn input(args: &Args, read: &Read) -> Result<(Source, Facts), DryRunError> {
             path,
             source: problems,
         })?;
-    let mut facts = facts(args, given, &source);
+    let mut facts = facts(args, facts_from_file, &source);
     facts.environment.extend(args.env.iter().cloned());
     facts.key = args
         .from_environment
@@ -113,10 +114,10 @@ fn input(args: &Args, read: &Read) -> Result<(Source, Facts), DryRunError> {
     Ok((source, facts))
 }
 
-/// The assumed facts: the file's, else those of the usual pod with what the MiniCluster says of it; flags
-/// override both.
-fn facts(args: &Args, given: Option<Facts>, source: &Source) -> Facts {
-    let mut facts = given.unwrap_or_else(|| source.assumed_facts());
+/// The assumed facts: those of `--facts`, else the defaults, changed as the MiniCluster specifies. Options
+/// such as `--cpus` override both.
+fn facts(args: &Args, facts_from_file: Option<Facts>, source: &Source) -> Facts {
+    let mut facts = facts_from_file.unwrap_or_else(|| source.assumed_facts());
     if let Some(cores) = args.cpus {
         facts.cores = cores;
         facts.cpu_quota = None;
@@ -132,7 +133,8 @@ fn facts(args: &Args, given: Option<Facts>, source: &Source) -> Facts {
     facts
 }
 
-fn given_facts(args: &Args, read: &Read) -> Result<Option<Facts>, DryRunError> {
+/// Reads the file of `--facts`, if the option is given.
+fn read_facts(args: &Args, read: &Read) -> Result<Option<Facts>, DryRunError> {
     let Some(path) = &args.facts else { return Ok(None) };
     let text = text_of(path, read)?;
     Facts::parse(&text)

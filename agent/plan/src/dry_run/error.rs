@@ -1,4 +1,4 @@
-//! Why `dry-run` has nothing to show.
+//! Errors of `dry-run`.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use super::source::Problems;
 use crate::facts::FactsError;
 use crate::plan::PlanError;
 
-/// Why there is nothing to show.
+/// Why `dry-run` cannot print the plans.
 #[derive(Debug, thiserror::Error)]
 pub enum DryRunError {
     #[error("not in a pod: --here is for flux-agent in a pod")]
@@ -30,7 +30,8 @@ pub enum DryRunError {
 }
 
 impl DryRunError {
-    /// The category, and so the exit code: that of `flux-agent run` for the errors that it can have, too.
+    /// The category, which decides the exit code. An error that `flux-agent run` can have too has the same
+    /// category there.
     pub fn category(&self) -> Category {
         match self {
             DryRunError::NotInPod | DryRunError::Read { .. } => Category::SpecUnreadable,
@@ -42,8 +43,8 @@ impl DryRunError {
         }
     }
 
-    /// The file's name, then each problem on a line. None for one problem, which fits on the error's own line, and
-    /// for other errors.
+    /// If the input has several problems: the message of the error, then each problem on its own line. None for a
+    /// single problem and for other errors.
     pub fn listed_problems(&self) -> Option<String> {
         match self {
             DryRunError::Input { source, .. } if source.has_several() => Some(format!("{self}:\n{source}")),
@@ -51,7 +52,7 @@ impl DryRunError {
         }
     }
 
-    /// What a person can do about it.
+    /// What the user can do about the error.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             DryRunError::Plan { source, .. } => Some(source.hint()),

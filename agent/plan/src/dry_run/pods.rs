@@ -12,13 +12,15 @@ use crate::plan::{self, Plan, PodContainer};
 /// A container's plan, and the completion indexes of the pods that share it.
 #[derive(Debug, Clone, Serialize)]
 pub struct PlannedContainer {
-    /// Completion indexes such as `0` or `1-3`; their plans differ only in names, rank and parent.
+    /// A completion index such as `0`, or a range such as `1-3`. The plans of these pods differ only in names,
+    /// rank and parent.
     pub indexes: String,
     #[serde(flatten)]
     pub plan: Plan,
 }
 
-/// Plans for the lead, one follower and each sidecar, or for all containers of one pod.
+/// Plans the lead, one follower and each sidecar. With `index`, or if the facts belong to one pod, plans only the
+/// containers of that pod.
 pub fn plan(
     source: &Source,
     facts: &Facts,
@@ -38,15 +40,15 @@ pub fn plan(
     let (first, last) = index
         .or(facts.index)
         .map_or((0, pods - 1), |index| (index, index));
-    // Where the lead is in another cluster, all pods are followers.
+    // If the lead is in another cluster, all pods are followers.
     let has_lead = first == 0 && spec.network.lead.is_none();
-    let runners = if has_lead && last > 0 {
+    let runner_ranges = if has_lead && last > 0 {
         vec![0..=0, 1..=last]
     } else {
         vec![first..=last]
     };
     let mut plans = Vec::new();
-    for indexes in runners {
+    for indexes in runner_ranges {
         plans.push(plan_of(source, &facts, indexes, &PodContainer::Runner)?);
     }
     for name in spec.sidecars.keys() {
@@ -56,7 +58,7 @@ pub fn plan(
     Ok(plans)
 }
 
-/// The plan of a container for the first of `indexes`.
+/// Plans a container for the first pod of `indexes`; the plan stands for all of them.
 fn plan_of(
     source: &Source,
     facts: &Facts,
@@ -66,7 +68,7 @@ fn plan_of(
     let (first, last) = (*indexes.start(), *indexes.end());
     let mut facts = facts.clone();
     if facts.index != Some(first) {
-        // The host name belongs to another pod.
+        // The host name of the facts belongs to another pod.
         facts.hostname.clear();
         facts.index = Some(first);
     }

@@ -1,4 +1,4 @@
-//! What to explain: a MiniCluster, or the AgentSpec that was made of one.
+//! The input of `dry-run`: a MiniCluster or an AgentSpec.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::facts::Facts;
 use crate::file_format::is_toml;
 use crate::plan::FromEnvironment;
 
-/// What the input was.
+/// The kind of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum SourceKind {
     MiniCluster,
@@ -24,24 +24,25 @@ pub enum SourceKind {
 #[derive(Debug)]
 pub struct Source {
     pub kind: SourceKind,
-    /// Whether the facts are those of the pod that this runs in.
+    /// Whether the facts are those of the pod that this program runs in (`--here`).
     pub is_here: bool,
     pub spec: AgentSpec,
-    /// Valid, but perhaps not what the user meant.
+    /// Notices about parts of the spec that are valid, but perhaps not what the user meant.
     pub notices: Vec<String>,
-    /// Containers that the agent has no part in.
+    /// Containers without the agent.
     pub others: Vec<OtherContainer>,
-    /// How the view gets into the pods; none for an AgentSpec, which does not say.
+    /// How the view gets into the pods, in words. None for an AgentSpec, which does not specify this.
     pub view: Option<String>,
+    /// The MiniCluster, if the input was one.
     pub(super) cluster: Option<Box<ValidMiniCluster>>,
 }
 
-/// A container that the agent has no part in.
+/// A container without the agent: a sidecar that keeps its own entrypoint, or a service.
 #[derive(Debug)]
 pub struct OtherContainer {
     pub name: String,
     pub place: Place,
-    /// Its command; none: the image's own entrypoint.
+    /// Its command. None: the image's own entrypoint.
     pub command: Option<Vec<String>>,
 }
 
@@ -83,7 +84,7 @@ fn lines(problems: &[Problem]) -> String {
 }
 
 impl Source {
-    /// The spec of the pod that this runs in.
+    /// The source for `--here`: the spec of the pod that this program runs in.
     pub fn here(spec: AgentSpec, notices: Vec<String>) -> Source {
         Source {
             kind: SourceKind::AgentSpec,
@@ -101,8 +102,8 @@ impl Source {
         Source::of(text, &FromEnvironment::default(), &BTreeMap::new())
     }
 
-    /// Parses the input and applies the options of the entrypoint's command line, which only an AgentSpec
-    /// has; their values are in `environment`.
+    /// Parses the input. Applies the options of the entrypoint's command line (`from_environment`) to an
+    /// AgentSpec; with a MiniCluster they are an error. The options name variables of `environment`.
     pub fn of(
         text: &str,
         from_environment: &FromEnvironment,
@@ -124,15 +125,15 @@ impl Source {
         self.cluster.as_deref()
     }
 
-    /// The facts of the usual pod, with what the MiniCluster says of its container.
+    /// The default facts, changed as the MiniCluster specifies for the container that runs Flux.
     pub fn assumed_facts(&self) -> Facts {
         let mut facts = Facts {
             address: Some("POD_IP".into()),
             ..Facts::default()
         };
-        let is_up_for_people =
+        let is_for_interactive_use =
             self.spec.runner.interactive || self.spec.runner.program == Program::Persistent;
-        facts.terminal = is_up_for_people;
+        facts.terminal = is_for_interactive_use;
         let Some(cluster) = &self.cluster else {
             return facts;
         };
@@ -153,8 +154,8 @@ impl Source {
     }
 }
 
-/// The variables of the container that runs Flux, with those that `spec.podTemplate` adds or removes. (Values
-/// that come from other objects are unknown here.)
+/// The variables of the container that runs Flux, with those that `spec.podTemplate` adds or removes. Variables
+/// without a literal value (`valueFrom`) are left out.
 fn overlaid_environment(
     cluster: &ValidMiniCluster,
     environment: &BTreeMap<String, String>,
@@ -178,8 +179,8 @@ fn overlaid_environment(
         .collect()
 }
 
-/// Pretends that the container runs as this user, who (unless it is root) is not in the image's password
-/// file.
+/// Changes the facts to those of a container that runs as this user. Any user but root is assumed to have no
+/// entry in /etc/passwd, and so the home `/`, and not to be able to write there.
 pub fn assume_user(facts: &mut Facts, uid: u32, gid: u32) {
     (facts.uid, facts.gid) = (uid, gid);
     if uid != 0 {
@@ -221,7 +222,7 @@ fn mini_cluster(text: &str) -> Result<Source, Vec<Problem>> {
     })
 }
 
-/// How the view gets into the pods: the operator's decision, of which the pods know nothing.
+/// How the view gets into the pods, in words. The operator decides this, so the AgentSpec does not contain it.
 fn view(view: &ViewContainer) -> String {
     let ViewContainer { name, mount_path, .. } = view;
     let image = view.image.as_deref().unwrap_or("the operator's default image");

@@ -1,4 +1,4 @@
-//! What a MiniCluster will do, in a few lines; and colours for people at a terminal.
+//! The summary that `dry-run` prints without `--full`, and colours for the output on a terminal.
 
 use std::fmt::Write as _;
 
@@ -7,30 +7,31 @@ use flux_shared::paths::DEFAULT_LOGS;
 
 use super::pods::PlannedContainer;
 use super::source::{OtherContainer, Source};
-use super::text::assumed;
+use super::text::host_facts;
 use crate::facts::Facts;
 use crate::plan::shell_quote::word;
 use crate::plan::{Role, Step};
 
+/// Last line of the summary.
 const MORE: &str = "--full prints every file, variable and step; --index N prints those of one pod; --cpus, --uid and --facts assume another host";
 
 pub fn render_summary(source: &Source, facts: &Facts, pods: &[PlannedContainer]) -> String {
     let spec = &source.spec;
-    let most = if spec.max_size() > spec.size {
+    let maximum = if spec.max_size() > spec.size {
         format!(" (maximum {})", spec.max_size())
     } else {
         String::new()
     };
-    let many = if spec.size == 1 {
+    let pod_count = if spec.size == 1 {
         "1 pod".into()
     } else {
         format!("{} pods", spec.size)
     };
     let mut out = format!(
-        "MiniCluster {}: {many}{most}, hosts {}; assumed: {}\n",
+        "MiniCluster {}: {pod_count}{maximum}, hosts {}; assumed: {}\n",
         spec.name,
         spec.hostlist(),
-        assumed(source, facts)
+        host_facts(source, facts)
     );
     let mut line = |label: &str, text: &str| {
         // Writing to a String cannot fail.
@@ -56,7 +57,7 @@ pub fn render_summary(source: &Source, facts: &Facts, pods: &[PlannedContainer])
     out
 }
 
-/// The program that the lead starts, as it would be typed.
+/// The program that the lead starts, as a command line; or where the lead is, if it is in another cluster.
 fn lead(source: &Source, pods: &[PlannedContainer]) -> String {
     if let Some(lead) = &source.spec.network.lead {
         return format!("in another cluster, at {}", lead.address);
@@ -66,27 +67,27 @@ fn lead(source: &Source, pods: &[PlannedContainer]) -> String {
         .find(|pod| pod.plan.role == Role::Lead)
         .map(|pod| &pod.plan);
     let steps = plan.iter().flat_map(|plan| &plan.steps);
-    let mut launches = steps.filter_map(|step| match step {
+    let mut programs = steps.filter_map(|step| match step {
         Step::Launch(launch) => Some(launch.program.iter().map(word).collect::<Vec<String>>()),
         _ => None,
     });
-    match launches.next_back().unwrap_or_default().as_slice() {
+    match programs.next_back().unwrap_or_default().as_slice() {
         [] => "no program: the broker runs until you shut it down".into(),
         words => words.join(" "),
     }
 }
 
-/// The users that the agent creates, and whom Flux runs as.
+/// The users that the agent creates, and which of them runs Flux. None if it creates none.
 fn users(source: &Source) -> Option<String> {
     let spec = &source.spec;
-    let of_flux = spec.runner.user.iter().map(|user| {
+    let flux_user = spec.runner.user.iter().map(|user| {
         if user.run_flux_as_root {
             user.name.clone()
         } else {
             format!("{} (runs Flux)", user.name)
         }
     });
-    let all: Vec<String> = spec.users.iter().cloned().chain(of_flux).collect();
+    let all: Vec<String> = spec.users.iter().cloned().chain(flux_user).collect();
     (!all.is_empty()).then(|| format!("created in every pod: {}", all.join(", ")))
 }
 
@@ -109,7 +110,7 @@ fn followers(source: &Source) -> String {
     }
 }
 
-/// The number of pods, and the subject of a sentence about them.
+/// The subject of a sentence about this number of pods.
 fn subject(pods: u32) -> String {
     if pods == 1 {
         "1 pod: it".into()
@@ -144,13 +145,14 @@ fn output(source: &Source) -> String {
     }
 }
 
-/// With colours: titles and labels bold, notes yellow, details dim.
+/// Adds colours to the output of `dry-run`: titles and labels are bold, notices yellow, details dim.
 pub fn paint(text: &str) -> String {
     let (bold, yellow, dim, plain) = ("\u{1b}[1m", "\u{1b}[33m", "\u{1b}[2m", "\u{1b}[0m");
     let lines: Vec<&str> = text.lines().collect();
     let mut out = String::new();
-    for (at, line) in lines.iter().enumerate() {
-        let is_title = lines.get(at + 1).is_some_and(|next| next.starts_with('─'));
+    for (number, line) in lines.iter().enumerate() {
+        // Titles are underlined.
+        let is_title = lines.get(number + 1).is_some_and(|next| next.starts_with('─'));
         let label = ["lead ", "followers ", "output ", "sidecars ", "users ", "notes "]
             .into_iter()
             .find(|label| line.starts_with(label));

@@ -1,5 +1,5 @@
-//! The plans as text for people: a heading for each container, its steps in order, the words of what is
-//! started.
+//! The plans as text: for each container a heading and its steps in order, with the command lines of the
+//! programs that the steps start.
 
 use std::fmt::Write as _;
 
@@ -14,10 +14,12 @@ use crate::plan::{
     SnippetPhase, SnippetResources, SnippetShell, Stdout, Step, Waits,
 };
 
+/// Printed below the facts of an assumed host.
 const ASSUMED: &str = "To assume another host, use --facts FILE, --cpus, --uid …";
+/// Printed below the facts of a detected host (`--here`).
 const FOUND: &str = "`flux-agent facts` prints all that was detected";
 
-/// Width at which command lines are broken.
+/// Longest line of a command line in bytes, unless a single word is longer.
 const WIDTH: usize = 100;
 
 pub fn render_text(source: &Source, facts: &Facts, pods: &[PlannedContainer]) -> String {
@@ -44,16 +46,17 @@ pub fn render_text(source: &Source, facts: &Facts, pods: &[PlannedContainer]) ->
     out
 }
 
-/// The steps in order. Steps equal to the lead's, and directories in a row, share one line.
+/// Writes the steps in order. Two or more steps in a row that the lead has too become one line. Two or more
+/// directories in a row share a heading.
 fn steps(out: &mut String, steps: &[Step], lead: &[Step]) {
     let mut at = 0;
     while let Some(current) = steps.get(at) {
         let rest = &steps[at..];
-        let place = lead.iter().position(|leads| leads == current);
-        let known = place.map_or(0, |place| {
+        let lead_at = lead.iter().position(|lead_step| lead_step == current);
+        let known = lead_at.map_or(0, |lead_at| {
             rest.iter()
-                .zip(&lead[place..])
-                .take_while(|(step, leads)| step == leads)
+                .zip(&lead[lead_at..])
+                .take_while(|(step, lead_step)| step == lead_step)
                 .count()
         });
         let directories = rest
@@ -62,10 +65,10 @@ fn steps(out: &mut String, steps: &[Step], lead: &[Step]) {
             .count();
         match (known, directories) {
             (2.., _) => {
-                let theirs = numbers(place.unwrap_or(0), known);
+                let lead_numbers = numbers(lead_at.unwrap_or(0), known);
                 let _ = writeln!(
                     out,
-                    "{:>5} the same as steps {theirs} of the lead",
+                    "{:>5} the same as steps {lead_numbers} of the lead",
                     numbers(at, known)
                 );
                 at += known;
@@ -83,7 +86,7 @@ fn steps(out: &mut String, steps: &[Step], lead: &[Step]) {
     }
 }
 
-/// Numbers of steps, such as `3-5`, counted from 1.
+/// The numbers of `count` steps from index `at` on, such as `3-5`. Steps are numbered from 1.
 fn numbers(at: usize, count: usize) -> String {
     if count == 1 {
         (at + 1).to_string()
@@ -92,19 +95,21 @@ fn numbers(at: usize, count: usize) -> String {
     }
 }
 
+/// Writes the mode, owner and path of a directory.
 fn directory(out: &mut String, step: &Step) {
     if let Step::Directory { path, mode, owner } = step {
         line_of(out, 2, &format!("{:04o} {} {}", mode.0, ids(owner), quote(path)));
     }
 }
 
-/// One line at an indent of `depth` times four blanks.
+/// Writes a line, indented by `depth` times four blanks.
 fn line_of(out: &mut String, depth: usize, text: &str) {
     let indent = "    ".repeat(depth);
     // Writing to a String cannot fail.
     let _ = writeln!(out, "{}", format!("{indent}{text}").trim_end());
 }
 
+/// Writes what is the same for all pods: the MiniCluster, the host, the view and the notices.
 fn head(out: &mut String, source: &Source, facts: &Facts) {
     let spec = &source.spec;
     let pods = if spec.size == 1 {
@@ -112,7 +117,7 @@ fn head(out: &mut String, source: &Source, facts: &Facts) {
     } else {
         format!("{} pods", spec.size)
     };
-    let most = if spec.max_size() > spec.size {
+    let maximum = if spec.max_size() > spec.size {
         format!(" (maximum {})", spec.max_size())
     } else {
         String::new()
@@ -121,7 +126,7 @@ fn head(out: &mut String, source: &Source, facts: &Facts) {
         out,
         0,
         &format!(
-            "MiniCluster {} in namespace {}: {pods}{most}, hosts {}",
+            "MiniCluster {} in namespace {}: {pods}{maximum}, hosts {}",
             spec.name,
             spec.namespace,
             spec.hostlist()
@@ -132,7 +137,7 @@ fn head(out: &mut String, source: &Source, facts: &Facts) {
     } else {
         "Assumed host"
     };
-    line_of(out, 0, &format!("{host}: {}", assumed(source, facts)));
+    line_of(out, 0, &format!("{host}: {}", host_facts(source, facts)));
     if let Some(view) = &source.view {
         line_of(out, 0, &format!("View: {view}"));
     }
@@ -142,7 +147,8 @@ fn head(out: &mut String, source: &Source, facts: &Facts) {
     }
 }
 
-pub fn assumed(source: &Source, facts: &Facts) -> String {
+/// The most important facts about the host, in one line.
+pub fn host_facts(source: &Source, facts: &Facts) -> String {
     let mut parts = vec![match facts.uid {
         0 => "user root".to_owned(),
         uid => format!("uid {uid}, gid {}", facts.gid),
@@ -181,16 +187,17 @@ pub fn assumed(source: &Source, facts: &Facts) -> String {
     parts.join(", ")
 }
 
+/// Writes the title of a container, and what holds for its whole plan.
 fn heading(out: &mut String, pod: &PlannedContainer) {
     let PlannedContainer { indexes, plan } = pod;
-    let many = indexes.contains('-');
+    let is_range = indexes.contains('-');
     let title = match (&plan.role, plan.rank) {
-        (Role::Sidecar(name), _) if many => format!("Sidecar {name}: indexes {indexes}"),
+        (Role::Sidecar(name), _) if is_range => format!("Sidecar {name}: indexes {indexes}"),
         (Role::Sidecar(name), _) => format!("Sidecar {name}: index {indexes}"),
         (Role::Lead, _) => format!("Lead: index {indexes}, host {}, rank 0", plan.hostname),
         (Role::Follower, rank) => {
             let rank = rank.map(|rank| rank.to_string()).unwrap_or_default();
-            let alike = if many {
+            let pods = if is_range {
                 format!(
                     "Followers: indexes {indexes}, same plan; example: index {}",
                     plan.index
@@ -198,7 +205,7 @@ fn heading(out: &mut String, pod: &PlannedContainer) {
             } else {
                 format!("Follower: index {indexes}")
             };
-            format!("{alike}, host {}, rank {rank}", plan.hostname)
+            format!("{pods}, host {}, rank {rank}", plan.hostname)
         }
     };
     section(out, &title);
@@ -230,6 +237,7 @@ fn heading(out: &mut String, pod: &PlannedContainer) {
     }
 }
 
+/// A line for each limit on the time that a follower waits.
 fn waits(waits: &Waits) -> Vec<String> {
     let lines = [
         (
@@ -251,14 +259,15 @@ fn waits(waits: &Waits) -> Vec<String> {
         .collect()
 }
 
+/// Writes an underlined title.
 fn section(out: &mut String, title: &str) {
     out.push('\n');
     line_of(out, 0, title);
     line_of(out, 0, &"─".repeat(title.chars().count()));
 }
 
-/// A step on its first line, details below. `is_known`: the lead has the same step, so its long text is left
-/// out.
+/// Writes a step: a numbered first line, and the details below. `is_known`: the lead has the same step, so the
+/// content of a file is left out.
 fn step(out: &mut String, number: &str, step: &Step, is_known: bool) {
     let mut first = |text: &str| {
         let _ = writeln!(out, "{number:>5} {text}");
@@ -389,9 +398,9 @@ fn step(out: &mut String, number: &str, step: &Step, is_known: bool) {
             quote(to)
         )),
         Step::CheckEarlierStarts { record, restarts, .. } => {
-            let unless = unless_outcome(*restarts);
+            let outcome = final_outcome(*restarts);
             first(&format!(
-                "exit at once if the program has already {unless}, as recorded in {}",
+                "exit at once if the program has already {outcome}, as recorded in {}",
                 quote(record)
             ));
         }
@@ -415,7 +424,9 @@ fn step(out: &mut String, number: &str, step: &Step, is_known: bool) {
     }
 }
 
-fn unless_outcome(restarts: u32) -> String {
+/// What an earlier start must have recorded for the program not to run again. `restarts`: how often the program
+/// may restart; `u32::MAX`: without a limit.
+fn final_outcome(restarts: u32) -> String {
     match restarts {
         0 => "started".to_owned(),
         u32::MAX => "ended with 0".to_owned(),
@@ -427,6 +438,7 @@ fn ids(owner: &Owner) -> String {
     format!("{}:{}", owner.uid, owner.gid)
 }
 
+/// Writes the content of a file, or where it comes from.
 fn file(out: &mut String, content: &Content, is_known: bool) {
     match content {
         Content::Text(_) | Content::Exports(_) if is_known => line_of(out, 2, "(the same as in the lead)"),
@@ -454,11 +466,13 @@ fn file(out: &mut String, content: &Content, is_known: bool) {
     }
 }
 
+/// Writes a text of any number of lines, with a bar before each.
 fn block(out: &mut String, text: &str) {
     text.lines()
         .for_each(|line| line_of(out, 2, &format!("│ {line}")));
 }
 
+/// A change of an environment variable, such as `NAME=value`.
 fn variable(change: &EnvChange) -> String {
     match change {
         EnvChange::Set { name, value } => format!("{name}={}", word(value)),
@@ -477,7 +491,7 @@ fn variable(change: &EnvChange) -> String {
     }
 }
 
-/// Its words, and what `$asFlux` is in it.
+/// The shell's command line, and the value of its variable `asFlux`.
 fn shell_notes(SnippetShell { argv, as_flux, .. }: &SnippetShell) -> String {
     let argv: Vec<String> = argv.iter().map(|word| quote(word)).collect();
     format!(
@@ -487,7 +501,7 @@ fn shell_notes(SnippetShell { argv, as_flux, .. }: &SnippetShell) -> String {
     )
 }
 
-/// What its exit code means, whether its output is shown.
+/// The snippet's name, the effect of its exit code, and whether its output is hidden.
 fn snippet_notes(snippet: &Snippet) -> String {
     let Snippet {
         name,
@@ -510,7 +524,7 @@ fn snippet_notes(snippet: &Snippet) -> String {
     format!("{name}; {end}{silent}")
 }
 
-/// Which processes a stop signals and when, and where the broker is asked for its state: a note for each line.
+/// How the agent supervises the process, above all at a stop: one note for each line.
 fn supervision(launch: &Launch) -> Vec<String> {
     let who = match launch.signals {
         SignalTarget::Process => "this process only",
@@ -562,7 +576,7 @@ fn supervision(launch: &Launch) -> Vec<String> {
     notes
 }
 
-/// The user it runs as, where its output goes, what its exit code means.
+/// What is started, as which user, where its output goes and what its exit code means, in one line.
 fn launch_notes(launch: &Launch) -> String {
     let mut notes = vec![match launch.part {
         InstancePart::Lead | InstancePart::Follower => format!("the broker ({})", launch.label),
@@ -604,7 +618,7 @@ fn launch_notes(launch: &Launch) -> String {
     notes.join("; ")
 }
 
-/// How it is supervised, its own variables, its words.
+/// Writes how the process is supervised, the changes of its environment, and its command line.
 fn launch_details(out: &mut String, launch: &Launch) {
     for note in supervision(launch) {
         line_of(out, 2, &format!("({note})"));
@@ -616,11 +630,12 @@ fn launch_details(out: &mut String, launch: &Launch) {
         };
         line_of(out, 2, &text);
     }
-    words(out, launch);
+    command_line(out, launch);
 }
 
-/// The words as they would be typed: each `-S` option on a line, then what follows them.
-fn words(out: &mut String, launch: &Launch) {
+/// Writes the command line as it would be typed in a shell. A line begins at each `-S` option, and after the last
+/// one.
+fn command_line(out: &mut String, launch: &Launch) {
     let typed: Vec<String> = launch.argv.iter().map(word).collect();
     let last_option = typed.iter().rposition(|typed| typed.starts_with("-S"));
     let mut lines: Vec<String> = Vec::new();
@@ -635,7 +650,7 @@ fn words(out: &mut String, launch: &Launch) {
     for (at, line) in lines.iter().enumerate() {
         let indent = if at == 0 { "" } else { "  " };
         let more = if at + 1 < count { " \\" } else { "" };
-        // A word of several lines (shell source) keeps them.
+        // A word may have several lines (shell source): each is indented.
         line.lines().enumerate().for_each(|(part, text)| {
             let end = if part + 1 == line.lines().count() {
                 more

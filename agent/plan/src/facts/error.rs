@@ -1,6 +1,6 @@
 //! Why the facts about a host could not be read.
 
-/// Why the host could not be read.
+/// Why the facts could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FactsError {
     #[error("failed to read the host name: {0}")]

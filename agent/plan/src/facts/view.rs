@@ -1,18 +1,18 @@
-//! The Flux view: what it holds.
+//! Facts about the Flux view.
 
 use serde::{Deserialize, Serialize};
 
-/// What the view holds. Default: a current one with Fluxion.
+/// The contents of the view. Default: a current Flux with Fluxion.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ViewFacts {
-    /// `bin/flux` is there and leads to a program.
+    /// Whether `bin/flux` exists and is executable.
     pub flux: bool,
-    /// Its newest `lib/python3.X` with site-packages, such as `python3.11`.
+    /// The newest Python in `lib` that has site-packages, such as `python3.11`.
     pub python: Option<String>,
-    /// Fluxion's modules are there (`lib/flux/modules/sched-fluxion-qmanager.so`).
+    /// Whether Fluxion's modules exist (`lib/flux/modules/sched-fluxion-qmanager.so`).
     pub fluxion: bool,
-    /// Fluxion comes with a file for `flux modprobe`; false: with an rc1 script, as before 2025.
+    /// Whether Fluxion has a file for `flux modprobe`. False: it has an rc1 script, as before 2025.
     pub fluxion_modprobe: bool,
 }
 
