@@ -5,7 +5,7 @@
 //! (AgentSpec, Facts) ─► plan ─► Plan { steps } ─► execute, in order ─► exit code
 //! ```
 //!
-//! Pure: no access to files, environment, network or clock. The facts about the host are an argument (`Facts`).
+//! Pure: no files, environment, network or clock here. The facts about the host are passed in as `Facts`.
 //! The JSON form of these types is the documented output of `dry-run --format json` (version [`VERSION`]).
 
 mod accounts;
@@ -69,7 +69,7 @@ pub use step::{Content, Snippet, SnippetPhase, SnippetResources, SnippetShell, S
 pub const VERSION: u32 = 2;
 
 /// Default of [`Waits::lead_gone`], in seconds.
-const LEAD_GONE: u64 = 30;
+const DEFAULT_LEAD_GONE: u64 = 30;
 
 /// What one container will do.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -84,31 +84,32 @@ pub struct Plan {
     pub index: u32,
     /// The pod's host name, as Flux knows it.
     pub hostname: String,
-    /// Position in the hostlist. None for a sidecar.
+    /// The broker's rank: its position in the hostlist. None for a sidecar.
     pub rank: Option<u32>,
     /// What the agent itself logs.
     pub log: Log,
-    /// The trace for which the agent writes its timeline to the termination message. None: no timeline.
+    /// The trace (OpenTelemetry) that the container is part of. With a trace, the container adds its timeline to its
+    /// termination message. None: no trace, a sidecar, or not one of the first pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<Trace>,
     /// How long a follower waits. Empty for other roles.
     #[serde(skip_serializing_if = "Waits::is_empty")]
     pub waits: Waits,
-    /// Seconds from a stop signal until the agent kills all processes that still run, snippets too. None: the agent
-    /// leaves this to the kubelet.
+    /// Seconds from a stop until the agent kills the programs and snippets that still run. None: the grace period is
+    /// unknown, so only the kubelet kills them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kill_after: Option<f64>,
-    /// Whether tasks are bound to cores by default. None for a sidecar.
+    /// Whether tasks are bound to cores by default; none for a sidecar.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding: Option<Binding>,
-    /// Notices for the user, one line each: where the plan differs from what the spec seems to ask for.
+    /// Notices for people, one line each: where the plan differs from what the spec seems to ask for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
     /// The steps, in order.
     pub steps: Vec<Step>,
 }
 
-/// A container of a pod, as the argument of [`build`].
+/// The container to plan for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodContainer {
     /// The container that runs Flux.
@@ -183,12 +184,12 @@ pub fn index_of(spec: &AgentSpec, facts: &Facts) -> Result<u32, PlanError> {
 }
 
 impl Plan {
-    /// The plan with limits from the container's command line in place of the spec's. They apply to a follower only.
+    /// The plan with the waits of the container's command line, which override the spec's.
     pub fn with_waits(mut self, overrides: Waits) -> Plan {
         if self.role == Role::Follower {
             self.waits = Waits {
                 parent_deadline: overrides.parent_deadline.or(self.waits.parent_deadline),
-                // If None is planned, a missing name must not end this pod, so the override is ignored.
+                // None: a missing DNS name does not end this pod, whatever the command line says.
                 lead_gone: self
                     .waits
                     .lead_gone
@@ -208,7 +209,7 @@ pub enum Role {
     Lead,
     /// Any other broker. It connects to a parent broker.
     Follower,
-    /// A sidecar, by its name.
+    /// A sidecar, by name.
     Sidecar(String),
 }
 
@@ -217,20 +218,20 @@ pub enum Role {
 pub struct Log {
     /// Only warnings and errors.
     pub quiet: bool,
-    /// Wall times, such as those of the stages.
+    /// Also the FLUXTIME lines and the table of stages.
     pub timed: bool,
     #[serde(skip_serializing_if = "LogFormat::is_text")]
     pub format: LogFormat,
 }
 
-/// How long a follower waits, in seconds. None: without a limit.
+/// How long a follower waits, in seconds; none: without a limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Waits {
     /// Seconds to wait for the parent at the start before the follower exits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_deadline: Option<u64>,
-    /// Seconds that the lead's DNS name, once found, may be missing before the follower exits. None also if the
-    /// lead may start again: its name may be missing until then.
+    /// Seconds that the lead's DNS name may be missing, after the lead was up, before the follower exits. None: a
+    /// missing name does not end the follower, for example because the lead may restart and has no name meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lead_gone: Option<u64>,
     /// Seconds that a lead that has answered before may be silent before the follower exits.
