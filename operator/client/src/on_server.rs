@@ -117,9 +117,9 @@ impl Check<'_> {
         }
         self.check_minicluster(namespace, document).await?;
         namespace.clone_into(&mut manifest.namespace);
-        // `parse_and_validate` accepted this manifest before; only its namespace has changed.
-        if let Ok(cluster) = flux_shared::validate::validate(&manifest) {
-            self.check_pods(namespace, &cluster).await?;
+        match flux_shared::validate::validate(&manifest) {
+            Ok(cluster) => self.check_pods(namespace, &cluster).await?,
+            Err(problems) => self.problems.extend(problems),
         }
         Ok((self.judged, self.problems))
     }
