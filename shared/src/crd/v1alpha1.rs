@@ -111,7 +111,7 @@ pub struct MiniClusterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_size: Option<i32>,
     /// Total number of tasks of the job (`-n`). `-N size` is added if there are at least as many tasks as
-    /// pods; 0: `-N size` only.
+    /// pods; 0: `-N size` only. If minSize is below size, `-N size` is not added; 0: `-N minSize` only.
     #[serde(default = "one")]
     pub tasks: i32,
     /// Start the broker without a program and keep it up, for `kubectl exec`. `flux shutdown` then ends it
