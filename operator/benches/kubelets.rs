@@ -30,7 +30,7 @@ impl Kubelets {
     pub async fn start(kubeconfig: &Path) -> Kubelets {
         let client = client(kubeconfig).await;
         let alive = Arc::new(());
-        renew(&client).await;
+        renew(&client).await.unwrap();
         let nodes: Api<Node> = Api::all(client.clone());
         for number in 0..NODES {
             let node = json!({
@@ -146,27 +146,29 @@ fn keep_ready(kubeconfig: &Path, is_alive: &Weak<()>) {
     runtime.block_on(async {
         let client = client(kubeconfig).await;
         while is_alive.upgrade().is_some() {
-            renew(&client).await;
+            // An error is left to the next heartbeat: the control plane may be gone, too.
+            let _ = renew(&client).await;
             tokio::time::sleep(HEARTBEAT).await;
         }
     });
 }
 
-/// An error is the next heartbeat's to mend: the control plane may be gone, too.
-async fn renew(client: &Client) {
+/// All at once: one after the other would take too long while the API server is busy.
+async fn renew(client: &Client) -> kube::Result<()> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-node-lease");
     let now = Timestamp::try_from(SystemTime::now()).unwrap();
-    for number in 0..NODES {
+    let renewals = (0..NODES).map(async |number| {
         let lease = json!({
-            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": { "name": name(number) },
             "spec": { "holderIdentity": name(number), "leaseDurationSeconds": 40, "renewTime": format!("{now:.6}") },
         });
-        let _ = leases
+        leases
             .patch(
                 &name(number),
                 &PatchParams::apply("bench").force(),
                 &Patch::Apply(&lease),
             )
-            .await;
-    }
+            .await
+    });
+    futures::future::try_join_all(renewals).await.map(drop)
 }

@@ -1,19 +1,19 @@
 //! What grows with the number of MiniClusters, as ratios to a plain client or to kubectl in the same run:
-//! `make bench-scale`. A part of it: BENCH_PART="neighbours restart brownout deletion".
+//! `make bench-scale`. A part of it: BENCH_PART="neighbours waiting running brownout deletion".
 //!
 //! - `neighbours` (SCALE_PACED=1000): a client with four creations under way, each of which waits for its
 //!   answer, in one namespace, spread over 100, and in one namespace where each MiniCluster has a headless
 //!   Service of its own; beside it a client that makes ConfigMap, Secret and Job itself. With the CPU of the
 //!   API server and of the controller manager.
-//! - `restart` (SCALE_CLUSTERS=10000): the operator starts among as many, first while all of them wait for a
-//!   scheduler that is not there, then while all pods run on fake nodes (`kubelets.rs`): until its caches are
-//!   synced, beside `kubectl get pods -A`; what it holds; what it asks in a minute (ten looks at events a second
-//!   at most); and what it holds when all of them are deleted.
+//! - `waiting` (SCALE_CLUSTERS=10000): the operator starts among as many, all of which wait for a scheduler that
+//!   is not there: the time until its caches are synced, beside `kubectl get pods -A`; its memory; its calls in a
+//!   minute (it reads events ten times a second at most).
+//! - `running`: the same while all pods run on fake nodes (`kubelets.rs`); and the memory after all are deleted.
 //! - `brownout` (SCALE_SLOW=2000): as many whose objects an admission webhook holds up for 30 s, beside as many
 //!   that nothing holds up.
 //! - `deletion` (SCALE_PODS=5000): one MiniCluster of as many pods is deleted.
 //!
-//! But for `restart` no pod runs.
+//! Pods run only in `running`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -62,8 +62,10 @@ fn main() {
         if wanted("neighbours") {
             neighbours(setting("SCALE_PACED", 1000), &mut report).await;
         }
-        if wanted("restart") {
-            restart(setting("SCALE_CLUSTERS", 10_000), &mut report).await;
+        let (waiting, running) = (wanted("waiting"), wanted("running"));
+        if waiting || running {
+            let number = setting("SCALE_CLUSTERS", 10_000);
+            start_among(number, waiting, running, &mut report).await;
         }
         if wanted("brownout") {
             brownout(setting("SCALE_SLOW", 2000), &mut report).await;
@@ -182,21 +184,26 @@ async fn neighbours(number: usize, report: &mut Report) {
     }
 }
 
-async fn restart(number: usize, report: &mut Report) {
+/// Starts the operator among `number` MiniClusters: while all wait, and while all run.
+async fn start_among(number: usize, waiting: bool, running: bool, report: &mut Report) {
     let (plane, client) = started().await;
     make_namespaces(&client, NAMESPACES).await;
-    let operator = Operator::start(plane.kubeconfig_path()).await;
+    let mut operator = Operator::start(plane.kubeconfig_path()).await;
     let make = async |namespace: String, name: String| create_cluster(&client, &namespace, &name, SIZE).await;
     create(number, NAMESPACES, RUSH, make).await;
     has_jobs(&client, number).await;
     has_pods(&client, number as i64 * i64::from(SIZE)).await;
-    // Not until it is quiet: without a scheduler all of them wait, and it looks into their events, ten a second.
-    tokio::time::sleep(SETTLING).await;
-    let operator = start_again(operator, &plane, &format!("restart-{number}"), report).await;
+    if waiting {
+        tokio::time::sleep(SETTLING).await;
+        operator = start_again(operator, &plane, &format!("restart-{number}"), report).await;
+    }
+    if !running {
+        return;
+    }
     let kubelets = Kubelets::start(plane.kubeconfig_path()).await;
     kubelets.run_all().await;
     tokio::time::sleep(SETTLING).await;
-    let operator = start_again(operator, &plane, &format!("restart-{number}-running"), report).await;
+    operator = start_again(operator, &plane, &format!("restart-{number}-running"), report).await;
     for namespace in 0..NAMESPACES {
         let clusters: Api<MiniCluster> = Api::namespaced(client.clone(), &format!("bench-{namespace}"));
         clusters
