@@ -210,7 +210,10 @@ fn logs_options_follow_previous_index_and_all() {
             .await
             .unwrap();
         assert_eq!(first, "first\n");
-        assert!(follow.try_wait().unwrap().is_none(), "`logs --follow` ended early");
+        assert!(
+            follow.try_wait().unwrap().is_none(),
+            "`logs --follow` ended early"
+        );
         let pods = fixture.pods("mc", 2).await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         let mut rest = String::new();
