@@ -44,7 +44,7 @@ fn argv(plan: &Plan) -> String {
         .join(" ")
 }
 
-/// The steps' names and, where there is one, what they are about.
+/// The names of the steps, with their main detail if they have one.
 fn outline(plan: &Plan) -> Vec<String> {
     plan.steps
         .iter()
@@ -127,7 +127,7 @@ fn the_steps_come_in_the_order_of_the_documents() {
     assert_eq!(few(&run(&spec, &facts(1))), want);
 }
 
-/// As in v1alpha1: a snippet may make the user itself.
+/// As in v1alpha1: a snippet may create the user itself.
 #[test]
 fn snippets_run_before_user_is_made_when_image_brings_flux() {
     let steps = |snippets: &str| {
@@ -157,7 +157,11 @@ fn snippets_run_before_user_is_made_when_image_brings_flux() {
     ];
     assert_eq!(steps("init = 'a'\npre_command = 'b'\npre = 'c'\n"), all);
     let init = ["shell", "snippet init", "end-shell", "environment"];
-    assert_eq!(steps("init = 'a'\n"), init, "nothing that may have made one");
+    assert_eq!(
+        steps("init = 'a'\n"),
+        init,
+        "no later snippet may have created the user"
+    );
     assert_eq!(
         steps("pre = 'a'\npost = 'b'\n"),
         ["environment", "shell", "snippet pre", "replan"]
@@ -352,7 +356,10 @@ fn a_batch_of_another_user_writes_where_that_user_can() {
         words.contains("--output=/shared/mine.out") && words.contains("--shows=/shared/mine.out"),
         "{words}"
     );
-    assert!(!words.contains("/tmp/fluxout"), "the user's own counts: {words}");
+    assert!(
+        !words.contains("/tmp/fluxout"),
+        "the user's own option has priority: {words}"
+    );
     own.runner.user = Some(User {
         name: "flux".into(),
         uid: 1000,
@@ -361,7 +368,7 @@ fn a_batch_of_another_user_writes_where_that_user_can() {
     own.runner.working_dir = Some("/work".into());
     assert!(
         !argv(&run(&own, &facts(0))).contains("--output"),
-        "a folder that is given to the user"
+        "the working directory is given to the user"
     );
 }
 
@@ -548,7 +555,7 @@ fn lost_lead_is_planned_without_the_users_program() {
     assert_eq!(
         run(&spec, &lost(1, 0)).steps,
         run(&spec, &facts(1)).steps,
-        "a follower is replaced as it was"
+        "a follower is replaced with the same plan"
     );
 }
 

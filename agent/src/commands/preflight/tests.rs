@@ -2,7 +2,7 @@ use super::*;
 use flux_agent_plan::plan::PlanError;
 use flux_shared::agent_spec::AgentSpec;
 
-/// The checks of a good pod, changed by `change`, that do not pass.
+/// The checks that do not pass for a good pod changed by `change`.
 fn troubles(facts: Facts, change: impl FnOnce(&mut Findings)) -> Vec<(Level, &'static str, String)> {
     let spec = AgentSpec::from_toml("name='mc'\nsize=4").unwrap();
     let facts = Facts {
