@@ -1,4 +1,4 @@
-//! The figures of an instance over HTTP, of the fake Flux or of Flux (`make test-flux`).
+//! The metrics of an instance over HTTP, with the fake Flux or with real Flux (`make test-flux`).
 
 use std::fs;
 use std::process::Command;
@@ -7,7 +7,7 @@ use crate::image::real_flux;
 use crate::instance::{images, start, submit};
 use crate::live::{Network, Running, eventually, gate};
 
-/// The answer's body, asked from the pod's network; none: nobody answers, or not with figures.
+/// The body of the answer, requested in the pod's network. None without an answer or without metrics.
 fn figures(pod: &Running, path: &str) -> Option<String> {
     let ask =
         format!("exec 3<>/dev/tcp/127.0.0.1/9402; printf 'GET {path} HTTP/1.1\\r\\n\\r\\n' >&3; cat <&3");
@@ -23,7 +23,7 @@ fn figures(pod: &Running, path: &str) -> Option<String> {
 #[test]
 fn lead_serves_metrics_when_flux_runs_as_another_user() {
     for user in ["", "[runner.user]\nname = 'flux'\nuid = 1000\n"] {
-        // One runs on the only core, and three wait for it; the fake Flux has no queue.
+        // One job runs on the only core, and three wait. The fake Flux has no queue.
         let script = "for i in 1 2 3 4; do flux submit --quiet sleep 60; done; echo up; until [ -e /tmp/go ]; do sleep 0.1; done";
         let script = if real_flux().is_some() {
             script
