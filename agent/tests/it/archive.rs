@@ -130,7 +130,7 @@ fn archive_survives_pod_killed_during_dump() {
         let (image, old) = with_archive("exit 0");
         let network = Network::new();
         let pod = Running::pod(&lead(&image, "writes=6 pause=300"), &network);
-        pod.says("mc-0 of mc");
+        pod.wait_for_output("mc-0 of mc");
         eventually("the dump grows", || {
             let dump = beside(&image).into_iter().next()?;
             // The dump has six writes of the same size.
@@ -237,11 +237,11 @@ fn dump_that_cannot_be_renamed_for_now_is_saved_later() {
             .status();
         assert!(status.unwrap().success(), "{words:?}");
     };
-    pod.says("up\n");
+    pod.wait_for_output("up\n");
     // A mount point cannot be replaced: it is busy.
     in_pod(&["mount", "--bind", &archive, &archive]);
     fs::write(gate(&image, "go"), "").unwrap();
-    pod.says("retrying for up to");
+    pod.wait_for_output("retrying for up to");
     in_pod(&["umount", &archive]);
     let ended = pod.end();
     assert_eq!(ended.code, 0, "{}", ended.stderr);
@@ -274,7 +274,7 @@ fn stop_too_short_for_the_dump_keeps_archive_and_reports_it() {
     let mut container = lead(&image, "writes=10 pause=400");
     container.command = [AGENT, "run", "--grace-period", "2"].map(str::to_owned).into();
     let pod = Running::pod(&container, &network);
-    pod.says("up\n");
+    pod.wait_for_output("up\n");
     let begin = Instant::now();
     pod.signal(15);
     let ended = pod.end();
@@ -300,7 +300,7 @@ fn a_stop_that_is_long_enough_saves() {
     let mut container = lead(&image, "writes=3 pause=100");
     container.command = [AGENT, "run", "--grace-period", "20"].map(str::to_owned).into();
     let pod = Running::pod(&container, &network);
-    pod.says("up\n");
+    pod.wait_for_output("up\n");
     pod.signal(15);
     assert!(pod.end().stderr.contains("archive saved"));
     assert_eq!(saved(&image), "start\nstart\n");

@@ -182,7 +182,7 @@ fn killed_lead_does_not_rerun_its_program() {
     let images = images(&submit(&counted("echo up; while :; do sleep 0.05; done")), 1);
     let network = Network::new();
     let lead = pod(&images, 0, &network);
-    lead.says("up\n");
+    lead.wait_for_output("up\n");
     send(lead.pid, 9);
     lead.end();
     let again = pod(&images, 0, &network).end();
@@ -325,7 +325,7 @@ fn killed_lead_reruns_its_program_with_on_failure() {
     );
     let network = Network::new();
     let mut pods = vec![pod(&images, 0, &network), pod(&images, 1, &network)];
-    pods[0].says("up\n");
+    pods[0].wait_for_output("up\n");
     std::thread::sleep(Duration::from_millis(600));
     let lead = pods.remove(0);
     send(lead.pid, 9);
@@ -355,7 +355,7 @@ fn replacement_of_a_lost_lead_starts_nothing() {
             assert_eq!(lead.end().code, i32::from(Category::LeadLost.code()));
             assert_eq!(termination_of(&images[0]).category, Some(Category::LeadLost));
         } else {
-            lead.says("waiting for the operator to restart this MiniCluster");
+            lead.wait_for_output("waiting for the operator to restart this MiniCluster");
             lead.signal(15);
             assert_eq!(lead.end().code, 143);
             assert_eq!(termination_of(&images[0]), Termination::new(Ender::Stop, 143));
@@ -382,7 +382,7 @@ fn a_follower_that_fails_before_the_start_says_with_what() {
 fn follower_stopped_while_waiting_exits_with_replace_code() {
     let images = images(&submit("true"), 2);
     let follower = pod(&images, 1, &Network::new());
-    follower.says("waiting for mc-0");
+    follower.wait_for_output("waiting for mc-0");
     follower.signal(15);
     assert_eq!(follower.end().code, i32::from(REPLACE));
     assert_eq!(termination_of(&images[1]), Termination::new(Ender::Stop, REPLACE));
@@ -427,11 +427,11 @@ fn processes_left_by_a_killed_broker_are_killed() {
     let script = "#!/bin/sh\nsleep 300 &\necho \"left $!.\"\nexec /mnt/flux/view/bin/flux-itself \"$@\"\n";
     images[1].file("/mnt/flux/view/bin/flux", 0o755, script);
     let pods = start(&images, &Network::new(), &[]);
-    pods[1].says("left ");
+    pods[1].wait_for_output("left ");
     let broker = eventually("the follower's broker", || pods[1].children().first().copied());
     let left = eventually("what it starts", || children_of(broker).first().copied());
     send(broker, 9);
-    pods[1].says("killed 1 processes that the broker left behind");
+    pods[1].wait_for_output("killed 1 processes that the broker left behind");
     // That of the next broker.
     eventually("the next broker", || {
         (pods[1].stdout().matches("left ").count() == 2).then_some(())
@@ -446,7 +446,7 @@ fn agent_retries_in_the_pod_until_its_spec_exists() {
     let text = fs::read_to_string(&spec).unwrap();
     fs::remove_file(&spec).unwrap();
     let lead = pod(&images, 0, &Network::new());
-    lead.says("retrying for up to");
+    lead.wait_for_output("retrying for up to");
     fs::write(&spec, text).unwrap();
     assert_eq!((lead.end().code, starts(&images)), (0, 1));
 }

@@ -36,7 +36,7 @@ fn lead_serves_metrics_when_flux_runs_as_another_user() {
             1,
         );
         let pod = start(&images, &Network::new(), &[]).remove(0);
-        pod.says("up\n");
+        pod.wait_for_output("up\n");
         let text = eventually("figures", || {
             figures(&pod, "/metrics")
                 .filter(|text| text.contains("job_queue_state_run_count{minicluster=\"mc\"} 1\n"))
@@ -66,7 +66,7 @@ fn lead_serves_metrics_when_flux_runs_as_another_user() {
 fn metrics_port_is_closed_by_default() {
     let images = images(&submit("echo up; until [ -e /tmp/go ]; do sleep 0.1; done"), 1);
     let pod = start(&images, &Network::new(), &[]).remove(0);
-    pod.says("up\n");
+    pod.wait_for_output("up\n");
     assert_eq!(figures(&pod, "/metrics"), None);
     fs::write(gate(&images[0], "go"), "").unwrap();
     assert_eq!(pod.end().code, 0);

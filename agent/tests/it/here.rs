@@ -158,7 +158,7 @@ fn sidecar_prints_its_own_plan_and_fails_without_a_spec() {
     let image = pod_image(SPEC, 1);
     let container = Container::new(&image, "mc-0", &[AGENT, "sidecar", "side"]);
     let running = Running::pod(&container, &Network::new());
-    running.says("side");
+    running.wait_for_output("side");
     let here = json(&running, &["dry-run", "--here", "--format", "json"]);
     assert_eq!(here["pods"][0]["role"]["sidecar"], "side");
     assert_eq!(here["notices"].as_array().unwrap().len(), 0);
@@ -182,7 +182,7 @@ fn a_follower_shows_the_waits_of_its_command_line() {
     let image = pod_image(&SPEC.replace("quiet = true", "quiet = false"), 2);
     let words = run_words(&["--lead-gone", "9"]);
     let running = Running::pod(&Container::new(&image, "mc-1", &words), &Network::new());
-    running.says("rank 1");
+    running.wait_for_output("rank 1");
     let here = json(&running, &["dry-run", "--here", "--format", "json"]);
     assert_eq!(
         here["pods"][0]["waits"]["lead_gone"], 9,
