@@ -532,7 +532,7 @@ fn an_image_with_flux_of_its_own() {
 }
 
 #[test]
-fn an_elastic_cluster_with_an_archive_that_is_there() {
+fn an_elastic_cluster_with_an_existing_archive() {
     let prepare = |image: &Image| {
         std::fs::create_dir_all(image.at("/state")).unwrap();
         std::fs::write(

@@ -60,7 +60,7 @@ fn of_the_program(code: u8) -> Termination {
 }
 
 #[test]
-fn every_code_is_the_containers_and_says_who_ended_it() {
+fn container_passes_on_every_code_and_reports_who_ended_it() {
     in_parallel(0..=255, |code: u8| {
         let solo = Solo::new(
             "",
@@ -365,7 +365,7 @@ fn replacement_of_a_lost_lead_starts_nothing() {
 }
 
 #[test]
-fn a_follower_that_fails_before_the_start_says_with_what() {
+fn follower_that_fails_before_the_start_names_its_snippet() {
     let spec = submit("true") + "[runner.snippets]\nworkerPre = 'echo oh; exit 4'\n";
     let spec = spec.replace("workerPre", "worker_pre");
     let images = images(&spec, 2);

@@ -239,7 +239,7 @@ fn a_host_that_the_cluster_may_grow_by_is_spare_and_not_missing() {
 }
 
 #[test]
-fn a_follower_says_what_is_with_its_parent_and_how_to_stop() {
+fn follower_reports_its_parents_state_and_how_to_stop() {
     let folder = place(2, 1);
     let (text, code) = agent(folder.path(), &["status"]);
     assert!(

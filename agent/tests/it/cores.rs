@@ -69,7 +69,7 @@ fn too_many_declared_cores_give_one_notice_and_no_job_error() {
 }
 
 #[test]
-fn a_cpuset_of_the_containers_own_is_told_and_bound() {
+fn tasks_are_bound_to_an_exclusive_cpuset() {
     let image = image("");
     // Pods see this file of their node.
     let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap();

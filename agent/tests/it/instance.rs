@@ -165,7 +165,7 @@ fn a_quiet_run_prints_the_job_and_nothing_else() {
 }
 
 #[test]
-fn a_job_that_lost_a_node_is_told_from_one_that_failed() {
+fn lost_node_is_distinguished_from_a_failed_job() {
     let failing = images(&submit("exit 143"), 2);
     let mut pods = start(&failing, &Network::new(), &[]);
     assert_eq!(pods.remove(0).end().code, 143);

@@ -137,7 +137,7 @@ fn missing_environment_is_agent_failure_and_seed_stays_hidden() {
 
 /// With `kubectl exec`, whose processes have the container's environment but not the entrypoint's command line.
 #[test]
-fn commands_for_people_know_what_the_entrypoint_was_told() {
+fn commands_know_the_arguments_of_the_entrypoint() {
     let image = image();
     let script = "echo up; while [ ! -e /tmp/go ]; do sleep 0.1; done";
     let mut container = pod(&image, 0, "0", &["/bin/sh", "-c", script, ""]);

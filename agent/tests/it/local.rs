@@ -272,7 +272,7 @@ fn local_pods_die_with_a_killed_run_and_next_run_cleans_up() {
 }
 
 #[test]
-fn a_pod_that_fails_ends_all_and_says_why() {
+fn local_pod_that_fails_ends_all_with_a_reason() {
     let spec = "  size: 2\n  containers: [{image: app, command: \"sleep 600\", commands: {workerPre: \"echo looked at; exit 9\"}}]";
     let laptop = Laptop::new("failing", spec);
     let ended = laptop.run(&["env"], &[]);

@@ -122,7 +122,7 @@ fn every_signal_reaches_the_program_once() {
 }
 
 #[test]
-fn a_signal_reaches_what_the_program_has_started() {
+fn signal_reaches_the_children_of_the_program() {
     let running = Running::as_init(&time(&[
         "sh",
         "-c",

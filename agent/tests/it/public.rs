@@ -211,7 +211,7 @@ fn r_that_cannot_be_used_fails_with_a_remedy_or_is_passed_over() {
 }
 
 #[test]
-fn post_that_fails_on_a_follower_is_told_and_changes_no_result() {
+fn failed_post_of_a_follower_does_not_change_the_result() {
     let pods = minicluster(
         2,
         QUIET,

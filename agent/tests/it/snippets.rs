@@ -119,7 +119,7 @@ fn exit_ends_the_entrypoint_strict_or_not() {
 
 /// A pod may be deleted during `post`: the job has ended, and its result stays.
 #[test]
-fn a_stop_in_post_does_not_change_what_the_job_ended_with() {
+fn stop_during_post_keeps_the_jobs_result() {
     let post = "post = 'echo tidying; while :; do sleep 0.1; done'";
     for (shell, code) in [("bash", 0), ("sh", 7)] {
         let programs: &[&str] = if shell == "bash" {

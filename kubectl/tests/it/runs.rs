@@ -357,7 +357,7 @@ fn run_from_a_file_applies_the_command_lines_options() {
 }
 
 #[test]
-fn run_says_that_no_operator_works_on_it() {
+fn run_reports_that_no_operator_is_running() {
     test("no-operator", async |fixture| {
         let person = user_of(&fixture);
         let mut run = person.start(&["run", "--name", "mc", "app:1", "--", "true"]);

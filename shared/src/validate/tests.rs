@@ -84,7 +84,7 @@ fn omitted_fields_have_the_documented_defaults() {
 }
 
 #[test]
-fn a_block_that_is_there_and_empty_is_as_one_that_is_not() {
+fn empty_block_has_the_effect_of_an_omitted_one() {
     let blocks =
         "size: 2\nnetwork: {}\nflux: {container: {}, scheduler: {}, bursting: {}}\nlogging: {}\npod: {}";
     assert_eq!(cluster(blocks), cluster("size: 2"));
@@ -242,7 +242,7 @@ fn snippet_variable_must_be_exported_when_command_reads_it() {
 }
 
 #[test]
-fn a_command_is_words_and_a_notice_tells_of_shell_syntax() {
+fn command_is_split_into_words_with_notice_of_shell_syntax() {
     let plain = runner(r#"command: 'sh -c "echo hi; exit 7"'"#);
     assert_eq!(words(&plain.runner.program), ["sh", "-c", "echo hi; exit 7"]);
     assert!(plain.notices.is_empty());
@@ -276,7 +276,7 @@ fn a_command_is_words_and_a_notice_tells_of_shell_syntax() {
 }
 
 #[test]
-fn batch_script_that_sets_a_path_for_flux_is_told() {
+fn batch_script_that_sets_a_path_for_flux_gets_a_notice() {
     let notes =
         |command: &str| runner(&format!("batch: true, batchRaw: true, command: \"{command}\"")).notices;
     let notices = notes("export PYTHONPATH=/a\\nflux run b\\n");

@@ -275,7 +275,7 @@ pub fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Arc<Fixture>) 
     test_within(DEADLINE, name, body);
 }
 
-/// Like [`test`], with another time limit of each wait.
+/// Like `test`, with another time limit of each wait.
 pub fn test_within<F: Future<Output = ()>>(
     deadline: Duration,
     name: &str,

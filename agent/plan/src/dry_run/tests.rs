@@ -125,7 +125,7 @@ fn dry_run_plans_for_given_cpus_gpus_uid_and_missing_shell() {
 }
 
 #[test]
-fn facts_of_a_file_count_and_its_mistakes_are_told() {
+fn facts_file_is_used_and_its_errors_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("facts.toml");
     let with = |text: &str, name: &str| {
@@ -198,7 +198,7 @@ fn facts_with_a_nodes_name_need_an_index() {
 }
 
 #[test]
-fn every_problem_of_a_manifest_is_told() {
+fn every_problem_of_a_manifest_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("bad.yaml");
     std::fs::write(
@@ -227,7 +227,7 @@ fn overlay_environment_reaches_the_runner() {
 }
 
 #[test]
-fn a_certificate_in_the_manifest_is_not_told() {
+fn dry_run_does_not_print_a_certificate_of_the_manifest() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("secret.yaml");
     let secret = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7";

@@ -209,7 +209,7 @@ fn plan_that_needs_a_shell_fails_when_the_image_has_none() {
 }
 
 #[test]
-fn a_host_that_is_not_listed_is_told_with_a_remedy() {
+fn host_missing_from_the_hostlist_fails_with_a_remedy() {
     let stranger = Facts {
         hostname: "other-7".into(),
         ..facts(0)
@@ -303,7 +303,7 @@ fn followers_have_resources_with_the_users_broker_toml() {
 }
 
 #[test]
-fn the_archive_is_read_if_it_is_there_and_written_beside_itself() {
+fn existing_archive_is_restored_and_dump_is_written_beside_it() {
     let spec = spec("archive = '/state/a.tar.gz'");
     let mut facts = facts(0);
     facts.attempt = "00112233445566ff".into();
@@ -389,7 +389,7 @@ fn batch_script_is_in_config_for_any_working_directory() {
 }
 
 #[test]
-fn a_home_that_leads_nowhere_is_replaced() {
+fn unusable_home_variable_is_replaced() {
     let home = |facts: &Facts| {
         let plan = run(&spec(""), facts);
         let set = plan.steps.iter().find_map(|step| match step {
@@ -464,7 +464,7 @@ fn an_instance_of_the_image_is_not_the_parent() {
 }
 
 #[test]
-fn a_shell_variable_that_leads_nowhere_is_replaced() {
+fn unusable_shell_variable_is_replaced() {
     let shell = |own: Option<&str>, image: Option<&str>| {
         let mut facts = facts(0);
         facts.shell = image.map(str::to_owned);
@@ -493,7 +493,7 @@ fn a_shell_variable_that_leads_nowhere_is_replaced() {
 }
 
 #[test]
-fn a_missing_flux_and_a_missing_fluxion_are_told() {
+fn missing_flux_and_missing_fluxion_are_errors() {
     let mut facts = facts(0);
     facts.view.fluxion = false;
     let wanted = spec("[flux]\nscheduler = 'fluxion'");
@@ -524,7 +524,7 @@ fn install_root_precedes_path_when_view_is_disabled() {
 }
 
 #[test]
-fn an_unknown_sidecar_is_told() {
+fn unknown_sidecar_is_an_error() {
     let error = build(&spec(""), &facts(0), &PodContainer::Sidecar("db".into())).unwrap_err();
     assert_eq!(error, PlanError::UnknownSidecar("db".into()));
 }

@@ -114,7 +114,7 @@ fn each_trouble_is_found_alone_and_has_its_remedy() {
 }
 
 #[test]
-fn the_users_own_circumstances_are_told() {
+fn preflight_warns_about_the_pods_own_conditions() {
     let nameless = troubles(
         Facts {
             uid: 1000,
@@ -188,7 +188,7 @@ fn the_users_own_circumstances_are_told() {
 }
 
 #[test]
-fn names_that_are_missing_are_told_but_not_thousands_of_them() {
+fn preflight_lists_only_the_first_missing_names() {
     let missing = (0..7).map(|number| format!("mc-{number}")).collect();
     let (level, text) = other_names(&Names {
         asked: 40,

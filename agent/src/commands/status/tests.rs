@@ -190,7 +190,7 @@ fn a_host_that_nobody_may_have_asked_for_is_not_missing() {
 }
 
 #[test]
-fn a_follower_says_what_its_parent_lacks() {
+fn follower_status_explains_its_parents_connection() {
     let follower = instance(2);
     type Case = (Result<BrokerState, AskError>, Result<Link, Missing>, &'static str);
     let cases: [Case; 4] = [

@@ -21,7 +21,7 @@ fn assert_one_line(stderr: &str, category: &str, cause: &str) {
 }
 
 #[test]
-fn a_full_disk_is_told_in_one_line_and_nothing_half_stays() {
+fn full_disk_fails_in_one_line_and_leaves_no_partial_file() {
     let size = fs::metadata(agent()).unwrap().len() / 1024;
     let disk = folder();
     for (room, fits) in [

@@ -119,7 +119,7 @@ fn no_node_is_drained_for_its_name() {
 }
 
 #[test]
-fn a_pod_whose_index_is_not_told_says_so() {
+fn pod_without_an_index_names_the_missing_variable() {
     let image = pod_image(&format!("{SPEC}{}", submit("true")), 1);
     let ended = Running::pod(
         &Container::new(&image, NODE, &run_words(&["--patience", "0"])),

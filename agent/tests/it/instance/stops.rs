@@ -52,7 +52,7 @@ fn follower_stopped_alone_leaves_soon_and_is_no_success() {
 }
 
 #[test]
-fn a_follower_of_a_lead_that_says_nothing_waits_for_its_bound() {
+fn stopped_follower_of_a_silent_lead_waits_for_its_limit() {
     // The broker cannot be asked, since its socket is not known.
     let images = images(&(submit(HANGING) + "[flux]\ndisable_socket = true\n"), 2);
     let (ended, held) = follower_told_to_stop(&images, "10");

@@ -101,8 +101,8 @@ fn design_3_3_statement_4_image_needs_flux_but_no_restful_api() {
     // The default branch is pinned to a commit, on a mirror too. A branch that the user chose is not.
     let pin = format!("--commit={RESTFUL_COMMIT}");
     let mut is_pinned = |restful: Restful| {
-        asked.runner.restful = Some(restful);
-        argv(&run(&asked, &with_flux(0))).contains(&pin)
+        spec.runner.restful = Some(restful);
+        argv(&run(&spec, &with_flux(0))).contains(&pin)
     };
     assert!(is_pinned(Restful::default()));
     assert!(is_pinned(Restful {
