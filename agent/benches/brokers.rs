@@ -3,7 +3,7 @@
 //!
 //! For a flat tree and for one of 16 children each: seconds from the first process to the quorum, memory of a
 //! host (its broker and what started it), and seconds from the stop to the end of the last host. All brokers
-//! share this machine's processors, so what counts are the ratios. Needs root.
+//! share this machine's processors, so only the ratios mean something. Needs root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -32,7 +32,7 @@ const DEADLINE: Duration = Duration::from_secs(1200);
 /// Where the lead's program notes the depth of the tree when it runs.
 const NOTE: &str = "/mnt/brokers";
 
-/// A name for the figures, and `tbon.topo`.
+/// A name in the report, and `tbon.topo`.
 const TREES: [(&str, &str); 2] = [("flat", "kary:256"), ("kary-16", "kary:16")];
 
 #[derive(Clone, Copy, PartialEq)]
@@ -41,7 +41,7 @@ enum Entrypoint {
     Plain,
 }
 
-/// What one instance took.
+/// Measurements of one instance.
 struct Figures {
     quorum_s: f64,
     mib_per_host: f64,
@@ -66,21 +66,24 @@ fn main() {
             plain.push(run(&flux, size, topology, Entrypoint::Plain));
         }
         assert!(
-            agent.iter().chain(&plain).all(|it| it.depth == plain[0].depth),
+            agent
+                .iter()
+                .chain(&plain)
+                .all(|figures| figures.depth == plain[0].depth),
             "the trees of {topology} differ in depth"
         );
         let median_of = |all: &[Figures], figure: fn(&Figures) -> f64| {
             median(&all.iter().map(figure).collect::<Vec<_>>())
         };
-        for (what, unit, figure) in [
-            ("quorum", "s", (|it| it.quorum_s) as fn(&Figures) -> f64),
-            ("memory", "mib", |it| it.mib_per_host),
-            ("stop", "s", |it| it.stop_s),
+        for (quantity, unit, figure) in [
+            ("quorum", "s", (|figures| figures.quorum_s) as fn(&Figures) -> f64),
+            ("memory", "mib", |figures| figures.mib_per_host),
+            ("stop", "s", |figures| figures.stop_s),
         ] {
             let (agent, plain) = (median_of(&agent, figure), median_of(&plain, figure));
-            report.figure(&format!("brokers-{tree}-{what}-agent-{unit}"), agent);
-            report.figure(&format!("brokers-{tree}-{what}-plain-{unit}"), plain);
-            report.figure(&format!("brokers-{tree}-{what}-ratio"), agent / plain);
+            report.figure(&format!("brokers-{tree}-{quantity}-agent-{unit}"), agent);
+            report.figure(&format!("brokers-{tree}-{quantity}-plain-{unit}"), plain);
+            report.figure(&format!("brokers-{tree}-{quantity}-ratio"), agent / plain);
         }
     }
     report.print(&format!("Instances of {size} real brokers"));
@@ -112,13 +115,13 @@ fn run(flux: &Path, size: usize, topology: &str, entrypoint: Entrypoint) -> Figu
         std::thread::sleep(Duration::from_millis(20));
     }
     let quorum_s = begin.elapsed().as_secs_f64();
-    // What starts up after the quorum is done.
+    // Start-up work that continues after the quorum has ended by then.
     std::thread::sleep(Duration::from_secs(5));
     let mib_per_host = memory_mib(&all.0) / size as f64;
     let begin = Instant::now();
     match entrypoint {
         Entrypoint::Agent => all.0.iter().for_each(stop::terminate),
-        // Without the agent, only the lead's broker gets the signal: it ends all others.
+        // Without the agent, only the lead's broker gets the signal. It stops all others.
         Entrypoint::Plain => place::run(&format!("kill -TERM {}", lead_broker(&all.0[0]))),
     }
     while all.0.iter_mut().any(|host| host.try_wait().unwrap().is_none()) {
@@ -160,7 +163,7 @@ fn children() -> BTreeMap<u32, Vec<u32>> {
         let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
-        // After the name, which is in parentheses and may have any character: state, parent.
+        // The name is in parentheses and may contain any character. The state and the parent follow.
         let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
             continue;
         };
@@ -181,7 +184,7 @@ fn with_descendants(hosts: &[Child]) -> BTreeSet<u32> {
     found
 }
 
-/// Their proportional share of what they have mapped.
+/// The memory of the hosts' processes (PSS).
 fn memory_mib(hosts: &[Child]) -> f64 {
     let kib = |pid| -> Option<f64> {
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;

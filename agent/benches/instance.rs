@@ -1,5 +1,5 @@
-//! Real jobs under the agent and under plain Flux, in turn, in a network of their own:
-//! `make bench-instance FLUX=/path/to/flux`.
+//! Real jobs with the agent and with plain Flux, in turn, in their own network: `make bench-instance
+//! FLUX=/path/to/flux`.
 //!
 //! ```text
 //! output   200,000 lines and one of a megabyte through the log
@@ -8,9 +8,9 @@
 //! lammps   two tasks in one pod, and in two
 //! ```
 //!
-//! What counts are the ratios. Two hosts are on one loopback interface, as pods of one node are behind one
-//! bridge; messages between them go by TCP, and so do those of the bare processes that they are compared
-//! with. Needs root, and Debian's packages mpich, libmpich-dev, openmpi-bin, libopenmpi-dev and lammps.
+//! Only the ratios mean something. Two hosts share one loopback interface, as the pods of one node share one
+//! bridge. Messages between them use TCP, and so do those of the bare processes that they are compared with.
+//! Needs root, and the Debian packages mpich, libmpich-dev, openmpi-bin, libopenmpi-dev and lammps.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -36,13 +36,13 @@ const DEADLINE: Duration = Duration::from_secs(1800);
 const FLOOD: &str = "awk 'BEGIN { for (i = 0; i < 200000; i++) print \"line\", i, \"of the flood\" }'\n\
                      head -c 1048576 /dev/zero | tr '\\0' x\necho\n";
 
-/// An MPI library of Debian's.
+/// An MPI library from Debian.
 struct Library {
     name: &'static str,
     compiler: &'static str,
-    /// Two bare processes.
+    /// The command that starts two bare processes.
     bare: &'static str,
-    /// By which messages go over TCP on the loopback interface.
+    /// Variables that make messages use TCP on the loopback interface.
     tcp: &'static str,
 }
 
@@ -109,19 +109,19 @@ struct Fixture {
     runs: usize,
 }
 
-/// How one job went.
+/// The run of one job.
 struct Run {
     seconds: f64,
     output: String,
 }
 
-/// What is submitted: to as many hosts, as so many tasks.
+/// A job: the number of hosts and tasks, and the script.
 #[derive(Clone, Copy)]
 struct Job<'a> {
     hosts: usize,
     tasks: usize,
     script: &'a str,
-    /// The run is over when this is printed; none: when the lead has ended.
+    /// The run is over when this is printed. None: when the lead has ended.
     last: Option<&'a str>,
 }
 
@@ -171,8 +171,8 @@ impl Fixture {
         compared(report, "batch", agent, plain);
     }
 
-    /// One byte and a mebibyte, between two pods and within one, each against plain Flux and against two bare
-    /// processes.
+    /// Ping-pong of one byte and of a mebibyte, between two pods and within one. Each is compared with plain
+    /// Flux and with two bare processes.
     fn mpi(&self, library: &Library, report: &mut Report) {
         let program = format!("/mnt/ping-{}", library.name);
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/ping.c");
@@ -186,7 +186,7 @@ impl Fixture {
         );
         for (place, hosts, variables) in [("within", 1, ""), ("between", 2, library.tcp)] {
             let script = format!("export {variables}\n{program}\n");
-            // MPICH 4.0 with UCX over TCP hangs at its end now and then, which is not what is measured.
+            // MPICH 4.0 with UCX over TCP sometimes hangs at its end, which is not measured here.
             let job = Job {
                 hosts,
                 tasks: 2,
@@ -205,11 +205,12 @@ impl Fixture {
                 times[2].push(fastest(&self.submitted(job, true).output));
             }
             for (size, at) in [("byte", 0), ("mebibyte", 1)] {
-                let of = |who: usize| median(&times[who].iter().map(|times| times[at]).collect::<Vec<_>>());
+                let median_of =
+                    |setup: usize| median(&times[setup].iter().map(|times| times[at]).collect::<Vec<_>>());
                 let name = format!("mpi-{}-{place}-{size}", library.name);
-                report.figure(&format!("{name}-us"), of(2));
-                report.figure(&format!("{name}-of-plain"), of(2) / of(1));
-                report.figure(&format!("{name}-of-bare"), of(2) / of(0));
+                report.figure(&format!("{name}-us"), median_of(2));
+                report.figure(&format!("{name}-of-plain"), median_of(2) / median_of(1));
+                report.figure(&format!("{name}-of-bare"), median_of(2) / median_of(0));
             }
         }
     }
@@ -232,14 +233,15 @@ impl Fixture {
         }
     }
 
-    /// Medians with the agent and without.
+    /// Median times with the agent and without it.
     fn in_turn(&self, run: impl Fn(bool) -> f64) -> (f64, f64) {
         let times: Vec<[f64; 2]> = (0..self.runs).map(|_| [run(true), run(false)]).collect();
-        let of = |who: usize| median(&times.iter().map(|times| times[who]).collect::<Vec<_>>());
-        (of(0), of(1))
+        let median_of = |setup: usize| median(&times.iter().map(|times| times[setup]).collect::<Vec<_>>());
+        (median_of(0), median_of(1))
     }
 
-    /// A job by `flux submit --watch`: unbound in both cases, since the hosts share this machine's CPUs.
+    /// Runs a job with `flux submit --watch`. It is unbound in both cases, since the hosts share this machine's
+    /// CPUs.
     fn submitted(&self, job: Job, is_agent: bool) -> Run {
         fs::write("/mnt/job", job.script).unwrap();
         let Job { hosts, tasks, .. } = job;
@@ -255,7 +257,7 @@ impl Fixture {
         self.run(hosts, is_agent, &submit, job.last)
     }
 
-    /// From the start of the hosts to the end of the lead.
+    /// Runs from the start of the hosts to the end of the lead.
     fn run(&self, hosts: usize, is_agent: bool, program: &str, last: Option<&str>) -> Run {
         let begin = Instant::now();
         let start = |rank: usize| {
@@ -298,12 +300,12 @@ fn compared(report: &mut Report, name: &str, agent: f64, plain: f64) {
     report.figure(&format!("{name}-ratio"), agent / plain);
 }
 
-/// What the lead has said of itself.
+/// The lead's messages on standard error.
 fn errors() -> String {
     fs::read_to_string("/mnt/log-0.err").unwrap_or_default()
 }
 
-/// The fastest tenth of one byte and of a mebibyte, as ping.c says it.
+/// The fastest tenth for one byte and for a mebibyte, as printed by ping.c.
 fn fastest(output: &str) -> [f64; 2] {
     [1, 1 << 20].map(|bytes| {
         let head = format!("ping {bytes} ");

@@ -1,5 +1,4 @@
-//! Real brokers under the agent and without it, in a network of their own: `make bench-quorum
-//! FLUX=/path/to/flux`.
+//! Real brokers with the agent and without it, in their own network: `make bench-quorum FLUX=/path/to/flux`.
 //!
 //! ```text
 //! together    all start at once
@@ -7,8 +6,8 @@
 //! lost-syns   packets to the lead are lost for some seconds; then it is there
 //! ```
 //!
-//! Measured is the time from the moment when nothing is missing any more until there is a quorum, which starts
-//! the lead's program. Every host has its own mounts, name and address; names come from /etc/hosts. Needs root.
+//! The result is the time from the moment when nothing is missing any more until the quorum, which starts the
+//! lead's program. Every host has its own mounts, name and address. Names come from /etc/hosts. Needs root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -35,7 +34,7 @@ use std::time::{Duration, Instant, SystemTime};
 use hosts::{CLUSTER, Hosts, address};
 use test_support::report::{Report, median, setting};
 
-/// Values of `tbon.connect_timeout`; none: unset.
+/// Values of `tbon.connect_timeout`. None: unset.
 const TIMEOUTS: [Option<&str>; 3] = [Some("1s"), Some("5s"), None];
 /// How long the lead has no name.
 const LATE: Duration = Duration::from_secs(3);
@@ -54,7 +53,7 @@ enum Trouble {
     LostSyns,
 }
 
-/// What is executed in each pod.
+/// The entrypoint of each pod.
 #[derive(Clone, Copy, PartialEq)]
 enum Entrypoint {
     Agent,
@@ -82,12 +81,12 @@ fn main() {
             flux: flux.clone(),
             size,
         };
-        for (what, trouble) in [
+        for (case, trouble) in [
             ("together", Trouble::Together),
             ("late-name", Trouble::LateName),
             ("lost-syns", Trouble::LostSyns),
         ] {
-            for (who, entrypoint) in [("agent", Entrypoint::Agent), ("plain", Entrypoint::Plain)] {
+            for (setup, entrypoint) in [("agent", Entrypoint::Agent), ("plain", Entrypoint::Plain)] {
                 let times = TIMEOUTS.map(|timeout| {
                     let runs =
                         (0..setting("BENCH_RUNS", 1)).map(|_| fixture.run(trouble, entrypoint, timeout));
@@ -95,14 +94,14 @@ fn main() {
                 });
                 for (timeout, time) in TIMEOUTS.iter().zip(&times) {
                     report.figure(
-                        &format!("quorum-{size}-{what}-{who}-{}-s", timeout.unwrap_or("unset")),
+                        &format!("quorum-{size}-{case}-{setup}-{}-s", timeout.unwrap_or("unset")),
                         *time,
                     );
                 }
                 if trouble == Trouble::LostSyns {
                     // Seconds to the quorum per second of the timeout, from 1 s to unset, which is 30 s in Flux.
                     report.figure(
-                        &format!("quorum-{size}-{what}-{who}-slope"),
+                        &format!("quorum-{size}-{case}-{setup}-slope"),
                         (times[2] - times[0]) / 29.0,
                     );
                 }
@@ -113,12 +112,12 @@ fn main() {
     let queries = dns::serve();
     let queries_of = |entrypoint| fixture.queries_per_second(entrypoint, &queries);
     let (agent, plain) = (queries_of(Entrypoint::Agent), queries_of(Entrypoint::Plain));
-    for (what, rate) in [
+    for (figure, rate) in [
         ("agent-dns-per-s", agent),
         ("plain-dns-per-s", plain),
         ("dns-ratio", agent / plain),
     ] {
-        report.figure(&format!("follower-{what}"), rate);
+        report.figure(&format!("follower-{figure}"), rate);
     }
     report.figure("stop-agent-s", fixture.stop(Entrypoint::Agent));
     report.figure("stop-plain-s", fixture.stop(Entrypoint::Plain));
@@ -146,7 +145,7 @@ impl Fixture {
         let lead = || self.start(0, entrypoint, timeout);
         let mut hosts = Hosts(Vec::new());
         if trouble == Trouble::LostSyns {
-            // Nobody has the address, and what is sent to it is lost.
+            // No host has the address, and packets to it are lost.
             place::run(&format!("ip addr del {}/32 dev lo", address(0)));
         } else {
             hosts.0.push(lead());
@@ -180,7 +179,7 @@ impl Fixture {
         }
     }
 
-    /// DNS queries a second of one follower whose lead has no name, in its first seconds.
+    /// DNS queries per second of one follower whose lead has no name, in its first seconds.
     fn queries_per_second(&self, entrypoint: Entrypoint, queries: &AtomicUsize) -> f64 {
         self.write_program(None, "true");
         fs::write("/etc/hosts", hosts::names(self.size, 1)).unwrap();
@@ -192,8 +191,8 @@ impl Fixture {
         (queries.load(Ordering::Relaxed) - before) as f64 / begin.elapsed().as_secs_f64()
     }
 
-    /// Seconds from SIGTERM to all hosts, whose entrypoint is process 1, to the end of the last; at most the
-    /// grace period.
+    /// Seconds from SIGTERM to the entrypoint of each host, which is process 1, to the end of the last host. At
+    /// most the grace period.
     fn stop(&self, entrypoint: Entrypoint) -> f64 {
         let _ = fs::remove_file(NOTE);
         self.write_program(Some("5s"), &format!("date +%s.%N >{NOTE} && sleep 600"));
@@ -218,7 +217,7 @@ impl Fixture {
         begin.elapsed().as_secs_f64()
     }
 
-    /// Writes the lead's program, a shell script: into a spec for the agent, and as it is for plain brokers.
+    /// Writes the lead's program, a shell script, into a spec for the agent, and into a file for plain brokers.
     fn write_program(&self, timeout: Option<&str>, script: &str) {
         let root = self.flux.ancestors().nth(2).unwrap().display();
         let timeout = timeout.map_or(String::new(), |timeout| {
@@ -233,7 +232,7 @@ impl Fixture {
         fs::write("/mnt/program", script).unwrap();
     }
 
-    /// Starts the host of that rank with its entrypoint.
+    /// Starts the host of this rank with its entrypoint.
     fn start(&self, rank: usize, entrypoint: Entrypoint, timeout: Option<&str>) -> Child {
         // The lead always resolves its own name.
         let mount_names = if rank == 0 {
@@ -252,8 +251,8 @@ impl Fixture {
                 } else {
                     ""
                 };
-                // `; true` keeps bash as process 1: it would replace itself with the last command. A script as an
-                // entrypoint stays, too.
+                // `; true` keeps bash as process 1, because bash replaces itself with the last command. A
+                // script as an entrypoint stays, too.
                 hosts::plain(self.size, rank, &format!("{timeout} {program}; true"))
             }
         };

@@ -1,4 +1,4 @@
-//! What tests of several modules need.
+//! Helpers for the tests of several modules.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,11 +6,11 @@ use std::process::Command;
 use nix::sys::signal::{SigSet, Signal, kill};
 use test_support::waiting::eventually;
 
-/// Variable with the folder of a test, set in the process of its own.
+/// The variable with a test's folder. It is set in the separate process of that test.
 pub const OF_ITS_OWN: &str = "FLUX_AGENT_TEST_OF_ITS_OWN";
 
-/// Runs `work` of the test with this path in a process of its own, since a supervisor takes all signals and
-/// waits for all children: what it printed. Nothing in that process.
+/// Runs `work` of the test with this path in a separate process, since a supervisor receives all signals and
+/// waits for all children. Returns its output; empty in that process.
 pub fn alone(test: &str, work: impl FnOnce(&Path)) -> String {
     if let Some(folder) = std::env::var_os(OF_ITS_OWN) {
         work(Path::new(&folder));
@@ -18,7 +18,7 @@ pub fn alone(test: &str, work: impl FnOnce(&Path)) -> String {
     }
     let folder = tempfile::tempdir().unwrap();
     let before = SigSet::thread_get_mask().unwrap();
-    // As `block_on` does: but here the harness has its threads before the supervisor is there.
+    // `block_on` blocks signals too, but the harness starts its threads before the supervisor exists.
     SigSet::all().thread_block().unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -32,13 +32,14 @@ pub fn alone(test: &str, work: impl FnOnce(&Path)) -> String {
     output
 }
 
-/// Becomes a user that nobody else is, whose processes can be limited, unlike root's; `folder` stays writable.
+/// Changes to a user without other processes. Unlike root's, its processes can be limited. `folder` stays
+/// writable.
 pub fn become_user(uid: u32, folder: &Path) {
     std::fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     nix::unistd::setuid(nix::unistd::Uid::from_raw(uid)).unwrap();
 }
 
-/// Lets this process, whose user has no other one, have so many threads and children more than now.
+/// Lets this process, the only one of its user, have `more` additional threads and children.
 pub fn allow_processes(more: u64) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let threads = status.lines().find_map(|line| line.strip_prefix("Threads:"));
@@ -48,12 +49,12 @@ pub fn allow_processes(more: u64) {
     nix::sys::resource::setrlimit(limit, threads + more, hard).unwrap();
 }
 
-/// A signal to this process.
+/// Sends a signal to this process.
 pub fn signal(signal: Signal) {
     kill(nix::unistd::Pid::this(), signal).unwrap();
 }
 
-/// SIGTERM to this process once `path` is there.
+/// Sends SIGTERM to this process once `path` exists.
 pub fn stop_after(path: PathBuf) {
     std::thread::spawn(move || {
         eventually("the program runs", || path.exists().then_some(()));

@@ -1,4 +1,4 @@
-//! An API server that answers by a script.
+//! A fake API server with scripted answers.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -46,7 +46,7 @@ pub fn failed(code: u16) -> Answer {
 /// Method, path and query of the requests so far.
 pub type Requests = Arc<Mutex<Vec<String>>>;
 
-/// An API server that answers each request (`GET /path?query`) as `answer` says.
+/// A fake API server that answers each request (`GET /path?query`) with the result of `answer`.
 pub fn answering(mut answer: impl FnMut(&str) -> Answer + Send + 'static) -> (Target, Requests) {
     let requests: Requests = Arc::default();
     let seen = requests.clone();
@@ -84,11 +84,11 @@ pub fn answering(mut answer: impl FnMut(&str) -> Answer + Send + 'static) -> (Ta
     (target, requests)
 }
 
-/// The logs that have not been asked for.
+/// The logs that were not requested yet.
 pub type LogsLeft = Arc<Mutex<VecDeque<Log>>>;
 
-/// An API server that sends these logs in turn, and for any other request the pods, of which the last one
-/// stays. None: there is no pod.
+/// A fake API server that sends these logs in turn. All other requests get the pods in turn, and the last pod again
+/// and again. `None` means that there is no pod.
 pub fn server(
     pods: impl IntoIterator<Item = Option<Pod>>,
     logs: impl IntoIterator<Item = Log>,

@@ -1,15 +1,14 @@
-//! The documents that users of the Go operator have, sample by sample and promise by promise.
+//! The documents of the Go operator's users: every sample and every promise in them.
 //!
-//! They are not part of this repository: `UPSTREAM_DOCUMENTS` names their folder, else it is the one beside
-//! the checkout. Each YAML sample is accepted as it stands (one that is a part of a MiniCluster is
-//! completed), or refused with a reason that stands here and in COMPATIBILITY.md. `documents/promises.md` has
-//! a row for each promise, with the section that makes it and the test that shows it: the test must exist, and
-//! so must the section.
+//! They are not part of this repository: `UPSTREAM_DOCUMENTS` names their folder, or it is next to the
+//! checkout. Each YAML sample is accepted unchanged (a sample that is part of a MiniCluster is completed), or
+//! is rejected for a reason that is listed here and in COMPATIBILITY.md. `documents/promises.md` has a row for
+//! each promise, with its section and the test that shows it. Both must exist.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stdout,
-    reason = "tests look, and say what they saw"
+    reason = "tests read files and print what they found"
 )]
 
 use std::collections::BTreeSet;
@@ -22,8 +21,8 @@ use test_support::upstream_manifests;
 
 const DOCUMENTS: [(&str, &str); 2] = [("crd-v1alpha1.md", "v1alpha1"), ("crd-v1alpha2.md", "v1alpha2")];
 
-/// Samples that cannot work as they stand, one in each of these sections: document, section, and how the
-/// refusal begins.
+/// Samples that cannot work unchanged, one in each of these sections: document, section, and a part of the
+/// error.
 const REFUSED: [(&str, &str, &str); 6] = [
     // A volume of a class other than hostpath needs a driver.
     (
@@ -49,7 +48,7 @@ const REFUSED: [(&str, &str, &str); 6] = [
     ("crd-v1alpha2.md", "connectTimeout", "spec.flux.connextTimeout"),
 ];
 
-/// None if the documents are not on this machine: the test is left out, and says so.
+/// None if the documents are not on this machine. Then the test is skipped, and reports this.
 fn documents() -> Option<Vec<(&'static str, &'static str, String)>> {
     let folder = upstream_manifests::documents()?;
     let read = |(name, version)| (name, version, std::fs::read_to_string(folder.join(name)).unwrap());
@@ -62,7 +61,7 @@ struct Sample<'a> {
     section: &'a str,
     /// The line of its first fence.
     line: usize,
-    /// Its text, without the lines that are dots.
+    /// Its text, without lines that are only dots.
     text: String,
 }
 
@@ -118,7 +117,7 @@ const OF_A_CONTAINER: [&str; 19] = [
     "existingVolumes",
 ];
 
-/// A MiniCluster that has the sample where the page has it; none: it is no part of one.
+/// A MiniCluster that contains the sample at its place. None if the sample is not part of a MiniCluster.
 fn completed(version: &str, line: usize, text: &str, containers_at: usize) -> Option<Value> {
     let document: Value = serde_saphyr::from_multiple(text)
         .unwrap_or_else(|why| panic!("line {line}: {why}"))
@@ -126,7 +125,7 @@ fn completed(version: &str, line: usize, text: &str, containers_at: usize) -> Op
     let mut all = json!({
         "apiVersion": format!("flux-framework.org/{version}"),
         "kind": "MiniCluster",
-        // The bursted cluster of the page is called so; the others by the page's first sample.
+        // The names of the bursted cluster and of the other clusters in the page.
         "metadata": { "name": if text.contains("leadBroker") && !text.contains("hostlist") { "burst-0" } else { "flux-sample" } },
         "spec": { "size": 4, "containers": [{ "image": "rockylinux:9" }] },
     });
@@ -141,13 +140,13 @@ fn completed(version: &str, line: usize, text: &str, containers_at: usize) -> Op
     }
     for (name, value) in fields {
         match name.as_str() {
-            // Of the kubelet, and of the machine.
+            // Configuration of the kubelet and of the machine.
             "kubeletConfig" | "linuxConfig" => return None,
             "spec" => merge(&mut all["spec"], value),
             "my-empty-dir" => all["spec"]["containers"][0]["volumes"] = json!({ name: value }),
             "volumes" if line < containers_at => {
                 let mut volume = value["myvolume"].clone();
-                // What is shown is added to the volume that was shown first.
+                // Later samples add to the volume of the first sample.
                 if volume.get("path").is_none() {
                     volume["path"] = "/full/path/to/volume".into();
                 }
@@ -177,7 +176,7 @@ fn merge(into: &mut Value, from: Value) {
     }
 }
 
-/// All that is wrong with it.
+/// Checks the MiniCluster. The error has all problems.
 fn judged(minicluster: &Value) -> Result<(), String> {
     let lines = |problems: Vec<validate::Problem>| {
         problems
@@ -207,10 +206,10 @@ fn every_sample_is_accepted_or_refused_for_a_listed_reason() {
                 accepted += 1;
                 continue;
             };
-            let listed = REFUSED.into_iter().find(|(document, of, expected)| {
-                (document, *of) == (name, section) && why.contains(expected)
+            let listed = REFUSED.into_iter().find(|(document, refused_section, expected)| {
+                (document, *refused_section) == (name, section) && why.contains(expected)
             });
-            // A second refusal in one section is wrong as well.
+            // Only one sample in each section may be rejected.
             if !listed.is_some_and(|entry| refused.insert(entry)) {
                 wrong.push(format!("{name}:{line}, section {section:?}: {why}"));
             }
@@ -222,7 +221,7 @@ fn every_sample_is_accepted_or_refused_for_a_listed_reason() {
     assert_eq!(refused, BTreeSet::from(REFUSED), "a listed sample is accepted");
 }
 
-/// A row of `documents/promises.md`; what is promised is for readers alone.
+/// A row of `documents/promises.md`. The text of the promise is only for readers.
 #[derive(Debug)]
 struct Promise {
     document: String,
@@ -249,7 +248,7 @@ fn promises() -> Vec<Promise> {
     .collect()
 }
 
-/// The headings of a page with the index of their line, without those of its samples.
+/// The headings of a page with their line indexes, without comments in samples.
 fn headings(page: &str) -> Vec<(usize, &str)> {
     let mut is_in_sample = false;
     let mut found = Vec::new();
@@ -263,7 +262,7 @@ fn headings(page: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// Names of all functions of the workspace's sources.
+/// The names of all functions in the workspace's sources.
 fn functions() -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut folders: Vec<PathBuf> = [

@@ -1,11 +1,10 @@
-//! Every manifest below `examples/` is what a user may apply: it parses, is valid, and becomes an AgentSpec
-//! that its pods can read. And the folder is whole: each has its manifest and its explanation, and the index
-//! names it.
+//! Every manifest below `examples/` can be applied: it parses, is valid, and becomes an AgentSpec that its pods can
+//! read. Each example has a manifest and a README, and the index lists it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stdout,
-    reason = "tests look, and say what they saw"
+    reason = "tests read files and print what they found"
 )]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +28,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     entries
 }
 
-/// The folder with the examples of the older version: one folder an example, as here.
+/// The folder with the examples of v1alpha1, which has one folder for each example, too.
 fn older() -> PathBuf {
     root().join("v1alpha1")
 }
@@ -50,13 +49,12 @@ fn name(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).unwrap()
 }
 
-/// Manifests that only spell an example otherwise: fields at the places and under the names of earlier
-/// documents.
+/// Manifests that have the same content as an example in another spelling: with the fields' earlier places and names.
 fn spellings() -> PathBuf {
     root().join("../shared/tests/spellings")
 }
 
-/// Every YAML file with its documents.
+/// Every YAML file, its text and its documents.
 fn manifests() -> Vec<(PathBuf, String, Vec<Value>)> {
     let files = folders()
         .into_iter()
@@ -79,7 +77,7 @@ fn is_minicluster(document: &Value) -> bool {
 
 #[test]
 fn every_minicluster_becomes_the_spec_of_its_pods() {
-    let (mut wrong, mut taken) = (Vec::new(), 0);
+    let (mut wrong, mut count) = (Vec::new(), 0);
     for (file, text, documents) in manifests() {
         if !documents.iter().any(is_minicluster) {
             continue;
@@ -109,9 +107,9 @@ fn every_minicluster_becomes_the_spec_of_its_pods() {
             "{}",
             file.display()
         );
-        taken += 1;
+        count += 1;
     }
-    println!("{taken} MiniClusters");
+    println!("{count} MiniClusters");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -138,8 +136,8 @@ fn a_spec_that_is_written_by_hand_fits_its_job() {
     assert!(found > 0);
 }
 
-/// The codes after which a set of Jobs starts again, by the words that a failed Job has for them: those of
-/// the agent's failures that another attempt may help, and that of a follower that alone was told to stop.
+/// A set of Jobs restarts after the exit codes of the agent's failures that a retry may fix, and after the code of a
+/// follower that alone was stopped. The rules match the codes in the message of a failed Job.
 #[test]
 fn jobset_restarts_after_exactly_the_retriable_agent_codes() {
     let may_help = Category::ALL
@@ -158,29 +156,31 @@ fn jobset_restarts_after_exactly_the_retriable_agent_codes() {
             let rules = list(&spec["failurePolicy"]["rules"]);
             let again = rules.iter().filter(|rule| rule["action"] == "RestartJobSet");
             let patterns = again.flat_map(|rule| list(&rule["onJobFailureMessagePatterns"]));
-            let patterns: Vec<String> = patterns.map(|it| it.as_str().unwrap().to_owned()).collect();
-            // The blank ends the number.
+            let patterns: Vec<String> = patterns
+                .map(|pattern| pattern.as_str().unwrap().to_owned())
+                .collect();
+            // The blank marks the end of the number.
             let codes = patterns
                 .iter()
-                .filter_map(|it| it.strip_prefix("exit code (")?.strip_suffix(") "));
+                .filter_map(|pattern| pattern.strip_prefix("exit code (")?.strip_suffix(") "));
             let codes: BTreeSet<u8> = codes
-                .flat_map(|it| it.split('|'))
+                .flat_map(|list| list.split('|'))
                 .map(|code| code.parse().unwrap())
                 .collect();
             assert_eq!(codes, wanted, "{}", file.display());
             assert_eq!(
                 rules.last().unwrap()["action"],
                 "FailJobSet",
-                "{}: the program's own",
+                "{}: other codes, which are the program's, fail the JobSet",
                 file.display()
             );
-            // The Job's message has the code of this container alone.
+            // The Job's message has the exit code of this container only.
             let job = &spec["replicatedJobs"][0]["template"]["spec"];
-            let told = list(&job["podFailurePolicy"]["rules"])
+            let on_exit_codes = list(&job["podFailurePolicy"]["rules"])
                 .into_iter()
                 .find_map(|rule| rule.get("onExitCodes").cloned());
             assert_eq!(
-                told.unwrap()["containerName"],
+                on_exit_codes.unwrap()["containerName"],
                 job["template"]["spec"]["containers"][0]["name"]
             );
             found.insert(name(&file).to_owned());
@@ -190,7 +190,7 @@ fn jobset_restarts_after_exactly_the_retriable_agent_codes() {
         found,
         BTreeSet::from(["jobset.yaml", "runtime.yaml"].map(str::to_owned))
     );
-    // And the page has them.
+    // The page lists the codes too.
     let page = std::fs::read_to_string(root().join("jobset/README.md")).unwrap();
     for code in wanted {
         assert!(
@@ -210,7 +210,7 @@ fn every_example_has_one_minicluster_or_other_whole_objects() {
             .count();
         assert!(
             miniclusters == 0 || documents.len() == 1,
-            "{}: more than the MiniCluster",
+            "{}: has other objects beside the MiniCluster",
             file.display()
         );
         for document in &documents {
@@ -226,7 +226,7 @@ fn every_example_has_one_minicluster_or_other_whole_objects() {
 }
 
 #[test]
-fn names_are_those_of_the_folders_and_none_stands_there_twice() {
+fn miniclusters_are_named_like_their_folders_and_only_once() {
     let mut seen = BTreeMap::new();
     for (file, _, documents) in manifests() {
         for document in documents.iter().filter(|document| is_minicluster(document)) {
@@ -237,7 +237,7 @@ fn names_are_those_of_the_folders_and_none_stands_there_twice() {
                 assert_eq!(cluster, wanted, "{}", file.display());
             }
             if let Some(other) = seen.insert(cluster, file.clone()) {
-                panic!("{} and {} have one name", file.display(), other.display());
+                panic!("{} and {} have the same name", file.display(), other.display());
             }
         }
     }
@@ -258,7 +258,7 @@ fn every_example_has_a_manifest_and_explains_its_files() {
         let readme = std::fs::read_to_string(folder.join("README.md")).unwrap();
         assert!(
             readme.starts_with(&format!("# {}\n", name(&folder))),
-            "{}: its title",
+            "{}: wrong title",
             folder.display()
         );
         let has = |file: &str| folder.join(file).is_file();
@@ -277,7 +277,7 @@ fn links_between_the_explanations_lead_somewhere() {
     let pages = folders()
         .into_iter()
         .map(|folder| folder.join("README.md"))
-        .chain([root(), older()].map(|it| it.join("README.md")));
+        .chain([root(), older()].map(|folder| folder.join("README.md")));
     for page in pages {
         let text = std::fs::read_to_string(&page).unwrap();
         let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
@@ -288,8 +288,8 @@ fn links_between_the_explanations_lead_somewhere() {
     }
 }
 
-/// A reader pastes them: kubectl's own patience is 30 s, a shell function of another page is not there, and a
-/// file of the checkout stays as it is.
+/// Readers paste commands. `kubectl wait` times out after 30 s by default, a shell function of another page is not
+/// defined, and files of the checkout must not be changed.
 #[test]
 fn pages_have_no_command_that_fails_when_pasted() {
     let mut pages: Vec<PathBuf> = folders()
@@ -304,7 +304,7 @@ fn pages_have_no_command_that_fails_when_pasted() {
             .flat_map(|folder| entries(folder))
             .filter(|page| page.is_file()),
     );
-    pages.retain(|page| page.extension().is_some_and(|it| it == "md"));
+    pages.retain(|page| page.extension().is_some_and(|ending| ending == "md"));
     assert!(pages.len() > 80, "{}", pages.len());
     for page in pages {
         for line in std::fs::read_to_string(&page).unwrap().lines() {
@@ -316,14 +316,14 @@ fn pages_have_no_command_that_fails_when_pasted() {
     }
 }
 
-/// What the pages name in backticks as a field, such as `flux.container.source`, is one, in some version.
+/// Each field that a page names in backticks, such as `flux.container.source`, exists in some API version.
 #[test]
-fn fields_that_the_pages_name_are_there() {
+fn fields_that_the_pages_name_exist() {
     let shapes = ["v1alpha1", "v1alpha2"].map(|version| {
         let file = format!("{}/src/crd/shape/{version}.json", env!("CARGO_MANIFEST_DIR"));
         serde_json::from_str::<Value>(&std::fs::read_to_string(file).unwrap()).unwrap()
     });
-    // One of them is about the agent's own fields, which AGENTSPEC.md takes from the types.
+    // The page of `plain-job` names fields of the AgentSpec, which are not in these shapes.
     let pages = folders()
         .into_iter()
         .filter(|folder| name(folder) != "plain-job")
@@ -370,8 +370,7 @@ fn fields_that_the_pages_name_are_there() {
     );
 }
 
-/// A field of a shape (`src/crd/shape.rs` says how they look), whether it is needed or not; that of each of a
-/// list.
+/// A field of a shape (`src/crd/shape.rs` describes the format), required or not. For a list, the field of its items.
 fn field<'a>(shape: &'a Value, name: &str) -> Option<&'a Value> {
     let shape = shape.get(0).unwrap_or(shape);
     shape.get(name).or_else(|| shape.get(format!("{name}!")))

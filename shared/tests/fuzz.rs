@@ -1,12 +1,13 @@
-//! Whatever a user writes is answered: no panic, no endless time. What is accepted becomes an AgentSpec that
+//! Any user input gets an answer in limited time, without a panic. Accepted input becomes an AgentSpec that
 //! pods can read.
 //!
-//! A few seconds each; longer by hand: `FUZZ_SECONDS=600 cargo test --release -p flux-shared --test fuzz`.
+//! Each test runs for a few seconds. To run longer: `FUZZ_SECONDS=600 cargo test --release -p flux-shared
+//! --test fuzz`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stdout,
-    reason = "tests look, and say what they saw"
+    reason = "tests read files and print what they found"
 )]
 
 use flux_shared::agent_spec::AgentSpec;
@@ -16,7 +17,7 @@ use flux_shared::{command_words, derive, flux_duration, hostlist, manifest, name
 use proptest::prelude::*;
 use test_support::mutate::{Dice, for_a_while, miniclusters, spoilt, texts};
 
-/// What becomes of a manifest; whether it was accepted.
+/// Processes a manifest and checks the result. Returns whether it was accepted.
 fn follow(parsed: Result<manifest::Manifest, Vec<Problem>>) -> bool {
     let refused = |problems: Vec<Problem>| {
         assert!(!problems.is_empty(), "refused without a reason");
@@ -49,15 +50,15 @@ fn accepted(cluster: &ValidMiniCluster) {
 #[test]
 fn spoilt_examples_are_answered() {
     let examples = miniclusters();
-    let mut taken = 0;
+    let mut accepted_count = 0;
     for_a_while(4, |dice| {
-        taken += usize::from(follow(manifest::from_value(&spoilt(&examples, dice))))
+        accepted_count += usize::from(follow(manifest::from_value(&spoilt(&examples, dice))))
     });
-    println!("{taken} accepted");
-    assert!(taken > 10, "only {taken} accepted: what is accepted is not tried");
+    println!("{accepted_count} accepted");
+    assert!(accepted_count > 10, "only {accepted_count} inputs were accepted");
 }
 
-/// The text with a few lines and characters moved, doubled, dropped and replaced.
+/// The text with a few lines and characters moved, duplicated, dropped and replaced.
 fn scrambled(text: &str, dice: &mut Dice) -> String {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     for _ in 0..=dice.roll(5) {
@@ -151,7 +152,7 @@ fn long_lists_and_texts_take_no_longer_than_they_must() {
     assert_eq!(hostlist::expand(&list).unwrap().len(), 10_000);
 }
 
-/// The operator has one thread, and whoever may make a MiniCluster could hold it for minutes.
+/// The operator has one thread. Otherwise anyone who may create a MiniCluster could block it for minutes.
 #[test]
 fn time_of_validation_grows_with_the_length_of_the_text_alone() {
     let many_hosts = "[0-65535],".repeat(6500);
@@ -186,7 +187,7 @@ fn time_of_validation_grows_with_the_length_of_the_text_alone() {
     }
 }
 
-/// As a shell user quotes.
+/// The text in shell quotes.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
@@ -207,7 +208,7 @@ proptest! {
     fn references_in_double_quotes_stay_one_word(before in "[a-z ]{0,8}", name in "[A-Z_][A-Z0-9_]{0,8}", after in "[ .,/-]{0,4}") {
         let words = command_words::split(&format!("\"{before}${{{name}}}{after}\"")).unwrap().words;
         prop_assert_eq!(words.len(), 1);
-        let value = words[0].resolve(|asked| (asked == name).then(|| "a  b".to_owned()));
+        let value = words[0].resolve(|variable| (variable == name).then(|| "a  b".to_owned()));
         prop_assert_eq!(value, format!("{before}a  b{after}"));
     }
 

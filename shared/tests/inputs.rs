@@ -1,9 +1,9 @@
-//! The folder `bad` is a suite: each file breaks one rule and says in its first lines who refuses it and how.
+//! Each file of the folder `bad` breaks one rule. Its first lines name who rejects it, and the expected error.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stdout,
-    reason = "tests look, and say what they saw"
+    reason = "tests read files and print what they found"
 )]
 
 use std::path::PathBuf;

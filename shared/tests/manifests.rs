@@ -1,6 +1,6 @@
 //! The manifests of the Go operator's users still apply, unchanged.
 //!
-//! They are not part of this repository: `test_support::upstream_manifests` says where they are. The test
+//! They are not part of this repository: `test_support::upstream_manifests` describes where they are. The test
 //! prints how many it accepted.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(
@@ -16,7 +16,7 @@ use flux_shared::crd::convert::{Version, convert};
 use flux_shared::{derive, manifest, validate};
 use serde_json::{Map, Value, json};
 
-/// The AgentSpec of a manifest, or all that is wrong with it.
+/// The AgentSpec of a manifest, or all its problems.
 fn accept(text: &str) -> Result<AgentSpec, String> {
     let lines = |problems: Vec<validate::Problem>| {
         problems
@@ -36,7 +36,7 @@ fn accept(text: &str) -> Result<AgentSpec, String> {
     }
 }
 
-/// Asserts that every manifest of a folder is accepted, and prints how many they are.
+/// Asserts that every manifest of a folder is accepted, and prints their number.
 fn assert_all_accepted(folder_name: &str) {
     let Some(folder) = upstream_manifests::manifests(folder_name) else {
         return;

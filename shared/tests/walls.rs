@@ -1,11 +1,12 @@
-//! What a crate cannot reach, it does not do: the trees of the pure crates, as they are shipped.
+//! The pure crates do no I/O, because they do not depend on crates that do. Checks their dependency trees as
+//! shipped.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, reason = "asks cargo")]
 
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// Crates that wait, log, or reach processes, files and the network.
+/// Crates that wait, log, or use processes, files and the network.
 const EFFECTS: &[&str] = &[
     "async-std",
     "futures",
@@ -23,7 +24,7 @@ const EFFECTS: &[&str] = &[
     "tracing",
 ];
 
-/// The names of the crates in `package`'s tree, without those of its build and its tests.
+/// The names of the crates in `package`'s dependency tree, without build and development dependencies.
 fn tree(package: &str, options: &[&str]) -> BTreeSet<String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -71,7 +72,7 @@ fn pure_crates_depend_on_nothing_that_acts() {
     assert_without("flux-operator-core", &[], EFFECTS);
 }
 
-/// Our programs, and crates that build only on Linux, or with a system's own libraries.
+/// Our programs, and crates that build only on Linux or with system libraries.
 const OF_LINUX: &[&str] = &[
     "caps",
     "flux-agent",

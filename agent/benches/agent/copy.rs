@@ -1,5 +1,5 @@
-//! `flux-agent view` against `cp -a` of the same two trees into the same file system, one pod and four at
-//! once.
+//! `flux-agent view` against `cp -a`: the same two trees into the same file system, for one pod, and for four
+//! at once.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,13 +13,13 @@ use crate::cpu::cpu_of_children;
 use test_support::report::{Report, median, setting};
 
 const VIEW: &str = "opt/views/._view/abcdefghijklmnopqrstuvwxyz234567";
-/// As in the released images: 10,000 entries and 130 MB, the view itself links and folders only.
+/// As in the released images: 10,000 entries and 130 MB. The view itself has only links and folders.
 const PACKAGES: usize = 40;
 const BYTES: usize = 130_000_000;
-/// So many files hold half of the bytes.
+/// The number of large files, which hold half of the bytes.
 const LARGE: usize = 20;
-/// What one package brings. An eighth of the links are in folders that packages share, as in the image that
-/// this project is tried with.
+/// Folders of one package with the numbers of their files. An eighth of the links are in folders that packages
+/// share, as in the image that was measured.
 const FOLDERS: [(&str, usize); 10] = [
     ("bin", 3),
     ("lib", 3),
@@ -76,24 +76,30 @@ pub fn measure(agent: &Path, report: &mut Report) {
     };
     for (name, pods) in [("one", 1), ("four", 4), ("again", 4)] {
         if name == "again" {
-            // As on a node whose last MiniCluster has ended.
+            // As on a node whose previous MiniCluster has ended.
             (0..runs).for_each(|run| fs::remove_dir_all(top.join(format!("four-{run}-theirs"))).unwrap());
         }
         let runs = if name == "again" { 1 } else { runs };
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let (mut agent_copies, mut cp_copies) = (Vec::new(), Vec::new());
         for run in 0..runs {
-            ours.push(copies(&top.join(format!("{name}-{run}-ours")), pods, size, &view));
-            theirs.push(copies(&top.join(format!("{name}-{run}-theirs")), pods, size, &cp));
+            agent_copies.push(copies(&top.join(format!("{name}-{run}-ours")), pods, size, &view));
+            cp_copies.push(copies(&top.join(format!("{name}-{run}-theirs")), pods, size, &cp));
         }
         let time =
             |copies: &[Copies]| median(&copies.iter().map(|copies| copies.seconds).collect::<Vec<_>>());
         let cpu = |copies: &[Copies]| median(&copies.iter().map(|copies| copies.cpu).collect::<Vec<_>>());
-        report.figure(&format!("copy-{name}-s"), time(&ours));
-        report.figure(&format!("copy-{name}-cp-s"), time(&theirs));
-        report.figure(&format!("copy-{name}-ratio"), time(&ours) / time(&theirs));
-        report.figure(&format!("copy-{name}-cpu-ratio"), cpu(&ours) / cpu(&theirs));
+        report.figure(&format!("copy-{name}-s"), time(&agent_copies));
+        report.figure(&format!("copy-{name}-cp-s"), time(&cp_copies));
+        report.figure(
+            &format!("copy-{name}-ratio"),
+            time(&agent_copies) / time(&cp_copies),
+        );
+        report.figure(
+            &format!("copy-{name}-cpu-ratio"),
+            cpu(&agent_copies) / cpu(&cp_copies),
+        );
         if pods == 1 {
-            report.figure("copy-written-ratio", ours[0].written as f64 / size as f64);
+            report.figure("copy-written-ratio", agent_copies[0].written as f64 / size as f64);
         }
     }
     fs::remove_dir_all(&top).unwrap();
@@ -106,17 +112,16 @@ struct Copies {
     written: u64,
 }
 
-/// Takes so many bytes of memory and gives them back. A virtual machine may get memory from its host only
-/// when it is touched, and return it two seconds after it was freed: some copies would pay for that and
-/// others not.
+/// Touches `bytes` of memory and frees them. A virtual machine may get memory from its host only when it is touched,
+/// and return it two seconds after it was freed. Without this, some of the copies would pay for that.
 fn touch(bytes: usize) {
     let mut memory = vec![0_u8; bytes];
     memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
     std::hint::black_box(memory);
 }
 
-/// Makes `pods` copies of `size` bytes at once. They stay until all is measured: ext4 searches long for
-/// inodes that were not freed just now.
+/// Makes `pods` copies of `size` bytes at once. They stay until the end of the measurement: ext4 takes long to
+/// find inodes that were not freed recently.
 fn copies(top: &Path, pods: usize, size: u64, command: &dyn Fn(&Path) -> Command) -> Copies {
     let folders: Vec<PathBuf> = (0..pods).map(|pod| top.join(format!("pod-{pod}"))).collect();
     folders.iter().for_each(|pod| fs::create_dir_all(pod).unwrap());
@@ -134,7 +139,7 @@ fn copies(top: &Path, pods: usize, size: u64, command: &dyn Fn(&Path) -> Command
     let mut children: Vec<Child> = folders.iter().map(start).collect();
     let mut written = 0;
     for child in &mut children {
-        // Looked at before it is reaped.
+        // Reads the counters before the process is reaped.
         let id = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
         waitid(Id::Pid(id), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
         let counters = fs::read_to_string(format!("/proc/{id}/io")).unwrap_or_default();
@@ -155,7 +160,7 @@ fn copies(top: &Path, pods: usize, size: u64, command: &dyn Fn(&Path) -> Command
     }
 }
 
-/// Makes an image's tree: packages, and a view with a link for each of their files.
+/// Makes the tree of an image: packages, and a view with a link to each of their files.
 fn generate(image: &Path) {
     let (software, view) = (image.join("opt/software"), image.join(VIEW));
     let files = PACKAGES * FOLDERS.iter().map(|(_, files)| files).sum::<usize>();

@@ -1,13 +1,13 @@
-//! A DNS server for followers that wait.
+//! A DNS server for waiting followers.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Where the lead is that is there.
+/// The address of the lead that exists.
 pub const LEAD: [u8; 4] = [127, 0, 0, 2];
 
-/// Serves names of the cluster; counts the questions.
+/// Serves the cluster's names, and counts the queries.
 pub fn serve() -> Arc<AtomicUsize> {
     let socket = UdpSocket::bind("127.0.0.1:53").unwrap();
     let count = Arc::new(AtomicUsize::new(0));
@@ -24,7 +24,7 @@ pub fn serve() -> Arc<AtomicUsize> {
     count
 }
 
-/// The answer to a question: an address, NXDOMAIN, or silence.
+/// The answer to a query: an address, NXDOMAIN, or none.
 fn reply(question: &[u8]) -> Option<Vec<u8>> {
     let length = usize::from(*question.get(12)?);
     let name = std::str::from_utf8(question.get(13..13 + length)?).ok()?;

@@ -1,5 +1,6 @@
-//! Hosts of real brokers, under the agent or without it, for the benches `quorum`, `brokers` and `instance`: each has its
-//! own mounts, name and address; all are on one loopback interface, and find each other by /etc/hosts.
+//! Hosts with real brokers, with or without the agent, for the benchmarks `quorum`, `brokers` and `instance`.
+//! Each host has its own mounts, name and address. All are on one loopback interface, and resolve each other by
+//! /etc/hosts.
 
 use std::fmt::Write;
 use std::fs;
@@ -14,7 +15,7 @@ const DOMAIN: &str = "flux-service.default.svc.cluster.local";
 pub const AGENT_RUNS: &str =
     "exec /mnt/agent run --spec /mnt/spec.toml --termination-log /mnt/flux/termination";
 
-/// Ended when dropped, with all that they started.
+/// Hosts that end when this is dropped, with all their processes.
 pub struct Hosts(pub Vec<Child>);
 
 impl Drop for Hosts {
@@ -27,12 +28,12 @@ impl Drop for Hosts {
     }
 }
 
-/// Once, in the namespaces of the bench (`place::enter`).
+/// To be called once, in the namespaces of the benchmark (`place::enter`).
 pub fn prepare(flux: &Path) {
     // Each host mounts a tmpfs over /mnt/flux, which hides the agent there.
     fs::copy(place::AGENT, "/mnt/agent").unwrap();
     let certificate = "/etc/flux-agent/curve/curve.cert";
-    // Flux's own in place of the one that the bench's other parts use.
+    // A certificate made by Flux replaces the one that other parts of the benchmark use.
     fs::remove_file(certificate).unwrap();
     place::run(&format!("{} keygen --name=bench {certificate}", flux.display()));
 }
@@ -70,7 +71,7 @@ pub fn names(size: usize, first: usize) -> String {
     text
 }
 
-/// Starts a host; its entrypoint is the shell's text `script`. What it prints is in /mnt/log-RANK and
+/// Starts a host whose entrypoint is the shell script `script`. Its output is in /mnt/log-RANK and
 /// /mnt/log-RANK.err.
 pub fn start(flux: &Path, rank: usize, script: &str) -> Child {
     let script = format!(
@@ -99,9 +100,9 @@ pub fn start(flux: &Path, rank: usize, script: &str) -> Child {
     command.spawn().unwrap()
 }
 
-/// A shell script that starts a broker at once, without the agent, with the same tree as the agent's default (flat).
-/// `more` is the end of the command line. (`flux start` passes the word after `-o`, and all that
-/// follow its own options, on to the broker.)
+/// A shell script that starts a broker at once, without the agent, with the same tree as the agent's default
+/// (flat). `more` is the end of the command line. (`flux start` passes the word after `-o`, and all words after
+/// its own options, to the broker.)
 pub fn plain(size: usize, rank: usize, more: &str) -> String {
     let hostlist = format!("{CLUSTER}-[0-{}]", size - 1);
     format!(

@@ -1,4 +1,4 @@
-//! What the agent costs, against what a person would use instead, in the same run (`make bench`).
+//! The costs of the agent, compared in the same run with the alternatives (`make bench`).
 //!
 //! ```text
 //! start   exec of `flux-agent run` to exec of flux, against bash doing the documented steps
@@ -6,7 +6,7 @@
 //! copy    `flux-agent view` against `cp -a`
 //! ```
 //!
-//! Runs in namespaces of its own: nothing of the host is changed, and loopback, DNS and /mnt are its own.
+//! Runs in its own namespaces, with its own loopback, DNS and /mnt. It changes nothing on the host.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -53,7 +53,7 @@ fn main() {
     report.print("flux-agent");
 }
 
-/// The binary that is shipped: `FLUX_AGENT`, else what `make dist` leaves.
+/// The shipped binary: `FLUX_AGENT`, or the one from `make dist`.
 fn agent() -> PathBuf {
     let dist = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../dist/flux-agent"));
     let path = std::env::var_os("FLUX_AGENT").map_or(dist, PathBuf::from);
@@ -61,7 +61,7 @@ fn agent() -> PathBuf {
         .unwrap_or_else(|error| panic!("{}: {error}; run `make dist` first", path.display()))
 }
 
-/// Returns the path of the spec.
+/// Writes a spec, and returns its path.
 fn write_spec(cluster: &str) -> String {
     let path = format!("/mnt/{cluster}.toml");
     let program = "mode = \"submit\"\nwords = [\"hostname\"]\n";

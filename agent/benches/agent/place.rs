@@ -1,4 +1,4 @@
-//! Where the agent runs here: as in a pod, with its own mounts, host name and network.
+//! The environment of the agent in the benchmarks: as in a pod, with its own mounts, host name and network.
 
 use std::fs;
 use std::path::Path;
@@ -6,14 +6,14 @@ use std::process::Command;
 
 use nix::sched::{CloneFlags, unshare};
 
-/// The cluster of the start's measurement. This machine gets the host name of its lead.
+/// The cluster of the part `start`. This machine gets the host name of its lead.
 pub const CLUSTER: &str = "hello-world";
 
-/// This program as flux, and the agent where `install` brings it.
+/// This program as the fake flux, and the agent at the path where `install` puts it.
 pub const FAKE_FLUX: &str = "/mnt/flux/view/bin/flux";
 pub const AGENT: &str = "/mnt/flux/flux-agent";
 
-/// Moves this process, which must have one thread, into namespaces of its own.
+/// Moves this process, which must have only one thread, into its own namespaces.
 pub fn enter(agent: &Path) {
     let (uid, gid) = (nix::unistd::getuid(), nix::unistd::getgid());
     let mut flags = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWNET;
@@ -45,7 +45,7 @@ pub fn enter(agent: &Path) {
     .unwrap();
     let certificate = flux_shared::curve::Certificate::from_keys(CLUSTER, &[1; 32], &[2; 32]);
     fs::write("/etc/flux-agent/curve/curve.cert", certificate.to_text()).unwrap();
-    // Loops back to a host that does not forward: addresses behind it are silent.
+    // Packets loop back to this host, which does not forward: addresses in this network are silent.
     run("ip route add 198.51.100.0/24 dev lo");
     fs::copy("/proc/self/exe", FAKE_FLUX).unwrap();
     fs::copy(agent, AGENT).unwrap();

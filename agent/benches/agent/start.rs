@@ -1,5 +1,5 @@
-//! From exec of the entrypoint to exec of flux. The fake flux notes when it runs; executed directly,
-//! it is what starting any process costs, and is taken off.
+//! The time from exec of the entrypoint to exec of flux. The fake flux notes when it runs. The time of a direct
+//! exec of the fake flux, which is the cost of starting any process, is subtracted.
 
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
@@ -10,7 +10,7 @@ use test_support::report::{Report, median, quantile, setting};
 
 const NOTE: &str = "/mnt/note";
 
-/// Milliseconds, the same in all processes.
+/// Milliseconds since the epoch.
 fn now() -> f64 {
     SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -30,7 +30,7 @@ pub fn fake_flux() {
     }
 }
 
-/// Milliseconds until the fake flux ran, and of CPU time in all.
+/// Milliseconds until the fake flux ran, and milliseconds of CPU time in total.
 fn once(command: &mut Command) -> (f64, f64) {
     let _ = std::fs::remove_dir_all("/mnt/flux/config");
     let _ = std::fs::remove_file(NOTE);
@@ -78,16 +78,16 @@ pub fn measure(report: &mut Report) {
             cpu[number].push(used);
         }
     }
-    let [floor, ours, theirs] = times.each_ref().map(|times| median(times));
+    let [floor, with_agent, with_bash] = times.each_ref().map(|times| median(times));
     let least = |number: usize| quantile(&times[number], 0.1) - quantile(&times[0], 0.1);
     report.figure("start-floor-ms", floor);
-    report.figure("start-ms", ours - floor);
+    report.figure("start-ms", with_agent - floor);
     report.figure("start-ms-fast-tenth", least(1));
-    report.figure("start-bash-ms", theirs - floor);
-    report.figure("start-ratio", (ours - floor) / (theirs - floor));
-    let [floor, ours, theirs] = cpu.each_ref().map(|times| median(times));
-    report.figure("start-cpu-ms", ours - floor);
-    report.figure("start-cpu-ratio", (ours - floor) / (theirs - floor));
+    report.figure("start-bash-ms", with_bash - floor);
+    report.figure("start-ratio", (with_agent - floor) / (with_bash - floor));
+    let [floor, with_agent, with_bash] = cpu.each_ref().map(|times| median(times));
+    report.figure("start-cpu-ms", with_agent - floor);
+    report.figure("start-cpu-ratio", (with_agent - floor) / (with_bash - floor));
     for (name, command) in [("start-processes", agent()), ("start-bash-processes", bash())] {
         if let Some(count) = processes(command) {
             report.figure(name, count as f64);
@@ -101,7 +101,7 @@ fn command(words: &[&str]) -> Command {
     command
 }
 
-/// Processes that were started beside `flux start` and the entrypoint themselves; none without strace.
+/// The number of processes that were started besides `flux start` and the entrypoint. None without strace.
 fn processes(command: Command) -> Option<usize> {
     let mut traced = Command::new("strace");
     traced.args([

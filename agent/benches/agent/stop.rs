@@ -1,11 +1,11 @@
-//! How a host is told to stop.
+//! Stops a host.
 
 use std::fs;
 use std::process::Child;
 
 use super::place;
 
-/// SIGTERM to its entrypoint, as a pod that is deleted gets it.
+/// Sends SIGTERM to its entrypoint, as when a pod is deleted.
 pub fn terminate(host: &Child) {
     // `host` is `unshare`: its only child is process 1 of the namespace.
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", host.id())).unwrap();

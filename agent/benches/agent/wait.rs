@@ -20,7 +20,7 @@ const MANY: usize = 64;
 /// The name of a cluster whose lead is there.
 const JOINED: &str = "joined";
 const PORT: u16 = 8050;
-/// After this time, a waiting follower has made its first, quick attempts.
+/// After this time, a waiting follower has finished its first, quick attempts.
 const SETTLE: Duration = Duration::from_secs(5);
 
 pub fn measure(report: &mut Report) {
@@ -65,8 +65,8 @@ pub fn measure(report: &mut Report) {
     drop(followers);
 }
 
-/// What a follower's agent costs beside a broker that has joined: it watches its child and, at the socket, the
-/// broker's state.
+/// The cost of a follower's agent next to a broker that has joined. The agent watches its child and, over the
+/// socket, the broker's state.
 fn joined(report: &mut Report, watched: Duration) {
     let listener = TcpListener::bind((IpAddr::from(LEAD), PORT)).unwrap();
     // Accepts every connection and keeps it open: this is the lead.
@@ -85,7 +85,7 @@ fn joined(report: &mut Report, watched: Duration) {
     report.figure("joined-wakeups-per-s", (after.wakeups - before.wakeups) / seconds);
 }
 
-/// In the fake `flux`: whether it is the broker of a follower whose lead is there.
+/// In the fake `flux`: whether it is the broker of a follower whose lead exists.
 pub fn is_fake_of_joined() -> bool {
     nix::unistd::gethostname().is_ok_and(|name| name.to_string_lossy().starts_with(JOINED))
 }
@@ -98,7 +98,7 @@ pub fn stay_joined() {
 
 struct Follower(Child);
 
-/// What a process has used.
+/// Resource usage of a process.
 struct Sample {
     resident_mib: f64,
     /// Without the pages of the binary.
@@ -110,7 +110,8 @@ struct Sample {
 
 impl Follower {
     fn start(cluster: &str, spec: &str) -> Follower {
-        // A host name of its own, and the child's id is the agent's. `$0` is the word after the script: the agent.
+        // The follower has its own host name, and the child's pid is the agent's. `$0` is the word after the
+        // script: the agent.
         let script = format!(
             "hostname {cluster}-1 && exec \"$0\" run --spec {spec} --termination-log /mnt/termination"
         );

@@ -1,5 +1,4 @@
-//! The executor follows the plan. Each plan here contradicts what one might guess from names, words or other
-//! steps.
+//! The executor follows the plan. Each plan here contradicts what names, words or other steps suggest.
 
 use std::fs;
 use std::io::Read;
@@ -22,7 +21,7 @@ use crate::testing::{self, OF_ITS_OWN, stop_after};
 
 mod snippets;
 
-/// With what a shell starts to tell its state.
+/// Runs `work` in its own process. Its folder has the program that a snippet shell runs to report its state.
 fn alone(test: &str, work: impl FnOnce(&Path)) -> String {
     testing::alone(&format!("execute::tests::{test}"), |folder| {
         program(folder, "agent", AGENT);
@@ -40,7 +39,8 @@ fn options() -> Options {
     }
 }
 
-/// What `flux-agent snippet-state` tells, as far as it matters here: this program is not flux-agent.
+/// Replaces `flux-agent snippet-state`, since the test's program is not flux-agent. Reports only the needed
+/// parts.
 const AGENT: &str = "#!/bin/sh\nprintf 'status=%s\\0umask=0022\\0directory=/\\0as-flux=\\0environment\\0PATH=%s\\0end\\0' \"$3\" \"$PATH\" >\"$2\"\n";
 
 fn plan(role: Role, quiet: bool, steps: Vec<Step>) -> Plan {
@@ -65,12 +65,12 @@ fn plan(role: Role, quiet: bool, steps: Vec<Step>) -> Plan {
     }
 }
 
-/// The container's code after these steps.
+/// The container's exit code after these steps.
 fn execute_all(role: Role, quiet: bool, steps: Vec<Step>) -> Result<u8, Failure> {
     execute_to_the_end(role, quiet, steps).0
 }
 
-/// … and what they found out about its end.
+/// Also returns what the steps recorded about the container's end.
 fn execute_to_the_end(role: Role, quiet: bool, steps: Vec<Step>) -> (Result<u8, Failure>, ContainerEnd) {
     execute_plan(&plan(role, quiet, steps))
 }
@@ -101,7 +101,7 @@ fn words(texts: &[&str]) -> Vec<Word> {
     texts.iter().map(|text| Word::literal(*text)).collect()
 }
 
-/// Of a lead with a program, but for `argv`.
+/// A launch of a lead with a program.
 pub(super) fn launch(argv: &[&str]) -> Launch {
     Launch {
         label: "fluxstart",
@@ -139,7 +139,7 @@ pub(super) fn program(folder: &Path, name: &str, text: &str) -> String {
     path.display().to_string()
 }
 
-/// A program that has a child: each notes the SIGTERM that it gets, the child until it is told by `end`.
+/// A program with a child. The child records SIGTERM, and runs until the parent, on SIGTERM, creates `end`.
 fn parent_and_child(folder: &Path, name: &str) -> String {
     let at = folder.display();
     let child = format!(
@@ -176,9 +176,9 @@ fn stop_signals_the_planned_processes_for_any_program_name() {
     );
 }
 
-/// What the first who connects to this socket says, once it has been taken for a client.
+/// Accepts clients on this socket like a broker. Returns what they send.
 fn listen(path: &Path) -> Receiver<String> {
-    let (listener, (tell, told)) = (UnixListener::bind(path).unwrap(), mpsc::channel());
+    let (listener, (tell, messages)) = (UnixListener::bind(path).unwrap(), mpsc::channel());
     std::thread::spawn(move || {
         for peer in listener.incoming() {
             use std::io::Write;
@@ -193,7 +193,7 @@ fn listen(path: &Path) -> Receiver<String> {
             });
         }
     });
-    told
+    messages
 }
 
 #[test]
@@ -208,22 +208,22 @@ fn broker_is_asked_on_planned_socket_not_that_of_its_options() {
             let socket = Some(at("ours").display().to_string());
             let seen = std::thread::spawn(move || ours.recv_timeout(DEADLINE).unwrap());
             let end = at("end");
-            let told = std::thread::spawn(move || {
-                let said = seen.join().unwrap();
+            let request = std::thread::spawn(move || {
+                let request_text = seen.join().unwrap();
                 fs::write(end, "").unwrap();
-                said
+                request_text
             });
             let step = start(Launch {
                 socket,
                 ..launch(&["/bin/sh", "-c", &wait, &option])
             });
             assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 0);
-            assert!(told.join().unwrap().contains("groups.join"));
+            assert!(request.join().unwrap().contains("groups.join"));
             assert!(
                 others.try_recv().is_err(),
-                "the words name a socket, the plan does not"
+                "the options name this socket, the plan does not"
             );
-            // None in the plan: nobody is asked, and an end with an error is the program's own.
+            // If the plan names no socket, no broker is asked, and the exit code is the program's own.
             let step = start(launch(&["/bin/sh", "-c", "sleep 1; exit 3", &option]));
             assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 3);
             assert!(others.try_recv().is_err());
@@ -247,7 +247,7 @@ fn part_is_taken_from_the_plan_not_from_at_end() {
             (InstancePart::Follower, AtEnd::ExitUnlessStopped, false),
         ] {
             let path = at(&format!("{part:?}"));
-            let said = listen(&path);
+            let requests = listen(&path);
             let socket = Some(path.display().to_string());
             let step = start(Launch {
                 part,
@@ -256,11 +256,11 @@ fn part_is_taken_from_the_plan_not_from_at_end() {
                 ..launch(&["/bin/sleep", "2"])
             });
             execute_all(Role::Sidecar("any".into()), false, vec![step]).unwrap();
-            let all: String = said.try_iter().collect();
+            let all: String = requests.try_iter().collect();
             assert!(!all.is_empty(), "{part:?}");
             assert_eq!(all.contains("groups.join"), joins, "{part:?}: {all:?}");
         }
-        // Told to stop before it has started: the code is that of its part.
+        // A stop before the start: the exit code depends on the part.
         for (part, at_end, code) in [
             (InstancePart::Follower, AtEnd::Exit, flux_shared::exit::REPLACE),
             (
@@ -272,25 +272,25 @@ fn part_is_taken_from_the_plan_not_from_at_end() {
                 143,
             ),
         ] {
-            // The stop comes while a snippet runs: no step after it looks before the launch does.
+            // The stop comes while a snippet runs: the launch is the first step that checks for it.
             let parent = TcpListener::bind("127.0.0.1:0").unwrap();
             let port = parent.local_addr().unwrap().port();
             drop(parent);
             let marker = at(&format!("{part:?}-began"));
-            let mut told = launch(&["/bin/sh", "-c", &format!("touch {}", marker.display())]);
-            (told.part, told.at_end) = (part, at_end);
-            told.parent = Some(Parent {
+            let mut stopped = launch(&["/bin/sh", "-c", &format!("touch {}", marker.display())]);
+            (stopped.part, stopped.at_end) = (part, at_end);
+            stopped.parent = Some(Parent {
                 host: "127.0.0.1".into(),
                 port,
                 by_name: false,
             });
-            let code_of = stopped_before(&told);
+            let code_of = stopped_before(&stopped);
             assert_eq!((code_of, marker.exists()), (code, false), "{part:?}");
         }
     });
 }
 
-/// The code of a launch that finds a stop signal waiting.
+/// The exit code of a launch when a stop signal is pending.
 fn stopped_before(launch: &Launch) -> u8 {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -310,7 +310,7 @@ fn stopped_before(launch: &Launch) -> u8 {
 fn stop_is_held_back_only_for_the_parent_of_the_launch() {
     alone("stop_is_held_back_only_for_the_parent_of_the_launch", |folder| {
         let at = |name: &str| folder.join(name);
-        let told = |name: &str| {
+        let script = |name: &str| {
             let path = at(name).display().to_string();
             format!("trap 'touch {path}-told; exit 7' TERM; touch {path}; while :; do sleep 0.02; done")
         };
@@ -321,23 +321,24 @@ fn stop_is_held_back_only_for_the_parent_of_the_launch() {
             port,
             by_name: false,
         };
-        // A step has waited for a parent, and the launch names none: it is told at once.
+        // A step has waited for a parent, but the launch names none: the program gets the stop at once.
         stop_after(at("lone"));
-        let step = start(launch(&["/bin/sh", "-c", &told("lone")]));
+        let step = start(launch(&["/bin/sh", "-c", &script("lone")]));
         let steps = vec![Step::WaitParent(parent.clone()), step];
         assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), 7);
-        // No step has waited for one, and the launch names it: it is told once the parent has gone.
+        // No step has waited for a parent, but the launch names one: the program gets the stop when the parent
+        // has gone.
         stop_after(at("held"));
-        let (began, was_told) = (at("held"), at("held-told"));
+        let (began, got_stop) = (at("held"), at("held-told"));
         let parent_goes = std::thread::spawn(move || {
             eventually("the program runs", || began.exists().then_some(()));
             std::thread::sleep(Duration::from_secs(2));
-            let early = was_told.exists();
+            let early = got_stop.exists();
             drop(listener);
             early
         });
         let hold_stop = Some(DEADLINE.as_secs_f64());
-        let held = launch(&["/bin/sh", "-c", &told("held")]);
+        let held = launch(&["/bin/sh", "-c", &script("held")]);
         let step = start(Launch {
             parent: Some(parent),
             hold_stop,
@@ -346,7 +347,7 @@ fn stop_is_held_back_only_for_the_parent_of_the_launch() {
         assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 7);
         assert!(
             !parent_goes.join().unwrap(),
-            "it was told while the parent was there"
+            "the program got the stop while the parent was there"
         );
         assert!(at("held-told").exists());
     });
@@ -364,14 +365,14 @@ fn plan_decides_hold_and_kill_time_of_a_stop() {
         });
         let at = |name: &str| folder.join(name).display().to_string();
         stop_after(at("bounded").into());
-        let told = format!(
+        let script = format!(
             "trap 'exit 7' TERM; touch {}; while :; do sleep 0.02; done",
             at("bounded")
         );
         let bounded = Launch {
             parent,
             hold_stop: Some(0.5),
-            ..launch(&["/bin/sh", "-c", &told])
+            ..launch(&["/bin/sh", "-c", &script])
         };
         assert_eq!(execute_all(Role::Lead, false, vec![start(bounded)]).unwrap(), 7);
         stop_after(at("deaf").into());
@@ -421,7 +422,7 @@ fn follower_that_ends_with_0_restarts_while_lead_is_there() {
                 })
             };
             let router = listen();
-            // In a flat tree the parent is the lead, and the plan names no other.
+            // In a flat tree the parent is the lead, and the plan names no other lead.
             for is_flat in [false, true] {
                 let lead = listen();
                 let step = if is_flat {
@@ -446,13 +447,13 @@ fn follower_that_ends_with_0_restarts_while_lead_is_there() {
             assert_eq!(execute_all(Role::Follower, false, vec![dismissed]).unwrap(), 0);
             assert!(
                 !at("second").exists(),
-                "it was started again although its lead has gone"
+                "the broker was started again although its lead has gone"
             );
         },
     );
 }
 
-/// As where pods are deleted as soon as the lead has succeeded.
+/// As when pods are deleted as soon as the lead has succeeded.
 #[test]
 fn follower_ends_with_0_when_stopped_while_its_lead_goes() {
     alone(
@@ -512,7 +513,7 @@ fn start_is_recorded_only_in_the_record_of_the_launch() {
     alone("start_is_recorded_only_in_the_record_of_the_launch", |folder| {
         let at = |name: &str| folder.join(name);
         let record = |name: &str| at(name).display().to_string();
-        // A step has looked at a record, and the launch names none.
+        // A step has checked a record, but the launch names none.
         let once = Step::CheckEarlierStarts {
             record: record("folder/looked-at"),
             result: record("result"),
@@ -521,7 +522,7 @@ fn start_is_recorded_only_in_the_record_of_the_launch() {
         let step = Step::Launch(Box::new(launch(&["/bin/sh", "-c", "exit 3"])));
         assert_eq!(execute_all(Role::Lead, false, vec![once, step]).unwrap(), 3);
         assert!(at("folder").exists() && !at("folder/looked-at").exists());
-        // No step has looked, and the launch, whatever its end means, names one: the next start is the
+        // No step has checked a record, but the launch names one, whatever its end means. The next start is the
         // second.
         for (times, at_end, program) in [
             (1, AtEnd::Exit, words(&["any"])),
@@ -541,13 +542,13 @@ fn start_is_recorded_only_in_the_record_of_the_launch() {
             assert_eq!(
                 fs::read_to_string(at("seen")).unwrap(),
                 format!("started {times}\n"),
-                "before it starts"
+                "the start is recorded before the program starts"
             );
         }
         assert_eq!(
             fs::read_to_string(at("record")).unwrap(),
             "started 2\n",
-            "whose end is none of a program"
+            "a launch without a program records no end"
         );
     });
 }
@@ -611,11 +612,11 @@ fn need_of_an_instance_is_taken_from_the_plan_for_any_part() {
         "need_of_an_instance_is_taken_from_the_plan_for_any_part",
         |folder| {
             let failed = Category::BrokerFailed.code();
-            let ends_with = |code: u8, told: Launch| {
+            let ends_with = |code: u8, template: Launch| {
                 let argv = ["/bin/sh", "-c", &format!("exit {code}")]
                     .map(Word::literal)
                     .into();
-                execute_all(Role::Lead, false, vec![start(Launch { argv, ..told })]).unwrap()
+                execute_all(Role::Lead, false, vec![start(Launch { argv, ..template })]).unwrap()
             };
             let needs = |part, needs_instance| Launch {
                 part,
@@ -628,7 +629,7 @@ fn need_of_an_instance_is_taken_from_the_plan_for_any_part() {
                 assert_eq!(
                     ends_with(0, needs(part, true)),
                     0,
-                    "nothing tells that it did not come up"
+                    "without a result file nothing shows that it did not come up"
                 );
                 let result = Some(folder.join("empty").display().to_string());
                 assert_eq!(

@@ -8,10 +8,10 @@ use crate::flux_rpc::connection::peer::{answer_of, answer_with, asked};
 
 const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\n\r\n";
 
-/// What `work` finds out beside a server whose broker answers each question with `says`; and how often that
-/// was asked.
+/// Runs `work` while a metrics server runs, whose broker answers each request with `answer_to`. Returns the result
+/// of `work`, and the number of requests to the broker.
 fn beside<T: Send + 'static>(
-    says: impl Fn(&str) -> Vec<u8> + Send + 'static,
+    answer_to: impl Fn(&str) -> Vec<u8> + Send + 'static,
     work: impl FnOnce(SocketAddr) -> T + Send + 'static,
 ) -> (T, usize) {
     let folder = tempfile::tempdir().unwrap();
@@ -22,7 +22,7 @@ fn beside<T: Send + 'static>(
     std::thread::spawn(move || {
         for mut peer in listener.incoming().map_while(Result::ok) {
             peer.write_all(&[0]).unwrap();
-            let answer = says(&asked(&mut peer));
+            let answer = answer_to(&asked(&mut peer));
             questions.fetch_add(1, Relaxed);
             let _ = peer.write_all(&answer);
         }
@@ -45,7 +45,7 @@ fn beside<T: Send + 'static>(
     (found, count.load(Relaxed))
 }
 
-fn said(mut stream: &TcpStream) -> String {
+fn read_answer(mut stream: &TcpStream) -> String {
     let mut answer = String::new();
     let _ = stream.read_to_string(&mut answer);
     answer
@@ -54,7 +54,7 @@ fn said(mut stream: &TcpStream) -> String {
 fn ask(address: SocketAddr, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(request).unwrap();
-    said(&stream)
+    read_answer(&stream)
 }
 
 fn jobs(question: &str) -> Vec<u8> {
@@ -73,7 +73,7 @@ fn concurrent_metrics_requests_share_one_broker_query() {
             .collect();
         asking
             .into_iter()
-            .map(|it| it.join().unwrap())
+            .map(|thread| thread.join().unwrap())
             .collect::<Vec<_>>()
     });
     for answer in &answers {
@@ -83,13 +83,13 @@ fn concurrent_metrics_requests_share_one_broker_query() {
         );
         assert!(!answer.contains("node_up_count"), "{answer}");
     }
-    // Nodes twice, since the first was not answered, and jobs.
+    // Two requests for the nodes, since the first failed, and one for the jobs.
     assert_eq!(questions, 3);
 }
 
 #[test]
 fn dropped_metrics_clients_do_not_repeat_the_broker_query() {
-    // As a broker that is busy: whoever asked has to make way before it answers.
+    // Like a busy broker: the server closes the oldest connections before it answers.
     let slow = |question: &str| {
         std::thread::sleep(Duration::from_millis(500));
         jobs(question)
@@ -103,7 +103,11 @@ fn dropped_metrics_clients_do_not_repeat_the_broker_query() {
                 stream
             })
             .collect();
-        assert_eq!(said(&come_and_gone[0]), "", "it has made way");
+        assert_eq!(
+            read_answer(&come_and_gone[0]),
+            "",
+            "the server has closed the oldest connection"
+        );
         ask(address, REQUEST)
     });
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
@@ -111,7 +115,7 @@ fn dropped_metrics_clients_do_not_repeat_the_broker_query() {
 }
 
 #[test]
-fn an_answer_serves_for_a_second() {
+fn metrics_reuse_broker_answer_for_a_second() {
     let (_, questions) = beside(jobs, |address| {
         ask(address, REQUEST);
         ask(address, REQUEST);
@@ -136,15 +140,15 @@ fn idle_metrics_connections_do_not_block_other_clients() {
         held.iter()
             .for_each(|mut stream| drop(stream.write_all(b"GET /met")));
         let answer = ask(address, REQUEST);
-        // The oldest have made way; who holds on is not waited for.
-        assert_eq!(said(&held[0]), "");
+        // The server has closed the oldest connections. It does not wait for idle clients.
+        assert_eq!(read_answer(&held[0]), "");
         answer
     });
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 }
 
 #[test]
-fn garbage_is_answered_or_dropped() {
+fn metrics_requests_that_are_malformed_are_rejected_or_dropped() {
     let (answers, _) = beside(jobs, |address| {
         let long = [b"GET /metrics HTTP/1.1\r\nA: ".as_slice(), &[b'a'; 2 * MAX_HEAD]].concat();
         let half = TcpStream::connect(address).unwrap();
@@ -152,7 +156,7 @@ fn garbage_is_answered_or_dropped() {
         half.shutdown(Shutdown::Write).unwrap();
         [
             ask(address, &[0xff, 0x00, b'\n', b'\n']),
-            said(&half),
+            read_answer(&half),
             ask(address, &long),
             ask(address, REQUEST),
         ]
@@ -161,7 +165,7 @@ fn garbage_is_answered_or_dropped() {
         answers[0].starts_with("HTTP/1.1 400 ") && answers[1].is_empty(),
         "{answers:?}"
     );
-    // What it had sent may take the answer along on its way back.
+    // The unread rest of the request may reset the connection, and the answer is lost.
     assert!(
         answers[2].is_empty() || answers[2].starts_with("HTTP/1.1 431 "),
         "{answers:?}"

@@ -1,4 +1,4 @@
-//! A policy is asked and obeyed; nothing that is asked of others holds up signals, children or time.
+//! The supervisor asks its policy and obeys it. No pending request delays signals, children or timeouts.
 
 use std::ffi::OsString;
 use std::future::ready;
@@ -13,7 +13,7 @@ use super::*;
 use crate::system::raw::ChildSetup;
 use crate::testing::{allow_processes, alone, become_user, signal, stop_after};
 
-/// How this shell source ends.
+/// Runs a shell script under supervision. Returns how it ended.
 fn supervise(
     folder: &Path,
     source: &str,
@@ -55,7 +55,7 @@ fn terms(kill_after: Duration, second_stop: SecondStop) -> Bounds {
     )
 }
 
-/// Asks in place of the signal until `answered` is there.
+/// Makes a request instead of a signal, which lasts until the file `answered` exists.
 struct Asks {
     answered: PathBuf,
 }
@@ -72,7 +72,7 @@ impl Policy for Asks {
     }
 }
 
-/// Notes its own number, SIGUSR1, and nothing of a stop.
+/// A script that records its pid and SIGUSR1, and ignores SIGTERM.
 const DEAF: &str =
     "trap 'touch heard' USR1; trap '' TERM; echo $$ >pid.new; mv pid.new pid; while :; do sleep 0.02; done";
 
@@ -86,11 +86,11 @@ fn signals_pass_on_while_awaiting_and_second_stop_kills() {
             signal(Signal::SIGTERM);
             std::thread::sleep(DUPLICATE_STOP_WITHIN * 2);
             signal(Signal::SIGUSR1);
-            eventually("it was passed on", || at.join("heard").exists().then_some(()));
+            eventually("SIGUSR1 is passed on", || at.join("heard").exists().then_some(()));
             signal(Signal::SIGTERM);
             let pid = std::fs::read_to_string(at.join("pid")).unwrap();
             let gone = || (!Path::new("/proc").join(pid.trim()).exists()).then_some(());
-            eventually("it is killed, and waited for", gone);
+            eventually("the program is killed and reaped", gone);
             std::fs::write(at.join("answered"), "").unwrap();
         });
         let mut policy = Asks {
@@ -116,7 +116,7 @@ fn time_goes_on_while_an_answer_is_awaited() {
                 let pid = eventually("the program runs", || {
                     std::fs::read_to_string(at.join("pid")).ok()
                 });
-                eventually("it is killed", || {
+                eventually("the program is killed", || {
                     (!Path::new("/proc").join(pid.trim()).exists()).then_some(())
                 });
                 std::fs::write(at.join("answered"), "").unwrap();
@@ -135,7 +135,7 @@ fn time_goes_on_while_an_answer_is_awaited() {
     );
 }
 
-/// Answers at once, and at the bound touches a file in place of a kill: once.
+/// Answers requests at once. When the time is over, it creates a file instead of the first kill.
 struct Answers {
     useful: bool,
     killed: Option<PathBuf>,
@@ -158,7 +158,7 @@ fn failed_request_falls_back_to_signal_and_kill_keeps_output() {
     alone(test, |folder| {
         let source =
             "trap 'exit 7' TERM; touch $PWD/$0-runs; while [ ! -e killed ]; do sleep 0.02; done; exit 5";
-        let of = |name: &str| source.replace("$0", name);
+        let script_for = |name: &str| source.replace("$0", name);
         for (name, useful, code) in [("vain", false, 7), ("useful", true, 5)] {
             stop_after(folder.join(format!("{name}-runs")));
             let bound = if useful {
@@ -172,13 +172,13 @@ fn failed_request_falls_back_to_signal_and_kill_keeps_output() {
             };
             let ended = supervise(
                 folder,
-                &of(name),
+                &script_for(name),
                 terms(bound, SecondStop::IsIgnored),
                 &mut policy,
             );
             assert_eq!(ended.end, ChildEnd::Exited(code), "{name}");
         }
-        // Who leaves no last words is killed, too.
+        // A program that does not react is killed too.
         stop_after(folder.join("pid"));
         let mut policy = Answers {
             useful: true,
@@ -194,7 +194,7 @@ fn failed_request_falls_back_to_signal_and_kill_keeps_output() {
     });
 }
 
-/// Holds a stop back, and says at once why the program is to end.
+/// Holds a stop back, and ends the hold at once with an order.
 struct Holds;
 
 impl Policy for Holds {
@@ -239,7 +239,7 @@ fn policy_ends_a_hold_and_default_signals_at_once() {
                 "{name}"
             );
         }
-        // The order's own time.
+        // The time limit of the order applies.
         stop_after(folder.join("deaf"));
         let source = "trap '' INT; touch deaf; while :; do sleep 0.02; done";
         let ended = supervise(folder, source, terms(DEADLINE, SecondStop::Kills), &mut Holds);
@@ -247,7 +247,7 @@ fn policy_ends_a_hold_and_default_signals_at_once() {
     });
 }
 
-/// Whoever is told that nothing has started tries again.
+/// A failed start is tried again, so the program must not run.
 #[test]
 fn start_that_fails_for_want_of_a_thread_leaves_no_program() {
     let test = "supervise::tests::start_that_fails_for_want_of_a_thread_leaves_no_program";

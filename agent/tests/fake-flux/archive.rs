@@ -1,8 +1,8 @@
-//! The archive as Flux reads and writes it: state is loaded before the instance comes up, and dumped at its
-//! end, whatever became of it.
+//! The archive, read and written like Flux does: the state is loaded before the instance comes up, and dumped
+//! at its end, even if the instance failed.
 //!
-//! `FAKE_FLUX_DUMP`, words: `writes=N` (in so many writes), `die=K` (killed before the Kth), `pause=MS`
-//! (between them), `fail` (a dump that ends with an error before its last write).
+//! `FAKE_FLUX_DUMP` has words: `writes=N` (in N writes), `die=K` (killed before the Kth), `pause=MS` (after
+//! each), `fail` (the dump fails before its last write).
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use flate2::write::GzEncoder;
 /// The entry that grows by a line with each start.
 const STARTS: &str = "starts";
 
-/// What the archive at `path` holds: a line for each earlier start.
+/// The content of the archive at `path`: a line for each earlier start. Empty if there is no archive.
 pub fn restore(path: &str) -> Result<String, String> {
     let file = match File::open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(String::new()),
@@ -36,7 +36,7 @@ pub fn restore(path: &str) -> Result<String, String> {
     }
 }
 
-/// Dumps `state`; without one, what a broker does whose store has no root: the file is there, and empty.
+/// Dumps `state`. Without a state, creates an empty file and fails, like a broker whose store has no root.
 pub fn dump(path: &str, state: Option<&str>) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("flux-dump: {error}");
     let mut file = OpenOptions::new()

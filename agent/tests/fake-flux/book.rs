@@ -1,4 +1,4 @@
-//! What the lead's broker knows of the others.
+//! The lead's knowledge of the followers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -7,16 +7,16 @@ use std::os::unix::net::UnixStream;
 
 use super::message;
 
-/// What the lead knows of the others.
+/// What the lead's broker knows of the followers.
 #[derive(Default)]
 pub struct Book {
     pub online: BTreeSet<u32>,
-    /// With the reasons.
+    /// The drained ranks, with the reasons.
     pub drained: BTreeMap<u32, String>,
-    /// Of tasks that run, by their numbers.
+    /// The ranks of running tasks, by task number.
     pub tasks: BTreeMap<u64, u32>,
     pub staying: Option<UnixStream>,
-    /// Clients that follow who is online.
+    /// Clients that watch the group of online brokers.
     pub watchers: Vec<UnixStream>,
 }
 

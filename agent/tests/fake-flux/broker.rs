@@ -20,27 +20,27 @@ use super::configuration::{Broker, read};
 use super::{archive, message, remote, resources};
 
 const GOODBYE: &str = "goodbye\n";
-/// A follower hands a message on to the lead: before its topic, which a blank and the payload follow.
+/// Prefix of a message that a follower forwards to the lead. The topic, a blank and the payload follow.
 const QUESTION: &str = "question ";
 /// The group that the lead's agent is in, or has left.
 const STAYING: &str = "flux-agent.staying";
 
 enum Event {
     Signal(Signal),
-    /// By the connection with this number.
+    /// A follower joined: its rank, the number of its connection, and the connection.
     Joined(u32, u64, TcpStream),
-    /// That connection has ended.
+    /// The connection with this number has ended.
     Left(u32, u64),
-    /// The lead is another one than the one that was joined.
+    /// The lead is not the one that this broker joined earlier.
     Rejected,
-    /// Of a follower's client: topic and payload.
+    /// A message of a follower's client: topic and payload.
     Question(String, String, TcpStream),
-    /// The task with this number has.
+    /// The task with this number has ended.
     Ended(u64),
     Dismissed,
     Shutdown,
     Ask(String, UnixStream),
-    /// Of the task with this number.
+    /// The result of the task with this number.
     Result(u64, TcpStream),
 }
 
@@ -89,7 +89,7 @@ pub fn run(words: &[&str]) -> u8 {
     code
 }
 
-/// Says that this broker runs once it has joined; then nothing more, as long as the connection lasts.
+/// Reports the state `run` once this broker has joined, and then nothing more while the connection lasts.
 fn tell_when_joined(mut stream: UnixStream, joined: &AtomicBool) {
     while !joined.load(Relaxed) {
         std::thread::sleep(Duration::from_millis(20));
@@ -98,15 +98,15 @@ fn tell_when_joined(mut stream: UnixStream, joined: &AtomicBool) {
     let _ = std::io::copy(&mut stream, &mut std::io::sink());
 }
 
-/// Hands a task on to the follower that it is for; its rank, if it is there.
-fn pass_on(what: &str, number: u64, followers: &mut BTreeMap<u32, TcpStream>) -> Option<u32> {
-    let (rank, task) = what[remote::EXEC.len()..].split_once(' ')?;
+/// Sends a task to its follower. Returns the follower's rank if it is online.
+fn pass_on(request: &str, number: u64, followers: &mut BTreeMap<u32, TcpStream>) -> Option<u32> {
+    let (rank, task) = request[remote::EXEC.len()..].split_once(' ')?;
     let rank = rank.parse().ok()?;
     let _ = writeln!(followers.get_mut(&rank)?, "{}{number} {task}", remote::EXEC);
     Some(rank)
 }
 
-/// As a shell has it.
+/// The exit code as in a shell.
 fn code(status: ExitStatus) -> u8 {
     let code = status
         .code()
@@ -115,8 +115,8 @@ fn code(status: ExitStatus) -> u8 {
 }
 
 impl Broker {
-    /// rc1 loads the archive and rc3 dumps it, also if rc1 has failed; the first code that is not 0 is the
-    /// broker's.
+    /// rc1 loads the archive. rc3 dumps it, even if rc1 has failed. The broker's code is the first one that is
+    /// not 0.
     fn with_archive(&self, sender: &Sender<Event>, events: &Receiver<Event>) -> u8 {
         let restored = self
             .attributes
@@ -176,8 +176,8 @@ impl Broker {
                         book.set_online(&followers);
                     }
                 }
-                Event::Ask(what, stream)
-                    if what.starts_with("message groups.get\n") && what.contains("broker.online") =>
+                Event::Ask(request, stream)
+                    if request.starts_with("message groups.get\n") && request.contains("broker.online") =>
                 {
                     book.watchers.push(stream);
                     book.set_online(&followers);
@@ -193,19 +193,19 @@ impl Broker {
                     Some(child) => drop(kill(Pid::from_raw(-child.id().cast_signed()), Signal::SIGHUP)),
                     None => break 0,
                 },
-                Event::Ask(what, mut stream) if what.starts_with("message groups.join\n") => {
+                Event::Ask(request, mut stream) if request.starts_with("message groups.join\n") => {
                     let _ = stream.write_all(&message::answer("groups.join", Some("{}")));
                     book.staying = Some(stream);
                 }
                 Event::Question(topic, payload, mut stream) => {
-                    let answer = self.told(&topic, &payload, &mut book);
+                    let answer = self.answer_to(&topic, &payload, &mut book);
                     let _ = stream.write_all(answer.unwrap_or_default().as_bytes());
                 }
                 Event::Ended(number) => drop(book.tasks.remove(&number)),
-                Event::Ask(what, stream) if what.starts_with(remote::EXEC) => {
-                    // A client whose node is not there finds its connection closed.
+                Event::Ask(request, stream) if request.starts_with(remote::EXEC) => {
+                    // If the node is not online, the client's connection is closed.
                     number += 1;
-                    if let Some(rank) = pass_on(&what, number, &mut followers) {
+                    if let Some(rank) = pass_on(&request, number, &mut followers) {
                         tasks.insert(number, stream);
                         book.tasks.insert(number, rank);
                     }
@@ -216,7 +216,7 @@ impl Broker {
                         remote::carry(stream, client, move || drop(to.send(Event::Ended(number))));
                     }
                 }
-                Event::Ask(what, stream) => self.answer(&what, stream, &mut book),
+                Event::Ask(request, stream) => self.answer(&request, stream, &mut book),
                 Event::Dismissed | Event::Rejected => {}
             }
         };
@@ -243,7 +243,7 @@ impl Broker {
             .ok()
     }
 
-    /// Whether others have this broker as their parent.
+    /// Whether other brokers have this broker as their parent.
     fn is_router(&self) -> bool {
         let number = |name: &str| {
             self.attributes
@@ -259,7 +259,7 @@ impl Broker {
     }
 
     fn follow(&self, sender: &Sender<Event>, events: &Receiver<Event>) -> u8 {
-        // All are at the lead's in truth, but the parent's port answers.
+        // All followers really connect to the lead, but the parent's port must answer.
         let _listener = if self.is_router() { self.listen() } else { None };
         let (rank, to, ipv6) = (self.rank, sender.clone(), self.ipv6);
         let joined = Arc::new(AtomicBool::new(false));
@@ -274,7 +274,8 @@ impl Broker {
             let mut had_joined = false;
             loop {
                 if let Some(mut stream) = connect(&target, ipv6) {
-                    // As a real lead tells a broker that it does not know, once that sends something.
+                    // A real lead tells this to a broker that it does not know, when the broker sends
+                    // something.
                     if std::mem::replace(&mut had_joined, true) {
                         let _ = to.send(Event::Rejected);
                         return;
@@ -301,21 +302,21 @@ impl Broker {
                     return 0;
                 }
                 Event::Rejected => return 1,
-                // Unlike a real one, it runs as soon as it has joined, whatever the quorum.
-                Event::Ask(what, mut stream) if what.starts_with(message::MESSAGE) => {
+                // Unlike a real broker, it is in the state `run` as soon as it has joined, whatever the quorum.
+                Event::Ask(request, mut stream) if request.starts_with(message::MESSAGE) => {
                     let state = if joined.load(Relaxed) { "run" } else { "join" };
-                    let (topic, payload) = message::parts(&what).unwrap_or_default();
+                    let (topic, payload) = message::parts(&request).unwrap_or_default();
                     match topic {
                         "state-machine.get" => {
                             let _ = stream.write_all(&message::answer(topic, Some(&state_of(state))));
                         }
-                        // By its name, where Flux says a number; then no more, as long as the connection
+                        // The state by its name. (Flux sends a number.) Then nothing more while the connection
                         // lasts.
                         "state-machine.monitor" => {
                             let joined = joined.clone();
                             std::thread::spawn(move || tell_when_joined(stream, &joined));
                         }
-                        // The rest is the lead's to say.
+                        // The lead answers all other topics.
                         topic => {
                             let (topic, payload, lead) = (topic.to_owned(), payload.to_owned(), lead.clone());
                             std::thread::spawn(move || {
@@ -325,16 +326,16 @@ impl Broker {
                         }
                     }
                 }
-                Event::Ask(what, stream) => self.answer(&what, stream, &mut Book::default()),
+                Event::Ask(request, stream) => self.answer(&request, stream, &mut Book::default()),
                 _ => {}
             }
         }
     }
 
-    /// The program, which must not inherit that this process blocks signals.
+    /// The program. It must not inherit the blocked signals of this process.
     #[allow(unsafe_code, reason = "sigprocmask may be called between fork and exec")]
     fn command(&self) -> Command {
-        // As Flux does on a terminal, but without its dialogue.
+        // On a terminal, Flux starts a shell. Here it has no dialogue.
         let shell = ["/bin/sh", "-c", "while :; do sleep 0.1; done"].map(str::to_owned);
         let program = if self.program.is_empty() {
             &shell
@@ -362,8 +363,8 @@ impl Broker {
         }
     }
 
-    /// What the lead says to a message; none: there is no such service.
-    fn told(&self, topic: &str, payload: &str, book: &mut Book) -> Option<String> {
+    /// The lead's answer to a message. None: there is no such service.
+    fn answer_to(&self, topic: &str, payload: &str, book: &mut Book) -> Option<String> {
         let given: serde_json::Value = serde_json::from_str(payload).unwrap_or_default();
         let rank = given["targets"]
             .as_str()
@@ -371,7 +372,7 @@ impl Broker {
         Some(match topic {
             "state-machine.get" => state_of(self.state(book)),
             "groups.get" if given["name"] == STAYING => {
-                // A member whose connection has ended is none.
+                // A client whose connection has ended is no member any more.
                 let is_there = book.staying.as_mut().is_some_and(|member| !has_ended(member));
                 members(if is_there { "0" } else { "" }.to_owned())
             }
@@ -399,22 +400,22 @@ impl Broker {
         })
     }
 
-    fn answer(&self, what: &str, mut stream: UnixStream, book: &mut Book) {
-        if let Some((topic, payload)) = message::parts(what) {
-            let answer = self.told(topic, payload, book);
+    fn answer(&self, request: &str, mut stream: UnixStream, book: &mut Book) {
+        if let Some((topic, payload)) = message::parts(request) {
+            let answer = self.answer_to(topic, payload, book);
             let _ = stream.write_all(&message::answer(topic, answer.as_deref()));
             return;
         }
         let size = self.hosts.len();
         let (online, state) = (book.online.len() + 1, self.state(book));
-        let text = match what {
+        let text = match request {
             "uptime" => format!(
                 " 00:00:00 {state} 1s,  owner fake,  size {size},  offline {}",
                 size - online
             ),
             "overlay" | "overlay -v" => {
-                // With -v Flux says how long it has been so: `full for 2.89s`.
-                let since = if what.ends_with("-v") { " for 1.0s" } else { "" };
+                // With -v Flux adds the duration of the state: `full for 2.89s`.
+                let since = if request.ends_with("-v") { " for 1.0s" } else { "" };
                 (1..size)
                     .filter(|rank| !book.online.contains(&u32::try_from(*rank).unwrap_or_default()))
                     .fold(
@@ -454,7 +455,7 @@ fn state_of(state: &str) -> String {
     format!("{{\"state\":\"{state}\",\"duration\":1.0}}")
 }
 
-/// As the lead says it; none: it does not answer, or knows no such service.
+/// The lead's answer. None: it does not answer, or has no such service.
 fn ask_lead(lead: &str, ipv6: bool, topic: &str, payload: &str) -> Option<String> {
     let mut stream = connect(lead, ipv6)?;
     writeln!(stream, "{QUESTION}{topic} {}", payload.trim_end_matches('\0')).ok()?;
@@ -463,7 +464,7 @@ fn ask_lead(lead: &str, ipv6: bool, topic: &str, payload: &str) -> Option<String
     Some(answer).filter(|answer| !answer.is_empty())
 }
 
-/// To the first address of the family, as libzmq does.
+/// Connects to the first address of the family, as libzmq does.
 fn connect(target: &str, ipv6: bool) -> Option<TcpStream> {
     let address = target
         .to_socket_addrs()
@@ -481,7 +482,7 @@ fn welcome(listener: &TcpListener, to: &Sender<Event>) {
     for (number, stream) in (0..).zip(listener.incoming().flatten()) {
         let to = to.clone();
         std::thread::spawn(move || {
-            // Not a byte beyond the line: what follows a result is not for us.
+            // Reads no byte after the line: the frames after a result are read elsewhere.
             let (mut line, mut byte) = (Vec::new(), [0]);
             while line.last() != Some(&b'\n') && (&stream).read(&mut byte).is_ok_and(|count| count > 0) {
                 line.extend(byte);
@@ -510,7 +511,7 @@ fn welcome(listener: &TcpListener, to: &Sender<Event>) {
     }
 }
 
-/// The local socket: one question a connection.
+/// The local socket. Each connection has one request.
 fn serve(path: &str, to: Sender<Event>) {
     let _ = std::fs::remove_file(path);
     let Ok(listener) = UnixListener::bind(path) else {
@@ -519,7 +520,7 @@ fn serve(path: &str, to: Sender<Event>) {
     };
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            // As Flux says that it takes this client.
+            // Flux accepts a client with this byte.
             let _ = (&stream).write_all(&[0]);
             let _ = match message::question(&stream) {
                 None => continue,
@@ -530,19 +531,19 @@ fn serve(path: &str, to: Sender<Event>) {
     });
 }
 
-/// Asks the broker that FLUX_URI names.
-pub fn ask(what: &str) -> Option<String> {
+/// Sends a request to the broker that FLUX_URI names. Returns the answer.
+pub fn ask(request: &str) -> Option<String> {
     let mut answer = String::new();
-    client(what)?.read_to_string(&mut answer).ok()?;
+    client(request)?.read_to_string(&mut answer).ok()?;
     Some(answer)
 }
 
-/// The same; the answer is still to be read.
-pub fn client(what: &str) -> Option<UnixStream> {
+/// Like [`ask`], but returns the connection, from which the answer can be read.
+pub fn client(request: &str) -> Option<UnixStream> {
     let uri = std::env::var("FLUX_URI").ok()?;
     let mut stream = UnixStream::connect(uri.strip_prefix("local://")?).ok()?;
-    stream.write_all(format!("{what}\n").as_bytes()).ok()?;
-    // The byte that says that it takes this client.
+    stream.write_all(format!("{request}\n").as_bytes()).ok()?;
+    // The byte with which the broker accepts this client.
     stream.read_exact(&mut [0]).ok()?;
     Some(stream)
 }

@@ -3,26 +3,26 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 
-/// What a broker is told.
+/// The configuration of a broker.
 pub struct Broker {
     pub rank: u32,
     pub hosts: Vec<String>,
     pub port: u16,
-    /// The address to listen at; none: all.
+    /// The address to listen at. None: all addresses.
     pub bind: Option<String>,
-    /// Names are looked up for IPv6 addresses, else for IPv4 ones.
+    /// Names are resolved to IPv6 addresses if true, else to IPv4.
     pub ipv6: bool,
     pub connect: String,
     pub quorum: usize,
     pub attributes: BTreeMap<String, String>,
-    /// The default one with a star.
+    /// Names of the queues. The default queue has a star.
     pub queues: Vec<String>,
-    /// The text of R, where the configuration names its file.
+    /// The text of R, if the configuration names its file.
     pub resources: Option<String>,
     pub program: Vec<String>,
 }
 
-/// From the words after `flux broker`.
+/// Reads the configuration from the arguments of `flux broker`.
 pub fn read(words: &[&str]) -> Result<Broker, String> {
     let (mut config, mut attributes, mut at) = (None, BTreeMap::new(), 0);
     while let Some(word) = words.get(at) {
@@ -88,7 +88,7 @@ pub fn read(words: &[&str]) -> Result<Broker, String> {
         .rsplit_once(':')
         .map_or("*", |(address, _)| address);
     let bind = bind.trim_matches(['[', ']']).to_owned();
-    // As in libzmq, whose sockets know one family unless they are told to.
+    // As in libzmq, whose sockets have one address family unless configured otherwise.
     let ipv6 = bootstrap
         .get("enable_ipv6")
         .and_then(toml::Value::as_bool)
@@ -104,7 +104,8 @@ pub fn read(words: &[&str]) -> Result<Broker, String> {
         rank: u32::try_from(rank).map_err(|error| error.to_string())?,
         hosts,
         port: u16::try_from(port).map_err(|error| error.to_string())?,
-        // A name is that of an interface, as a user's own configuration may have it: here all are bound to.
+        // A name instead of an address is that of an interface, in a user's own configuration. Then listen at
+        // all.
         bind: Some(bind).filter(|bind| bind.parse::<std::net::IpAddr>().is_ok()),
         ipv6,
         connect: connect.unwrap_or_else(|| text_of("default_connect")),
@@ -116,8 +117,7 @@ pub fn read(words: &[&str]) -> Result<Broker, String> {
     })
 }
 
-/// All files of the folder, in the order of their names; a later one's tables take the place of an earlier
-/// one's.
+/// All files of the folder, sorted by name. Tables of later files replace those of earlier ones.
 fn tables(folder: &str) -> Result<toml::Table, String> {
     let failed = |path: &std::path::Path, why: String| format!("{}: {why}", path.display());
     let entries = std::fs::read_dir(folder).map_err(|error| format!("{folder}: {error}"))?;
@@ -132,7 +132,7 @@ fn tables(folder: &str) -> Result<toml::Table, String> {
     Ok(all)
 }
 
-/// All hosts once, and how the lead is reached where an entry says it.
+/// All hosts, each once, and the address of the lead if an entry has one.
 fn hosts(bootstrap: &toml::Value) -> Result<(Vec<String>, Option<String>), String> {
     let (mut hosts, mut connect) = (Vec::new(), None);
     for entry in bootstrap
@@ -144,7 +144,7 @@ fn hosts(bootstrap: &toml::Value) -> Result<(Vec<String>, Option<String>), Strin
             .get("host")
             .and_then(toml::Value::as_str)
             .ok_or("a host without a name")?;
-        // An entry may repeat a host to say how it is reached.
+        // An entry may repeat a host to give its address.
         for host in flux_shared::hostlist::expand(list)? {
             if !hosts.contains(&host) {
                 hosts.push(host);
@@ -170,7 +170,7 @@ fn check_certificate(path: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Their names, the usual one with a star.
+/// The names of the queues. The default queue has a star.
 fn queues(table: &toml::Table) -> Vec<String> {
     let defaults = ["jobspec", "defaults", "system", "queue"];
     let usual = table

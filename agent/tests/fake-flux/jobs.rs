@@ -1,5 +1,5 @@
-//! Jobs: a child process a task, on this node and on those of the followers. As by Flux's job shell, tasks
-//! here are bound to so many cores as there are tasks, unless `-o cpu-affinity=off` or a file of defaults
+//! Jobs: one child process for each task, on this node and on the followers' nodes. As with Flux's job shell,
+//! the tasks are bound to as many cores as there are tasks, unless `-o cpu-affinity=off` or a file of defaults
 //! says otherwise.
 
 use std::io::{IsTerminal, Read, Write};
@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 
 use super::{broker, remote};
 
-/// Options that take the next word.
+/// Options whose value is the next word.
 const WITH_VALUE: [&str; 14] = [
     "-N", "-n", "-c", "-g", "-t", "-q", "-o", "-B", "--flags", "--cwd", "--env", "--output", "--error",
     "--nodes",
@@ -68,8 +68,8 @@ fn parse<'a>(words: &'a [&'a str]) -> Request<'a> {
     }
 }
 
-/// What the first file of defaults sets that sets it: those of the folders of FLUX_SHELL_RC_PATH, in their
-/// order.
+/// The default of `cpu-affinity`, from the first file that sets it. The files are in the folders of
+/// FLUX_SHELL_RC_PATH, in this order.
 fn default_affinity() -> Option<String> {
     let folders = std::env::var("FLUX_SHELL_RC_PATH").unwrap_or_default();
     let files = folders
@@ -86,10 +86,10 @@ fn default_affinity() -> Option<String> {
     })
 }
 
-/// The CPUs of the tasks; none: they are not bound.
+/// The CPUs of the tasks. None: they are not bound.
 fn cpus(request: &Request) -> Option<CpuSet> {
-    let asked = request.affinity.map(str::to_owned).or_else(default_affinity);
-    if asked.as_deref() == Some("off") {
+    let affinity = request.affinity.map(str::to_owned).or_else(default_affinity);
+    if affinity.as_deref() == Some("off") {
         return None;
     }
     let all = sched_getaffinity(Pid::from_raw(0)).ok()?;
@@ -110,17 +110,18 @@ fn code(status: ExitStatus) -> u8 {
     code.to_le_bytes()[0]
 }
 
-/// The rank of each task's node: as many as were asked for and are there, each with as many tasks in a row.
+/// The rank of each task's node. Uses the requested number of nodes, if that many are online, each for several
+/// tasks in a row.
 fn places(request: &Request) -> Vec<u32> {
     let is_lead = request.nodes > 1 && broker::ask("getattr rank").is_some_and(|rank| rank == "0");
     let size = broker::ask("getattr size")
         .and_then(|size| size.parse().ok())
         .unwrap_or(1);
     let mut ranks: Vec<u32> = vec![0];
-    // A job waits for as many nodes as it wants.
+    // A job waits until enough nodes are online.
     while is_lead && ranks.len() < request.nodes.min(size) {
-        let there = broker::ask("ranks").unwrap_or_default();
-        ranks = there
+        let online = broker::ask("ranks").unwrap_or_default();
+        ranks = online
             .split(',')
             .filter_map(|rank| rank.parse().ok())
             .take(request.nodes)
@@ -150,7 +151,7 @@ fn spawn(mut command: Command, cpus: Option<CpuSet>, term: SigSet) -> std::io::R
     command.spawn()
 }
 
-/// One child a task; the highest code.
+/// Starts one child for each task. Returns the highest exit code.
 pub fn submit(words: &[&str], prompt: bool) -> u8 {
     let request = parse(words);
     let Some((name, arguments)) = request.command.split_first() else {
@@ -158,10 +159,10 @@ pub fn submit(words: &[&str], prompt: bool) -> u8 {
         return 1;
     };
     if !request.watch && !prompt {
-        // Nobody need read it.
+        // Ignores errors: nobody has to read the job id.
         let _ = writeln!(std::io::stdout(), "f1x0");
     }
-    // What tells the jobs to stop does not end this one before them.
+    // The SIGTERM that stops the jobs must not end this process before them.
     let mut term = SigSet::empty();
     term.add(Signal::SIGTERM);
     let _ = term.thread_block();
@@ -241,7 +242,7 @@ pub fn submit(words: &[&str], prompt: bool) -> u8 {
     highest
 }
 
-/// What was held back, where the request wants it.
+/// Writes the output that was held back to the requested place.
 fn tell(path: Option<&str>, output: &[u8], errors: &[u8]) {
     let _ = std::io::stderr().write_all(errors);
     let _ = match path {
@@ -250,7 +251,7 @@ fn tell(path: Option<&str>, output: &[u8], errors: &[u8]) {
     };
 }
 
-/// What a task prints: shown as it comes, or held back.
+/// Reads the output of a task, and prints it at once or holds it back.
 fn collect(
     from: Option<impl Read + Send + 'static>,
     live: bool,
@@ -270,12 +271,12 @@ fn collect(
     })
 }
 
-/// Runs the script at once and puts its code into the job's id.
+/// Runs the script at once, and encodes its exit code in the job's id.
 pub fn batch(words: &[&str]) -> u8 {
     let request = parse(words);
     let [script, ..] = request.command else { return 1 };
     let place = |id: &str| request.output.unwrap_or("flux-{{id}}.out").replace("{{id}}", id);
-    let output = std::fs::File::create(place("f1")).expect("a folder that can be written");
+    let output = std::fs::File::create(place("f1")).expect("cannot create the output file");
     let status = Command::new(script)
         .env("FLUX_JOB_ID", "f1")
         .stdout(output)
@@ -295,7 +296,7 @@ pub fn batch(words: &[&str]) -> u8 {
     0
 }
 
-/// The code in a batch's id, if it is not 0.
+/// The exit code in a batch's id, or 0.
 pub fn code_of(id: &str) -> u8 {
     id.split_once('x')
         .and_then(|(_, code)| code.parse().ok())

@@ -1,13 +1,13 @@
-//! A fake `flux`, for tests and for CI's images: enough of its behaviour that pods start, join, run and end
-//! as with the real one, and a record of what it was given. Facts: flux-core 0.88, measured; `make test-flux`
-//! runs the same tests with the real one.
+//! A fake `flux`, for tests and for the images of CI. It behaves like the real one as far as pods start, join,
+//! run and end, and records its calls. Its behaviour was measured with flux-core 0.88. `make test-flux` runs
+//! the same tests with the real Flux.
 //!
-//! Kept from the real one: rank from the hostlist; a job's tasks on as many nodes as it asks for; a follower
-//! waits for the lead, ends with 0 when dismissed or told to stop, and stays up when the lead is killed; the
-//! lead runs the program once the quorum has joined; SIGTERM to the lead is SIGHUP to the program, whose code
-//! is the lead's; `submit --watch` holds its output and errors back unless on terminals.
+//! As in the real one: the rank comes from the hostlist. A job's tasks run on the requested number of nodes. A
+//! follower waits for the lead, ends with 0 when dismissed or stopped, and stays up when the lead is killed.
+//! The lead runs the program once the quorum has joined. SIGTERM to the lead becomes SIGHUP to the program,
+//! whose code is the lead's. `submit --watch` holds output and errors back unless they go to terminals.
 //!
-//! `FAKE_FLUX_RECORD=FILE`: one JSON line for every call.
+//! With `FAKE_FLUX_RECORD=FILE`, each call appends one line of JSON to the file.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -42,12 +42,12 @@ fn main() -> ExitCode {
         ["shutdown", ..] => broker::ask("shutdown").map_or(1, |_| 0),
         ["uptime"] => broker::ask("uptime").map_or(1, |answer| say(&answer)),
         ["overlay", "status", rest @ ..] => {
-            let what = if rest.contains(&"-v") {
+            let request = if rest.contains(&"-v") {
                 "overlay -v"
             } else {
                 "overlay"
             };
-            broker::ask(what).map_or(1, |answer| say(&answer))
+            broker::ask(request).map_or(1, |answer| say(&answer))
         }
         ["getattr", name] => broker::ask(&format!("getattr {name}")).map_or(1, |answer| say(&answer)),
         ["listen"] => listen(),
@@ -71,7 +71,7 @@ fn say(text: &str) -> u8 {
     0
 }
 
-/// For tests of signals: says which ones it gets, each one that it gets.
+/// For tests of signals: prints each signal that it gets.
 fn listen() -> u8 {
     let all = nix::sys::signal::SigSet::all();
     all.thread_block().expect("signals can be blocked");
@@ -83,8 +83,8 @@ fn listen() -> u8 {
     1
 }
 
-/// The client's pair of ZeroMQ's own manual, for which a fake Flux's brokers have no use. Tests look for the
-/// server's.
+/// Writes the client's key pair of ZeroMQ's manual. The fake brokers do not use it. Tests search for the
+/// server's key.
 fn keygen(path: &str) -> u8 {
     let text = "metadata\n    name = \"fake\"\ncurve\n    public-key = \"Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID\"\n    \
                 secret-key = \"D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs\"\n";
@@ -100,7 +100,7 @@ fn proxy(uri: &str, command: &[&str]) -> u8 {
     127
 }
 
-/// Appends what this call was given.
+/// Appends the arguments, environment and other facts of this call to the record.
 fn record() {
     let Some(path) = std::env::var_os("FAKE_FLUX_RECORD") else {
         return;

@@ -1,15 +1,15 @@
-//! Flux's own messages on the local socket, as far as `flux-agent status` asks (agent/src/flux_rpc/message.rs
-//! says how they look). Anything else on the socket is a line of the fake Flux's own.
+//! Flux's messages on the local socket, as far as `flux-agent status` uses them (agent/src/flux_rpc/message.rs
+//! describes the format). Anything else on the socket is a line in the fake Flux's own protocol.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
 
 const MAGIC: [u8; 4] = 0xffee_0012_u32.to_ne_bytes();
-/// Before the topic of a message.
+/// Prefix of the topic of a message.
 pub const MESSAGE: &str = "message ";
 const NO_SERVICE: u32 = 38;
 
-/// What a client wants: a line, or `message TOPIC`, a line break and the payload.
+/// A client's request: a line, or `message TOPIC`, a line break and the payload.
 pub fn question(stream: &UnixStream) -> Option<String> {
     let mut reader = BufReader::new(stream);
     if reader.fill_buf().ok()?.first() != Some(&MAGIC[0]) {
@@ -38,7 +38,7 @@ pub fn parts(question: &str) -> Option<(&str, &str)> {
     Some((topic, payload.trim_end_matches('\0')))
 }
 
-/// The answer's bytes; without a payload: there is no such service.
+/// The bytes of an answer. Without a payload, it says that there is no such service.
 pub fn answer(topic: &str, payload: Option<&str>) -> Vec<u8> {
     let errno = if payload.is_some() { 0 } else { NO_SERVICE };
     let mut header = vec![0x8e, 1, 2, if payload.is_some() { 0b1011 } else { 0b1001 }];

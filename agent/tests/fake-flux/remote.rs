@@ -1,4 +1,5 @@
-//! Tasks on other nodes: the lead's broker hands one to a follower's, whose output comes back in frames.
+//! Tasks on other nodes: the lead's broker sends a task to a follower's broker, and the output comes back in
+//! frames.
 //!
 //! ```text
 //! submit ─ "exec RANK TASK" ─► lead ─ "exec NUMBER TASK" ─► follower, which starts it
@@ -19,16 +20,16 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-/// Before a task, on both connections.
+/// Prefix of a task, on both connections.
 pub const EXEC: &str = "exec ";
-/// Before the number of the task whose frames follow.
+/// Prefix of the number of the task whose frames follow.
 pub const RESULT: &str = "result ";
 
 const OUTPUT: u8 = b'o';
 const ERRORS: u8 = b'e';
 const CODE: u8 = b'x';
 
-/// How a task ended, with what it printed unless that was shown at once.
+/// How a task ended, and its output unless that was printed at once.
 #[derive(Debug, Default)]
 pub struct Ended {
     pub output: Vec<u8>,
@@ -36,8 +37,8 @@ pub struct Ended {
     pub code: u8,
 }
 
-/// A task in this environment and folder, on another node. By the connection it is told to stop, with any
-/// byte.
+/// Starts a task on another node, with this environment and folder. Any byte on the returned connection stops
+/// the task.
 pub fn start(
     rank: u32,
     command: &[&str],
@@ -79,11 +80,11 @@ fn frame(stream: &mut UnixStream) -> Option<(u8, Vec<u8>)> {
     Some((head[0], bytes))
 }
 
-/// On the lead: what comes from the follower goes to who asked, and the other way round.
+/// On the lead: copies the follower's frames to the client, and the client's bytes to the follower.
 pub fn carry(mut from: TcpStream, mut to: UnixStream, ended: impl FnOnce() + Send + 'static) {
-    if let (Ok(mut back), Ok(mut asked)) = (from.try_clone(), to.try_clone()) {
+    if let (Ok(mut back), Ok(mut client)) = (from.try_clone(), to.try_clone()) {
         std::thread::spawn(move || {
-            let _ = std::io::copy(&mut asked, &mut back);
+            let _ = std::io::copy(&mut client, &mut back);
             back.shutdown(Shutdown::Write)
         });
     }
@@ -94,7 +95,7 @@ pub fn carry(mut from: TcpStream, mut to: UnixStream, ended: impl FnOnce() + Sen
     });
 }
 
-/// On a follower: runs `NUMBER TASK`, whose output goes to the lead.
+/// On a follower: runs `NUMBER TASK`, and sends its output to the lead.
 pub fn run(line: &str, lead: &str, uri: Option<(String, String)>) {
     let (line, lead) = (line.to_owned(), lead.to_owned());
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! What the nodes have, as `resource.sched-status` says it (RFC 20): a core each.
+//! The resources of the nodes, in the format of `resource.sched-status` (RFC 20): one core each.
 
 use std::collections::BTreeSet;
 
@@ -9,15 +9,15 @@ use crate::broker;
 
 /// `flux R encode`: every host with the same cores and GPUs.
 pub fn encode(words: &[&str]) -> Option<String> {
-    let of = |name: &str| {
+    let option = |name: &str| {
         words
             .iter()
             .find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
     };
-    let hosts = of("--hosts").filter(|hosts| !hosts.is_empty())?;
+    let hosts = option("--hosts").filter(|hosts| !hosts.is_empty())?;
     let count = expand(hosts).ok()?.len();
-    let mut children = json!({ "core": of("--cores").unwrap_or("0") });
-    if let Some(gpus) = of("--gpu").or(of("--gpus")) {
+    let mut children = json!({ "core": option("--cores").unwrap_or("0") });
+    if let Some(gpus) = option("--gpu").or(option("--gpus")) {
         children["gpu"] = gpus.into();
     }
     let ranks = if count == 1 {
@@ -30,7 +30,7 @@ pub fn encode(words: &[&str]) -> Option<String> {
     Some(json!({ "version": 1, "execution": execution }).to_string())
 }
 
-/// `flux resource list -no FORM`: of R, if the broker was given one; else a core a node.
+/// `flux resource list -no FORM`: from R if the broker has one, else one core for each node.
 pub fn list(form: &str) -> Option<String> {
     let size: usize = broker::ask("getattr size")?.parse().ok()?;
     let r: Value = serde_json::from_str(&broker::ask("resources")?).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Users in Flux Accounting, with a `flux` that writes down what it is asked.
+//! Users in Flux Accounting, with a `flux` that records its arguments.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,14 +10,14 @@ use crate::live::{eventually, send};
 struct Instance(tempfile::TempDir);
 
 impl Instance {
-    /// Whose `flux` fails where its words contain `fails`.
+    /// An instance whose `flux` fails if its arguments contain `fails`.
     fn new(fails: &str) -> Instance {
         let top = folder();
         let flux = top.path().join("flux");
-        let said = top.path().join("said");
+        let record = top.path().join("said");
         let text = format!(
             "#!/bin/sh\necho \"$@\" >>{}\ncase \"$*\" in *{fails}*) exit 5 ;; esac\n",
-            said.display()
+            record.display()
         );
         fs::write(&flux, text).unwrap();
         fs::set_permissions(&flux, fs::Permissions::from_mode(0o755)).unwrap();
@@ -41,7 +41,7 @@ impl Instance {
         command.env("PATH", path).output().unwrap()
     }
 
-    fn said(&self) -> String {
+    fn take_record(&self) -> String {
         let text = fs::read_to_string(self.0.path().join("said")).unwrap();
         fs::remove_file(self.0.path().join("said")).unwrap();
         text.replace(&format!("{}/", self.0.path().display()), "")
@@ -60,11 +60,14 @@ fn users_are_added_once_and_the_code_is_the_commands() {
     let want = "account -p db create-db\naccount-service --test-background -p db\naccount -p db add-bank root 1\n\
                 account -p db add-bank --parent-bank=root default 1\naccount -p db add-user --username ada --bank default\n\
                 account -p db add-user --username bob --bank default\n";
-    assert_eq!(instance.said(), want);
-    // A second run of the container finds the database.
+    assert_eq!(instance.take_record(), want);
+    // In a second run of the container, the database exists.
     fs::write(instance.0.path().join("db"), "").unwrap();
     assert_eq!(instance.run().status.code(), Some(3));
-    assert_eq!(instance.said(), "account-service --test-background -p db\n");
+    assert_eq!(
+        instance.take_record(),
+        "account-service --test-background -p db\n"
+    );
 }
 
 #[test]
@@ -72,15 +75,15 @@ fn failed_accounting_is_one_line_and_the_command_runs() {
     let instance = Instance::new("root");
     let output = instance.run();
     assert_eq!(output.status.code(), Some(3));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let messages = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        said.contains("failed to add the users to Flux Accounting") && said.contains("code 5"),
-        "{said}"
+        messages.contains("failed to add the users to Flux Accounting") && messages.contains("code 5"),
+        "{messages}"
     );
-    assert_eq!(said.lines().count(), 1, "{said}");
+    assert_eq!(messages.lines().count(), 1, "{messages}");
 }
 
-/// The accounting client may take long. A stop that comes meanwhile is not forgotten with it.
+/// The accounting client may take long. A stop during this time must not be lost.
 #[test]
 fn stop_during_accounting_prevents_the_command() {
     let top = folder();
@@ -103,7 +106,9 @@ fn stop_during_accounting_prevents_the_command() {
         "echo ran",
     ]);
     let child = command.env("PATH", path).stdout(Stdio::piped()).spawn().unwrap();
-    eventually("it asks", || top.path().join("asked").exists().then_some(()));
+    eventually("the client is called", || {
+        top.path().join("asked").exists().then_some(())
+    });
     send(child.id().cast_signed(), 15);
     let output = child.wait_with_output().unwrap();
     assert_eq!(

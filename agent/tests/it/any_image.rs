@@ -1,6 +1,6 @@
-//! Any image, under Pod Security "restricted": no shell, no users, a read-only root, no capability, no
-//! writable /tmp, no terminals. What is there: the agent, the fake Flux, and the C library that debug builds
-//! of both want.
+//! An almost empty image with Pod Security "restricted": no shell, no users, a read-only root, no capabilities,
+//! no writable /tmp, no terminals. It has only the agent, the fake Flux, and the C library that debug builds of
+//! both need.
 
 use flux_shared::exit::Category;
 use flux_shared::termination::Ender;
@@ -8,10 +8,10 @@ use flux_shared::termination::Ender;
 use crate::image::{self, AGENT, Container, Ended, Image};
 use crate::live::termination_at;
 
-/// Flux itself is the one program that such an image has.
+/// The only program in such an image is Flux itself.
 const JOB: &str = "[runner.program]\nmode = 'submit'\nwords = ['/mnt/flux/view/bin/flux', 'version']\n";
 
-/// The root becomes read-only; the pod's volume (and the tests' record) stays as it is.
+/// Makes the root read-only, except the pod's volume and the tests' record.
 const READ_ONLY: &str = "\
     mount --rbind \"$root\" \"$root\"\n\
     for volume in mnt/flux record; do mount --bind \"$root/$volume\" \"$root/$volume\"; done\n\
@@ -30,8 +30,8 @@ fn scratch(spec: &str) -> Image {
     image
 }
 
-/// A container without privileges: what `drop: [ALL]` and `allowPrivilegeEscalation: false` leave. (The three
-/// that remain for root are those that chroot needs.)
+/// A container without privileges, as with `drop: [ALL]` and `allowPrivilegeEscalation: false`. (chroot needs
+/// the three capabilities that root keeps.)
 fn restricted<'a>(image: &'a Image, uid: u32, command: &[&str]) -> Container<'a> {
     let mut container = Container::new(image, "mc-0", command);
     let setpriv = [
@@ -56,7 +56,7 @@ fn a_job_runs_in_an_empty_read_only_image_as_any_user() {
     for uid in [0, 1000, 65534, 4_000_000_000] {
         let image = scratch(JOB);
         if uid == 0 {
-            // Root without capabilities owns what it has to change.
+            // Without capabilities, root must own what it changes.
             image.mode("/mnt/flux", 0o755);
             image.mode("/mnt/flux/config", 0o755);
         }
@@ -65,13 +65,13 @@ fn a_job_runs_in_an_empty_read_only_image_as_any_user() {
         assert_eq!(ended.code, 0, "uid {uid}: {ended:?}");
         assert!(ended.stdout.contains("fake"), "uid {uid}: {ended:?}");
         for (path, node) in image.tree() {
-            let is_ours = path.starts_with("/mnt/flux/") && !before.contains_key(&path);
+            let is_agents = path.starts_with("/mnt/flux/") && !before.contains_key(&path);
             assert!(
-                is_ours || before.get(&path) == Some(&node),
+                is_agents || before.get(&path) == Some(&node),
                 "uid {uid}: {path} has changed"
             );
             assert!(
-                !is_ours || node.owner == (uid, uid),
+                !is_agents || node.owner == (uid, uid),
                 "uid {uid}: {path} is {node:?}"
             );
         }
@@ -99,7 +99,7 @@ fn the_job_s_own_code_comes_out() {
     assert_eq!(ended.code, 127, "{ended:?}");
 }
 
-/// The image's Flux with its last `old` changed to `new`, which is as long.
+/// Replaces the last `old` in the image's Flux by `new`, which has the same length.
 fn forge_flux(image: &Image, old: &str, new: &str) {
     let path = image.at("/mnt/flux/view/bin/flux");
     let mut bytes = std::fs::read(&path).unwrap();
@@ -128,13 +128,13 @@ fn image_with_unfit_c_library_is_reported_with_remedy() {
         image.file("/mnt/flux/termination-log", 0o666, "");
         let command = [AGENT, "run", "--termination-log", "/mnt/flux/termination-log"];
         let ended = run(restricted(&image, 1000, &command));
-        let told = termination_at(&image.at("/mnt/flux/termination-log"));
+        let termination = termination_at(&image.at("/mnt/flux/termination-log"));
         assert_eq!(
-            (ended.code, told.by, told.category),
+            (ended.code, termination.by, termination.category),
             (248, Ender::Agent, Some(Category::BrokerFailed)),
             "{ended:?}"
         );
-        let message = told.message;
+        let message = termination.message;
         assert!(message.contains(want), "{message}: {ended:?}");
         assert!(
             message.contains("glibc") && message.contains(": use a"),
@@ -159,14 +159,15 @@ fn failed_start_names_bash_when_the_image_has_none() {
         }
         let command = [AGENT, "run", "--termination-log", "/mnt/flux/termination-log"];
         let ended = run(restricted(&image, 1000, &command));
-        let told = termination_at(&image.at("/mnt/flux/termination-log"));
+        let termination = termination_at(&image.at("/mnt/flux/termination-log"));
         assert_eq!(
-            (ended.code, told.category),
+            (ended.code, termination.category),
             (248, Some(Category::BrokerFailed)),
             "{ended:?}"
         );
-        let names_bash = told.message.contains("no bash") && told.message.contains("use an image with bash");
-        assert_eq!(names_bash, !has_bash, "{}", told.message);
+        let names_bash =
+            termination.message.contains("no bash") && termination.message.contains("use an image with bash");
+        assert_eq!(names_bash, !has_bash, "{}", termination.message);
     }
 }
 
@@ -202,7 +203,7 @@ fn missing_shell_is_reported_in_one_line() {
         assert!(line.ends_with(&message), "{line}");
         assert!(
             after.iter().all(|(path, node)| before.get(path) == Some(node)),
-            "nothing was written before it was known"
+            "the agent wrote files before it reported the missing shell"
         );
     }
 }
@@ -212,7 +213,7 @@ fn install_and_view_run_in_an_empty_image() {
     let image = Image::empty();
     image.program(image::fake_flux(), "/opt/view/bin/flux");
     std::fs::rename(image.at(AGENT), image.at("/flux-agent")).unwrap();
-    // As a person's own Job has it: all in one volume.
+    // As in a Job that a user writes: everything is in one volume.
     let installed = "/mnt/flux/flux-agent";
     std::fs::remove_file(image.at(installed)).unwrap();
     image.mode("/mnt/flux", 0o777);

@@ -1,4 +1,4 @@
-//! The archive: at every moment it is whole, and the job's result is the job's own.
+//! The archive is complete at every moment, and does not change the job's result.
 
 use std::fs;
 use std::io::Read;
@@ -30,7 +30,7 @@ pub fn packed(state: &str) -> Vec<u8> {
     archive.into_inner().unwrap().finish().unwrap()
 }
 
-/// What the archive holds: a line for each start of Flux that was saved.
+/// The content of the archive: a line for each start of Flux that was saved.
 fn saved(image: &Image) -> String {
     let mut text = String::new();
     let mut archive = tar::Archive::new(GzDecoder::new(fs::File::open(image.at(ARCHIVE)).unwrap()));
@@ -57,7 +57,7 @@ fn with_archive(script: &str) -> (Image, Vec<u8>) {
     (image, old)
 }
 
-/// That of another pod, whose own volume is new.
+/// The lead in a new pod with an empty volume of its own.
 fn lead<'a>(image: &'a Image, dump: &str) -> Container<'a> {
     crate::live::forget_starts(image);
     let mut container = Container::new(image, "mc-0", &[AGENT, "run"]);
@@ -73,12 +73,12 @@ fn beside(image: &Image) -> Vec<PathBuf> {
     paths.filter(|path| *path != image.at(ARCHIVE)).collect()
 }
 
-/// Why, as the termination message says.
+/// Why the archive was not saved, from the termination message.
 fn not_saved(image: &Image) -> Option<String> {
     termination_of(image).archive_not_saved
 }
 
-/// The archive is as it was, nothing else is there, and a later run saves.
+/// Asserts that the archive is unchanged, and that a later run saves it and leaves no other files.
 fn assert_kept(image: &Image, old: &[u8], when: &str) {
     assert!(
         fs::read(image.at(ARCHIVE)).unwrap() == old,
@@ -111,7 +111,7 @@ fn archive_and_exit_code_survive_broker_killed_during_dump() {
     for (write, code) in (1..=6).zip([0, 3].into_iter().cycle()) {
         let (image, old) = with_archive(&format!("exit {code}"));
         let ended = run(&[lead(&image, &format!("writes=6 die={write}"))]).remove(0);
-        // The broker's death is what is left to tell of a job that failed.
+        // If the job failed, its code is lost with the broker, and the broker's death is reported.
         assert_eq!(ended.code, if code == 0 { 0 } else { 137 }, "{}", ended.stderr);
         assert!(
             ended.stderr.contains("was not saved and is unchanged"),
@@ -130,16 +130,16 @@ fn archive_survives_pod_killed_during_dump() {
         let (image, old) = with_archive("exit 0");
         let network = Network::new();
         let pod = Running::pod(&lead(&image, "writes=6 pause=300"), &network);
-        pod.says("mc-0 of mc");
+        pod.wait_for_output("mc-0 of mc");
         eventually("the dump grows", || {
             let dump = beside(&image).into_iter().next()?;
-            // Six writes of as many bytes.
+            // The dump has six writes of the same size.
             let size = packed("start\nstart\n").len().div_ceil(6);
             (fs::metadata(dump).ok()?.len() >= (size * writes) as u64).then_some(())
         });
         send(pod.pid, 9);
         pod.end();
-        assert_eq!(beside(&image).len(), 1, "nobody could remove it");
+        assert_eq!(beside(&image).len(), 1, "the killed pod cannot remove its dump");
         assert_kept(&image, &old, &format!("after {writes} writes"));
     }
 }
@@ -150,12 +150,12 @@ fn a_dump_that_fails_does_not_make_a_failure_of_the_job() {
         let (image, old) = with_archive(&format!("exit {code}"));
         let ended = run(&[lead(&image, "writes=4 fail")]).remove(0);
         assert_eq!(ended.code, code, "{}", ended.stderr);
-        let told = termination_of(&image);
+        let termination = termination_of(&image);
         assert_eq!(
-            (told.by, told.program_code),
+            (termination.by, termination.program_code),
             (Ender::Program, u8::try_from(code).ok())
         );
-        assert!(told.archive_not_saved.is_some(), "{told:?}");
+        assert!(termination.archive_not_saved.is_some(), "{termination:?}");
         assert_kept(&image, &old, "a dump that failed");
     }
 }
@@ -237,11 +237,11 @@ fn dump_that_cannot_be_renamed_for_now_is_saved_later() {
             .status();
         assert!(status.unwrap().success(), "{words:?}");
     };
-    pod.says("up\n");
-    // A mount point is busy.
+    pod.wait_for_output("up\n");
+    // A mount point cannot be replaced: it is busy.
     in_pod(&["mount", "--bind", &archive, &archive]);
     fs::write(gate(&image, "go"), "").unwrap();
-    pod.says("retrying for up to");
+    pod.wait_for_output("retrying for up to");
     in_pod(&["umount", &archive]);
     let ended = pod.end();
     assert_eq!(ended.code, 0, "{}", ended.stderr);
@@ -253,7 +253,8 @@ fn dump_that_cannot_be_renamed_for_now_is_saved_later() {
 #[test]
 fn dump_left_by_a_killed_run_is_never_published() {
     let (image, _) = with_archive("exit 0");
-    // A whole dump of a run that was killed before it was renamed; and then a broker that does not start.
+    // First a complete dump of a run that was killed before it renamed the dump, then a broker that does not
+    // start.
     let network = Network::new();
     let pod = Running::pod(&lead(&image, "writes=2 pause=2000"), &network);
     let dump = eventually("the dump's file", || beside(&image).into_iter().next());
@@ -273,7 +274,7 @@ fn stop_too_short_for_the_dump_keeps_archive_and_reports_it() {
     let mut container = lead(&image, "writes=10 pause=400");
     container.command = [AGENT, "run", "--grace-period", "2"].map(str::to_owned).into();
     let pod = Running::pod(&container, &network);
-    pod.says("up\n");
+    pod.wait_for_output("up\n");
     let begin = Instant::now();
     pod.signal(15);
     let ended = pod.end();
@@ -299,7 +300,7 @@ fn a_stop_that_is_long_enough_saves() {
     let mut container = lead(&image, "writes=3 pause=100");
     container.command = [AGENT, "run", "--grace-period", "20"].map(str::to_owned).into();
     let pod = Running::pod(&container, &network);
-    pod.says("up\n");
+    pod.wait_for_output("up\n");
     pod.signal(15);
     assert!(pod.end().stderr.contains("archive saved"));
     assert_eq!(saved(&image), "start\nstart\n");

@@ -1,11 +1,11 @@
-//! The plan that `dry-run` prints is what `run` does: every file, every variable, every word.
+//! `run` does exactly what the plan of `dry-run` says: every file, every variable, every word.
 //!
 //! ```text
 //! spec + facts of the image ─► flux-agent dry-run --format json ─► expected tree, environment, argv ┐
 //! spec in the image         ─► flux-agent run, as a pod         ─► tree, the fake Flux's record      ┴► equal
 //! ```
 //!
-//! The facts are told by the test, which has made the image, not by the agent.
+//! The facts come from the test, which has built the image, not from the agent.
 
 mod expected;
 mod traced;
@@ -22,24 +22,24 @@ use serde_json::{Value, json};
 use crate::image::{self, AGENT, Container, Image, KEY, What, agent, assert_same};
 use expected::{Effect, Expected, Launched, nothing, text};
 
-/// A cluster to run: what is special about it.
+/// A cluster to run, with its special conditions.
 struct Case {
     /// A MiniCluster or an AgentSpec.
     input: String,
     ids: (u32, u32),
     environment: Vec<(&'static str, &'static str)>,
     effect: Effect,
-    /// What happens to every image before.
+    /// Changes every image before the run.
     prepare: fn(&Image),
-    /// What Flux or the user's own programs leave, which no plan knows.
+    /// Files that Flux or the user's programs leave, which are not in the plan.
     left: Vec<&'static str>,
     /// Variables that the prefix adds.
     added: Vec<(&'static str, &'static str)>,
     sidecars: Vec<&'static str>,
     certificate: bool,
-    /// How an empty image is made.
+    /// Whether the image has a shell and users. If not, it is almost empty.
     shell: bool,
-    /// The host name of all pods, as the operator would render them with their nodes' network.
+    /// The host name of all pods if they use the network of their nodes.
     node: Option<&'static str>,
 }
 
@@ -78,7 +78,7 @@ fn cores() -> u32 {
     u32::try_from(count).unwrap()
 }
 
-/// Of `paths`, those that are in the image and, if asked, that its user may write to (all, for root).
+/// The `paths` that exist in the image and, if a uid is given, that this user may write to (root: all).
 fn paths_in(image: &Image, paths: &[&str], writable_by: Option<u32>) -> Vec<String> {
     let counts = |path: &&&str| {
         let Ok(data) = std::fs::metadata(image.at(path)) else {
@@ -96,14 +96,14 @@ fn paths_in(image: &Image, paths: &[&str], writable_by: Option<u32>) -> Vec<Stri
         .collect()
 }
 
-/// The environment, but for what is the agent's alone.
+/// The container's environment without the variables that only the agent uses.
 fn seen(container: &Container) -> BTreeMap<String, String> {
     let mut environment = container.environment.clone();
     environment.remove(POD_ADDRESS.0);
     environment
 }
 
-/// What the agent ought to find in the image, told by who made it.
+/// The facts that the agent should find in the image, from the test that has built it.
 fn facts(image: &Image, spec: &AgentSpec, index: u32, container: &Container) -> Value {
     let read = |path: &str| std::fs::read_to_string(image.at(path)).unwrap_or_default();
     let user_home = spec
@@ -123,7 +123,7 @@ fn facts(image: &Image, spec: &AgentSpec, index: u32, container: &Container) -> 
         "/tmp",
         "/var/tmp",
     ];
-    let asked: Vec<&str> = usual
+    let paths: Vec<&str> = usual
         .into_iter()
         .chain([user_home.as_str(), &archive])
         .chain(Path::new(&spec.runner.logs).ancestors().filter_map(Path::to_str))
@@ -150,12 +150,12 @@ fn facts(image: &Image, spec: &AgentSpec, index: u32, container: &Container) -> 
         "flux_on_path": image.at("/usr/bin/flux").exists().then_some("/usr/bin/flux"),
         "shell": image.at("/usr/bin/bash").exists().then_some("/bin/bash"),
         "terminal": false,
-        "present": paths_in(image, &asked, None),
-        "writable": paths_in(image, &asked, Some(uid)),
+        "present": paths_in(image, &paths, None),
+        "writable": paths_in(image, &paths, Some(uid)),
     })
 }
 
-/// What `dry-run` says that the containers of pod `index` will do.
+/// The plans of `dry-run` for the containers of pod `index`.
 fn planned(input: &str, index: u32, facts: &Value) -> Vec<Value> {
     let folder = image::folder();
     let (file, facts_file) = (folder.path().join("input"), folder.path().join("facts"));
@@ -179,7 +179,7 @@ fn planned(input: &str, index: u32, facts: &Value) -> Vec<Value> {
     document["pods"].as_array().unwrap().clone()
 }
 
-/// A dump's name has a part of each start's own; the assumed facts have zeros for it.
+/// Replaces the part of a dump's name that differs for each start by zeros, as in the assumed facts.
 fn without_attempt(word: &str) -> String {
     match word.split_once(".flux-dump-") {
         Some((before, name)) => format!(
@@ -225,7 +225,7 @@ fn pod_image(case: &Case, spec: &AgentSpec, size: u32) -> Image {
         image.certificate(case.ids);
     }
     if case.ids.0 != 0 {
-        // As a volume with an fsGroup is; the agent's own file belongs to the init container's user.
+        // As on a volume with an fsGroup. The agent's own file belongs to the init container's user.
         for folder in ["/mnt/flux", "/mnt/flux/config"] {
             std::os::unix::fs::chown(image.at(folder), Some(case.ids.0), Some(case.ids.1)).unwrap();
         }
@@ -235,7 +235,7 @@ fn pod_image(case: &Case, spec: &AgentSpec, size: u32) -> Image {
     image
 }
 
-/// One of the pod `index` of cluster `name`.
+/// A container of pod `index` in cluster `name`.
 fn container<'a>(case: &Case, name: &str, index: u32, image: &'a Image, command: &[&str]) -> Container<'a> {
     let own = format!("{name}-{index}");
     let mut container = Container::new(image, case.node.unwrap_or(&own), command);
@@ -256,7 +256,7 @@ fn container<'a>(case: &Case, name: &str, index: u32, image: &'a Image, command:
     container
 }
 
-/// Runs all pods of the case and compares each with its plan; what the lead printed.
+/// Runs all pods of the case and compares each with its plan. Returns the output of the lead.
 fn compare(case: &Case) -> String {
     let spec = spec_of(&case.input);
     let size = spec.size;
@@ -301,28 +301,25 @@ fn compare(case: &Case) -> String {
             "{}: {}{}",
             container.hostname, ended.stdout, ended.stderr
         );
-        assert!(!format!("{ended:?}").contains(KEY), "the key stands in the log");
+        assert!(!format!("{ended:?}").contains(KEY), "the key is in the log");
     }
     for ((index, image), want) in (0..).zip(&images).zip(&expected) {
         let mut have = image.tree();
         for path in &case.left {
-            assert!(
-                index > 0 || have.contains_key(*path),
-                "{path} is not left by anybody"
-            );
+            assert!(index > 0 || have.contains_key(*path), "{path} does not exist");
             have.remove(*path);
         }
         assert_same(&want.tree, &have, &format!("pod {index}"));
         compare_calls(case, image, want);
         assert!(
             !format!("{:?}", image.record()).contains(KEY),
-            "the key was given away"
+            "the key is in arguments or the environment"
         );
     }
     ends[0].stdout.clone()
 }
 
-/// What was started is what was planned, word for word, in the planned environment.
+/// Asserts that the planned programs were started, word for word, with the planned environment.
 fn compare_calls(case: &Case, image: &Image, want: &Expected) {
     let calls: Vec<Launched> = image.record().iter().map(launched).collect();
     let brokers: Vec<&Launched> = calls
@@ -336,7 +333,7 @@ fn compare_calls(case: &Case, image: &Image, want: &Expected) {
         .position(|word| word.ends_with("/flux"))
         .unwrap();
     wanted.argv.drain(..begin);
-    // A follower's prefix stands before Flux, the lead's before the job.
+    // A follower's prefix is before Flux, the lead's is before the job.
     let added = case
         .added
         .iter()
@@ -345,7 +342,7 @@ fn compare_calls(case: &Case, image: &Image, want: &Expected) {
         wanted.environment.extend(added.clone());
     }
     assert_eq!(brokers, [&wanted]);
-    // The lead's initial program: the words after the broker's options.
+    // The lead's initial program is what follows the broker's options.
     let Some(end) = wanted.argv.iter().rposition(|word| word.starts_with("-S")) else {
         return;
     };
@@ -365,7 +362,7 @@ fn compare_calls(case: &Case, image: &Image, want: &Expected) {
         let own = want_environment
             .remove(&format!("FLUX_AGENT_OWN_{name}"))
             .unwrap();
-        // Flux's commands that run no program of the user's do not see the value (`flux_wrapper.rs`).
+        // Flux commands that do not run a program of the user do not see the value (`flux_wrapper.rs`).
         let is_hidden = initial[from + 1] != "batch";
         let name = if is_hidden {
             format!("FLUX_AGENT_OWN_{name}")
@@ -404,9 +401,9 @@ fn a_command_with_all_that_shells_take_apart() {
     let case = mini_cluster(&format!(
         "size: 1\ncontainers:\n- image: debian:12\n  command: |\n    {command}"
     ));
-    let said = compare(&case);
+    let printed = compare(&case);
     assert_eq!(
-        said,
+        printed,
         "it's  it's \"$HOME\" `x` \\ * $HOME `x` $(y) * a;b|c  end\n"
     );
 }
@@ -462,7 +459,7 @@ fn a_plain_indexed_jobs_pod_from_a_spec_of_one_line() {
 fn snippets_a_prefix_a_chain_of_brokers_and_timed_output() {
     let original = input("launcher-timed.yaml");
     compare(&Case {
-        // A prefix that does as it is told, in place of a FUSE client.
+        // A prefix that just runs the command replaces a FUSE client.
         input: original
             .input
             .replace("fusion --mount \"/my data\"", "env \"MOUNT=/my data\""),
@@ -535,7 +532,7 @@ fn an_image_with_flux_of_its_own() {
 }
 
 #[test]
-fn an_elastic_cluster_with_an_archive_that_is_there() {
+fn an_elastic_cluster_with_an_existing_archive() {
     let prepare = |image: &Image| {
         std::fs::create_dir_all(image.at("/state")).unwrap();
         std::fs::write(
@@ -545,7 +542,7 @@ fn an_elastic_cluster_with_an_archive_that_is_there() {
         .unwrap();
     };
     let original = input("elastic.yaml");
-    // All of them are waited for: a pod that comes when the job is over finds nobody.
+    // The quorum is all pods: a pod that starts after the job's end would find no lead.
     compare(&Case {
         prepare,
         input: original.input.replace("minSize: 2", "minSize: 3"),
@@ -575,7 +572,7 @@ containers:
 #[test]
 fn a_container_beside_the_one_that_runs_flux() {
     let original = input("sidecars.yaml");
-    // The job ends when the other container has done its part.
+    // The job ends when the other container has written its output.
     let wait = "bash -c 'until [ -s /record/said ]; do sleep 0.1; done'";
     let input = original
         .input

@@ -1,5 +1,5 @@
-//! From the program to the pod's end, by a table: the container's code is the program's, the termination
-//! message says who ended it, and the program started as often as it may.
+//! From the program to the pod's end: the container's exit code is the program's, the termination message says
+//! who caused the end, and the program starts as often as it may.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::live::{
     Network, Running, Solo, children_of, eventually, gate, run_words, send, state_of, termination_of,
 };
 
-/// A line in `/tmp/starts` for every start of the program, on whichever node.
+/// A script that adds a line to `/tmp/starts` at each start, on any node.
 fn counted(script: &str) -> String {
     format!("echo >>/tmp/starts; {script}")
 }
@@ -60,7 +60,7 @@ fn of_the_program(code: u8) -> Termination {
 }
 
 #[test]
-fn every_code_is_the_containers_and_says_who_ended_it() {
+fn container_passes_on_every_code_and_reports_who_ended_it() {
     in_parallel(0..=255, |code: u8| {
         let solo = Solo::new(
             "",
@@ -70,7 +70,7 @@ fn every_code_is_the_containers_and_says_who_ended_it() {
         .with(&["sh"]);
         assert_eq!(solo.run(&[]).code, i32::from(code));
         assert_eq!(solo.termination(), of_the_program(code));
-        // Started again in the same pod, it does not run again, and says the same.
+        // A restart in the same pod does not run it again, and reports the same.
         assert_eq!(solo.run(&[]).code, i32::from(code), "{code}");
         assert_eq!(
             (solo.termination().by, solo.termination().code),
@@ -105,7 +105,7 @@ fn on_failure_retries_every_nonzero_code_per_container_start() {
     });
 }
 
-/// Those that are somebody's: shells', signals', the agent's; with the fake Flux some more.
+/// Exit codes with a meaning for shells, signals or the agent. With the fake Flux some more.
 fn telling_codes() -> Vec<u8> {
     let few: Vec<u8> = [0, 1, 2, 126, 127, 128, 137, 143, 255]
         .into_iter()
@@ -146,7 +146,7 @@ fn codes_of_a_submitted_job_for_one_and_three_pods() {
 #[test]
 fn signals_that_end_a_job_are_128_and_their_number() {
     let deadly: Vec<u8> = match real_flux() {
-        // Its shell has a lot to do for each.
+        // With real Flux each takes long.
         Some(_) => vec![1, 2, 9, 11, 15, 34],
         None => (1..32)
             .filter(|signal| !(17..=23).contains(signal) && *signal != 28)
@@ -168,7 +168,7 @@ fn signals_that_end_a_job_are_128_and_their_number() {
     });
 }
 
-/// The pod of `index`, started again or for the first time.
+/// Starts the pod of `index`, for the first time or again.
 fn pod(images: &[Image], index: usize, network: &Network) -> Running {
     let command = run_words(&[]);
     Running::pod(
@@ -182,7 +182,7 @@ fn killed_lead_does_not_rerun_its_program() {
     let images = images(&submit(&counted("echo up; while :; do sleep 0.05; done")), 1);
     let network = Network::new();
     let lead = pod(&images, 0, &network);
-    lead.says("up\n");
+    lead.wait_for_output("up\n");
     send(lead.pid, 9);
     lead.end();
     let again = pod(&images, 0, &network).end();
@@ -192,9 +192,9 @@ fn killed_lead_does_not_rerun_its_program() {
         "{}",
         again.stderr
     );
-    let told = termination_of(&images[0]);
+    let termination = termination_of(&images[0]);
     assert_eq!(
-        (told.by, told.category, told.program_code),
+        (termination.by, termination.category, termination.program_code),
         (Ender::Agent, Some(Category::LeadLost), None)
     );
     assert_eq!(starts(&images), 1);
@@ -226,7 +226,7 @@ fn on_failure_reruns_a_failed_program_and_never_a_success() {
                 });
             }
             if attempt == 3 {
-                // The job may run on any of them.
+                // The job may run on any of the nodes.
                 images
                     .iter()
                     .for_each(|image| fs::write(gate(image, "again"), "").unwrap());
@@ -246,7 +246,7 @@ fn on_failure_reruns_a_failed_program_and_never_a_success() {
         assert!(codes.iter().all(|code| *code == 0), "{codes:?}");
         assert!(
             begin.elapsed() < Duration::from_secs(20),
-            "they have nobody to wait for"
+            "the followers have no lead to wait for"
         );
     }
 }
@@ -261,21 +261,23 @@ fn on_failure_does_not_rerun_after_success() {
     );
     let network = Network::new();
     assert_eq!(pod(&images, 0, &network).end().code, 9);
-    let told = termination_of(&images[0]);
+    let termination = termination_of(&images[0]);
     assert_eq!(
-        (told.by, told.code, told.program_code),
+        (termination.by, termination.code, termination.program_code),
         (Ender::Snippet, 9, Some(0))
     );
     assert_eq!(pod(&images, 0, &network).end().code, 0);
-    let told = termination_of(&images[0]);
+    let termination = termination_of(&images[0]);
     assert_eq!(
-        (told.by, told.code, told.program_code),
+        (termination.by, termination.code, termination.program_code),
         (Ender::Program, 0, Some(0))
     );
     assert!(
-        told.message.contains("the snippet post ended with exit code 9"),
+        termination
+            .message
+            .contains("the snippet post ended with exit code 9"),
         "{}",
-        told.message
+        termination.message
     );
     assert_eq!(starts(&images), 1);
 }
@@ -301,9 +303,12 @@ fn killed_lead_does_not_rerun_a_program_whose_end_is_noted() {
         for _ in 0..2 {
             let again = pod(&images, 0, &network).end();
             assert_eq!(again.code, i32::from(code), "{}", again.stderr);
-            let told = termination_of(&images[0]);
-            assert_eq!((told.by, told.program_code), (Ender::Program, Some(code)));
-            assert!(told.archive_not_saved.is_some(), "{told:?}");
+            let termination = termination_of(&images[0]);
+            assert_eq!(
+                (termination.by, termination.program_code),
+                (Ender::Program, Some(code))
+            );
+            assert!(termination.archive_not_saved.is_some(), "{termination:?}");
         }
         assert_eq!(starts(&images), 1, "{policy}{code}");
     }
@@ -320,7 +325,7 @@ fn killed_lead_reruns_its_program_with_on_failure() {
     );
     let network = Network::new();
     let mut pods = vec![pod(&images, 0, &network), pod(&images, 1, &network)];
-    pods[0].says("up\n");
+    pods[0].wait_for_output("up\n");
     std::thread::sleep(Duration::from_millis(600));
     let lead = pods.remove(0);
     send(lead.pid, 9);
@@ -350,7 +355,7 @@ fn replacement_of_a_lost_lead_starts_nothing() {
             assert_eq!(lead.end().code, i32::from(Category::LeadLost.code()));
             assert_eq!(termination_of(&images[0]).category, Some(Category::LeadLost));
         } else {
-            lead.says("waiting for the operator to restart this MiniCluster");
+            lead.wait_for_output("waiting for the operator to restart this MiniCluster");
             lead.signal(15);
             assert_eq!(lead.end().code, 143);
             assert_eq!(termination_of(&images[0]), Termination::new(Ender::Stop, 143));
@@ -360,16 +365,16 @@ fn replacement_of_a_lost_lead_starts_nothing() {
 }
 
 #[test]
-fn a_follower_that_fails_before_the_start_says_with_what() {
+fn follower_that_fails_before_the_start_names_its_snippet() {
     let spec = submit("true") + "[runner.snippets]\nworkerPre = 'echo oh; exit 4'\n";
     let spec = spec.replace("workerPre", "worker_pre");
     let images = images(&spec, 2);
     let ended = start(&images, &Network::new(), &[]).remove(1).end();
-    let told = termination_of(&images[1]);
+    let termination = termination_of(&images[1]);
     assert_eq!(
-        (ended.code, told.by, told.snippet.as_deref()),
+        (ended.code, termination.by, termination.snippet.as_deref()),
         (4, Ender::Snippet, Some("workerPre")),
-        "{told:?}"
+        "{termination:?}"
     );
 }
 
@@ -377,7 +382,7 @@ fn a_follower_that_fails_before_the_start_says_with_what() {
 fn follower_stopped_while_waiting_exits_with_replace_code() {
     let images = images(&submit("true"), 2);
     let follower = pod(&images, 1, &Network::new());
-    follower.says("waiting for mc-0");
+    follower.wait_for_output("waiting for mc-0");
     follower.signal(15);
     assert_eq!(follower.end().code, i32::from(REPLACE));
     assert_eq!(termination_of(&images[1]), Termination::new(Ender::Stop, REPLACE));
@@ -389,7 +394,7 @@ fn a_worker_that_completes_has_joined_or_failed() {
     let all = images(&spec, 2);
     let pods = start(&all, &Network::new(), &[]);
     let broker = eventually("the follower's broker", || pods[1].children().first().copied());
-    // It has joined when the lead's job runs.
+    // By then the follower has joined.
     std::thread::sleep(Duration::from_millis(1500));
     send(broker, 9);
     let mut pods = pods;
@@ -422,11 +427,11 @@ fn processes_left_by_a_killed_broker_are_killed() {
     let script = "#!/bin/sh\nsleep 300 &\necho \"left $!.\"\nexec /mnt/flux/view/bin/flux-itself \"$@\"\n";
     images[1].file("/mnt/flux/view/bin/flux", 0o755, script);
     let pods = start(&images, &Network::new(), &[]);
-    pods[1].says("left ");
+    pods[1].wait_for_output("left ");
     let broker = eventually("the follower's broker", || pods[1].children().first().copied());
     let left = eventually("what it starts", || children_of(broker).first().copied());
     send(broker, 9);
-    pods[1].says("killed 1 processes that the broker left behind");
+    pods[1].wait_for_output("killed 1 processes that the broker left behind");
     // That of the next broker.
     eventually("the next broker", || {
         (pods[1].stdout().matches("left ").count() == 2).then_some(())
@@ -441,7 +446,7 @@ fn agent_retries_in_the_pod_until_its_spec_exists() {
     let text = fs::read_to_string(&spec).unwrap();
     fs::remove_file(&spec).unwrap();
     let lead = pod(&images, 0, &Network::new());
-    lead.says("retrying for up to");
+    lead.wait_for_output("retrying for up to");
     fs::write(&spec, text).unwrap();
     assert_eq!((lead.end().code, starts(&images)), (0, 1));
 }
@@ -472,7 +477,7 @@ fn full_volume_is_retried_until_it_has_room_or_time_is_up() {
 
 #[test]
 fn a_stop_before_the_program_has_begun_is_no_success_of_it() {
-    // The quorum never comes: the second pod is not there.
+    // There is no quorum, since the second pod does not exist.
     let images = images(&submit(&counted("exit 0")), 2);
     let lead = pod(&images, 0, &Network::new());
     let socket = images[0].at("/mnt/flux/config/run/flux/local");
@@ -483,16 +488,16 @@ fn a_stop_before_the_program_has_begun_is_no_success_of_it() {
     lead.signal(15);
     let ended = lead.end();
     assert!(ended.code > 128, "{}: {}", ended.code, ended.stderr);
-    let told = termination_of(&images[0]);
+    let termination = termination_of(&images[0]);
     assert_eq!(
-        (told.by, told.program_code, starts(&images)),
+        (termination.by, termination.program_code, starts(&images)),
         (Ender::Stop, None, 0)
     );
 }
 
 #[test]
 fn instance_that_does_not_come_up_is_no_program_failure() {
-    // Whatever it runs; `not found` is what a broker without an interpreter is.
+    // For any program. A broker without an interpreter cannot be started.
     let idle = "[runner]\ninteractive = true\n".to_owned();
     for (program, flux, why) in [
         (
@@ -521,13 +526,13 @@ fn instance_that_does_not_come_up_is_no_program_failure() {
         std::fs::remove_file(images[0].at("/mnt/flux/view/bin/flux")).unwrap();
         images[0].file("/mnt/flux/view/bin/flux", 0o755, flux);
         let ended = run_all(&images).remove(0);
-        let told = termination_of(&images[0]);
+        let termination = termination_of(&images[0]);
         assert_eq!(
-            (ended.code, told.by, told.category),
+            (ended.code, termination.by, termination.category),
             (248, Ender::Agent, Some(Category::BrokerFailed)),
-            "{told:?}"
+            "{termination:?}"
         );
-        assert_eq!((told.program_code, starts(&images)), (None, 0));
-        assert!(told.message.contains(why), "{told:?}");
+        assert_eq!((termination.program_code, starts(&images)), (None, 0));
+        assert!(termination.message.contains(why), "{termination:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Commands for people, beside a broker of the fake Flux, or of Flux (`make test-flux`).
+//! The agent's commands for users, next to a broker of the fake Flux or of real Flux (`make test-flux`).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,8 +9,8 @@ use std::time::Duration;
 use crate::image;
 use crate::live::eventually;
 
-/// A mount folder with a spec of `size` hosts of which this host is `rank`, and broker.toml for the fake
-/// Flux.
+/// A mount folder with a spec of `size` hosts, in which this host has the rank `rank`, and with a broker.toml
+/// for the fake Flux.
 fn place(size: usize, rank: usize) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let own = nix::unistd::gethostname().unwrap().into_string().unwrap();
@@ -46,7 +46,7 @@ fn place(size: usize, rank: usize) -> tempfile::TempDir {
     folder
 }
 
-/// Ends with the test.
+/// A broker that ends with the test.
 struct Broker(Child);
 
 impl Broker {
@@ -81,7 +81,7 @@ fn socket(folder: &Path) -> std::path::PathBuf {
     folder.join("config/run/flux/local")
 }
 
-/// The agent's answer: text of both streams, and the code. As in a pod, it sees no agents but its own.
+/// The agent's output on both streams, and its exit code. As in a pod, it sees no other agents.
 fn agent(folder: &Path, words: &[&str]) -> (String, i32) {
     let mut command = Command::new("unshare");
     command
@@ -113,7 +113,7 @@ fn probe_follows_the_broker_and_is_silent_when_ready() {
     let broker = Broker::start(folder.path());
     assert_eq!(agent(folder.path(), &["status", "--ready"]), (String::new(), 0));
     drop(broker);
-    // Killed, it leaves its socket behind.
+    // A killed broker leaves its socket behind.
     let (text, code) = agent(folder.path(), &["status", "--ready"]);
     assert!(
         code == 1 && text.contains("connection refused at its socket"),
@@ -127,7 +127,7 @@ fn a_probe_that_waits_is_ready_as_soon_as_the_broker_is() {
     std::thread::scope(|scope| {
         let probe = scope.spawn(|| agent(folder.path(), &["status", "--ready", "--wait", "60"]));
         std::thread::sleep(Duration::from_secs(1));
-        assert!(!probe.is_finished(), "it waits instead of failing");
+        assert!(!probe.is_finished(), "the probe must wait instead of failing");
         let _broker = Broker::start(folder.path());
         let begin = std::time::Instant::now();
         assert_eq!(probe.join().unwrap(), (String::new(), 0));
@@ -239,7 +239,7 @@ fn a_host_that_the_cluster_may_grow_by_is_spare_and_not_missing() {
 }
 
 #[test]
-fn a_follower_says_what_is_with_its_parent_and_how_to_stop() {
+fn follower_reports_its_parents_state_and_how_to_stop() {
     let folder = place(2, 1);
     let (text, code) = agent(folder.path(), &["status"]);
     assert!(
@@ -266,8 +266,8 @@ fn connect_becomes_the_command_inside_the_instance() {
     let folder = place(1, 0);
     let _broker = Broker::start(folder.path());
     let uri = format!("local://{}", socket(folder.path()).display());
-    let asked = ["connect", "--", "sh", "-c", "echo $FLUX_URI $fluxsocket; exit 7"];
-    assert_eq!(agent(folder.path(), &asked), (format!("{uri} {uri}\n"), 7));
+    let words = ["connect", "--", "sh", "-c", "echo $FLUX_URI $fluxsocket; exit 7"];
+    assert_eq!(agent(folder.path(), &words), (format!("{uri} {uri}\n"), 7));
     let (text, code) = agent(folder.path(), &["connect", "--", "flux", "uptime"]);
     assert!(code == 0 && text.contains(" run "), "{text}");
     let (text, code) = agent(folder.path(), &["connect", "--", "no-such-program"]);
@@ -295,7 +295,7 @@ fn each_problem_of_a_manifest_has_its_line() {
     let file = folder.path().join("bad.yaml");
     let head =
         "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: a}\nspec:\n  size: 0\n";
-    let told = |spec: &str| {
+    let errors_of = |spec: &str| {
         fs::write(&file, format!("{head}{spec}")).unwrap();
         let output = Command::new(env!("CARGO_BIN_EXE_flux-agent"))
             .arg("dry-run")
@@ -307,11 +307,11 @@ fn each_problem_of_a_manifest_has_its_line() {
             .unwrap()
             .replace(file.to_str().unwrap(), "FILE")
     };
-    let text = told("  tasks: -1\n  containers: [{image: x}]\n");
+    let text = errors_of("  tasks: -1\n  containers: [{image: x}]\n");
     let want =
         "flux-agent: spec-invalid: failed to understand FILE:\nspec.size: must be 1 to 10000\nspec.tasks: ";
     assert!(text.starts_with(want) && text.lines().count() == 3, "{text}");
-    let text = told("  containers: [{image: x}]\n");
+    let text = errors_of("  containers: [{image: x}]\n");
     assert_eq!(
         text,
         "flux-agent: spec-invalid: failed to understand FILE: spec.size: must be 1 to 10000.\n"
@@ -332,7 +332,10 @@ fn completions_name_every_command_and_are_sound_to_bash() {
                 .all(|name| text.contains(name)),
             "{text}"
         );
-        assert!(!text.contains("snippet-state"), "what is hidden stays so");
+        assert!(
+            !text.contains("snippet-state"),
+            "hidden commands are not completed"
+        );
         if shell == "bash" {
             let check = "eval \"$1\"; COMP_WORDS=(flux-agent status --re); COMP_CWORD=2; _flux_agent; echo \"$COMPREPLY\"";
             let output = Command::new("bash")

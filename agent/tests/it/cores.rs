@@ -1,14 +1,14 @@
-//! What cores a job's tasks run on, with the fake Flux or with Flux (`make test-flux`).
+//! The cores that a job's tasks run on, with the fake Flux or with real Flux (`make test-flux`).
 
 use crate::image::{AGENT, Container, Image, run};
 use crate::instance::submit;
 use crate::live::{Network, Running, eventually, pod_image, run_words};
 
-/// A task says which CPUs it may run on.
+/// A task that prints the CPUs that it may run on.
 const CPUS: &str = "while read -r name list; do [ \"$name\" = Cpus_allowed_list: ] && echo \"cpus $list\"; done \
                     </proc/self/status; exit 0";
 
-/// What it says in a pod of its own without any binding.
+/// Its output without any binding.
 fn all_cpus() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let list = status
@@ -18,7 +18,7 @@ fn all_cpus() -> String {
         .trim();
     assert!(
         list.contains(['-', ',']),
-        "this test needs a machine of several CPUs, here is {list}"
+        "this test needs a machine with several CPUs, this one has {list}"
     );
     format!("cpus {list}\n")
 }
@@ -30,9 +30,9 @@ fn image(more: &str) -> Image {
 #[test]
 fn tasks_are_bound_only_when_job_or_user_file_asks() {
     let all = all_cpus();
-    let asked = "[flux]\noption_flags = ['-o', 'cpu-affinity=per-task']\n";
+    let option = "[flux]\noption_flags = ['-o', 'cpu-affinity=per-task']\n";
     let own = "[flux.environment]\nFLUX_SHELL_RC_PATH = '/mine'\n";
-    for (more, is_bound) in [("", false), (asked, true), (own, true)] {
+    for (more, is_bound) in [("", false), (option, true), (own, true)] {
         let image = image(more);
         image.file(
             "/mine/own.lua",
@@ -69,9 +69,9 @@ fn too_many_declared_cores_give_one_notice_and_no_job_error() {
 }
 
 #[test]
-fn a_cpuset_of_the_containers_own_is_told_and_bound() {
+fn tasks_are_bound_to_an_exclusive_cpuset() {
     let image = image("");
-    // What a pod sees of its node; with Flux itself it does.
+    // Pods see this file of their node.
     let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
     image.file("/sys/devices/system/cpu/online", 0o644, &online);
     let mut container = Container::new(&image, "mc-0", &run_words(&[]));
@@ -96,11 +96,11 @@ fn a_cpuset_of_the_containers_own_is_told_and_bound() {
 fn status_and_preflight_say_whether_tasks_are_bound_and_why() {
     let image = pod_image("", 1);
     let pod = Running::pod(&Container::new(&image, "mc-0", &run_words(&[])), &Network::new());
-    let said = |command: &str| String::from_utf8_lossy(&pod.exec(&[AGENT, command]).stdout).into_owned();
+    let output_of = |command: &str| String::from_utf8_lossy(&pod.exec(&[AGENT, command]).stdout).into_owned();
     let status = eventually("status", || {
-        Some(said("status")).filter(|text| text.contains("in state run"))
+        Some(output_of("status")).filter(|text| text.contains("in state run"))
     });
-    for text in [status, said("preflight")] {
+    for text in [status, output_of("preflight")] {
         let line = text
             .lines()
             .find(|line| line.contains("binding"))
@@ -109,7 +109,7 @@ fn status_and_preflight_say_whether_tasks_are_bound_and_why() {
     }
 }
 
-/// What an instance of two unlike pods says of itself, for Flux alone.
+/// A script that prints the resources of an instance of two different pods, for real Flux only.
 const SHARES: &str = "flux resource list -s all -no '{nodelist} {ncores} {ngpus}' -i 0; \
     flux resource list -s all -no '{nodelist} {ncores} {ngpus}' -i 1; \
     flux resource status -s drain -no '{nnodes} drained'; flux run -n3 sh -c 'echo ran'; \
@@ -125,7 +125,7 @@ fn unlike_images(script: &str, more: &str) -> [Image; 2] {
     images
 }
 
-/// The pods, of which `narrow` has one CPU.
+/// The pods. The one with index `narrow` has one CPU.
 fn unlike<'a>(images: &'a [Image; 2], narrow: usize) -> Vec<Container<'a>> {
     let command = run_words(&[]);
     let pod = |(index, image): (usize, &'a Image)| {
@@ -160,13 +160,13 @@ fn expected(cores: [u32; 2]) -> Vec<String> {
         .collect()
 }
 
-/// None, where the fake Flux runs: it has no resources.
+/// None with the fake Flux, which has no resources.
 fn two_cpus() -> Option<()> {
     crate::image::real_flux()?;
     assert_eq!(
         all_cpus(),
         "cpus 0-1\n",
-        "this test knows of a machine of two CPUs"
+        "this test needs a machine with exactly two CPUs"
     );
     Some(())
 }
@@ -195,7 +195,7 @@ fn unlike_nodes_have_declared_cores_and_their_own_gpus() {
         return;
     }
     for narrow in [0, 1] {
-        // One for each, two where there is one, more than anybody has.
+        // Two cores, of which one node has only one, and more than any node has.
         for cores in [2, 3] {
             let more = format!("[runner]\ncores = {cores}\n");
             assert_eq!(
@@ -212,10 +212,10 @@ fn later_pods_count_as_nodes_and_none_is_drained() {
     if two_cpus().is_none() {
         return;
     }
-    for (narrow, of_the_lead) in [(0, 1), (1, 2)] {
-        let nodes = [0, 1].map(|index| format!("mc-{index} {of_the_lead} 0"));
+    for (narrow, lead_cores) in [(0, 1), (1, 2)] {
+        let nodes = [0, 1].map(|index| format!("mc-{index} {lead_cores} 0"));
         let ran = ["none -1", "ran", "ran", "ran"].map(str::to_owned);
-        // A job that asks for GPUs is refused at once: the lead has none.
+        // A job that requests GPUs is rejected at once: the lead has none.
         let want: Vec<String> = ["0 drained".to_owned()]
             .into_iter()
             .chain(nodes)
@@ -250,7 +250,7 @@ fn an_instance_that_reads_an_archive_looks_at_its_own_nodes() {
     images
         .iter()
         .for_each(|image| std::fs::create_dir(image.at("/state")).unwrap());
-    // The pods of the second one are on the nodes of the other, and so are those of the third.
+    // In each instance, the narrow pod is another one than in the previous instance.
     for narrow in [0, 1, 0] {
         images.iter().for_each(crate::live::forget_starts);
         let ended = run(&unlike(&images, narrow));
@@ -266,7 +266,7 @@ fn an_instance_that_reads_an_archive_looks_at_its_own_nodes() {
             "{}",
             ended[0].stderr
         );
-        // Its volume goes with the pod.
+        // The pod's volume is deleted with the pod.
         images
             .iter()
             .for_each(|image| drop(std::fs::remove_dir_all(image.at("/mnt/flux/config/var"))));
@@ -281,14 +281,14 @@ fn an_attempt_after_a_failure_looks_at_its_own_nodes() {
     let script = format!("[ -e /tmp/again ] || {{ touch /tmp/again; exit 3; }}; {SHARES}");
     let images = unlike_images(&script, "restart_policy = 'OnFailure'\n");
     let network = Network::new();
-    // The follower's pod is another one at the second attempt, on a wider node.
+    // At the second attempt, the follower has a new pod on a node with more CPUs.
     let mut pods = unlike(&images, 1);
     let (lead, follower) = (Running::pod(&pods[0], &network), Running::pod(&pods[1], &network));
     assert_eq!(lead.end().code, 3);
     follower.signal(9);
     drop(follower);
     pods[1].outside.clear();
-    // It would stay for another attempt.
+    // The follower is not waited for: it stays for another attempt.
     let (lead, _follower) = (Running::pod(&pods[0], &network), Running::pod(&pods[1], &network));
     let ended = lead.end();
     assert_eq!(ended.code, 0, "{}", ended.stderr);

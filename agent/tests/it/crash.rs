@@ -1,11 +1,12 @@
-//! Killed at every system call that writes, then run again: the same result as one undisturbed run.
+//! The agent is killed at every system call that writes, and run again. The result is that of an undisturbed
+//! run.
 //!
 //! ```text
 //! one run under strace ─► the calls that write, counted by name and thread
 //! for each: fresh folder ─► run, killed just before that call ─► nothing half, no key to read ─► run ─► same tree
 //! ```
 //!
-//! Then: a full disk at every size, and a container of 16 MiB.
+//! Also: full disks of many sizes, and a container with 16 MiB.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +21,7 @@ use crate::image::{
     self, AGENT, Container, Image, KEY, Node, Tree, What, agent, assert_same, folder, need_strace, tree,
 };
 
-/// The calls by which files and folders change.
+/// The system calls that change files and folders.
 const WRITING: [&str; 27] = [
     "write",
     "pwrite64",
@@ -50,17 +51,17 @@ const WRITING: [&str; 27] = [
     "fdatasync",
     "copy_file_range",
 ];
-/// Two that not every run has.
+/// Two more, which not every run makes.
 const SENDING: [&str; 2] = ["sendfile", "splice"];
 
-/// A moment to die at: before the `number`th call of this name in one thread.
+/// When to die: before the `number`th call of this name in one thread.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Moment {
     call: String,
     number: usize,
 }
 
-/// The moments of a trace, in order: of each call that writes, its number within its thread.
+/// The moments of a trace, in order: each call that writes, with its number within its thread.
 fn moments(trace: &str, threads: bool) -> Vec<Moment> {
     let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
     let mut moments = Vec::new();
@@ -89,7 +90,7 @@ fn moments(trace: &str, threads: bool) -> Vec<Moment> {
             });
         }
     }
-    // Several threads reach the same moment: the first one dies, and all with it.
+    // Several threads may reach the same moment. The first one dies, and the process with it.
     let mut seen = std::collections::BTreeSet::new();
     moments.retain(|moment| seen.insert(moment.clone()));
     moments
@@ -100,7 +101,7 @@ fn traced() -> String {
     format!("trace=execve,{}", calls.join(","))
 }
 
-/// strace's words for a death at `moment`.
+/// The strace command that kills a program at `moment`.
 fn death(moment: &Moment, threads: bool) -> Vec<String> {
     let inject = format!("inject={}:signal=KILL:when={}", moment.call, moment.number);
     let mut words: Vec<String> = ["strace", "-o", "/dev/null", "-e"].map(str::to_owned).into();
@@ -109,13 +110,13 @@ fn death(moment: &Moment, threads: bool) -> Vec<String> {
     words
 }
 
-/// Every so-many-th of `moments`, so that there are `limit` at most.
+/// An even selection of at most `limit` moments.
 fn sample(moments: Vec<Moment>, limit: usize) -> Vec<Moment> {
     let step = moments.len().div_ceil(limit).max(1);
     moments.into_iter().step_by(step).collect()
 }
 
-/// Works off all moments, several at once: most of the time goes into waiting for namespaces.
+/// Runs `work` for all moments, several at once: most of the time is spent waiting for namespaces.
 fn each(moments: &[Moment], work: impl Fn(&Moment) + Sync) {
     let next = AtomicUsize::new(0);
     let workers = 3 * std::thread::available_parallelism().map_or(2, usize::from);
@@ -130,7 +131,7 @@ fn each(moments: &[Moment], work: impl Fn(&Moment) + Sync) {
     });
 }
 
-/// Runs a program, killed at `moment` if there is one; whether it was killed.
+/// Runs a program, and kills it at `moment` if given. Returns whether it was killed.
 fn run_and_die(words: &[String], moment: Option<&Moment>) -> bool {
     let mut all = moment.map(|moment| death(moment, true)).unwrap_or_default();
     all.extend_from_slice(words);
@@ -198,8 +199,8 @@ fn install_dies_at_any_write() {
                 usize::from(run_and_die(&install(to.path()), Some(moment))),
                 Ordering::Relaxed,
             );
-            let there = fs::read(&target).ok();
-            let is_whole = there.as_ref() == Some(&new) || there.as_ref() == there_before;
+            let existing = fs::read(&target).ok();
+            let is_whole = existing.as_ref() == Some(&new) || existing.as_ref() == there_before;
             assert!(is_whole, "{moment:?}: part of a program stands at its name");
             let mode = fs::metadata(&target).map(|data| data.mode() & 0o7777);
             assert!(
@@ -272,7 +273,7 @@ fn view_dies_at_any_write() {
     let whole = folder();
     let first = moments(&trace(&view(new.path(), whole.path())), true);
     let want = tree(whole.path());
-    // Where an older view stands, more has to go.
+    // If there is an older view, more has to be removed.
     let renewed = folder();
     run_and_die(&view(old.path(), renewed.path()), None);
     let second = moments(&trace(&view(new.path(), renewed.path())), true);
@@ -304,7 +305,7 @@ fn view_dies_at_any_write() {
             run_and_die(&view(new.path(), pod.path()), None);
             assert_same(&want, &tree(pod.path()), &format!("view, killed at {moment:?}"));
         });
-        // Threads share the work differently each time: some moments may not come again.
+        // Threads share the work differently in each run, so some moments may not occur again.
         assert!(
             killed.load(Ordering::Relaxed) * 4 > moments.len() * 3,
             "{killed:?} of {}",
@@ -313,7 +314,7 @@ fn view_dies_at_any_write() {
     }
 }
 
-/// An image for `run`: a lead alone, with a certificate, a user to be made, a script and a snippet.
+/// An image for `run`: a single lead with a certificate, a user to create, and a script.
 fn lead() -> Image {
     let image = Image::usual();
     image.hosts("mc", "flux-service", 1);
@@ -326,7 +327,7 @@ fn lead() -> Image {
     image
 }
 
-/// A run of the agent in the image, killed at `moment` if there is one; its exit code.
+/// Runs the agent in the image, with the words `outside` before it. Returns its exit code.
 fn run_lead(image: &Image, outside: Vec<String>) -> i32 {
     let mut container = Container::new(image, "mc-0", &[AGENT, "run"]);
     container.outside = outside;
@@ -335,7 +336,7 @@ fn run_lead(image: &Image, outside: Vec<String>) -> i32 {
     ended[0].code
 }
 
-/// Files that hold the key and may be read by others than their owner.
+/// Files that contain the key and that users other than the owner may read.
 fn readable_keys(tree: &Tree) -> Vec<&String> {
     let holds_key = |node: &Node| matches!(&node.what, What::File(bytes) if bytes.windows(40).any(|part| part == KEY.as_bytes()));
     tree.iter()
@@ -344,7 +345,7 @@ fn readable_keys(tree: &Tree) -> Vec<&String> {
         .collect()
 }
 
-/// A container that died restarts later: what it was about to rename is a few minutes old by then.
+/// Makes temporary files a few minutes old: a container that died restarts later.
 fn age_temporary_files(top: &Path, tree: &Tree) {
     use nix::sys::stat::{UtimensatFlags, utimensat};
     use nix::sys::time::TimeSpec;
@@ -399,7 +400,7 @@ fn run_dies_at_any_write() {
         let image = lead();
         match run_lead(&image, death(moment, false)) {
             137 => died.fetch_add(1, Ordering::Relaxed),
-            // A slow run has said once more that it waits: that was one write more than now.
+            // The traced run was slow and wrote one more message than this run.
             0 => return,
             code => panic!("{moment:?}: ended with {code}"),
         };
@@ -409,9 +410,9 @@ fn run_dies_at_any_write() {
             "{moment:?}: {:?}",
             readable_keys(&have)
         );
-        // What stands at its final name is whole.
+        // Files at their final names are complete.
         for (path, node) in have.iter().filter(|(_, node)| matches!(node.what, What::File(_))) {
-            // It grows with the run.
+            // These files grow during the run.
             let grows = |first: &[u8]| matches!(&node.what, What::File(bytes) if bytes.is_empty() || bytes.starts_with(first));
             if path == STARTS || path.ends_with("/config/program-result") {
                 assert!(grows(b"started"), "{node:?}");
@@ -423,7 +424,7 @@ fn run_dies_at_any_write() {
         }
         age_temporary_files(image.top(), &have);
         assert_eq!(run_lead(&image, Vec::new()), 0);
-        // A start that was killed is counted.
+        // The killed start is counted too.
         let mut same = image.tree();
         if let (Some(node), Some(first)) = (same.get_mut(STARTS), want.get(STARTS)) {
             let What::File(bytes) = &mut node.what else {
@@ -440,12 +441,12 @@ fn run_dies_at_any_write() {
     let died = died.into_inner();
     assert!(
         died + 3 >= moments.len(),
-        "{died} of {} deaths came",
+        "only {died} of {} runs were killed",
         moments.len()
     );
 }
 
-/// A memory limit for one process and what it starts.
+/// A memory limit for one process and its children.
 struct Limit {
     group: std::path::PathBuf,
 }
@@ -470,7 +471,7 @@ impl Limit {
         Limit { group }
     }
 
-    /// Runs a command in it. Its code and its standard error.
+    /// Runs a command with this limit. Returns its exit code and its standard error.
     fn run(&self, words: &[String]) -> (Option<i32>, String) {
         let script = format!("echo $$ >{}/cgroup.procs && exec \"$@\"", self.group.display());
         let output = Command::new("sh")
@@ -496,8 +497,8 @@ impl Drop for Limit {
 fn sixteen_megabytes_of_memory_are_enough() {
     let limit = Limit::new(16 << 20);
     let to = folder();
-    let (code, said) = limit.run(&words(agent(), &["install", "--to", to.path().to_str().unwrap()]));
-    assert_eq!(code, Some(0), "{said}");
+    let (code, stderr) = limit.run(&words(agent(), &["install", "--to", to.path().to_str().unwrap()]));
+    assert_eq!(code, Some(0), "{stderr}");
     assert!(fs::read(to.path().join("flux-agent")).unwrap() == fs::read(agent()).unwrap());
 
     let image = view_image("version ");
@@ -510,8 +511,8 @@ fn sixteen_megabytes_of_memory_are_enough() {
     )
     .unwrap();
     let pod = folder();
-    let (code, said) = limit.run(&view(image.path(), pod.path()));
-    assert_eq!(code, Some(0), "{said}");
+    let (code, stderr) = limit.run(&view(image.path(), pod.path()));
+    assert_eq!(code, Some(0), "{stderr}");
     assert!(fs::read(pod.path().join("software/flux/large")).unwrap() == large);
 }
 
@@ -535,7 +536,7 @@ fn leftovers_of_a_killed_broker_do_not_block_the_next_start() {
     let socket = image.at("/mnt/flux/config/run/flux/local");
     assert!(
         fs::symlink_metadata(&socket).is_ok_and(|data| !data.is_file()),
-        "the broker had no time to tidy up"
+        "the killed broker must leave its socket"
     );
     let before = image.tree();
     assert_eq!(image::run(&[lead()])[0].code, 0);
@@ -545,7 +546,7 @@ fn leftovers_of_a_killed_broker_do_not_block_the_next_start() {
     for tree in [&mut want, &mut have] {
         tree.remove("/mnt/flux/config/agent/starts");
         tree.remove("/mnt/flux/config/program-result");
-        // The second run came to its end and tells the sidecar so.
+        // The second run ended, and notes this for the sidecar.
         tree.remove("/mnt/flux/config/ended");
     }
     assert_same(&want, &have, "the second run");

@@ -1,5 +1,5 @@
-//! What people read of the agent is true: its commands print what the pages show, every MiniCluster of the
-//! pages can be planned, and every file of a pod is explained.
+//! The agent's documentation is true: its commands print what the pages show, every MiniCluster of the pages
+//! can be planned, and every file of a pod is documented.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -61,7 +61,7 @@ fn every_minicluster_of_the_pages_can_be_planned() {
     assert!(planned > 3, "only {planned}");
 }
 
-/// Every file, folder and link that the agent makes for some example has its line in the reference.
+/// Every file, folder and link that the agent creates in some examples has a line in the reference.
 #[test]
 fn every_file_of_a_pod_is_explained() {
     let page = std::fs::read_to_string(pages::repository().join("docs/reference/files.md")).unwrap();
@@ -82,14 +82,14 @@ fn every_file_of_a_pod_is_explained() {
         let plan = dry_run(&std::fs::read_to_string(path).unwrap()).unwrap();
         paths(&plan["pods"], &mut made);
     }
-    let ours = made.iter().filter(|path| path.starts_with("/mnt/flux/"));
+    let mount_paths = made.iter().filter(|path| path.starts_with("/mnt/flux/"));
     let is_below = |path: &str, other: &str| path.starts_with(&format!("{other}/"));
     let is_named = |path: &&String| {
         named
             .iter()
             .any(|name| *name == **path || is_below(name, path) || is_below(path, name))
     };
-    let missing: Vec<&String> = ours.filter(|path| !is_named(path)).collect();
+    let missing: Vec<&String> = mount_paths.filter(|path| !is_named(path)).collect();
     assert!(missing.is_empty(), "not in docs/reference/files.md: {missing:#?}");
 }
 
@@ -110,7 +110,7 @@ fn example(file: &str) -> Vec<Value> {
     serde_saphyr::from_multiple(&text).unwrap()
 }
 
-/// What `name` of `value` is, wherever it stands.
+/// The first field `name` in `value`, at any depth.
 fn found<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     match value {
         Value::Object(map) => map
@@ -130,7 +130,7 @@ fn words(value: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// What a label or a field of the pod is on the node.
+/// An assumed value for a label or a field of the pod.
 fn pretended(path: &str) -> &'static str {
     match path {
         "metadata.namespace" => "default",
@@ -142,7 +142,7 @@ fn pretended(path: &str) -> &'static str {
     }
 }
 
-/// The plan of the pods of a JobSet: by the words of their entrypoint, and what its variables hold there.
+/// The plan of a JobSet's pods, from the arguments and the variables of their entrypoint.
 fn plan_of_template(template: &Value, args: &[&str], of_controller: &[&str]) -> Value {
     let container = &found(template, "containers").unwrap()[0];
     let command = words(&container["command"]);
@@ -161,7 +161,7 @@ fn plan_of_template(template: &Value, args: &[&str], of_controller: &[&str]) -> 
         .args(["dry-run", "--format=json"])
         .args(variables)
         .args(of_controller);
-    // What `run` knows besides is of no plan.
+    // `run` has another option, which does not change the plan.
     dry_run
         .args(
             command[2..]

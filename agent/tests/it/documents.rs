@@ -1,4 +1,4 @@
-//! Sentences of the documents, in whole instances of the fake Flux, or of Flux (`make test-flux`).
+//! Statements of the documents, tested in whole instances of the fake Flux or of real Flux (`make test-flux`).
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use crate::image::{Container, Image, V4, fake_flux, real_flux, run};
 use crate::instance::{images, start, submit};
 use crate::live::{Network, Running, eventually, forget_starts, gate, pod_image, run_words};
 
-/// Its own Flux, in place of a view.
+/// A pod's image with its own Flux instead of a view.
 fn with_own_flux(spec: &str) -> Image {
     let image = pod_image(&format!("{spec}[view]\nenabled = false\n"), 1);
     fs::create_dir_all(image.at("/sbin")).unwrap();
@@ -17,7 +17,7 @@ fn with_own_flux(spec: &str) -> Image {
     image
 }
 
-/// "Flux user … if the user already exists, the uid will be discovered": a snippet may be what makes it.
+/// "Flux user … if the user already exists, the uid will be discovered". A snippet may create the user.
 #[test]
 fn a_snippet_may_make_the_user_that_flux_runs_as() {
     for uid in [1000, 1234] {
@@ -82,7 +82,7 @@ fn batch_logs_are_writable_or_an_early_warning_is_printed() {
     );
 }
 
-/// The page's lines, and nothing of ours among them that looks like an error.
+/// The lines that the page shows, and no lines about the agent's connections that look like errors.
 #[test]
 fn zeromqs_lines_are_shown_and_the_agent_is_not_among_them() {
     let all = images(&(submit("echo ran") + "[logging]\nzeromq = true\n"), 2);
@@ -105,7 +105,7 @@ fn zeromqs_lines_are_shown_and_the_agent_is_not_among_them() {
     }
 }
 
-/// The page's hostlist: the same text on both sides, and the same ranks.
+/// The page's hostlist: both clusters have the same text, and so the same ranks.
 #[test]
 fn two_clusters_of_one_hostlist_form_one_instance() {
     if real_flux().is_none() {
@@ -149,15 +149,15 @@ fn two_clusters_of_one_hostlist_form_one_instance() {
     eventually("a task on each of the four", || {
         (pods[0].stdout().lines().count() == 4).then_some(())
     });
-    let said = pods[0].stdout();
-    let mut hosts: Vec<&str> = said.lines().collect();
+    let output = pods[0].stdout();
+    let mut hosts: Vec<&str> = output.lines().collect();
     hosts.sort();
     assert_eq!(hosts, names);
     for (rank, pod) in pods.iter().enumerate() {
         let attribute = |name: &str| {
             let uri = "FLUX_URI=local:///mnt/flux/config/run/flux/local";
-            let asked = pod.exec(&["/usr/bin/env", uri, "/mnt/flux/view/bin/flux", "getattr", name]);
-            String::from_utf8_lossy(&asked.stdout).trim().to_owned()
+            let output = pod.exec(&["/usr/bin/env", uri, "/mnt/flux/view/bin/flux", "getattr", name]);
+            String::from_utf8_lossy(&output.stdout).trim().to_owned()
         };
         assert_eq!(
             (attribute("rank"), attribute("hostlist")),
@@ -170,7 +170,7 @@ fn two_clusters_of_one_hostlist_form_one_instance() {
     assert_eq!(pods.remove(0).end().code, 0);
 }
 
-/// "save state between MiniClusters": the jobs of the first are those of the second, with what they printed.
+/// "save state between MiniClusters": the second instance has the jobs of the first, with their output.
 #[test]
 fn archive_brings_jobs_of_the_first_instance_to_the_second() {
     if real_flux().is_none() {

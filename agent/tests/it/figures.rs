@@ -1,4 +1,4 @@
-//! The figures of an instance over HTTP, of the fake Flux or of Flux (`make test-flux`).
+//! The metrics of an instance over HTTP, with the fake Flux or with real Flux (`make test-flux`).
 
 use std::fs;
 use std::process::Command;
@@ -7,7 +7,7 @@ use crate::image::real_flux;
 use crate::instance::{images, start, submit};
 use crate::live::{Network, Running, eventually, gate};
 
-/// The answer's body, asked from the pod's network; none: nobody answers, or not with figures.
+/// The body of the answer, requested in the pod's network. None without an answer or without metrics.
 fn figures(pod: &Running, path: &str) -> Option<String> {
     let ask =
         format!("exec 3<>/dev/tcp/127.0.0.1/9402; printf 'GET {path} HTTP/1.1\\r\\n\\r\\n' >&3; cat <&3");
@@ -23,7 +23,7 @@ fn figures(pod: &Running, path: &str) -> Option<String> {
 #[test]
 fn lead_serves_metrics_when_flux_runs_as_another_user() {
     for user in ["", "[runner.user]\nname = 'flux'\nuid = 1000\n"] {
-        // One runs on the only core, and three wait for it; the fake Flux has no queue.
+        // One job runs on the only core, and three wait. The fake Flux has no queue.
         let script = "for i in 1 2 3 4; do flux submit --quiet sleep 60; done; echo up; until [ -e /tmp/go ]; do sleep 0.1; done";
         let script = if real_flux().is_some() {
             script
@@ -36,7 +36,7 @@ fn lead_serves_metrics_when_flux_runs_as_another_user() {
             1,
         );
         let pod = start(&images, &Network::new(), &[]).remove(0);
-        pod.says("up\n");
+        pod.wait_for_output("up\n");
         let text = eventually("figures", || {
             figures(&pod, "/metrics")
                 .filter(|text| text.contains("job_queue_state_run_count{minicluster=\"mc\"} 1\n"))
@@ -66,7 +66,7 @@ fn lead_serves_metrics_when_flux_runs_as_another_user() {
 fn metrics_port_is_closed_by_default() {
     let images = images(&submit("echo up; until [ -e /tmp/go ]; do sleep 0.1; done"), 1);
     let pod = start(&images, &Network::new(), &[]).remove(0);
-    pod.says("up\n");
+    pod.wait_for_output("up\n");
     assert_eq!(figures(&pod, "/metrics"), None);
     fs::write(gate(&images[0], "go"), "").unwrap();
     assert_eq!(pod.end().code, 0);

@@ -1,5 +1,5 @@
-//! Where the agent itself gives up: a reserved code, one line that says why, the same in the termination
-//! message.
+//! When the agent itself gives up: a reserved exit code, and one line with the reason, which is also in the
+//! termination message.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use flux_shared::termination::Ender;
 use crate::image::{AGENT, Container, Image, run};
 use crate::live::{pod_image, run_words, termination_of};
 
-/// Runs a pod that must give up with `category`, and finds `words` in its line.
+/// Runs a pod that must give up with `category`, and checks that its line has `words`.
 fn gives_up(
     image: &Image,
     hostname: &str,
@@ -40,12 +40,12 @@ fn gives_up(
     for word in words {
         assert!(lines[0].contains(word), "{word}: {}", lines[0]);
     }
-    let told = termination_of(image);
+    let termination = termination_of(image);
     assert_eq!(
-        (told.by, i32::from(told.code), told.category),
+        (termination.by, i32::from(termination.code), termination.category),
         (Ender::Agent, ended.code, Some(category))
     );
-    assert_eq!(format!("{start}{}", told.message), lines[0]);
+    assert_eq!(format!("{start}{}", termination.message), lines[0]);
 }
 
 const ROOT: (u32, u32) = (0, 0);
@@ -191,13 +191,13 @@ fn panic_leaves_a_termination_message() {
         .environment
         .insert("FLUX_AGENT_PANIC".into(), "1".into());
     let ended = run(&[container]).remove(0);
-    let told = termination_of(&image);
+    let termination = termination_of(&image);
     assert_eq!(
-        (ended.code, told.code, told.category),
+        (ended.code, termination.code, termination.category),
         (249, 249, Some(Category::Internal))
     );
     assert!(
-        told.message.contains("as the test wished") && ended.stderr.contains(&told.message),
+        termination.message.contains("as the test wished") && ended.stderr.contains(&termination.message),
         "{ended:?}"
     );
 }
@@ -224,7 +224,7 @@ fn program_on_the_command_line_of_a_sidecar_is_refused() {
     }
 }
 
-/// A limit of processes counts all of a user's on the node.
+/// A process limit counts all processes of the user on the node.
 #[test]
 fn broker_that_may_not_start_yet_starts_once_it_may() {
     const UID: u32 = 61_234;
@@ -239,11 +239,11 @@ fn broker_that_may_not_start_yet_starts_once_it_may() {
         sleep.arg("1000").spawn().unwrap()
     };
     let mut others: Vec<_> = (0..50).map(|_| sleepers()).collect();
-    // All at once: while they go, a broker could start and be denied processes of its own.
+    // Ends all at once. Otherwise a broker could start and then fail to create processes of its own.
     let waits = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_secs(4));
         others.iter_mut().for_each(|other| other.kill().unwrap());
-        // One that nobody waits for counts as well.
+        // A zombie counts too, so reap them.
         others.iter_mut().for_each(|other| drop(other.wait()));
     });
     let ended = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);

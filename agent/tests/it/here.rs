@@ -1,4 +1,4 @@
-//! `dry-run --here` and `facts` in a pod: what they tell is what the entrypoint of that container does.
+//! `dry-run --here` and `facts` in a pod report what the entrypoint of that container does.
 
 use serde_json::Value;
 
@@ -11,9 +11,9 @@ const SPEC: &str = "archive = '/tmp/state.tgz'\n[logging]\nquiet = true\n[flux]\
 
 fn json(running: &Running, words: &[&str]) -> Value {
     let output = running.exec(&[&["/usr/bin/env", "-i", "PATH=/nowhere", AGENT], words].concat());
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{words:?}: {told}");
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {told}"))
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{words:?}: {stderr}");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {stderr}"))
 }
 
 fn launch(document: &Value) -> &Value {
@@ -21,7 +21,7 @@ fn launch(document: &Value) -> &Value {
     steps.iter().find(|step| step["step"] == "launch").unwrap()
 }
 
-/// What the entrypoint has started, as the fake Flux's record has it.
+/// The arguments of Flux, as the entrypoint started it, from the fake Flux's record.
 fn started(running: &Running, image: &Image) -> Vec<String> {
     let begun = || {
         let text = std::fs::read_to_string(image.at("/record/flux")).unwrap_or_default();
@@ -70,7 +70,7 @@ fn dry_run_and_facts_in_a_pod_match_its_entrypoint() {
     );
     assert_eq!(
         facts["environment"]["FLUX_OPTION_FLAGS"], "-opmi=none",
-        "the container's, not that of the exec"
+        "the environment is the container's, not that of the exec"
     );
     assert_eq!(facts["environment"].get("FLUX_AGENT_INDEX_FAILURES"), None);
     assert_eq!(facts["environment"]["DB_PASSWORD"], "(left out)");
@@ -82,7 +82,7 @@ fn dry_run_and_facts_in_a_pod_match_its_entrypoint() {
         (&pod["role"], &pod["hostname"], &pod["indexes"]),
         (&"lead".into(), &"mc-0".into(), &"0".into())
     );
-    // A dump's name has a part of each start's own.
+    // The name of a dump differs for each start.
     let without_dump = |words: Vec<String>| -> Vec<String> {
         words
             .into_iter()
@@ -109,7 +109,7 @@ fn dry_run_and_facts_in_a_pod_match_its_entrypoint() {
         std::fs::read_to_string(image.at("/record/as-flux")).unwrap()
     );
 
-    // The same on a laptop, by these facts: in both forms.
+    // With these facts, in both formats, a laptop prints the same plan.
     let folder = crate::image::folder();
     let at = |name: &str| folder.path().join(name);
     std::fs::copy(image.at(flux_shared::paths::SPEC_FILE), at("agent.toml")).unwrap();
@@ -132,12 +132,12 @@ fn dry_run_and_facts_in_a_pod_match_its_entrypoint() {
             "{name}: {}",
             String::from_utf8_lossy(&output.stderr)
         );
-        let there: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let on_laptop: Value = serde_json::from_slice(&output.stdout).unwrap();
         let words = |document: &Value| {
             let words = launch(document)["argv"].as_array().unwrap().iter();
             without_dump(words.map(|word| word.as_str().unwrap().to_owned()).collect())
         };
-        assert_eq!(words(&there), words(&here), "{name}");
+        assert_eq!(words(&on_laptop), words(&here), "{name}");
     }
 
     let text = running.exec(&[AGENT, "dry-run", "--here"]);
@@ -158,11 +158,11 @@ fn sidecar_prints_its_own_plan_and_fails_without_a_spec() {
     let image = pod_image(SPEC, 1);
     let container = Container::new(&image, "mc-0", &[AGENT, "sidecar", "side"]);
     let running = Running::pod(&container, &Network::new());
-    running.says("side");
+    running.wait_for_output("side");
     let here = json(&running, &["dry-run", "--here", "--format", "json"]);
     assert_eq!(here["pods"][0]["role"]["sidecar"], "side");
     assert_eq!(here["notices"].as_array().unwrap().len(), 0);
-    // Outside of a pod.
+    // Outside of a pod there is no spec.
     let folder = crate::image::folder();
     let output = std::process::Command::new(agent())
         .args(["facts", "--json"])
@@ -182,11 +182,11 @@ fn a_follower_shows_the_waits_of_its_command_line() {
     let image = pod_image(&SPEC.replace("quiet = true", "quiet = false"), 2);
     let words = run_words(&["--lead-gone", "9"]);
     let running = Running::pod(&Container::new(&image, "mc-1", &words), &Network::new());
-    running.says("rank 1");
+    running.wait_for_output("rank 1");
     let here = json(&running, &["dry-run", "--here", "--format", "json"]);
     assert_eq!(
         here["pods"][0]["waits"]["lead_gone"], 9,
-        "the command line's comes before the spec's 7"
+        "the command line overrides the spec's 7"
     );
     assert_eq!(launch(&here)["part"], "follower");
 }

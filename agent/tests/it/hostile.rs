@@ -1,8 +1,8 @@
-//! A job of Flux's user that wants to be root: it changes what root reads and runs in the pod, as far as it
-//! may.
+//! A job of the Flux user tries to become root: it changes the files that root reads and runs in the pod, as far as
+//! it has the rights.
 //!
-//! The pod is one as the operator makes it: the binary is mounted read-only, the mount path belongs to the
-//! init containers' user, the configuration is a volume of its own.
+//! The pod is like those of the operator: the binary is mounted read-only, the mount path belongs to the user of the
+//! init containers, and the configuration has its own volume.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{MetadataExt, chown};
@@ -13,10 +13,10 @@ use crate::image::{self, AGENT, Container, Image, RECORD, need_strace};
 mod ownership;
 
 const USER: u32 = 1002;
-/// Whom the agent's image runs as.
+/// The user of the agent's image.
 const INSTALLER: u32 = 65532;
 
-/// A program that says who runs it.
+/// A program that records the uid that it runs with.
 const TELL: &str = "#!/bin/sh\nid -u >>/record/ran\n";
 
 fn pod(spec: &str) -> Image {
@@ -38,7 +38,7 @@ fn pod(spec: &str) -> Image {
     image
 }
 
-/// The binary's volume, as all but its installer mount it.
+/// Mounts the binary's volume read-only, as all containers except the installer do.
 const READ_ONLY: &str = "\
     mount --bind \"$root/etc/flux-agent/bin\" \"$root/etc/flux-agent/bin\"\n\
     mount -o remount,bind,ro \"$root/etc/flux-agent/bin\"\n";
@@ -50,7 +50,7 @@ fn container<'a>(image: &'a Image, command: &[&str]) -> Container<'a> {
     }
 }
 
-/// Every way that was found, and those like it.
+/// All attacks that were found, and similar ones.
 const ATTACK: &str = r#"
 for file in /mnt/flux/flux-agent '/mnt/flux/flux-agent (deleted)' /etc/flux-agent/bin/flux-agent \
     '/etc/flux-agent/bin/flux-agent (deleted)' /mnt/flux/flux-view.sh /mnt/flux/config/flux-view.sh \
@@ -79,7 +79,7 @@ fn job_cannot_become_root_by_post_restart_or_commands() {
     let etc = std::fs::metadata(image.at("/etc")).unwrap().uid();
     for start in 0..2 {
         let ended = image::run(&[container(&image, &[AGENT, "run"])]).remove(0);
-        // A second start only tells how the first one ended.
+        // The second start does not run the job again. It only reports the first result.
         assert!(start > 0 || image.at("/record/attacked").exists(), "{ended:?}");
         assert_eq!(ended.code, 0, "{ended:?}");
     }
@@ -96,7 +96,7 @@ fn job_cannot_become_root_by_post_restart_or_commands() {
     let ran = std::fs::read_to_string(image.at("/record/ran")).unwrap_or_default();
     assert!(
         !ran.lines().any(|uid| uid == "0"),
-        "root ran what the job has written: {ran}"
+        "root ran a file that the job wrote: {ran}"
     );
     assert_eq!(std::fs::metadata(image.at("/etc")).unwrap().uid(), etc);
 }
@@ -153,12 +153,12 @@ fn of_root(trace: &str) -> BTreeSet<String> {
     paths
 }
 
-/// Whether `uid` may change what `path` leads to: the file, a link or a folder on its way.
+/// The first part of `path` that `uid` may change: the file itself, or a link or a folder on the way to it.
 fn may_change(image: &Image, path: &str, uid: u32) -> Option<PathBuf> {
     let mut left: Vec<_> = Path::new(path)
         .components()
         .rev()
-        .map(|it| it.as_os_str().to_owned())
+        .map(|part| part.as_os_str().to_owned())
         .collect();
     let mut here = PathBuf::from("/");
     let writes = |data: &std::fs::Metadata| {
@@ -185,7 +185,7 @@ fn may_change(image: &Image, path: &str, uid: u32) -> Option<PathBuf> {
         }
         if data.is_symlink() {
             let target = std::fs::read_link(image.at(next.to_str().unwrap())).unwrap();
-            left.extend(target.components().rev().map(|it| it.as_os_str().to_owned()));
+            left.extend(target.components().rev().map(|part| part.as_os_str().to_owned()));
         } else {
             here = next;
         }
@@ -224,7 +224,7 @@ fn files_that_root_opens_or_runs_are_writable_by_root_only() {
         paths.contains(AGENT) && paths.contains("/mnt/flux/flux-view.sh") && paths.contains("/etc/passwd"),
         "{paths:?}"
     );
-    // The last is the job's own word about its end: no more than a number is taken from it.
+    // The last file has the exit code that the job's processes report. The agent reads only a number from it.
     let aside = [
         "/proc/",
         "/dev/",
@@ -240,7 +240,7 @@ fn files_that_root_opens_or_runs_are_writable_by_root_only() {
     }
 }
 
-/// What shells read of a home.
+/// Files in a home directory that shells read.
 const OF_A_HOME: [&str; 5] = [".bashrc", ".bash_profile", ".profile", ".bash_login", ".inputrc"];
 
 #[test]
@@ -267,9 +267,9 @@ fn root_shells_read_no_files_of_the_flux_users_home() {
     let ran = std::fs::read_to_string(image.at("/record/ran")).unwrap_or_default();
     assert!(
         !ran.lines().any(|uid| uid == "0"),
-        "root ran what stands in the home of uid {USER}: {ran}"
+        "root ran a file in the home of uid {USER}: {ran}"
     );
-    // Who enters the pod as root has that home once it has become its owner.
+    // `connect` as root becomes the Flux user, and then uses that home.
     let command = [
         "/mnt/flux/flux-agent",
         "connect",
@@ -309,9 +309,9 @@ fn commands_fail_when_root_cannot_become_the_flux_user() {
             (244, ""),
             "{command:?}: {ended:?}"
         );
-        let told = "the container lacks the capability SETUID or SETGID";
+        let expected = "the container lacks the capability SETUID or SETGID";
         assert!(
-            ended.stderr.contains(told)
+            ended.stderr.contains(expected)
                 && ended
                     .stderr
                     .contains("SETUID, SETGID, CHOWN, DAC_OVERRIDE and KILL, or leave out fluxUser"),
@@ -320,7 +320,7 @@ fn commands_fail_when_root_cannot_become_the_flux_user() {
     }
 }
 
-/// A claim that a project shares, as an administrator has set it up, and its group.
+/// A shared project claim, set up by an administrator, and the group of its folder.
 fn project(mode: u32) -> (tempfile::TempDir, PathBuf, u32) {
     let (folder, group) = (image::folder(), 5000);
     let claim = folder.path().join("claim");
@@ -332,8 +332,8 @@ fn project(mode: u32) -> (tempfile::TempDir, PathBuf, u32) {
 
 #[test]
 fn shared_folder_keeps_owner_and_mode_with_a_warning() {
-    // In no group of it, by the image's file, by the pod's (fsGroup, supplementalGroups); in a group that may
-    // not write either.
+    // The Flux user is not in the group; is in it by the image's /etc/group; is in it by the pod's groups (fsGroup,
+    // supplementalGroups); is in it, but the group may not write.
     for (of_the_image, of_the_pod, mode) in [
         (false, false, 0o2770),
         (true, false, 0o2770),
@@ -356,8 +356,8 @@ fn shared_folder_keeps_owner_and_mode_with_a_warning() {
         container.groups = of_the_pod.then_some(group).into_iter().collect();
         let ended = image::run(&[container]).remove(0);
         let may = (of_the_image || of_the_pod) && mode & 0o020 != 0;
-        let told = "uid 1002, gid 1002 cannot write to /work, a folder or volume: it is on a volume and belongs to uid 0";
-        assert_eq!(ended.stderr.contains(told), !may, "{ended:?}");
+        let warning = "uid 1002, gid 1002 cannot write to /work, a folder or volume: it is on a volume and belongs to uid 0";
+        assert_eq!(ended.stderr.contains(warning), !may, "{ended:?}");
         assert!(may || ended.stderr.contains("supplementalGroups"), "{ended:?}");
         assert_eq!(ended.code == 0, may, "{ended:?}");
         let data = std::fs::metadata(&claim).unwrap();
@@ -367,7 +367,7 @@ fn shared_folder_keeps_owner_and_mode_with_a_warning() {
             assert_eq!(
                 (made.uid(), made.gid()),
                 (USER, group),
-                "what is made there is the project's"
+                "new files belong to the project's group"
             );
         }
     }

@@ -1,8 +1,8 @@
-//! Root directories to run the agent in, as pods of a network of their own.
+//! Root directories in which the agent runs, as pods with their own network.
 //!
-//! An image is a folder with the agent, the fake Flux and the C library that debug builds of both want; a pod
-//! is a process in it by chroot, as PID 1 of namespaces of its own. Pods of one cluster share a network,
-//! where the address of index N is 10.9.0.(N + 1).
+//! An image is a folder with the agent, the fake Flux and the C library that debug builds of both need. A pod
+//! is a process in it with chroot, as PID 1 of its own namespaces. The pods of a cluster share a network, in
+//! which index N has the address 10.9.0.(N + 1).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,19 +12,19 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, OnceLock};
 
 pub const AGENT: &str = flux_shared::paths::AGENT_FILE;
-/// What a pod's number is appended to for its address.
+/// The prefix of a pod's address, to which its number is appended.
 pub const V4: &str = "10.9.0.";
 pub const V6: &str = "fd00:9::";
-/// Where people find it.
+/// The documented path of the agent.
 const DOCUMENTED_AGENT: &str = "/mnt/flux/flux-agent";
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Where the fake Flux puts its record. Not a part of the comparison.
+/// The folder of the fake Flux's record. It is not compared.
 pub const RECORD: &str = "/record";
-/// The pair of ZeroMQ's own manual: its secret half, and the other.
+/// The key pair of ZeroMQ's manual: its secret half, and the public one.
 pub const KEY: &str = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6";
 const PUBLIC_KEY: &str = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7";
 
-/// A curve certificate's text.
+/// The text of a curve certificate.
 pub fn certificate() -> String {
     format!(
         "metadata\n    name = \"mc\"\ncurve\n    public-key = \"{PUBLIC_KEY}\"\n    secret-key = \"{KEY}\"\n"
@@ -36,18 +36,18 @@ pub fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// The agent under test, without its debug information: it is copied a lot.
+/// The agent under test, without debug information, since it is copied often.
 pub fn agent() -> &'static Path {
     static STRIPPED: OnceLock<PathBuf> = OnceLock::new();
     STRIPPED.get_or_init(|| stripped(Path::new(env!("CARGO_BIN_EXE_flux-agent"))))
 }
 
-/// The fake Flux, built now unless the feature `fake-flux` is on.
+/// The fake Flux. It is built now unless the feature `fake-flux` is on.
 pub fn fake_flux() -> &'static Path {
     static STRIPPED: OnceLock<PathBuf> = OnceLock::new();
     STRIPPED.get_or_init(|| {
-        // Cargo sets the variable whether or not it builds the binary: only the feature says that it is
-        // there.
+        // Cargo sets the variable even if it does not build the binary. Only the feature says that the binary
+        // exists.
         if cfg!(feature = "fake-flux") {
             return stripped(Path::new(env!("CARGO_BIN_EXE_fake-flux")));
         }
@@ -73,7 +73,7 @@ pub fn fake_flux() -> &'static Path {
     })
 }
 
-/// Flux itself, if `FLUX` names it: `make test-flux`. Pods then have it in place of the fake Flux.
+/// Real Flux, if `FLUX` names it (`make test-flux`). Pods then have it instead of the fake Flux.
 pub fn real_flux() -> Option<&'static Path> {
     static FLUX: OnceLock<Option<PathBuf>> = OnceLock::new();
     FLUX.get_or_init(|| std::env::var_os("FLUX").map(|path| fs::canonicalize(path).expect("FLUX names flux")))
@@ -89,13 +89,13 @@ pub fn enter() -> String {
         + &mounts()
 }
 
-/// Shell lines that bring what Flux itself needs into the image at `$root`.
+/// Shell lines that bring what real Flux needs into the image at `$root`.
 fn mounts() -> String {
     let Some(flux) = real_flux() else {
         return String::new();
     };
     let prefix = flux.ancestors().nth(2).unwrap();
-    // An image has folders of its own in /opt. A package of Spack's needs others beside it.
+    // An image has its own folders in /opt. A Spack package also needs others next to it.
     let is_alone = prefix.components().count() == 3;
     let top: PathBuf = flux.components().take(if is_alone { 3 } else { 2 }).collect();
     let folders: std::collections::BTreeSet<PathBuf> = [top, "/usr".into(), "/sys".into()].into();
@@ -120,7 +120,7 @@ fn name_of(path: &Path) -> String {
     path.file_name().unwrap().to_string_lossy().into_owned()
 }
 
-/// Fails with a remedy where strace is missing.
+/// Fails with a remedy if strace is missing.
 pub fn need_strace() {
     let found = Command::new("strace").arg("-V").stdout(Stdio::null()).status();
     assert!(
@@ -129,7 +129,7 @@ pub fn need_strace() {
     );
 }
 
-/// What stands at a path.
+/// The kind and content of the file at a path.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
     pub mode: u32,
@@ -157,10 +157,10 @@ impl std::fmt::Debug for What {
     }
 }
 
-/// Paths, absolute as the pod sees them, and what is there.
+/// The files by their absolute paths as the pod sees them.
 pub type Tree = BTreeMap<String, Node>;
 
-/// All below `top` but the programs' record and the libraries.
+/// All files below `top`, except the programs' record and the libraries.
 pub fn tree(top: &Path) -> Tree {
     let mut tree = Tree::new();
     let mut folders = vec![PathBuf::new()];
@@ -168,7 +168,7 @@ pub fn tree(top: &Path) -> Tree {
         for entry in fs::read_dir(top.join(&folder)).unwrap() {
             let path = folder.join(entry.unwrap().file_name());
             let name = format!("/{}", path.display());
-            // It holds times.
+            // These files have times in them.
             if name.contains("flux-stage.")
                 || [RECORD, "/usr/lib", "/lib", "/lib64", "/usr/bin"].contains(&name.as_str())
             {
@@ -185,7 +185,7 @@ pub fn tree(top: &Path) -> Tree {
             } else {
                 What::Other
             };
-            // A link has no mode.
+            // The mode of a link has no meaning.
             let mode = if matches!(what, What::Link(_)) {
                 0
             } else {
@@ -204,7 +204,7 @@ pub fn tree(top: &Path) -> Tree {
     tree
 }
 
-/// Where two trees differ, a line each.
+/// The differences between two trees, one entry for each path.
 pub fn differences(want: &Tree, have: &Tree) -> Vec<String> {
     let paths: std::collections::BTreeSet<&String> = want.keys().chain(have.keys()).collect();
     let differing = paths
@@ -226,7 +226,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// The agent, and as little as a process needs; no shell.
+    /// An image with the agent and little else; no shell.
     pub fn empty() -> Image {
         let image = Image { folder: folder() };
         for folder in ["/proc", "/dev/pts", "/etc", "/tmp", RECORD] {
@@ -251,7 +251,7 @@ impl Image {
         image
     }
 
-    /// As `empty`, with a view whose Flux is the fake Flux, a shell and users.
+    /// Like `empty`, with a view that has the fake Flux, a shell and users.
     pub fn usual() -> Image {
         let image = Image::empty();
         image.view();
@@ -273,10 +273,10 @@ impl Image {
         image
     }
 
-    /// A view as a copy of a released one looks, after the `view` init container.
+    /// A view that looks like the copy of a released one, after the `view` init container.
     pub fn view(&self) {
         if let Some(flux) = real_flux() {
-            // A link for each program: a test may remove one.
+            // Links each program separately, because tests remove some.
             fs::create_dir_all(self.at("/mnt/flux/view/bin")).unwrap();
             symlink(flux, self.at("/mnt/flux/view/bin/flux")).unwrap();
             let prefix = flux.ancestors().nth(2).unwrap();
@@ -314,7 +314,7 @@ impl Image {
         .unwrap();
     }
 
-    /// The certificate as the Secret's volume has it.
+    /// Writes the certificate, as in the Secret's volume.
     pub fn certificate(&self, owner: (u32, u32)) {
         self.file("/etc/flux-agent/curve/curve.cert", 0o400, &certificate());
         std::os::unix::fs::chown(
@@ -325,12 +325,12 @@ impl Image {
         .unwrap();
     }
 
-    /// Host names of a cluster's pods.
+    /// Writes the host names of a cluster's pods.
     pub fn hosts(&self, name: &str, service: &str, count: u32) {
         self.hosts_of(name, service, count, &[V4]);
     }
 
-    /// … which have an address of each of these networks, the first one first.
+    /// Like [`Image::hosts`], with an address in each of these networks, in this order.
     pub fn hosts_of(&self, name: &str, service: &str, count: u32, networks: &[&str]) {
         let names = |index| format!("{name}-{index}.{service}.default.svc.cluster.local {name}-{index}\n");
         let own = |index| {
@@ -365,7 +365,7 @@ impl Image {
         self.mode(path, mode);
     }
 
-    /// Programs of this host's in /usr/bin.
+    /// Adds programs of this host to /usr/bin.
     pub fn with_programs(&self, names: &[&str]) {
         for name in names {
             let real = ["/usr/bin", "/bin", "/usr/sbin"].map(|folder| Path::new(folder).join(name));
@@ -377,7 +377,7 @@ impl Image {
         }
     }
 
-    /// A program and the libraries that it is linked with.
+    /// Adds a program and the libraries that it is linked with.
     pub fn program(&self, real: &Path, path: &str) {
         link(real, &self.at(path));
         for library in libraries(real) {
@@ -391,7 +391,7 @@ impl Image {
         tree(self.top())
     }
 
-    /// What the fake Flux was given, call by call.
+    /// The record of the fake Flux: one entry for each call.
     pub fn record(&self) -> Vec<serde_json::Value> {
         let text = fs::read_to_string(self.at(RECORD).join("flux")).unwrap_or_default();
         text.lines()
@@ -400,7 +400,7 @@ impl Image {
     }
 }
 
-/// The libraries of a program, asked for once.
+/// The libraries of a program. ldd runs only once for each program.
 fn libraries(program: &Path) -> Vec<String> {
     static KNOWN: Mutex<BTreeMap<PathBuf, Vec<String>>> = Mutex::new(BTreeMap::new());
     let mut known = KNOWN.lock().unwrap();
@@ -417,27 +417,27 @@ fn libraries(program: &Path) -> Vec<String> {
 
 fn link(real: &Path, to: &Path) {
     fs::create_dir_all(to.parent().unwrap()).unwrap();
-    // It may be a link to the same file of the host's, which a copy onto it would empty.
+    // It may be a hard link to the same file of the host, which a copy would empty.
     let _ = fs::remove_file(to);
     if fs::hard_link(real, to).is_err() {
         fs::copy(real, to).unwrap();
     }
 }
 
-/// A container: what is run in which image, and as whom.
+/// A container: its image, command and user.
 pub struct Container<'a> {
     pub image: &'a Image,
     pub hostname: String,
     pub ids: (u32, u32),
-    /// Those that the pod gives to its processes.
+    /// The supplementary groups of the pod.
     pub groups: Vec<u32>,
     pub environment: BTreeMap<String, String>,
     pub command: Vec<String>,
-    /// Put before the command, outside of the image: `strace …`, `setpriv …`.
+    /// Words before the command, outside of the image: `strace …`, `setpriv …`.
     pub outside: Vec<String>,
     /// Shell lines in the container's namespaces before it starts; `$root` is the image.
     pub before: String,
-    /// It is told to stop once it says this, as a sidecar is at the end of its pod.
+    /// The container gets SIGTERM once it prints this, like a sidecar at the end of its pod.
     pub until: Option<String>,
 }
 
@@ -480,7 +480,7 @@ fn quoted(words: &[String]) -> String {
         .collect()
 }
 
-/// Runs containers at once, in a network of their own, until all have ended; three minutes at most.
+/// Runs containers in parallel, in their own network, until all have ended. Three minutes at most.
 pub fn run(containers: &[Container]) -> Vec<Ended> {
     let results = folder();
     let mut script = String::from("ip link set lo up || exit 99\n");
@@ -529,7 +529,7 @@ pub fn run(containers: &[Container]) -> Vec<Ended> {
             quoted(&outer)
         );
         if let Some(line) = &container.until {
-            // Below the job is unshare, and below that the container's process 1.
+            // The child of the job is unshare, and its child is the container's process 1.
             script += &format!("shell=$!; until grep -q '{line}' {at}.err; do sleep 0.05; done\n");
             script += "read unshare </proc/$shell/task/$shell/children; read one </proc/$unshare/task/$unshare/children\n";
             script += "kill -TERM $one\n";
@@ -559,7 +559,7 @@ pub fn run(containers: &[Container]) -> Vec<Ended> {
     (0..containers.len()).map(ended).collect()
 }
 
-/// A command in namespaces of its own, with all that it started gone when it returns; three minutes at most.
+/// Runs a command in its own namespaces, and kills all its processes before it returns. Three minutes at most.
 pub fn isolated(command: &[&str]) -> Output {
     let mut words = Command::new("timeout");
     words.args([

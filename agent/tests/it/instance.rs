@@ -1,5 +1,5 @@
-//! Whole instances of the fake Flux, or of Flux (`make test-flux`): codes through broker and job, live
-//! output, stopping, a lead that dies.
+//! Whole instances of the fake Flux or of real Flux (`make test-flux`): exit codes through broker and job, live
+//! output, stops, and a lead that dies.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -17,8 +17,7 @@ mod sidecar_end;
 mod stops;
 mod tree;
 
-/// By then the agents have seen their brokers connected: before, they would not believe in a lead for half a
-/// minute.
+/// After this time the agents have seen that their brokers are connected to the lead.
 const SEEN_BY: Duration = Duration::from_millis(1500);
 
 pub fn submit(script: &str) -> String {
@@ -26,7 +25,7 @@ pub fn submit(script: &str) -> String {
     format!("[runner.program]\nmode = 'submit'\nwords = ['sh', '-c', {script}]\n")
 }
 
-/// Starts the pods of a cluster, one image each.
+/// Starts the pods of a cluster, each with its own image.
 pub fn start(images: &[Image], network: &Network, more: &[&str]) -> Vec<Running> {
     let command = run_words(more);
     let pod =
@@ -60,12 +59,12 @@ fn lead_exits_with_code_of_the_job_and_followers_with_0() {
             (i32::from(code), 0),
             "{script}: {ended:?}"
         );
-        let told = [termination_of(&images[0]), termination_of(&images[1])];
+        let terminations = [termination_of(&images[0]), termination_of(&images[1])];
         let want = Termination {
             program_code: Some(code),
             ..Termination::new(Ender::Program, code)
         };
-        assert_eq!(told, [want, Termination::new(Ender::Program, 0)]);
+        assert_eq!(terminations, [want, Termination::new(Ender::Program, 0)]);
     }
 }
 
@@ -146,10 +145,10 @@ fn output_is_shown_while_job_runs_and_none_is_lost_at_end() {
         .iter()
         .map(|s| s["stage"].as_str().unwrap())
         .collect();
-    // The fake Flux does not tell its states.
+    // The fake Flux does not report its states.
     let want = ["plan", "config", "broker", "quorum", "submit", "job", "stop"];
-    let is_told = |stage: &&str| real_flux().is_some() || !["quorum", "submit", "stop"].contains(stage);
-    assert_eq!(stages, want.into_iter().filter(is_told).collect::<Vec<_>>());
+    let is_reported = |stage: &&str| real_flux().is_some() || !["quorum", "submit", "stop"].contains(stage);
+    assert_eq!(stages, want.into_iter().filter(is_reported).collect::<Vec<_>>());
 }
 
 #[test]
@@ -166,12 +165,12 @@ fn a_quiet_run_prints_the_job_and_nothing_else() {
 }
 
 #[test]
-fn a_job_that_lost_a_node_is_told_from_one_that_failed() {
+fn lost_node_is_distinguished_from_a_failed_job() {
     let failing = images(&submit("exit 143"), 2);
     let mut pods = start(&failing, &Network::new(), &[]);
     assert_eq!(pods.remove(0).end().code, 143);
     assert!(!termination_of(&failing[0]).node_failure);
-    // The fake Flux loses no nodes.
+    // The fake Flux cannot lose nodes.
     if real_flux().is_none() {
         return;
     }
@@ -180,7 +179,7 @@ fn a_job_that_lost_a_node_is_told_from_one_that_failed() {
     for stop in [false, true] {
         let images = images(&spec, 3);
         let mut pods = start(&images, &Network::new(), &["--grace-period", "30"]);
-        pods[0].says("up\nup\nup\n");
+        pods[0].wait_for_output("up\nup\nup\n");
         std::thread::sleep(SEEN_BY);
         let begin = Instant::now();
         let lost = pods.remove(2);
@@ -190,12 +189,12 @@ fn a_job_that_lost_a_node_is_told_from_one_that_failed() {
             drop(lost)
         }
         let ended = pods.remove(0).end();
-        let told = termination_of(&images[0]);
+        let termination = termination_of(&images[0]);
         assert!(
-            told.node_failure && ended.code != 0 && told.by == Ender::Program,
-            "{told:?}"
+            termination.node_failure && ended.code != 0 && termination.by == Ender::Program,
+            "{termination:?}"
         );
-        // One that is told to stop gives its jobs nine tenths of the grace period.
+        // A pod that is stopped gives its jobs nine tenths of the grace period.
         let most = if stop { 45 } else { 20 };
         assert!(
             begin.elapsed() < Duration::from_secs(most),
@@ -209,8 +208,8 @@ fn a_job_that_lost_a_node_is_told_from_one_that_failed() {
 fn lead_without_name_is_waited_for_while_connected() {
     let images = images(&stops::tidy(3, "launcher"), 2);
     let pods = start(&images, &Network::new(), &["--grace-period", "60"]);
-    pods[0].says("up\n");
-    // A delete takes the Service along, and with it the names.
+    pods[0].wait_for_output("up\n");
+    // Deleting the MiniCluster also deletes the Service, and so the names.
     images[1].file("/etc/hosts", 0o644, "127.0.0.1 localhost\n");
     pods.iter().rev().for_each(|pod| pod.signal(15));
     let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
@@ -227,11 +226,11 @@ fn lead_without_name_is_waited_for_while_connected() {
 fn follower_broker_ends_within_seconds_when_lead_is_killed() {
     let images = images(&submit(stops::HANGING), 2);
     let mut pods = start(&images, &Network::new(), &["--lead-silent", "2"]);
-    pods[0].says("up\n");
+    pods[0].wait_for_output("up\n");
     std::thread::sleep(SEEN_BY);
     send(pods[0].pid, 9);
     let begin = Instant::now();
-    pods[1].says("the parent broker is gone");
+    pods[1].wait_for_output("the parent broker is gone");
     let ended = pods.remove(1).end();
     assert_eq!(ended.code, 243, "{}", ended.stderr);
     assert!(begin.elapsed() < Duration::from_secs(25), "{:?}", begin.elapsed());
@@ -242,7 +241,7 @@ fn follower_broker_ends_within_seconds_when_lead_is_killed() {
     );
 }
 
-/// As on a node that is too busy. Flux's own patience is five minutes; the fake Flux hears no heartbeats.
+/// As on a node that is too busy. Flux itself waits five minutes. The fake Flux has no heartbeats.
 #[test]
 fn a_lead_that_is_silent_for_a_while_is_not_given_up() {
     let silence = if real_flux().is_some() { 14 } else { 1 };
@@ -252,7 +251,7 @@ fn a_lead_that_is_silent_for_a_while_is_not_given_up() {
         2,
     );
     let pods = start(&images, &Network::new(), &[]);
-    pods[0].says("up\n");
+    pods[0].wait_for_output("up\n");
     let broker = eventually("the lead's broker", || pods[0].children().first().copied());
     send(broker, 19);
     std::thread::sleep(Duration::from_secs(silence));
@@ -279,10 +278,10 @@ fn a_lead_that_comes_back_is_joined_again() {
     );
     let network = Network::new();
     let mut pods = start(&images, &network, &[]);
-    pods[0].says("up\n");
+    pods[0].wait_for_output("up\n");
     std::thread::sleep(SEEN_BY);
     drop(pods.remove(0));
-    // The job may run on either.
+    // The job may run on either pod.
     images
         .iter()
         .for_each(|image| fs::write(gate(image, "again"), "").unwrap());
@@ -298,7 +297,7 @@ fn a_lead_that_comes_back_is_joined_again() {
     assert_eq!(pods.remove(0).end().code, 0);
 }
 
-/// What `flux-agent status` says in a pod; null where no broker answers.
+/// The output of `flux-agent status` in a pod. Null if no broker answers.
 fn status(pod: &Running) -> serde_json::Value {
     serde_json::from_slice(&pod.exec(&[AGENT, "status", "--json"]).stdout).unwrap_or_default()
 }
@@ -317,7 +316,7 @@ fn a_broker_that_is_killed_is_started_again() {
     joined();
     let broker = eventually("the follower's broker", || pods[1].children().first().copied());
     send(broker, 9);
-    pods[1].says("the broker was ended by signal 9; restarting it");
+    pods[1].wait_for_output("the broker was ended by signal 9; restarting it");
     eventually("another broker", || {
         pods[1].children().first().filter(|pid| **pid != broker).copied()
     });
@@ -335,7 +334,7 @@ fn batch_exits_with_script_code_and_shows_its_last_output() {
     assert_eq!(ended.code, 5, "{}{}", ended.stdout, ended.stderr);
     let heading = "the batch ended with code 5; the end of its output:\n";
     let shown = ended.stderr.split_once(heading).map_or("", |(_, shown)| shown);
-    // Flux's broker has a line of its own there, before or behind.
+    // Flux's broker prints a line too, before or after it.
     assert!(
         shown.lines().take(2).any(|line| line == "in the batch"),
         "{}",
@@ -360,11 +359,11 @@ fn a_sidecar_waits_for_the_socket_and_runs_beside_the_broker() {
             .then_some(())
     });
     let lead = Running::pod(&Container::new(&image, "mc-0", &run_words(&[])), &network);
-    beside.says("served by 0\n");
+    beside.wait_for_output("served by 0\n");
     fs::write(gate(&image, "go"), "").unwrap();
     assert_eq!(lead.end().code, 0);
-    // Kubernetes would start it again, so it stays until its pod ends.
-    beside.says("finished; waiting for the pod to be deleted");
+    // Kubernetes would restart the sidecar, so it stays until its pod ends.
+    beside.wait_for_output("finished; waiting for the pod to be deleted");
     beside.signal(15);
     assert_eq!(beside.end().code, 0);
 }
@@ -392,7 +391,7 @@ fn as_flux_asks_the_instance_from_a_snippet() {
         &Container::new(&image, "mc-0", &[AGENT, "sidecar", "db"]),
         &network,
     );
-    beside.says("listed for 0\n");
+    beside.wait_for_output("listed for 0\n");
     fs::write(gate(&image, "go"), "").unwrap();
     assert_eq!(lead.end().code, 0);
 }
@@ -440,7 +439,7 @@ fn two_batches_in_one_working_directory_run_their_own_scripts() {
         })
         .collect();
     fs::write(shared.path().join("go"), "").unwrap();
-    // At once: each finds its own script, whoever wrote last.
+    // Both run at the same time. Each finds its own script, whoever wrote last.
     let ended = run(&pods);
     assert_eq!((ended[0].code, ended[1].code), (0, 0), "{ended:?}");
     assert!(
@@ -452,7 +451,7 @@ fn two_batches_in_one_working_directory_run_their_own_scripts() {
     assert!(!shared.path().join("flux-job.batch").exists());
 }
 
-/// With Flux itself, the jobs of the first instance are listed in the second.
+/// With real Flux, the second instance lists the jobs of the first.
 #[test]
 fn the_state_of_an_instance_is_saved_and_read_back() {
     for suffix in ["tgz", "tar.xz", "tar.bz2", "tar", "zip"] {
@@ -482,7 +481,7 @@ fn the_state_of_an_instance_is_saved_and_read_back() {
             "name = 'mc'\n{archive}[runner.program]\nmode = 'launcher'\nwords = ['flux', 'jobs', '-a', '-n', '-o', '{{name}} {{status}}']\n"
         );
         image.file(flux_shared::paths::SPEC_FILE, 0o644, &second);
-        // Another pod, whose own volume is new.
+        // A new pod with an empty volume of its own.
         crate::live::forget_starts(&image);
         let ended = run(&[Container::new(&image, "mc-0", &command)]).remove(0);
         assert_eq!(ended.code, 0, "{suffix}: {}", ended.stderr);

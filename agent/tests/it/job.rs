@@ -1,5 +1,5 @@
-//! Pods of a JobSet or a TrainJob: no operator writes a spec or a key for each, so the command line and the
-//! environment tell.
+//! Pods of a JobSet or a TrainJob. No operator writes a spec or a key for them, so they are configured by the
+//! command line and the environment.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ const WORDS: [&str; 6] = [
     "--key-from-env=UID,ATTEMPT",
 ];
 
-/// The image of a pod: a seed is mounted, neither a spec nor a certificate.
+/// The image of a pod with a seed, but without a spec and a certificate.
 fn image() -> Image {
     let image = pod_image("", 2);
     for file in [
@@ -35,13 +35,14 @@ fn image() -> Image {
 }
 
 fn variables(attempt: &str) -> BTreeMap<String, String> {
-    let told = [
+    let fixed = [
         ("LEAD", "train-node-0-0.train"),
         ("SIZE", "2"),
         ("NAMESPACE", "default"),
         ("UID", "c0ffee-1"),
     ];
-    told.into_iter()
+    fixed
+        .into_iter()
         .chain([("ATTEMPT", attempt)])
         .map(|(name, value)| (name.into(), value.into()))
         .collect()
@@ -134,9 +135,9 @@ fn missing_environment_is_agent_failure_and_seed_stays_hidden() {
     );
 }
 
-/// By `kubectl exec`, whose processes have the container's environment but not the entrypoint's command line.
+/// With `kubectl exec`, whose processes have the container's environment but not the entrypoint's command line.
 #[test]
-fn commands_for_people_know_what_the_entrypoint_was_told() {
+fn commands_know_the_arguments_of_the_entrypoint() {
     let image = image();
     let script = "echo up; while [ ! -e /tmp/go ]; do sleep 0.1; done";
     let mut container = pod(&image, 0, "0", &["/bin/sh", "-c", script, ""]);
@@ -147,7 +148,7 @@ fn commands_for_people_know_what_the_entrypoint_was_told() {
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
     let running = Running::pod(&container, &Network::new());
-    running.says("up\n");
+    running.wait_for_output("up\n");
     let words: Vec<&str> = ["/usr/bin/env", "-i"]
         .into_iter()
         .chain(environment.iter().map(String::as_str))

@@ -1,4 +1,4 @@
-//! Agents that are looked at and signalled while they run.
+//! Agents that tests observe and signal while they run.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ use test_support::waiting::{DEADLINE, within};
 
 use crate::image::{Container, Image, V4, agent, enter, fake_flux, folder};
 
-/// How it ended, as a shell says it.
+/// How the agent ended, with an exit code as in a shell.
 #[derive(Debug)]
 pub struct Ended {
     pub code: i32,
@@ -22,7 +22,7 @@ pub struct Ended {
     pub stderr: String,
 }
 
-/// A running agent, perhaps inside of wrappers. Killed with all that it started when dropped.
+/// A running agent, perhaps inside of wrappers. It is killed with all its processes when this is dropped.
 pub struct Running {
     child: Child,
     pub folder: tempfile::TempDir,
@@ -34,7 +34,7 @@ impl Drop for Running {
         if std::thread::panicking() {
             eprintln!("{}{}", self.stdout(), self.stderr());
         }
-        // Once it has been waited for, its number may be another's.
+        // After it was reaped, its pid may belong to another process.
         if self.child.try_wait().is_ok_and(|status| status.is_none()) {
             let _ =
                 nix::sys::signal::killpg(nix::unistd::Pid::from_raw(self.child.id().cast_signed()), SIGKILL);
@@ -44,7 +44,7 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Starts `command`, in which the agent is the process that `find` tells from the started one's pid.
+    /// Starts `command`. `find` returns the agent's pid, given that of the started process.
     fn start(command: Command, find: impl Fn(i32) -> Option<i32>) -> Running {
         Running::start_with(command, Stdio::null(), find)
     }
@@ -65,14 +65,14 @@ impl Running {
         Running { child, folder, pid }
     }
 
-    /// `flux-agent words…` as it is.
+    /// Starts `flux-agent words…` directly.
     pub fn plain(words: &[&str]) -> Running {
         let mut command = Command::new(agent());
         command.args(words);
         Running::start(command, Some)
     }
 
-    /// `flux-agent words…` as PID 1 of a namespace.
+    /// Starts `flux-agent words…` as PID 1 of a namespace.
     pub fn as_init(words: &[&str]) -> Running {
         let mut command = Command::new("unshare");
         command
@@ -82,13 +82,13 @@ impl Running {
         Running::start(command, |first| child_of(first).filter(|pid| is_agent(*pid)))
     }
 
-    /// A container as a pod in `network`.
+    /// Starts a container as a pod in `network`.
     pub fn pod(container: &Container, network: &Network) -> Running {
         Running::pod_with(container, network, Stdio::null())
     }
 
-    /// … with a terminal, as a container with `tty: true`, as long as the other one that is returned is
-    /// there.
+    /// Like [`Running::pod`], with a terminal as for `tty: true`. The terminal exists until the returned
+    /// descriptor is dropped.
     pub fn pod_with_terminal(
         image: &Image,
         hostname: &str,
@@ -155,8 +155,8 @@ impl Running {
         String::from_utf8_lossy(&fs::read(self.folder.path().join(name)).unwrap()).into_owned()
     }
 
-    /// Until standard output holds `text`.
-    pub fn says(&self, text: &str) {
+    /// Waits until the agent's output contains `text`.
+    pub fn wait_for_output(&self, text: &str) {
         eventually(&format!("{text:?} in the output"), || {
             let all = self.stdout() + &self.stderr();
             all.contains(text).then_some(())
@@ -193,12 +193,12 @@ impl Running {
         }
     }
 
-    /// The code that it ends with.
+    /// Waits for the end. Returns the exit code.
     pub fn code(&mut self) -> i32 {
         self.code_within(DEADLINE)
     }
 
-    /// … of one that has much to do.
+    /// Like [`Running::code`], with another deadline.
     pub fn code_within(&mut self, deadline: Duration) -> i32 {
         let status = within(deadline, "the end of the agent", || {
             self.child.try_wait().unwrap()
@@ -217,7 +217,7 @@ impl Network {
         Network::of(&[V4])
     }
 
-    /// With an address in each of these for each pod.
+    /// A network in which each pod has an address with each of these prefixes.
     pub fn of(networks: &[&str]) -> Network {
         let addresses = networks
             .iter()
@@ -247,7 +247,7 @@ impl Drop for Network {
 
 /// Sends any signal, by number, as `kill` does.
 pub fn send(pid: i32, signal: i32) {
-    // The shell's own: procps takes `-1` for all processes.
+    // Uses the shell's builtin: the `kill` of procps takes `-1` for all processes.
     let words = [
         "-c",
         "kill -n \"$0\" \"$1\"",
@@ -255,7 +255,7 @@ pub fn send(pid: i32, signal: i32) {
         &pid.to_string(),
     ]
     .map(str::to_owned);
-    // One that has just ended is no failure: what matters is how it ends.
+    // Ignores errors: the process may have just ended. Tests check how it ended.
     let _ = Command::new("bash").args(words).stderr(Stdio::null()).status();
 }
 
@@ -295,14 +295,14 @@ pub fn state_of(pid: i32) -> Option<char> {
     text.rsplit_once(") ")?.1.chars().next()
 }
 
-/// A cluster of one on this host, whose Flux is the fake Flux: a folder and the words of `run`.
+/// A cluster of one pod, on this host with the fake Flux: its folder and the arguments of `run`.
 pub struct Solo {
     pub folder: tempfile::TempDir,
     words: Vec<String>,
 }
 
 impl Solo {
-    /// `top` is the TOML of tables of the spec, `snippets` that of `[runner.snippets]`; `command` is for sh.
+    /// `top` is TOML with tables of the spec, `snippets` the TOML of `[runner.snippets]`. `command` is for sh.
     pub fn new(top: &str, snippets: &str, command: &str) -> Solo {
         let folder = folder();
         let at = |name: &str| folder.path().join(name);
@@ -326,7 +326,7 @@ impl Solo {
         Solo { folder, words }
     }
 
-    /// Adds programs of this host to the PATH, which has nothing else.
+    /// Adds programs of this host to the PATH, which has no others.
     pub fn with(self, programs: &[&str]) -> Solo {
         for name in programs {
             let real = ["/usr/bin", "/bin"].map(|folder| Path::new(folder).join(name));
@@ -345,7 +345,7 @@ impl Solo {
         fs::write(&spec, change(&text_of(&spec))).unwrap();
     }
 
-    /// The command, as PID 1 of a namespace or as it is.
+    /// The command, with the agent as PID 1 of a namespace if `init`.
     pub fn command(&self, init: bool, more: &[&str]) -> Command {
         let mut command = Command::new(if init {
             Path::new("/usr/bin/unshare")
@@ -375,19 +375,19 @@ impl Solo {
         command
     }
 
-    /// Runs it to its end.
+    /// Runs the agent to its end.
     pub fn run(&self, more: &[&str]) -> Ended {
         Running::start(self.command(false, more), Some).end()
     }
 
-    /// Starts it as PID 1.
+    /// Starts the agent as PID 1.
     pub fn start(&self) -> Running {
         Running::start(self.command(true, &[]), |first| {
             child_of(first).filter(|pid| is_agent(*pid))
         })
     }
 
-    /// What the fake Flux was given at its first call.
+    /// The fake Flux's record of its first call.
     pub fn record(&self) -> serde_json::Value {
         let text = text_of(&self.folder.path().join("record"));
         serde_json::from_str(text.lines().next().unwrap()).unwrap()
@@ -398,7 +398,7 @@ impl Solo {
     }
 }
 
-/// A pod's image for `run`: the usual one, with `spec` and a certificate, for a cluster `mc` of `size` pods.
+/// A pod's image for `run`: the usual image with `spec` and a certificate, for a cluster `mc` of `size` pods.
 pub fn pod_image(spec: &str, size: u32) -> Image {
     let image = Image::usual();
     image.file(
@@ -412,17 +412,17 @@ pub fn pod_image(spec: &str, size: u32) -> Image {
     image
 }
 
-/// The words of `run` in an image.
+/// The command `run` in an image.
 pub fn run_words<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&[crate::image::AGENT, "run"], more].concat()
 }
 
-/// The image becomes that of another pod: its volume knows of no start.
+/// Turns the image into that of a new pod: removes the record of starts.
 pub fn forget_starts(image: &Image) {
     let _ = fs::remove_file(image.at("/mnt/flux/config/agent/starts"));
 }
 
-/// What the agent has left as a pod's termination message.
+/// The termination message that the agent has written.
 pub fn termination_of(image: &Image) -> Termination {
     termination_at(&image.at("/dev/termination-log"))
 }
@@ -436,7 +436,7 @@ pub fn text_of(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// A path in an image, for tests that make or look at it while the pod runs.
+/// A path in an image. Tests create or check the file while the pod runs.
 pub fn gate(image: &Image, name: &str) -> PathBuf {
     image.at("/tmp").join(name)
 }

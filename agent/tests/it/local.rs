@@ -1,4 +1,4 @@
-//! `flux-agent local`: whole MiniClusters on this machine, with the fake Flux or with Flux (`make
+//! `flux-agent local`: whole MiniClusters on this machine, with the fake Flux or with real Flux (`make
 //! test-flux`).
 
 use std::fs;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::image::{agent, fake_flux, folder, real_flux};
 use crate::live::{eventually, send};
 
-/// A user of the machine that is not root, and has nothing of its own.
+/// A user of the machine other than root, who owns nothing.
 const NOBODY: &str = "65534";
 
 struct Laptop {
@@ -19,14 +19,14 @@ struct Laptop {
 }
 
 impl Laptop {
-    /// With Flux, and a MiniCluster `name` in mc.yaml.
+    /// A laptop with Flux, and with a MiniCluster `name` in mc.yaml.
     fn new(name: &str, spec: &str) -> Laptop {
         let folder = folder();
         let laptop = Laptop {
             folder,
             name: name.to_owned(),
         };
-        // Another user's, too.
+        // Other users may write too.
         for path in ["", "work", "tmp", "flux", "flux/bin"] {
             fs::create_dir_all(laptop.at(path)).unwrap();
             fs::set_permissions(laptop.at(path), PermissionsExt::from_mode(0o777)).unwrap();
@@ -52,7 +52,7 @@ impl Laptop {
         })
     }
 
-    /// The command, with what it leaves below this laptop's own /tmp.
+    /// The command. Its files are below this laptop's own /tmp.
     fn command(&self, before: &[&str], more: &[&str]) -> Command {
         let program = self.at("flux-agent").display().to_string();
         let words: Vec<&str> = before.iter().copied().chain([program.as_str()]).collect();
@@ -76,7 +76,7 @@ impl Laptop {
         self.command(before, more).output().unwrap()
     }
 
-    /// The running command, once its job prints `up`, and what it has printed so far.
+    /// Starts the command, and waits until its job prints `up`. Also returns a function for its output so far.
     fn until_up(&self, more: &[&str]) -> (Child, impl Fn() -> String + use<>) {
         let (out, err) = (self.at("out"), self.at("err"));
         let child = self
@@ -171,7 +171,7 @@ fn local_pods_change_only_the_folder_they_start_in() {
     let (out, err) = (text(&ended.stdout), text(&ended.stderr));
     assert_eq!(ended.status.code(), Some(0), "{out}{err}");
     assert!(out.contains("own files\n"), "{out}{err}");
-    // A place that holds the checkout may be a folder of the pod's own.
+    // A folder that contains the checkout may be the pod's own folder.
     for place in ["/usr", "/var/lib", "/opt", "/root", "/srv"] {
         assert!(
             !Path::new(place).join("flux-local-was-here").exists(),
@@ -272,7 +272,7 @@ fn local_pods_die_with_a_killed_run_and_next_run_cleans_up() {
 }
 
 #[test]
-fn a_pod_that_fails_ends_all_and_says_why() {
+fn local_pod_that_fails_ends_all_with_a_reason() {
     let spec = "  size: 2\n  containers: [{image: app, command: \"sleep 600\", commands: {workerPre: \"echo looked at; exit 9\"}}]";
     let laptop = Laptop::new("failing", spec);
     let ended = laptop.run(&["env"], &[]);
@@ -298,11 +298,11 @@ fn a_sidecar_runs_beside_its_runner() {
 #[test]
 fn containers_of_a_local_pod_share_its_empty_volumes() {
     let volume = |key: &str| format!("volumes: {{{key}: {{emptyDir: true, path: /scratch}}}}");
-    let waits = "sh -c 'until [ -e /scratch/from-helper ]; do sleep 0.1; done; ls /scratch'";
-    let says = "touch /scratch/from-helper; sleep 60";
+    let lists = "sh -c 'until [ -e /scratch/from-helper ]; do sleep 0.1; done; ls /scratch'";
+    let touches = "touch /scratch/from-helper; sleep 60";
     let spec = format!(
-        "  size: 2\n  tasks: 2\n  containers:\n  - {{image: app, runFlux: true, command: \"{waits}\", {}}}\n\
-         \x20 - {{image: app, name: helper, command: \"{says}\", {}}}\n\
+        "  size: 2\n  tasks: 2\n  containers:\n  - {{image: app, runFlux: true, command: \"{lists}\", {}}}\n\
+         \x20 - {{image: app, name: helper, command: \"{touches}\", {}}}\n\
          \x20 - {{image: app, name: other, command: \"touch /scratch/from-other; sleep 60\", {}}}",
         volume("scratch"),
         volume("scratch"),
@@ -331,7 +331,7 @@ fn local_run_without_flux_names_the_option() {
     );
 }
 
-/// `timeout` signals its child and then the group that this is in.
+/// `timeout` signals its child, and then the process group that both are in.
 #[test]
 fn stop_sent_twice_at_once_leaves_pods_their_grace_period() {
     let job = job(
@@ -349,7 +349,7 @@ fn stop_sent_twice_at_once_leaves_pods_their_grace_period() {
     assert!(printed().contains("tidied\n"), "{}", printed());
 }
 
-/// The kernel drops a signal to the first process of a namespace that neither handles nor blocks it.
+/// The kernel drops a signal to the first process of a namespace if that process neither handles nor blocks it.
 #[test]
 fn stop_while_pods_are_set_up_is_not_lost() {
     let laptop = Laptop::new("early", &job(2, "sleep 600"));

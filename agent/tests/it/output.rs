@@ -1,4 +1,4 @@
-//! What a job writes arrives whole, in order and byte for byte, with the fake Flux or with Flux (`make
+//! A job's output arrives complete, in order and byte for byte, with the fake Flux or with real Flux (`make
 //! test-flux`).
 
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::live::Network;
 const LINES: usize = 200_000;
 const LONG: usize = 1 << 20;
 
-/// Builtins of a shell alone: the flood, one long line, and what is no text.
+/// A script with only shell builtins: many lines, one long line, and bytes that are not text.
 const WRITES: &str = r"
 i=0
 while [ $i -lt 200000 ]; do echo line $i of the flood; i=$((i + 1)); done

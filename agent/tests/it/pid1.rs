@@ -1,4 +1,4 @@
-//! Codes, signals, orphans, terminals: what every init has to get right, as PID 1 and not.
+//! Exit codes, signals, orphans and terminals: what every init has to handle, tested as PID 1 and not as PID 1.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::image::{agent, fake_flux};
 use crate::live::{Running, Solo, eventually, state_of};
 
-/// `flux-agent time` is the supervisor and nothing else.
+/// `flux-agent time` is just the supervisor.
 fn time<'a>(command: &[&'a str]) -> Vec<&'a str> {
     [&["time", "--label", "test", "--"], command].concat()
 }
@@ -60,7 +60,8 @@ fn program_does_not_inherit_ignored_signals() {
     assert_eq!(status.code(), Some(129));
 }
 
-/// The kernel forgets the children of a process that ignores SIGCHLD: some daemons leave that to what they start.
+/// The kernel discards the exit status of children if their parent ignores SIGCHLD. Some daemons pass that on
+/// to their children.
 #[test]
 fn sigchld_ignored_above_does_not_hide_the_programs_end() {
     let run = |program: &[&str]| {
@@ -75,7 +76,7 @@ fn sigchld_ignored_above_does_not_hide_the_programs_end() {
     let ignored = run(&["grep", "SigIgn:", "/proc/self/status"]).stdout;
     let ignored = String::from_utf8(ignored).unwrap();
     let set = u64::from_str_radix(ignored.trim_start_matches("SigIgn:").trim(), 16).unwrap();
-    assert_eq!(set >> 16 & 1, 0, "nor does its program ignore it: {ignored}");
+    assert_eq!(set >> 16 & 1, 0, "the program must not ignore SIGCHLD: {ignored}");
 }
 
 #[test]
@@ -96,7 +97,7 @@ fn program_that_cannot_start_exits_126_or_127_as_in_a_shell() {
     assert_eq!(
         code(&at("bare", "exit 42\n", 0o755)),
         42,
-        "a script without a first line is one for sh"
+        "a script without a `#!` line is run by sh"
     );
 }
 
@@ -104,30 +105,30 @@ fn program_that_cannot_start_exits_126_or_127_as_in_a_shell() {
 fn every_signal_reaches_the_program_once() {
     for start in [Running::plain, Running::as_init] {
         let running = start(&time(&[fake_flux().to_str().unwrap(), "listen"]));
-        running.says("ready");
+        running.wait_for_output("ready");
         for signal in (1..65).filter(|signal| ![9, 17, 19, 32, 33].contains(signal)) {
             running.signal(signal);
-            running.says(&format!("got {signal}."));
+            running.wait_for_output(&format!("got {signal}."));
         }
-        let said = running.stdout();
+        let output = running.stdout();
         for signal in (1..65).filter(|signal| ![9, 17, 19, 32, 33].contains(signal)) {
             assert_eq!(
-                said.matches(&format!("got {signal}.")).count(),
+                output.matches(&format!("got {signal}.")).count(),
                 1,
-                "signal {signal}: {said}"
+                "signal {signal}: {output}"
             );
         }
     }
 }
 
 #[test]
-fn a_signal_reaches_what_the_program_has_started() {
+fn signal_reaches_the_children_of_the_program() {
     let running = Running::as_init(&time(&[
         "sh",
         "-c",
         "sleep 77 & echo ready; sleep 77; echo never",
     ]));
-    running.says("ready");
+    running.wait_for_output("ready");
     running.signal(15);
     let ended = running.end();
     assert_eq!((ended.code, ended.stdout.as_str()), (143, "ready\n"));
@@ -146,7 +147,7 @@ fn orphans_are_reaped_while_the_program_runs() {
 #[test]
 fn stop_and_continue_are_for_the_whole_group() {
     let running = Running::as_init(&time(&["sh", "-c", "sleep 77 & echo ready; wait"]));
-    running.says("ready");
+    running.wait_for_output("ready");
     let program = running.children()[0];
     running.signal(20);
     eventually("the program stops", || {
@@ -156,7 +157,7 @@ fn stop_and_continue_are_for_the_whole_group() {
     eventually("the program goes on", || {
         (state_of(program) == Some('S')).then_some(())
     });
-    // A stop is heeded by a stopped program, too.
+    // A stop signal ends a suspended program, too.
     running.signal(20);
     eventually("the program stops again", || {
         (state_of(program) == Some('T')).then_some(())
@@ -173,13 +174,14 @@ fn a_second_stop_kills_a_program_that_does_not_heed_the_first() {
         "echo never",
     );
     let running = solo.start();
-    running.says("ready");
+    running.wait_for_output("ready");
     running.signal(15);
-    running.says("ready");
-    std::thread::sleep(std::time::Duration::from_millis(300)); // two wishes, not one told twice
+    running.wait_for_output("ready");
+    // Long enough for two stops instead of a duplicate.
+    std::thread::sleep(std::time::Duration::from_millis(300));
     running.signal(15);
     let ended = running.end();
-    // The shell was killed, and the container says why it has ended: by the stop.
+    // The shell was killed, but the exit code reports the stop.
     assert_eq!(ended.code, 143, "{}", ended.stderr);
     assert!(!ended.stdout.contains("never"), "{}", ended.stdout);
 }
@@ -203,8 +205,8 @@ fn a_terminal_belongs_to_the_program_while_it_runs() {
             String::from_utf8_lossy(&output.stdout).into_owned(),
         )
     };
-    let (code, said) = script("read x; echo \"got <$x>\"; exit 3", b"hello\n");
-    assert!(code == 3 && said.contains("got <hello>"), "{code} {said}");
+    let (code, printed) = script("read x; echo \"got <$x>\"; exit 3", b"hello\n");
+    assert!(code == 3 && printed.contains("got <hello>"), "{code} {printed}");
 }
 
 #[test]
@@ -223,15 +225,15 @@ fn a_key_on_the_terminal_interrupts_once() {
         .spawn()
         .unwrap();
     let mut stdout = child.stdout.take().unwrap();
-    let mut said = String::new();
+    let mut output = String::new();
     let mut chunk = [0; 256];
     while let Ok(count @ 1..) = std::io::Read::read(&mut stdout, &mut chunk) {
-        said += &String::from_utf8_lossy(&chunk[..count]);
-        if said.ends_with("ready\r\n") {
+        output += &String::from_utf8_lossy(&chunk[..count]);
+        if output.ends_with("ready\r\n") {
             child.stdin.as_mut().unwrap().write_all(b"\x03").unwrap();
         }
     }
-    assert_eq!(child.wait().unwrap().code(), Some(4), "{said}");
+    assert_eq!(child.wait().unwrap().code(), Some(4), "{output}");
 }
 
 #[test]
@@ -247,7 +249,7 @@ fn last_output_of_a_program_is_not_lost() {
         ),
         (6, 20001, true)
     );
-    // A process that stays and holds the output open does not hold the container up.
+    // A process that keeps the output open does not delay the end of the container.
     let running = Running::as_init(&time(&["sh", "-c", "sleep 300 & echo end; exit 6"]));
     assert_eq!(running.end().code, 6);
 }
@@ -256,7 +258,7 @@ fn last_output_of_a_program_is_not_lost() {
 fn a_stop_before_anything_runs_is_heeded() {
     let solo = Solo::new("", "init = 'echo init; sleep 77'", "echo never");
     let running = solo.start();
-    running.says("init");
+    running.wait_for_output("init");
     running.signal(15);
     let ended = running.end();
     assert_eq!(
@@ -269,7 +271,7 @@ fn a_stop_before_anything_runs_is_heeded() {
 
 #[test]
 fn install_and_view_end_at_once_on_a_stop() {
-    // A pipe that nobody writes to, where it looks what is there.
+    // A named pipe without a writer is in place of a file that the command reads.
     for (command, pipe) in [("install", "flux-agent"), ("view", ".flux-view.done")] {
         let folder = crate::image::folder();
         let path = folder.path().join(pipe);

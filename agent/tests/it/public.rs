@@ -1,5 +1,5 @@
-//! What public manifests of the Go operator build upon: the entrypoint's variables, R, `post` in every pod,
-//! scripts of others.
+//! Features that public manifests of the Go operator rely on: the entrypoint's variables, R, `post` in every
+//! pod, third-party scripts.
 
 use std::fs;
 
@@ -13,14 +13,14 @@ mod documents;
 mod idioms;
 mod own_software;
 
-/// The pods of a MiniCluster, one image each, and its name.
+/// The images of a MiniCluster's pods, and its name.
 pub struct Pods {
     pub name: String,
     pub images: Vec<Image>,
 }
 
 impl Pods {
-    /// Of a whole manifest; `prepare` makes each image what the manifest expects.
+    /// The pods of a whole manifest. `prepare` adds what the manifest expects to each image.
     pub fn of(text: &str, prepare: impl Fn(&Image)) -> Pods {
         let valid = validate::validate(&manifest::parse(text).unwrap()).unwrap();
         let spec = derive::agent_spec(&valid);
@@ -40,7 +40,7 @@ impl Pods {
         }
     }
 
-    /// Runs all to their end, at once.
+    /// Runs all pods in parallel, to their end.
     pub fn run(&self) -> Vec<Ended> {
         let containers = self.images.iter().enumerate().map(|(index, image)| {
             let mut container = Container::new(image, &format!("{}-{index}", self.name), &[AGENT, "run"]);
@@ -57,8 +57,7 @@ impl Pods {
     }
 }
 
-/// A MiniCluster of `size` with these fields, quiet unless `fields` say otherwise, and the lines of its only
-/// container.
+/// A MiniCluster of `size` pods with these fields, and these lines in its only container.
 fn minicluster(size: u32, fields: &str, container: &str) -> Pods {
     let container = container.trim_end().replace('\n', "\n    ");
     let text = format!(
@@ -130,7 +129,7 @@ fn r_of_a_snippet_is_fluxs_r_wherever_it_is_written() {
     }
 }
 
-/// A broker.toml of the user's own that names no R, the documented one, and another.
+/// The user's own broker.toml names no R, the documented R, or another one.
 #[test]
 fn r_of_a_snippet_is_used_with_an_own_broker_config() {
     let own = "[access]\nallow-guest-user = true\nallow-root-owner = true\n\
@@ -138,7 +137,7 @@ fn r_of_a_snippet_is_used_with_an_own_broker_config() {
         default_bind = 'tcp://10.9.0.1:%p'\ndefault_connect = 'tcp://%h:%p'\nhosts = [{ host = 'mc-0' }]\n";
     let named = |path: &str| format!("{own}[resource]\npath = '{path}'\nnoverify = true\n");
     let other = r#"{"version":1,"execution":{"R_lite":[{"rank":"0","children":{"core":"0"}}],"starttime":0,"expiration":0,"nodelist":["mc-0"]}}"#;
-    for (config, want, is_told) in [
+    for (config, want, is_reported) in [
         (own.to_owned(), "1 5 8", true),
         (format!("{own}[resource]\nexclude = ''\n"), "1 5 8", true),
         (named("/mnt/flux/config/etc/flux/system/R"), "1 5 8", true),
@@ -162,7 +161,7 @@ fn r_of_a_snippet_is_used_with_an_own_broker_config() {
         );
         assert_eq!(
             ended.stderr.contains("(R) that a snippet wrote"),
-            is_told,
+            is_reported,
             "{config}: {}",
             ended.stderr
         );
@@ -190,16 +189,16 @@ fn r_that_cannot_be_used_fails_with_a_remedy_or_is_passed_over() {
             );
             (pods.run().remove(0), pods.terminations().remove(0))
         };
-        let (ended, told) = run(true);
+        let (ended, termination) = run(true);
         assert_eq!(
-            (ended.code, ended.stdout.as_str(), told.by),
+            (ended.code, ended.stdout.as_str(), termination.by),
             (241, "", Ender::Agent),
             "{line}: {ended:?}"
         );
         assert!(
-            told.message.contains(why) && told.message.contains("--hosts=${hosts}"),
+            termination.message.contains(why) && termination.message.contains("--hosts=${hosts}"),
             "{}",
-            told.message
+            termination.message
         );
         let (ended, _) = run(false);
         assert_eq!(
@@ -212,7 +211,7 @@ fn r_that_cannot_be_used_fails_with_a_remedy_or_is_passed_over() {
 }
 
 #[test]
-fn post_that_fails_on_a_follower_is_told_and_changes_no_result() {
+fn failed_post_of_a_follower_does_not_change_the_result() {
     let pods = minicluster(
         2,
         QUIET,
@@ -224,11 +223,14 @@ fn post_that_fails_on_a_follower_is_told_and_changes_no_result() {
         (vec![0, 0], "recorded\n"),
         "{ended:?}"
     );
-    let told = pods.terminations();
-    assert_eq!((told[0].failed_post(), told[1].failed_post()), (None, Some(1)));
-    assert_eq!((told[1].by, told[1].code), (Ender::Program, 0));
+    let terminations = pods.terminations();
     assert_eq!(
-        told[1].snippet_error,
+        (terminations[0].failed_post(), terminations[1].failed_post()),
+        (None, Some(1))
+    );
+    assert_eq!((terminations[1].by, terminations[1].code), (Ender::Program, 0));
+    assert_eq!(
+        terminations[1].snippet_error,
         "cat: /tmp/recording.out: No such file or directory"
     );
     assert!(
@@ -258,9 +260,9 @@ fn post_runs_to_its_end_and_decides_only_when_strict_is_set() {
         let ended = pods.run();
         let case = format!("{strict} {job} {post}: {ended:?}");
         assert_eq!((ended[0].code, ended[0].stdout.as_str()), (code, out), "{case}");
-        let told = pods.terminations();
-        assert_eq!(told[0].program_code, Some(job), "{case}");
-        let failed = told
+        let terminations = pods.terminations();
+        assert_eq!(terminations[0].program_code, Some(job), "{case}");
+        let failed = terminations
             .iter()
             .filter_map(Termination::failed_post)
             .collect::<Vec<_>>();
@@ -306,15 +308,19 @@ fn failed_snippet_is_reported_with_last_line_and_remedy() {
         );
         let ended = pods.run();
         assert_eq!(codes(&ended), [1, 1], "{ended:?}");
-        for (told, ended) in pods.terminations().iter().zip(&ended) {
+        for (termination, ended) in pods.terminations().iter().zip(&ended) {
             assert_eq!(
-                (told.by, told.snippet.as_deref(), told.snippet_code),
+                (
+                    termination.by,
+                    termination.snippet.as_deref(),
+                    termination.snippet_code
+                ),
                 (Ender::Snippet, Some("pre"), Some(1))
             );
             let line = "cat: /sys/fs/cgroup/no-such-file: No such file or directory";
-            assert_eq!(told.snippet_error, line);
+            assert_eq!(termination.snippet_error, line);
             let remedy = "To continue after a command that fails, set logging.strict: false";
-            assert_eq!(told.message, format!("{remedy}."));
+            assert_eq!(termination.message, format!("{remedy}."));
             let report = format!("the snippet pre ended with exit code 1: {line}. {remedy}\n");
             assert_eq!(ended.stderr.matches(&report).count(), 1, "{}", ended.stderr);
             assert_eq!(
@@ -327,7 +333,7 @@ fn failed_snippet_is_reported_with_last_line_and_remedy() {
     }
 }
 
-/// As the kubelet writes it from the annotation that the operator sets.
+/// The kubelet writes this file from the annotation that the operator sets.
 #[test]
 fn pod_ends_with_its_log_when_the_operator_tells_it_to() {
     for (index, code) in [("0", 143), ("1", 238)] {
@@ -354,16 +360,16 @@ fn pod_ends_with_its_log_when_the_operator_tells_it_to() {
             ended.stderr.contains(&format!("{why}: this pod ends")) && !ended.stdout.contains("ran"),
             "{ended:?}"
         );
-        let told = termination_of(image);
+        let termination = termination_of(image);
         assert_eq!(
-            (told.by, told.message.contains(why)),
+            (termination.by, termination.message.contains(why)),
             (Ender::Stop, true),
-            "{told:?}"
+            "{termination:?}"
         );
     }
 }
 
-/// As `sudo -u flux … flux proxy local:///run/flux/local` does, whoever runs Flux.
+/// Like `sudo -u flux … flux proxy local:///run/flux/local`, whoever runs Flux.
 #[test]
 fn v1alpha1_socket_is_reached_by_root_and_by_fluxs_user() {
     for fields in ["", "commands: {runFluxAsRoot: true}"] {
@@ -387,7 +393,7 @@ fn v1alpha1_socket_is_reached_by_root_and_by_fluxs_user() {
             .environment
             .insert("PATH".into(), format!("{folder}:{}", crate::image::PATH));
         let lead = Running::pod(&container, &Network::new());
-        let asked = |words: &[&str]| {
+        let size_via_proxy = |words: &[&str]| {
             let ask = [
                 flux.as_str(),
                 "proxy",
@@ -396,14 +402,16 @@ fn v1alpha1_socket_is_reached_by_root_and_by_fluxs_user() {
                 "getattr",
                 "size",
             ];
-            let asked = lead.exec(&[words, &ask].concat());
+            let output = lead.exec(&[words, &ask].concat());
             (
-                asked.status.success(),
-                String::from_utf8_lossy(&asked.stdout).trim().to_owned(),
+                output.status.success(),
+                String::from_utf8_lossy(&output.stdout).trim().to_owned(),
             )
         };
         let size = || (true, "1".to_owned());
-        eventually("it answers root", || (asked(&[]) == size()).then_some(()));
+        eventually("the broker answers root", || {
+            (size_via_proxy(&[]) == size()).then_some(())
+        });
         let user = [
             "setpriv",
             "--reuid=1000",
@@ -412,16 +420,16 @@ fn v1alpha1_socket_is_reached_by_root_and_by_fluxs_user() {
             "env",
             "HOME=/tmp",
         ];
-        // Flux lets guests in, which the fake Flux does not.
+        // Flux admits guests, the fake Flux does not.
         if real_flux().is_some() || fields.is_empty() {
-            assert_eq!(asked(&user), size(), "{fields}");
+            assert_eq!(size_via_proxy(&user), size(), "{fields}");
         }
         lead.signal(15);
         lead.end();
     }
 }
 
-/// Name and value of each variable in the lead of two.
+/// Name and value of each variable in the lead of a cluster of two.
 const VARIABLES: &str = "brokerOptions=-Scron.directory=/mnt/flux/config/etc/flux/system/cron.d -Stbon.fanout=256 \
 -Srundir=/mnt/flux/config/run/flux -Sstatedir=/mnt/flux/config/var/lib/flux \
 -Slocal-uri=local:///mnt/flux/config/run/flux/local -Stbon.connect_timeout=5s -Slog-stderr-level=0 -Slog-stderr-mode=local
@@ -540,7 +548,7 @@ fn options_that_a_snippet_adds_reach_the_broker_of_each_pod() {
         "{ended:?}"
     );
     if real_flux().is_none() {
-        let of = |image: &Image| {
+        let level_options = |image: &Image| {
             let call = image
                 .record()
                 .into_iter()
@@ -553,11 +561,15 @@ fn options_that_a_snippet_adds_reach_the_broker_of_each_pod() {
                 .filter(|word| word.as_str().unwrap().starts_with("-Slog-level"))
                 .count()
         };
-        assert_eq!((of(&pods.images[0]), of(&pods.images[1])), (1, 2));
+        assert_eq!(
+            (level_options(&pods.images[0]), level_options(&pods.images[1])),
+            (1, 2)
+        );
     }
 }
 
-/// As Spack's, Intel's, conda's and Lmod's do: they read variables that are not set, and fail on the way.
+/// The scripts of Spack, Intel, conda and Lmod read variables that are not set, and some of their commands
+/// fail.
 #[test]
 fn scripts_of_others_that_read_unset_variables_can_be_sourced() {
     let profile = "[ -z \"$SPACK_ROOT\" ] && SPACK_ROOT=/opt/spack\nif [ \"$PS1\" ]; then :; fi\n\
@@ -574,7 +586,7 @@ fn scripts_of_others_that_read_unset_variables_can_be_sourced() {
         pods.images[0].file("/tmp/profile.sh", 0o644, profile);
         let ended = pods.run();
         let own = crate::image::PATH;
-        // First the wrapper of `flux` that hides the user's paths.
+        // The wrapper of `flux`, which hides the user's paths, comes first.
         let wrapper = "/mnt/flux/config/run/flux/flux-agent-bin";
         let want = format!(
             "/opt/env/man:/opt/env/man: {wrapper}:/opt/env/bin:/opt/env/bin:{own}:/mnt/flux/view/bin\n"

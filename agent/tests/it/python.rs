@@ -1,4 +1,4 @@
-//! Where Flux's Python keeps what it has compiled, with the fake Flux or with Flux (`make test-flux`).
+//! Where Flux's Python stores compiled files, with the fake Flux or with real Flux (`make test-flux`).
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -7,7 +7,7 @@ use crate::image::{Container, Image, real_flux, run};
 use crate::instance::submit;
 use crate::live::{pod_image, run_words};
 
-/// A pod whose Flux comes without compiled files; with Flux itself they are taken away, and all is read-only.
+/// A pod whose Flux has no compiled files. From real Flux they are removed, and it is mounted read-only.
 fn uncompiled(image: &Image) -> Container<'_> {
     let mut container = Container::new(image, "mc-0", &run_words(&[]));
     match real_flux() {

@@ -1,6 +1,5 @@
-//! The Flux RESTful API, started from a repository that has the same interface of start-up as the real one: a
-//! list of requirements, alembic, a script for the database, `app.main:app` for uvicorn. Needs git, and
-//! python3 with pip.
+//! The Flux RESTful API, started from a repository that starts up like the real one: a list of requirements,
+//! alembic, a script for the database, and `app.main:app` for uvicorn. Needs git, and python3 with pip.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,8 +10,8 @@ use std::process::{Child, Command, Output, Stdio};
 use crate::image::{agent, folder};
 use crate::live::eventually;
 
-/// Stands in for uvicorn: listens as it does, answers every request with what it was started with, and prints
-/// what nobody should read, as the real API does.
+/// A fake uvicorn. It listens, answers every request with what it was started with, and, like the real API,
+/// prints output that nobody should see.
 const UVICORN: &str = r#"
 import asyncio, json, os, sys
 options = dict(word.lstrip("-").split("=") for word in sys.argv[2:])
@@ -31,8 +30,8 @@ print("serving with", os.environ["FLUX_TOKEN"], flush=True)
 json.load(open(options["log-config"]))
 asyncio.run(serve())
 "#;
-/// As the real one it takes its words apart with argparse; and tells which process shows a password to its
-/// neighbours.
+/// Like the real script it parses its arguments with argparse. It also reports which process shows a password
+/// to other processes.
 const DATABASE: &str = r#"
 import argparse, glob, sys
 parser = argparse.ArgumentParser()
@@ -88,8 +87,8 @@ fn repository(at: &Path) -> PathBuf {
     place
 }
 
-/// One that no other process of this machine has on its command line; not an option of the script's, though
-/// it looks like one.
+/// A password that no other process of this machine has on its command line. It looks like an option of the
+/// script, but is none.
 const PASSWORD: &str = "-butter-by-the-bucket";
 
 struct Server {
@@ -142,7 +141,7 @@ impl Server {
             }
             get(("127.0.0.1", self.port))
         });
-        // By IPv6 as well, where there is such a thing.
+        // Also over IPv6 if available.
         if TcpListener::bind("[::1]:0").is_ok() {
             assert!(get(("::1", self.port)).is_some(), "no answer by IPv6");
         }
@@ -193,7 +192,7 @@ fn restful_api_is_fetched_once_and_served_until_a_signal() {
         let mut text = String::new();
         printed.read_to_string(&mut text).unwrap();
         assert!(!text.contains("t0ken"), "{text}");
-        // Nothing is fetched again.
+        // A restart fetches nothing again.
         fs::rename(&repository, repository.with_file_name("away")).unwrap_or(());
     }
 }
@@ -233,20 +232,23 @@ fn pinned_commit_is_served_though_the_branch_has_moved() {
 fn restful_api_failure_is_one_line_with_a_remedy() {
     let server = Server::new();
     let repository = repository(server.top.path());
-    let says = |command: &mut Command, code: i32, text: &str| {
+    let assert_fails = |command: &mut Command, code: i32, text: &str| {
         let output = run(command.stdout(Stdio::null()).stderr(Stdio::piped()));
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{said}");
-        let lines: Vec<&str> = said.lines().filter(|line| line.contains(text)).collect();
-        assert_eq!(lines.len(), 1, "{said}");
-        assert!(!said.contains(PASSWORD) && !said.contains("t0ken"), "{said}");
+        let messages = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{messages}");
+        let lines: Vec<&str> = messages.lines().filter(|line| line.contains(text)).collect();
+        assert_eq!(lines.len(), 1, "{messages}");
+        assert!(
+            !messages.contains(PASSWORD) && !messages.contains("t0ken"),
+            "{messages}"
+        );
     };
-    says(
+    assert_fails(
         &mut server.command(&repository, "nowhere"),
         128,
         "failed to fetch",
     );
-    says(
+    assert_fails(
         server.command(&repository, "main").env("PATH", "/nowhere"),
         127,
         "needs git",
@@ -256,7 +258,7 @@ fn restful_api_failure_is_one_line_with_a_remedy() {
     let git = run(Command::new("sh").args(["-c", "command -v git"]));
     let git = String::from_utf8(git.stdout).unwrap();
     std::os::unix::fs::symlink(git.trim(), only_git.join("git")).unwrap();
-    says(
+    assert_fails(
         server.command(&repository, "main").env("PATH", &only_git),
         127,
         "needs python3",
@@ -278,7 +280,7 @@ fn restful_api_failure_is_one_line_with_a_remedy() {
             .success()
     );
     let mut command = server.command(&repository, "main");
-    says(
+    assert_fails(
         command
             .env("PIP_INDEX_URL", "http://127.0.0.1:9/")
             .env("PIP_RETRIES", "0"),

@@ -1,4 +1,4 @@
-//! Which scheduler runs, with Flux itself (`make test-flux`): the fake Flux has none.
+//! Which scheduler runs, tested with real Flux (`make test-flux`): the fake Flux has no scheduler.
 
 use crate::image::{Container, Image, real_flux, run};
 use crate::instance::submit;
@@ -11,7 +11,7 @@ fn printed(spec: &str, script: &str, gpus: usize) -> String {
     for gpu in 0..gpus {
         image.file(&format!("/dev/nvidia{gpu}"), 0o666, "");
     }
-    // A released view brings what makes Flux load Fluxion; here it is the installation's own.
+    // A released view has the modprobe files that make Flux load Fluxion. Here they come from the installation.
     let modprobe = real_flux()
         .unwrap()
         .ancestors()
@@ -24,7 +24,7 @@ fn printed(spec: &str, script: &str, gpus: usize) -> String {
     ended.stdout
 }
 
-/// What `flux module list` names that schedules, with the services that each provides.
+/// The scheduler modules that `flux module list` names, each with its services.
 fn schedulers(spec: &str, script: &str) -> Vec<(String, String)> {
     let printed = printed(spec, script, 0);
     let words = |line: &str| {
@@ -35,7 +35,7 @@ fn schedulers(spec: &str, script: &str) -> Vec<(String, String)> {
     let lines = printed
         .lines()
         .map(words)
-        .filter(|words| words.first().is_some_and(|it| it.starts_with("sched-")));
+        .filter(|words| words.first().is_some_and(|name| name.starts_with("sched-")));
     let mut found: Vec<(String, String)> = lines
         .map(|words| (words[0].clone(), words.get(5).cloned().unwrap_or_default()))
         .collect();
@@ -49,24 +49,24 @@ fn simple_scheduler_runs_by_default() {
         return;
     }
     let simple = [("sched-simple".to_owned(), "feasibility,sched".to_owned())];
-    for said in ["", "[flux]\nscheduler = 'simple'\n"] {
-        assert_eq!(schedulers(said, "flux module list"), simple, "{said}");
+    for spec in ["", "[flux]\nscheduler = 'simple'\n"] {
+        assert_eq!(schedulers(spec, "flux module list"), simple, "{spec}");
     }
 }
 
-// `.ci/test-flux` leaves out the tests whose names begin with `fluxion` where there is none.
+// `.ci/test-flux` skips the tests whose names begin with `fluxion` if Fluxion is not installed.
 
 #[test]
 fn fluxion_runs_when_it_or_a_gpu_is_requested() {
     if real_flux().is_none() {
         return;
     }
-    for said in [
+    for spec in [
         "[flux]\nscheduler = 'fluxion'\n",
         "[flux]\nqueue_policy = 'easy'\n",
         "[runner]\ngpus = true\n",
     ] {
-        let found = schedulers(said, "flux module list");
+        let found = schedulers(spec, "flux module list");
         let is_there = |name: &str, service: &str| found.contains(&(name.to_owned(), service.to_owned()));
         assert!(
             is_there("sched-fluxion-qmanager", "sched") && is_there("sched-fluxion-resource", ""),
@@ -75,27 +75,27 @@ fn fluxion_runs_when_it_or_a_gpu_is_requested() {
     }
 }
 
-/// The page: "you should see two modules for fluxion, qmanager and resource", and none other that schedules.
+/// The page says "you should see two modules for fluxion, qmanager and resource". No other scheduler is loaded.
 #[test]
 fn fluxion_modules_are_as_documented_when_loaded() {
     if real_flux().is_none() {
         return;
     }
     let found = schedulers("", "bash /mnt/flux/load-fluxion.sh && flux run true");
-    let of = |name: &str, service: &str| (name.to_owned(), service.to_owned());
-    let feasibility = of("sched-fluxion-feasibility", "feasibility");
+    let module = |name: &str, service: &str| (name.to_owned(), service.to_owned());
+    let feasibility = module("sched-fluxion-feasibility", "feasibility");
     assert_eq!(
         found,
         [
             feasibility,
-            of("sched-fluxion-qmanager", "sched"),
-            of("sched-fluxion-resource", "")
+            module("sched-fluxion-qmanager", "sched"),
+            module("sched-fluxion-resource", "")
         ]
     );
 }
 
-/// The page of GPUs: with `-o gpu-affinity=per-task` each task has its own. So have jobs that run at the same
-/// time.
+/// The page about GPUs says that each task has its own GPUs with `-o gpu-affinity=per-task`. Jobs that run at the
+/// same time have their own GPUs too.
 #[test]
 fn fluxion_gives_tasks_and_jobs_gpus_of_their_own() {
     if real_flux().is_none() {

@@ -1,5 +1,5 @@
-//! Variables of the user's: paths that Flux must not follow, and values that differ between pods. With the
-//! test double, or with Flux (`make test-flux`).
+//! The user's variables: search paths that Flux must not use, and values that differ between pods. With the
+//! fake Flux or with real Flux (`make test-flux`).
 
 use crate::image::{Container, Image, real_flux, run};
 use crate::instance::{images, submit};
@@ -8,8 +8,7 @@ use crate::live::run_words;
 const NAMES: [&str; 2] = ["PYTHONPATH", "LD_LIBRARY_PATH"];
 const SAY: &str = r#"echo "index=$JOB_COMPLETION_INDEX python=$PYTHONPATH libraries=$LD_LIBRARY_PATH""#;
 
-/// Pods of images that have a module and a library with the names of those that Flux uses, and both on their
-/// paths.
+/// Pods whose search paths have a Python module and a library with names that Flux uses.
 fn pods<'a>(images: &'a [Image], command: &[&str]) -> Vec<Container<'a>> {
     let pod = |(index, image): (usize, &'a Image)| {
         image.file(
@@ -29,7 +28,7 @@ fn pods<'a>(images: &'a [Image], command: &[&str]) -> Vec<Container<'a>> {
     images.iter().enumerate().map(pod).collect()
 }
 
-/// The paths that the double's `flux` was started with, by its first word.
+/// The search paths with which the fake `flux` ran this subcommand.
 fn paths_of(image: &Image, subcommand: &str) -> Vec<String> {
     let call = image
         .record()
@@ -81,7 +80,7 @@ fn users_paths_are_hidden_from_flux_and_tasks_see_them() {
                 .all(|(line, start)| line.starts_with(start)),
         "{lines:?}"
     );
-    // Flux puts the folder of its own PMI library before them.
+    // Flux adds the folder of its PMI library before them.
     assert!(lines.iter().all(|line| line.ends_with("/user")), "{lines:?}");
 }
 
@@ -106,7 +105,7 @@ fn launcher_has_the_users_paths() {
     );
 }
 
-/// As a script does that a snippet has written, or that exports its own path.
+/// For example a script that a snippet has written, or that exports its own path.
 #[test]
 fn users_paths_are_hidden_from_flux_in_a_script_and_tasks_see_them() {
     let words = run_words(&[]);
@@ -128,7 +127,7 @@ fn users_paths_are_hidden_from_flux_in_a_script_and_tasks_see_them() {
     }
 }
 
-/// What the job shell of each pod is told.
+/// The configuration of the job shell in each pod.
 #[test]
 fn each_pod_has_its_own_values_for_tasks() {
     let words = run_words(&[]);

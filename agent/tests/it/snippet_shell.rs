@@ -1,4 +1,4 @@
-//! The shell of the snippets, through all that a snippet, a job or the user's environment may do to it.
+//! The snippets' shell survives what a snippet, a job or the user's environment may do to it.
 
 use std::process::Command;
 
@@ -43,7 +43,7 @@ fn tmout_of_the_container_does_not_end_the_shell_of_post() {
     );
 }
 
-/// With something in the background that would hold its pipes, and without.
+/// With a background process that would hold its pipes open, and without one.
 #[test]
 fn shell_that_is_killed_during_the_job_is_replaced_for_post() {
     for programs in [BASH, DASH] {
@@ -66,8 +66,8 @@ fn shell_that_is_killed_during_the_job_is_replaced_for_post() {
                 "{background}: {}",
                 ended.stderr
             );
-            let told = "was ended by signal 9 while no snippet ran: post runs in a new one";
-            assert!(ended.stderr.contains(told), "{}", ended.stderr);
+            let expected = "was ended by signal 9 while no snippet ran: post runs in a new one";
+            assert!(ended.stderr.contains(expected), "{}", ended.stderr);
         }
     }
 }
@@ -79,7 +79,7 @@ fn exported_function_is_the_one_of_the_last_snippet() {
         pre = 'f() { echo two; }; export -f f; unset -f g'
     "#;
     let solo = Solo::new("", snippets, "f; g; h").with(BASH);
-    // Another shell would drop them.
+    // Another shell would drop the functions.
     solo.edit(|spec| spec.replace("'sh', '-c'", "'bash', '-c'"));
     let ended = solo.run(&[]);
     assert_eq!(
@@ -112,12 +112,11 @@ fn descriptors_of_a_snippet_are_its_own() {
             ended.code == 0 && ended.stdout.ends_with("post ran\n"),
             "{ended:?}"
         );
-        // The agent hands its text over in memory. (What the tests themselves were started with is there,
-        // too.)
+        // The agent passes its script in a memfd. (The descriptors of the test process are listed, too.)
         assert!(ended.stdout.contains("taken"), "{ended:?}");
         assert!(
             !ended.stdout.contains("memfd:"),
-            "a daemon of a snippet has descriptors of the agent's: {ended:?}"
+            "a snippet's daemon has inherited descriptors of the agent: {ended:?}"
         );
     }
 }
@@ -170,7 +169,7 @@ fn users_environment_does_not_break_the_driver() {
     }
 }
 
-/// A later snippet runs in a shell without them.
+/// A later snippet runs in a new shell without the replacements.
 #[test]
 fn shell_whose_builtins_are_replaced_runs_no_snippet_twice() {
     for line in [
@@ -310,16 +309,17 @@ fn bash_env_is_sourced_and_named_when_it_ends_the_shell() {
     }
 }
 
-/// As where a security module keeps processes from looking at each other.
+/// As when a security module hides processes from each other.
 #[test]
 fn shell_that_may_not_look_at_the_agent_runs_snippets_as_well() {
     let image = Image::usual();
     let spec = "name = 'mc'\n[runner.program]\nmode = 'submit'\nwords = ['echo', 'job']\n\
                 [runner.snippets]\npre = 'export SEEN=1; echo ${flux_agent_ask%fd*}'\npost = 'echo post $SEEN'\n";
     image.file(flux_shared::paths::SPEC_FILE, 0o444, spec);
-    // A program that its user may not read cannot be looked at.
+    // Processes whose program the user may not read are hidden from that user.
     let own = std::fs::read(image.at(AGENT)).unwrap();
-    std::fs::remove_file(image.at(AGENT)).unwrap(); // a link to that of all tests
+    // The file is a hard link that all tests share.
+    std::fs::remove_file(image.at(AGENT)).unwrap();
     std::fs::write(image.at(AGENT), own).unwrap();
     image.mode(AGENT, 0o711);
     ["/mnt/flux", "/mnt/flux/config"]
@@ -358,7 +358,7 @@ fn shell_start_is_retried_when_process_limit_is_reached() {
     );
 }
 
-/// A pod of a user of its own, whose shell was killed during the job, and who may start no process more.
+/// A pod with its own user. Its shell was killed during the job, and the user may start no more processes.
 fn pod_without_processes(uid: u32, network: &Network) -> (Image, Running) {
     let spec = "[runner.program]\nmode = 'launcher'\nwords = ['sh', '-c', 'until [ -e /tmp/go ]; do sleep 0.1; done']\n\
                 [runner.snippets]\npre = 'echo pre ran'\npost = 'echo post ran'\n";
@@ -370,7 +370,7 @@ fn pod_without_processes(uid: u32, network: &Network) -> (Image, Running) {
     let mut container = Container::new(&image, "mc-0", &run_words(&[]));
     container.ids = (uid, uid);
     let pod = Running::pod(&container, network);
-    pod.says("pre ran\n");
+    pod.wait_for_output("pre ran\n");
     let shell = eventually("the job runs", || {
         let words = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let children = pod.children();
@@ -388,11 +388,11 @@ fn pod_without_processes(uid: u32, network: &Network) -> (Image, Running) {
         (pod.children().len() == 1).then_some(())
     });
     std::fs::write(gate(&image, "go"), "").unwrap();
-    pod.says("resource temporarily unavailable; retrying for up to");
+    pod.wait_for_output("resource temporarily unavailable; retrying for up to");
     (image, pod)
 }
 
-/// As the user of the pod: root may not change the limits of others everywhere.
+/// Runs as the pod's user: in some environments root may not change the limits of other users.
 fn allow_processes(uid: u32, pod: &Running, count: u32) {
     let ids = [
         format!("--reuid={uid}"),
@@ -440,11 +440,12 @@ fn stop_keeps_job_result_when_post_shell_cannot_start() {
         "{}",
         ended.stderr
     );
-    let told = termination_of(&image);
-    assert_eq!(told.program_code, Some(0), "{told:?}");
+    let termination = termination_of(&image);
+    assert_eq!(termination.program_code, Some(0), "{termination:?}");
     assert!(
-        told.message
+        termination
+            .message
             .contains("the pod was stopped: the snippet post does not run"),
-        "{told:?}"
+        "{termination:?}"
     );
 }

@@ -1,4 +1,4 @@
-//! The user's shell source: one shell from the first snippet to the last, and what it leaves to the steps.
+//! The user's snippets: one shell runs all of them, and its state reaches the later steps.
 
 use flux_shared::termination::{Ender, Termination};
 use flux_shared::timeline::PodTimeline;
@@ -10,8 +10,8 @@ fn shells() -> [&'static str; 2] {
     ["bash", "sh"]
 }
 
-/// Runs `command` after `snippets` in an image whose only shell is `shell`: code, output, errors, termination
-/// message.
+/// Runs `command` after `snippets` in an image whose only shell is `shell`. Returns exit code, output, errors
+/// and termination message.
 fn run_in(shell: &str, top: &str, snippets: &str, command: &str) -> (i32, String, String, Termination) {
     let programs: &[&str] = if shell == "bash" {
         &["sh", "bash", "env", "sleep"]
@@ -47,10 +47,10 @@ two lines"; cd /tmp; umask 027; ulimit -n 333; unset GONE'''
         let record = solo.record();
         let environment = record["environment"].as_object().unwrap();
         assert_eq!(environment["ODD-NAME"], "kept", "a name that no shell can have");
-        let ours = environment
+        let internal = environment
             .keys()
             .find(|name| name.starts_with("flux_agent") || ["_", "OLDPWD"].contains(&name.as_str()));
-        assert_eq!(ours, None, "{shell}");
+        assert_eq!(internal, None, "{shell}");
         assert_eq!(
             (&record["umask"], &record["nofile"]),
             (&"0027".into(), &333.into())
@@ -85,16 +85,16 @@ fn failed_snippet_gives_the_code_when_strict_else_is_ignored() {
             "{stderr}"
         );
     }
-    // Two facts, the job's first.
-    let (code, _, _, told) = run_in("sh", "", "post = 'exit 3'", "exit 5");
+    // Both ends are reported: the job's, and that of `post`.
+    let (code, _, _, termination) = run_in("sh", "", "post = 'exit 3'", "exit 5");
     assert_eq!(
-        (code, told.by, told.code, told.program_code),
+        (code, termination.by, termination.code, termination.program_code),
         (5, Ender::Program, 5, Some(5))
     );
-    assert_eq!(told.snippet.as_deref(), Some("post"));
-    assert_eq!(told.failed_post(), Some(3));
+    assert_eq!(termination.snippet.as_deref(), Some("post"));
+    assert_eq!(termination.failed_post(), Some(3));
     let (code, ..) = run_in("bash", "", "init = 'false | true'", "exit 5");
-    assert_eq!(code, 1, "pipefail, where the shell has it");
+    assert_eq!(code, 1, "pipefail applies if the shell has it");
 }
 
 #[test]
@@ -105,21 +105,21 @@ fn exit_ends_the_entrypoint_strict_or_not() {
         assert_eq!((code, stdout.as_str()), (9, ""));
         let (code, stdout, ..) = run_in("sh", &top, "pre = 'exit 0'", "echo job");
         assert_eq!((code, stdout.as_str()), (0, ""));
-        // What comes after the job does not hide the job's failure, and is heard where there was none.
+        // A failed `post` does not hide the job's failure. It is reported if the job succeeded.
         assert_eq!(run_in("sh", &top, "post = 'exit 3'", "exit 7").0, 7);
         assert_eq!(run_in("sh", &top, "post = 'exit 0'", "exit 7").0, 7);
-        let (code, _, _, told) = run_in("sh", &top, "post = 'exit 3'", "exit 0");
+        let (code, _, _, termination) = run_in("sh", &top, "post = 'exit 3'", "exit 0");
         assert_eq!(
-            (code, told.failed_post()),
+            (code, termination.failed_post()),
             (if strict { 3 } else { 0 }, Some(3)),
-            "strict is written out"
+            "only an explicit `strict` makes `post` decide"
         );
     }
 }
 
-/// A pod may be taken away while it tidies up: its job has ended, and what it ended with stays.
+/// A pod may be deleted during `post`: the job has ended, and its result stays.
 #[test]
-fn a_stop_in_post_does_not_change_what_the_job_ended_with() {
+fn stop_during_post_keeps_the_jobs_result() {
     let post = "post = 'echo tidying; while :; do sleep 0.1; done'";
     for (shell, code) in [("bash", 0), ("sh", 7)] {
         let programs: &[&str] = if shell == "bash" {
@@ -129,23 +129,23 @@ fn a_stop_in_post_does_not_change_what_the_job_ended_with() {
         };
         let solo = Solo::new("", post, &format!("exit {code}")).with(programs);
         let running = solo.start();
-        running.says("tidying");
+        running.wait_for_output("tidying");
         running.signal(15);
         let ended = running.end();
-        let told = solo.termination();
+        let termination = solo.termination();
         assert_eq!(
-            (ended.code, told.by, told.code),
+            (ended.code, termination.by, termination.code),
             (code, Ender::Program, code as u8),
             "{}",
             ended.stderr
         );
         assert_eq!(
-            (told.program_code, told.snippet.as_deref()),
+            (termination.program_code, termination.snippet.as_deref()),
             (Some(code as u8), Some("post"))
         );
-        assert_ne!(told.failed_post(), None);
+        assert_ne!(termination.failed_post(), None);
         assert_eq!(
-            told.message,
+            termination.message,
             "the pod was stopped while the snippet post was still running."
         );
     }
@@ -233,7 +233,7 @@ fn as_flux_runs_what_follows_as_fluxs_user_in_fluxs_environment() {
              words = ['sh', '-c', 'echo ${{asFlux-not exported}}; id -G']\n[runner.snippets]{snippets}"
         );
         image.file(flux_shared::paths::SPEC_FILE, 0o444, &spec);
-        // Groups of the image's for both users, and one of the pod's.
+        // The image has groups for both users, and the pod has one.
         image.file(
             "/etc/group",
             0o644,
@@ -246,19 +246,19 @@ fn as_flux_runs_what_follows_as_fluxs_user_in_fluxs_environment() {
         let want = "1002 /home/flux flux exported mine 0027 none\n3\ncommands:\t\tfake\n127\n\
             1002 2000 5000\n0\n1\nnot exported\n1002 2000 5000\nunset\n";
         assert_eq!(ended.stdout, want, "{shell} {strict}: {}", ended.stderr);
-        let asked = image
+        let call = image
             .record()
             .into_iter()
             .find(|call| call["argv"][1] == "version")
             .unwrap();
         assert_eq!(
-            asked["argv"].as_array().unwrap()[1..],
+            call["argv"].as_array().unwrap()[1..],
             ["version", "--verbose", "-x"]
         );
     }
 }
 
-/// As the documents have them.
+/// The lines are those of the documents.
 #[test]
 fn documented_lines_work_in_an_image_that_sets_nothing() {
     let side = r#"
@@ -281,7 +281,7 @@ fn json_lines_are_json() {
     .with(&["sh"]);
     let ended = solo.run(&["--log-format", "json"]);
     assert_eq!(ended.code, 0);
-    // What is documented stays as it is.
+    // The documented FLUXTIME lines stay plain text.
     let own = ended.stderr.lines().filter(|line| !line.starts_with("FLUXTIME"));
     let lines: Vec<serde_json::Value> = own.map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(
@@ -310,8 +310,8 @@ fn status_says_which_snippet_runs() {
     assert!(ended.stdout.starts_with(want), "{ended:?}");
 }
 
-/// No container may trace processes by default. The agent's threads take on the effective user of Flux to ask
-/// the broker.
+/// By default, containers may not trace processes. The agent's threads change to the effective user of Flux to
+/// query the broker.
 #[test]
 fn commands_in_post_know_the_entrypoint_without_ptrace() {
     let image = Image::usual();
@@ -337,7 +337,8 @@ fn commands_in_post_know_the_entrypoint_without_ptrace() {
 
 #[test]
 fn shell_that_cannot_start_programs_is_reported_without_hang() {
-    // More than the kernel gives a program; and limits with which none starts, or not even a pipe is opened.
+    // More variables than the kernel passes to a program, and limits with which no program starts or no pipe
+    // can be opened.
     let large = "x=0123456789abcdef; while [ ${#x} -lt 4000000 ]; do x=$x$x; done; export x";
     for shell in shells() {
         for strict in [true, false] {
@@ -352,10 +353,10 @@ fn shell_that_cannot_start_programs_is_reported_without_hang() {
                     Some("init"),
                     "{shell} {source}: {termination:?}"
                 );
-                let told = termination
+                let is_named = termination
                     .snippet_error
                     .contains("its shell could not start a program");
-                assert!(told || !is_known, "{shell} {source}: {termination:?}");
+                assert!(is_named || !is_known, "{shell} {source}: {termination:?}");
             }
         }
     }
@@ -390,14 +391,14 @@ fn traced_program_has_its_parent_and_message_a_timeline() {
             .all(|stage| stage.lasted <= timeline.lasted),
         "{timeline:?}"
     );
-    // Nobody who is not traced has a second line.
+    // Without a trace, the message has no second line.
     let solo = Solo::new("", "", "exit 7").with(&["sh"]);
     assert_eq!(solo.run(&[]).code, 7);
     let message = std::fs::read_to_string(solo.folder.path().join("termination")).unwrap();
     assert_eq!(message.lines().count(), 1, "{message}");
 }
 
-/// Flux starts programs by messages of JSON: with such a variable no instance came up, and nothing said why.
+/// Flux starts programs with JSON messages. Such a variable kept the instance from coming up, without an error.
 #[test]
 fn non_utf8_bytes_are_left_out_or_named() {
     let side = "pre = '''export BYTES=$(printf \"a\\377b\") TEXT=kept'''\n";

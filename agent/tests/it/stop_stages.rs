@@ -1,8 +1,7 @@
-//! A stop at every stage of the entrypoint: nothing of the user's starts after it, what runs is killed in
-//! time, and the exit code says what happened.
+//! A stop at every stage of the entrypoint: none of the user's programs start after it, running ones are killed
+//! in time, and the exit code is correct.
 //!
-//! Everything of the user's says `ran NAME` when it starts, so what starts after the stop shows in the
-//! output.
+//! All of the user's programs print `ran NAME` when they start, so the output shows what starts after the stop.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -13,24 +12,24 @@ use flux_shared::termination::{Ender, Termination};
 use crate::image::{Container, Image};
 use crate::live::{Network, Running, eventually, pod_image, run_words, termination_of};
 
-/// How the pod is told to stop.
+/// How the pod is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stop {
-    /// By one SIGTERM, which is heeded.
+    /// One SIGTERM, which the program obeys.
     Heeded,
-    /// By two, the first of which is ignored.
+    /// Two SIGTERMs, the first of which the program ignores.
     Twice,
-    /// By one that is ignored: the deadline comes.
+    /// One SIGTERM, which the program ignores until the deadline.
     Ignored,
 }
 
 const STOPS: [Stop; 3] = [Stop::Heeded, Stop::Twice, Stop::Ignored];
 const GRACE: Duration = Duration::from_secs(15);
-/// The deadline, less what a timer may be early.
+/// The deadline, minus a margin for timers.
 const DEADLINE: Duration = Duration::from_secs(14);
 const REPLACED: i32 = REPLACE as i32;
 
-/// Shell source that says `ran NAME` and then stays, whether or not it is told to stop.
+/// A shell script that prints `ran NAME` and then stays. Unless `stop` is `Heeded`, it ignores SIGTERM.
 fn stays(name: &str, stop: Stop) -> String {
     let trap = if stop == Stop::Heeded {
         ""
@@ -40,8 +39,8 @@ fn stays(name: &str, stop: Stop) -> String {
     format!("{trap}echo ran {name}; while :; do sleep 0.1; done")
 }
 
-/// Snippets and a program that only say so.
-fn says(except: &str) -> String {
+/// All snippets but `except`. They only print their names.
+fn echoing_snippets(except: &str) -> String {
     let names = ["init", "pre", "broker_pre", "worker_pre", "post"];
     let lines = names.iter().filter(|name| **name != except);
     let lines: String = lines
@@ -57,23 +56,23 @@ fn program(source: &str) -> String {
 
 /// One stage.
 struct Stage<'a> {
-    /// Number of pods. The last one is told to stop.
+    /// Number of pods. The last one is stopped.
     size: u32,
-    /// Whether the lead runs beside a follower.
+    /// Whether the lead runs too, if the stopped pod is a follower.
     with_lead: bool,
     /// Whether the follower's broker is left to its lead until the deadline.
     waits_for_lead: bool,
     spec: &'a (dyn Fn(Stop) -> String + Sync),
     prepare: &'a (dyn Fn(&Image, Stop) + Sync),
-    /// What is said when the stage is reached.
+    /// The output when the stage is reached.
     reached: &'a str,
-    /// What else shows that it is reached.
+    /// Another condition for the stage.
     is_reached: &'a (dyn Fn(&Image) -> bool + Sync),
-    /// How the test double dumps the archive.
+    /// How the fake Flux dumps the archive.
     dump: &'a (dyn Fn(Stop) -> &'static str + Sync),
     /// The exit code.
     code: &'a (dyn Fn(Stop) -> i32 + Sync),
-    /// Whether the first signal ends it in any case, since nothing of the user's runs.
+    /// Whether the first signal always ends it, since no program of the user runs.
     ends_at_once: bool,
 }
 
@@ -106,30 +105,34 @@ impl Stage<'_> {
         let last = images.len() - 1;
         let lead = (self.with_lead && last > 0).then(|| begin(0));
         let pod = begin(last);
-        pod.says(self.reached);
+        pod.wait_for_output(self.reached);
         eventually(self.reached, || (self.is_reached)(&images[last]).then_some(()));
-        let said = pod.stdout();
+        let output_before = pod.stdout();
         let stopped_at = Instant::now();
         pod.signal(15);
         if stop == Stop::Twice {
-            std::thread::sleep(Duration::from_millis(400)); // two wishes, not one that is sent twice
+            // Long enough for two stops instead of a duplicate.
+            std::thread::sleep(Duration::from_millis(400));
             pod.signal(15);
         }
         let ended = pod.end();
         let took = stopped_at.elapsed();
-        let what = format!("{} {stop:?}", self.reached);
-        assert!(!ended.stdout[said.len()..].contains("ran "), "{what}: {ended:?}");
-        assert_eq!(ended.code, (self.code)(stop), "{what}: {ended:?}");
-        assert!(took < GRACE, "{what}: {took:?}");
+        let case = format!("{} {stop:?}", self.reached);
+        assert!(
+            !ended.stdout[output_before.len()..].contains("ran "),
+            "{case}: {ended:?}"
+        );
+        assert_eq!(ended.code, (self.code)(stop), "{case}: {ended:?}");
+        assert!(took < GRACE, "{case}: {took:?}");
         if self.waits_for_lead {
             assert!(
                 stop == Stop::Twice || took >= Duration::from_secs(5),
-                "{what}: {took:?}"
+                "{case}: {took:?}"
             );
         } else if stop == Stop::Ignored && !self.ends_at_once {
-            assert!(took >= DEADLINE, "{what}: {took:?}");
+            assert!(took >= DEADLINE, "{case}: {took:?}");
         } else {
-            assert!(took < DEADLINE, "{what}: {took:?}");
+            assert!(took < DEADLINE, "{case}: {took:?}");
         }
         drop(lead);
     }
@@ -173,7 +176,11 @@ fn stop_during_a_snippet_starts_nothing_after_it() {
     for name in ["init", "pre"] {
         let spec: &(dyn Fn(Stop) -> String + Sync) = &|stop| {
             let source = serde_json::to_string(&stays(name, stop)).unwrap();
-            format!("{}{name} = {source}\n{}", says(name), program("echo ran program"))
+            format!(
+                "{}{name} = {source}\n{}",
+                echoing_snippets(name),
+                program("echo ran program")
+            )
         };
         let reached = format!("ran {name}\n");
         for stage in [ALONE, FOLLOWER] {
@@ -195,7 +202,11 @@ fn stop_that_a_snippet_traps_starts_nothing_after_it() {
             stop => stays("pre", stop),
         };
         let source = serde_json::to_string(&source).unwrap();
-        format!("{}pre = {source}\n{}", says("pre"), program("echo ran program"))
+        format!(
+            "{}pre = {source}\n{}",
+            echoing_snippets("pre"),
+            program("echo ran program")
+        )
     };
     for stage in [ALONE, FOLLOWER] {
         Stage {
@@ -207,7 +218,7 @@ fn stop_that_a_snippet_traps_starts_nothing_after_it() {
     }
 }
 
-/// To a process and to its group, say.
+/// For example, once to a process and once to its group.
 #[test]
 fn stop_that_is_sent_twice_is_one_stop() {
     let source = "trap 'sleep 1; echo cleaned up; exit 0' TERM; echo ran it; while :; do sleep 0.1; done";
@@ -218,9 +229,9 @@ fn stop_that_is_sent_twice_is_one_stop() {
     for spec in [of_a_snippet, program(source)] {
         let image = pod_image(&spec, 1);
         let pod = Running::pod(&Container::new(&image, "mc-0", &run_words(&[])), &Network::new());
-        pod.says("ran it\n");
+        pod.wait_for_output("ran it\n");
         pod.signal(15);
-        // Apart, since the kernel makes one signal of two that nobody has read yet.
+        // With a pause, since the kernel merges two pending signals.
         std::thread::sleep(Duration::from_millis(40));
         pod.signal(15);
         let ended = pod.end();
@@ -232,7 +243,7 @@ fn stop_that_is_sent_twice_is_one_stop() {
 fn stop_during_munged_starts_nothing_after_it() {
     let spec: &(dyn Fn(Stop) -> String + Sync) = &|_| {
         let user = "[view]\nenabled = false\n[runner.user]\nname = 'flux'\nuid = 1000\n";
-        format!("{user}{}{}", says(""), program("echo ran program"))
+        format!("{user}{}{}", echoing_snippets(""), program("echo ran program"))
     };
     let prepare: &(dyn Fn(&Image, Stop) + Sync) = &|image, stop| {
         image.file("/etc/munge/munge.key", 0o400, "key");
@@ -256,7 +267,7 @@ fn stop_during_munged_starts_nothing_after_it() {
 
 #[test]
 fn stop_while_the_parent_is_awaited_starts_nothing() {
-    let spec: &(dyn Fn(Stop) -> String + Sync) = &|_| says("") + &program("echo ran program");
+    let spec: &(dyn Fn(Stop) -> String + Sync) = &|_| echoing_snippets("") + &program("echo ran program");
     Stage {
         spec,
         reached: "waiting for mc-0",
@@ -269,13 +280,16 @@ fn stop_while_the_parent_is_awaited_starts_nothing() {
 #[test]
 fn stop_while_the_broker_starts_is_no_success() {
     let spec: &(dyn Fn(Stop) -> String + Sync) = &|stop| {
-        // The lead of a follower is up.
+        // The lead's broker starts normally.
         let source = format!(
             "[ $(hostname) != mc-0 ] || exec \"$@\"; {}",
             stays("broker", stop)
         );
         let prefix = serde_json::to_string(&source).unwrap();
-        format!("[runner]\nprefix = ['bash', '-c', {prefix}, '-']\n{}", says(""))
+        format!(
+            "[runner]\nprefix = ['bash', '-c', {prefix}, '-']\n{}",
+            echoing_snippets("")
+        )
     };
     let alone: &(dyn Fn(Stop) -> String + Sync) = &|stop| spec(stop).replace("!= mc-0", "= mc-0");
     Stage {
@@ -294,7 +308,7 @@ fn stop_while_the_broker_starts_is_no_success() {
     .check();
 }
 
-/// The image's `flux`, in place of which a script takes some commands.
+/// Replaces the image's `flux` by a wrapper with this script, which may handle some commands itself.
 fn replace_flux(image: &Image, script: &str) {
     let flux = image.at("/mnt/flux/view/bin/flux");
     fs::rename(&flux, flux.with_file_name("flux-itself")).unwrap();
@@ -304,8 +318,13 @@ fn replace_flux(image: &Image, script: &str) {
 
 #[test]
 fn stop_during_accounting_starts_nothing_after_it() {
-    let spec: &(dyn Fn(Stop) -> String + Sync) =
-        &|_| format!("users = ['ada']\n{}{}", says(""), program("echo ran program"));
+    let spec: &(dyn Fn(Stop) -> String + Sync) = &|_| {
+        format!(
+            "users = ['ada']\n{}{}",
+            echoing_snippets(""),
+            program("echo ran program")
+        )
+    };
     let prepare: &(dyn Fn(&Image, Stop) + Sync) = &|image, stop| {
         image.file(&format!("{}/ada", flux_shared::paths::USERS_DIR), 0o400, "secret");
         image.file("/mnt/flux/view/libexec/flux/cmd/flux-account.py", 0o644, "");
@@ -314,7 +333,7 @@ fn stop_during_accounting_starts_nothing_after_it() {
             0o444,
             "any bytes for the salt of a password will do here",
         );
-        // Its output is discarded: it says so to the pod.
+        // The client's output is discarded, so it writes to the pod's.
         let account = stays("account >/proc/1/fd/1", stop);
         replace_flux(image, &format!("case $1 in account*) {account} ;; esac"));
     };
@@ -333,7 +352,7 @@ fn stop_during_accounting_starts_nothing_after_it() {
 #[test]
 fn stop_of_a_follower_with_a_job_leaves_the_job_its_time() {
     let spec: &(dyn Fn(Stop) -> String + Sync) = &|stop| {
-        // Tasks write to the lead's output: each says it to its own pod as well.
+        // Tasks write to the lead's output. So each also writes to the output of its own pod.
         let trap = if stop == Stop::Heeded {
             "trap 'exit 3' TERM; "
         } else {
@@ -341,7 +360,7 @@ fn stop_of_a_follower_with_a_job_leaves_the_job_its_time() {
         };
         let source = format!("{trap}echo ran program >/proc/1/fd/1; while :; do sleep 0.1; done");
         let program = program(&source).replace("'launcher'", "'submit'");
-        format!("tasks = 2\n{}{program}", says(""))
+        format!("tasks = 2\n{}{program}", echoing_snippets(""))
     };
     Stage {
         spec,
@@ -360,9 +379,9 @@ fn stop_during_the_job_gives_its_code_and_skips_post() {
             Stop::Heeded => "trap 'exit 3' TERM; echo ran program; while :; do sleep 0.1; done".into(),
             stop => stays("program", stop),
         };
-        says("") + &program(&source)
+        echoing_snippets("") + &program(&source)
     };
-    // The instance is told in time to end by itself, so that the deadline is not needed.
+    // The instance gets the stop early enough to end by itself before the deadline.
     let code: &(dyn Fn(Stop) -> i32 + Sync) = &|stop| if stop == Stop::Heeded { 3 } else { 137 };
     Stage {
         spec,
@@ -381,7 +400,7 @@ fn stop_during_post_does_not_change_the_jobs_result() {
             let source = serde_json::to_string(&stays("post", stop)).unwrap();
             format!(
                 "{}post = {source}\n{}",
-                says("post"),
+                echoing_snippets("post"),
                 program(&format!("echo ran program; exit {code}"))
             )
         };
@@ -400,7 +419,7 @@ fn stop_during_post_does_not_change_the_jobs_result() {
 fn stop_in_a_followers_post_leaves_its_success() {
     let spec: &(dyn Fn(Stop) -> String + Sync) = &|stop| {
         let source = serde_json::to_string(&stays("post", stop)).unwrap();
-        // The lead's post would stay as well: nobody stops it here.
+        // The lead runs the same post, but is not stopped here.
         format!(
             "[runner.snippets]\npost = {source}\n{}",
             program("echo ran program")
@@ -416,8 +435,7 @@ fn stop_in_a_followers_post_leaves_its_success() {
     .check();
 }
 
-/// Whether the dump of the archive in /state has begun; a while ago, so that the job's end is known to be its
-/// own.
+/// Whether the dump of the archive in /state has begun. Waits a while then, so that the job's end is recorded.
 fn is_dumping(image: &Image) -> bool {
     let files = fs::read_dir(image.at("/state")).unwrap().flatten();
     let is_there = files
@@ -435,7 +453,7 @@ fn stop_while_the_archive_is_saved_leaves_the_jobs_result() {
         let spec: &(dyn Fn(Stop) -> String + Sync) = &|_| {
             format!(
                 "archive = '/state/archive.tgz'\n{}{}",
-                says(""),
+                echoing_snippets(""),
                 program(&format!("echo ran program; exit {code}"))
             )
         };
@@ -458,12 +476,16 @@ fn stop_while_the_archive_is_saved_leaves_the_jobs_result() {
     }
 }
 
-/// The archive is the agent's own work: it is saved after a stop, and `post` does not follow it.
+/// The agent saves the archive even after a stop, but does not run `post`.
 #[test]
 fn stop_during_the_job_saves_the_archive_and_skips_post() {
     let source = "trap 'exit 3' TERM; echo ran program; while :; do sleep 0.1; done";
     let image = pod_image(
-        &format!("archive = '/state/archive.tgz'\n{}{}", says(""), program(source)),
+        &format!(
+            "archive = '/state/archive.tgz'\n{}{}",
+            echoing_snippets(""),
+            program(source)
+        ),
         1,
     );
     std::fs::create_dir(image.at("/state")).unwrap();
@@ -472,7 +494,7 @@ fn stop_during_the_job_saves_the_archive_and_skips_post() {
         .environment
         .insert("FAKE_FLUX_DUMP".into(), "writes=5 pause=300".into());
     let pod = Running::pod(&container, &Network::new());
-    pod.says("ran program\n");
+    pod.wait_for_output("ran program\n");
     pod.signal(15);
     let dump = || std::fs::read_dir(image.at("/state")).unwrap().next();
     eventually("the dump has begun", || {
@@ -486,7 +508,7 @@ fn stop_during_the_job_saves_the_archive_and_skips_post() {
         "{ended:?}"
     );
     assert!(!ended.stdout.contains("ran post"), "{ended:?}");
-    let told = termination_of(&image);
+    let termination = termination_of(&image);
     let want = Termination {
         program_code: Some(3),
         ..Termination::new(Ender::Stop, 3)
@@ -494,12 +516,12 @@ fn stop_during_the_job_saves_the_archive_and_skips_post() {
     assert_eq!(
         Termination {
             message: String::new(),
-            ..told.clone()
+            ..termination.clone()
         },
         want
     );
     assert_eq!(
-        told.message,
+        termination.message,
         "the pod was stopped: the snippet post does not run."
     );
 }

@@ -14,7 +14,7 @@ fn args() -> Args {
     }
 }
 
-/// A pod whose only container was restarted so often, and is in this state.
+/// A pod whose only container was restarted `restarts` times, and is in this state.
 fn pod(restarts: i32, state: &str) -> Pod {
     let state = json!({ state: if state == "terminated" { json!({ "exitCode": 1 }) } else { json!({}) } });
     serde_json::from_value(json!({
@@ -55,7 +55,7 @@ fn broken(bytes: &'static [u8]) -> Log {
     }
 }
 
-/// Follows the log of a container that has ended; the result, and how many of the logs were not read.
+/// Follows the log of a container that has ended. Returns the result, and how many of `logs` were not read.
 async fn followed(logs: Vec<Log>) -> (Result<(), Failure>, usize) {
     let (target, left, _) = server([Some(ended_pod())], logs);
     let start = start(0);
@@ -78,8 +78,9 @@ fn start(restarts: i32) -> RunnerStart {
     }
 }
 
-/// Follows the log of the first start of a pod that runs and becomes these; the requests for logs.
-async fn followed_of(
+/// Follows the log of a running pod's first start; later the API server sends `pods`. Returns the result, and the
+/// requests for logs.
+async fn followed_while_pod_becomes(
     pods: Vec<Option<Pod>>,
     logs: Vec<Log>,
     resume: &mut Resume,
@@ -94,18 +95,19 @@ async fn followed_of(
 
 #[tokio::test(start_paused = true)]
 async fn follow_fails_when_the_pod_goes_before_its_last_lines() {
-    let (result, _) = followed_of(vec![None], vec![broken(LINE)], &mut Resume::default()).await;
+    let (result, _) =
+        followed_while_pod_becomes(vec![None], vec![broken(LINE)], &mut Resume::default()).await;
     let failure = result.unwrap_err().to_string();
     assert!(failure.contains("its pod is gone"), "{failure}");
-    // The API server has told the end of this one.
-    let (result, _) = followed_of(vec![None], vec![whole(LINE)], &mut Resume::default()).await;
+    // The API server sent the whole log.
+    let (result, _) = followed_while_pod_becomes(vec![None], vec![whole(LINE)], &mut Resume::default()).await;
     result.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn follow_fails_when_lines_were_rotated_away() {
     let logs = vec![broken(LINE), whole(LATER)];
-    let (result, _) = followed_of(vec![Some(ended_pod())], logs, &mut Resume::default()).await;
+    let (result, _) = followed_while_pod_becomes(vec![Some(ended_pod())], logs, &mut Resume::default()).await;
     let failure = result.unwrap_err().to_string();
     assert!(failure.contains("does not have all lines any more"), "{failure}");
 }
@@ -113,7 +115,7 @@ async fn follow_fails_when_lines_were_rotated_away() {
 #[tokio::test(start_paused = true)]
 async fn follow_succeeds_when_a_log_that_was_read_whole_is_rotated() {
     let logs = vec![whole(LINE), whole(b"")];
-    let (result, _) = followed_of(vec![Some(ended_pod())], logs, &mut Resume::default()).await;
+    let (result, _) = followed_while_pod_becomes(vec![Some(ended_pod())], logs, &mut Resume::default()).await;
     result.unwrap();
 }
 
@@ -122,7 +124,7 @@ async fn follow_succeeds_when_the_next_container_falls_silent() {
     let mut resume = Resume::default();
     let pods = vec![Some(pod(0, "running")), Some(pod(1, "running"))];
     let logs = vec![whole(LINE), stalled(LATER), whole(LINE)];
-    let (result, requests) = followed_of(pods, logs, &mut resume).await;
+    let (result, requests) = followed_while_pod_becomes(pods, logs, &mut resume).await;
     result.unwrap();
     assert_eq!(requests.len(), 2, "{requests:?}");
     resume.begin_container();
@@ -131,7 +133,7 @@ async fn follow_succeeds_when_the_next_container_falls_silent() {
     assert!(!resume.end());
 }
 
-/// The lines of the next container were printed as its own, and then once more.
+/// A regression test: lines of the next container were printed as the previous container's, and then again.
 #[tokio::test(start_paused = true)]
 async fn follow_reads_the_previous_container_after_a_restart() {
     let mut resume = Resume::default();
@@ -139,7 +141,8 @@ async fn follow_reads_the_previous_container_after_a_restart() {
         broken(LINE),
         whole(b"2026-01-01T00:00:00.1Z a\n2026-01-01T00:00:00.2Z b\n"),
     ];
-    let (result, requests) = followed_of(vec![Some(pod(1, "running"))], logs, &mut resume).await;
+    let (result, requests) =
+        followed_while_pod_becomes(vec![Some(pod(1, "running"))], logs, &mut resume).await;
     result.unwrap();
     assert_eq!(requests.len(), 2, "{requests:?}");
     assert!(
@@ -158,7 +161,7 @@ async fn follow_reads_the_previous_container_after_a_restart() {
 #[tokio::test(start_paused = true)]
 async fn follow_fails_when_the_container_has_restarted_twice() {
     let pods = vec![Some(pod(2, "running"))];
-    let (result, _) = followed_of(pods, vec![broken(LINE)], &mut Resume::default()).await;
+    let (result, _) = followed_while_pod_becomes(pods, vec![broken(LINE)], &mut Resume::default()).await;
     let failure = result.unwrap_err().to_string();
     assert!(failure.contains("restarted twice"), "{failure}");
 }

@@ -1,4 +1,4 @@
-//! What people read of the plugin is true, and what it says of a file is what the other programs say.
+//! The plugin's documentation is true, and its output for a file agrees with that of the other programs.
 
 use std::path::Path;
 use std::process::Command;
@@ -54,11 +54,11 @@ fn a_file_that_is_wrong_is_refused_with_every_problem() {
         .replace("tasks: 4", "task: 4");
     std::fs::write(&file, text).unwrap();
     let output = Command::new(PROGRAM).arg("validate").arg(&file).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        said.contains("did you mean tasks?") && said.contains("spec.size: "),
-        "{said}"
+        message.contains("did you mean tasks?") && message.contains("spec.size: "),
+        "{message}"
     );
     for format in [&[][..], &["-o", "json"]] {
         let output = Command::new(PROGRAM)
@@ -67,22 +67,22 @@ fn a_file_that_is_wrong_is_refused_with_every_problem() {
             .args(format)
             .output()
             .unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
+        let message = String::from_utf8(output.stderr).unwrap();
         assert_eq!(
             output.status.code(),
             Some(flux_shared::exit::Category::SpecInvalid.code().into())
         );
         assert!(
-            said.contains("did you mean tasks?") && said.contains("spec.size: "),
-            "{said}"
+            message.contains("did you mean tasks?") && message.contains("spec.size: "),
+            "{message}"
         );
         assert!(output.stdout.is_empty());
     }
 }
 
-/// Its own rules (internal/index/validation and cmd/validate-krew-manifest of kubernetes-sigs/krew).
+/// Checks krew's own rules (internal/index/validation and cmd/validate-krew-manifest of kubernetes-sigs/krew).
 #[test]
-fn the_manifest_of_a_release_is_one_that_krew_takes() {
+fn krew_manifest_of_a_release_follows_krews_rules() {
     let folder = tempfile::tempdir().unwrap();
     for arch in ["amd64", "arm64"] {
         std::fs::write(
@@ -138,8 +138,12 @@ fn the_manifest_of_a_release_is_one_that_krew_takes() {
     assert!(longest("description") <= 80);
     let platforms = spec["platforms"].as_array().unwrap();
     let selected: Vec<&Value> = platforms.iter().map(|platform| &platform["selector"]).collect();
-    let of = |arch: &str| serde_json::json!({ "matchLabels": { "os": "linux", "arch": arch } });
-    assert_eq!(selected, [&of("amd64"), &of("arm64")], "each platform has one");
+    let labels_of = |arch: &str| serde_json::json!({ "matchLabels": { "os": "linux", "arch": arch } });
+    assert_eq!(
+        selected,
+        [&labels_of("amd64"), &labels_of("arm64")],
+        "each platform selects its architecture"
+    );
     for (platform, arch) in platforms.iter().zip(["amd64", "arm64"]) {
         assert_eq!(fields(platform), ["uri", "sha256", "bin", "files", "selector"]);
         let archive = format!("kubectl-minicluster_1.2.3_linux_{arch}.tar.gz");
@@ -165,7 +169,7 @@ fn the_manifest_of_a_release_is_one_that_krew_takes() {
 }
 
 #[test]
-fn an_answer_for_programs_says_the_same() {
+fn json_and_yaml_output_agree_with_text_output() {
     let json = |arguments: &[&str]| -> Value {
         serde_json::from_str(&printed(&[arguments, &["-o", "json"]].concat())).unwrap()
     };
@@ -179,7 +183,7 @@ fn an_answer_for_programs_says_the_same() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|it| it["kind"].as_str().unwrap())
+        .map(|object| object["kind"].as_str().unwrap())
         .collect();
     assert_eq!(kinds, ["ConfigMap", "Secret", "Service", "Job"]);
     assert_eq!(
@@ -211,7 +215,7 @@ fn an_answer_for_programs_says_the_same() {
 }
 
 #[test]
-fn the_rights_that_the_page_names_are_those_that_the_tests_have() {
+fn rights_in_the_kubectl_page_are_those_of_the_tests() {
     let page = pages::blocks(&pages::repository().join("docs/tasks/kubectl.md"));
     let role = page
         .iter()

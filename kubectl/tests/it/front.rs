@@ -1,5 +1,5 @@
-//! A front of the API server in which pods run programs and print, though no kubelet is there. Who may not
-//! exec, or read logs, is told so by the API server itself; everything else is the API server's.
+//! A proxy to the API server that plays pods without a kubelet: it answers requests to run a program in a pod or to
+//! read a log. It forwards all other requests. The API server itself rejects users who may not exec or read logs.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -23,9 +23,9 @@ use test_support::api_server;
 
 type Answer = Response<UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>>;
 type Programs = dyn Fn(Session) -> BoxFuture<'static, ()> + Send + Sync;
-type Logs = dyn Fn(&Asked) -> Option<Vec<(Duration, String)>> + Send + Sync;
+type Logs = dyn Fn(&LogRequest) -> Option<Vec<(Duration, String)>> + Send + Sync;
 
-/// A front of the API server that plays pods.
+/// A proxy to the API server that plays pods.
 #[derive(Clone)]
 pub struct Front {
     client: Client,
@@ -41,9 +41,9 @@ pub struct Started {
     pub words: Vec<String>,
 }
 
-/// A log that was asked for.
+/// A request for a pod's log.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct LogRequest {
     pub pod: String,
     pub follow: bool,
     pub previous: bool,
@@ -60,7 +60,7 @@ pub struct Session {
 
 /// An event for a program in a pod.
 #[derive(Debug, PartialEq)]
-pub enum Told {
+pub enum SessionEvent {
     Input(Vec<u8>),
     EndOfInput,
     Size(String),
@@ -76,13 +76,13 @@ impl Session {
     }
 
     /// The next event; None if the client is gone.
-    pub async fn hear(&mut self) -> Option<Told> {
+    pub async fn hear(&mut self) -> Option<SessionEvent> {
         loop {
             match self.socket.next().await?.ok()? {
                 Message::Binary(bytes) => match bytes.split_first()? {
-                    (0, input) => return Some(Told::Input(input.to_vec())),
-                    (4, size) => return Some(Told::Size(String::from_utf8_lossy(size).into_owned())),
-                    (255, _) => return Some(Told::EndOfInput),
+                    (0, input) => return Some(SessionEvent::Input(input.to_vec())),
+                    (4, size) => return Some(SessionEvent::Size(String::from_utf8_lossy(size).into_owned())),
+                    (255, _) => return Some(SessionEvent::EndOfInput),
                     _ => {}
                 },
                 Message::Close(_) => return None,
@@ -109,11 +109,11 @@ impl Session {
 }
 
 impl Front {
-    /// Starts a front of the API server of this kubeconfig; returns the kubeconfig for the front.
+    /// Starts a proxy to the API server of this kubeconfig. Also returns the kubeconfig for the proxy.
     pub async fn before(
         kubeconfig: &Path,
         programs: impl Fn(Session) -> BoxFuture<'static, ()> + Send + Sync + 'static,
-        logs: impl Fn(&Asked) -> Option<Vec<(Duration, String)>> + Send + Sync + 'static,
+        logs: impl Fn(&LogRequest) -> Option<Vec<(Duration, String)>> + Send + Sync + 'static,
     ) -> (Front, PathBuf) {
         let client = Client::try_from(api_server::config(kubeconfig).await).unwrap();
         let front = Front {
@@ -164,7 +164,7 @@ impl Front {
 
     async fn hand_on(&self, request: Request<Incoming>) -> Result<Answer, kube::Error> {
         let (mut parts, body) = request.into_parts();
-        // The client has its own.
+        // The client sets these headers itself.
         [
             header::HOST,
             header::AUTHORIZATION,
@@ -190,15 +190,15 @@ impl Front {
             .get(header::SEC_WEBSOCKET_KEY)
             .map(|key| derive_accept_key(key.as_bytes()));
         let upgrade = hyper::upgrade::on(&mut request);
-        let asked = self.hand_on(request).await?;
+        let forwarded = self.hand_on(request).await?;
         let accept = match key {
-            Some(key) if asked.status() != StatusCode::FORBIDDEN => key,
-            _ => return Ok(asked),
+            Some(key) if forwarded.status() != StatusCode::FORBIDDEN => key,
+            _ => return Ok(forwarded),
         };
         let words: Vec<String> = query
             .iter()
             .filter(|(name, _)| name == "command")
-            .map(|(_, it)| it.clone())
+            .map(|(_, value)| value.clone())
             .collect();
         assert!(words[0].ends_with("flux-agent"), "{words:?}");
         self.started.lock().unwrap().push(Started {
@@ -229,24 +229,24 @@ impl Front {
 
     async fn log(self, pod: String, request: Request<Incoming>) -> Result<Answer, kube::Error> {
         let query = query(&request);
-        let of = |wanted: &str| {
+        let parameter = |wanted: &str| {
             query
                 .iter()
                 .find(|(name, _)| name == wanted)
                 .map(|(_, value)| value.clone())
         };
-        let is = |wanted: &str| of(wanted).as_deref() == Some("true");
-        let asked = Asked {
+        let is_true = |wanted: &str| parameter(wanted).as_deref() == Some("true");
+        let log_request = LogRequest {
             pod,
-            follow: is("follow"),
-            previous: is("previous"),
-            since: of("sinceTime"),
+            follow: is_true("follow"),
+            previous: is_true("previous"),
+            since: parameter("sinceTime"),
         };
-        let (timestamps, allowed) = (is("timestamps"), self.hand_on(request).await?);
+        let (timestamps, allowed) = (is_true("timestamps"), self.hand_on(request).await?);
         if allowed.status() == StatusCode::FORBIDDEN {
             return Ok(allowed);
         }
-        let Some(lines) = (self.logs)(&asked) else {
+        let Some(lines) = (self.logs)(&log_request) else {
             let words = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"BadRequest","code":400,"metadata":{},"message":"previous terminated container not found"}"#;
             let body = chunks(vec![(Duration::ZERO, words.into())]);
             return Ok(Response::builder()
@@ -263,11 +263,11 @@ impl Front {
             };
             (pause, format!("{time}{line}\n"))
         };
-        // What came before is not asked for again.
-        let since = asked
+        // A request with `sinceTime` gets only the later lines.
+        let since = log_request
             .since
             .as_deref()
-            .and_then(|it| it.get(17..19)?.parse().ok())
+            .and_then(|time| time.get(17..19)?.parse().ok())
             .unwrap_or(0);
         let lines = lines.into_iter().enumerate().skip(since).map(timed).collect();
         Ok(Response::new(chunks(lines)))
@@ -290,7 +290,7 @@ fn query(request: &Request<Incoming>) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Decodes a form's text.
+/// Decodes a URL-encoded value.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.bytes();

@@ -1,5 +1,4 @@
-//! What asks programs in pods, and reads what pods print: `top`, `jobs`, `submit`, `connect`, `stop`,
-//! `status` of many.
+//! Commands that run programs in pods and print their output: `top`, `jobs`, `submit`, `connect`, `stop` and `status`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,8 +8,8 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use crate::front::{Asked, Front, Session, Told};
-use crate::user_account::{Said, UserAccount};
+use crate::front::{Front, LogRequest, Session, SessionEvent};
+use crate::user_account::{PluginOutput, UserAccount};
 use crate::{user_of, user_with};
 use test_support::api_server::{Fixture, Operator, test};
 
@@ -31,7 +30,7 @@ pub fn usage(running: u64) -> String {
         + "\n"
 }
 
-/// Agents that do what they are asked; in `top` a job appears.
+/// Agents that do what the plugin requests. Between two calls of `top` a job appears.
 pub fn agents() -> impl Fn(Session) -> BoxFuture<'static, ()> + Send + Sync {
     let looks = Arc::new(AtomicU64::new(0));
     move |mut session| {
@@ -76,11 +75,11 @@ pub fn agents() -> impl Fn(Session) -> BoxFuture<'static, ()> + Send + Sync {
     }
 }
 
-pub fn no_logs(_: &Asked) -> Option<Vec<(Duration, String)>> {
+pub fn no_logs(_: &LogRequest) -> Option<Vec<(Duration, String)>> {
     Some(Vec::new())
 }
 
-/// A MiniCluster `mc` of so many pods that run.
+/// A MiniCluster `mc` with `size` running pods.
 pub async fn up(fixture: &Fixture, size: usize) -> Operator {
     let operator = fixture.operator().await;
     fixture.create("mc", json!({ "size": size })).await.unwrap();
@@ -91,7 +90,7 @@ pub async fn up(fixture: &Fixture, size: usize) -> Operator {
     operator
 }
 
-/// A person whose calls go over a front with these programs in its pods.
+/// A user whose requests go to a proxy that runs these programs in its pods.
 pub async fn over(
     person: UserAccount,
     programs: impl Fn(Session) -> BoxFuture<'static, ()> + Send + Sync + 'static,
@@ -105,12 +104,13 @@ fn top_in_a_pipe_prints_once_without_colours() {
     test("top", async |fixture| {
         let operator = up(&fixture, 2).await;
         let (front, person) = over(user_of(&fixture), agents()).await;
-        let said = person.says(&["top", "mc"]).await;
-        assert_eq!((said.code, said.err.as_str()), (0, ""), "{said:?}");
+        let output = person.run(&["top", "mc"]).await;
+        assert_eq!((output.code, output.err.as_str()), (0, ""), "{output:?}");
         assert!(
-            said.out
+            output
+                .out
                 .starts_with("mc: state run for 61 s; 1 of 2 brokers online\n"),
-            "{said:?}"
+            "{output:?}"
         );
         for part in [
             "nodes      2     0     1     1\n",
@@ -118,18 +118,21 @@ fn top_in_a_pipe_prints_once_without_colours() {
             "0 running, 3 waiting",
             "mc-1  down",
         ] {
-            assert!(said.out.contains(part), "no `{part}`:\n{}", said.out);
+            assert!(output.out.contains(part), "no `{part}`:\n{}", output.out);
         }
-        assert!(!said.out.contains('\x1b'), "{said:?}");
-        assert_eq!(front.started().len(), 1, "it costs one call of one program");
-        assert!(front.started()[0].pod.starts_with("mc-0-"), "in the lead");
-        let json = person.says(&["top", "mc", "-o", "json"]).await;
+        assert!(!output.out.contains('\x1b'), "{output:?}");
+        assert_eq!(front.started().len(), 1, "`top` runs one program");
+        assert!(
+            front.started()[0].pod.starts_with("mc-0-"),
+            "it runs in the lead's pod"
+        );
+        let json = person.run(&["top", "mc", "-o", "json"]).await;
         let json: Value = serde_json::from_str(&json.out).unwrap();
         assert_eq!(
             (&json["name"], &json["resources"]["cores"]["used"]),
             (&json!("mc"), &json!(1))
         );
-        let yaml = person.says(&["-o", "yaml", "top", "mc"]).await;
+        let yaml = person.run(&["-o", "yaml", "top", "mc"]).await;
         assert!(
             yaml.out.contains("\n  hosts:\n") && yaml.out.contains("waiting: 3\n"),
             "{yaml:?}"
@@ -139,7 +142,7 @@ fn top_in_a_pipe_prints_once_without_colours() {
 }
 
 #[test]
-fn top_without_figures_says_why_and_what_helps() {
+fn top_without_usage_prints_cause_and_remedy() {
     test("top-why", async |fixture| {
         let operator = fixture.operator().await;
         let plain = user_of(&fixture);
@@ -161,58 +164,60 @@ fn top_without_figures_says_why_and_what_helps() {
             }
             .boxed()
         };
-        let none = plain.says(&["top", "none"]).await;
+        let none = plain.run(&["top", "none"]).await;
         assert!(
             none.code == 1 && none.err.contains("failed to get MiniCluster none"),
             "{none:?}"
         );
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
         let pods = fixture.pods("mc", 1).await;
-        let said = plain.says(&["top", "mc"]).await;
+        let output = plain.run(&["top", "mc"]).await;
         assert!(
-            said.code == 1 && said.err.contains("does not run yet") && said.err.contains("why mc"),
-            "{said:?}"
+            output.code == 1 && output.err.contains("does not run yet") && output.err.contains("why mc"),
+            "{output:?}"
         );
         fixture.run_pod(&pods[&0]).await;
         fixture.when_condition("mc", "Ready", "True").await;
         let (_front, kubeconfig) = Front::before(&plain.kubeconfig, early, no_logs).await;
-        let said = UserAccount {
+        let output = UserAccount {
             kubeconfig,
             ..plain.clone()
         }
-        .says(&["top", "mc"])
+        .run(&["top", "mc"])
         .await;
         assert!(
-            said.code == 1
-                && said
+            output.code == 1
+                && output
                     .err
                     .contains("no usage available of mc: not up: the broker is in state join"),
-            "{said:?}"
+            "{output:?}"
         );
         let (_front, kubeconfig) = Front::before(&plain.kubeconfig, old, no_logs).await;
-        let said = UserAccount {
+        let output = UserAccount {
             kubeconfig,
             ..plain.clone()
         }
-        .says(&["top", "mc"])
+        .run(&["top", "mc"])
         .await;
         assert!(
-            said.code == 1 && said.err.contains("is older than this program"),
-            "{said:?}"
+            output.code == 1 && output.err.contains("is older than this program"),
+            "{output:?}"
         );
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         fixture.when_condition("mc", "JobFinished", "True").await;
-        let said = plain.says(&["top", "mc"]).await;
+        let output = plain.run(&["top", "mc"]).await;
         assert!(
-            said.code == 1 && said.err.contains("mc has ended (Completed)"),
-            "{said:?}"
+            output.code == 1 && output.err.contains("mc has ended (Completed)"),
+            "{output:?}"
         );
         fixture.create("later", json!({ "suspend": true })).await.unwrap();
         fixture.when_condition("later", "Suspended", "True").await;
-        let said = plain.says(&["top", "later"]).await;
+        let output = plain.run(&["top", "later"]).await;
         assert!(
-            said.code == 1 && said.err.contains("later is suspended") && said.err.contains("suspend\":false"),
-            "{said:?}"
+            output.code == 1
+                && output.err.contains("later is suspended")
+                && output.err.contains("suspend\":false"),
+            "{output:?}"
         );
         operator.stop().await;
     });
@@ -235,23 +240,23 @@ fn commands_in_pods_need_exec_permission_and_name_it() {
             (&["status", "mc"], "What the lead's agent says"),
             (&["timeline", "mc"], "the job runs"),
         ] {
-            let said = one.says(arguments).await;
+            let output = one.run(arguments).await;
             assert!(
-                said.code == 0 && said.out.contains(out),
-                "{arguments:?}: {said:?}"
+                output.code == 0 && output.out.contains(out),
+                "{arguments:?}: {output:?}"
             );
         }
-        let said = one.says(&["connect", "mc", "--", "exit", "7"]).await;
-        assert_eq!((said.code, said.err.as_str()), (7, "bye\n"));
+        let output = one.run(&["connect", "mc", "--", "exit", "7"]).await;
+        assert_eq!((output.code, output.err.as_str()), (7, "bye\n"));
         for arguments in [
             &["scale", "mc", "3"][..],
             &["logs", "mc"],
             &["run", "-d", "app:1"],
         ] {
-            let said = one.says(arguments).await;
+            let output = one.run(arguments).await;
             assert!(
-                said.code == 1 && said.err.contains("is forbidden"),
-                "{arguments:?}: {said:?}"
+                output.code == 1 && output.err.contains("is forbidden"),
+                "{arguments:?}: {output:?}"
             );
         }
         let (front, other) = over(user_with(&fixture, "other", &rights[..2]), agents()).await;
@@ -260,11 +265,11 @@ fn commands_in_pods_need_exec_permission_and_name_it() {
             &["connect", "mc", "--", "true"],
             &["jobs", "mc"],
         ] {
-            let said = other.says(arguments).await;
-            assert_eq!((said.code, said.out.as_str()), (1, ""), "{said:?}");
+            let output = other.run(arguments).await;
+            assert_eq!((output.code, output.out.as_str()), (1, ""), "{output:?}");
             assert!(
-                said.err.contains("is forbidden") && said.err.contains("`create` `pods/exec`"),
-                "{said:?}"
+                output.err.contains("is forbidden") && output.err.contains("`create` `pods/exec`"),
+                "{output:?}"
             );
         }
         assert!(front.started().is_empty());
@@ -280,9 +285,13 @@ fn machine_output_is_uniform_and_refused_where_missing() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("mc.tar");
         let json = async |arguments: &[&str]| -> Value {
-            let said = person.says(&[arguments, &["-o", "json"]].concat()).await;
-            assert_eq!((said.code, said.err.as_str()), (0, ""), "{arguments:?}: {said:?}");
-            serde_json::from_str(&said.out).unwrap()
+            let output = person.run(&[arguments, &["-o", "json"]].concat()).await;
+            assert_eq!(
+                (output.code, output.err.as_str()),
+                (0, ""),
+                "{arguments:?}: {output:?}"
+            );
+            serde_json::from_str(&output.out).unwrap()
         };
         assert_eq!(json(&["jobs", "mc"]).await["jobs"][0]["id"], 1);
         assert_eq!(json(&["why", "mc"]).await["pods"].as_array().unwrap().len(), 2);
@@ -291,13 +300,13 @@ fn machine_output_is_uniform_and_refused_where_missing() {
             json(&["debug", "mc", "--to", file.to_str().unwrap()]).await["files"][1],
             "minicluster.yaml"
         );
-        let scaled = person.says(&["scale", "mc", "2", "-o", "yaml"]).await;
+        let scaled = person.run(&["scale", "mc", "2", "-o", "yaml"]).await;
         assert!(scaled.out.contains("kind: MiniCluster\n"), "{scaled:?}");
         assert_eq!(
             json(&["stop", "mc"]).await,
             json!({ "name": "mc", "way": "shutDown" })
         );
-        let submitted = person.says(&["submit", "mc", "-o", "json", "--", "true"]).await;
+        let submitted = person.run(&["submit", "mc", "-o", "json", "--", "true"]).await;
         assert_eq!(
             serde_json::from_str::<Value>(&submitted.out).unwrap(),
             json!({ "jobs": ["ƒabc"] })
@@ -310,17 +319,17 @@ fn machine_output_is_uniform_and_refused_where_missing() {
             &["run", "-o", "json", "app:1", "--", "true"],
             &["submit", "mc", "--watch", "-o", "yaml", "--", "true"],
         ] {
-            let said = person.says(arguments).await;
+            let output = person.run(arguments).await;
             assert!(
-                said.code == 1 && said.err.contains("` takes no -o: it "),
-                "{arguments:?}: {said:?}"
+                output.code == 1 && output.err.contains("` takes no -o: it "),
+                "{arguments:?}: {output:?}"
             );
         }
         operator.stop().await;
     });
 }
 
-/// Its container ends with the instance, and with it the program that was asked.
+/// The container ends with the instance, and so does the agent's program that requested the shutdown.
 #[test]
 fn stop_is_a_shutdown_even_if_its_answer_is_lost() {
     test("stop-lost", async |fixture| {
@@ -328,13 +337,16 @@ fn stop_is_a_shutdown_even_if_its_answer_is_lost() {
         let killed = |session: Session| session.end(137).boxed();
         let (front, person) = over(user_of(&fixture), killed).await;
         let lead = fixture.pods("mc", 1).await.remove(&0).unwrap();
-        let (said, ()) = tokio::join!(person.says(&["stop", "mc"]), async {
-            test_support::api_server::until("it is asked", async || front.started().first().map(drop)).await;
+        let (output, ()) = tokio::join!(person.run(&["stop", "mc"]), async {
+            test_support::api_server::until("the agent gets `stop`", async || {
+                front.started().first().map(drop)
+            })
+            .await;
             fixture.end_pod(&lead, 0, "Completed", "").await;
         });
         assert!(
-            said.code == 0 && said.out.starts_with("shutting down mc"),
-            "{said:?}"
+            output.code == 0 && output.out.starts_with("shutting down mc"),
+            "{output:?}"
         );
         assert_eq!(fixture.get("mc").await.spec.suspend, None);
         operator.stop().await;
@@ -356,14 +368,14 @@ fn refusing(status: &'static str) -> impl Fn(Session) -> BoxFuture<'static, ()> 
     }
 }
 
-/// What `stop` says to an owner of `mc` whose agent is this one.
+/// The output of `stop` for an owner of `mc`, with this agent.
 async fn stopped_by_owner(
     fixture: &Fixture,
     agent: impl Fn(Session) -> BoxFuture<'static, ()> + Send + Sync + 'static,
-) -> Said {
+) -> PluginOutput {
     let owner = [("miniclusters.flux-framework.org", "*"), ("pods,pods/exec", "*")];
     let (_front, person) = over(user_with(fixture, "owner", &owner), agent).await;
-    person.says(&["stop", "mc"]).await
+    person.run(&["stop", "mc"]).await
 }
 
 #[test]
@@ -373,9 +385,9 @@ fn refused_stop_is_no_shutdown_when_the_lead_restarts() {
         let run = refusing(r#"{"status":1,"state":"run","snippet":null}"#);
         let (front, person) = over(user_of(&fixture), run).await;
         let lead = fixture.pods("mc", 1).await.remove(&0).unwrap();
-        let (said, ()) = tokio::join!(person.says(&["stop", "mc"]), async {
+        let (output, ()) = tokio::join!(person.run(&["stop", "mc"]), async {
             let words = ["status", "--json"];
-            test_support::api_server::until("it has refused", async || {
+            test_support::api_server::until("the plugin asks for the status after the refusal", async || {
                 front
                     .started()
                     .iter()
@@ -389,8 +401,8 @@ fn refused_stop_is_no_shutdown_when_the_lead_restarts() {
             fixture.patch_pod_status(&lead, restarted).await;
         });
         assert!(
-            said.code == 1 && said.err.contains("Nothing was deleted"),
-            "{said:?}"
+            output.code == 1 && output.err.contains("Nothing was deleted"),
+            "{output:?}"
         );
         operator.stop().await;
     });
@@ -401,13 +413,13 @@ fn stop_deletes_nothing_while_post_runs() {
     test("stop-post", async |fixture| {
         let operator = up(&fixture, 1).await;
         let post = refusing(r#"{"status":1,"state":null,"snippet":"post"}"#);
-        let said = stopped_by_owner(&fixture, post).await;
+        let output = stopped_by_owner(&fixture, post).await;
         assert!(
-            said.code == 0
-                && said
+            output.code == 0
+                && output
                     .out
                     .contains("its last steps (`post`, the archive) are not cut short"),
-            "{said:?}"
+            "{output:?}"
         );
         let cluster = fixture.get("mc").await;
         assert_eq!(
@@ -419,29 +431,33 @@ fn stop_deletes_nothing_while_post_runs() {
 }
 
 #[test]
-fn stop_deletes_what_waits_for_its_quorum() {
+fn stop_deletes_minicluster_that_waits_for_quorum() {
     test("stop-quorum", async |fixture| {
         let operator = up(&fixture, 1).await;
         let quorum = refusing(r#"{"status":1,"state":"quorum","snippet":null}"#);
-        let said = stopped_by_owner(&fixture, quorum).await;
-        assert_eq!((said.code, said.out.as_str()), (0, "deleted mc\n"), "{said:?}");
+        let output = stopped_by_owner(&fixture, quorum).await;
+        assert_eq!(
+            (output.code, output.out.as_str()),
+            (0, "deleted mc\n"),
+            "{output:?}"
+        );
         operator.stop().await;
     });
 }
 
 #[test]
-fn stop_asks_the_instance_and_says_so() {
+fn stop_shuts_the_instance_down_and_reports_it() {
     test("stop", async |fixture| {
         let operator = up(&fixture, 2).await;
         let (front, person) = over(user_of(&fixture), agents()).await;
-        let said = person.says(&["stop", "mc"]).await;
+        let output = person.run(&["stop", "mc"]).await;
         assert_eq!(
-            (said.code, said.out.as_str()),
+            (output.code, output.out.as_str()),
             (
                 0,
                 "shutting down mc: its programs get SIGTERM and the grace period\n"
             ),
-            "{said:?}"
+            "{output:?}"
         );
         let started = front.started();
         assert!(
@@ -454,10 +470,10 @@ fn stop_asks_the_instance_and_says_so() {
             "its status and logs stay"
         );
         // A user without the right to delete Jobs suspends the MiniCluster instead.
-        let said = person.says(&["stop", "--now", "mc"]).await;
+        let output = person.run(&["stop", "--now", "mc"]).await;
         assert!(
-            said.code == 0 && said.out.contains("suspended mc, which now has no pods"),
-            "{said:?}"
+            output.code == 0 && output.out.contains("suspended mc, which now has no pods"),
+            "{output:?}"
         );
         assert_eq!(fixture.get("mc").await.spec.suspend, Some(true));
         operator.stop().await;
@@ -475,22 +491,24 @@ fn sixty_four_brokers_fit_on_a_screen() {
             fixture.run_pod(&pods[&index]).await;
         }
         fixture
-            .when("mc", "told that 63 are ready", |status| status["readySize"] == 63)
+            .when("mc", "one with 63 ready brokers", |status| {
+                status["readySize"] == 63
+            })
             .await;
-        let said = person.says(&["status", "mc"]).await;
-        assert_eq!(said.code, 0, "{said:?}");
+        let output = person.run(&["status", "mc"]).await;
+        assert_eq!(output.code, 0, "{output:?}");
         assert!(
-            said.out.contains("63 of 64 brokers ready") && said.out.contains("and 48 more"),
+            output.out.contains("63 of 64 brokers ready") && output.out.contains("and 48 more"),
             "{}",
-            said.out
+            output.out
         );
         assert!(
-            said.out.contains("mc-40-"),
-            "who does not run is shown: {}",
-            said.out
+            output.out.contains("mc-40-"),
+            "the pod that does not run is not shown: {}",
+            output.out
         );
-        assert!(said.out.lines().count() < 40, "{}", said.out);
-        let json = person.says(&["status", "mc", "-o", "json"]).await;
+        assert!(output.out.lines().count() < 40, "{}", output.out);
+        let json = person.run(&["status", "mc", "-o", "json"]).await;
         let json: Value = serde_json::from_str(&json.out).unwrap();
         assert_eq!(
             (json["pods"].as_array().unwrap().len(), &json["pods"][0]["index"]),
@@ -501,16 +519,16 @@ fn sixty_four_brokers_fit_on_a_screen() {
 }
 
 #[test]
-fn input_reaches_a_program_and_its_end_as_well() {
+fn connect_passes_input_and_its_end_to_the_program() {
     test("input", async |fixture| {
         let operator = up(&fixture, 2).await;
         let cat = |mut session: Session| {
             async move {
-                while let Some(told) = session.hear().await {
-                    match told {
-                        Told::Input(bytes) => session.say(&String::from_utf8(bytes).unwrap()).await,
-                        Told::EndOfInput => break,
-                        Told::Size(size) => panic!("no terminal, no size: {size}"),
+                while let Some(event) = session.hear().await {
+                    match event {
+                        SessionEvent::Input(bytes) => session.say(&String::from_utf8(bytes).unwrap()).await,
+                        SessionEvent::EndOfInput => break,
+                        SessionEvent::Size(size) => panic!("no terminal, no size: {size}"),
                     }
                 }
                 assert!(!session.terminal);
@@ -526,8 +544,8 @@ fn input_reaches_a_program_and_its_end_as_well() {
             .await
             .unwrap();
         drop(input);
-        let said = Said::when_over(connect).await;
-        assert_eq!((said.code, said.out.as_str()), (3, "a  b\n"), "{said:?}");
+        let output = PluginOutput::when_over(connect).await;
+        assert_eq!((output.code, output.out.as_str()), (3, "a  b\n"), "{output:?}");
         operator.stop().await;
     });
 }

@@ -1,4 +1,4 @@
-//! What jobs print, by `run` and `logs`; and how they are stopped meanwhile.
+//! Job output in `run` and `logs`, and stopping jobs while it is printed.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use futures::FutureExt;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::Child;
 
-use crate::front::{Asked, Front, Session};
+use crate::front::{Front, LogRequest, Session};
 use crate::in_pods::{agents, no_logs, up};
-use crate::user_account::{RIGHTS, Said, UserAccount, in_time};
+use crate::user_account::{PluginOutput, RIGHTS, UserAccount, in_time};
 use crate::{user_of, user_with};
 use test_support::api_server::{Fixture, test, until};
 
@@ -18,14 +18,14 @@ fn one_ctrl_c_stops_job_in_order_and_prints_its_last_output() {
     test("ctrl-c-once", async |fixture| {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);
-        let logs = |asked: &Asked| {
+        let logs = |request: &LogRequest| {
             let lines = [(0, "begins"), (4, "tidies up")]
                 .map(|(pause, line)| (Duration::from_secs(pause), line.to_owned()));
-            asked.follow.then(|| lines.to_vec()).or(Some(lines.to_vec()))
+            request.follow.then(|| lines.to_vec()).or(Some(lines.to_vec()))
         };
         let (front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
         let person = UserAccount { kubeconfig, ..person };
-        let mut run = person.starts(&["run", "--name", "mc", "app:1", "--", "work"]);
+        let mut run = person.start(&["run", "--name", "mc", "app:1", "--", "work"]);
         let pods = fixture.pods("mc", 1).await;
         fixture.run_pod(&pods[&0]).await;
         let mut out = BufReader::new(run.stdout.take().unwrap());
@@ -35,11 +35,11 @@ fn one_ctrl_c_stops_job_in_order_and_prints_its_last_output() {
             .unwrap();
         assert_eq!(line, "begins\n");
         crate::runs::interrupt(&run);
-        test_support::api_server::until("it is told to stop", async || {
+        test_support::api_server::until("the agent gets `stop`", async || {
             front
                 .started()
                 .iter()
-                .any(|it| it.words == ["stop"])
+                .any(|started| started.words == ["stop"])
                 .then_some(())
         })
         .await;
@@ -48,19 +48,19 @@ fn one_ctrl_c_stops_job_in_order_and_prints_its_last_output() {
         in_time("its output ends", out.read_to_string(&mut rest))
             .await
             .unwrap();
-        let said = Said::when_over(run).await;
-        assert_eq!((said.code, rest.as_str()), (143, "tidies up\n"), "{said:?}");
+        let output = PluginOutput::when_over(run).await;
+        assert_eq!((output.code, rest.as_str()), (143, "tidies up\n"), "{output:?}");
         assert!(
-            said.err.contains("shutting down mc; press Ctrl-C again")
-                && said.err.contains("shutting down mc: its programs"),
-            "{said:?}"
+            output.err.contains("shutting down mc; press Ctrl-C again")
+                && output.err.contains("shutting down mc: its programs"),
+            "{output:?}"
         );
         operator.stop().await;
     });
 }
 
 #[test]
-fn a_second_ctrl_c_waits_for_nothing() {
+fn second_ctrl_c_deletes_without_waiting_for_the_stop() {
     test("ctrl-c-twice", async |fixture| {
         let operator = fixture.operator().await;
         let person = user_with(
@@ -82,38 +82,40 @@ fn a_second_ctrl_c_waits_for_nothing() {
         };
         let (front, kubeconfig) = Front::before(&person.kubeconfig, hangs, no_logs).await;
         let person = UserAccount { kubeconfig, ..person };
-        let mut run = person.starts(&["run", "--name", "mc", "app:1", "--", "work"]);
+        let mut run = person.start(&["run", "--name", "mc", "app:1", "--", "work"]);
         let pods = fixture.pods("mc", 1).await;
         fixture.run_pod(&pods[&0]).await;
         fixture.when_condition("mc", "Ready", "True").await;
-        // It listens from when it says what it waits for.
+        // `run` handles Ctrl-C from when it prints what it waits for.
         let mut err = BufReader::new(run.stderr.take().unwrap());
-        let mut told = String::new();
-        while !told.contains("pods: ") {
+        let mut messages = String::new();
+        while !messages.contains("pods: ") {
             assert!(
-                in_time("it says what it waits for", err.read_line(&mut told))
+                in_time("`run` prints what it waits for", err.read_line(&mut messages))
                     .await
                     .unwrap()
                     > 0,
-                "{told}"
+                "{messages}"
             );
         }
         crate::runs::interrupt(&run);
-        test_support::api_server::until("it stops in order", async || {
+        test_support::api_server::until("the agent gets `stop`", async || {
             (!front.started().is_empty()).then_some(())
         })
         .await;
         crate::runs::interrupt(&run);
-        in_time("it ends", err.read_to_string(&mut told)).await.unwrap();
-        assert_eq!(run.wait().await.unwrap().code(), Some(130), "{told}");
+        in_time("it ends", err.read_to_string(&mut messages))
+            .await
+            .unwrap();
+        assert_eq!(run.wait().await.unwrap().code(), Some(130), "{messages}");
         assert!(
-            told.contains("shutting down mc; press Ctrl-C again") && told.contains("deleted mc"),
-            "{told}"
+            messages.contains("shutting down mc; press Ctrl-C again") && messages.contains("deleted mc"),
+            "{messages}"
         );
-        test_support::api_server::until("it is deleted", async || {
-            let there = fixture.api::<MiniCluster>().get_opt("mc").await.unwrap();
-            there
-                .is_none_or(|it| it.metadata.deletion_timestamp.is_some())
+        test_support::api_server::until("the MiniCluster is deleted", async || {
+            let cluster = fixture.api::<MiniCluster>().get_opt("mc").await.unwrap();
+            cluster
+                .is_none_or(|cluster| cluster.metadata.deletion_timestamp.is_some())
                 .then_some(())
         })
         .await;
@@ -126,9 +128,9 @@ fn the_job_s_output_and_code_are_those_of_run() {
     test("output", async |fixture| {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);
-        let logs = |asked: &Asked| {
+        let logs = |request: &LogRequest| {
             Some(vec![
-                (Duration::ZERO, format!("hello from {}", &asked.pod[..4])),
+                (Duration::ZERO, format!("hello from {}", &request.pod[..4])),
                 (Duration::ZERO, "b  c".into()),
             ])
         };
@@ -136,21 +138,21 @@ fn the_job_s_output_and_code_are_those_of_run() {
         let person = UserAccount { kubeconfig, ..person };
         for code in [0, 1, 42, 137, 255] {
             let name = format!("m{code}");
-            let run = person.starts(&["run", "--name", &name, "app:1", "--", "work"]);
+            let run = person.start(&["run", "--name", &name, "app:1", "--", "work"]);
             let pods = fixture.pods(&name, 1).await;
             fixture.run_pod(&pods[&0]).await;
             fixture.when_condition(&name, "Ready", "True").await;
-            // A code of 255 without the agent's report is a node's restart, not the program's end.
+            // Without the agent's report, 255 would mean that the node restarted.
             let report = serde_json::json!({ "version": 1, "by": "program", "code": code }).to_string();
             fixture.end_pod(&pods[&0], code, "Error", &report).await;
-            let said = Said::when_over(run).await;
+            let output = PluginOutput::when_over(run).await;
             assert_eq!(
-                (said.code, said.out.as_str()),
+                (output.code, output.out.as_str()),
                 (
                     code,
                     format!("hello from {}\nb  c\n", &format!("{name}-0-")[..4]).as_str()
                 ),
-                "{said:?}"
+                "{output:?}"
             );
         }
         operator.stop().await;
@@ -158,14 +160,14 @@ fn the_job_s_output_and_code_are_those_of_run() {
 }
 
 #[test]
-fn logs_follow_and_of_a_run_before_and_of_all() {
+fn logs_options_follow_previous_index_and_all() {
     test("logs", async |fixture| {
         let operator = up(&fixture, 2).await;
         let person = user_of(&fixture);
-        let logs = |asked: &Asked| {
+        let logs = |request: &LogRequest| {
             let line = |pause, text: &str| (Duration::from_millis(pause), text.to_owned());
-            let index = asked.pod.split('-').nth(1).unwrap();
-            match (asked.previous, asked.follow) {
+            let index = request.pod.split('-').nth(1).unwrap();
+            match (request.previous, request.follow) {
                 (true, _) if index == "0" => Some(vec![line(0, "the run before")]),
                 (true, _) => None,
                 (false, true) => Some(vec![line(0, "first"), line(2500, "second")]),
@@ -174,60 +176,63 @@ fn logs_follow_and_of_a_run_before_and_of_all() {
         };
         let (_front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
         let person = UserAccount { kubeconfig, ..person };
-        assert_eq!(person.says(&["logs", "mc"]).await.out, "I am 0\n\n");
+        assert_eq!(person.run(&["logs", "mc"]).await.out, "I am 0\n\n");
         assert_eq!(
-            person.says(&["logs", "mc", "--index", "1"]).await.out,
+            person.run(&["logs", "mc", "--index", "1"]).await.out,
             "I am 1\n\n"
         );
-        let all = person.says(&["logs", "mc", "--all"]).await;
+        let all = person.run(&["logs", "mc", "--all"]).await;
         let mut lines: Vec<&str> = all.out.lines().collect();
         lines.sort_unstable();
         assert_eq!(lines, ["0: ", "0: I am 0", "1: ", "1: I am 1"], "{all:?}");
-        let before = person.says(&["logs", "mc", "--previous"]).await;
+        let before = person.run(&["logs", "mc", "--previous"]).await;
         assert_eq!(
             (before.code, before.out.as_str()),
             (0, "the run before\n"),
             "{before:?}"
         );
-        let none = person.says(&["logs", "mc", "--previous", "--index", "1"]).await;
+        let none = person.run(&["logs", "mc", "--previous", "--index", "1"]).await;
         assert!(
             none.code == 1 && none.err.contains("previous terminated container not found"),
             "{none:?}"
         );
-        let no_pod = person.says(&["logs", "mc", "--index", "7"]).await;
+        let no_pod = person.run(&["logs", "mc", "--index", "7"]).await;
         assert!(
             no_pod.code == 1 && no_pod.err.contains("no pod with index 7"),
             "{no_pod:?}"
         );
 
-        // Lines come as they are printed, and it ends with the container.
-        let mut follow = person.starts(&["logs", "mc", "--follow"]);
+        // `--follow` prints lines as they come, and ends with the container.
+        let mut follow = person.start(&["logs", "mc", "--follow"]);
         let mut out = BufReader::new(follow.stdout.take().unwrap());
         let mut first = String::new();
         in_time("it prints a line", out.read_line(&mut first))
             .await
             .unwrap();
         assert_eq!(first, "first\n");
-        assert!(follow.try_wait().unwrap().is_none(), "it goes on");
+        assert!(
+            follow.try_wait().unwrap().is_none(),
+            "`logs --follow` ended early"
+        );
         let pods = fixture.pods("mc", 2).await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         let mut rest = String::new();
         in_time("its output ends", out.read_to_string(&mut rest))
             .await
             .unwrap();
-        let said = Said::when_over(follow).await;
-        assert_eq!((said.code, rest.as_str()), (0, "second\n"), "{said:?}");
+        let output = PluginOutput::when_over(follow).await;
+        assert_eq!((output.code, rest.as_str()), (0, "second\n"), "{output:?}");
         operator.stop().await;
     });
 }
 
-/// As `| head` does.
+/// Like `kubectl minicluster run ... | head`.
 #[test]
 fn closed_output_stops_the_job_and_ends_logs() {
     test("head", async |fixture| {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);
-        let logs = |_: &Asked| {
+        let logs = |_: &LogRequest| {
             Some(
                 (0..200)
                     .map(|number| (Duration::from_millis(100), format!("line {number}")))
@@ -236,9 +241,9 @@ fn closed_output_stops_the_job_and_ends_logs() {
         };
         let (front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
         let person = UserAccount { kubeconfig, ..person };
-        let mut run = person.starts(&["run", "--name", "mc", "app:1", "--", "work"]);
+        let mut run = person.start(&["run", "--name", "mc", "app:1", "--", "work"]);
         let pods = fixture.pods("mc", 1).await;
-        let mut follow = person.starts(&["logs", "--follow", "mc"]);
+        let mut follow = person.start(&["logs", "--follow", "mc"]);
         fixture.run_pod(&pods[&0]).await;
         for child in [&mut run, &mut follow] {
             let mut out = BufReader::new(child.stdout.take().unwrap());
@@ -248,13 +253,13 @@ fn closed_output_stops_the_job_and_ends_logs() {
                 .unwrap();
             assert_eq!(first, "line 0\n");
         }
-        let follow = Said::when_over(follow).await;
+        let follow = PluginOutput::when_over(follow).await;
         assert_eq!(
             (follow.code, follow.err.contains("closed")),
             (141, false),
             "{follow:?}"
         );
-        until("it is stopped", async || {
+        until("the agent gets `stop`", async || {
             front
                 .started()
                 .iter()
@@ -263,7 +268,7 @@ fn closed_output_stops_the_job_and_ends_logs() {
         })
         .await;
         fixture.end_pod(&pods[&0], 143, "Error", "").await;
-        let run = Said::when_over(run).await;
+        let run = PluginOutput::when_over(run).await;
         assert_eq!(run.code, 141, "{run:?}");
         assert!(
             run.err.contains("nobody reads the output: shutting down mc"),
@@ -273,7 +278,7 @@ fn closed_output_stops_the_job_and_ends_logs() {
     });
 }
 
-/// Who may not run programs in pods cannot shut the instance down.
+/// A user without the right to run programs in pods cannot shut the instance down.
 #[test]
 fn run_ends_when_its_stop_fails() {
     test("stop-fails", async |fixture| {
@@ -281,7 +286,7 @@ fn run_ends_when_its_stop_fails() {
         let mut rights = RIGHTS.to_vec();
         rights.retain(|(resource, _)| *resource != "pods/exec");
         let person = user_with(&fixture, "reader", &rights);
-        let logs = |_: &Asked| {
+        let logs = |_: &LogRequest| {
             Some(
                 (0..2000)
                     .map(|number| (Duration::from_millis(100), format!("line {number}")))
@@ -291,7 +296,7 @@ fn run_ends_when_its_stop_fails() {
         let (_front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
         let person = UserAccount { kubeconfig, ..person };
         for (name, code, cleanup) in [("head", 141, true), ("terminated", 1, false)] {
-            let mut run = person.starts(&["run", "--name", name, "app:1", "--", "work"]);
+            let mut run = person.start(&["run", "--name", name, "app:1", "--", "work"]);
             let pods = fixture.pods(name, 1).await;
             fixture.run_pod(&pods[&0]).await;
             let mut out = BufReader::new(run.stdout.take().unwrap());
@@ -304,9 +309,9 @@ fn run_ends_when_its_stop_fails() {
             } else {
                 drop(out);
             }
-            let said = Said::when_over(run).await;
-            assert_eq!(said.code, code, "{said:?}");
-            assert!(said.err.contains("`create` `pods/exec`"), "{said:?}");
+            let output = PluginOutput::when_over(run).await;
+            assert_eq!(output.code, code, "{output:?}");
+            assert!(output.err.contains("`create` `pods/exec`"), "{output:?}");
             assert_eq!(fixture.get(name).await.spec.cleanup, cleanup);
         }
         operator.stop().await;
@@ -316,14 +321,14 @@ fn run_ends_when_its_stop_fails() {
 /// Creates `mc` of one pod, whose log is `hello`, and follows its log before the pod runs.
 async fn follows_new_cluster(fixture: &Fixture) -> (Front, Child) {
     let person = user_of(fixture);
-    let logs = |_: &Asked| Some(vec![(Duration::ZERO, "hello".to_owned())]);
+    let logs = |_: &LogRequest| Some(vec![(Duration::ZERO, "hello".to_owned())]);
     let (front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
     let person = UserAccount { kubeconfig, ..person };
     fixture
         .create("mc", serde_json::json!({ "size": 1 }))
         .await
         .unwrap();
-    (front, person.starts(&["logs", "-f", "mc"]))
+    (front, person.start(&["logs", "-f", "mc"]))
 }
 
 #[test]
@@ -345,7 +350,7 @@ fn logs_follow_prints_each_obstacle_once() {
             }] } });
             fixture.patch_pod_status(&pods[&0], waiting).await;
             fixture
-                .when("mc", "told of the image", |status| {
+                .when("mc", "one that reports the image", |status| {
                     // The reason stays while the kubelet alternates.
                     status["reason"] == "ErrImagePull" && status["message"].to_string().contains(&message)
                 })
@@ -355,10 +360,10 @@ fn logs_follow_prints_each_obstacle_once() {
         fixture.run_pod(&pods[&0]).await;
         fixture.when_condition("mc", "Ready", "True").await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
-        let said = Said::when_over(follow).await;
-        assert_eq!((said.code, said.out.as_str()), (0, "hello\n"), "{said:?}");
+        let output = PluginOutput::when_over(follow).await;
+        assert_eq!((output.code, output.out.as_str()), (0, "hello\n"), "{output:?}");
         for obstacle in ["ErrImagePull of app:1", "ImagePullBackOff of app:1"] {
-            assert_eq!(said.err.matches(obstacle).count(), 1, "{}", said.err);
+            assert_eq!(output.err.matches(obstacle).count(), 1, "{}", output.err);
         }
         operator.stop().await;
     });
@@ -374,11 +379,11 @@ fn logs_follow_waits_for_the_pod_to_start() {
         fixture.run_pod(&pods[&0]).await;
         fixture.when_condition("mc", "Ready", "True").await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
-        let said = Said::when_over(follow).await;
-        assert_eq!((said.code, said.out.as_str()), (0, "hello\n"), "{said:?}");
+        let output = PluginOutput::when_over(follow).await;
+        assert_eq!((output.code, output.out.as_str()), (0, "hello\n"), "{output:?}");
         assert!(
-            said.err.starts_with("waiting for the pod with index 0 ("),
-            "{said:?}"
+            output.err.starts_with("waiting for the pod with index 0 ("),
+            "{output:?}"
         );
         operator.stop().await;
     });

@@ -1,6 +1,5 @@
-//! The plugin's tests, as a person would call it, on the control plane of the operator's tests. The operator
-//! is the real one; the tests play the kubelet. Who calls has no more rights than a person who runs jobs, and
-//! may not even delete.
+//! Tests of the plugin's commands, on the control plane of the operator's tests. The operator is real. The tests play
+//! the kubelet. The user has the documented rights of a person who runs jobs, which do not include deleting.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod cut_connection;

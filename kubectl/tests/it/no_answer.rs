@@ -56,19 +56,17 @@ impl Silent {
         }
     }
 
-    /// Waits until it was asked so.
-    async fn asked(&self, method: Method) {
-        until("it is asked", async || {
+    /// Waits until the server has received such a request.
+    async fn received(&self, method: Method) {
+        until("the server receives the request", async || {
             self.requests.lock().unwrap().contains(&method).then_some(())
         })
         .await;
     }
 
-    /// Starts a run; what it says on standard error, too.
+    /// Starts `run`. Also returns its standard error.
     fn run(&self) -> (Child, BufReader<ChildStderr>) {
-        let mut run = self
-            .person
-            .starts(&["run", "--name", "mc", "app:1", "--", "true"]);
+        let mut run = self.person.start(&["run", "--name", "mc", "app:1", "--", "true"]);
         let err = BufReader::new(run.stderr.take().unwrap());
         (run, err)
     }
@@ -94,10 +92,10 @@ async fn answer(
 }
 
 async fn read_until(err: &mut BufReader<ChildStderr>, words: &str) {
-    let mut said = String::new();
-    while !said.contains(words) {
-        let read = in_time(words, err.read_line(&mut said)).await.unwrap();
-        assert!(read > 0, "no `{words}` in {said}");
+    let mut messages = String::new();
+    while !messages.contains(words) {
+        let read = in_time(words, err.read_line(&mut messages)).await.unwrap();
+        assert!(read > 0, "no `{words}` in {messages}");
     }
 }
 
@@ -105,7 +103,7 @@ async fn read_until(err: &mut BufReader<ChildStderr>, words: &str) {
 async fn second_ctrl_c_ends_a_creation_without_an_answer() {
     let silent = Silent::start(false).await;
     let (mut run, mut err) = silent.run();
-    silent.asked(Method::POST).await;
+    silent.received(Method::POST).await;
     interrupt(&run);
     read_until(&mut err, "it is stopped once it is created").await;
     interrupt(&run);
@@ -122,7 +120,7 @@ async fn third_ctrl_c_ends_a_deletion_without_an_answer() {
     interrupt(&run);
     read_until(&mut err, "press Ctrl-C again to delete it").await;
     interrupt(&run);
-    silent.asked(Method::DELETE).await;
+    silent.received(Method::DELETE).await;
     interrupt(&run);
     read_until(&mut err, "mc may still run").await;
     let status = in_time("it ends", run.wait()).await.unwrap();

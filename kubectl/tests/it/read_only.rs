@@ -1,4 +1,4 @@
-//! Commands that change nothing: `status`, `timeline`, `jobs` and `connect` if nothing runs, completions.
+//! Commands that change nothing: `status`, `timeline`, completions, and `jobs` and `connect` if nothing runs.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use crate::user_of;
 use test_support::api_server::{self, test};
 
 #[test]
-fn why_tells_the_reason_the_pods_and_the_remedy() {
+fn why_prints_the_reason_the_pods_and_the_remedy() {
     test("why", async |fixture| {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);
@@ -21,31 +21,35 @@ fn why_tells_the_reason_the_pods_and_the_remedy() {
         }] } });
         fixture.patch_pod_status(&pods[&1], waiting).await;
         fixture
-            .when("mc", "told of the image", |status| {
+            .when("mc", "one that reports the image", |status| {
                 status["reason"] == "ImagePullBackOff"
             })
             .await;
-        let said = person.says(&["why", "mc"]).await;
-        assert_eq!(said.code, 0, "{said:?}");
+        let output = person.run(&["why", "mc"]).await;
+        assert_eq!(output.code, 0, "{output:?}");
         for part in [
             "mc Pending: 0 of 2 brokers ready",
             "\nImagePullBackOff: ",
             "flux-agent: ImagePullBackOff",
             "not scheduled",
         ] {
-            assert!(said.out.contains(part), "no `{part}`:\n{}", said.out);
+            assert!(output.out.contains(part), "no `{part}`:\n{}", output.out);
         }
-        let remedy = said.out.split("What it means and what to do").nth(1).unwrap();
-        assert!(remedy.contains("image") && !remedy.contains('`'), "{}", said.out);
-        assert!(!said.out.contains('\x1b'), "no colours in a pipe");
+        let remedy = output.out.split("What it means and what to do").nth(1).unwrap();
+        assert!(
+            remedy.contains("image") && !remedy.contains('`'),
+            "{}",
+            output.out
+        );
+        assert!(!output.out.contains('\x1b'), "no colours in a pipe");
 
-        let json = person.says(&["status", "mc", "-o", "json"]).await;
+        let json = person.run(&["status", "mc", "-o", "json"]).await;
         let report: Value = serde_json::from_str(&json.out).unwrap();
         assert_eq!(
             (&report["reason"], report["pods"].as_array().unwrap().len()),
             (&json!("ImagePullBackOff"), 2)
         );
-        let yaml = person.says(&["status", "mc", "-o", "yaml"]).await;
+        let yaml = person.run(&["status", "mc", "-o", "yaml"]).await;
         assert!(yaml.out.contains("reason: ImagePullBackOff\n"), "{yaml:?}");
         operator.stop().await;
     });
@@ -61,16 +65,16 @@ fn connect_jobs_and_logs_report_a_cluster_without_pods() {
             &["jobs", "mc"],
             &["connect", "mc", "--index", "3"],
         ] {
-            let said = person.says(arguments).await;
-            assert_eq!(said.code, 1, "{said:?}");
+            let output = person.run(arguments).await;
+            assert_eq!(output.code, 1, "{output:?}");
             assert!(
-                said.err.contains("does not run") && said.err.contains("kubectl minicluster why mc"),
-                "{said:?}"
+                output.err.contains("does not run") && output.err.contains("kubectl minicluster why mc"),
+                "{output:?}"
             );
         }
-        let logs = person.says(&["logs", "mc"]).await;
+        let logs = person.run(&["logs", "mc"]).await;
         assert!(logs.code == 1 && logs.err.contains("mc has no pods"), "{logs:?}");
-        let none = person.says(&["status", "none"]).await;
+        let none = person.run(&["status", "none"]).await;
         assert!(
             none.code == 1 && none.err.contains("failed to get MiniCluster none: "),
             "{none:?}"
@@ -96,10 +100,10 @@ fn debug_bundle_has_no_secret() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("mc.tar");
         let arguments = ["debug", "mc", "--to", file.to_str().unwrap()];
-        let said = person.says(&arguments).await;
+        let output = person.run(&arguments).await;
         assert!(
-            said.code == 0 && said.out.contains("files: the MiniCluster"),
-            "{said:?}"
+            output.code == 0 && output.out.contains("files: the MiniCluster"),
+            "{output:?}"
         );
         let bytes = std::fs::read(&file).unwrap();
         let all = String::from_utf8_lossy(&bytes);
@@ -114,7 +118,7 @@ fn debug_bundle_has_no_secret() {
             assert!(all.contains(part), "no `{part}`");
         }
         assert!(!all.contains("hunter2"), "{all}");
-        let again = person.says(&arguments).await;
+        let again = person.run(&arguments).await;
         assert!(
             again.code == 1 && again.err.contains("failed to write"),
             "nothing is overwritten: {again:?}"
@@ -132,17 +136,17 @@ fn the_timeline_is_that_of_the_status() {
         let pods = fixture.pods("mc", 1).await;
         fixture.run_pod(&pods[&0]).await;
         fixture.when_condition("mc", "Ready", "True").await;
-        let said = person.says(&["timeline", "mc"]).await;
+        let output = person.run(&["timeline", "mc"]).await;
         assert!(
-            said.out.contains("the job runs") && said.out.contains("in all"),
-            "{said:?}"
+            output.out.contains("the job runs") && output.out.contains("in all"),
+            "{output:?}"
         );
-        let said = person.says(&["timeline", "mc", "-o", "json"]).await;
-        let steps: Vec<Value> = serde_json::from_str(&said.out).unwrap();
+        let output = person.run(&["timeline", "mc", "-o", "json"]).await;
+        let steps: Vec<Value> = serde_json::from_str(&output.out).unwrap();
         assert_eq!(
             steps.last().unwrap()["seconds"],
             Value::Null,
-            "it goes on: {said:?}"
+            "the last step has an end: {output:?}"
         );
         operator.stop().await;
     });
@@ -157,15 +161,13 @@ fn kubectl_completes_the_names_of_the_namespace() {
         }
         let folder = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(PROGRAM, folder.path().join("kubectl-minicluster")).unwrap();
-        let made = person
-            .says(&["completion", folder.path().to_str().unwrap()])
-            .await;
+        let output = person.run(&["completion", folder.path().to_str().unwrap()]).await;
         assert!(
-            made.code == 0
-                && made
+            output.code == 0
+                && output
                     .out
                     .contains("kubectl_complete-minicluster. kubectl finds it"),
-            "{made:?}"
+            "{output:?}"
         );
         let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
         let (program, first) = api_server::kubectl_program();
@@ -186,7 +188,7 @@ fn kubectl_completes_the_names_of_the_namespace() {
         );
         assert!(
             kubectl(&["minicluster", "t"]).contains("timeline"),
-            "and the commands"
+            "commands are completed too"
         );
     });
 }

@@ -6,7 +6,7 @@ use flux_shared::crd::v1alpha2::MiniCluster;
 use tokio::net::TcpListener;
 
 use crate::cut_connection::Proxy;
-use crate::user_account::Said;
+use crate::user_account::PluginOutput;
 use crate::user_of;
 use test_support::api_server::{test, until};
 use test_support::control_plane::kubeconfig_via;
@@ -31,18 +31,18 @@ fn run_exits_with_job_code_when_job_ends_while_disconnected() {
         );
         person.kubeconfig = kubeconfig;
 
-        let mut run = person.starts(&["run", "--name", "mc", "app:1", "--", "true"]);
+        let mut run = person.start(&["run", "--name", "mc", "app:1", "--", "true"]);
         let pods = fixture.pods("mc", 1).await;
         let mut lines = tokio::io::BufReader::new(run.stderr.take().unwrap());
-        let mut said = String::new();
+        let mut messages = String::new();
         let mut read_until = async |words: &str| {
-            while !said.contains(words) {
+            while !messages.contains(words) {
                 assert!(
-                    tokio::io::AsyncBufReadExt::read_line(&mut lines, &mut said)
+                    tokio::io::AsyncBufReadExt::read_line(&mut lines, &mut messages)
                         .await
                         .unwrap()
                         > 0,
-                    "{said}"
+                    "{messages}"
                 );
             }
         };
@@ -54,11 +54,11 @@ fn run_exits_with_job_code_when_job_ends_while_disconnected() {
         fixture.end_pod(&pods[&0], 9, "Error", "").await;
         fixture.when_condition("mc", "JobFinished", "True").await;
         tokio::time::sleep(Duration::from_secs(1)).await;
-        assert!(run.try_wait().unwrap().is_none(), "it does not give up");
+        assert!(run.try_wait().unwrap().is_none(), "`run` gave up");
         wire.mend();
         read_until("the API server answers again").await;
-        let said = Said::when_over(run).await;
-        assert_eq!(said.code, 9, "{said:?}");
+        let output = PluginOutput::when_over(run).await;
+        assert_eq!(output.code, 9, "{output:?}");
         until("nothing is left", async || {
             fixture
                 .api::<MiniCluster>()

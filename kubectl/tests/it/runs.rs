@@ -7,11 +7,11 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::user_account::Said;
+use crate::user_account::PluginOutput;
 use crate::user_of;
 use test_support::api_server::{Fixture, condition, test, until};
 
-/// Plays the operator: the job of `name` has ended with `code`.
+/// Plays the operator: sets the status of `name` to that of a job that ended with `code`.
 async fn end(fixture: &Fixture, name: &str, code: u8) {
     let condition = |type_: &str, status: bool| {
         json!({ "type": type_, "status": if status { "True" } else { "False" }, "lastTransitionTime": "2026-01-01T00:00:00Z",
@@ -29,27 +29,27 @@ async fn end(fixture: &Fixture, name: &str, code: u8) {
         .unwrap();
 }
 
-async fn made(fixture: &Fixture, name: &str) {
-    until(&format!("{name} is made"), async || {
+async fn wait_until_created(fixture: &Fixture, name: &str) {
+    until(&format!("{name} is created"), async || {
         fixture.api::<MiniCluster>().get_opt(name).await.unwrap()
     })
     .await;
 }
 
 #[test]
-fn every_exit_code_is_that_of_run() {
+fn run_exits_with_the_jobs_code_for_every_code() {
     test("codes", async |fixture| {
         let (fixture, person) = (&fixture, &user_of(&fixture));
         let codes: Vec<u8> = (0..=255).collect();
         for some in codes.chunks(16) {
             let each = some.iter().map(|&code| async move {
                 let name = format!("code-{code}");
-                let run = person.starts(&["run", "--name", &name, "app:1", "--", "exit", &code.to_string()]);
-                made(fixture, &name).await;
+                let run = person.start(&["run", "--name", &name, "app:1", "--", "exit", &code.to_string()]);
+                wait_until_created(fixture, &name).await;
                 end(fixture, &name, code).await;
-                let said = Said::when_over(run).await;
-                assert_eq!(said.code, i32::from(code), "{said:?}");
-                assert_eq!(said.out, "", "the job's output is all of it");
+                let output = PluginOutput::when_over(run).await;
+                assert_eq!(output.code, i32::from(code), "{output:?}");
+                assert_eq!(output.out, "", "`run` prints only the job's output");
             });
             futures::future::join_all(each).await;
         }
@@ -57,45 +57,46 @@ fn every_exit_code_is_that_of_run() {
 }
 
 #[test]
-fn a_run_says_what_it_waits_for_and_leaves_nothing() {
+fn run_prints_what_it_waits_for_and_deletes_the_cluster() {
     test("run", async |fixture| {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);
-        let run = person.starts(&[
+        let run = person.start(&[
             "run", "--name", "mc", "--size", "2", "app:1", "--", "sh", "-c", "exit 7",
         ]);
         let pods = fixture.pods("mc", 2).await;
         fixture.run_pod(&pods[&0]).await;
         fixture
-            .when("mc", "told that one is ready", |status| status["readySize"] == 1)
+            .when("mc", "one with a ready broker", |status| status["readySize"] == 1)
             .await;
         fixture.run_pod(&pods[&1]).await;
         fixture.when_condition("mc", "Ready", "True").await;
         let command = fixture.get("mc").await.spec.containers[0].command.clone();
         fixture.end_pod(&pods[&0], 7, "Error", "").await;
-        let said = Said::when_over(run).await;
-        assert_eq!((said.code, said.out.as_str()), (7, ""), "{said:?}");
+        let output = PluginOutput::when_over(run).await;
+        assert_eq!((output.code, output.out.as_str()), (7, ""), "{output:?}");
         assert_eq!(command.as_deref(), Some("sh -c 'exit 7'"));
         let position = |line: &str| {
-            said.err
+            output
+                .err
                 .find(line)
-                .unwrap_or_else(|| panic!("no `{line}`: {}", said.err))
+                .unwrap_or_else(|| panic!("no `{line}`: {}", output.err))
         };
-        let made = position("created MiniCluster mc with 2 pods\n");
+        let created = position("created MiniCluster mc with 2 pods\n");
         let pods = position("pods: ");
         let up = position("quorum: 2 brokers: the job starts\n");
         let failed = position("mc failed (NonZeroExitCode): ");
-        assert!(made < pods && pods < up && up < failed, "{}", said.err);
+        assert!(created < pods && pods < up && up < failed, "{}", output.err);
         assert_eq!(
-            said.err[up..].lines().count(),
+            output.err[up..].lines().count(),
             2,
-            "the end of the pods is no start: {}",
-            said.err
+            "the end of the pods is reported as a start: {}",
+            output.err
         );
         assert!(
-            !said.err.contains('\x1b') && !said.err.contains('\r'),
+            !output.err.contains('\x1b') && !output.err.contains('\r'),
             "plain lines in a pipe: {:?}",
-            said.err
+            output.err
         );
         until("nothing is left", async || {
             fixture
@@ -111,13 +112,13 @@ fn a_run_says_what_it_waits_for_and_leaves_nothing() {
     });
 }
 
-/// The pod of a follower on a dead node keeps the Job from ending, but neither `run` nor `wait`.
+/// A follower's pod on a dead node keeps the Job from ending, but not `run` and `wait`.
 #[test]
 fn run_and_wait_end_while_a_dead_node_keeps_a_pod() {
     test("dead-node", async |fixture| {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);
-        let run = person.starts(&[
+        let run = person.start(&[
             "run", "--name", "mc", "--size", "2", "--keep", "app:1", "--", "sh", "-c", "exit 7",
         ]);
         let pods = fixture.pods("mc", 2).await;
@@ -125,12 +126,12 @@ fn run_and_wait_end_while_a_dead_node_keeps_a_pod() {
             fixture.run_pod(pod).await;
         }
         fixture.when_condition("mc", "Ready", "True").await;
-        let wait = person.starts(&["wait", "mc"]);
+        let wait = person.start(&["wait", "mc"]);
         fixture.hold_pod(&pods[&1]).await;
         fixture.end_pod(&pods[&0], 7, "Error", "").await;
         for program in [run, wait] {
-            let said = Said::when_over(program).await;
-            assert_eq!(said.code, 7, "{said:?}");
+            let output = PluginOutput::when_over(program).await;
+            assert_eq!(output.code, 7, "{output:?}");
         }
         let job = serde_json::to_value(fixture.job("mc").await).unwrap();
         assert_ne!(
@@ -147,7 +148,7 @@ fn run_and_wait_end_while_a_dead_node_keeps_a_pod() {
 fn kept_and_detached_runs_stay() {
     test("stays", async |fixture| {
         let person = user_of(&fixture);
-        let detached = person.says(&["run", "--detach", "--size", "3", "app:1"]).await;
+        let detached = person.run(&["run", "--detach", "--size", "3", "app:1"]).await;
         assert_eq!(detached.code, 0, "{detached:?}");
         let name = detached.out.trim();
         assert!(
@@ -155,17 +156,17 @@ fn kept_and_detached_runs_stay() {
             "{detached:?}"
         );
         let whole = person
-            .says(&["run", "--detach", "-o", "json", "--name", "whole", "app:1"])
+            .run(&["run", "--detach", "-o", "json", "--name", "whole", "app:1"])
             .await;
         let whole: Value = serde_json::from_str(&whole.out).unwrap();
         assert_eq!(whole["metadata"]["name"], "whole");
 
-        let run = person.starts(&["run", "--keep", "--name", "kept", "app:1", "--", "true"]);
-        made(&fixture, "kept").await;
+        let run = person.start(&["run", "--keep", "--name", "kept", "app:1", "--", "true"]);
+        wait_until_created(&fixture, "kept").await;
         end(&fixture, "kept", 0).await;
-        assert_eq!(Said::when_over(run).await.code, 0);
+        assert_eq!(PluginOutput::when_over(run).await.code, 0);
         assert!(!fixture.get("kept").await.spec.cleanup);
-        let again = person.says(&["run", "--name", "kept", "-d", "app:1"]).await;
+        let again = person.run(&["run", "--name", "kept", "-d", "app:1"]).await;
         assert_eq!(again.code, 1);
         assert!(
             again
@@ -180,22 +181,22 @@ fn kept_and_detached_runs_stay() {
 fn invalid_run_is_rejected_before_anything_is_created() {
     test("wrong", async |fixture| {
         let person = user_of(&fixture);
-        let said = person
-            .says(&["run", "--size", "0", "--tasks", "-1", "-d", "app:1"])
+        let output = person
+            .run(&["run", "--size", "0", "--tasks", "-1", "-d", "app:1"])
             .await;
-        assert_eq!(said.code, 2, "clap takes -1 for an option: {said:?}");
-        let said = person
-            .says(&["run", "--size", "0", "--tasks=-1", "-d", "app:1"])
+        assert_eq!(output.code, 2, "clap parses -1 as an option: {output:?}");
+        let output = person
+            .run(&["run", "--size", "0", "--tasks=-1", "-d", "app:1"])
             .await;
-        assert_eq!(said.code, 1);
+        assert_eq!(output.code, 1);
         assert!(
-            said.err.contains("spec.size: ") && said.err.contains("spec.tasks: "),
-            "{said:?}"
+            output.err.contains("spec.size: ") && output.err.contains("spec.tasks: "),
+            "{output:?}"
         );
-        let said = person.says(&["run", "app:1"]).await;
+        let output = person.run(&["run", "app:1"]).await;
         assert!(
-            said.code == 1 && said.err.contains("give a command after `--`"),
-            "{said:?}"
+            output.code == 1 && output.err.contains("give a command after `--`"),
+            "{output:?}"
         );
         assert!(
             fixture
@@ -214,23 +215,27 @@ fn wait_ends_as_the_job_did() {
     test("wait", async |fixture| {
         let person = user_of(&fixture);
         fixture.create("mc", json!({})).await.unwrap();
-        let too_long = person.says(&["wait", "mc", "--timeout", "1"]).await;
+        let too_long = person.run(&["wait", "mc", "--timeout", "1"]).await;
         assert_eq!(too_long.code, 124, "{too_long:?}");
         let (finished, ready) = (
-            person.starts(&["wait", "mc"]),
-            person.starts(&["wait", "mc", "--for=ready"]),
+            person.start(&["wait", "mc"]),
+            person.start(&["wait", "mc", "--for=ready"]),
         );
         end(&fixture, "mc", 77).await;
-        assert_eq!(Said::when_over(finished).await.code, 77);
-        assert_eq!(Said::when_over(ready).await.code, 1, "it never will be");
-        let deleted = person.starts(&["wait", "mc", "--for=deleted"]);
+        assert_eq!(PluginOutput::when_over(finished).await.code, 77);
+        assert_eq!(
+            PluginOutput::when_over(ready).await.code,
+            1,
+            "a job that has ended is never ready"
+        );
+        let deleted = person.start(&["wait", "mc", "--for=deleted"]);
         fixture
             .api::<MiniCluster>()
             .delete("mc", &Default::default())
             .await
             .unwrap();
-        assert_eq!(Said::when_over(deleted).await.code, 0);
-        let gone = person.says(&["wait", "mc"]).await;
+        assert_eq!(PluginOutput::when_over(deleted).await.code, 0);
+        let gone = person.run(&["wait", "mc"]).await;
         assert!(
             gone.code == 1 && gone.err.contains("\"mc\" not found"),
             "{gone:?}"
@@ -246,12 +251,16 @@ fn scale_changes_the_size() {
             .create("mc", json!({ "size": 1, "maxSize": 4 }))
             .await
             .unwrap();
-        let said = person.says(&["scale", "mc", "3"]).await;
-        assert_eq!((said.code, fixture.get("mc").await.spec.size), (0, 3), "{said:?}");
+        let output = person.run(&["scale", "mc", "3"]).await;
+        assert_eq!(
+            (output.code, fixture.get("mc").await.spec.size),
+            (0, 3),
+            "{output:?}"
+        );
     });
 }
 
-/// Sends what Ctrl-C sends.
+/// Sends SIGINT, as Ctrl-C does.
 pub fn interrupt(child: &tokio::process::Child) {
     send("-INT", child);
 }
@@ -272,9 +281,9 @@ fn stop_before_start_stops_pods_without_delete_permission() {
     test("ctrl-c", async |fixture| {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);
-        let mut run = person.starts(&["run", "--name", "mc", "app:1", "--", "true"]);
+        let mut run = person.start(&["run", "--name", "mc", "app:1", "--", "true"]);
         fixture.pods("mc", 1).await;
-        // It listens from when it says what it waits for.
+        // `run` handles Ctrl-C from when it prints what it waits for.
         let mut lines = tokio::io::BufReader::new(run.stderr.take().unwrap());
         let mut line = String::new();
         while !line.starts_with("pods: ") {
@@ -303,67 +312,72 @@ fn stop_before_start_stops_pods_without_delete_permission() {
 }
 
 #[test]
-fn a_run_that_somebody_deletes_is_no_success() {
+fn run_fails_when_its_minicluster_is_deleted() {
     test("deleted", async |fixture| {
         let person = user_of(&fixture);
-        let run = person.starts(&["run", "--name", "mc", "app:1", "--", "true"]);
-        made(&fixture, "mc").await;
+        let run = person.start(&["run", "--name", "mc", "app:1", "--", "true"]);
+        wait_until_created(&fixture, "mc").await;
         tokio::time::sleep(Duration::from_millis(500)).await;
         fixture
             .api::<MiniCluster>()
             .delete("mc", &Default::default())
             .await
             .unwrap();
-        let said = Said::when_over(run).await;
+        let output = PluginOutput::when_over(run).await;
         assert!(
-            said.code == 1
-                && said
+            output.code == 1
+                && output
                     .err
                     .contains("was deleted before its job had ended, not by this command"),
-            "{said:?}"
+            "{output:?}"
         );
     });
 }
 
 #[test]
-fn a_file_s_minicluster_runs_with_what_the_options_change() {
+fn run_from_a_file_applies_the_command_lines_options() {
     test("file", async |fixture| {
         let person = user_of(&fixture);
         let file = concat!(
             env!("CARGO_MANIFEST_DIR"),
             "/../examples/hello-world/minicluster.yaml"
         );
-        let said = person
-            .says(&["run", "-d", "--from", file, "--size", "2", "--name", "mine"])
+        let output = person
+            .run(&["run", "-d", "--from", file, "--size", "2", "--name", "mine"])
             .await;
-        assert_eq!(said.code, 0, "{said:?}");
-        let made = fixture.get("mine").await;
-        assert_eq!((made.spec.size, made.spec.tasks), (2, 4));
+        assert_eq!(output.code, 0, "{output:?}");
+        let cluster = fixture.get("mine").await;
+        assert_eq!((cluster.spec.size, cluster.spec.tasks), (2, 4));
         assert_eq!(
-            made.spec.containers[0].command.as_deref(),
+            cluster.spec.containers[0].command.as_deref(),
             Some("echo hello world")
         );
-        assert_eq!(made.name_any(), "mine");
+        assert_eq!(cluster.name_any(), "mine");
     });
 }
 
 #[test]
-fn run_says_that_no_operator_works_on_it() {
+fn run_reports_that_no_operator_is_running() {
     test("no-operator", async |fixture| {
         let person = user_of(&fixture);
-        let mut run = person.starts(&["run", "--name", "mc", "app:1", "--", "true"]);
+        let mut run = person.start(&["run", "--name", "mc", "app:1", "--", "true"]);
         let mut lines = tokio::io::BufReader::new(run.stderr.take().unwrap());
         let mut line = String::new();
         while !line.contains("the operator is not running") {
             line.clear();
             let read = tokio::io::AsyncBufReadExt::read_line(&mut lines, &mut line);
-            assert!(crate::user_account::in_time("it says so", read).await.unwrap() > 0);
+            assert!(
+                crate::user_account::in_time("`run` prints the warning", read)
+                    .await
+                    .unwrap()
+                    > 0
+            );
         }
         run.kill().await.unwrap();
     });
 }
 
-/// The deletion may be seen before the answer to the request that deletes.
+/// `run` may see the deletion before the answer to its own deletion request.
 #[test]
 fn interrupted_run_exits_130_when_its_pods_have_not_started() {
     test("interrupted", async |fixture| {
@@ -371,24 +385,24 @@ fn interrupted_run_exits_130_when_its_pods_have_not_started() {
         let rights = [crate::user_account::RIGHTS, &[("miniclusters", "delete")]].concat();
         let rights: Vec<(&str, &str)> = rights
             .into_iter()
-            .map(|(what, verbs)| {
-                if what == "miniclusters" {
+            .map(|(resource, verbs)| {
+                if resource == "miniclusters" {
                     ("miniclusters.flux-framework.org", verbs)
                 } else {
-                    (what, verbs)
+                    (resource, verbs)
                 }
             })
             .collect();
         let person = crate::user_with(&fixture, "deleter", &rights);
         for number in 0..6 {
             let name = format!("mc{number}");
-            let run = person.starts(&["run", "--name", &name, "app:1", "--", "true"]);
+            let run = person.start(&["run", "--name", &name, "app:1", "--", "true"]);
             fixture.pods(&name, 1).await;
             tokio::time::sleep(Duration::from_millis(300)).await;
             interrupt(&run);
-            let said = Said::when_over(run).await;
-            assert_eq!(said.code, 130, "{said:?}");
-            assert!(!said.err.contains("not by this command"), "{said:?}");
+            let output = PluginOutput::when_over(run).await;
+            assert_eq!(output.code, 130, "{output:?}");
+            assert!(!output.err.contains("not by this command"), "{output:?}");
         }
         operator.stop().await;
     });
@@ -398,22 +412,22 @@ fn interrupted_run_exits_130_when_its_pods_have_not_started() {
 fn finished_minicluster_is_listed_and_cannot_be_scaled() {
     test("list", async |fixture| {
         let person = user_of(&fixture);
-        let none = person.says(&["list"]).await;
+        let none = person.run(&["list"]).await;
         assert!(
             none.code == 0 && none.out.is_empty() && none.err.starts_with("no MiniClusters in "),
             "{none:?}"
         );
         fixture.create("mc", json!({ "size": 2 })).await.unwrap();
         end(&fixture, "mc", 7).await;
-        let listed = person.says(&["list"]).await;
+        let listed = person.run(&["list"]).await;
         let words: Vec<&str> = listed.out.lines().last().unwrap().split_whitespace().collect();
         assert_eq!(
             (words[..5].to_vec(), words[6]),
             (vec!["mc", "Failed", "2", "0", "7"], "NonZeroExitCode")
         );
-        let all: Value = serde_json::from_str(&person.says(&["ls", "-o", "json"]).await.out).unwrap();
+        let all: Value = serde_json::from_str(&person.run(&["ls", "-o", "json"]).await.out).unwrap();
         assert_eq!(all[0]["metadata"]["name"], "mc");
-        let scaled = person.says(&["scale", "mc", "4"]).await;
+        let scaled = person.run(&["scale", "mc", "4"]).await;
         assert!(
             scaled.code == 1 && scaled.err.contains("mc is Failed"),
             "{scaled:?}"

@@ -1,14 +1,14 @@
-//! `validate --server`: what the API server says of a file, by the caller's own rights.
+//! `validate --server`: the API server checks a file with the rights of the caller.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use serde_json::{Value, json};
 
-use crate::user_account::{RIGHTS, Said, UserAccount};
+use crate::user_account::{PluginOutput, RIGHTS, UserAccount};
 use crate::user_with;
 use test_support::api_server::{Fixture, test};
 
-/// A MiniCluster with this in its spec.
+/// A MiniCluster with these fields in its spec.
 fn document(more: Value) -> String {
     let mut spec =
         json!({ "size": 2, "containers": [{ "name": "app", "image": "app:1", "command": "hostname" }] });
@@ -20,12 +20,12 @@ fn document(more: Value) -> String {
         + "\n"
 }
 
-async fn says(person: &UserAccount, text: &str, more: &[&str]) -> Said {
+async fn validate_on_server(person: &UserAccount, text: &str, more: &[&str]) -> PluginOutput {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("mc.yaml");
     std::fs::write(&file, text).unwrap();
     person
-        .says(&[&["validate", "--server", file.to_str().unwrap()], more].concat())
+        .run(&[&["validate", "--server", file.to_str().unwrap()], more].concat())
         .await
 }
 
@@ -38,17 +38,17 @@ fn author(fixture: &Fixture) -> UserAccount {
 fn server_validation_tries_minicluster_and_job_without_creating() {
     test("server", async |fixture| {
         let person = author(&fixture);
-        let said = says(&person, &document(json!({})), &[]).await;
-        assert_eq!((said.code, said.err.as_str()), (0, ""), "{said:?}");
+        let output = validate_on_server(&person, &document(json!({})), &[]).await;
+        assert_eq!((output.code, output.err.as_str()), (0, ""), "{output:?}");
         assert!(
-            said.out.ends_with(
+            output.out.ends_with(
                 "MiniCluster mc is valid\nthe API server would accept MiniCluster mc: MiniCluster, Job\n"
             ),
-            "{said:?}"
+            "{output:?}"
         );
         let overlay = json!({ "podTemplate": { "spec": { "hostNetwork": true, "priorityClassName": "" } } });
-        let said = says(&person, &document(overlay), &[]).await;
-        assert_eq!(said.code, 0, "{said:?}");
+        let output = validate_on_server(&person, &document(overlay), &[]).await;
+        assert_eq!(output.code, 0, "{output:?}");
         assert!(
             fixture
                 .api::<MiniCluster>()
@@ -89,15 +89,16 @@ fn overlay_error_has_the_api_servers_words_and_field() {
             ),
         ] {
             let text = document(json!({ "podTemplate": overlay }));
-            let said = says(&person, &text, &[]).await;
-            assert_eq!((said.code, said.out.as_str()), (1, ""), "{said:?}");
+            let output = validate_on_server(&person, &text, &[]).await;
+            assert_eq!((output.code, output.out.as_str()), (1, ""), "{output:?}");
             assert!(
-                said.err
+                output
+                    .err
                     .contains("spec.podTemplate: the API server refuses the pods with it: "),
-                "{said:?}"
+                "{output:?}"
             );
-            assert!(said.err.contains(wanted), "{wanted}: {said:?}");
-            let json = says(&person, &text, &["-o", "json"]).await;
+            assert!(output.err.contains(wanted), "{wanted}: {output:?}");
+            let json = validate_on_server(&person, &text, &["-o", "json"]).await;
             let found: Value = serde_json::from_str(&json.out).unwrap();
             assert_eq!(
                 (json.code, &found["problems"][0]["field"]),
@@ -106,7 +107,7 @@ fn overlay_error_has_the_api_servers_words_and_field() {
             );
             assert_eq!(found["miniclusters"][0]["checked"], json!(["MiniCluster", "Job"]));
         }
-        // Without the API server nobody knows.
+        // `validate` without the API server does not find this error.
         let text = document(json!({ "podTemplate": { "spec": { "hostNetwrok": true } } }));
         assert!(flux_operator_core::offline::judge(&text).text().is_ok());
     });
@@ -117,19 +118,21 @@ fn server_validation_reports_forbidden_checks_as_unchecked() {
     test("server-rights", async |fixture| {
         let person = crate::user_of(&fixture);
         let text = document(json!({ "podTemplate": { "spec": { "hostNetwrok": true } } }));
-        let said = says(&person, &text, &[]).await;
-        assert_eq!(said.code, 0, "{said:?}");
+        let output = validate_on_server(&person, &text, &[]).await;
+        assert_eq!(output.code, 0, "{output:?}");
         assert!(
-            said.out
+            output
+                .out
                 .contains("the API server would accept MiniCluster mc: MiniCluster\n"),
-            "{said:?}"
+            "{output:?}"
         );
         assert!(
-            said.out
+            output
+                .out
                 .contains("\nnot checked: its Job: jobs.batch is forbidden: "),
-            "{said:?}"
+            "{output:?}"
         );
-        let json = says(&person, &text, &["-o", "json"]).await;
+        let json = validate_on_server(&person, &text, &["-o", "json"]).await;
         let found: Value = serde_json::from_str(&json.out).unwrap();
         assert_eq!(
             found["miniclusters"][0]["unchecked"].as_array().unwrap().len(),
@@ -145,32 +148,32 @@ fn the_minicluster_itself_is_judged_as_on_creation() {
         let person = author(&fixture);
         let labels =
             document(json!({})).replace("\"name\":\"mc\"}", "\"name\":\"mc\",\"labels\":{\"a b\":\"c\"}}");
-        let said = says(&person, &labels, &[]).await;
+        let output = validate_on_server(&person, &labels, &[]).await;
         assert!(
-            said.code == 1 && said.err.contains("metadata.labels: ") && said.err.contains("a b"),
-            "{said:?}"
+            output.code == 1 && output.err.contains("metadata.labels: ") && output.err.contains("a b"),
+            "{output:?}"
         );
-        // What is wrong to begin with needs no API server.
-        let said = says(&person, &document(json!({ "size": 0 })), &[]).await;
+        // Errors that `validate` finds itself need no API server.
+        let output = validate_on_server(&person, &document(json!({ "size": 0 })), &[]).await;
         assert!(
-            said.code == 1 && said.err == "spec.size: must be 1 to 10000\n",
-            "{said:?}"
+            output.code == 1 && output.err == "spec.size: must be 1 to 10000\n",
+            "{output:?}"
         );
         fixture.create("mc", json!({})).await.unwrap();
-        let said = says(&person, &document(json!({})), &[]).await;
+        let output = validate_on_server(&person, &document(json!({})), &[]).await;
         assert!(
-            said.code == 0 && said.out.contains("a MiniCluster of this name exists"),
-            "{said:?}"
+            output.code == 0 && output.out.contains("a MiniCluster of this name exists"),
+            "{output:?}"
         );
         let elsewhere =
             document(json!({})).replace("\"name\":\"mc\"}", "\"name\":\"mc\",\"namespace\":\"elsewhere\"}");
-        let said = says(&person, &elsewhere, &[]).await;
+        let output = validate_on_server(&person, &elsewhere, &[]).await;
         assert!(
-            said.code == 1
-                && said
+            output.code == 1
+                && output
                     .err
                     .contains("metadata.namespace: is elsewhere, and --namespace is"),
-            "{said:?}"
+            "{output:?}"
         );
     });
 }

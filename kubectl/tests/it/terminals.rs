@@ -1,4 +1,4 @@
-//! What a person sees on a terminal, which script(1) plays.
+//! What a user sees on a terminal, which script(1) provides.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -11,20 +11,20 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdout};
 
-use crate::front::{Session, Told};
+use crate::front::{Session, SessionEvent};
 use crate::in_pods::{over, up, usage};
-use crate::user_account::{Said, in_time};
+use crate::user_account::{PluginOutput, in_time};
 use crate::user_of;
 use test_support::api_server::{test, until};
 
-/// The plugin that a terminal's shell has started, by the words in its command line.
+/// The pid of the plugin that the terminal's shell started with `word` in its command line.
 fn plugin_below(script: &Child, word: &str) -> Option<u32> {
     let children = |pid: u32| -> Vec<u32> {
         let path = format!("/proc/{pid}/task/{pid}/children");
         std::fs::read_to_string(path)
             .unwrap_or_default()
             .split_whitespace()
-            .map(|it| it.parse().unwrap())
+            .map(|number| number.parse().unwrap())
             .collect()
     };
     let mut all = vec![script.id().unwrap()];
@@ -44,7 +44,7 @@ async fn plugin_of(script: &Child, word: &str) -> u32 {
     until(&format!("{word} runs"), async || plugin_below(script, word)).await
 }
 
-/// Another size for the terminal of a process, as by a window that is dragged.
+/// Resizes the terminal of a process.
 fn resize(pid: u32, rows: &str, columns: &str) {
     let terminal = format!("/proc/{pid}/fd/0");
     let stty = std::process::Command::new("stty")
@@ -69,17 +69,17 @@ async fn read_until(from: &mut (impl AsyncReadExt + Unpin), seen: &mut String, w
 const ENTER: &str = "\x1b[?1049h";
 const LEAVE: &str = "\x1b[?1049l";
 
-/// Before and after it the terminal says how it is.
+/// Runs `top`, and prints the terminal's settings before and after it.
 const TOP: &str =
     "echo before $(stty -g); $plugin top mc --interval 1; echo code $?; echo after $(stty -g) over";
 
-/// How a person ends it.
+/// How the user ends `top`.
 enum How {
     Key(&'static [u8]),
     Signal(&'static str),
 }
 
-/// Figures come anew, trouble is told and passes, and no line is longer than the terminal's.
+/// `top` refreshes, reports an error that passes, and prints no line that is longer than the terminal's.
 async fn changes(script: &Child, out: &mut ChildStdout, seen: &mut String) {
     assert!(seen.contains("0 running, 3 waiting"), "{seen}");
     read_until(out, seen, "1 running, 3 waiting").await;
@@ -109,14 +109,17 @@ async fn ends_as_it_began(mut script: Child, mut out: ChildStdout, mut seen: Str
     let after = seen
         .split(LEAVE)
         .nth(1)
-        .unwrap_or_else(|| panic!("it stays on the other screen: {seen:?}"));
+        .unwrap_or_else(|| panic!("`top` did not leave the other screen: {seen:?}"));
     assert!(
         after.contains("code 0\r\n") && after.contains(&format!("after {before} over")),
         "{before}: {after}"
     );
-    assert!(seen.contains("\x1b[?25h"), "the cursor is back: {seen:?}");
+    assert!(
+        seen.contains("\x1b[?25h"),
+        "the cursor is not shown again: {seen:?}"
+    );
     drop(input);
-    assert_eq!(Said::when_over(script).await.code, 0);
+    assert_eq!(PluginOutput::when_over(script).await.code, 0);
 }
 
 #[test]
@@ -128,7 +131,7 @@ fn top_refreshes_until_a_key_and_leaves_the_terminal_as_it_was() {
             let looks = looks.clone();
             async move {
                 match looks.fetch_add(1, Ordering::SeqCst) {
-                    // Once it has trouble, which passes.
+                    // A temporary failure.
                     2 | 3 => {
                         session.complain("flux-agent: not up: a hiccup\n").await;
                         session.end(1).await;
@@ -161,16 +164,16 @@ fn top_refreshes_until_a_key_and_leaves_the_terminal_as_it_was() {
             }
             ends_as_it_began(script, out, seen, &before, how).await;
         }
-        // With figures of one moment it needs no other screen.
+        // With `--once` it does not switch to the other screen.
         let mut once = person.on_terminal("rows 12 cols 60", "$plugin top mc --once");
-        let said = Said::of(
+        let output = PluginOutput::of(
             in_time("top --once", once.stdin(Stdio::null()).output())
                 .await
                 .unwrap(),
         );
         assert!(
-            said.code == 0 && said.out.contains("1 running") && !said.out.contains(ENTER),
-            "{said:?}"
+            output.code == 0 && output.out.contains("1 running") && !output.out.contains(ENTER),
+            "{output:?}"
         );
         operator.stop().await;
     });
@@ -226,11 +229,11 @@ fn a_later_size_of_the_terminal_reaches_the_program_in_the_pod() {
                     session.words
                 );
                 session.say("ready\r\n").await;
-                while let Some(told) = session.hear().await {
-                    match told {
-                        Told::Size(size) => session.say(&format!("size {size}\r\n")).await,
-                        Told::Input(keys) if keys == b"\x03" => session.say("got Ctrl-C\r\n").await,
-                        Told::Input(keys) if keys == b"\x04" => break,
+                while let Some(event) = session.hear().await {
+                    match event {
+                        SessionEvent::Size(size) => session.say(&format!("size {size}\r\n")).await,
+                        SessionEvent::Input(keys) if keys == b"\x03" => session.say("got Ctrl-C\r\n").await,
+                        SessionEvent::Input(keys) if keys == b"\x04" => break,
                         other => session.say(&format!("{other:?}\r\n")).await,
                     }
                 }
@@ -249,7 +252,7 @@ fn a_later_size_of_the_terminal_reaches_the_program_in_the_pod() {
         read_until(&mut out, &mut seen, r#"size {"Width":77,"Height":33}"#).await;
         resize(plugin_of(&script, "connect").await, "40", "100");
         read_until(&mut out, &mut seen, r#"size {"Width":100,"Height":40}"#).await;
-        // A key is for the program there.
+        // Keys reach the program in the pod.
         input.write_all(b"\x03").await.unwrap();
         read_until(&mut out, &mut seen, "got Ctrl-C").await;
         input.write_all(b"\x04").await.unwrap();
@@ -317,8 +320,9 @@ fn start_progress_is_animated_on_terminal_and_plain_in_pipe() {
                 "tty" => {
                     assert!(seen.contains("\x1b[") && seen.contains('\r'), "{seen:?}");
                     assert!(
-                        seen.chars().any(|it| ('\u{2800}'..='\u{28ff}').contains(&it)),
-                        "it turns: {seen:?}"
+                        seen.chars()
+                            .any(|character| ('\u{2800}'..='\u{28ff}').contains(&character)),
+                        "no spinner: {seen:?}"
                     );
                     assert!(!seen.contains("pods: "), "no plain lines: {seen:?}");
                 }
@@ -341,7 +345,7 @@ fn colours_are_for_terminals_without_no_color() {
         let person = user_of(&fixture);
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
         fixture
-            .when("mc", "seen", |status| status["phase"].is_string())
+            .when("mc", "one with a phase", |status| status["phase"].is_string())
             .await;
         for (line, shown) in [
             ("$plugin status mc", true),
@@ -351,10 +355,10 @@ fn colours_are_for_terminals_without_no_color() {
             ("$plugin status mc -o yaml", false),
         ] {
             let mut script = person.on_terminal("rows 30 cols 100", line);
-            let said = Said::of(in_time(line, script.stdin(Stdio::null()).output()).await.unwrap());
-            assert_eq!(said.code, 0, "{said:?}");
-            assert_eq!(said.out.contains("\x1b["), shown, "{line}: {said:?}");
-            assert!(said.out.contains("mc"), "{said:?}");
+            let output = PluginOutput::of(in_time(line, script.stdin(Stdio::null()).output()).await.unwrap());
+            assert_eq!(output.code, 0, "{output:?}");
+            assert_eq!(output.out.contains("\x1b["), shown, "{line}: {output:?}");
+            assert!(output.out.contains("mc"), "{output:?}");
         }
         operator.stop().await;
     });

@@ -1,4 +1,4 @@
-//! A person who runs jobs: an account with the rights that the documents name, and the plugin.
+//! A user who runs jobs: an account with the documented rights, which calls the plugin.
 
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
@@ -68,8 +68,8 @@ impl UserAccount {
         command
     }
 
-    /// On a terminal of the size that `stty` is told, which script(1) plays. `line` is for a shell; `$plugin`
-    /// is the program, in this namespace.
+    /// Runs the shell command `line` on a terminal that script(1) provides; `size` is arguments of stty. In `line`,
+    /// `$plugin` is the plugin with this namespace.
     pub fn on_terminal(&self, size: &str, line: &str) -> Command {
         let mut script = Command::new("script");
         script.args([
@@ -94,50 +94,50 @@ impl UserAccount {
         script
     }
 
-    /// Calls it, in this namespace.
-    pub async fn says(&self, arguments: &[&str]) -> Said {
-        Said::of(
+    /// Runs the plugin in this namespace.
+    pub async fn run(&self, arguments: &[&str]) -> PluginOutput {
+        PluginOutput::of(
             in_time(&arguments.join(" "), self.command(arguments).output())
                 .await
                 .unwrap(),
         )
     }
 
-    /// Calls it, and does not wait for its end.
-    pub fn starts(&self, arguments: &[&str]) -> Child {
+    /// Starts the plugin, and does not wait for its end.
+    pub fn start(&self, arguments: &[&str]) -> Child {
         self.command(arguments).spawn().unwrap()
     }
 }
 
-/// Longer than anything takes: a test that hangs fails with its name.
+/// Longer than any step takes. A test that hangs fails with a message.
 const LONGEST: Duration = Duration::from_secs(180);
 
-pub async fn in_time<T>(what: &str, done: impl Future<Output = T>) -> T {
+pub async fn in_time<T>(description: &str, done: impl Future<Output = T>) -> T {
     tokio::time::timeout(LONGEST, done)
         .await
-        .unwrap_or_else(|_| panic!("not in time: {what}"))
+        .unwrap_or_else(|_| panic!("not in time: {description}"))
 }
 
 /// What the plugin printed, and its exit code.
 #[derive(Debug)]
-pub struct Said {
+pub struct PluginOutput {
     pub code: i32,
     pub out: String,
     pub err: String,
 }
 
-impl Said {
-    pub fn of(output: Output) -> Said {
+impl PluginOutput {
+    pub fn of(output: Output) -> PluginOutput {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Said {
+        PluginOutput {
             code: output.status.code().unwrap(),
             out: text(&output.stdout),
             err: text(&output.stderr),
         }
     }
 
-    pub async fn when_over(child: Child) -> Said {
-        Said::of(
+    pub async fn when_over(child: Child) -> PluginOutput {
+        PluginOutput::of(
             in_time("the plugin does not end", child.wait_with_output())
                 .await
                 .unwrap(),

@@ -1,5 +1,5 @@
-//! The plugin where pods really run: on the cluster that KUBECONFIG names, with the operator installed
-//! (`.ci/e2e`). Who calls has no more rights than a person who runs jobs.
+//! Tests of the plugin with real pods, on the cluster that KUBECONFIG names and where the operator is installed
+//! (`.ci/e2e`). The user has only the documented rights of a person who runs jobs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 #[path = "../it/cut_connection.rs"]
@@ -17,7 +17,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
 use cut_connection::Proxy;
 use test_support::node::{Fixture, app_image, test};
-use user_account::{PROGRAM, Said, UserAccount};
+use user_account::{PROGRAM, PluginOutput, UserAccount};
 
 fn kubectl(arguments: &[&str]) -> String {
     test_support::node::kubectl(arguments, "").unwrap()
@@ -62,15 +62,15 @@ fn a_run_prints_the_job_s_output_and_ends_with_its_code() {
         let image = app_image();
         for code in ["0", "1", "7", "137", "255"] {
             let script = format!("echo \"a $((20 + 22))\"; echo 'b  c' >&2; exit {code}");
-            let said = person
-                .says(&[
+            let output = person
+                .run(&[
                     "run", "--size", "2", "--tasks", "1", &image, "--", "sh", "-c", &script,
                 ])
                 .await;
-            assert_eq!(said.code.to_string(), code, "{said:?}");
-            let mut lines: Vec<&str> = said.out.lines().collect();
+            assert_eq!(output.code.to_string(), code, "{output:?}");
+            let mut lines: Vec<&str> = output.out.lines().collect();
             lines.sort_unstable();
-            assert!(lines.contains(&"a 42") && lines.contains(&"b  c"), "{said:?}");
+            assert!(lines.contains(&"a 42") && lines.contains(&"b  c"), "{output:?}");
         }
         fixture
             .until("nothing is left", async || {
@@ -86,26 +86,26 @@ fn a_run_prints_the_job_s_output_and_ends_with_its_code() {
 }
 
 #[test]
-fn a_long_output_comes_whole_and_in_its_order() {
+fn run_prints_long_output_complete_and_in_order() {
     test("plugin-long", async |fixture| {
         let folder = tempfile::tempdir().unwrap();
         let person = person(&fixture, folder.path());
-        let said = person
-            .says(&["run", &app_image(), "--", "seq", "1", "20000"])
+        let output = person
+            .run(&["run", &app_image(), "--", "seq", "1", "20000"])
             .await;
         let wanted: String = (1..=20000).map(|number| format!("{number}\n")).collect();
         assert_eq!(
-            (said.code, said.out == wanted),
+            (output.code, output.out == wanted),
             (0, true),
             "{} bytes; {}",
-            said.out.len(),
-            said.err
+            output.out.len(),
+            output.err
         );
     });
 }
 
 #[test]
-fn an_output_goes_on_where_the_connection_was_lost() {
+fn run_output_resumes_after_a_lost_connection() {
     test("plugin-wire", async |fixture| {
         let folder = tempfile::tempdir().unwrap();
         let person = person(&fixture, folder.path());
@@ -122,7 +122,7 @@ fn an_output_goes_on_where_the_connection_was_lost() {
         std::fs::write(&person.kubeconfig, config.to_string()).unwrap();
 
         let script = "for i in $(seq 1 100); do echo line $i; sleep 0.1; done; exit 6";
-        let mut run = person.starts(&["run", "--name", "mc", &app_image(), "--", "sh", "-c", script]);
+        let mut run = person.start(&["run", "--name", "mc", &app_image(), "--", "sh", "-c", script]);
         let mut lines = BufReader::new(run.stdout.take().unwrap()).lines();
         let mut all = Vec::new();
         while let Some(line) = lines.next_line().await.unwrap() {
@@ -133,43 +133,43 @@ fn an_output_goes_on_where_the_connection_was_lost() {
             }
             all.push(line);
         }
-        let said = Said::when_over(run).await;
+        let output = PluginOutput::when_over(run).await;
         let wanted: Vec<String> = (1..=100).map(|number| format!("line {number}")).collect();
-        assert_eq!((said.code, &all), (6, &wanted), "{}", said.err);
+        assert_eq!((output.code, &all), (6, &wanted), "{}", output.err);
         assert_eq!(
-            said.err.matches("the API server answers again").count(),
+            output.err.matches("the API server answers again").count(),
             2,
             "{}",
-            said.err
+            output.err
         );
     });
 }
 
-/// The MiniCluster `mc` that stays up, as a person makes one.
+/// Creates the MiniCluster `mc`, which stays up, with the plugin.
 async fn up(person: &UserAccount, size: &str) {
-    let said = person
-        .says(&["run", "--detach", "--name", "mc", "--size", size, &app_image()])
+    let output = person
+        .run(&["run", "--detach", "--name", "mc", "--size", size, &app_image()])
         .await;
-    assert_eq!((said.code, said.out.as_str()), (0, "mc\n"), "{said:?}");
-    let said = person
-        .says(&["wait", "mc", "--for", "ready", "--timeout", "240"])
+    assert_eq!((output.code, output.out.as_str()), (0, "mc\n"), "{output:?}");
+    let output = person
+        .run(&["wait", "mc", "--for", "ready", "--timeout", "240"])
         .await;
-    assert_eq!(said.code, 0, "{said:?}");
+    assert_eq!(output.code, 0, "{output:?}");
 }
 
 #[test]
-fn top_has_the_figures_of_an_instance_that_runs() {
+fn top_prints_usage_of_a_running_instance() {
     test("plugin-top", async |fixture| {
         let folder = tempfile::tempdir().unwrap();
         let person = person(&fixture, folder.path());
         up(&person, "2").await;
-        let said = person.says(&["top", "mc"]).await;
-        assert_eq!((said.code, said.err.as_str()), (0, ""), "{said:?}");
-        assert!(said.out.starts_with("mc: state run for "), "{said:?}");
+        let output = person.run(&["top", "mc"]).await;
+        assert_eq!((output.code, output.err.as_str()), (0, ""), "{output:?}");
+        assert!(output.out.starts_with("mc: state run for "), "{output:?}");
         for part in ["; 2 of 2 brokers online\n", "mc-0 ", "mc-1 "] {
-            assert!(said.out.contains(part), "no `{part}`:\n{}", said.out);
+            assert!(output.out.contains(part), "no `{part}`:\n{}", output.out);
         }
-        let json = person.says(&["top", "mc", "-o", "json"]).await;
+        let json = person.run(&["top", "mc", "-o", "json"]).await;
         let figures: Value = serde_json::from_str(&json.out).unwrap();
         assert_eq!(
             (&figures["name"], &figures["brokers"]["size"]),
@@ -179,9 +179,9 @@ fn top_has_the_figures_of_an_instance_that_runs() {
     });
 }
 
-/// By the admission and the policies of a whole installation.
+/// The admission checks and policies of a complete installation apply.
 #[test]
-fn the_api_server_tries_out_a_file_and_nothing_is_made() {
+fn server_validation_creates_nothing_on_a_real_cluster() {
     test("plugin-validate", async |fixture| {
         let folder = tempfile::tempdir().unwrap();
         let person = person(&fixture, folder.path());
@@ -192,25 +192,26 @@ fn the_api_server_tries_out_a_file_and_nothing_is_made() {
             let file = folder.path().join("mc.json");
             std::fs::write(&file, cluster.to_string()).unwrap();
             person
-                .says(&["validate", "--server", file.to_str().unwrap()])
+                .run(&["validate", "--server", file.to_str().unwrap()])
                 .await
         };
-        let said = validate(json!({ "size": 2, "containers": [{ "image": app_image() }] })).await;
-        assert_eq!(said.code, 0, "{said:?}");
+        let output = validate(json!({ "size": 2, "containers": [{ "image": app_image() }] })).await;
+        assert_eq!(output.code, 0, "{output:?}");
         assert!(
-            said.out
+            output
+                .out
                 .contains("the API server would accept MiniCluster mc: MiniCluster\n"),
-            "{said:?}"
+            "{output:?}"
         );
-        // Not for this person: the policy of the installation.
+        // A policy of the installation forbids this for the user.
         let volumes =
             json!({ "data": { "storageClass": "hostpath", "path": "/tmp/data", "capacity": "1Gi" } });
-        let said =
+        let output =
             validate(json!({ "size": 2, "containers": [{ "image": app_image() }], "volumes": volumes }))
                 .await;
         assert!(
-            said.code == 1 && said.err.contains("PersistentVolumes, which you may not create"),
-            "{said:?}"
+            output.code == 1 && output.err.contains("PersistentVolumes, which you may not create"),
+            "{output:?}"
         );
         assert!(
             fixture
@@ -231,8 +232,8 @@ fn connect_runs_a_command_with_its_input_and_its_code() {
         let person = person(&fixture, folder.path());
         up(&person, "2").await;
         for code in [0, 3, 255] {
-            let said = person
-                .says(&[
+            let output = person
+                .run(&[
                     "connect",
                     "mc",
                     "--",
@@ -242,7 +243,7 @@ fn connect_runs_a_command_with_its_input_and_its_code() {
                 ])
                 .await;
             assert_eq!(
-                (said.code, said.out.as_str(), said.err.as_str()),
+                (output.code, output.out.as_str(), output.err.as_str()),
                 (code, "out\n", "err\n")
             );
         }
@@ -253,22 +254,22 @@ fn connect_runs_a_command_with_its_input_and_its_code() {
             .unwrap();
         let mut input = cat.stdin.take().unwrap();
         let text: String = (0..50_000).map(|number| format!("line {number}\n")).collect();
-        let (_, said) = tokio::join!(
+        let (_, output) = tokio::join!(
             async {
                 input.write_all(text.as_bytes()).await.unwrap();
                 drop(input);
             },
-            Said::when_over(cat)
+            PluginOutput::when_over(cat)
         );
         assert!(
-            said.code == 0 && said.out == text,
+            output.code == 0 && output.out == text,
             "{} of {} bytes, {}",
-            said.out.len(),
+            output.out.len(),
             text.len(),
-            said.err
+            output.err
         );
         let follower = person
-            .says(&["connect", "mc", "--index", "1", "--", "hostname"])
+            .run(&["connect", "mc", "--index", "1", "--", "hostname"])
             .await;
         assert_eq!(
             (follower.code, follower.out.as_str()),
@@ -277,28 +278,28 @@ fn connect_runs_a_command_with_its_input_and_its_code() {
         );
 
         let submitted = person
-            .says(&["submit", "mc", "--watch", "--", "-n", "2", "echo", "a  b"])
+            .run(&["submit", "mc", "--watch", "--", "-n", "2", "echo", "a  b"])
             .await;
         assert!(
             submitted.code == 0 && submitted.out.contains("a  b\n"),
             "{submitted:?}"
         );
-        let status = person.says(&["status", "mc"]).await;
+        let status = person.run(&["status", "mc"]).await;
         assert!(
             status.out.contains("2 of 2 brokers ready") && status.out.contains("What the lead's agent says"),
             "{status:?}"
         );
-        let logs = person.says(&["logs", "mc", "--all"]).await;
+        let logs = person.run(&["logs", "mc", "--all"]).await;
         assert!(logs.code == 0, "{logs:?}");
-        let of = |index: &str| logs.out.lines().any(|line| line.starts_with(index));
-        assert!(of("0: ") && of("1: "), "{logs:?}");
+        let has_line_of = |index: &str| logs.out.lines().any(|line| line.starts_with(index));
+        assert!(has_line_of("0: ") && has_line_of("1: "), "{logs:?}");
 
-        let stopped = person.says(&["stop", "mc"]).await;
+        let stopped = person.run(&["stop", "mc"]).await;
         assert!(
             stopped.code == 0 && stopped.out.contains("shutting down mc: its programs"),
             "{stopped:?}"
         );
-        let ended = person.says(&["wait", "mc", "--timeout", "240"]).await;
+        let ended = person.run(&["wait", "mc", "--timeout", "240"]).await;
         assert_ne!(ended.code, 124, "{ended:?}");
     });
 }
@@ -309,7 +310,7 @@ fn ctrl_c_stops_a_job_in_order() {
         let folder = tempfile::tempdir().unwrap();
         let person = person(&fixture, folder.path());
         let script = "trap 'echo tidy; exit 5' TERM; echo up; sleep 1000 & wait";
-        let mut run = person.starts(&["run", "--name", "mc", &app_image(), "--", "sh", "-c", script]);
+        let mut run = person.start(&["run", "--name", "mc", &app_image(), "--", "sh", "-c", script]);
         let mut lines = BufReader::new(run.stdout.take().unwrap()).lines();
         while lines.next_line().await.unwrap().expect("it ended") != "up" {}
         assert!(
@@ -321,14 +322,17 @@ fn ctrl_c_stops_a_job_in_order() {
         );
         let mut rest = String::new();
         lines.into_inner().read_to_string(&mut rest).await.unwrap();
-        let said = Said::when_over(run).await;
-        assert!(rest.contains("tidy"), "{rest} {said:?}");
-        assert!(said.err.contains("shutting down mc: its programs"), "{said:?}");
-        assert_ne!(said.code, 0, "{said:?}");
+        let output = PluginOutput::when_over(run).await;
+        assert!(rest.contains("tidy"), "{rest} {output:?}");
+        assert!(
+            output.err.contains("shutting down mc: its programs"),
+            "{output:?}"
+        );
+        assert_ne!(output.code, 0, "{output:?}");
     });
 }
 
-/// As on a person's terminal, which script(1) plays.
+/// On a terminal, which script(1) provides.
 #[test]
 fn a_shell_has_a_real_terminal_of_the_same_size() {
     test("plugin-tty", async |fixture| {
@@ -344,11 +348,11 @@ fn a_shell_has_a_real_terminal_of_the_same_size() {
             .args(["-qec", &line, "/dev/null"])
             .env("KUBECONFIG", &person.kubeconfig)
             .stdin(Stdio::piped());
-        let said = Said::of(script.output().await.unwrap());
-        assert_eq!(said.code, 9, "{said:?}");
+        let output = PluginOutput::of(script.output().await.unwrap());
+        assert_eq!(output.code, 9, "{output:?}");
         assert!(
-            said.out.contains("/dev/pts/") && said.out.contains("33 77"),
-            "{said:?}"
+            output.out.contains("/dev/pts/") && output.out.contains("33 77"),
+            "{output:?}"
         );
     });
 }

@@ -62,12 +62,12 @@ fn lists_with_keys_are_merged_and_others_are_taken_whole() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|it| it["name"].as_str())
+        .map(|variable| variable["name"].as_str())
         .collect();
     assert_eq!(
         env,
         [Some("C"), Some("A"), Some("B")],
-        "new ones first, as kubectl has it"
+        "new entries come first, as in kubectl"
     );
     assert_eq!(spec["containers"][0]["env"][2]["value"], "3");
     assert_eq!(spec["containers"][0]["image"], "app:1");
@@ -75,7 +75,7 @@ fn lists_with_keys_are_merged_and_others_are_taken_whole() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|it| it["name"].as_str())
+        .map(|volume| volume["name"].as_str())
         .collect();
     assert_eq!(volumes, [Some("scratch"), Some("flux-view"), Some("data")]);
 }
@@ -103,7 +103,7 @@ fn overlay_null_and_patch_directives_remove_values() {
         .as_array()
         .unwrap()
         .iter()
-        .find(|it| it["name"] == "data")
+        .find(|volume| volume["name"] == "data")
         .unwrap();
     assert_eq!(data, &json!({ "name": "data", "secret": { "secretName": "s" } }));
     assert!(!merged.to_string().contains('$'));
@@ -122,16 +122,19 @@ fn init(fields: Value) -> Value {
     json!({ "spec": { "initContainers": [fields] } })
 }
 
-/// Each is refused with the field that is named, and with the reason.
+/// Asserts that each overlay is rejected with one problem, which names the field and the reason.
 fn all_refused(cases: &[(Value, &str)]) {
     for (overlay, field) in cases {
-        let said = refused(overlay);
-        assert_eq!(said.len(), 1, "{overlay}: {said:?}");
+        let problems = refused(overlay);
+        assert_eq!(problems.len(), 1, "{overlay}: {problems:?}");
         assert!(
-            said[0].starts_with(&format!("spec.podTemplate.{field}: ")),
-            "{overlay}: {said:?}"
+            problems[0].starts_with(&format!("spec.podTemplate.{field}: ")),
+            "{overlay}: {problems:?}"
         );
-        assert!(said[0].len() > field.len() + 30, "with the reason: {said:?}");
+        assert!(
+            problems[0].len() > field.len() + 30,
+            "no reason given: {problems:?}"
+        );
     }
 }
 
@@ -377,7 +380,7 @@ fn overlay_of_unprotected_fields_is_accepted() {
     }
 }
 
-/// The operator serves all MiniClusters in one thread: for minutes it would serve no other.
+/// The operator serves all MiniClusters in one thread: a slow merge would delay all others.
 #[test]
 fn long_lists_are_merged_in_little_time_or_refused() {
     let named =
@@ -400,10 +403,10 @@ fn long_lists_are_merged_in_little_time_or_refused() {
         over(overlay);
     }
     for overlay in overlays(60_000) {
-        let said = refused(&overlay);
+        let problems = refused(&overlay);
         assert!(
-            said.len() == 1 && said[0].contains("and 5000 is the limit"),
-            "{said:?}"
+            problems.len() == 1 && problems[0].contains("and 5000 is the limit"),
+            "{problems:?}"
         );
     }
     assert!(begin.elapsed().as_secs() < 60, "{:?}", begin.elapsed());

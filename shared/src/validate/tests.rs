@@ -19,7 +19,7 @@ fn read(spec: &str) -> Result<ValidMiniCluster, Vec<Problem>> {
     manifest::parse(&text).and_then(|manifest| validate_and_note(&manifest))
 }
 
-/// The valid cluster `mc` of a spec (YAML lines; one container unless it has some).
+/// The valid cluster `mc` with this spec (YAML lines). It gets one container unless the spec has some.
 fn cluster(spec: &str) -> ValidMiniCluster {
     read(spec).unwrap_or_else(|problems| panic!("{spec}: {problems:?}"))
 }
@@ -84,7 +84,7 @@ fn omitted_fields_have_the_documented_defaults() {
 }
 
 #[test]
-fn a_block_that_is_there_and_empty_is_as_one_that_is_not() {
+fn empty_block_has_the_effect_of_an_omitted_one() {
     let blocks =
         "size: 2\nnetwork: {}\nflux: {container: {}, scheduler: {}, bursting: {}}\nlogging: {}\npod: {}";
     assert_eq!(cluster(blocks), cluster("size: 2"));
@@ -227,9 +227,9 @@ fn snippet_variable_must_be_exported_when_command_reads_it() {
             .map(ToString::to_string)
             .collect::<Vec<_>>()
     };
-    let told = "spec.containers[0].commands.pre: assigns `COUNT` without export, so it is empty in the command: write \
+    let expected = "spec.containers[0].commands.pre: assigns `COUNT` without export, so it is empty in the command: write \
                 `export COUNT`";
-    assert_eq!(notices("cd /tmp; COUNT=4", ""), [told]);
+    assert_eq!(notices("cd /tmp; COUNT=4", ""), [expected]);
     for fine in [
         "export COUNT=4",
         "COUNT=4; export COUNT",
@@ -242,7 +242,7 @@ fn snippet_variable_must_be_exported_when_command_reads_it() {
 }
 
 #[test]
-fn a_command_is_words_and_a_notice_tells_of_shell_syntax() {
+fn command_is_split_into_words_with_notice_of_shell_syntax() {
     let plain = runner(r#"command: 'sh -c "echo hi; exit 7"'"#);
     assert_eq!(words(&plain.runner.program), ["sh", "-c", "echo hi; exit 7"]);
     assert!(plain.notices.is_empty());
@@ -276,26 +276,26 @@ fn a_command_is_words_and_a_notice_tells_of_shell_syntax() {
 }
 
 #[test]
-fn batch_script_that_sets_a_path_for_flux_is_told() {
+fn batch_script_that_sets_a_path_for_flux_gets_a_notice() {
     let notes =
         |command: &str| runner(&format!("batch: true, batchRaw: true, command: \"{command}\"")).notices;
-    let told = notes("export PYTHONPATH=/a\\nflux run b\\n");
+    let notices = notes("export PYTHONPATH=/a\\nflux run b\\n");
     assert!(
-        told[0]
+        notices[0]
             .to_string()
             .starts_with("spec.containers[0].command: sets PYTHONPATH"),
-        "{told:?}"
+        "{notices:?}"
     );
     assert!(
-        told[0].message.contains("flux run --env=PYTHONPATH=") && told.len() == 1,
-        "{told:?}"
+        notices[0].message.contains("flux run --env=PYTHONPATH=") && notices.len() == 1,
+        "{notices:?}"
     );
     assert_eq!(notes("flux run --env=PYTHONPATH=/a b\\nMYPYTHONPATH=1 c"), []);
 }
 
 #[test]
 fn fields_without_effect_are_reported_by_a_notice() {
-    let told =
+    let notices_of =
         |spec: &str| -> Vec<String> { cluster(spec).notices.iter().map(ToString::to_string).collect() };
     let launcher = "containers: [{launcher: true, command: run}]";
     for (spec, field) in [
@@ -347,13 +347,20 @@ fn fields_without_effect_are_reported_by_a_notice() {
             "spec.containers[0].volumes[m].path: is not used: memory is mounted at /dev/shm",
         ),
     ] {
-        let told = told(spec);
-        assert!(told.len() == 1 && told[0].starts_with(field), "{spec}: {told:?}");
+        let notices = notices_of(spec);
+        assert!(
+            notices.len() == 1 && notices[0].starts_with(field),
+            "{spec}: {notices:?}"
+        );
     }
     let nothing = "tasks: 4\nflux: {container: {disable: true, image: a, name: b}, submitCommand: flux run, optionFlags: -o a}";
-    assert_eq!(told(nothing), Vec::<String>::new());
+    assert_eq!(notices_of(nothing), Vec::<String>::new());
     let empty = "flux: {container: {disable: true, source: '', pythonPath: ''}}";
-    assert_eq!(told(empty), Vec::<String>::new(), "an empty text is as left out");
+    assert_eq!(
+        notices_of(empty),
+        Vec::<String>::new(),
+        "an empty text has the effect of an omitted one"
+    );
 }
 
 #[test]
@@ -449,7 +456,7 @@ fn a_script_is_kept_but_for_the_escaped_dollar() {
     assert_eq!(text(r#""EOF\n\\\\$x""#), "EOF\n\\$x");
 }
 
-/// Each ended only when the Job or a Service was to be created.
+/// Without these checks, each would fail only when the operator creates the Job or a Service.
 #[test]
 fn spec_that_kubernetes_would_reject_is_rejected_early() {
     let sidecar = "containers: [{image: a, runFlux: true}, {image: b, name: web, ports: [80]}]";
@@ -580,10 +587,10 @@ fn one_of_several_containers_runs_flux() {
 fn the_runner_is_named_after_the_cluster_unless_it_has_a_name() {
     assert_eq!(runner("command: a").runner.container.name, "mc");
     assert_eq!(runner("command: a, name: solver").runner.container.name, "solver");
-    let taken = problems("containers: [{runFlux: true}, {name: mc}]");
+    let problems_found = problems("containers: [{runFlux: true}, {name: mc}]");
     assert!(
-        taken[0].contains("`mc` is another container's name already"),
-        "{taken:?}"
+        problems_found[0].contains("`mc` is another container's name already"),
+        "{problems_found:?}"
     );
     assert!(problems("containers: [{runFlux: true, name: main}, {name: mc}]").is_empty());
 }
@@ -736,7 +743,7 @@ fn names_leave_room_for_hosts_and_services() {
             "{size}"
         );
     }
-    // The Go operator takes it.
+    // The Go operator accepts this name.
     assert!(named("2024-run".into(), 1));
     assert!(!named("a.b".into(), 1) && !named("-a".into(), 1));
 }

@@ -1,5 +1,5 @@
-//! A test's namespace on the real control plane, and an operator of its own for it, which runs with the
-//! permissions that are shipped and whose calls are counted.
+//! A namespace for each test on the real control plane, and an operator for this namespace, which runs with the
+//! permissions of the chart. Its calls are counted.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ pub const DEADLINE: Duration = Duration::from_secs(150);
 const POLL: Duration = Duration::from_millis(50);
 /// Long enough for an operator to react; it collects a burst of events for a tenth of this.
 pub const SETTLE: Duration = Duration::from_secs(1);
-/// Longer than an operator delays numbers after the first statuses (1 s, then 2).
+/// Longer than an operator delays new counts in a status after the first statuses (1 s, then 2 s).
 const QUIET: Duration = Duration::from_secs(3);
 
 struct Plane {
@@ -93,15 +93,14 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Whether its calls are not answered any more (`dies_after`).
+    /// Whether its calls get no answer any more (`dies_after`).
     pub fn is_dead(&self) -> bool {
         self.calls
             .dies_after
             .is_some_and(|last| self.calls.writes.load(Ordering::SeqCst) > last)
     }
 
-    /// Waits until it has nothing left to do: what it still has to write is not left to the next, nor for a
-    /// test to find late.
+    /// Waits until it makes no more calls, so that late writes disturb neither this test nor the next operator.
     pub async fn settled(&self) {
         until("it has nothing left to do", async || {
             let before = self.calls.all().len();
@@ -144,7 +143,7 @@ fn runtime() -> tokio::runtime::Runtime {
 /// Runs a test in a namespace of its own.
 pub fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Fixture) -> F) {
     let plane = plane();
-    // The API server outlives no process, and two tests may choose one name.
+    // Two tests of this process may choose the same name. Each process has its own API server.
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let namespace = format!("{name}-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
     plane.runtime.block_on(async {
@@ -167,8 +166,8 @@ pub fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Fixture) -> F)
     });
 }
 
-/// Runs a test on a control plane of its own, for what all namespaces share: nodes, and switches of the
-/// API server. `variables` are those of `test-node/control-plane`.
+/// Runs a test on its own control plane. Tests need this for what all namespaces share: nodes, and flags of the API
+/// server. `variables` are those of `test-node/control-plane`.
 pub fn test_alone<F>(variables: &[(&str, &str)], body: impl FnOnce(Fixture, PathBuf) -> F)
 where
     F: Future<Output = ()>,
@@ -187,7 +186,7 @@ where
     });
 }
 
-/// The message of the status has these words.
+/// Asserts that the message of the status contains these words.
 #[track_caller]
 pub fn assert_message(status: &Value, words: &str) {
     let message = status["message"].as_str().unwrap_or_default();
@@ -195,12 +194,12 @@ pub fn assert_message(status: &Value, words: &str) {
 }
 
 impl Fixture {
-    /// An operator for this namespace, with the permissions that are shipped.
+    /// An operator for this namespace, with the permissions of the chart.
     pub async fn operator(&self) -> Operator {
         self.operator_with(Calls::default()).await
     }
 
-    /// An operator that is killed at its `last`-th write: the call arrives, its answer does not.
+    /// An operator that dies at its `last`-th write: the call arrives, the answer does not.
     pub async fn operator_that_dies(&self, last: usize) -> Operator {
         self.operator_with(Calls {
             dies_after: Some(last),
@@ -267,8 +266,8 @@ impl Fixture {
         }
     }
 
-    /// An operator installed for this namespace alone with the chart's values, and with the permissions that
-    /// come of them.
+    /// An operator installed only for this namespace, with these values of the chart and the permissions that result
+    /// from them.
     pub async fn operator_installed(
         &self,
         calls: Calls,
@@ -300,8 +299,7 @@ impl Fixture {
             .kubectl(&[&["-n", self.namespace.as_str()][..], arguments].concat())
     }
 
-    /// A ServiceAccount of this namespace that may do everything with MiniClusters, and nothing else; to be
-    /// asked as it.
+    /// A client with a ServiceAccount of this namespace that may do everything with MiniClusters, and nothing else.
     pub async fn tenant(&self) -> Client {
         let kubectl = |arguments: &[&str]| self.kubectl(&[&["create"][..], arguments].concat()).unwrap();
         kubectl(&["serviceaccount", "tenant"]);
@@ -321,7 +319,7 @@ impl Fixture {
             .await
     }
 
-    /// A client of this user's.
+    /// A client that impersonates this user.
     pub async fn client_as(&self, user: &str) -> Client {
         let mut config = config(plane()._plane.kubeconfig_path()).await;
         config.auth_info.impersonate = Some(user.to_owned());
@@ -336,8 +334,7 @@ impl Fixture {
         )
     }
 
-    /// Calls of a writer that has seen nothing, about a cluster whose objects are all there but the Job's
-    /// size.
+    /// Calls of a writer with an empty index for a cluster whose objects all exist, but whose Job has another size.
     pub async fn calls_about_what_exists(&self) -> Vec<Call> {
         let calls = Calls::default();
         let writer = Writer::new(
@@ -428,16 +425,16 @@ impl Fixture {
         serde_json::to_value(self.get(name).await.status).unwrap()
     }
 
-    /// The MiniCluster, when its status fits.
-    pub async fn when(&self, name: &str, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
-        self.when_within(DEADLINE, name, what, fits).await
+    /// Waits until `fits` accepts the status. Returns the MiniCluster.
+    pub async fn when(&self, name: &str, description: &str, fits: impl Fn(&Value) -> bool) -> Value {
+        self.when_within(DEADLINE, name, description, fits).await
     }
 
     pub async fn when_within(
         &self,
         limit: Duration,
         name: &str,
-        what: &str,
+        description: &str,
         fits: impl Fn(&Value) -> bool,
     ) -> Value {
         let mut last = Value::Null;
@@ -451,13 +448,13 @@ impl Fixture {
             }
             tokio::time::sleep(POLL).await;
         }
-        panic!("MiniCluster {name} did not become {what}:\n{last:#}");
+        panic!("MiniCluster {name} did not become {description}:\n{last:#}");
     }
 
-    /// The MiniCluster, when its condition is as said.
+    /// Waits until the condition has this status. Returns the MiniCluster.
     pub async fn when_condition(&self, name: &str, type_: &str, status: &str) -> Value {
-        self.when(name, &format!("{type_}={status}"), |it| {
-            condition(it, type_)["status"] == status
+        self.when(name, &format!("{type_}={status}"), |current| {
+            condition(current, type_)["status"] == status
         })
         .await
     }
@@ -476,11 +473,11 @@ impl Fixture {
     }
 
     /// The Secret of a MiniCluster: curve, users or restful.
-    pub async fn secret(&self, cluster: &str, what: &str) -> Option<Secret> {
+    pub async fn secret(&self, cluster: &str, kind: &str) -> Option<Secret> {
         let selector = ListParams::default().labels(&format!("flux-framework.org/minicluster={cluster}"));
         let mut all = self.api::<Secret>().list(&selector).await.unwrap().items;
-        all.retain(|secret| secret.name_any().starts_with(&format!("{cluster}-{what}-")));
-        assert!(all.len() < 2, "made once");
+        all.retain(|secret| secret.name_any().starts_with(&format!("{cluster}-{kind}-")));
+        assert!(all.len() < 2, "{cluster} has several Secrets {kind}");
         all.pop()
     }
 
@@ -624,7 +621,7 @@ pub fn operator_kubeconfig() -> PathBuf {
     plane().operator_kubeconfig.clone()
 }
 
-/// The program that is kubectl, and its first argument.
+/// The program that includes kubectl, and its first argument.
 pub fn kubectl_program() -> (PathBuf, &'static str) {
     (plane()._plane.binary().to_owned(), "kubectl")
 }
@@ -643,8 +640,8 @@ pub fn options() -> Options {
     }
 }
 
-/// Asks again until there is an answer.
-pub async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+/// Polls until `ask` returns a value.
+pub async fn until<T>(description: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + DEADLINE;
     while Instant::now() < deadline {
         if let Some(answer) = ask().await {
@@ -652,7 +649,7 @@ pub async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T 
         }
         tokio::time::sleep(POLL).await;
     }
-    panic!("not in time: {what}");
+    panic!("not in time: {description}");
 }
 
 /// The condition of a status, or null.

@@ -1,4 +1,4 @@
-//! What an operator asked the API server for, and what it may ask for.
+//! The operator's calls to the API server, and the permissions that they need.
 
 use std::collections::BTreeSet;
 
@@ -67,13 +67,13 @@ impl Call {
         matches!(self.verb.as_str(), "get" | "list" | "watch")
     }
 
-    /// Whether it sets the label on the lead's pod, which is not counted.
+    /// Whether it sets the label on the lead's pod. Tests do not count this call.
     pub fn is_label(&self) -> bool {
         self.verb == "patch" && self.resource == "pods/status"
     }
 }
 
-/// The spec of a MiniCluster that has every kind of part, so that each has to be permitted.
+/// The spec of a MiniCluster that has every kind of part, so that the operator needs all permissions.
 pub fn of_all_parts() -> Value {
     json!({
         "size": 1, "maxSize": 2,
@@ -85,7 +85,7 @@ pub fn of_all_parts() -> Value {
     })
 }
 
-/// Whether an admission plugin asks for it, so that no call shows it.
+/// Whether only an admission plugin requires it, so that no call shows it.
 pub fn is_for_admission((group, resource, verb): &Permission) -> bool {
     (group.as_str(), resource.as_str(), verb.as_str())
         == ("flux-framework.org", "miniclusters/finalizers", "update")
@@ -98,7 +98,7 @@ pub fn assert_exactly(calls: &[Call], permissions: &BTreeSet<Permission>) {
     let used: BTreeSet<_> = calls.iter().map(Call::permission).collect();
     let unused: Vec<_> = permissions
         .difference(&used)
-        .filter(|it| !is_for_admission(it))
+        .filter(|permission| !is_for_admission(permission))
         .collect();
     assert!(unused.is_empty(), "permissions that nothing uses: {unused:#?}");
 }

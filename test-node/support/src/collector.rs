@@ -15,7 +15,7 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Answers so each time. None: it is silent.
+    /// Gives this answer to each request. None: it never answers.
     pub fn start(answer: Option<&'static str>) -> Collector {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -30,12 +30,12 @@ impl Collector {
         Collector { address, bodies }
     }
 
-    /// Such as `http://127.0.0.1:4318`.
+    /// The URL, such as `http://127.0.0.1:4318`.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// What it has been sent.
+    /// The bodies of all requests so far.
     pub fn bodies(&self) -> Vec<Vec<u8>> {
         self.bodies.lock().unwrap().clone()
     }

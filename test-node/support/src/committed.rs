@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Compares with a committed file, or renews it.
+/// Compares the text with a committed file, or rewrites the file with `UPDATE=1`.
 pub fn same(path: &Path, made: &str) {
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(path, made).unwrap();

@@ -1,8 +1,8 @@
 //! A real etcd, API server and controller manager for the tests of this process (`test-node/control-plane`).
 //!
-//! They end when their standard input does, so with this process, however it ends: a static is never dropped,
-//! and a killed process drops nothing. There is no kubelet: pods stay Pending until a test writes their
-//! status.
+//! They end when their standard input is closed, and so with this process, even if it is killed: a static is
+//! never dropped, and a killed process drops nothing. There is no kubelet: pods stay Pending until a test
+//! writes their status.
 
 use std::fmt::Display;
 use std::fs;
@@ -22,7 +22,7 @@ pub struct ControlPlane {
     kubeconfig: PathBuf,
 }
 
-/// Writes a copy of a kubeconfig with `address` as server; returns it, and the original server.
+/// Writes a copy of a kubeconfig with `address` as server. Returns its path, and the original server.
 pub fn kubeconfig_via(kubeconfig: &Path, name: &str, address: SocketAddr) -> Result<(PathBuf, String)> {
     let failed = |path: &Path, error: &dyn Display| format!("failed at {}: {error}", path.display());
     let text = fs::read_to_string(kubeconfig).map_err(|e| failed(kubeconfig, &e))?;
@@ -36,8 +36,8 @@ pub fn kubeconfig_via(kubeconfig: &Path, name: &str, address: SocketAddr) -> Res
 }
 
 impl ControlPlane {
-    /// Starts everything, and returns when pods can be made: 4 s, or 5 minutes where Kubernetes has to be
-    /// built first. The manifests are applied before the garbage collector looks for kinds, which it does
+    /// Starts everything, and returns when pods can be created. This takes 4 s, or 5 minutes if Kubernetes has
+    /// to be built first. The manifests are applied before the garbage collector looks for kinds, which it does
     /// every 30 s.
     pub fn start(manifests: &str) -> Result<Self> {
         Self::start_with(manifests, &[])
@@ -142,7 +142,7 @@ impl ControlPlane {
             .args(arguments)
             .stderr(Stdio::piped());
         let mut kubectl = start(&mut command)?;
-        // A kubectl that ends without reading tells why by itself.
+        // If kubectl ends without reading its input, its own error is reported below.
         let _ = kubectl
             .stdin
             .take()

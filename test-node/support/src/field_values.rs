@@ -1,5 +1,5 @@
-//! Every leaf of the CRD's schema: values for it, a spec in which it has an effect, and what that spec results
-//! in.
+//! Every leaf of the CRD's schema: values for it, a spec in which it has an effect, and the result of that
+//! spec.
 
 use flux_operator_core::decide::next_action::{is_to_be_cleaned_up, seconds_to_live};
 use flux_operator_core::decide::restart::{Decision, Observation, decide};
@@ -16,7 +16,7 @@ use flux_shared::{crd, manifest};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-/// The spec in which every leaf is tried, with each kind of container.
+/// The spec to which every leaf is added. It has each kind of container.
 pub fn base() -> Value {
     json!({
         "size": 4,
@@ -79,7 +79,7 @@ pub const COMPANIONS: &[(&str, &str)] = &[
 /// Fields that a leaf needs elsewhere in the spec: the start of its path, and a patch for the spec. The first
 /// entry that matches counts. With these fields, every value of the leaf must be valid.
 pub const SURROUNDINGS: &[(&str, &str)] = &[
-    // Only then is it in the Job.
+    // Only with this is the field in the Job.
     ("backoffLimit", r#"{"pod": {"restartPolicy": "OnFailure"}}"#),
     ("volumes.vol.path", MOUNTED),
     ("volumes.vol.storageClass", IN_CLOUD),
@@ -264,13 +264,13 @@ fn ended() -> MiniClusterStatus {
 
 /// How often the MiniCluster restarts if every start loses a follower.
 fn restarts_after_losses(cluster: &ValidMiniCluster) -> i32 {
-    let said = Termination {
+    let termination = Termination {
         node_failure: true,
         ..Termination::new(Ender::Program, 1)
     };
     let exit = Some(Box::new(Exit {
         code: 1,
-        termination: Some(said),
+        termination: Some(termination),
         ..Exit::default()
     }));
     let lead = PodSeen {
@@ -299,7 +299,7 @@ fn restarts_after_losses(cluster: &ValidMiniCluster) -> i32 {
     }
 }
 
-/// What a spec results in, by reader.
+/// The results of a spec, by reader.
 #[derive(Debug, PartialEq)]
 pub struct Effects {
     /// The AgentSpec, and the Secrets that pods mount.
@@ -328,8 +328,8 @@ pub fn effects(spec: &Value) -> Result<Effects, Vec<Problem>> {
     };
     let objects =
         |facts: &RenderFacts| render::objects(&cluster, &options, facts, certificate.clone()).unwrap();
-    // Some fields have an effect only if the nodes or the API server support it. So the Job is rendered for
-    // those that do as well.
+    // Some fields have an effect only if the nodes or the API server support it. So the Job is also rendered
+    // with that support.
     let full_support = RenderFacts {
         nodes_mount_images: true,
         gangs: Served {

@@ -14,7 +14,7 @@ pub fn helms() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Runs a script of the test node; returns the path that it prints of the program that it has built.
+/// Runs a script of the test node, which builds a program. Returns the path that the script prints.
 pub fn built(script: &str, arguments: &[&str]) -> PathBuf {
     let output = Command::new(repository().join("test-node").join(script))
         .args(arguments)

@@ -1,7 +1,7 @@
-//! What a program has done, by its own account, and the checker of that account: how often it started, and
-//! whether two starts of it ran at once.
+//! The history that a program records, and its checks: how often the program started, and whether two starts
+//! ran at once.
 //!
-//! Each task of the program appends lines to one file: the time in seconds, what happened, and whose it is.
+//! Each task of the program appends lines to one file: the time in seconds, what happened, and where.
 //!
 //! ```text
 //! 1764120000.123 START pod=mc-0-abcde host=mc-0 rank=0
@@ -9,8 +9,8 @@
 //! 1764120002.140 END pod=mc-0-abcde host=mc-0 rank=0
 //! ```
 //!
-//! `pod` is the lead's pod, also in lines of tasks that run on a follower: it says to which start a line
-//! belongs. `host` is the host name of the task's own pod.
+//! `pod` is the lead's pod, also in lines of tasks that run on a follower: it identifies the start. `host` is
+//! the host name of the task's own pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -22,7 +22,7 @@ pub const TICK: f64 = 1.0;
 pub enum What {
     Start,
     Tick,
-    /// The task was told to stop.
+    /// The task got a stop signal.
     Term,
     /// The task ended by itself.
     End,
@@ -44,9 +44,9 @@ pub struct Run {
     pub hosts: BTreeSet<String>,
     pub from: f64,
     pub to: f64,
-    /// How many of its tasks ended by themselves.
+    /// How many tasks ended by themselves.
     pub ended: usize,
-    /// How many were told to stop.
+    /// How many tasks got a stop signal.
     pub told_to_stop: usize,
     /// The longest time without a line of the task with rank 0.
     pub longest_gap: f64,
@@ -60,15 +60,15 @@ pub struct Overlap {
     pub seconds: f64,
 }
 
-/// The account of one MiniCluster's program.
+/// The history of one MiniCluster's program.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct History {
-    /// In the order of time.
+    /// Sorted by time.
     pub lines: Vec<Line>,
 }
 
 impl History {
-    /// Panics at a line that is none of the program's. The last one may be half written.
+    /// Panics at a line that the program cannot have written. Ignores the last line if it is incomplete.
     pub fn parse(text: &str) -> History {
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let parse =
@@ -78,7 +78,7 @@ impl History {
         History { lines }
     }
 
-    /// Each start, in the order of time. A task that starts twice in one pod is two starts.
+    /// Each start, sorted by time. A task that starts twice in one pod is two starts.
     pub fn runs(&self) -> Vec<Run> {
         let mut starts_of_task: BTreeMap<(&str, u32), usize> = BTreeMap::new();
         let mut lines_of_run: Vec<((&str, usize), Vec<&Line>)> = Vec::new();
@@ -103,7 +103,7 @@ impl History {
         self.runs().len()
     }
 
-    /// Every two starts of which one began before the other had ended.
+    /// Every pair of starts that overlap in time.
     pub fn overlaps(&self) -> Vec<Overlap> {
         let runs = self.runs();
         let mut overlaps = Vec::new();
@@ -122,7 +122,7 @@ impl History {
         overlaps
     }
 
-    /// Panics unless the program started so often, and never while an earlier start of it ran.
+    /// Panics unless the program started `starts` times, and never while an earlier start was running.
     #[track_caller]
     pub fn assert_starts(&self, starts: usize) {
         assert_eq!(self.overlaps(), [], "two starts ran at once\n{self}");
@@ -178,7 +178,7 @@ fn run_of(pod: &str, lines: &[&Line]) -> Run {
     }
 }
 
-/// A line for each start, for messages.
+/// One line for each start, for failure messages.
 impl fmt::Display for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for Run {
@@ -245,8 +245,8 @@ mod tests {
     fn another_lead_is_another_start() {
         let history = history(&["0 START a 0", "3 TERM a 0", "9 START b 0", "12 END b 0"]);
         history.assert_starts(2);
-        let told: Vec<usize> = history.runs().iter().map(|run| run.told_to_stop).collect();
-        assert_eq!(told, [1, 0]);
+        let stop_signals: Vec<usize> = history.runs().iter().map(|run| run.told_to_stop).collect();
+        assert_eq!(stop_signals, [1, 0]);
     }
 
     #[test]

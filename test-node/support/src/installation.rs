@@ -22,7 +22,7 @@ pub struct Installation {
 }
 
 impl Installation {
-    /// One for all namespaces, with the namespace that it is in.
+    /// An installation for all namespaces, with the namespace that it is in.
     pub fn whole(values: &Value) -> Installation {
         let namespace =
             std::fs::read_to_string(repository().join("operator/manifests/namespace.yaml")).unwrap();
@@ -31,7 +31,7 @@ impl Installation {
         Installation { objects }
     }
 
-    /// One for this namespace alone, without the CustomResourceDefinition.
+    /// An installation only for this namespace, without the CustomResourceDefinition.
     pub fn of_namespace(namespace: &str, values: &Value) -> Installation {
         let mut values = values.clone();
         values["namespaced"] = json!(true);
@@ -47,21 +47,22 @@ impl Installation {
         }
     }
 
-    /// All but the objects of a kind, such as `Deployment` where the operator runs in the test's process.
+    /// The installation without the objects of a kind. Tests that run the operator in their own process leave
+    /// out `Deployment`.
     #[must_use]
     pub fn without(mut self, kind: &str) -> Installation {
         self.objects.retain(|object| object["kind"] != kind);
         self
     }
 
-    /// What `kubectl apply` takes.
+    /// YAML for `kubectl apply`.
     pub fn text(&self) -> String {
         let documents: Vec<String> = self.objects.iter().map(Value::to_string).collect();
         documents.join("\n---\n")
     }
 
-    /// The permissions of the Role and the ClusterRole of this name; that of a ClusterRole has a prefix.
-    /// Panics if there is neither.
+    /// The permissions of the Role and the ClusterRole of this name. (The name of a ClusterRole has a prefix.)
+    /// Panics if neither exists.
     pub fn permissions(&self, role: &str) -> BTreeSet<Permission> {
         let is_it = |object: &&Value| {
             let name = object["metadata"]["name"].as_str().unwrap();
@@ -94,7 +95,7 @@ impl Installation {
     }
 }
 
-/// What `helm template` prints, hooks included.
+/// The output of `helm template`, including hooks.
 fn rendered(namespace: &str, values: &Value) -> Installation {
     let mut helm = Command::new(&helms()[0])
         .args(["template", "flux-framework"])

@@ -1,14 +1,14 @@
-//! What the tests and benches of several members share. Development only: no program that is shipped depends
-//! on it.
+//! Helpers for the tests and benchmarks of several workspace members. Only for development: no shipped program
+//! depends on this crate.
 //!
 //! ```text
 //! pages, pattern, committed, repository     documentation and generated files, compared
 //! pasted                                    commands of the pages, and those that no test runs
 //! mutate, upstream_manifests, field_values  inputs
 //! waiting                                   polls until a condition holds
-//! history ─► promises                       how often a program started, and what of the pages' promises was broken
-//! collector                                 keeps the traces that it is sent
-//! report                                    the figures of benches
+//! history ─► promises                       how often a program started, and which documented promises were broken
+//! collector                                 keeps the traces that it receives
+//! report                                    the reports of benchmarks
 //! helm                                      programs that the test node builds
 //! installation                              what the chart renders, for a control plane
 //! sdk                                       the Go operator's Python SDK
@@ -17,7 +17,11 @@
 //! node                                      a namespace of a cluster where pods really run (feature `cluster`)
 //! ```
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests and benches tell")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "tests and benchmarks print"
+)]
 #![allow(missing_debug_implementations, reason = "tests")]
 
 pub mod collector;

@@ -1,6 +1,5 @@
-//! What the fuzz tests of `shared`, `agent` and `operator` share: the examples, a way to spoil them, and a
-//! clock. The same seed spoils an example the same way, so a failure's seed is all that is needed to see it
-//! again.
+//! Helpers for the fuzz tests of `shared`, `agent` and `operator`: the examples, random damage to them, and a
+//! time limit. The same seed gives the same damage, so a failure can be reproduced from its seed.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::repository::repository;
 
-/// Longest that one input may take, in a debug build on a busy machine.
+/// Time limit of one input, in a debug build on a busy machine.
 const BOUND: Duration = Duration::from_secs(30);
 
 /// A generator of small random numbers (xorshift64*).
@@ -28,8 +27,8 @@ impl Dice {
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % sides.max(1)
     }
 
-    pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
-        &of[self.roll(of.len())]
+    pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
+        &choices[self.roll(choices.len())]
     }
 }
 
@@ -68,7 +67,7 @@ pub fn miniclusters() -> Vec<Value> {
         .collect()
 }
 
-/// A value that is likely to break something.
+/// A value that is likely to cause errors.
 fn nasty(dice: &mut Dice) -> Value {
     const TEXTS: [&str; 40] = [
         "",
@@ -194,8 +193,8 @@ pub fn spoilt(examples: &[Value], dice: &mut Dice) -> Value {
     document
 }
 
-/// Runs `test` with ever new dice for `FUZZ_SECONDS` (else `seconds`), from seed `FUZZ_SEED` (else 0). Says
-/// how many there were, and, where one fails or takes too long, its seed.
+/// Runs `test` with new dice again and again for `FUZZ_SECONDS` (else `seconds`), from seed `FUZZ_SEED` (else
+/// 0). Prints the number of inputs and, if one fails or takes too long, its seed.
 pub fn for_a_while(seconds: u64, mut test: impl FnMut(&mut Dice)) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let end = Instant::now() + Duration::from_secs(number("FUZZ_SECONDS").unwrap_or(seconds));

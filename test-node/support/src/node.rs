@@ -12,7 +12,7 @@ use kube::api::{DeleteParams, ListParams, LogParams, ObjectMeta, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-/// Longest wait, in which images are pulled too.
+/// Time limit of each wait. Images are pulled within it too.
 const DEADLINE: Duration = Duration::from_secs(300);
 const POLL: Duration = Duration::from_millis(200);
 
@@ -78,20 +78,20 @@ impl Fixture {
         self.until("no pod is left", ask).await;
     }
 
-    /// Waits until the status of a MiniCluster is so.
-    pub async fn when(&self, name: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        let ask = async || Some(self.status(name).await).filter(&is_so);
-        self.until(&format!("{name}: {what}"), ask).await
+    /// Waits until `fits` accepts the status of a MiniCluster.
+    pub async fn when(&self, name: &str, description: &str, fits: impl Fn(&Value) -> bool) -> Value {
+        let ask = async || Some(self.status(name).await).filter(&fits);
+        self.until(&format!("{name}: {description}"), ask).await
     }
 
     pub async fn when_condition(&self, name: &str, type_: &str) -> Value {
-        let is_true = |it: &Value| it["type"] == type_ && it["status"] == "True";
-        let has_it = |status: &Value| {
+        let is_true = |condition: &Value| condition["type"] == type_ && condition["status"] == "True";
+        let has_condition = |status: &Value| {
             status["conditions"]
                 .as_array()
                 .is_some_and(|all| all.iter().any(is_true))
         };
-        self.when(name, type_, has_it).await
+        self.when(name, type_, has_condition).await
     }
 
     pub async fn status(&self, name: &str) -> Value {
@@ -140,12 +140,17 @@ impl Fixture {
         }
     }
 
-    pub async fn until<T>(&self, what: &str, ask: impl AsyncFnMut() -> Option<T>) -> T {
-        self.within(self.deadline, what, ask).await
+    pub async fn until<T>(&self, description: &str, ask: impl AsyncFnMut() -> Option<T>) -> T {
+        self.within(self.deadline, description, ask).await
     }
 
     /// Like `until`, with another deadline.
-    pub async fn within<T>(&self, limit: Duration, what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    pub async fn within<T>(
+        &self,
+        limit: Duration,
+        description: &str,
+        mut ask: impl AsyncFnMut() -> Option<T>,
+    ) -> T {
         let deadline = Instant::now() + limit;
         while Instant::now() < deadline {
             if let Some(answer) = ask().await {
@@ -153,16 +158,16 @@ impl Fixture {
             }
             tokio::time::sleep(POLL).await;
         }
-        // Their definition may be gone.
+        // The CustomResourceDefinition may be gone.
         match self.api::<MiniCluster>().list(&ListParams::default()).await {
             Ok(clusters) => {
-                let status = |it: &MiniCluster| serde_json::to_value(&it.status).unwrap();
+                let status = |cluster: &MiniCluster| serde_json::to_value(&cluster.status).unwrap();
                 panic!(
-                    "not in time: {what}\n{:#?}",
+                    "not in time: {description}\n{:#?}",
                     clusters.items.iter().map(status).collect::<Vec<Value>>()
                 )
             }
-            Err(error) => panic!("not in time: {what}; and no MiniCluster can be listed: {error}"),
+            Err(error) => panic!("not in time: {description}; and no MiniCluster can be listed: {error}"),
         }
     }
 }
@@ -194,7 +199,7 @@ pub fn kubectl(arguments: &[&str], input: &str) -> Result<String, String> {
     run("kubectl".as_ref(), arguments, input)
 }
 
-/// What a program with this input prints, and how it ends.
+/// The output and exit status of a program with this input.
 pub fn output(program: &Path, arguments: &[&str], input: &str) -> Output {
     let mut child = Command::new(program)
         .args(arguments)
@@ -250,18 +255,19 @@ pub fn is_fake_flux() -> bool {
     std::env::var_os("E2E_FAKE_FLUX").is_some()
 }
 
-/// Whether `what` can be tested, which takes Flux; if not, that is told.
-pub fn has_flux_itself(what: &str) -> bool {
+/// Whether `feature`, which needs real Flux, can be tested. If not, prints a notice.
+pub fn has_flux_itself(feature: &str) -> bool {
     if is_fake_flux() {
-        not_tested(what, "FLUX=/prefix");
+        not_tested(feature, "FLUX=/prefix");
     }
     !is_fake_flux()
 }
 
-/// Tells, past the harness, what is not tested here, and what does test it.
-pub fn not_tested(what: &str, elsewhere: &str) {
-    let told = format!("NOT TESTED ({elsewhere} does): {what}\n");
-    std::io::stderr().write_all(told.as_bytes()).unwrap();
+/// Prints what is not tested here, and what tests it. Writes past the harness, which hides the output of
+/// passing tests.
+pub fn not_tested(feature: &str, elsewhere: &str) {
+    let notice = format!("NOT TESTED ({elsewhere} does): {feature}\n");
+    std::io::stderr().write_all(notice.as_bytes()).unwrap();
 }
 
 /// Runs a test in a namespace that is deleted afterwards, even if the test fails.
@@ -269,7 +275,7 @@ pub fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Arc<Fixture>) 
     test_within(DEADLINE, name, body);
 }
 
-/// The same, with another bound of each wait.
+/// Like `test`, with another time limit of each wait.
 pub fn test_within<F: Future<Output = ()>>(
     deadline: Duration,
     name: &str,

@@ -1,4 +1,4 @@
-//! The operator's program itself, as a process.
+//! The operator's program as a separate process.
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -38,7 +38,7 @@ impl OperatorProcess {
         OperatorProcess { child, address }
     }
 
-    /// Where it serves its health and metrics.
+    /// The address of its health checks and metrics.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -47,7 +47,7 @@ impl OperatorProcess {
         self.child.id()
     }
 
-    /// All that it logs, once it has ended. It was started with a pipe for it.
+    /// The whole log, after the end of the program. Needs a pipe as its output.
     pub fn log(&mut self) -> JoinHandle<String> {
         let log = self.child.stderr.take().unwrap();
         std::thread::spawn(move || std::io::read_to_string(log).unwrap())

@@ -1,4 +1,4 @@
-//! The pages that people read, and the fenced blocks in them.
+//! The pages of the documentation, and the fenced code blocks in them.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ pub struct Block {
     pub line: usize,
     /// `yaml`, `bash`, `console`, `text`, …
     pub language: String,
-    /// What follows the language, such as `needs-cluster`: why no test runs it.
+    /// The word after the language, such as `needs-cluster`. It says why no test runs the block.
     pub word: Option<String>,
     pub text: String,
 }
@@ -83,7 +83,7 @@ pub fn blocks(page: &Path) -> Vec<Block> {
             (None, Some(info)) => {
                 let (language, word) = info
                     .split_once(',')
-                    .map_or((info, None), |(it, word)| (it, Some(word)));
+                    .map_or((info, None), |(language, word)| (language, Some(word)));
                 let word = word.map(|word| word.trim().to_owned());
                 let page = page.strip_prefix(repository()).unwrap_or(page).to_owned();
                 let block = Block {
@@ -186,7 +186,7 @@ pub fn is_committed(name: &str, text: &str) {
     );
 }
 
-/// The reference of a program's commands: what `--help` prints of each.
+/// The reference of a program's commands: the `--help` output of each.
 pub fn help(name: &str, program: &Path) -> String {
     let ask = |arguments: &[&str]| {
         let mut command = std::process::Command::new(program);

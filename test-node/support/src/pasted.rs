@@ -1,5 +1,5 @@
-//! Which blocks of commands, of the pages and of the READMEs of `examples/`, `chart/`, `images/` and `test-node/`,
-//! the end-to-end test pastes into a shell, and why it leaves out the others.
+//! The command blocks that the end-to-end test pastes into a shell, and the reasons why it leaves out others.
+//! The blocks are those of the pages, and of the READMEs of `examples/`, `chart/`, `images/` and `test-node/`.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ pub struct LeftOut {
     pub page: &'static str,
     /// How the first command of the block begins. None: all blocks of the page.
     pub first_command: Option<&'static str>,
-    /// Why, and perhaps what runs it instead.
+    /// The reason, and perhaps what runs the block instead.
     pub reason: &'static str,
 }
 
@@ -226,8 +226,8 @@ const STORAGE: &str = "needs a storage class; operator/tests/e2e/examples/volume
 const FLUX_HERE: &str = "needs Flux on the reader's machine";
 const REGISTRY: &str = "needs buildah and a registry";
 
-/// The blocks with commands that need a cluster, page by page: of the book's pages only those marked
-/// `needs-cluster`, since any other word after the language says why not; of READMEs every block.
+/// The command blocks that need a cluster, page by page. From the book's pages only those marked
+/// `needs-cluster`: other words after the language say why a block is not run. From READMEs every block.
 pub fn blocks_by_page() -> Vec<Vec<Block>> {
     let examples = repository().join("examples");
     let mut pages = pages::pages();
@@ -257,7 +257,7 @@ pub fn blocks_by_page() -> Vec<Vec<Block>> {
     blocks_by_page.filter(|blocks| !blocks.is_empty()).collect()
 }
 
-/// Why no test on a node runs this block; none: one does.
+/// Why no test on a node runs this block. None if one does.
 pub fn why_left_out(block: &Block) -> Option<&'static str> {
     let entry = LEFT_OUT.iter().find(|entry| entry.matches(block))?;
     Some(entry.reason)

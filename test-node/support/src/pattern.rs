@@ -1,6 +1,6 @@
 //! Matches printed lines against documentation.
 
-/// Whether a line matches the one shown, where `...` is any text.
+/// Whether a line matches the line `shown`, where `...` matches any text.
 pub fn matches(shown: &str, line: &str) -> bool {
     let Some((start, rest)) = shown.split_once("...") else {
         return shown == line;

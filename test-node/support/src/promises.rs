@@ -1,17 +1,17 @@
-//! What the pages promise about a MiniCluster's starts and its end, checked against what its program says it
-//! did: written from docs/concepts.md ("Restarts"), not from the operator's code.
+//! The documented promises about the starts and the end of a MiniCluster, checked against the history that its
+//! program recorded. Written from docs/concepts.md ("Restarts"), not from the operator's code.
 
 use serde_json::Value;
 
 use crate::history::{History, Run};
 
-/// A result that was written so shortly before a pod was taken away may not have reached the cluster.
+/// A result that was written less than this before a pod was lost may not have reached the cluster.
 const SECONDS_TO_REPORT: f64 = 20.0;
 
-/// A program that fails each time does not end within a test if it may start so often.
+/// With more retries than this, a program that always fails does not reach its final status within a test.
 const MANY: u64 = 10;
 
-/// From the end of a program to the final status.
+/// The limit from the end of a program to the final status.
 const SECONDS_TO_FINISH: f64 = 60.0;
 
 /// What the manifest asked for.
@@ -27,16 +27,16 @@ pub struct Wanted {
     pub max_restarts: u64,
     /// `pod.restartPolicy: OnFailure`.
     pub is_retried: bool,
-    /// How often it was suspended: each may stop the program, which starts again when it is resumed.
+    /// How often it was suspended. A suspension may stop the program, which starts again on resume.
     pub suspensions: u64,
 }
 
-/// Something that may have taken a pod of this MiniCluster away.
+/// A fault that may have removed a pod of this MiniCluster.
 #[derive(Debug, Clone)]
 pub struct Disturbance {
     pub from: f64,
     pub to: f64,
-    /// Its pod was deleted without waiting for its end: Kubernetes then does not know whether it runs.
+    /// The pod was force-deleted: Kubernetes then does not know whether it still runs.
     pub is_forced: bool,
 }
 
@@ -66,7 +66,7 @@ pub fn broken(
     let mut broken = Vec::new();
     let runs = history.runs();
     let number = |field: &str| status[field].as_u64().unwrap_or(0);
-    let is_forced = disturbances.iter().any(|it| it.is_forced);
+    let is_forced = disturbances.iter().any(|disturbance| disturbance.is_forced);
 
     for overlap in history.overlaps() {
         if !is_forced {
@@ -118,7 +118,7 @@ pub fn broken(
     broken
 }
 
-/// What is wrong with the end that the status tells.
+/// What is wrong with the end that the status reports.
 fn wrong_end(
     wanted: &Wanted,
     last: Option<&Run>,
@@ -167,14 +167,14 @@ fn wrong_end(
         "Starting" | "Running" if wanted.is_retried && wanted.code != 0 && wanted.backoff_limit > MANY => {
             None
         }
-        // Somebody lowered its size before it had started: the status names the quorum and the remedy.
+        // The size was lowered before the start. The status names the quorum and the remedy.
         "Starting" if reason == "SizeBelowQuorum" => None,
         phase => Some(format!("it is {phase} ({reason}) long after the last fault")),
     }
 }
 
-/// What is late about a final status, if its program ended by itself: it is there within a minute, in which
-/// nothing else happened.
+/// Complains if the final status came late after the program ended by itself. It must come within a minute without
+/// faults.
 pub fn late(ended_at: f64, finished_at: f64, faults: &[Interval]) -> Option<String> {
     let mut faults = faults.to_vec();
     faults.sort_by(|one, other| one.from.total_cmp(&other.from));
@@ -193,10 +193,10 @@ pub fn late(ended_at: f64, finished_at: f64, faults: &[Interval]) -> Option<Stri
 fn is_disturbed_at_end(run: &Run, disturbances: &[Disturbance]) -> bool {
     disturbances
         .iter()
-        .any(|it| it.from - SECONDS_TO_REPORT <= run.to && run.to <= it.to + SECONDS_TO_REPORT)
+        .any(|fault| fault.from - SECONDS_TO_REPORT <= run.to && run.to <= fault.to + SECONDS_TO_REPORT)
 }
 
-/// With OnFailure the kubelet starts the container again, and Kubernetes counts that.
+/// Restarts of the container by the kubelet with OnFailure, which Kubernetes counts.
 fn starts_in_place(wanted: &Wanted, status: &Value) -> u64 {
     let restarts = status["containerRestarts"].as_u64().unwrap_or(0);
     if wanted.is_retried { restarts } else { 0 }
@@ -220,7 +220,7 @@ mod tests {
         }
     }
 
-    /// A run is from, to and whether it ended by itself; each in a pod of its own.
+    /// A run is (from, to, whether it ended by itself). Each has its own pod.
     fn history(runs: &[(f64, f64, bool)]) -> History {
         let lines = runs.iter().enumerate().map(|(pod, (from, to, has_ended))| {
             let last = if *has_ended { "END" } else { "tick" };
@@ -374,7 +374,7 @@ mod tests {
         let fault = |from, to| Interval { from, to };
         assert_eq!(late(100.0, 150.0, &[]), None);
         assert!(late(100.0, 165.0, &[]).is_some());
-        // Trouble that began within the minute excuses, and what follows it within a minute.
+        // A fault within the minute excuses the delay, and so does each that follows another within a minute.
         let faults = [fault(120.0, 180.0), fault(230.0, 240.0)];
         assert_eq!(late(100.0, 290.0, &faults), None);
         assert!(late(100.0, 310.0, &faults).is_some());

@@ -1,7 +1,7 @@
-//! Figures of benches: order statistics, and figures with their goals and ranges (`ranges.toml`).
+//! The report of a benchmark: its figures with their goals and usual ranges (`ranges.toml`), and order statistics.
 //!
-//! A goal is what we want. A range is where a figure was on a small, busy machine, with room: outside of it
-//! something has changed, for better or worse, and the bench says so. Neither fails anything.
+//! A goal is the wanted value. A range has the values measured on a small, busy machine, with a margin. The report
+//! names figures outside of their range: something has changed, for better or worse. Neither fails the benchmark.
 
 /// A figure's line in the range file: `name = { low = 0, high = 5, goal = 3, unit = "ms" }`. The goal is an
 /// upper bound.
@@ -85,7 +85,7 @@ fn machine() -> String {
     let load = load.split(' ').next().unwrap_or_default();
     format!(
         "{count} x {}, Linux {}, load {load}",
-        model.map_or("?", |it| it.1),
+        model.map_or("?", |(_, name)| name),
         kernel.trim()
     )
 }

@@ -1,4 +1,4 @@
-//! The Go operator's Python SDK, as it is on PyPI, and the programs of `operator/tests/sdk` that use it.
+//! The Go operator's Python SDK from PyPI, and the programs of `operator/tests/sdk` that use it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,17 +7,17 @@ use serde_json::Value;
 
 use crate::repository::repository;
 
-/// What `operator/tests/sdk/PROGRAM` printed: its lines of JSON, each with a `step` and an `object`.
+/// The output of `operator/tests/sdk/PROGRAM`: lines of JSON, each with a `step` and an `object`.
 pub struct Steps(Vec<Value>);
 
 impl Steps {
     pub fn object(&self, step: &str) -> &Value {
-        let found = self.0.iter().find(|it| it["step"] == step);
+        let found = self.0.iter().find(|printed| printed["step"] == step);
         &found.unwrap_or_else(|| panic!("there is no step {step} in {:#?}", self.0))["object"]
     }
 }
 
-/// Runs the program in this namespace until it ends. The SDK prints as well: its lines are no JSON.
+/// Runs the program in this namespace until it ends. Ignores the lines that the SDK prints: they are not JSON.
 pub fn run(program: &str, namespace: &str, kubeconfig: &Path) -> Steps {
     let mut command = Command::new(python());
     command
@@ -37,7 +37,7 @@ fn folder() -> PathBuf {
     repository().join("operator/tests/sdk")
 }
 
-/// An environment with the SDK, made once and kept under the hash of what is in it.
+/// The Python of a virtual environment with the SDK. It is created once, and its folder is named after the versions.
 fn python() -> PathBuf {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache =

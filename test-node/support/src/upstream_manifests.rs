@@ -1,5 +1,5 @@
-//! Where the manifests and documents of the Go operator's users are. They are test data that is not part of
-//! this repository.
+//! Where to find manifests and documents of the Go operator's users. They are test data outside of this
+//! repository.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -16,8 +16,8 @@ pub fn documents() -> Option<PathBuf> {
     find("UPSTREAM_DOCUMENTS", "docs", "")
 }
 
-/// Without its folder a test is left out. The report goes past the harness, which hides what passing tests
-/// print.
+/// Finds a folder. Without it, the test is skipped and reports this, past the harness, which hides the output
+/// of passing tests.
 fn find(variable: &str, beside: &str, version: &str) -> Option<PathBuf> {
     let named = std::env::var_os(variable).map(PathBuf::from);
     let folder = existing(
@@ -33,8 +33,8 @@ fn find(variable: &str, beside: &str, version: &str) -> Option<PathBuf> {
     None
 }
 
-/// A folder that the variable names must exist. It may hold one version of several: `.ci/public-manifests`
-/// makes such a one.
+/// A folder that the variable names must exist. It may hold only one of several versions, like the one that
+/// `.ci/public-manifests` creates.
 fn existing<'a>(variable: &str, named: Option<&'a Path>, beside: &'a Path) -> &'a Path {
     if let Some(named) = named {
         assert!(

@@ -2,23 +2,23 @@
 
 use std::time::{Duration, Instant};
 
-/// Longer than anything takes, even while others build on the machine: it ends a hang, and no result depends
-/// on it.
+/// Longer than any step takes, even while others build on the machine. It ends tests that hang; no result
+/// depends on it.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Waits until `found` returns something; panics with `what` after `DEADLINE`.
-pub fn eventually<T>(what: &str, found: impl FnMut() -> Option<T>) -> T {
-    within(DEADLINE, what, found)
+/// Waits until `found` returns something. Panics with `description` after `DEADLINE`.
+pub fn eventually<T>(description: &str, found: impl FnMut() -> Option<T>) -> T {
+    within(DEADLINE, description, found)
 }
 
 /// Like [`eventually`], with another deadline.
-pub fn within<T>(deadline: Duration, what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+pub fn within<T>(deadline: Duration, description: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
         if let Some(value) = found() {
             return value;
         }
-        assert!(begin.elapsed() < deadline, "waited in vain: {what}");
+        assert!(begin.elapsed() < deadline, "not in time: {description}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -125,7 +125,7 @@ fn dry_run_plans_for_given_cpus_gpus_uid_and_missing_shell() {
 }
 
 #[test]
-fn facts_of_a_file_count_and_its_mistakes_are_told() {
+fn facts_file_is_used_and_its_errors_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("facts.toml");
     let with = |text: &str, name: &str| {
@@ -198,7 +198,7 @@ fn facts_with_a_nodes_name_need_an_index() {
 }
 
 #[test]
-fn every_problem_of_a_manifest_is_told() {
+fn every_problem_of_a_manifest_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("bad.yaml");
     std::fs::write(
@@ -219,15 +219,15 @@ fn overlay_environment_reaches_the_runner() {
         {name: C, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]}]}}, \
         containers: [{image: a, name: app, command: b, environment: {A: one, D: two}}]}}";
     let environment = Source::parse(text).unwrap().assumed_facts().environment;
-    let of = |name: &str| environment.get(name).map(String::as_str);
+    let value_of = |name: &str| environment.get(name).map(String::as_str);
     assert_eq!(
-        (of("A"), of("B"), of("C"), of("D")),
+        (value_of("A"), value_of("B"), value_of("C"), value_of("D")),
         (None, Some("over"), None, Some("two"))
     );
 }
 
 #[test]
-fn a_certificate_in_the_manifest_is_not_told() {
+fn dry_run_does_not_print_a_certificate_of_the_manifest() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("secret.yaml");
     let secret = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7";
@@ -241,7 +241,7 @@ fn a_certificate_in_the_manifest_is_not_told() {
             format,
             ..args(&file)
         }) {
-            Ok(told) => assert!(!told.contains(secret) && !told.contains(&secret[..8])),
+            Ok(output) => assert!(!output.contains(secret) && !output.contains(&secret[..8])),
             Err(DryRunError::Input { source, .. }) => {
                 assert!(!source.to_string().contains(secret), "{source}")
             }
@@ -267,7 +267,7 @@ fn summary_is_six_lines_and_uncoloured_unless_painted() {
     assert_eq!(plain, text);
 }
 
-/// Every file that holds a MiniCluster, below `examples/` and of those that only spell one otherwise.
+/// Every file with a MiniCluster below `examples/`, and the same specs in other spellings.
 fn examples() -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = ["../../examples", "../../shared/tests/spellings"]
         .map(|name| Path::new(env!("CARGO_MANIFEST_DIR")).join(name))
@@ -294,16 +294,16 @@ fn every_example_is_planned() {
     assert!(examples.len() > 20, "{examples:?}");
     for file in examples {
         for format in [Format::Text, Format::Json] {
-            let told = run(&Args {
+            let result = run(&Args {
                 format,
                 ..args(&file)
             });
-            assert!(told.is_ok(), "{}: {:?}", file.display(), told.err());
+            assert!(result.is_ok(), "{}: {:?}", file.display(), result.err());
         }
     }
 }
 
-/// The words of an example's entrypoint, by assumed labels.
+/// The arguments of a JobSet's entrypoint in the examples, with assumed values.
 fn of_a_jobset(more: &[&str]) -> Args {
     use clap::Parser;
     #[derive(clap::Parser)]
@@ -342,7 +342,7 @@ fn jobset_pods_are_planned_from_entrypoint_words() {
         "{text}"
     );
     let certificate = "(a certificate derived from the seed in /etc/flux-agent/seed/seed and from train-node-0, 4-5, 1; never shown)";
-    // The followers' file is told to be the same as the lead's.
+    // For the followers, the text says that the file is the same as the lead's.
     assert_eq!(text.matches(certificate).count(), 1, "{text}");
 
     let json = run(&Args {

@@ -44,7 +44,7 @@ fn argv(plan: &Plan) -> String {
         .join(" ")
 }
 
-/// The steps' names and, where there is one, what they are about.
+/// The names of the steps, with their main detail if they have one.
 fn outline(plan: &Plan) -> Vec<String> {
     plan.steps
         .iter()
@@ -127,7 +127,7 @@ fn the_steps_come_in_the_order_of_the_documents() {
     assert_eq!(few(&run(&spec, &facts(1))), want);
 }
 
-/// As in v1alpha1: a snippet may make the user itself.
+/// As in v1alpha1: a snippet may create the user itself.
 #[test]
 fn snippets_run_before_user_is_made_when_image_brings_flux() {
     let steps = |snippets: &str| {
@@ -157,7 +157,11 @@ fn snippets_run_before_user_is_made_when_image_brings_flux() {
     ];
     assert_eq!(steps("init = 'a'\npre_command = 'b'\npre = 'c'\n"), all);
     let init = ["shell", "snippet init", "end-shell", "environment"];
-    assert_eq!(steps("init = 'a'\n"), init, "nothing that may have made one");
+    assert_eq!(
+        steps("init = 'a'\n"),
+        init,
+        "no later snippet may have created the user"
+    );
     assert_eq!(
         steps("pre = 'a'\npost = 'b'\n"),
         ["environment", "shell", "snippet pre", "replan"]
@@ -205,7 +209,7 @@ fn plan_that_needs_a_shell_fails_when_the_image_has_none() {
 }
 
 #[test]
-fn a_host_that_is_not_listed_is_told_with_a_remedy() {
+fn host_missing_from_the_hostlist_fails_with_a_remedy() {
     let stranger = Facts {
         hostname: "other-7".into(),
         ..facts(0)
@@ -299,7 +303,7 @@ fn followers_have_resources_with_the_users_broker_toml() {
 }
 
 #[test]
-fn the_archive_is_read_if_it_is_there_and_written_beside_itself() {
+fn existing_archive_is_restored_and_dump_is_written_beside_it() {
     let spec = spec("archive = '/state/a.tar.gz'");
     let mut facts = facts(0);
     facts.attempt = "00112233445566ff".into();
@@ -352,7 +356,10 @@ fn a_batch_of_another_user_writes_where_that_user_can() {
         words.contains("--output=/shared/mine.out") && words.contains("--shows=/shared/mine.out"),
         "{words}"
     );
-    assert!(!words.contains("/tmp/fluxout"), "the user's own counts: {words}");
+    assert!(
+        !words.contains("/tmp/fluxout"),
+        "the user's own option has priority: {words}"
+    );
     own.runner.user = Some(User {
         name: "flux".into(),
         uid: 1000,
@@ -361,7 +368,7 @@ fn a_batch_of_another_user_writes_where_that_user_can() {
     own.runner.working_dir = Some("/work".into());
     assert!(
         !argv(&run(&own, &facts(0))).contains("--output"),
-        "a folder that is given to the user"
+        "the working directory is given to the user"
     );
 }
 
@@ -382,7 +389,7 @@ fn batch_script_is_in_config_for_any_working_directory() {
 }
 
 #[test]
-fn a_home_that_leads_nowhere_is_replaced() {
+fn unusable_home_variable_is_replaced() {
     let home = |facts: &Facts| {
         let plan = run(&spec(""), facts);
         let set = plan.steps.iter().find_map(|step| match step {
@@ -457,7 +464,7 @@ fn an_instance_of_the_image_is_not_the_parent() {
 }
 
 #[test]
-fn a_shell_variable_that_leads_nowhere_is_replaced() {
+fn unusable_shell_variable_is_replaced() {
     let shell = |own: Option<&str>, image: Option<&str>| {
         let mut facts = facts(0);
         facts.shell = image.map(str::to_owned);
@@ -486,7 +493,7 @@ fn a_shell_variable_that_leads_nowhere_is_replaced() {
 }
 
 #[test]
-fn a_missing_flux_and_a_missing_fluxion_are_told() {
+fn missing_flux_and_missing_fluxion_are_errors() {
     let mut facts = facts(0);
     facts.view.fluxion = false;
     let wanted = spec("[flux]\nscheduler = 'fluxion'");
@@ -517,7 +524,7 @@ fn install_root_precedes_path_when_view_is_disabled() {
 }
 
 #[test]
-fn an_unknown_sidecar_is_told() {
+fn unknown_sidecar_is_an_error() {
     let error = build(&spec(""), &facts(0), &PodContainer::Sidecar("db".into())).unwrap_err();
     assert_eq!(error, PlanError::UnknownSidecar("db".into()));
 }
@@ -548,7 +555,7 @@ fn lost_lead_is_planned_without_the_users_program() {
     assert_eq!(
         run(&spec, &lost(1, 0)).steps,
         run(&spec, &facts(1)).steps,
-        "a follower is replaced as it was"
+        "a follower is replaced with the same plan"
     );
 }
 

@@ -2,7 +2,7 @@ use super::*;
 use flux_agent_plan::plan::PlanError;
 use flux_shared::agent_spec::AgentSpec;
 
-/// The checks of a good pod, changed by `change`, that do not pass.
+/// The checks that do not pass for a good pod changed by `change`.
 fn troubles(facts: Facts, change: impl FnOnce(&mut Findings)) -> Vec<(Level, &'static str, String)> {
     let spec = AgentSpec::from_toml("name='mc'\nsize=4").unwrap();
     let facts = Facts {
@@ -114,7 +114,7 @@ fn each_trouble_is_found_alone_and_has_its_remedy() {
 }
 
 #[test]
-fn the_users_own_circumstances_are_told() {
+fn preflight_warns_about_the_pods_own_conditions() {
     let nameless = troubles(
         Facts {
             uid: 1000,
@@ -188,7 +188,7 @@ fn the_users_own_circumstances_are_told() {
 }
 
 #[test]
-fn names_that_are_missing_are_told_but_not_thousands_of_them() {
+fn preflight_lists_only_the_first_missing_names() {
     let missing = (0..7).map(|number| format!("mc-{number}")).collect();
     let (level, text) = other_names(&Names {
         asked: 40,

@@ -104,7 +104,11 @@ fn probe_reason_is_one_line_with_causes_without_own_rank() {
     let follower = instance(2);
     let mut observed = Observations::new(&follower, state("init", 20));
     observed.online = Some(vec![0]);
-    assert_eq!(observed.missing(), [1, 3], "it is not online yet, and there");
+    assert_eq!(
+        observed.missing(),
+        [1, 3],
+        "its own rank is not missing, although not online yet"
+    );
     observed.absent = vec![Absent {
         rank: 1,
         host: "mc-1".into(),
@@ -141,7 +145,7 @@ fn a_snippet_that_runs_is_why_there_is_no_broker() {
     observed.state = state("join", 1);
     assert!(
         !text_of(&observed).contains("workerPre"),
-        "a broker that answers says more"
+        "the state of a broker that answers is more important"
     );
 }
 
@@ -169,7 +173,7 @@ fn a_host_that_nobody_may_have_asked_for_is_not_missing() {
     );
     let json: Value = serde_json::from_str(&report(&observed).json()).unwrap();
     assert_eq!((&json["missing"], &json["spare"]), (&json!([]), &json!([2, 3])));
-    // One that was asked for since, whose pod is there.
+    // The pod of a host that was requested since then exists.
     observed.absent = vec![Absent {
         rank: 3,
         host: "mc-3".into(),
@@ -180,13 +184,13 @@ fn a_host_that_nobody_may_have_asked_for_is_not_missing() {
         text.contains("missing  mc-3 (rank 3)") && text.contains("spare    1 more"),
         "{text}"
     );
-    // All is there.
+    // All hosts are online.
     observed.online = Some(vec![0, 1, 2, 3]);
     assert!(!text_of(&observed).contains("spare"));
 }
 
 #[test]
-fn a_follower_says_what_its_parent_lacks() {
+fn follower_status_explains_its_parents_connection() {
     let follower = instance(2);
     type Case = (Result<BrokerState, AskError>, Result<Link, Missing>, &'static str);
     let cases: [Case; 4] = [
@@ -255,7 +259,7 @@ fn status_explains_drained_nodes_and_unstarted_jobs() {
     ] {
         assert!(text.contains(want), "{want}\n{text}");
     }
-    assert!(!text.contains("ƒ3"), "a running job needs no word: {text}");
+    assert!(!text.contains("ƒ3"), "a running job is not explained: {text}");
 }
 
 #[test]

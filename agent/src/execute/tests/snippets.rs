@@ -1,4 +1,4 @@
-//! The executor follows the plan: the user's snippets and their shell.
+//! The executor follows the plan, for the user's snippets and their shell.
 
 use flux_agent_plan::plan::{Snippet, SnippetPhase, SnippetShell};
 
@@ -28,7 +28,7 @@ fn shell(argv: &[&str]) -> Step {
 
 #[test]
 fn snippet_is_silenced_by_the_plan_not_by_its_name() {
-    let told = alone(
+    let output = alone(
         "snippets::snippet_is_silenced_by_the_plan_not_by_its_name",
         |_| {
             let steps = vec![
@@ -48,11 +48,11 @@ fn snippet_is_silenced_by_the_plan_not_by_its_name() {
             assert_eq!(execute_all(Role::Lead, false, loud).unwrap(), 0);
         },
     );
-    if !told.is_empty() {
-        assert!(told.contains("pre is heard"), "{told}");
+    if !output.is_empty() {
+        assert!(output.contains("pre is heard"), "{output}");
         assert!(
-            !told.contains("post is not") && !told.contains("nor is this"),
-            "{told}"
+            !output.contains("post is not") && !output.contains("nor is this"),
+            "{output}"
         );
     }
 }
@@ -63,7 +63,7 @@ fn snippet_end_is_judged_by_the_plans_phase_not_by_name() {
         "snippets::snippet_end_is_judged_by_the_plans_phase_not_by_name",
         |folder| {
             let at = |name: &str| folder.join(name);
-            // The one called post is the program, the one called command is not.
+            // The snippet named `post` is the program, the one named `command` is not.
             let steps = vec![
                 shell(&["/bin/sh"]),
                 Step::Snippet(snippet("command", "exit_with() { return 4; }; exit_with")),
@@ -75,9 +75,9 @@ fn snippet_end_is_judged_by_the_plans_phase_not_by_name() {
             assert_eq!(
                 execute_all(Role::Lead, false, steps).unwrap(),
                 5,
-                "one that fails before is passed over"
+                "a failure before the program is ignored"
             );
-            // Told to stop in what tidies up, whatever its name: the program's result stays.
+            // A stop during a cleanup step, whatever its name, does not change the program's result.
             for (phase, code) in [(SnippetPhase::After, 0), (SnippetPhase::Before, 143)] {
                 let path = at(&format!("{phase:?}"));
                 stop_after(path.clone());
@@ -110,8 +110,8 @@ fn as_flux_runs_the_planned_words_for_any_agent_name() {
             );
             let source = format!(
                 "printf %s \"$asFlux\" >{}; $asFlux 'printf \"%s\" \"${{asFlux-none}}\" >{}'",
-                at("told"),
-                at("there")
+                at("value"),
+                at("exported")
             );
             let shell = Step::Shell(SnippetShell {
                 argv: vec!["/bin/sh".into()],
@@ -120,9 +120,9 @@ fn as_flux_runs_the_planned_words_for_any_agent_name() {
             });
             let steps = vec![shell, Step::Snippet(snippet("pre", &source))];
             assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), 0);
-            assert_eq!(fs::read_to_string(at("told")).unwrap(), agent);
+            assert_eq!(fs::read_to_string(at("value")).unwrap(), agent);
             assert_eq!(
-                fs::read_to_string(at("there")).unwrap(),
+                fs::read_to_string(at("exported")).unwrap(),
                 "none",
                 "it is not exported"
             );
@@ -136,7 +136,8 @@ fn the_shell_its_options_and_its_end_are_the_plans() {
         "snippets::the_shell_its_options_and_its_end_are_the_plans",
         |folder| {
             let at = |name: &str| folder.join(name).display().to_string();
-            // By its name it would be bash, and strict for its snippets: the plan gives no such options.
+            // The program is named bash and the snippets are strict, but the plan gives the shell no options
+            // for that.
             let bash = program(
                 folder,
                 "bash",
@@ -145,7 +146,7 @@ fn the_shell_its_options_and_its_end_are_the_plans() {
                     at("first")
                 ),
             );
-            let of = |source: String| {
+            let strict_snippet = |source: String| {
                 Step::Snippet(Snippet {
                     strict: true,
                     ..snippet("pre", &source)
@@ -156,9 +157,16 @@ fn the_shell_its_options_and_its_end_are_the_plans() {
                 at("went-on"),
                 at("ended")
             );
-            // The second sees whether the shell has ended; if so, it is in another one.
-            let told = || of(format!("[ -e {} ] && exit 3", at("ended")));
-            let steps = |end| [vec![shell(&[&bash, "-f"]), of(source.clone())], end, vec![told()]].concat();
+            // The second snippet exits with 3 if the first shell has ended.
+            let check_end = || strict_snippet(format!("[ -e {} ] && exit 3", at("ended")));
+            let steps = |end| {
+                [
+                    vec![shell(&[&bash, "-f"]), strict_snippet(source.clone())],
+                    end,
+                    vec![check_end()],
+                ]
+                .concat()
+            };
             assert_eq!(execute_all(Role::Lead, false, steps(vec![])).unwrap(), 0);
             assert_eq!(fs::read_to_string(at("first")).unwrap(), "-f\n");
             assert!(Path::new(&at("went-on")).exists());
@@ -169,14 +177,15 @@ fn the_shell_its_options_and_its_end_are_the_plans() {
             );
             assert_eq!(fs::read_to_string(at("first")).unwrap(), "-f\n".repeat(3));
             assert!(
-                execute_all(Role::Lead, false, vec![told()]).is_err(),
+                execute_all(Role::Lead, false, vec![check_end()]).is_err(),
                 "no shell is planned"
             );
         },
     );
 }
 
-/// What the snippet leaves is there when the follower's second broker, the last, has looked for it.
+/// Asserts that the process left by the snippet still exists when the follower's second and last broker checks
+/// it.
 fn outlives_a_broker_that_fails(folder: &Path, leaves: &str, broker: &str) {
     let follower = Launch {
         part: InstancePart::Follower,
@@ -202,7 +211,8 @@ fn process_left_by_a_snippet_outlives_a_failed_broker() {
         |folder| {
             let at = folder.display();
             let leaves = format!("cd {at}; sleep 100 >/dev/null 2>&1 & echo $! >left; echo $$ >shell");
-            // Their shell ends meanwhile (TMOUT, the OOM killer): its children are the agent's then.
+            // The snippets' shell ends meanwhile, as by TMOUT or the OOM killer. The agent then becomes the
+            // parent of its children.
             let broker = format!(
                 "#!/bin/sh\ncd {at}\nif [ -e first ]; then kill $(cat left) && touch was-there; exit 0; fi\n\
                  touch first\nkill -9 $(cat shell)\nexit 1\n"
@@ -218,7 +228,7 @@ fn stop_while_the_shell_starts_prevents_the_snippet() {
         "snippets::stop_while_the_shell_starts_prevents_the_snippet",
         |folder| {
             let at = |name: &str| folder.join(name).display().to_string();
-            // It is told of the stop, and becomes a shell all the same.
+            // It gets the stop signal, and becomes a shell all the same.
             let slow = format!(
                 "#!/bin/sh\ntrap stopped=1 TERM\ntouch {}\nwhile [ -z \"$stopped\" ]; do sleep 0.02; done\n\
                  trap '' TERM\nexec /bin/sh \"$@\"\n",
@@ -246,7 +256,7 @@ fn orphan_of_a_snippets_service_outlives_broker() {
         "snippets::orphan_of_a_snippets_service_outlives_broker",
         |folder| {
             let at = folder.display();
-            // While the broker runs, the service loses its parent and becomes the agent's child.
+            // While the broker runs, the service loses its parent and becomes a child of the agent.
             let leaves = format!(
                 "cd {at}; (until [ -e first ]; do sleep 0.02; done; sleep 100 & echo $! >late.new; mv late.new late) \
                  >/dev/null 2>&1 &"
@@ -262,7 +272,7 @@ fn orphan_of_a_snippets_service_outlives_broker() {
 
 #[test]
 fn exit_trap_is_logged_before_shell_ends() {
-    let told = alone("snippets::exit_trap_is_logged_before_shell_ends", |_| {
+    let output = alone("snippets::exit_trap_is_logged_before_shell_ends", |_| {
         let long = "x".repeat(60_000);
         for round in 0..20 {
             let trap = format!("trap 'echo {long} >&2; echo trap-{round} >&2' EXIT");
@@ -275,9 +285,9 @@ fn exit_trap_is_logged_before_shell_ends() {
             std::io::Write::write_all(&mut std::io::stderr(), format!("ended-{round}\n").as_bytes()).unwrap();
         }
     });
-    if !told.is_empty() {
+    if !output.is_empty() {
         for round in 0..20 {
-            let at = |text: &str| told.find(&format!("{text}-{round}\n")).unwrap_or(usize::MAX);
+            let at = |text: &str| output.find(&format!("{text}-{round}\n")).unwrap_or(usize::MAX);
             assert!(at("trap") < at("ended"), "{round}");
         }
     }

@@ -1,4 +1,4 @@
-//! Environment and files as a plan's steps leave them, worked out from the plan's JSON alone.
+//! The environment and files that a plan's steps produce, computed only from the plan's JSON.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use serde_json::Value;
 
 use crate::image::{Node, Tree, What};
 
-/// What is expected of a pod.
+/// The expected state of a pod.
 pub struct Expected {
     pub us: (u32, u32),
     pub tree: Tree,
     pub environment: BTreeMap<String, String>,
     pub directory: String,
-    /// What is launched: argv, environment, working directory, ids.
+    /// The launched programs: argv, environment, working directory, ids.
     pub launched: Vec<Launched>,
 }
 
@@ -24,7 +24,7 @@ pub struct Launched {
     pub ids: (u64, u64),
 }
 
-/// What a snippet of the test does: the test says it, since a plan has only its source.
+/// The effect of a snippet. The test states it, since a plan has only the source.
 pub type Effect = fn(&str, &mut Expected);
 
 pub fn nothing(name: &str, _: &mut Expected) {
@@ -235,7 +235,7 @@ impl Expected {
             "snippet" => effect(text(step, "name"), self),
             "launch" => self.launch(step),
             "publish-archive" => {
-                // One that is there holds the first start.
+                // An existing archive has the first start.
                 let path = text(step, "to");
                 let state = if self.tree.contains_key(path) {
                     "start\nstart\n"

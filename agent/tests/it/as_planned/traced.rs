@@ -1,11 +1,11 @@
-//! What the agent writes and starts, seen by strace: what its plan names, and nothing else.
+//! The agent writes and starts only what its plan names, checked with strace.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{facts, mini_cluster, planned, pod_image, spec_of};
 use crate::image::{self, AGENT, Container, RECORD, need_strace};
 
-/// One system call of a trace that went well: `pid name(words) = result`.
+/// One successful system call of a trace: `pid name(words) = result`.
 struct Call {
     pid: String,
     name: String,
@@ -53,8 +53,8 @@ fn calls(trace: &str) -> Vec<Call> {
     calls
 }
 
-/// The paths of a call's words, as the pod at `top` sees them: a relative one is below the folder that is
-/// open before it, as strace tells with `-y` (`7</folder>, "name"`).
+/// The paths in a call's arguments, as the pod at `top` sees them. A relative path belongs to the folder descriptor
+/// before it, which strace prints with `-y` (`7</folder>, "name"`).
 fn paths(words: &str, top: &str) -> Vec<String> {
     let parts: Vec<&str> = words.split('"').collect();
     let path = |index: usize| {
@@ -62,7 +62,7 @@ fn paths(words: &str, top: &str) -> Vec<String> {
         let folder = parts[index - 1]
             .trim_end_matches([',', ' '])
             .strip_suffix('>')
-            .and_then(|it| it.rsplit_once('<'));
+            .and_then(|text| text.rsplit_once('<'));
         match folder {
             _ if path.starts_with('/') => Some(path.to_owned()),
             Some((_, folder)) => Some(
@@ -70,19 +70,19 @@ fn paths(words: &str, top: &str) -> Vec<String> {
                     .trim_end_matches('/')
                     .to_owned(),
             ),
-            // A link's target.
+            // The target of a symbolic link.
             None => None,
         }
     };
     (1..parts.len()).step_by(2).filter_map(path).collect()
 }
 
-/// The text in quotes of a call's words.
+/// The quoted strings in a call's arguments.
 fn quoted(words: &str) -> Vec<&str> {
     words.split('"').skip(1).step_by(2).collect()
 }
 
-/// What the first of these calls' process and its threads write to.
+/// The paths that the process of the first call and its threads write to.
 fn written(calls: &[Call], top: &str) -> BTreeSet<String> {
     let mut threads = vec![calls[0].pid.as_str()];
     let mut written = BTreeSet::new();
@@ -113,7 +113,8 @@ fn writes(call: &Call) -> bool {
     }
 }
 
-/// A path of the plan, a folder above or below one, or what its file is before it has its name.
+/// Whether the path is in the plan, is a folder above or below such a path, or is the temporary name of a planned
+/// file.
 fn is_planned(path: &str, planned_paths: &[&str]) -> bool {
     let unfinished = path
         .strip_suffix(".new")
@@ -175,7 +176,7 @@ containers:
         .collect();
     let calls = calls(&std::fs::read_to_string(log).unwrap());
     let is_agent = |call: &Call| call.name == "execve" && call.words.starts_with(&format!("\"{AGENT}\""));
-    // strace's own child, env and chroot come before the agent.
+    // strace's own child, env and chroot run before the agent.
     let begin = calls.iter().position(is_agent).unwrap();
     let written = written(&calls[begin..], &image.top().display().to_string());
     let unplanned: Vec<&String> = written
@@ -209,6 +210,6 @@ containers:
     ];
     assert_eq!(
         programs, want,
-        "the agent, one shell, its report after each snippet, Flux with what Flux runs"
+        "the programs are the agent, one shell, its report after each snippet, Flux and what Flux runs"
     );
 }

@@ -1,8 +1,8 @@
-//! Disks that are full.
+//! Full disks.
 
 use super::*;
 
-/// Runs `script` with a tmpfs of this size at $1; its standard error, and what it says on standard output.
+/// Runs `script` with a tmpfs of this size at $1. Returns its standard error and standard output.
 fn on_small_disk(options: &str, disk: &Path, script: &str) -> (String, String) {
     let disk = disk.display().to_string();
     let script = format!("mount -t tmpfs -o {options} tmpfs \"$1\"\n{script}");
@@ -12,7 +12,7 @@ fn on_small_disk(options: &str, disk: &Path, script: &str) -> (String, String) {
     (text(output.stderr), text(output.stdout))
 }
 
-/// The one line with which the agent gives up: nothing else is said.
+/// Asserts that the agent failed with exactly one line.
 fn assert_one_line(stderr: &str, category: &str, cause: &str) {
     let own: Vec<&str> = stderr.lines().collect();
     let is_plain =
@@ -21,7 +21,7 @@ fn assert_one_line(stderr: &str, category: &str, cause: &str) {
 }
 
 #[test]
-fn a_full_disk_is_told_in_one_line_and_nothing_half_stays() {
+fn full_disk_fails_in_one_line_and_leaves_no_partial_file() {
     let size = fs::metadata(agent()).unwrap().len() / 1024;
     let disk = folder();
     for (room, fits) in [
@@ -30,16 +30,16 @@ fn a_full_disk_is_told_in_one_line_and_nothing_half_stays() {
         (size.saturating_sub(8), false),
         (size + 64, true),
     ] {
-        // 0 would mean: as much as there is.
+        // size=0 would mean no limit.
         let options = format!("size={}k", room.max(4));
         let script = format!(
             "{} install --to \"$1/flux\"; echo \"code $?\"; find \"$1\" -type f ! -name .flux-stage.install",
             agent().display()
         );
         let (stderr, stdout) = on_small_disk(&options, disk.path(), &script);
-        let there = format!("{}/flux/flux-agent", disk.path().display());
+        let installed = format!("{}/flux/flux-agent", disk.path().display());
         if fits {
-            assert_eq!(stdout, format!("code 0\n{there}\n"), "{options}: {stderr}");
+            assert_eq!(stdout, format!("code 0\n{installed}\n"), "{options}: {stderr}");
         } else {
             assert_one_line(&stderr, "write-failed", "no space left on device");
             assert_eq!(stdout, "code 245\n", "{options}: {stderr}");
@@ -59,7 +59,7 @@ fn view_too_large_for_disk_fails_in_one_line_and_frees_space() {
         .collect();
     want.sort();
     let view = view(image.path(), disk.path()).join(" ");
-    // Bytes, and names: each ends somewhere else.
+    // Limits of bytes and of inodes: each write fails at another place.
     let sizes = (1..40).step_by(4).map(|pages| format!("size={}k", pages * 8));
     let counts = (2..40).step_by(3).map(|count| format!("nr_inodes={count}"));
     let (mut failed, mut succeeded) = (0, 0);

@@ -1,4 +1,4 @@
-//! What stands where root may change an owner: at every path of the spec, and where a job can write.
+//! Hostile files where root changes owners: at every path of the spec, and where a job can write.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown, lchown, symlink};
@@ -11,7 +11,7 @@ use crate::image::{self, AGENT, Container, Ended, Image};
 const BATCH: &str = "[runner.program]\nmode = 'batch'\nlines = [{number = 0, text = 'true'}]\n";
 const JOB: &str = "[runner.program]\nmode = 'submit'\nwords = ['id', '-u']\n";
 
-/// A pod whose folder /data belongs to Flux's user, as after a job of theirs.
+/// A pod whose folder /data belongs to the Flux user, as after an earlier job.
 fn pod_with_data(spec: &str) -> Image {
     let image = pod(spec);
     fs::create_dir(image.at("/data")).unwrap();
@@ -26,17 +26,17 @@ fn run(image: &Image, before: &str) -> Ended {
     image::run(&[container]).remove(0)
 }
 
-/// Owner, group and mode of what stands at a path, or of where a link leads.
+/// Owner, group and mode of the file at a path. Follows links.
 fn owners(path: &Path) -> (u32, u32, u32) {
     let data = fs::metadata(path).unwrap();
     (data.uid(), data.gid(), data.mode() & 0o7777)
 }
 
-/// What a job, or the pod's author, may have put at a path.
+/// A file that a job or the pod's author may have put at a path.
 struct Obstacle {
     name: &'static str,
     put: fn(&Image, &str),
-    /// Whether a volume with a secret of root's is mounted there.
+    /// Whether a volume with root's secret is mounted there.
     is_mounted: bool,
 }
 
@@ -83,8 +83,7 @@ const OBSTACLES: [Obstacle; 7] = [
     },
 ];
 
-/// Where root keeps a secret: a folder that only root may look into, known by its inode wherever it is moved
-/// to.
+/// A folder with a secret, which only root may read. Its inode identifies it wherever it is moved to.
 struct Secret(u64);
 
 impl Secret {
@@ -95,7 +94,8 @@ impl Secret {
         Secret(fs::metadata(image.at("/secret")).unwrap().ino())
     }
 
-    /// It is root's, at its own place or at `path`; or nowhere, if the job has replaced it itself.
+    /// Asserts that the folder, at its own place or at `path`, still belongs to root. The job may have replaced
+    /// it.
     fn check(&self, image: &Image, path: &str, when: &str) {
         let at = |path: &str| {
             fs::symlink_metadata(image.at(path))
@@ -113,7 +113,7 @@ impl Secret {
 }
 
 impl Obstacle {
-    /// Shell lines for it in the container.
+    /// Shell lines that mount the secret in the container.
     fn mount(&self, path: &str) -> String {
         if self.is_mounted {
             format!("mount --bind \"$root/secret\" \"$root{path}\"\n")
@@ -128,7 +128,7 @@ fn link(image: &Image, path: &str, uid: u32) {
     lchown(image.at(path), Some(uid), Some(uid)).unwrap();
 }
 
-/// A spec, where the obstacle is put, and what else the image lacks.
+/// A spec, the path of the obstacle, and the paths that the image lacks.
 type Case<'a> = (String, &'a str, &'a [&'a str]);
 
 #[test]
@@ -142,7 +142,7 @@ fn hostile_files_at_paths_of_the_spec_gain_nothing_of_roots() {
         format!("archive = '/data/it'\n{JOB}"),
     ];
     let mut cases: Vec<Case> = of_data.map(|spec| (spec, "/data/it", &[] as &[&str])).into();
-    // What a start makes only if it is missing, and so what a job may put there before the next start.
+    // Paths that a start creates only if they are missing: a job may put files there before the next start.
     cases.extend([
         (JOB.to_owned(), "/home/flux", &[] as &[&str]),
         (format!("users = ['ada']\n{JOB}"), "/home/ada", &[]),
@@ -186,8 +186,8 @@ fn system_directories_stay_roots_and_job_runs_with_warning() {
             let before = owners(&image.at(path));
             let ended = run(&image, "");
             assert_eq!(owners(&image.at(path)), before, "{path}: {ended:?}");
-            let told = format!("cannot write to {path}, a folder or volume: ");
-            assert!(ended.stderr.contains(&told), "{path}: {ended:?}");
+            let warning = format!("cannot write to {path}, a folder or volume: ");
+            assert!(ended.stderr.contains(&warning), "{path}: {ended:?}");
             assert!(
                 ended.stderr.contains("is one of the system's directories"),
                 "{path}: {ended:?}"
@@ -221,10 +221,10 @@ fn working_dir_changes_owner_and_its_contents_do_not() {
     }
 }
 
-/// A container with these capabilities alone.
+/// A container with only these capabilities.
 fn with_capabilities<'a>(image: &'a Image, names: &str) -> Container<'a> {
     let mut container = container(image, &[AGENT, "run"]);
-    // One is for chroot, which stands between.
+    // chroot, which starts the agent, needs one more.
     container.outside = ["setpriv", &format!("--bounding-set=-all,+sys_chroot,{names}")]
         .map(str::to_owned)
         .into();
@@ -275,7 +275,7 @@ fn flux_user_needs_five_capabilities_that_the_message_names() {
     }
 }
 
-/// Where root may not write, as on an export that maps it to nobody.
+/// Root may not write here, as on an NFS export with root squash.
 #[test]
 fn missing_path_is_created_by_owner_when_root_may_not_write() {
     let spec = format!("archive = '/data/saved/archive.tgz'\n[runner]\nlogs = '/data/deep/out'\n{BATCH}");
@@ -295,8 +295,8 @@ fn missing_path_is_created_by_owner_when_root_may_not_write() {
     assert_eq!(owners(&image.at("/data/deep/out")).2, 0o755);
 }
 
-/// What Flux's user can replace below `top`, in an image that a pod has run in: it is in a folder that they
-/// may write to.
+/// Paths below `top` that the Flux user can replace, in the image of a pod that has run: they are in folders
+/// that the user may write to.
 fn replaceable(image: &Image, top: &str) -> Vec<String> {
     let (mut found, mut folders) = (Vec::new(), vec![top.to_owned()]);
     while let Some(folder) = folders.pop() {
@@ -323,7 +323,7 @@ fn remove(path: &Path) {
     };
 }
 
-/// At every path that the agent and Flux have made, after a job that could replace it.
+/// Obstacles at every path that the agent and Flux have created and that a job can replace.
 #[test]
 fn hostile_files_at_the_agents_paths_gain_nothing_of_roots() {
     let spec =

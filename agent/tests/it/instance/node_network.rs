@@ -1,4 +1,4 @@
-//! Pods with the network of their nodes, and so with host names that are nobody's in the hostlist.
+//! Pods with the network of their nodes. Their host names are not in the hostlist.
 
 use flux_shared::names::POD_ADDRESS;
 
@@ -9,20 +9,20 @@ use crate::live::{Network, Running, eventually, gate, pod_image, run_words, term
 const NODE: &str = "node-7";
 const SPEC: &str = "[network]\nhost_network = true\n";
 
-/// What the Job controller and the operator tell each pod.
-fn told(index: usize) -> [(&'static str, String); 2] {
+/// The variables that the Job controller and the operator set in each pod.
+fn pod_variables(index: usize) -> [(&'static str, String); 2] {
     [
         ("JOB_COMPLETION_INDEX", index.to_string()),
         (POD_ADDRESS.0, format!("{V4}{}", index + 1)),
     ]
 }
 
-/// All have one host name, since Flux must not need another for each.
+/// All pods have the same host name: Flux must not need different ones.
 fn container<'a>(image: &'a Image, index: usize, words: &[&str]) -> Container<'a> {
     let mut container = Container::new(image, NODE, words);
     container
         .environment
-        .extend(told(index).map(|(name, value)| (name.to_owned(), value)));
+        .extend(pod_variables(index).map(|(name, value)| (name.to_owned(), value)));
     container
 }
 
@@ -31,9 +31,9 @@ fn start(images: &[Image], network: &Network) -> Vec<Running> {
     images.iter().enumerate().map(pod).collect()
 }
 
-/// As `kubectl exec` does it, which has the container's environment.
+/// Like `kubectl exec`, with the container's environment.
 fn exec(pod: &Running, index: usize, words: &[&str]) -> String {
-    let variables = told(index).map(|(name, value)| format!("{name}={value}"));
+    let variables = pod_variables(index).map(|(name, value)| format!("{name}={value}"));
     let variables: Vec<&str> = variables.iter().map(String::as_str).collect();
     let output = pod.exec(&[&["/usr/bin/env"], &variables[..], &[AGENT], words].concat());
     String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
@@ -78,8 +78,8 @@ fn brokers_join_by_index_and_jobs_see_the_node_name() {
     assert!(ended[2].stderr.contains(notice), "{}", ended[2].stderr);
 }
 
-/// Flux compares host names with those in R, and drains a node that has another: in each way in which it gets
-/// to know R.
+/// Flux compares host names with those in R, and drains a node with another name. Tested for each way in which
+/// Flux gets R.
 #[test]
 fn no_node_is_drained_for_its_name() {
     if real_flux().is_none() {
@@ -119,7 +119,7 @@ fn no_node_is_drained_for_its_name() {
 }
 
 #[test]
-fn a_pod_whose_index_is_not_told_says_so() {
+fn pod_without_an_index_names_the_missing_variable() {
     let image = pod_image(&format!("{SPEC}{}", submit("true")), 1);
     let ended = Running::pod(
         &Container::new(&image, NODE, &run_words(&["--patience", "0"])),
@@ -132,8 +132,11 @@ fn a_pod_whose_index_is_not_told_says_so() {
         "{}",
         ended.stderr
     );
-    let told = termination_of(&image);
-    assert!(format!("{told:?}").contains("JOB_COMPLETION_INDEX"), "{told:?}");
+    let termination = termination_of(&image);
+    assert!(
+        format!("{termination:?}").contains("JOB_COMPLETION_INDEX"),
+        "{termination:?}"
+    );
 }
 
 #[test]

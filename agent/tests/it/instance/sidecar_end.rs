@@ -1,4 +1,4 @@
-//! A sidecar after the end of Flux: it may finish, unless it is a server.
+//! A sidecar after the end of Flux: it may finish its work, unless it is a server.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crate::live::{Network, Running, eventually, gate, pod_image, run_words};
 
 const UNTIL_GO: &str = "while [ ! -e /tmp/go ]; do sleep 0.02; done";
 
-/// The pod's image, its sidecar, and the lead.
+/// The pod's image, and the running sidecar and lead.
 fn pod(sidecar: &str) -> (Image, Running, Running) {
     let report = "until [ -e /tmp/report ]; do sleep 0.02; done; echo REPORT complete";
     let side =
@@ -21,7 +21,7 @@ fn pod(sidecar: &str) -> (Image, Running, Running) {
         &Container::new(&image, "mc-0", &[AGENT, "sidecar", "monitor"]),
         &network,
     );
-    beside.says("collecting\n");
+    beside.wait_for_output("collecting\n");
     (image, beside, lead)
 }
 

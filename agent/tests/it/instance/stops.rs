@@ -1,4 +1,4 @@
-//! Pods that are told to stop.
+//! Pods that are stopped.
 
 use std::os::unix::process::ExitStatusExt;
 
@@ -11,25 +11,25 @@ pub(super) const HANGING: &str = "trap 'exit 3' TERM; echo up; while :; do sleep
 fn a_stop_of_all_pods_at_once_ends_all_in_order_and_soon() {
     let images = images(&submit(HANGING), 3);
     let pods = start(&images, &Network::new(), &[]);
-    pods[0].says("up\n");
+    pods[0].wait_for_output("up\n");
     let begin = Instant::now();
     // The worst order: followers first.
     pods.iter().rev().for_each(|pod| pod.signal(15));
     let codes: Vec<i32> = pods.into_iter().map(|pod| pod.end().code).collect();
     assert_eq!(codes, [3, 0, 0]);
-    let told = Termination {
+    let expected = Termination {
         program_code: Some(3),
         ..Termination::new(Ender::Stop, 3)
     };
-    assert_eq!(termination_of(&images[0]), told);
-    // Far less than the time that a follower would wait for.
+    assert_eq!(termination_of(&images[0]), expected);
+    // Far less than the time for which a follower would wait.
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
 }
 
-/// How the follower of two ends that alone is told to stop while a program runs, and after how long.
+/// Stops only the follower of two pods while a program runs. Returns how it ended, and after how long.
 fn follower_told_to_stop(images: &[Image], grace_period: &str) -> (Ended, Duration) {
     let mut pods = start(images, &Network::new(), &["--grace-period", grace_period]);
-    pods[0].says("up\n");
+    pods[0].wait_for_output("up\n");
     let begin = Instant::now();
     pods[1].signal(15);
     (pods.remove(1).end(), begin.elapsed())
@@ -52,8 +52,8 @@ fn follower_stopped_alone_leaves_soon_and_is_no_success() {
 }
 
 #[test]
-fn a_follower_of_a_lead_that_says_nothing_waits_for_its_bound() {
-    // Nobody knows where its socket is.
+fn stopped_follower_of_a_silent_lead_waits_for_its_limit() {
+    // The broker cannot be asked, since its socket is not known.
     let images = images(&(submit(HANGING) + "[flux]\ndisable_socket = true\n"), 2);
     let (ended, held) = follower_told_to_stop(&images, "10");
     assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
@@ -64,7 +64,7 @@ fn a_follower_of_a_lead_that_says_nothing_waits_for_its_bound() {
     );
 }
 
-/// A program that ends `seconds` after it has been told to, with 3: submitted, or a launcher.
+/// A submitted program or a launcher that exits with 3, `seconds` after it gets a stop signal.
 pub(super) fn tidy(seconds: u32, mode: &str) -> String {
     let script =
         format!("trap 'sleep {seconds}; echo tidied up; exit 3' TERM; echo up; while :; do sleep 0.05; done");
@@ -73,11 +73,11 @@ pub(super) fn tidy(seconds: u32, mode: &str) -> String {
 
 #[test]
 fn stopped_program_has_its_time_and_followers_wait() {
-    // More than Flux's own five seconds.
+    // Longer than the five seconds that Flux itself allows.
     for mode in ["submit", "launcher"] {
         let images = images(&tidy(7, mode), 2);
         let pods = start(&images, &Network::new(), &["--grace-period", "60"]);
-        pods[0].says("up\n");
+        pods[0].wait_for_output("up\n");
         pods.iter().rev().for_each(|pod| pod.signal(15));
         let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
         assert!(
@@ -96,7 +96,7 @@ fn stopped_program_has_its_time_and_followers_wait() {
 
 #[test]
 fn the_jobs_of_a_batch_have_their_time_as_well() {
-    // The fake Flux's batch is no instance: what it is given is compared with the plan elsewhere.
+    // A batch of the fake Flux has no instance. Other tests compare its arguments with the plan.
     if real_flux().is_none() {
         return;
     }
@@ -128,14 +128,14 @@ fn program_that_ignores_stop_is_killed_within_grace_period() {
     for mode in ["submit", "launcher"] {
         let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
         let images = images(&submit(script).replace("'submit'", &format!("'{mode}'")), 2);
-        // Flux's own way down is Python, which takes its time on a busy machine.
+        // Flux's shutdown runs Python, which takes long on a busy machine.
         let (grace, least, most) = if real_flux().is_some() {
             ("40", 30, 40)
         } else {
             ("10", 6, 10)
         };
         let pods = start(&images, &Network::new(), &["--grace-period", grace]);
-        pods[0].says("up\n");
+        pods[0].wait_for_output("up\n");
         let begin = Instant::now();
         pods.iter().for_each(|pod| pod.signal(15));
         let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
@@ -167,7 +167,7 @@ fn a_persistent_cluster_that_is_stopped_has_not_completed() {
     assert_eq!(codes, [143, 0]);
 }
 
-/// A container without a command has a terminal, where Flux runs a shell, which ends by SIGHUP.
+/// A container without a command may have a terminal. Flux then runs a shell, which ends by SIGHUP.
 #[test]
 fn instance_without_a_command_completes_when_shut_down() {
     for has_terminal in [false, true] {
@@ -190,7 +190,7 @@ fn instance_without_a_command_completes_when_shut_down() {
             eventually("the instance", || {
                 (status(&lead.0)["state"] == "run").then_some(())
             });
-            // Flux's broker has programs beside it, the fake Flux's a process of its own.
+            // Flux's broker has other children too. The fake Flux's broker has only its own process.
             let is_shell = |pid: &i32| real_flux().is_none() || program_of(*pid).ends_with("sh");
             let has_shell = || {
                 lead.0
@@ -203,7 +203,7 @@ fn instance_without_a_command_completes_when_shut_down() {
                 [&lead, &follower].iter().for_each(|(pod, _)| pod.signal(15));
             } else {
                 let stop = lead.0.exec(&[AGENT, "stop"]);
-                // The pod may end before the command does, and then the kernel kills it.
+                // The pod may end before the command does. Then the kernel kills the command.
                 assert!(
                     stop.status.success() || stop.status.signal() == Some(9),
                     "{stop:?}"
@@ -227,23 +227,23 @@ fn instance_without_a_command_completes_when_shut_down() {
 
 #[test]
 fn a_follower_that_is_held_back_ends_within_the_grace_period() {
-    // The lead goes on, and nobody can tell: the follower is stopped late, and does not heed it.
+    // The lead continues, but the follower cannot find this out. So it is stopped late, and ignores the stop.
     let prefix = "[runner]\nprefix = ['bash', '-c', 'trap \"\" TERM; \"$@\"; sleep 60', '-']\n";
     let images = images(
         &format!("{prefix}{}[flux]\ndisable_socket = true\n", submit(HANGING)),
         2,
     );
     let mut pods = start(&images, &Network::new(), &["--grace-period", "20"]);
-    pods[0].says("up\n");
+    pods[0].wait_for_output("up\n");
     let begin = Instant::now();
     pods[1].signal(15);
     pods.remove(1).end();
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
 }
 
-/// A launcher that runs a job on both nodes until a gate opens, and stays until another does. As where pods
-/// may join later, R is the lead's: one that Flux has found out by itself loses a node for good when that
-/// goes (flux-core 0.88).
+/// A launcher that runs a job on both nodes until a gate opens, and stays until another gate opens. With a
+/// smaller quorum, as for pods that may join later, R comes from the lead. If Flux discovers R itself, a node
+/// that leaves is lost for good (flux-core 0.88).
 fn on_both() -> String {
     let job = "echo up; until [ -e /tmp/go ]; do sleep 0.05; done";
     let stays = "until [ -e /tmp/end ]; do sleep 0.05; done";
@@ -256,7 +256,7 @@ fn on_both() -> String {
     )
 }
 
-/// The state of a node, by the lead's figures.
+/// The state of a node, from the lead's `usage`.
 pub(super) fn node_state(lead: &Running, rank: usize) -> String {
     let usage = lead.exec(&[AGENT, "usage"]).stdout;
     let usage: serde_json::Value = serde_json::from_slice(&usage).unwrap_or_default();
@@ -277,11 +277,11 @@ fn leaving_node_is_drained_and_takes_jobs_again_on_return() {
     assert_eq!(node_state(&pods[0], 1), "up");
     let follower = pods.remove(1);
     follower.signal(15);
-    follower.says("only this pod is being removed: node drained");
+    follower.wait_for_output("only this pod is being removed: node drained");
     eventually("its node is drained", || {
         (node_state(&pods[0], 1) == "drained").then_some(())
     });
-    // Longer than the looks whether a job is there.
+    // Longer than the follower's interval for checking whether a job runs.
     std::thread::sleep(Duration::from_secs(2));
     assert!(
         !follower.stderr().contains("stopping this broker"),
@@ -301,11 +301,11 @@ fn leaving_node_is_drained_and_takes_jobs_again_on_return() {
         "{}",
         ended.stderr
     );
-    pods[0].says("ended with 0\n");
+    pods[0].wait_for_output("ended with 0\n");
 
     forget_starts(&images[1]);
     let back = Running::pod(&Container::new(&images[1], "mc-1", &run_words(&[])), &network);
-    pods[0].says("undrained rank 1, which is back");
+    pods[0].wait_for_output("undrained rank 1, which is back");
     eventually("its node is up again", || {
         (node_state(&pods[0], 1) == "up").then_some(())
     });
@@ -313,8 +313,8 @@ fn leaving_node_is_drained_and_takes_jobs_again_on_return() {
     assert_eq!((pods.remove(0).end().code, back.end().code), (0, 0));
 }
 
-/// As where pods are deleted one after the other: the lead is told seconds after the follower has taken it
-/// for one that stays.
+/// As when pods are deleted one after the other: the lead gets the stop seconds after the follower concluded
+/// that the lead stays.
 #[test]
 fn follower_stopped_before_lead_ends_with_the_job() {
     let images = images(&on_both(), 2);
@@ -323,9 +323,9 @@ fn follower_stopped_before_lead_ends_with_the_job() {
         (pods[0].stdout().matches("up\n").count() == 2).then_some(())
     });
     pods[1].signal(15);
-    pods[1].says("only this pod is being removed: node drained");
+    pods[1].wait_for_output("only this pod is being removed: node drained");
     pods[0].signal(15);
-    pods[1].says("the lead is being stopped as well");
+    pods[1].wait_for_output("the lead is being stopped as well");
     for name in ["go", "end"] {
         images
             .iter()
@@ -346,11 +346,12 @@ fn follower_whose_broker_somebody_else_stops_is_restarted() {
     let gate_open = "echo up; while [ ! -e /tmp/go ]; do sleep 0.05; done; echo done";
     let images = images(&submit(gate_open), 2);
     let pods = start(&images, &Network::new(), &[]);
-    pods[0].says("up\n");
+    pods[0].wait_for_output("up\n");
     let broker = eventually("the follower's broker", || pods[1].children().first().copied());
     std::thread::sleep(SEEN_BY);
     send(broker, 15);
-    pods[1].says("the broker was stopped by somebody else, and the lead is still up; restarting it");
+    pods[1]
+        .wait_for_output("the broker was stopped by somebody else, and the lead is still up; restarting it");
     eventually("it is up again", || {
         (status(&pods[1])["state"] == "run").then_some(())
     });
@@ -382,14 +383,14 @@ fn stop_of_a_hanging_job_ends_within_the_grace_period() {
         "{}",
         ended.stderr
     );
-    // Flux tells the job's end at once: the node is lost, not late.
+    // Flux reports the job's end at once: the node is lost, not late.
     if real_flux().is_some() {
-        pods[0].says("ended with ");
+        pods[0].wait_for_output("ended with ");
         assert!(begin.elapsed() < Duration::from_secs(25), "{:?}", begin.elapsed());
     }
 }
 
-/// Flux answers its own user alone.
+/// Flux answers only its own user.
 #[test]
 fn follower_with_flux_user_knows_that_the_lead_stays() {
     let images = images(

@@ -1,10 +1,11 @@
-//! Followers below another than the lead: 1 and 2 are the lead's children, 3 is that of 1. With Flux alone,
-//! since all brokers of the fake Flux are the lead's children.
+//! Followers with another parent than the lead: 1 and 2 are the lead's children, 3 is the child of 1. Only with
+//! real Flux, since all brokers of the fake Flux are the lead's children.
 
 use super::stops::node_state;
 use super::*;
 
-/// A launcher that runs a job on node 3 until a gate opens, then another one, and stays until a third does.
+/// A launcher that runs a job on node 3 until a gate opens, then another job, and stays until a third gate
+/// opens.
 fn images_of_a_tree() -> Vec<Image> {
     let job = "echo up; until [ -e /tmp/go ]; do sleep 0.05; done";
     let on_3 = "flux run --requires=rank:3";
@@ -35,13 +36,13 @@ fn all_end_well(pods: impl IntoIterator<Item = Running>) {
     }
 }
 
-/// Another pod of index 1.
+/// Starts a new pod of index 1.
 fn back(images: &[Image], network: &Network, more: &[&str]) -> Running {
     forget_starts(&images[1]);
     Running::pod(&Container::new(&images[1], "mc-1", &run_words(more)), network)
 }
 
-/// Longer than a follower takes to find out that the lead stays, and that no job is there.
+/// Longer than a follower needs to find out that the lead stays and that no job runs.
 const MORE_THAN_IDLE: Duration = Duration::from_secs(9);
 
 #[test]
@@ -51,13 +52,13 @@ fn a_smaller_size_takes_no_job_from_below_a_node_that_has_none() {
     }
     let images = images_of_a_tree();
     let mut pods = start(&images, &Network::new(), &["--grace-period", "60"]);
-    pods[0].says("up\n");
+    pods[0].wait_for_output("up\n");
     all_up(&pods[0]);
     pods[1..].iter().for_each(|pod| pod.signal(15));
     assert_eq!(
         pods.remove(2).end().code,
         i32::from(REPLACE),
-        "nothing is on it, or below it"
+        "no job runs on this node or below it"
     );
     std::thread::sleep(MORE_THAN_IDLE);
     let (above, below) = (&pods[1], &pods[2]);
@@ -78,7 +79,7 @@ fn a_smaller_size_takes_no_job_from_below_a_node_that_has_none() {
         below.stderr()
     );
     open(&images, "go");
-    pods[0].says("ended with 0\n");
+    pods[0].wait_for_output("ended with 0\n");
     for pod in pods.drain(1..) {
         let ended = pod.end();
         assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
@@ -97,7 +98,7 @@ fn follower_below_a_removed_one_keeps_its_job_and_returns() {
     }
     let (images, network) = (images_of_a_tree(), Network::new());
     let mut pods = start(&images, &network, &["--grace-period", "60"]);
-    pods[0].says("up\n");
+    pods[0].wait_for_output("up\n");
     all_up(&pods[0]);
     let above = pods.remove(1);
     above.signal(15);
@@ -108,20 +109,20 @@ fn follower_below_a_removed_one_keeps_its_job_and_returns() {
             .then_some(())
     });
     assert_eq!(node_state(&pods[0], 2), "up");
-    above.says("waiting for jobs on rank 3");
+    above.wait_for_output("waiting for jobs on rank 3");
     open(&images, "go");
     let ended = above.end();
     assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
-    pods[0].says("ended with 0\n");
+    pods[0].wait_for_output("ended with 0\n");
     let below = pods.remove(2);
-    below.says("the parent broker has left, and the lead is still up; restarting it");
+    below.wait_for_output("the parent broker has left, and the lead is still up; restarting it");
 
     let above = back(&images, &network, &[]);
-    // Together, or one after the other.
-    pods[0].says("undrained rank");
+    // Both ranks at once, or one after the other.
+    pods[0].wait_for_output("undrained rank");
     all_up(&pods[0]);
     open(&images, "next");
-    pods[0].says("again 0\n");
+    pods[0].wait_for_output("again 0\n");
     open(&images, "end");
     all_end_well(pods.into_iter().chain([above, below]));
 }
@@ -133,7 +134,7 @@ fn job_below_is_bounded_by_grace_period_and_brokers_rejoin() {
     }
     let (images, network) = (images_of_a_tree(), Network::new());
     let mut pods = start(&images, &network, &["--grace-period", "15"]);
-    pods[0].says("up\n");
+    pods[0].wait_for_output("up\n");
     all_up(&pods[0]);
     let (begin, above) = (Instant::now(), pods.remove(1));
     above.signal(15);
@@ -150,12 +151,12 @@ fn job_below_is_bounded_by_grace_period_and_brokers_rejoin() {
         "{}",
         ended.stderr
     );
-    pods[0].says("ended with ");
+    pods[0].wait_for_output("ended with ");
     assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
     let above = back(&images, &network, &["--grace-period", "15"]);
     all_up(&pods[0]);
     open(&images, "next");
-    pods[0].says("again 0\n");
+    pods[0].wait_for_output("again 0\n");
     open(&images, "end");
     all_end_well(pods.into_iter().chain([above]));
 }
@@ -182,7 +183,7 @@ fn follower_checks_that_lead_is_there_when_it_cannot_ask() {
     above.signal(15);
     let ended = above.end();
     assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
-    pods[2].says("the parent broker has left");
+    pods[2].wait_for_output("the parent broker has left");
     let above = back(&images, &network, &[]);
     joined(&pods[2], 2);
     open(&images, "end");
@@ -196,7 +197,7 @@ fn a_tree_ends_with_its_lead() {
     }
     let images = images_of_a_tree();
     let pods = start(&images, &Network::new(), &[]);
-    pods[0].says("up\n");
+    pods[0].wait_for_output("up\n");
     all_up(&pods[0]);
     ["go", "next", "end"].iter().for_each(|name| open(&images, name));
     let begin = Instant::now();

@@ -1,6 +1,6 @@
-//! Published manifests, each distinct one to its end in the agent, beside one bash that runs the same
-//! snippets as the Go operator's entrypoint pasted them: both must leave the same variables, directory, R and
-//! calls of programs.
+//! Runs each distinct published manifest in the agent to its end. For comparison, one bash runs the same
+//! snippets, as the Go operator's entrypoint pasted them. Both must leave the same variables, directory, R and
+//! program calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,7 @@ use test_support::upstream_manifests::manifests;
 
 use crate::image::{AGENT, Container, Ended, Image, RECORD, fake_flux, real_flux, run};
 
-/// Programs of an image that do nothing here but record their call: the network, and what these images bring.
+/// Programs that only record their call here: they use the network, or come with these images.
 const STUBS: [&str; 19] = [
     "apt-get",
     "yum",
@@ -37,11 +37,11 @@ const STUBS: [&str; 19] = [
     "sleep",
 ];
 const STUB: &str = "#!/bin/sh\necho \"${0##*/} $*\" >>/record/calls\n";
-/// It leaves the file that it is to write.
+/// Creates the requested file.
 const WGET: &str = "#!/bin/sh\necho \"${0##*/} $*\" >>/record/calls\nwhile [ $# -gt 0 ]; do [ \"$1\" = -O ] && : >\"$2\"; shift; done\nexit 0\n";
-/// What ends a run: it records what the snippets have left.
+/// The program at the end of a run. It records what the snippets have left.
 const PROGRAM: &str = "#!/bin/sh\npwd >/record/directory\nexec env >/record/environment\n";
-/// As scripts of third parties do, it reads variables that are not set.
+/// Like third-party scripts, it reads variables that are not set.
 const PROFILE: &str = "[ -z \"$SPACK_ROOT\" ] && SPACK_ROOT=/opt/spack\nexport SPACK_ENV=/opt/env \"MANPATH=/opt/env/man:$MANPATH\"\n\
     export PATH=\"/opt/env/bin:$PATH\"\n";
 const SETUP: &str =
@@ -64,7 +64,7 @@ fn image(spec: &AgentSpec) -> Image {
     let image = Image::usual();
     image.with_programs(&["cat", "ls", "mkdir", "chmod", "touch", "seq", "cp", "nproc"]);
     for name in STUBS {
-        // A link to the host's own file must not be written through.
+        // The file may be a hard link to the host's, which must not be changed.
         let _ = fs::remove_file(image.at(&format!("/usr/bin/{name}")));
         image.file(&format!("/usr/bin/{name}"), 0o755, STUB);
     }
@@ -84,7 +84,7 @@ fn image(spec: &AgentSpec) -> Image {
     image.file("/sys/fs/cgroup/cpuset.cpus", 0o644, "0-3\n");
     if !spec.view.enabled {
         image.program(fake_flux(), "/usr/bin/flux");
-        // Flux puts its own folder first into the PATH, which the fake Flux does not.
+        // Real Flux puts its own folder first into the PATH. The fake Flux does not, so it is there too.
         if let Some(root) = &spec.view.install_root {
             image.program(fake_flux(), &format!("{root}/bin/flux"));
         }
@@ -96,22 +96,22 @@ fn image(spec: &AgentSpec) -> Image {
     image
 }
 
-/// The document's pods, with the program, the sizes and what is elsewhere replaced.
+/// The spec of a document, with the program, the sizes and external parts replaced.
 fn reduced(document: &serde_json::Value) -> Option<AgentSpec> {
     let valid = validate::validate(&manifest::from_value(document).ok()?).ok()?;
     let mut spec = derive::agent_spec(&valid);
     spec.size = spec.size.min(2);
-    // The one of the images' hosts.
+    // The namespace in the images' host names.
     spec.namespace = "default".into();
     (spec.max_size, spec.quorum, spec.elastic) = (None, None, false);
-    // In another cluster.
+    // The lead would be in another cluster.
     (spec.network.lead, spec.network.hostlist) = (None, None);
-    // It is fetched from the network, and one that nobody stops would not end.
+    // The API is fetched from the network, and an interactive cluster would not end.
     (spec.runner.restful, spec.runner.interactive) = (None, false);
-    // Other containers, and passwords of a Secret.
+    // These are other containers, and passwords from a Secret.
     spec.sidecars.clear();
     spec.users.clear();
-    // Programs of the image's.
+    // These are programs of the image.
     spec.runner.prefix.clear();
     spec.flux.wrap = None;
     let program = || vec![Word::literal("program")];
@@ -122,7 +122,7 @@ fn reduced(document: &serde_json::Value) -> Option<AgentSpec> {
     Some(spec)
 }
 
-/// One bash with the snippets of the lead, as they stand.
+/// An image and a script with the lead's snippets unchanged, for one bash.
 fn in_one_bash(spec: &AgentSpec) -> (Image, String) {
     let own = &spec.runner.snippets;
     let snippets = [&own.init, &own.pre_command, &own.pre, &own.broker_pre];
@@ -131,7 +131,7 @@ fn in_one_bash(spec: &AgentSpec) -> (Image, String) {
         "export PATH=\"$PATH:/mnt/flux/view/bin\"\nhosts={} viewroot=/mnt/flux/view configroot=/mnt/flux/config\n",
         spec.hostlist()
     );
-    // What it has put into the background records its call, too.
+    // `wait`, because background programs record their calls, too.
     (
         image(spec),
         format!(
@@ -146,7 +146,7 @@ fn read(image: &Image, path: &str) -> String {
     fs::read_to_string(image.at(path)).unwrap_or_default()
 }
 
-/// What was left, but for what every shell sets and what Flux and the agent add.
+/// What the snippets left, without variables that every shell, Flux or the agent sets.
 fn left(image: &Image, known: &BTreeSet<String>) -> BTreeMap<String, String> {
     let text = read(image, &format!("{RECORD}/environment"));
     let pairs = text.lines().filter_map(|line| line.split_once('='));
@@ -156,14 +156,14 @@ fn left(image: &Image, known: &BTreeSet<String>) -> BTreeMap<String, String> {
         .collect();
     all.insert("(directory)".into(), read(image, &format!("{RECORD}/directory")));
     all.insert("(R)".into(), read(image, "/mnt/flux/config/etc/flux/system/R"));
-    // What runs in the background comes at any time.
+    // The order of background programs varies.
     let calls = read(image, &format!("{RECORD}/calls"));
     let calls: BTreeSet<&str> = calls.lines().collect();
     all.insert("(calls)".into(), calls.into_iter().collect::<Vec<_>>().join("\n"));
     all
 }
 
-/// Names that the snippets have set or changed.
+/// The names of variables that the snippets have set or changed.
 fn names_in(image: &Image) -> BTreeSet<String> {
     let text = read(image, &format!("{RECORD}/environment"));
     let names = text

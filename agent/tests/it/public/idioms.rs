@@ -1,16 +1,16 @@
-//! The idioms of public manifests: what each gave with the Go operator, whose code was read, and what it
-//! gives here, where it runs. A row that differs is in docs/COMPATIBILITY.md.
+//! Idioms of public manifests: their result with the Go operator, from its code, and their result here, from a
+//! run. Rows that differ are in docs/COMPATIBILITY.md.
 
 use std::fmt::Write as _;
 
 use super::{codes, minicluster};
 
-/// How an idiom ends with the Go operator (the newest; 2024: when most of these files were written).
+/// The result of an idiom with the newest Go operator. ("2024": when most of these files were written.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Go {
-    /// As here.
+    /// The same result as here.
     Same,
-    /// Otherwise, in words.
+    /// Another result, in words.
     Other(&'static str),
 }
 use Go::{Other, Same};
@@ -19,7 +19,7 @@ struct Row {
     idiom: &'static str,
     go: Go,
     size: u32,
-    /// Of the spec, beside `logging.quiet`.
+    /// Fields of the spec in addition to `logging.quiet`.
     fields: &'static str,
     container: &'static str,
     /// Exit code and standard output of the lead.

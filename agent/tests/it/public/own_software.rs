@@ -1,5 +1,5 @@
-//! An image with programs of its own below /opt/software, as Spack makes them, and the view beside them: the
-//! containers of a pod one after the other, with the mounts that the operator gives them.
+//! An image with its own programs below /opt/software, as made by Spack, and the view next to them. The
+//! containers of a pod run one after the other, with the operator's mounts.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,4 +1,4 @@
-//! What an operator asks the API server for, counted, and what goes wrong with it.
+//! Counts the operator's calls to the API server, and makes some of them fail.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use crate::call::Call;
 #[derive(Clone, Default)]
 pub struct Calls {
     pub(super) log: Arc<Mutex<Vec<Call>>>,
-    /// Number of writes after which no call is answered any more; None for never.
+    /// Number of writes after which no call is answered any more. None: all calls are answered.
     pub(super) dies_after: Option<usize>,
     pub(super) writes: Arc<AtomicUsize>,
     /// The answers to about every fourth write are lost.
@@ -29,15 +29,15 @@ type Faults = dyn Fn(&Call) -> Option<Fault> + Send + Sync;
 /// A fault of a call. Only [`Fault::Held`] lets the call reach the API server.
 #[derive(Debug, Clone)]
 pub enum Fault {
-    /// It is answered with this HTTP status.
+    /// The answer has this HTTP status.
     Answer(u16),
-    /// It is answered late with this HTTP status.
+    /// The answer has this HTTP status, and comes late.
     Late(Duration, u16),
     /// The connection breaks.
     Lost,
-    /// The operator panics at it.
+    /// The operator panics during the call.
     Panic,
-    /// It is answered with this object.
+    /// The answer is this object.
     Says(Value),
     /// The watch begins, and reports at once that its resourceVersion is too old.
     Expired,
@@ -73,7 +73,7 @@ impl Fault {
                 (code, status(code))
             }
             Fault::Expired => (200, json!({ "type": "ERROR", "object": status(410) })),
-            Fault::Held(_) => unreachable!("it reaches the API server"),
+            Fault::Held(_) => unreachable!("held calls reach the API server"),
         };
         let body = http_body_util::Full::new(hyper::body::Bytes::from(format!("{body}\n")));
         let body: Box<DynBody> = Box::new(body.map_err(|never| match never {}));
@@ -110,16 +110,16 @@ impl Calls {
     }
 }
 
-/// True of about a quarter of all numbers, without a rhythm that a reconcile's calls could follow.
+/// True for about a quarter of all numbers, irregularly, so that a reconcile's calls do not match the pattern.
 fn is_unlucky(number: usize) -> bool {
     (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 62 == 0
 }
 
-/// The same body, of which nothing comes while `is_held` is true.
+/// A body that sends nothing while `is_held` is true.
 fn hold_back(body: Box<DynBody>, is_held: watch::Receiver<bool>) -> Box<DynBody> {
     let frames = futures::stream::unfold((body, is_held), |(mut body, mut is_held)| async move {
         let frame = body.frame().await?;
-        // An error means that the switch is gone: then nothing is held.
+        // An error means that the sender is gone. Then nothing is held back.
         let _ = is_held.wait_for(|is_held| !is_held).await;
         Some((frame, (body, is_held)))
     });
@@ -132,7 +132,7 @@ pub(super) struct Counting<S> {
     pub(super) log: Calls,
 }
 
-/// The name of the object that a call sends, where its path has none.
+/// The name of the object in the body of a call, for paths without a name.
 async fn name_in(body: &Body) -> Option<String> {
     let bytes = body.try_clone()?.collect_bytes().await.ok()?;
     let object: Value = serde_json::from_slice(&bytes).ok()?;
@@ -157,7 +157,7 @@ where
         let log = self.log.clone();
         let mut held = None;
         if let Some(faults) = &log.faults {
-            // A body that is at hand is read at once.
+            // A body in memory can be read at once.
             call.name = futures::FutureExt::now_or_never(name_in(request.body()))
                 .flatten()
                 .unwrap_or(call.name);

@@ -1,5 +1,6 @@
-//! Golden files: the whole text of `usual.yaml`, and for every other input what differs from it. The JSON has
-//! the same content in the form of the schema, so of the JSON they have only what the text leaves out.
+//! Golden files: the complete text for `usual.yaml`, and for every other input the differences from it. The
+//! JSON has the same content in another form, so the golden files have only the parts of the JSON that the text
+//! omits.
 
 use serde_json::Value;
 use test_support::committed::same;
@@ -65,7 +66,7 @@ fn committed(input: &str) -> PathBuf {
     folder("golden").join(Path::new(input).with_extension("txt"))
 }
 
-/// The summary, the text with every step, and what only the JSON has.
+/// The summary, the text with all steps, and the fields that only the JSON has.
 fn described(file: &Path) -> Vec<String> {
     let summary = run(&args(file)).unwrap();
     let full = run(&Args {
@@ -105,8 +106,8 @@ fn only_in_json(document: &Value) -> Vec<String> {
     lines
 }
 
-/// The lines that are in one text alone, below the step that they belong to. The numbers of steps do not
-/// count: one more step changes all that follow.
+/// The lines that only one of the texts has, below the step that they belong to. Step numbers are ignored: an
+/// added step changes all later numbers.
 fn differences(old: &[String], new: &[String]) -> String {
     let (old, new) = (unnumbered(old), unnumbered(new));
     let common = common_lengths(&old, &new);
@@ -158,7 +159,7 @@ fn unnumbered(lines: &[String]) -> Vec<String> {
     lines.iter().map(line).collect()
 }
 
-/// Remembers the container and the step that the lines after this one are about.
+/// Remembers the container and the step of the next lines.
 fn note_place(line: &str, heading: &mut String, step: &mut String) {
     if let Some(text) = line.strip_prefix("    * ") {
         *step = format!(": {text}");
@@ -169,7 +170,7 @@ fn note_place(line: &str, heading: &mut String, step: &mut String) {
     }
 }
 
-/// For each pair of places: the length of the longest common subsequence of what follows them.
+/// For each pair of positions: the length of the longest common subsequence of the lines from there on.
 fn common_lengths(old: &[String], new: &[String]) -> Vec<Vec<usize>> {
     let mut lengths = vec![vec![0; new.len() + 1]; old.len() + 1];
     for i in (0..old.len()).rev() {

@@ -1,11 +1,11 @@
-//! Five numbered statements about MiniClusters, in both versions: 3 to 5, about the pods; 1 and 2 are about
-//! objects, and stand in the operator's tests.
+//! Five numbered statements about MiniClusters, tested with both API versions. Here are 3 to 5, which are about
+//! pods. 1 and 2 are about objects: see the operator's tests.
 
 use super::*;
 
 const VERSIONS: [&str; 2] = ["v1alpha1", "v1alpha2"];
 
-/// The spec of three pods whose Flux comes with the image, which is what v1alpha1 means by itself.
+/// The spec of three pods whose image has Flux. This is the default of v1alpha1.
 fn spec_of(version: &str, container: &str) -> AgentSpec {
     let own_flux = if version == "v1alpha2" {
         "flux: {container: {disable: true}}, "
@@ -30,11 +30,11 @@ fn with_flux(index: u32) -> Facts {
 fn writes(plan: &Plan, name: &str) -> bool {
     plan.steps
         .iter()
-        .any(|it| matches!(&it, Step::File { path, .. } if path.ends_with(name)))
+        .any(|step| matches!(&step, Step::File { path, .. } if path.ends_with(name)))
 }
 
 fn waits(plan: &Plan) -> bool {
-    plan.steps.iter().any(|it| matches!(it, Step::WaitParent(_)))
+    plan.steps.iter().any(|step| matches!(step, Step::WaitParent(_)))
 }
 
 /// "Index 0 is special in that it creates the main shared assets, and launches the main command or server
@@ -80,16 +80,16 @@ fn design_3_3_statement_4_image_needs_flux_but_no_restful_api() {
         let why = build(&spec, &without, &PodContainer::Runner).unwrap_err();
         assert!(matches!(why, PlanError::FluxMissing(_)), "{version}: {why}");
         let words = argv(&run(&spec, &with_flux(0)));
-        // v1alpha2 serves it where it is asked to.
+        // v1alpha2 serves the RESTful API only on request.
         assert_eq!(
             words.contains("/flux-agent restful "),
             version == "v1alpha1",
             "{version}: {words}"
         );
     }
-    let mut asked = spec_of("v1alpha2", "");
-    asked.runner.restful = Some(Restful::default());
-    let words = argv(&run(&asked, &with_flux(0)));
+    let mut spec = spec_of("v1alpha2", "");
+    spec.runner.restful = Some(Restful::default());
+    let words = argv(&run(&spec, &with_flux(0)));
     assert!(
         words.contains("/flux-agent restful ") && words.contains("--repository=https://"),
         "{words}"
@@ -98,11 +98,11 @@ fn design_3_3_statement_4_image_needs_flux_but_no_restful_api() {
         words.contains("--branch=main") && words.contains("--port=5000"),
         "{words}"
     );
-    // A branch that nobody chose is pinned, on a mirror too; one that somebody chose is followed.
+    // The default branch is pinned to a commit, on a mirror too. A branch that the user chose is not.
     let pin = format!("--commit={RESTFUL_COMMIT}");
     let mut is_pinned = |restful: Restful| {
-        asked.runner.restful = Some(restful);
-        argv(&run(&asked, &with_flux(0))).contains(&pin)
+        spec.runner.restful = Some(restful);
+        argv(&run(&spec, &with_flux(0))).contains(&pin)
     };
     assert!(is_pinned(Restful::default()));
     assert!(is_pinned(Restful {

@@ -1,6 +1,6 @@
-//! No field of the AgentSpec is dead: whatever is changed, some container of some pod plans otherwise, or the
-//! spec is refused. The specs below are written without `..`, so that a new field does not compile before it
-//! is tried here.
+//! Every field of the AgentSpec has an effect: if it changes, the plan of some container of some pod changes,
+//! or the spec is rejected. The specs below are written without `..`, so that a new field does not compile
+//! until it is tested here.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +64,7 @@ fn runner(program: Program) -> Runner {
             run_flux_as_root: false,
         }),
         working_dir: Some("/work".into()),
-        // One that the assumed pod has.
+        // A variable that the assumed pod has.
         per_pod: vec!["HOME".into()],
         snippets: Snippets {
             init: text("init"),
@@ -79,7 +79,7 @@ fn runner(program: Program) -> Runner {
     }
 }
 
-/// A spec in which everything is set that goes together.
+/// A spec that sets all fields that can be combined.
 fn full(program: Program) -> AgentSpec {
     AgentSpec {
         version: flux_shared::agent_spec::VERSION,
@@ -129,7 +129,7 @@ fn full(program: Program) -> AgentSpec {
     }
 }
 
-/// Specs that together set every field where it has a part to play.
+/// Specs that together set every field where it has an effect.
 fn specs() -> Vec<AgentSpec> {
     let command = command_words::split("run --level $LEVEL").unwrap().words;
     let programs = [
@@ -186,7 +186,7 @@ fn specs() -> Vec<AgentSpec> {
     specs
 }
 
-/// What all containers of the first pods do, or why the spec is refused.
+/// The plans of all containers of the first pods, or the error that rejects the spec.
 fn outcome(spec: &AgentSpec) -> String {
     let spec = match AgentSpec::from_toml(&spec.to_toml().unwrap()) {
         Ok(spec) => spec,
@@ -205,11 +205,11 @@ fn outcome(spec: &AgentSpec) -> String {
             .map(move |role| (role.clone(), facts.clone()))
             .collect::<Vec<_>>()
     });
-    let told = plans.map(|(role, facts)| match build(&spec, &facts, &role) {
+    let outcomes = plans.map(|(role, facts)| match build(&spec, &facts, &role) {
         Ok(plan) => serde_json::to_value(plan).unwrap(),
         Err(why) => json!(why.to_string()),
     });
-    Value::Array(told.collect()).to_string()
+    Value::Array(outcomes.collect()).to_string()
 }
 
 /// Every leaf of `value`, as a JSON pointer.
@@ -249,7 +249,7 @@ fn every_spec_field_changes_some_plan() {
         let value = serde_json::to_value(&spec).unwrap();
         let mut all = Vec::new();
         leaves("", &value, &mut all);
-        // The kind of program is not a value of it: every kind is tried.
+        // The kind of program is not changed: the specs have every kind.
         for leaf in all.into_iter().filter(|leaf| leaf != "/runner/program/mode") {
             let mut other = value.clone();
             let place = other.pointer_mut(&leaf).unwrap();
@@ -265,7 +265,7 @@ fn every_spec_field_changes_some_plan() {
         .map(|(leaf, _)| leaf)
         .collect();
     assert!(wrong.is_empty(), "of {} these are dead: {wrong:#?}", alive.len());
-    // Fields that are left out where they have their default are in some spec above.
+    // Fields that are omitted if they have their default must be in some spec above.
     for field in [
         "/elastic",
         "/flux/broker_config",

@@ -1,5 +1,5 @@
-//! What validation accepts can be planned, or is refused with a reason, on any host: no panic, no endless
-//! time.
+//! A spec that validation accepts can be planned on any host, or is rejected with a reason, in limited time and
+//! without a panic.
 
 use flux_shared::{derive, manifest, validate};
 
@@ -7,7 +7,7 @@ use super::*;
 
 use test_support::mutate::{self, Dice};
 
-/// Some host.
+/// A random host.
 fn host(dice: &mut Dice) -> Facts {
     let names = [
         "/root",
@@ -72,7 +72,7 @@ fn accepted_manifest_has_a_plan_on_any_host() {
         let parsed = manifest::from_value(&document).and_then(|manifest| validate::validate(&manifest));
         let Ok(cluster) = parsed else { return };
         let spec = derive::agent_spec(&cluster);
-        // On its own usual host every pod has a plan.
+        // On the usual host every pod has a plan.
         for index in [0, spec.size - 1] {
             run(&spec, &facts(index));
         }

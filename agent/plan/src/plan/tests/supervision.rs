@@ -27,7 +27,7 @@ fn stop_signals_flux_process_but_group_when_prefix_is_set() {
     assert_eq!(
         program.signals,
         SignalTarget::Process,
-        "the program's prefix stands inside the instance"
+        "the prefix runs inside the instance"
     );
 }
 
@@ -47,7 +47,7 @@ fn the_socket_is_the_one_that_the_broker_is_given() {
     assert_eq!(
         lead(inner).socket,
         None,
-        "that of an instance in the instance is not ours"
+        "the socket of a nested instance is not this launch's socket"
     );
 }
 
@@ -71,13 +71,13 @@ fn follower_launch_names_awaited_parent_and_lead_none() {
     assert_eq!(
         (own.part, own.parent),
         (InstancePart::Follower, None),
-        "the user's own broker.toml may name another"
+        "the user's own broker.toml may name another parent"
     );
 }
 
 #[test]
 fn follower_in_tree_names_the_lead_and_brokers_below_it() {
-    let of = |index: u32, more: &str| {
+    let parent_lead_and_below = |index: u32, more: &str| {
         let plan = run(&spec(&format!("size = 5\n{more}")), &facts(index));
         let launch = launch(&plan).clone();
         let named = |broker: Option<Parent>| broker.map(|broker| broker.host[..4].to_owned());
@@ -85,28 +85,28 @@ fn follower_in_tree_names_the_lead_and_brokers_below_it() {
     };
     let mc = |index: u32| Some(format!("mc-{index}"));
     let tree = "[flux]\ntopology = 'kary:2'\n";
-    assert_eq!(of(0, tree), (None, None, String::new()));
-    assert_eq!(of(1, tree), (mc(0), None, "3-4".into()));
-    assert_eq!(of(2, tree), (mc(0), None, String::new()));
-    assert_eq!(of(3, tree), (mc(1), mc(0), String::new()));
+    assert_eq!(parent_lead_and_below(0, tree), (None, None, String::new()));
+    assert_eq!(parent_lead_and_below(1, tree), (mc(0), None, "3-4".into()));
+    assert_eq!(parent_lead_and_below(2, tree), (mc(0), None, String::new()));
+    assert_eq!(parent_lead_and_below(3, tree), (mc(1), mc(0), String::new()));
     assert_eq!(
-        of(1, ""),
+        parent_lead_and_below(1, ""),
         (mc(0), None, String::new()),
         "all are the lead's children"
     );
     let silent = "[flux]\ntopology = 'kary:1'\ndisable_socket = true\n";
     assert_eq!(
-        of(2, silent),
+        parent_lead_and_below(2, silent),
         (mc(1), mc(0), String::new()),
-        "nobody can be asked: nothing is drained"
+        "without a socket nothing is drained"
     );
 }
 
 #[test]
 fn follower_ends_when_lead_name_is_gone_for_good() {
-    let lead_gone = |index: u32, text: &str, told: Option<u64>| {
+    let lead_gone = |index: u32, text: &str, override_s: Option<u64>| {
         let waits = Waits {
-            lead_gone: told,
+            lead_gone: override_s,
             ..Waits::default()
         };
         run(&spec(&format!("size = 2\n{text}")), &facts(index))
@@ -116,7 +116,7 @@ fn follower_ends_when_lead_name_is_gone_for_good() {
     };
     let own = "[flux]\nlead_gone = 7\n";
     assert_eq!(
-        [("", None), (own, None), (own, Some(9))].map(|(text, told)| lead_gone(1, text, told)),
+        [("", None), (own, None), (own, Some(9))].map(|(text, override_s)| lead_gone(1, text, override_s)),
         [30, 7, 9].map(Some)
     );
     let on_failure = "restart_policy = 'OnFailure'\n";
@@ -139,13 +139,13 @@ fn a_job_on_a_node_that_goes_alone_is_known_by_fluxs_shell() {
     assert_eq!(
         follower("[flux]\ndisable_socket = true\n").job_shell,
         None,
-        "it never goes alone: nobody can be asked"
+        "without a socket it is never removed alone"
     );
 }
 
 #[test]
 fn program_is_what_a_user_would_type_inside_agent_words() {
-    let of = |text: &str| {
+    let program_of = |text: &str| {
         let Launch { argv, program, .. } = lead(text);
         let typed = |words: &[Word]| {
             words
@@ -160,27 +160,30 @@ fn program_is_what_a_user_would_type_inside_agent_words() {
     };
     let around = "[logging]\ntimed = true\n[runner]\nprefix = ['nice']\n";
     assert_eq!(
-        of(&format!("users = ['ada']\n{around}{PROGRAM}")),
+        program_of(&format!("users = ['ada']\n{around}{PROGRAM}")),
         "nice flux submit -n 1 --quiet --watch true"
     );
     let batch = "[runner.program]\nmode = 'batch'\nlines = [{number = 0, text = 'true'}]\n";
-    let program = of(&format!("{around}{batch}"));
+    let program = program_of(&format!("{around}{batch}"));
     assert!(
         program.starts_with("nice flux batch ") && !program.contains("flux-agent"),
         "{program}"
     );
     let own = "[runner.program]\nmode = 'launcher'\nwords = ['/opt/flux-agent', 'program', '--', 'x']\n";
     assert_eq!(
-        of(own),
+        program_of(own),
         "/opt/flux-agent program -- x",
-        "a user's own words are no wrapper of ours"
+        "the user's own command is not the agent's wrapper"
     );
     assert_eq!(
-        of("[runner.program]\nmode = 'diagnostics'\n"),
+        program_of("[runner.program]\nmode = 'diagnostics'\n"),
         "/mnt/flux/flux-agent diagnostics"
     );
     assert_eq!(
-        (of(""), of("[runner]\nprefix = ['nice']\n").as_str()),
+        (
+            program_of(""),
+            program_of("[runner]\nprefix = ['nice']\n").as_str()
+        ),
         (String::new(), "")
     );
     assert!(follower(PROGRAM).program.is_empty());
@@ -188,7 +191,7 @@ fn program_is_what_a_user_would_type_inside_agent_words() {
 
 #[test]
 fn flux_user_programs_are_this_agent_with_the_named_spec() {
-    let as_flux = |facts: &Facts| shells("", facts).map(|it| it.as_flux);
+    let as_flux = |facts: &Facts| shells("", facts).map(|shell| shell.as_flux);
     assert_eq!(as_flux(&facts(0)), ["/etc/flux-agent/bin/flux-agent as-flux"; 2]);
     let elsewhere = Facts {
         agent: "/opt/agent".into(),
@@ -240,7 +243,7 @@ fn post_and_sidecar_command_are_not_silenced_by_quiet() {
     let few = |logging: &str| -> Vec<(&str, SnippetPhase, bool)> {
         snippets(logging, &facts(0))
             .iter()
-            .map(|it| (it.name, it.phase, it.silent))
+            .map(|snippet| (snippet.name, snippet.phase, snippet.silent))
             .collect()
     };
     let all = |silent| {
@@ -257,13 +260,13 @@ fn post_and_sidecar_command_are_not_silenced_by_quiet() {
 }
 
 #[test]
-fn the_shells_options_are_those_that_it_knows() {
+fn snippet_shell_gets_only_options_that_it_supports() {
     let started = |shell: &str, strict: bool| {
         let facts = Facts {
             shell: Some(shell.into()),
             ..facts(0)
         };
-        shells(&format!("strict = {strict}"), &facts).map(|it| it.argv.join(" "))
+        shells(&format!("strict = {strict}"), &facts).map(|shell| shell.argv.join(" "))
     };
     assert_eq!(started("/bin/bash", true), ["/bin/bash -e -E -o pipefail"; 2]);
     assert_eq!(

@@ -1,4 +1,5 @@
-//! What holds for every object that the schemas allow: the objects are made from the schemas themselves.
+//! Properties of the conversion that hold for every object that the schemas allow. The objects are generated
+//! from the schemas.
 
 use std::sync::LazyLock;
 
@@ -29,7 +30,7 @@ fn schema(version: Version) -> Value {
     found["schema"]["openAPIV3Schema"]["properties"]["spec"].clone()
 }
 
-/// Any value of this schema. Defaults are among the values, so that what goes without saying is also said.
+/// Any value of this schema. Default values are among them, so explicit defaults are tested too.
 fn arbitrary(schema: &Value) -> BoxedStrategy<Value> {
     if let Some(properties) = schema["properties"].as_object() {
         let required: Vec<&str> = schema["required"]
@@ -110,29 +111,29 @@ fn converted(mut spec: Value, to: Version) -> Value {
     spec
 }
 
-/// What a spec means, with all said that goes without saying in its version; the same for both versions.
+/// The meaning of a spec: all defaults of its version are explicit. It is the same for both versions.
 fn meaning(schema: &Value, spec: &Value, version: Version) -> Value {
     let older = version == Version::V1alpha1;
     let mut spec = defaulted(schema, spec.clone());
     let serves = crate::crd::convert::spec::has_nothing_else_to_run(spec.as_object().unwrap());
     let runner = crate::crd::convert::spec::runner_index(spec.as_object().unwrap());
-    let mut say = |pointer: &str, field: &str, value: Value| {
+    let mut set_default = |pointer: &str, field: &str, value: Value| {
         let block = spec.pointer_mut(pointer).unwrap().as_object_mut().unwrap();
         block.entry(field).or_insert(value);
     };
-    say("", "flux", json!({}));
-    say("/flux", "installRoot", json!("/usr"));
-    say("/flux", "submitCommand", json!("flux submit"));
-    say("/flux", "logLevel", json!(6));
-    say("/flux", "connectTimeout", json!("5s"));
-    say("/flux", "container", json!({ "disable": older }));
-    say("/flux/container", "disable", json!(false));
-    say("/flux/container", "name", json!("flux-view"));
-    say("/flux/container", "mountPath", json!("/mnt/flux"));
-    say("", "pod", json!({}));
-    say("/pod", "automountServiceAccountToken", json!(older));
+    set_default("", "flux", json!({}));
+    set_default("/flux", "installRoot", json!("/usr"));
+    set_default("/flux", "submitCommand", json!("flux submit"));
+    set_default("/flux", "logLevel", json!(6));
+    set_default("/flux", "connectTimeout", json!("5s"));
+    set_default("/flux", "container", json!({ "disable": older }));
+    set_default("/flux/container", "disable", json!(false));
+    set_default("/flux/container", "name", json!("flux-view"));
+    set_default("/flux/container", "mountPath", json!("/mnt/flux"));
+    set_default("", "pod", json!({}));
+    set_default("/pod", "automountServiceAccountToken", json!(older));
     if serves {
-        say("", "fluxRestful", json!({ "disable": !older }));
+        set_default("", "fluxRestful", json!({ "disable": !older }));
     }
     if let Some(i) = runner {
         let container = &spec["containers"][i];
@@ -173,7 +174,7 @@ fn meaning(schema: &Value, spec: &Value, version: Version) -> Value {
     json!({ "spec": spec, "cleans pods": pods, "cleans all": whole })
 }
 
-/// All users of Flux.
+/// The blocks `fluxUser` (`fluxuser`) of all containers and services.
 fn blocks(spec: &mut Value) -> Vec<&mut Map<String, Value>> {
     let map = spec.as_object_mut().unwrap();
     let lists = map
@@ -187,7 +188,7 @@ fn blocks(spec: &mut Value) -> Vec<&mut Map<String, Value>> {
         .collect()
 }
 
-/// A whole object, which comes through the API server with its version's defaults.
+/// A whole object as the API server passes it on, with the defaults of its version.
 fn object(version: Version, spec: Value) -> Value {
     let schema = match version {
         Version::V1alpha1 => &V1ALPHA1,
@@ -199,13 +200,13 @@ fn object(version: Version, spec: Value) -> Value {
     })
 }
 
-/// The object as the API server hands it over in the other version, and that version's defaults.
+/// The object in the other version, as the API server returns it with that version's defaults.
 fn through(object: &Value, to: Version) -> Value {
     let mut converted = convert(object.clone(), to).unwrap();
     let with_defaults = self::object(to, converted["spec"].clone())["spec"].take();
     assert_eq!(
         converted["spec"], with_defaults,
-        "nothing is left to the API server"
+        "the conversion sets all defaults itself"
     );
     converted["spec"] = with_defaults;
     converted
@@ -232,8 +233,8 @@ proptest! {
         prop_assert_eq!(meaning(newer, &back, Version::V1alpha2), meaning(newer, &spec, Version::V1alpha2));
     }
 
-    /// Through the API server: what was applied in one version is read back as it was applied, and what was
-    /// read in the other version and written back is stored as it was.
+    /// Through the API server: an object that was applied in one version is read back unchanged. An object that
+    /// is read in the other version and written back is stored unchanged.
     #[test]
     fn v1alpha1_is_read_back_byte_for_byte(spec in arbitrary(&V1ALPHA1)) {
         let applied = object(Version::V1alpha1, spec);
@@ -250,7 +251,7 @@ proptest! {
         prop_assert_eq!(&through(&read, Version::V1alpha2), &stored);
     }
 
-    /// An annotation that somebody else wrote changes nothing but how defaults are written.
+    /// A foreign annotation only changes how defaults are written.
     #[test]
     fn a_foreign_annotation_changes_no_meaning(spec in arbitrary(&V1ALPHA2), other in arbitrary(&V1ALPHA2)) {
         let mut read = through(&object(Version::V1alpha2, spec), Version::V1alpha1);
