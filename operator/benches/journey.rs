@@ -332,12 +332,12 @@ impl Fixture {
         assert!(
             !conditions
                 .iter()
-                .any(|it| it.type_ == "Failed" && it.status == "True"),
+                .any(|condition| condition.type_ == "Failed" && condition.status == "True"),
             "{name} failed: {conditions:?}"
         );
         conditions
             .iter()
-            .any(|it| it.type_ == type_ && it.status == "True")
+            .any(|condition| condition.type_ == type_ && condition.status == "True")
     }
 
     async fn gone(&self, name: &str) {

@@ -134,7 +134,7 @@ impl Fleet {
             status
                 .conditions
                 .iter()
-                .any(|it| it.type_ == condition && it.status == ConditionStatus::True)
+                .any(|entry| entry.type_ == condition && entry.status == ConditionStatus::True)
         };
         let begin = Instant::now();
         while !api.get(name).await.unwrap().status.as_ref().is_some_and(is) {

@@ -286,7 +286,7 @@ fn each_condition_says_one_thing_in_every_phase() {
         let told = status
             .conditions
             .iter()
-            .map(|it| format!("{} {:?} {}", it.type_, it.status, it.reason));
+            .map(|condition| format!("{} {:?} {}", condition.type_, condition.status, condition.reason));
         told.collect::<Vec<_>>().join("\n")
     };
     let common = |pending: &str| format!("Valid True Valid\n{pending}");
@@ -366,7 +366,7 @@ fn finished_cluster_observes_edits_when_its_job_is_gone() {
         after
             .conditions
             .iter()
-            .all(|it| it.observed_generation == Some(2)),
+            .all(|condition| condition.observed_generation == Some(2)),
         "{after:#?}"
     );
     assert!(is(&after, "Complete"));

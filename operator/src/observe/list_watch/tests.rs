@@ -77,7 +77,7 @@ fn limits(asked: &[String]) -> Vec<String> {
         Some(
             query
                 .split('&')
-                .find_map(|it| it.strip_prefix("limit="))?
+                .find_map(|part| part.strip_prefix("limit="))?
                 .to_owned(),
         )
     };
@@ -106,7 +106,7 @@ async fn pages_grow_while_they_are_small_and_shrink_when_one_is_large() {
         ["20", "40", "80", "20", "20", "40", "20"],
         "{asked:?}"
     );
-    assert_eq!(seen.iter().filter(|it| *it == "listed small").count(), 3);
+    assert_eq!(seen.iter().filter(|event| *event == "listed small").count(), 3);
 }
 
 #[tokio::test(start_paused = true)]

@@ -689,7 +689,8 @@ fn post_that_fails_in_a_pod_is_told_beside_the_jobs_result() {
         let after = observation.status();
         assert_eq!((after.exit_code, is(&after, "Complete")), (Some(0), true));
         let events = events::between(&running, &after);
-        let found = condition(&after, "PostSucceeded").map(|it| (it.status, it.message.clone()));
+        let found =
+            condition(&after, "PostSucceeded").map(|condition| (condition.status, condition.message.clone()));
         let warned = events.iter().filter(|event| event.reason == "PostFailed").count();
         assert_eq!(
             warned,

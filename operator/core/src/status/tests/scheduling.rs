@@ -111,7 +111,7 @@ fn what_keeps_a_pod_from_a_node_is_read_from_it() {
         (
             seen.is_held_by_queue,
             seen.scheduler.as_deref().map(str::to_owned),
-            seen.trouble.map(|it| it.reason),
+            seen.trouble.map(|trouble| trouble.reason),
         )
     };
     let said = |reason: &str| json!([{ "type": "PodScheduled", "status": "False", "reason": reason }]);

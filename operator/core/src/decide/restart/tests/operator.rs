@@ -155,7 +155,7 @@ impl World {
             && !is_given_up(&known, job)
         {
             for lost in &observed.losses {
-                if !known.lost_pods.iter().any(|it| it.name == lost.name) {
+                if !known.lost_pods.iter().any(|pod| pod.name == lost.name) {
                     known.lost_pods.push(LostPod {
                         time: now.to_string(),
                         ..lost.clone()
@@ -227,7 +227,7 @@ impl World {
                         .complete
                         .as_ref()
                         .or(job.failed.as_ref())
-                        .map(|it| it.reason.clone());
+                        .map(|end| end.reason.clone());
                     self.finish(&reason.unwrap_or_default());
                 }
                 return;
