@@ -124,7 +124,7 @@ fn chart_and_program_have_one_version_and_name_the_same_images() {
         .as_array()
         .unwrap()
         .iter()
-        .filter_map(|it| it["image"].as_str())
+        .filter_map(|image| image["image"].as_str())
         .collect();
     assert_eq!(images, [operator, agent, view]);
 }
@@ -187,7 +187,7 @@ fn the_example_of_the_annotations_is_valid() {
         .as_array()
         .unwrap()
         .iter()
-        .filter_map(|it| it["version"].as_str())
+        .filter_map(|crd| crd["version"].as_str())
         .collect();
     assert_eq!(versions, ["v1alpha2", "v1alpha1"]);
 }

@@ -75,10 +75,11 @@ fn rights(objects: &Objects) -> String {
             .or_default();
         for rule in object["rules"].as_array().unwrap() {
             assert!(rule["nonResourceURLs"].is_null(), "{rule}");
-            for (group, resource) in words(&rule["apiGroups"])
-                .iter()
-                .flat_map(|group| words(&rule["resources"]).into_iter().map(move |it| (group, it)))
-            {
+            for (group, resource) in words(&rule["apiGroups"]).iter().flat_map(|group| {
+                words(&rule["resources"])
+                    .into_iter()
+                    .map(move |resource| (group, resource))
+            }) {
                 let names = words(&rule["resourceNames"]).join(" ");
                 let what = format!("{resource}{}{group}", if group.is_empty() { "" } else { "." });
                 rights
@@ -92,7 +93,7 @@ fn rights(objects: &Objects) -> String {
     let bound = objects
         .values()
         .filter(|object| object["roleRef"].is_object())
-        .map(|it| role(&it["roleRef"], &it["roleRef"]["name"]));
+        .map(|binding| role(&binding["roleRef"], &binding["roleRef"]["name"]));
     let bound: Vec<String> = bound.collect();
     assert!(
         bound.len() > 4 && bound.iter().all(|role| roles.contains_key(role)),

@@ -90,7 +90,7 @@ impl Examples {
             }
             Value::Array(list) => list
                 .iter()
-                .for_each(|it| self.add(&format!("{path}[]"), it, text, place)),
+                .for_each(|item| self.add(&format!("{path}[]"), item, text, place)),
             _ => {}
         }
     }

@@ -25,7 +25,7 @@ fn schema(version: &str) -> Value {
     )
     .unwrap();
     let versions = crd["spec"]["versions"].as_array().unwrap();
-    versions.iter().find(|it| it["name"] == version).unwrap()["schema"]["openAPIV3Schema"].clone()
+    versions.iter().find(|entry| entry["name"] == version).unwrap()["schema"]["openAPIV3Schema"].clone()
 }
 
 fn cell(text: &str) -> String {

@@ -25,7 +25,7 @@ fn anchor(heading: &str) -> String {
     let letters = heading.trim().to_lowercase();
     let letters = letters
         .chars()
-        .filter(|it| it.is_alphanumeric() || matches!(it, ' ' | '-' | '_'));
+        .filter(|letter| letter.is_alphanumeric() || matches!(letter, ' ' | '-' | '_'));
     letters
         .map(|letter| if letter == ' ' { '-' } else { letter })
         .collect()

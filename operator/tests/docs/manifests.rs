@@ -16,7 +16,7 @@ fn check(block: &Block) -> Result<(), String> {
     }
     let clusters: Vec<&Value> = documents
         .iter()
-        .filter(|it| it["kind"] == "MiniCluster")
+        .filter(|document| document["kind"] == "MiniCluster")
         .collect();
     if clusters.is_empty() && !documents.iter().all(|document| document.is_object()) {
         return Err("neither a MiniCluster nor a mapping".into());

@@ -11,12 +11,12 @@ type Effect = fn(&Effects) -> &Value;
 
 /// In the order in which they are named.
 const ALL: [(&str, Effect); 6] = [
-    ("agent", |it| &it.agent),
-    ("Job", |it| &it.job),
-    ("pods", |it| &it.pods),
-    ("Service", |it| &it.services),
-    ("volume", |it| &it.volumes),
-    ("operator", |it| &it.operator),
+    ("agent", |effects| &effects.agent),
+    ("Job", |effects| &effects.job),
+    ("pods", |effects| &effects.pods),
+    ("Service", |effects| &effects.services),
+    ("volume", |effects| &effects.volumes),
+    ("operator", |effects| &effects.operator),
 ];
 
 /// What is not tried: where another value alone is refused, and what the operator does with a Job that
@@ -102,6 +102,9 @@ fn readers(leaf: &str, schema: &Value) -> BTreeSet<usize> {
         .chain([effects(&without)])
         .filter_map(Result::ok)
         .collect();
-    let differs = |number: &usize| all.iter().any(|it| ALL[*number].1(it) != ALL[*number].1(&all[0]));
+    let differs = |number: &usize| {
+        all.iter()
+            .any(|effects| ALL[*number].1(effects) != ALL[*number].1(&all[0]))
+    };
     (0..ALL.len()).filter(differs).collect()
 }

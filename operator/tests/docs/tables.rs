@@ -24,9 +24,9 @@ fn conditions_reasons_and_events_are_those_of_the_code() {
          `kubectl get minicluster NAME -o wide` shows the most important reason (`status.reason`), and `kubectl describe` shows all \
          of them with the events.\n\n## Conditions\n\n| condition | true | false |\n| --- | --- | --- |\n"
     );
-    for it in ConditionType::ALL {
-        let (when_true, when_false) = it.meanings();
-        text += &format!("| `{it}` | {when_true} | {when_false} |\n");
+    for condition in ConditionType::ALL {
+        let (when_true, when_false) = condition.meanings();
+        text += &format!("| `{condition}` | {when_true} | {when_false} |\n");
     }
     text += "\n## Reasons\n\nA reason is one word, in a condition, `status.reason`, `status.restarts`, `status.lostPods` or an event. \
              [Troubleshooting](../troubleshooting.md) explains each in full and says what to do. The operator passes on further reasons \
@@ -319,7 +319,7 @@ fn labels_and_annotations_are_those_of_what_is_rendered() {
         add("services pod", serde_json::to_value(services_pod).unwrap());
         services
             .iter()
-            .for_each(|it| add("Service", serde_json::to_value(it).unwrap()));
+            .for_each(|service| add("Service", serde_json::to_value(service).unwrap()));
         for made in &volumes {
             add("PersistentVolume", serde_json::to_value(&made.volume).unwrap());
             add("claim", serde_json::to_value(&made.claim).unwrap());

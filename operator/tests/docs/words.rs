@@ -58,10 +58,12 @@ fn reasons() -> BTreeSet<String> {
 #[test]
 fn source_has_every_word_of_the_vocabulary_and_none_as_text() {
     let source = source();
-    let reasons = Reason::ALL.iter().map(|it| (it.name(), format!("Reason::{it}")));
+    let reasons = Reason::ALL
+        .iter()
+        .map(|reason| (reason.name(), format!("Reason::{reason}")));
     let conditions = ConditionType::ALL
         .iter()
-        .map(|it| (it.name(), format!("ConditionType::{it}")));
+        .map(|condition| (condition.name(), format!("ConditionType::{condition}")));
     for (word, variant) in reasons.chain(conditions) {
         let is_used = source
             .split(&variant)
@@ -89,7 +91,7 @@ fn troubleshooting_covers_every_reason_event_and_exit_code() {
     assert!(strange.is_empty(), "a section of no reason: {strange:?}");
     let codes = Category::ALL
         .iter()
-        .map(|it| u32::from(it.code()))
+        .map(|category| u32::from(category.code()))
         .chain([u32::from(REPLACE), 126, 127]);
     let wanted: BTreeSet<u32> = codes.collect();
     let told: BTreeSet<u32> = headings()
