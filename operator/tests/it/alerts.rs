@@ -360,13 +360,13 @@ fn operators_that_all_wait_to_lead_are_warned_of() {
             .unwrap();
         let health = free_address();
         let operator = fixture
-            .operator_as(&fixture.kubeconfig_of("leader"), Calls::default(), |it| {
-                it.candidate = Some(Candidate {
+            .operator_as(&fixture.kubeconfig_of("leader"), Calls::default(), |settings| {
+                settings.candidate = Some(Candidate {
                     namespace,
                     identity,
                     duration: Duration::from_secs(3),
                 });
-                it.health = Some(health);
+                settings.health = Some(health);
             })
             .await;
         let prometheus = Prometheus::start(health).await;
@@ -388,7 +388,9 @@ fn alert_fires_when_operator_lacks_permission() {
         let health = free_address();
         let kubeconfig = fixture.kubeconfig_of("default");
         let operator = fixture
-            .operator_as(&kubeconfig, Calls::default(), |it| it.health = Some(health))
+            .operator_as(&kubeconfig, Calls::default(), |settings| {
+                settings.health = Some(health)
+            })
             .await;
         let prometheus = Prometheus::start(health).await;
         prometheus.until_firing(&["FluxOperatorNotReady"]).await;
@@ -439,7 +441,9 @@ fn a_panic_is_warned_of() {
             (call.resource == "configmaps" && call.name == "bad-agent").then_some(Fault::Panic)
         });
         let health = free_address();
-        let operator = fixture.operator_of(calls, |it| it.health = Some(health)).await;
+        let operator = fixture
+            .operator_of(calls, |settings| settings.health = Some(health))
+            .await;
         is_ready(health).await;
         let prometheus = Prometheus::start(health).await;
         prometheus.assert_calm(&["FluxOperatorWebhookDown"]).await;
@@ -459,7 +463,9 @@ fn a_queue_that_does_not_move_is_warned_of() {
             is_read.then_some(Fault::Late(Duration::from_secs(60), 504))
         });
         let health = free_address();
-        let operator = fixture.operator_of(calls, |it| it.health = Some(health)).await;
+        let operator = fixture
+            .operator_of(calls, |settings| settings.health = Some(health))
+            .await;
         is_ready(health).await;
         let prometheus = Prometheus::start_with_rules(health, |rule| {
             let expression = rule["expr"].as_str().unwrap().replace("} > 60", "} > 5");

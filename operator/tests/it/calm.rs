@@ -321,7 +321,7 @@ fn waiting_minicluster_is_reconciled_once_in_10_s_at_most() {
         });
         let metrics = Arc::new(Metrics::new().unwrap());
         let counts = metrics.clone();
-        let change = |it: &mut Settings| (it.metrics, it.options.gang) = (counts, true);
+        let change = |settings: &mut Settings| (settings.metrics, settings.options.gang) = (counts, true);
         let operator = fixture.operator_of(calls, change).await;
 
         // Pods of a Job that is gone.

@@ -279,7 +279,7 @@ pub async fn gone(fixture: &Fixture, name: &str) {
                 .unwrap()
                 .items
                 .iter()
-                .map(|it| format!("Job {}", it.name_any())),
+                .map(|job| format!("Job {}", job.name_any())),
         );
         left.extend(
             fixture

@@ -209,7 +209,7 @@ fn large_minicluster_keeps_pod_logs_when_a_snippet_fails() {
         let all = told_pods(19).await;
         for pod in all
             .iter()
-            .filter(|pod| !first.iter().any(|it| index(it) == index(pod)))
+            .filter(|pod| !first.iter().any(|other| index(other) == index(pod)))
         {
             assert_eq!(pod.metadata.deletion_timestamp, None, "its log would be lost");
             end(pod).await;

@@ -221,7 +221,9 @@ fn a_panic_over_one_object_is_told_by_it_and_stops_nobody() {
         });
         let metrics = Arc::new(flux_operator::health::metrics::Metrics::new().unwrap());
         let counts = metrics.clone();
-        let operator = fixture.operator_of(calls, |it| it.metrics = counts).await;
+        let operator = fixture
+            .operator_of(calls, |settings| settings.metrics = counts)
+            .await;
         fixture.create("bad", json!({ "size": 2 })).await.unwrap();
         let status = fixture.when_condition("bad", "OperatorPanicked", "True").await["status"].clone();
         let told = condition(&status, "OperatorPanicked");

@@ -60,7 +60,7 @@ async fn gang(fixture: &Fixture, api: GangApi, cluster: &str) -> DynamicObject {
         let all = gangs(fixture, api).list(&of).await.unwrap().items;
         let mut all = all
             .into_iter()
-            .filter(|it| it.metadata.deletion_timestamp.is_none());
+            .filter(|gang| gang.metadata.deletion_timestamp.is_none());
         match (all.next(), all.next()) {
             (Some(only), None) => Some(only),
             _ => None,
@@ -83,9 +83,11 @@ async fn lead(fixture: &Fixture, cluster: &str, pods: usize) -> Value {
 /// An operator that may make gangs, with what an installation for this namespace may.
 async fn operator(fixture: &Fixture, calls: &Calls) -> Operator {
     fixture
-        .operator_installed(calls.clone(), &json!({ "gang": { "enabled": true } }), |it| {
-            it.options.gang = true
-        })
+        .operator_installed(
+            calls.clone(),
+            &json!({ "gang": { "enabled": true } }),
+            |settings| settings.options.gang = true,
+        )
         .await
 }
 
@@ -193,7 +195,7 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
             ("plugins", "scheduler-plugins' PodGroup"),
         ] {
             let status = fixture
-                .when(name, "refused", |it| it["reason"] == "GangUnavailable")
+                .when(name, "refused", |status| status["reason"] == "GangUnavailable")
                 .await["status"]
                 .clone();
             assert_eq!(
@@ -236,7 +238,11 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
             pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"],
             json!(made.name_any())
         );
-        let order: Vec<Call> = calls.all().into_iter().filter(|it| it.verb == "create").collect();
+        let order: Vec<Call> = calls
+            .all()
+            .into_iter()
+            .filter(|call| call.verb == "create")
+            .collect();
         let at = |resource: &str| order.iter().rposition(|call| call.resource == resource).unwrap();
         assert!(at("podgroups") < at("jobs"), "{order:#?}");
 
@@ -279,7 +285,7 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
             group == "scheduling.volcano.sh" || group == "scheduling.x-k8s.io" && verb != "get"
         };
         assert_eq!(
-            unused.iter().find(|it| others(it)),
+            unused.iter().find(|permission| others(permission)),
             None,
             "permissions that nothing uses"
         );
@@ -446,7 +452,7 @@ async fn gangs_of(fixture: &Fixture, api: GangApi, name: &str) -> Vec<String> {
     let of = ListParams::default().labels(&format!("flux-framework.org/minicluster={name}"));
     let all = gangs(fixture, api).list(&of).await.unwrap().items;
     all.iter()
-        .filter(|it| it.metadata.deletion_timestamp.is_none())
+        .filter(|gang| gang.metadata.deletion_timestamp.is_none())
         .map(ResourceExt::name_any)
         .collect()
 }
@@ -467,7 +473,7 @@ async fn has_another_gang(fixture: &Fixture, api: GangApi, name: &str, before: &
 fn kubernetes_gang_api_is_used_when_beta_and_refused_when_alpha() {
     let minor = kubernetes_minor();
     test_alone(&SWITCHED_ON, async |fixture, kubeconfig| {
-        let settings = |it: &mut Settings| it.options.gang = true;
+        let settings = |settings: &mut Settings| settings.options.gang = true;
         let operator = fixture.operator_as(&kubeconfig, Calls::default(), settings).await;
         fixture.create("mc", spec(json!({ "gang": "on" }))).await.unwrap();
         match minor {
@@ -559,6 +565,6 @@ pub(crate) fn kubernetes_minor() -> u32 {
     version
         .split("v1.")
         .nth(1)
-        .and_then(|it| it.split('.').next()?.parse().ok())
+        .and_then(|rest| rest.split('.').next()?.parse().ok())
         .unwrap()
 }

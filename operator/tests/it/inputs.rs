@@ -167,7 +167,7 @@ fn validate_and_the_api_server_agree_on_every_public_document() {
             let text = std::fs::read_to_string(&file).unwrap();
             for (number, document) in manifest::documents(&text).unwrap().into_iter().enumerate() {
                 let judged = manifest::from_value(&document)
-                    .and_then(|it| validate::validate(&it))
+                    .and_then(|parsed| validate::validate(&parsed))
                     .map(drop);
                 // What v1alpha1 alone refuses is tested with the webhook.
                 let is_older = document["apiVersion"] != "flux-framework.org/v1alpha2";

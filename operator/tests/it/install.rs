@@ -55,7 +55,9 @@ fn namespaced_installation_has_no_permission_elsewhere() {
             duration: Duration::from_secs(3),
         };
         let operator = fixture
-            .operator_as(&kubeconfig, calls.clone(), |it| it.candidate = Some(candidate))
+            .operator_as(&kubeconfig, calls.clone(), |settings| {
+                settings.candidate = Some(candidate)
+            })
             .await;
 
         let mut spec = of_all_parts();
@@ -268,11 +270,11 @@ fn kubernetes_own_roles_hold_miniclusters() {
 #[test]
 fn installation_without_v1alpha1_has_no_webhook() {
     let of_webhook = |documents: &[Value]| -> Vec<String> {
-        let of_it = documents
-            .iter()
-            .filter(|it| it.to_string().contains("operator-webhook") || it["spec"]["conversion"].is_object());
+        let of_it = documents.iter().filter(|document| {
+            document.to_string().contains("operator-webhook") || document["spec"]["conversion"].is_object()
+        });
         of_it
-            .map(|it| format!("{} {}", it["kind"], it["metadata"]["name"]))
+            .map(|document| format!("{} {}", document["kind"], document["metadata"]["name"]))
             .collect()
     };
     assert!(of_webhook(&Installation::whole(&json!({})).objects).len() > 8);
@@ -280,13 +282,13 @@ fn installation_without_v1alpha1_has_no_webhook() {
     assert_eq!(of_webhook(&without), Vec::<String>::new());
     let crd = without
         .iter()
-        .find(|it| it["kind"] == "CustomResourceDefinition")
+        .find(|document| document["kind"] == "CustomResourceDefinition")
         .unwrap();
     assert_eq!(crd["spec"]["versions"].as_array().unwrap().len(), 1);
     let rules = |documents: &[Value]| {
         documents
             .iter()
-            .map(|it| it["rules"].to_string())
+            .map(|document| document["rules"].to_string())
             .collect::<String>()
     };
     assert!(!rules(&without).contains("customresourcedefinitions"));
@@ -298,7 +300,7 @@ fn installation_without_v1alpha1_has_no_webhook() {
     );
     let crd = with
         .iter()
-        .find(|it| it["kind"] == "CustomResourceDefinition")
+        .find(|document| document["kind"] == "CustomResourceDefinition")
         .unwrap();
     assert_eq!(
         crd["metadata"]["annotations"]["cert-manager.io/inject-ca-from"],
@@ -312,9 +314,9 @@ fn cluster_wide_objects_have_names_of_this_operator_only() {
     let documents = Installation::whole(&json!({})).objects;
     let of_all = documents
         .iter()
-        .filter(|it| it["metadata"]["namespace"].is_null() && it["kind"] != "Namespace");
+        .filter(|document| document["metadata"]["namespace"].is_null() && document["kind"] != "Namespace");
     let names: Vec<&str> = of_all
-        .map(|it| it["metadata"]["name"].as_str().unwrap())
+        .map(|document| document["metadata"]["name"].as_str().unwrap())
         .collect();
     assert!(names.len() > 8, "{names:?}");
     let is_ours = |name: &&str| name.starts_with("flux-framework-") || name.ends_with(".flux-framework.org");
@@ -331,7 +333,9 @@ fn network_policy_admits_only_a_clusters_own_pods() {
         let kubeconfig = fixture.kubeconfig_of(OPERATOR);
         let calls = Calls::default();
         let operator = fixture
-            .operator_as(&kubeconfig, calls.clone(), |it| it.options.network_policy = true)
+            .operator_as(&kubeconfig, calls.clone(), |settings| {
+                settings.options.network_policy = true
+            })
             .await;
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
         fixture.pods("mc", 1).await;
@@ -411,8 +415,8 @@ fn every_image_can_be_given_by_its_digest() {
                 );
             }
 
-            let running = fixture.operator_of(Calls::default(), |it| {
-                (it.options.agent_image, it.options.view_image) = (agent.clone(), view.clone());
+            let running = fixture.operator_of(Calls::default(), |settings| {
+                (settings.options.agent_image, settings.options.view_image) = (agent.clone(), view.clone());
             });
             let running = running.await;
             let containers = json!([{ "image": app, "command": "hostname" }]);
@@ -447,8 +451,8 @@ fn installation_without_volumes_and_services_refuses_them() {
     let without = json!({ "volumes": { "enabled": false }, "services": { "enabled": false } });
     test("without-parts", async |fixture| {
         let operator = fixture
-            .operator_installed(Calls::default(), &without, |it| {
-                (it.options.volumes, it.options.services) = (false, false);
+            .operator_installed(Calls::default(), &without, |settings| {
+                (settings.options.volumes, settings.options.services) = (false, false);
             })
             .await;
         let volumes = json!({
@@ -512,7 +516,9 @@ fn installation_without_volumes_and_services_refuses_them() {
 fn headless_service_has_the_miniclusters_name_when_chosen() {
     test("own-service", async |fixture| {
         let operator = fixture
-            .operator_of(Calls::default(), |it| it.options.headless = HeadlessName::Own)
+            .operator_of(Calls::default(), |settings| {
+                settings.options.headless = HeadlessName::Own
+            })
             .await;
         let named = json!({ "size": 1, "network": { "headlessName": "team" } });
         for (name, spec, service) in [

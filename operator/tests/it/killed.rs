@@ -107,7 +107,7 @@ async fn end_lead(fixture: &Fixture, name: &str, code: i32) {
             .status?
             .conditions?
             .into_iter()
-            .find(|it| matches!(it.type_.as_str(), "Complete" | "Failed"))
+            .find(|condition| matches!(condition.type_.as_str(), "Complete" | "Failed"))
     })
     .await;
 }

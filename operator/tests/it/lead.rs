@@ -68,14 +68,14 @@ fn one_operator_leads_and_the_next_takes_over_at_its_stop() {
 
         let first = Calls::default();
         let one = fixture
-            .operator_of(first.clone(), |it| it.candidate = candidate("one"))
+            .operator_of(first.clone(), |settings| settings.candidate = candidate("one"))
             .await;
         until("one leads", async || (holder().await? == "one").then_some(())).await;
         let calls = Calls::default();
         let two = fixture
-            .operator_of(calls.clone(), |it| {
-                it.candidate = candidate("two");
-                it.health = Some(([127, 0, 0, 1], port).into());
+            .operator_of(calls.clone(), |settings| {
+                settings.candidate = candidate("two");
+                settings.health = Some(([127, 0, 0, 1], port).into());
             })
             .await;
         until("two is ready to lead", async || {
@@ -103,7 +103,7 @@ fn one_operator_leads_and_the_next_takes_over_at_its_stop() {
         let owners: Vec<&str> = lease
             .owner_references()
             .iter()
-            .map(|it| it.uid.as_str())
+            .map(|owner| owner.uid.as_str())
             .collect();
         assert_eq!(owners, [deployment.uid().unwrap()]);
 
@@ -148,8 +148,8 @@ fn operator_without_minicluster_list_is_unready_but_stops() {
         });
         let port = free_port();
         let operator = fixture
-            .operator_of(calls.clone(), |it| {
-                it.health = Some(([127, 0, 0, 1], port).into());
+            .operator_of(calls.clone(), |settings| {
+                settings.health = Some(([127, 0, 0, 1], port).into());
             })
             .await;
         until("all other kinds are listed, and watched", async || {

@@ -163,7 +163,7 @@ fn an_empty_text_is_as_one_that_is_left_out() {
             let pointer: String = block
                 .split('.')
                 .filter(|part| !part.is_empty())
-                .map(|it| format!("/{it}"))
+                .map(|part| format!("/{part}"))
                 .collect();
             if !block.is_empty() {
                 merge(&mut without, &patch(block, json!({})));

@@ -95,9 +95,9 @@ fn minicluster_gets_its_objects_pods_and_a_ready_status() {
                         .unwrap_or_default()
                         .conditions
                         .unwrap_or_default();
-                    let is_marked = conditions
-                        .iter()
-                        .any(|it| it.type_ == "flux-framework.org/Lead" && it.status == "True");
+                    let is_marked = conditions.iter().any(|condition| {
+                        condition.type_ == "flux-framework.org/Lead" && condition.status == "True"
+                    });
                     assert_eq!(is_marked, pod.labels().contains_key("job-index"));
                     is_marked
                 };
@@ -146,7 +146,7 @@ fn pod_name_resolves_to_both_families_on_dual_stack() {
                         endpoint
                             .addresses
                             .into_iter()
-                            .map(|it| (slice.address_type.clone(), host.clone(), it)),
+                            .map(|address| (slice.address_type.clone(), host.clone(), address)),
                     );
                 }
             }
@@ -229,7 +229,9 @@ fn exit_code_7_of_the_lead_fails_the_cluster_at_once() {
         let failed = until("the Job has failed, too", async || {
             fixture.reap("mc").await;
             let conditions = fixture.job("mc").await.status.unwrap().conditions.unwrap();
-            conditions.into_iter().find(|it| it.type_ == "Failed")
+            conditions
+                .into_iter()
+                .find(|condition| condition.type_ == "Failed")
         })
         .await;
         assert_eq!(failed.reason.as_deref(), Some("PodFailurePolicy"));
@@ -525,8 +527,10 @@ fn an_evicted_follower_is_made_again_and_nobody_has_failed() {
             fixture.end_pod(&pod, 143, "Error", "").await;
             let again = until("the follower is made again", async || {
                 let there = fixture.all_pods("mc").await;
-                there.into_iter().find(|it| {
-                    index(it) == 1 && it.uid() != pod.uid() && !test_support::api_server::has_ended(it)
+                there.into_iter().find(|other| {
+                    index(other) == 1
+                        && other.uid() != pod.uid()
+                        && !test_support::api_server::has_ended(other)
                 })
             })
             .await;
@@ -575,7 +579,7 @@ fn evicted_lead_restarts_with_followers_that_left_with_it() {
                 .get_opt("mc")
                 .await
                 .unwrap()
-                .filter(|it| it.uid() != job)
+                .filter(|current| current.uid() != job)
         })
         .await;
         let pods = fixture.pods("mc", 2).await;

@@ -85,7 +85,12 @@ fn pod_overlay_is_applied_and_costs_one_call() {
         assert_eq!(spec.topology_spread_constraints.unwrap()[0].topology_key, "zone");
         assert_eq!(spec.restart_policy.as_deref(), Some("Never"));
         let app = &spec.containers[0];
-        let env: Vec<&str> = app.env.iter().flatten().map(|it| it.name.as_str()).collect();
+        let env: Vec<&str> = app
+            .env
+            .iter()
+            .flatten()
+            .map(|variable| variable.name.as_str())
+            .collect();
         assert!(
             env.contains(&"NODE") && env.contains(&"A") && !env.contains(&"B"),
             "{env:?}"
@@ -95,7 +100,7 @@ fn pod_overlay_is_applied_and_costs_one_call() {
             .ports
             .iter()
             .flatten()
-            .map(|it| (it.container_port, it.host_port))
+            .map(|port| (port.container_port, port.host_port))
             .collect();
         assert!(
             ports.contains(&(8050, Some(8050))),
@@ -105,7 +110,7 @@ fn pod_overlay_is_applied_and_costs_one_call() {
             .volume_mounts
             .iter()
             .flatten()
-            .map(|it| it.mount_path.as_str())
+            .map(|mount| mount.mount_path.as_str())
             .collect();
         assert!(
             mounts.contains("/scratch") && mounts.contains("/data") && mounts.contains("/mnt/flux"),
@@ -115,7 +120,7 @@ fn pod_overlay_is_applied_and_costs_one_call() {
             .init_containers
             .iter()
             .flatten()
-            .map(|it| it.name.as_str())
+            .map(|container| container.name.as_str())
             .collect();
         assert!(
             init.contains(&"first") && init.contains(&"flux-agent") && init.contains(&"side"),
@@ -478,9 +483,12 @@ fn the_keys_of_merged_lists_are_kubernetes_own() {
                 let refs = text
                     .split("#/components/schemas/")
                     .skip(1)
-                    .filter_map(|it| it.split('"').next());
+                    .filter_map(|part| part.split('"').next());
                 // Claims of ephemeral volumes: nothing of ours is below them.
-                next.extend(refs.filter(|it| !it.ends_with("ObjectMeta")).map(str::to_owned));
+                next.extend(
+                    refs.filter(|name| !name.ends_with("ObjectMeta"))
+                        .map(str::to_owned),
+                );
             }
         }
         let ours: BTreeSet<(String, String)> = MERGED_LISTS

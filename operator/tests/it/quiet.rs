@@ -372,8 +372,11 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
             )
             .await
             .unwrap();
-        let asked =
-            |status: &serde_json::Value| status["message"].as_str().is_some_and(|it| it.contains("Kueue"));
+        let asked = |status: &serde_json::Value| {
+            status["message"]
+                .as_str()
+                .is_some_and(|message| message.contains("Kueue"))
+        };
         fixture.when("queued", "explained", asked).await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         until("it has been cleaned up", async || {

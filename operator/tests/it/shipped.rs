@@ -32,11 +32,11 @@ fn metrics_name_every_resource_of_the_operator() {
     let roles = ["", "-services", "-claims", "-volumes", "-nodes", "-leader"];
     let all: BTreeSet<_> = roles
         .iter()
-        .flat_map(|it| installed.permissions(&format!("flux-operator{it}")))
+        .flat_map(|role| installed.permissions(&format!("flux-operator{role}")))
         .collect();
     let metrics = Metrics::new().unwrap();
     let mut names: Vec<String> = Vec::new();
-    for (group, resource, _) in all.iter().filter(|it| !is_for_admission(it)) {
+    for (group, resource, _) in all.iter().filter(|permission| !is_for_admission(permission)) {
         let (kind, part) = resource
             .split_once('/')
             .map_or((resource.as_str(), String::new()), |(kind, part)| {

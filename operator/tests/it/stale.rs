@@ -197,10 +197,10 @@ fn edit_after_an_unseen_start_does_not_recreate_the_job() {
             let calls = operator.calls.all();
             let lists = calls
                 .iter()
-                .filter(|it| it.verb == "list" && it.resource == "pods");
+                .filter(|call| call.verb == "list" && call.resource == "pods");
             let is_deleted = calls
                 .iter()
-                .any(|it| it.verb == "delete" && it.resource == "jobs");
+                .any(|call| call.verb == "delete" && call.resource == "jobs");
             // The first list is that of the watch.
             (lists.count() > 1 || is_deleted).then_some(())
         })
@@ -239,8 +239,12 @@ fn unseen_deletion_of_the_job_tells_no_pod_to_end() {
             .await;
         until("the operator looks at the Job itself", async || {
             let calls = operator.calls.all();
-            let looks = calls.iter().any(|it| it.verb == "get" && it.resource == "jobs");
-            let tells = calls.iter().any(|it| it.verb == "patch" && it.resource == "pods");
+            let looks = calls
+                .iter()
+                .any(|call| call.verb == "get" && call.resource == "jobs");
+            let tells = calls
+                .iter()
+                .any(|call| call.verb == "patch" && call.resource == "pods");
             (looks || tells).then_some(())
         })
         .await;

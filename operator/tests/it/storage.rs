@@ -113,7 +113,7 @@ fn job_is_created_once_its_claims_are_bound() {
                 claim
                     .status
                     .as_ref()
-                    .is_some_and(|it| it.phase.as_deref() == Some("Bound"))
+                    .is_some_and(|status| status.phase.as_deref() == Some("Bound"))
                     .then_some(claim)
             })
             .await;
@@ -151,7 +151,7 @@ fn volume_is_deleted_with_its_minicluster_only() {
         let source = pods[&0].spec.as_ref().unwrap().volumes.as_ref().unwrap();
         let claims: Vec<&str> = source
             .iter()
-            .filter_map(|it| Some(it.persistent_volume_claim.as_ref()?.claim_name.as_str()))
+            .filter_map(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.as_str()))
             .collect();
         assert_eq!(claims, ["mc.data"]);
 

@@ -277,7 +277,7 @@ fn status_names_the_scheduler_when_none_sees_the_pods() {
         let names = |status: &Value| {
             status["message"]
                 .as_str()
-                .is_some_and(|it| it.contains("scheduler nobody has not"))
+                .is_some_and(|message| message.contains("scheduler nobody has not"))
         };
         fixture.when("mc", "told for whom it waits", names).await;
         let silent = |status: &Value| status["reason"] == "SchedulerSilent";

@@ -390,10 +390,12 @@ fn service_fields_of_another_flux_operator_block_nobody() {
         let job = fixture.job("all").await;
         let managers = |metadata: &ObjectMeta| -> Vec<String> {
             let fields = metadata.managed_fields.as_deref().unwrap_or_default();
-            fields.iter().filter_map(|it| it.manager.clone()).collect()
+            fields.iter().filter_map(|field| field.manager.clone()).collect()
         };
         assert!(
-            managers(&job.metadata).iter().all(|it| it != "flux-operator"),
+            managers(&job.metadata)
+                .iter()
+                .all(|manager| manager != "flux-operator"),
             "{:?}",
             managers(&job.metadata)
         );

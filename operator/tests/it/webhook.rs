@@ -152,7 +152,7 @@ async fn ask(stream: &mut TlsStream<TcpStream>, body: &[u8]) -> std::io::Result<
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
         answer.extend_from_slice(&buffer[..count]);
-        let Some(end) = answer.windows(4).position(|it| it == b"\r\n\r\n") else {
+        let Some(end) = answer.windows(4).position(|window| window == b"\r\n\r\n") else {
             continue;
         };
         let head = String::from_utf8_lossy(&answer[..end]).to_lowercase();

@@ -91,7 +91,7 @@ fn the_objects_of_each_api_are_as_committed() {
             ),
         };
         let documents = parts(&rendered(spec(scheduler), served)).unwrap();
-        let text = yaml::stream(documents.iter().map(|it| yaml::document(it).unwrap()));
+        let text = yaml::stream(documents.iter().map(|document| yaml::document(document).unwrap()));
         let file = format!("tests/it/golden/gang/{}.{}.yaml", api.version(), api.group());
         same(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file), &text);
     }

@@ -14,7 +14,7 @@ fn some(fields: Vec<(&'static str, BoxedStrategy<Value>)>) -> BoxedStrategy<Valu
         .into_iter()
         .map(|(name, value)| {
             proptest::option::weighted(0.4, value)
-                .prop_map(move |value| value.map(|it| (name.to_owned(), it)))
+                .prop_map(move |value| value.map(|field| (name.to_owned(), field)))
         })
         .collect();
     fields
@@ -309,7 +309,7 @@ fn protected_of_services(pod: &Value) -> Value {
         .as_array()
         .unwrap()
         .iter()
-        .map(|it| &it["name"])
+        .map(|container| &container["name"])
         .collect();
     json!([
         labels,

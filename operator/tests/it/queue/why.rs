@@ -45,8 +45,11 @@ fn workloads(fixture: &Fixture) -> Api<DynamicObject> {
 #[test]
 fn status_explains_queue_wait_with_shipped_permissions() {
     test("why", async |fixture| {
-        let message =
-            |status: &Value, what: &str| status["message"].as_str().is_some_and(|it| it.contains(what));
+        let message = |status: &Value, what: &str| {
+            status["message"]
+                .as_str()
+                .is_some_and(|message| message.contains(what))
+        };
         let operator = fixture.operator().await;
         queue(&fixture, "nobody", json!({}), json!({ "size": 1 })).await;
         fixture
@@ -160,7 +163,11 @@ async fn elastic_growth_wait_is_explained_with_as_few_calls(fixture: &Fixture, c
         .await
         .unwrap();
     let words = "waits in queue team for 3 of 4 pods: couldn't assign flavors";
-    let told = |status: &Value| status["message"].as_str().is_some_and(|it| it.starts_with(words));
+    let told = |status: &Value| {
+        status["message"]
+            .as_str()
+            .is_some_and(|message| message.starts_with(words))
+    };
     let told = fixture.when("grows", "told why it cannot grow", told).await["status"].clone();
     assert_eq!(
         (&told["reason"], &told["phase"]),
