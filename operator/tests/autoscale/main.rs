@@ -82,9 +82,11 @@ impl Instance<'_> {
             // Each look takes a program in the lead.
             tokio::time::sleep(Duration::from_secs(1)).await;
             let usage = self.usage()?;
-            let mut hosts = usage.resources.iter().flat_map(|it| &it.hosts);
-            under_job |= hosts.any(|it| it.state == HostState::Drained && it.cores_used > 0);
-            let is_idle = usage.jobs.is_some_and(|it| it.waiting == 0 && it.running == 0);
+            let mut hosts = usage.resources.iter().flat_map(|resources| &resources.hosts);
+            under_job |= hosts.any(|host| host.state == HostState::Drained && host.cores_used > 0);
+            let is_idle = usage
+                .jobs
+                .is_some_and(|jobs| jobs.waiting == 0 && jobs.running == 0);
             (is_idle && self.size().await == (1, 1)).then(|| begin.elapsed())
         };
         let shrunk = self.fixture.within(SHRINKAGE, "one node is left", ask).await;

@@ -563,7 +563,7 @@ fn a_view_is_mounted_and_nothing_is_copied() {
             .as_array()
             .unwrap()
             .iter()
-            .find(|it| it["type"] == "ViewMounted")
+            .find(|condition| condition["type"] == "ViewMounted")
             .unwrap();
         assert_eq!(mounted["status"], "True", "{status:#}");
         let lead = fixture.lead(&name).await.unwrap();
@@ -571,7 +571,9 @@ fn a_view_is_mounted_and_nothing_is_copied() {
         assert!(log.contains("/mnt/flux-image/opt/views/._view/"), "{log}");
         let init = lead.spec.unwrap().init_containers.unwrap();
         assert_eq!(
-            init.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(),
+            init.iter()
+                .map(|container| container.name.as_str())
+                .collect::<Vec<_>>(),
             ["flux-agent"]
         );
     });

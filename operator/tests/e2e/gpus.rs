@@ -36,7 +36,7 @@ fn pods_of_a_node_have_gpus_of_their_own_and_tasks_see_theirs() {
             let in_pod = |words: &[&str]| fixture.kubectl(&[&["exec", &pod, "--"], words].concat(), "");
             let files: Vec<String> = in_pod(&["ls", "/dev"])
                 .lines()
-                .filter(|it| it.starts_with("nvidia"))
+                .filter(|file| file.starts_with("nvidia"))
                 .map(str::to_owned)
                 .collect();
             let facts: Value =

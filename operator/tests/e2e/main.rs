@@ -112,7 +112,7 @@ fn exit_code_7_goes_through_pod_job_and_minicluster() {
                 job.status?
                     .conditions?
                     .into_iter()
-                    .find(|it| it.type_ == "Failed" && it.status == "True")
+                    .find(|condition| condition.type_ == "Failed" && condition.status == "True")
             })
             .await;
         assert!(

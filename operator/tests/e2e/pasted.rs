@@ -217,7 +217,7 @@ fn copy_examples(fixture: &Fixture, to: &Path) {
 fn yaml_of(documents: &[Value]) -> String {
     documents
         .iter()
-        .map(|it| format!("---\n{}\n", serde_saphyr::to_string(it).unwrap()))
+        .map(|document| format!("---\n{}\n", serde_saphyr::to_string(document).unwrap()))
         .collect()
 }
 

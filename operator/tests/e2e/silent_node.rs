@@ -43,7 +43,7 @@ fn silent_node_is_named_and_nothing_runs_twice() {
 
         let signal = |name| {
             format!(
-                "for it in $(grep -lx kubelet /proc/[0-9]*/comm); do it=${{it%/comm}}; kill -{name} ${{it#/proc/}}; done"
+                "for folder in $(grep -lx kubelet /proc/[0-9]*/comm); do folder=${{folder%/comm}}; kill -{name} ${{folder#/proc/}}; done"
             )
         };
         let command = format!(

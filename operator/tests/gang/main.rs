@@ -51,11 +51,12 @@ async fn half_of_the_node(fixture: &Fixture) -> u32 {
         .filter(|pod| !has_ended(pod))
         .flat_map(|pod| &pod.spec.as_ref().unwrap().containers);
     let taken: u32 = taken
-        .map(|it| {
+        .map(|container| {
             millis(
-                it.resources
+                container
+                    .resources
                     .as_ref()
-                    .and_then(|it| it.requests.as_ref()?.get("cpu")),
+                    .and_then(|resources| resources.requests.as_ref()?.get("cpu")),
             )
         })
         .sum();

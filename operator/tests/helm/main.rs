@@ -121,11 +121,11 @@ fn left(objects: &[Value]) -> BTreeSet<String> {
         ]);
         !found.unwrap().is_empty()
     };
-    let name = |it: &Value| {
+    let name = |document: &Value| {
         format!(
             "{}/{}",
-            it["kind"].as_str().unwrap(),
-            it["metadata"]["name"].as_str().unwrap()
+            document["kind"].as_str().unwrap(),
+            document["metadata"]["name"].as_str().unwrap()
         )
     };
     objects.iter().filter(is_there).map(name).collect()
@@ -204,7 +204,7 @@ async fn end_job(fixture: &Fixture, name: &str) {
             let conditions = job.status?.conditions?;
             conditions
                 .iter()
-                .any(|it| it.type_ == "Failed" && it.status == "True")
+                .any(|condition| condition.type_ == "Failed" && condition.status == "True")
                 .then_some(())
         })
         .await;
@@ -220,7 +220,7 @@ fn job_is_unaffected_by_helm_install_upgrade_uninstall() {
             release.apply("install", &release.earlier(), &["--create-namespace"]);
             let pods = start_job(&fixture, "job").await;
             let first = fixture.until("the webhook has an authority", async || {
-                Some(authority()).filter(|it| !it.is_empty())
+                Some(authority()).filter(|bundle| !bundle.is_empty())
             });
             let first = first.await;
 

@@ -122,7 +122,7 @@ impl Set {
             Some(lead) => self.fixture.log(&lead).await,
             None => return false,
         };
-        log.lines().filter(|it| *it == line).count() == 2
+        log.lines().filter(|printed| *printed == line).count() == 2
     }
 
     /// Waits until both tasks have printed `up`.
@@ -136,7 +136,7 @@ impl Set {
     async fn ended(&self, wanted: &str) {
         let ask = async || {
             let conditions = self.get(self.kind, "conditions[?(@.status==\"True\")].type");
-            let is_end = |it: &&str| it.starts_with("Complete") || *it == "Failed";
+            let is_end = |condition: &&str| condition.starts_with("Complete") || *condition == "Failed";
             conditions.split(' ').find(is_end).map(str::to_owned)
         };
         let end = self.fixture.until("it has ended", ask).await;

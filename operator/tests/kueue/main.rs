@@ -56,7 +56,7 @@ async fn start(fixture: &Fixture, cluster: Value) -> String {
     let name = cluster["metadata"]["name"].as_str().unwrap().to_owned();
     create(fixture, cluster).await;
     fixture
-        .when(&name, "it runs", |it| it["phase"] == "Running")
+        .when(&name, "it runs", |status| status["phase"] == "Running")
         .await;
     lead_container(fixture, &name).await
 }
@@ -77,12 +77,18 @@ fn want(fixture: &Fixture, name: &str, size: u32) {
 
 async fn has_ready(fixture: &Fixture, name: &str, pods: u32) {
     let what = format!("{pods} are ready");
-    fixture.when(name, &what, |it| it["readySize"] == pods).await;
+    fixture
+        .when(name, &what, |status| status["readySize"] == pods)
+        .await;
 }
 
 /// Waits until the status has this message.
 async fn says_why(fixture: &Fixture, name: &str, why: &str) -> Value {
-    let says = |status: &Value| status["message"].as_str().is_some_and(|it| it.contains(why));
+    let says = |status: &Value| {
+        status["message"]
+            .as_str()
+            .is_some_and(|message| message.contains(why))
+    };
     fixture.when(name, why, says).await
 }
 
@@ -96,7 +102,7 @@ async fn ended(fixture: &Fixture, name: &str, code: i32) -> Vec<Value> {
 
 fn restarts(status: &Value) -> Vec<Value> {
     let restarts = status["restarts"].as_array().into_iter().flatten();
-    restarts.map(|it| it["reason"].clone()).collect()
+    restarts.map(|restart| restart["reason"].clone()).collect()
 }
 
 async fn lead_container(fixture: &Fixture, name: &str) -> String {
@@ -165,7 +171,7 @@ fn higher_priority_evicts_and_the_victim_keeps_its_code() {
         // (Kueue admits the other as soon as the victim is told to stop.)
         let log = tokio::time::timeout(DEADLINE, log.lines().try_collect::<Vec<String>>());
         let log = log.await.unwrap().unwrap();
-        assert!(log.iter().any(|it| it.contains("saved")), "{log:?}");
+        assert!(log.iter().any(|line| line.contains("saved")), "{log:?}");
         ended(fixture, "high", 0).await;
         assert_eq!(ended(fixture, "low", 7).await, ["Requeued"]);
         let status = fixture.status("low").await;
@@ -294,7 +300,7 @@ fn example_ends_as_its_readme_says() {
         create(fixture, example).await;
         ended(fixture, "queue", 0).await;
         let log = fixture.lead_log("queue").await;
-        assert_eq!(log.lines().filter(|it| *it == "my turn").count(), 4, "{log}");
+        assert_eq!(log.lines().filter(|line| *line == "my turn").count(), 4, "{log}");
     });
 }
 

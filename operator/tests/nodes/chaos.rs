@@ -126,8 +126,8 @@ async fn left(stage: &Stage) -> Vec<String> {
         let objects = stage.fixture.list::<K>("").await;
         objects
             .iter()
-            .filter(|it| is_ours(it))
-            .map(|it| format!("{kind} {}", it.name_any()))
+            .filter(|object| is_ours(object))
+            .map(|object| format!("{kind} {}", object.name_any()))
             .collect()
     }
     let passing = Api::<Namespace>::all(stage.fixture.client.clone())
@@ -138,14 +138,17 @@ async fn left(stage: &Stage) -> Vec<String> {
         passing
             .items
             .iter()
-            .map(|it| format!("namespace {}", it.name_any()))
+            .map(|namespace| format!("namespace {}", namespace.name_any()))
             .collect(),
         names::<MiniCluster>(stage, "MiniCluster", |_| true).await,
         names::<Job>(stage, "Job", |_| true).await,
         names::<Pod>(stage, "Pod", |_| true).await,
         names::<Service>(stage, "Service", |_| true).await,
         names::<Secret>(stage, "Secret", |_| true).await,
-        names::<ConfigMap>(stage, "ConfigMap", |it| it.name_any() != "kube-root-ca.crt").await,
+        names::<ConfigMap>(stage, "ConfigMap", |object| {
+            object.name_any() != "kube-root-ca.crt"
+        })
+        .await,
     ]
     .concat()
 }
@@ -193,7 +196,7 @@ async fn operator(world: &World<'_>, stage: &Stage) -> Vec<String> {
     for kib in String::from_utf8(resident.stdout)
         .unwrap()
         .split_whitespace()
-        .map(|it| it.parse::<u64>().unwrap())
+        .map(|word| word.parse::<u64>().unwrap())
     {
         eprintln!("chaos: a flux-operator has {} MiB", kib / 1024);
         if kib > MEMORY_LIMIT_KIB {

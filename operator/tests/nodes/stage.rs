@@ -293,7 +293,7 @@ impl Stage {
             .as_array()
             .into_iter()
             .flatten()
-            .filter_map(|it| it["reason"].as_str())
+            .filter_map(|restart| restart["reason"].as_str())
             .collect();
         assert_eq!(status["phase"], end.phase, "{account}{status:#}");
         assert_eq!(status["exitCode"], json!(end.code), "{account}{status:#}");

@@ -73,7 +73,7 @@ async fn trace_of(fixture: &Fixture, cluster: &MiniCluster) -> Vec<Span> {
             let has = |name: &str| {
                 spans
                     .iter()
-                    .any(|span| span.get("Name").is_some_and(|it| it == name))
+                    .any(|span| span.get("Name").is_some_and(|value| value == name))
             };
             (has(&root) && has("pod 0") && has("pod 1")).then_some(spans)
         })
@@ -101,8 +101,8 @@ fn spans_of_operator_and_pods_are_one_trace() {
             assert_eq!(pod["Parent ID"], root["ID"]);
             let stages: Vec<&str> = spans
                 .iter()
-                .filter(|it| it["Parent ID"] == pod["ID"])
-                .map(|it| it["Name"].as_str())
+                .filter(|span| span["Parent ID"] == pod["ID"])
+                .map(|span| span["Name"].as_str())
                 .collect();
             for stage in STAGES {
                 assert!(stages.contains(&stage), "pod {index} has no {stage}: {stages:?}");
@@ -149,7 +149,7 @@ fn trace_of_a_failed_run_has_every_step_and_the_exit_code() {
             // A pod has a stage of this name, too.
             let below = spans
                 .iter()
-                .filter(|it| it["Name"] == step && it["Parent ID"] == named(&spans, &root)["ID"])
+                .filter(|span| span["Name"] == step && span["Parent ID"] == named(&spans, &root)["ID"])
                 .count();
             assert_eq!(below, 1, "{step}: {spans:#?}");
         }

@@ -79,7 +79,7 @@ fn delete_all_removes_clusters_of_a_definition_created_later() {
         make(&plane, "first");
         let is_left = |selector: &str| {
             let found = plane.kubectl(&["get", "jobs,pods,persistentvolumes", "--output=name", selector]).unwrap();
-            let ours = |name: &&str| ["first", "late"].iter().any(|it| name.contains(it));
+            let ours = |name: &&str| ["first", "late"].iter().any(|cluster| name.contains(cluster));
             found.lines().filter(ours).map(str::to_owned).collect::<Vec<_>>()
         };
         let pods = async || {

@@ -234,8 +234,8 @@ fn of_2023() -> Vec<(String, Value)> {
             all.extend(
                 documents
                     .into_iter()
-                    .filter(|it| it["kind"] == "MiniCluster")
-                    .map(|it| it["spec"].clone()),
+                    .filter(|document| document["kind"] == "MiniCluster")
+                    .map(|document| document["spec"].clone()),
             );
         }
     }
@@ -508,7 +508,7 @@ fn a_thousand_objects_are_listed_in_the_other_version() {
         assert!(
             list.items
                 .iter()
-                .all(|it| it.data["spec"]["cleanup"].is_boolean())
+                .all(|object| object.data["spec"]["cleanup"].is_boolean())
         );
     });
 }

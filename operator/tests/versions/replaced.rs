@@ -79,7 +79,7 @@ fn no_conversion_fails_while_the_webhooks_are_replaced() {
             let (port, stop, task) = running.remove(0);
             stop.send(()).unwrap();
             tokio::time::sleep(Duration::from_secs(1)).await;
-            to.lock().unwrap().retain(|it| *it != port);
+            to.lock().unwrap().retain(|other| *other != port);
             task.await.unwrap();
         }
         for asker in askers {
@@ -117,8 +117,9 @@ fn replicas_keep_each_others_ca_in_the_bundle() {
             let text = String::from_utf8(bytes.0).unwrap();
             let all = text
                 .split_inclusive("-----END CERTIFICATE-----")
-                .map(|it| it.trim().to_owned());
-            all.filter(|it| !it.is_empty()).collect::<Vec<_>>()
+                .map(|certificate| certificate.trim().to_owned());
+            all.filter(|certificate| !certificate.is_empty())
+                .collect::<Vec<_>>()
         };
         let looks = async {
             let mut before = Vec::new();

@@ -99,7 +99,7 @@ fn restart_goes_on_elsewhere_when_the_node_is_out_of_service() {
         let remedy = |status: &Value| {
             status["message"]
                 .as_str()
-                .is_some_and(|it| it.contains("out-of-service"))
+                .is_some_and(|message| message.contains("out-of-service"))
         };
         stage.said("may", lost_at, "the remedy", remedy).await;
         stage.history("may").assert_starts(1);
