@@ -19,7 +19,7 @@ mod views_and_volumes;
 
 const NOW: &str = "2026-01-01T00:10:00Z";
 
-/// The condition of a type, by the word that people see.
+/// The condition of a type, by its name in the status.
 fn condition<'a>(status: &'a MiniClusterStatus, type_: &str) -> Option<&'a Condition> {
     super::condition(status, ConditionType::parse(type_).unwrap())
 }
@@ -72,11 +72,11 @@ fn ended(index: u32, code: i32, minute: u32) -> PodSeen {
     }
 }
 
-/// One of which the agent says how it ended.
-fn said(index: u32, said: Termination) -> PodSeen {
+/// A pod whose agent reported how it ended.
+fn with_termination(index: u32, termination: Termination) -> PodSeen {
     let exit = Exit {
-        code: said.code.into(),
-        termination: Some(said),
+        code: termination.code.into(),
+        termination: Some(termination),
         ..Exit::default()
     };
     PodSeen {
@@ -177,7 +177,7 @@ fn followers_that_have_completed_are_not_waited_for() {
     assert!(!is(&observation.status(), "Ready"), "one that failed comes back");
 }
 
-/// The watch of pods may be behind that of the Job.
+/// The watch of pods may lag behind that of the Job.
 #[test]
 fn finished_job_has_no_ready_pods_when_pod_watch_is_behind() {
     for (complete, failed) in [
@@ -258,7 +258,7 @@ fn a_minimum_size_is_enough_to_be_ready() {
     );
 }
 
-/// All conditions of a Job that is not there.
+/// All conditions while the Job does not exist.
 const NOT_REQUESTED: [&str; 8] = [
     "JobRequested",
     "JobWaitingForResources",
@@ -281,17 +281,17 @@ fn all_false(reason: &str, types: &[&str]) -> String {
 #[test]
 fn each_condition_says_one_thing_in_every_phase() {
     let mut observation = observation("size: 2");
-    let said = |observation: &Observation| {
+    let conditions_of = |observation: &Observation| {
         let status = observation.status();
-        let told = status
+        let lines = status
             .conditions
             .iter()
             .map(|condition| format!("{} {:?} {}", condition.type_, condition.status, condition.reason));
-        told.collect::<Vec<_>>().join("\n")
+        lines.collect::<Vec<_>>().join("\n")
     };
     let common = |pending: &str| format!("Valid True Valid\n{pending}");
     assert_eq!(
-        said(&observation),
+        conditions_of(&observation),
         common(&all_false("NotRequested", &NOT_REQUESTED))
             + "\nSuspended False NotSuspended\nReconciling True NotRequested"
     );
@@ -299,7 +299,7 @@ fn each_condition_says_one_thing_in_every_phase() {
     observation.pods = vec![ready(0), pod(1)];
     let not_ended = all_false("NotFinished", &["Complete", "Failed"]) + "\nSuspended False NotSuspended";
     assert_eq!(
-        said(&observation),
+        conditions_of(&observation),
         common(
             "JobRequested True JobCreated\nJobWaitingForResources True PodsStarting\nJobRunning True LeadRunning\nJobMiniClusterReady False BrokersNotReady\nJobFinished False NotFinished\nReady False BrokersNotReady\n"
         ) + &not_ended
@@ -307,7 +307,7 @@ fn each_condition_says_one_thing_in_every_phase() {
     );
     observation.pods = vec![ready(0), ready(1)];
     assert_eq!(
-        said(&observation),
+        conditions_of(&observation),
         common(
             "JobRequested True JobCreated\nJobWaitingForResources False PodsRunning\nJobRunning True LeadRunning\nJobMiniClusterReady True BrokersReady\nJobFinished False NotFinished\nReady True BrokersReady\n"
         ) + &not_ended
@@ -323,7 +323,7 @@ fn each_condition_says_one_thing_in_every_phase() {
         ..job(2)
     });
     assert_eq!(
-        said(&observation),
+        conditions_of(&observation),
         common("JobRequested True JobCreated\n")
             + &idle("Completed")
             + "\nJobFinished True Completed\nReady True Completed\nComplete True Completed\nFailed False Completed\nSuspended False NotSuspended"
@@ -333,7 +333,7 @@ fn each_condition_says_one_thing_in_every_phase() {
         ..job(2)
     });
     assert_eq!(
-        said(&observation),
+        conditions_of(&observation),
         common("JobRequested True JobCreated\n")
             + &idle("Failed")
             + "\nJobFinished True DeadlineExceeded\nReady False Failed\nComplete False Failed\nFailed True DeadlineExceeded\nSuspended False NotSuspended\nStalled True DeadlineExceeded"
@@ -343,7 +343,7 @@ fn each_condition_says_one_thing_in_every_phase() {
         ..job(2)
     });
     assert_eq!(
-        said(&observation),
+        conditions_of(&observation),
         common("JobRequested True JobCreated\n")
             + &idle("Suspended")
             + "\nJobFinished False NotFinished\nReady False Suspended\nComplete False NotFinished\nFailed False NotFinished\nSuspended True Suspended"
@@ -496,21 +496,21 @@ fn what_waits_in_a_queue_says_in_which_and_what_for() {
         queue: Some("team".into()),
         ..job(2)
     });
-    let told = observation.status();
+    let status = observation.status();
     assert_eq!(
-        (told.reason.as_deref(), told.message.as_deref()),
+        (status.reason.as_deref(), status.message.as_deref()),
         (Some("Queued"), Some("waits in queue team"))
     );
     let (ready, suspended) = (
-        condition(&told, "Ready").unwrap(),
-        condition(&told, "Suspended").unwrap(),
+        condition(&status, "Ready").unwrap(),
+        condition(&status, "Suspended").unwrap(),
     );
     assert_eq!(
         (ready.reason.as_str(), suspended.reason.as_str(), suspended.status),
         ("Queued", "Queued", ConditionStatus::True)
     );
     assert!(
-        events::between(&MiniClusterStatus::default(), &told).is_empty(),
+        events::between(&MiniClusterStatus::default(), &status).is_empty(),
         "it is no news that somebody queues"
     );
     observation.warning = Some(Trouble {
@@ -522,15 +522,15 @@ fn what_waits_in_a_queue_says_in_which_and_what_for() {
         observation.status().message.as_deref(),
         Some("waits in queue team: no cpu")
     );
-    for (said, now) in [("team: no cpu", "team: no cpu"), ("other: no cpu", "team")] {
+    for (earlier, kept) in [("team: no cpu", "team: no cpu"), ("other: no cpu", "team")] {
         observation.warning = Some(Trouble {
             reason: "Queued".into(),
-            message: format!("waits in queue {said}"),
+            message: format!("waits in queue {earlier}"),
             ..Trouble::default()
         });
         assert_eq!(
             observation.status().message,
-            Some(format!("waits in queue {now}")),
+            Some(format!("waits in queue {kept}")),
             "another operator's word"
         );
     }
@@ -569,7 +569,7 @@ fn requeue_is_counted_once_and_uses_up_no_restart() {
         (reasons, again.restart_count, again.backoff_limit_used),
         (vec!["Requeued"], 1, 0)
     );
-    // The Job judges its pods, and another takes its place.
+    // The Job decides from its pods, and another Job replaces it.
     let limit = restart::Limit::None;
     let counted = restart::with_counted_restart(&again, "job", "Requeued", "judged", limit, at(NOW));
     assert_eq!(
@@ -626,7 +626,7 @@ fn end_while_suspended_takes_back_the_pending_restart() {
 
 #[test]
 fn size_held_by_queue_is_reported_while_it_differs() {
-    let told = |spec: &str, job: &JobSeen| {
+    let valid_reason = |spec: &str, job: &JobSeen| {
         let mut observation = observation(spec);
         (observation.job, observation.pods) = (Some(job.clone()), vec![ready(0), ready(1)]);
         let status = observation.status();
@@ -649,19 +649,23 @@ fn size_held_by_queue_is_reported_while_it_differs() {
         ..job(2)
     };
     assert_eq!(
-        told("size: 4\nminSize: 2", &part),
+        valid_reason("size: 4\nminSize: 2", &part),
         "Valid",
         "the queue has admitted a part"
     );
-    assert_eq!(told("size: 3\nminSize: 2", &part), "SizeHeldByQueue");
-    assert_eq!(told("size: 2\nminSize: 2", &part), "Valid", "it is what runs");
+    assert_eq!(valid_reason("size: 3\nminSize: 2", &part), "SizeHeldByQueue");
+    assert_eq!(
+        valid_reason("size: 2\nminSize: 2", &part),
+        "Valid",
+        "it is what runs"
+    );
     let beyond = JobSeen {
         maximum_size: Some(2),
         ..part.clone()
     };
-    assert_eq!(told("size: 3", &beyond), "SizeBeyondMaximum");
+    assert_eq!(valid_reason("size: 3", &beyond), "SizeBeyondMaximum");
     assert_eq!(
-        told(
+        valid_reason(
             "size: 3",
             &JobSeen {
                 is_suspended: true,
@@ -675,7 +679,7 @@ fn size_held_by_queue_is_reported_while_it_differs() {
 
 #[test]
 fn event_note_is_cut_to_the_bytes_that_the_api_server_accepts() {
-    // Two bytes each, and an odd number of bytes before them.
+    // Letters of two bytes each, after an odd number of bytes.
     let message = format!("a{}", "\u{e9}".repeat(1000));
     let mut observation = observation("size: 1");
     observation.obstacle = Some(Obstacle {
@@ -711,8 +715,8 @@ fn refused_pod_template_is_one_event() {
         message: "spec.podTemplate: no".into(),
     });
     let refused = observation.status();
-    let told = events::between(&MiniClusterStatus::default(), &refused);
-    let reasons: Vec<&str> = told.iter().map(|event| event.reason.as_str()).collect();
+    let reported = events::between(&MiniClusterStatus::default(), &refused);
+    let reasons: Vec<&str> = reported.iter().map(|event| event.reason.as_str()).collect();
     assert_eq!(reasons, ["PodTemplateRefused"]);
 }
 
