@@ -85,9 +85,9 @@ fn missing_permission_is_logged_once_until_it_comes() {
     ];
     events.iter().for_each(|event| permission.log(event));
     let lines = logged.lines();
-    let said: Vec<&str> = lines.iter().filter_map(|line| line["message"].as_str()).collect();
+    let messages: Vec<&str> = lines.iter().filter_map(|line| line["message"].as_str()).collect();
     assert_eq!(
-        said,
+        messages,
         [
             "no permission to watch nodes: so",
             "the watch of nodes failed",
