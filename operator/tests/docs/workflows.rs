@@ -1,5 +1,5 @@
-//! The workflows of GitHub: no action but by the digest of its commit, no right that a job does not need, and
-//! no commands but those that a person can type here.
+//! The GitHub workflows: every action is pinned to the digest of its commit, no job has a permission that it
+//! does not need, and a person can run every command locally.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -8,11 +8,11 @@ use serde_json::Value;
 
 use test_support::pages::repository;
 
-/// The jobs that may write: they publish.
+/// The jobs with write permission: they publish.
 const WRITES: [(&str, &str); 2] = [("book.yml", "publish"), ("release.yml", "publish")];
-/// Built from nothing that another run has left.
+/// This workflow uses no cache, so it builds from nothing that another run has left.
 const WITHOUT_CACHE: &str = "release.yml";
-/// What a command may begin with, beside `make` and the programs in `.ci`.
+/// What a command may begin with, besides `make` and the programs in `.ci`.
 const TOOLS: &[&str] = &[
     "cargo install --locked ",
     "go install ",
@@ -157,7 +157,7 @@ fn build_job_installs_toolchain_and_has_cache_unless_release() {
     assert!(seen > 6, "only {seen} were found");
 }
 
-/// Who publishes starts nothing that a dependency has brought: it takes what other jobs have built.
+/// A job that publishes runs no code of a dependency: it uses what other jobs have built.
 #[test]
 fn jobs_with_write_permission_build_nothing() {
     let builds = |step: &&Value| {
@@ -208,7 +208,7 @@ fn every_command_is_one_that_a_person_can_type_here() {
     assert!(seen > 8, "only {seen} were found");
 }
 
-/// No repository can change what is tested, and what is fetched is what the tests read.
+/// No other repository can change what is tested, and the fetched manifests are the ones that the tests read.
 #[test]
 fn published_manifests_are_pinned_and_read_by_the_tests() {
     let list = std::fs::read_to_string(repository().join(".ci/public-manifests.list")).unwrap();
@@ -271,7 +271,7 @@ fn gangs_are_tried_by_every_api_that_can_be_had() {
     }
 }
 
-/// Of a tool that is fetched, the version is said.
+/// Every fetched tool has a version.
 #[test]
 fn tools_have_versions() {
     for workflow in workflows() {
