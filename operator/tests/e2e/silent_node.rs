@@ -1,5 +1,5 @@
-//! A node that stops answering while its pods run on. It runs alone (`.ci/e2e`): no other pod starts
-//! meanwhile.
+//! A node that stops answering while its pods keep running. The test runs alone (`.ci/e2e`): no other pod
+//! starts meanwhile.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use crate::restarts::Counter;
 use test_support::node::{app_image, test};
 
-/// How long the kubelet says nothing: longer than Kubernetes waits (50 s since 1.32, 40 s before), shorter
-/// than it takes until pods are evicted (300 s after that).
+/// How long the kubelet is silent: longer than Kubernetes waits (50 s since 1.32, 40 s before), and shorter
+/// than the time until pods are evicted (300 s after that).
 const SILENCE: Duration = Duration::from_secs(100);
 
 #[test]

@@ -1,4 +1,4 @@
-//! Examples with something beside them: another cluster, services.
+//! Examples that need something beside them: another cluster, services.
 
 use super::*;
 
