@@ -1,5 +1,5 @@
-//! Five numbered statements about MiniClusters, in both versions: 1 and 2, about the objects. (3 to 5 are about
-//! the pods, and stand in the agent's tests.)
+//! Five numbered statements about MiniClusters, in both versions: here 1 and 2, which are about the objects.
+//! (3 to 5 are about the pods, and are in the agent's tests.)
 
 use flux_shared::crd::convert::{Version, convert};
 use k8s_openapi::api::batch::v1::Job;
@@ -79,7 +79,7 @@ fn design_3_3_statement_2_objects_come_before_the_indexed_job() {
                 volumes.iter().any(|volume: &Value| volume[source][key] == value)
             };
             let secret = async |what: &str| fixture.secret(name, what).await.unwrap().metadata.name.unwrap();
-            // Beside it, in one folder, stands what the operator tells a pod.
+            // The folder with the ConfigMap also contains what the operator tells a pod.
             let projected = volumes
                 .iter()
                 .filter_map(|volume| volume["projected"]["sources"].as_array())

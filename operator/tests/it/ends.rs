@@ -1,5 +1,5 @@
-//! Whose end it was, when it is certain, and what has to be gone before anything starts: on a real API server
-//! and Job controller, with feigned kubelets.
+//! Which pod decides the end, when the end is certain, and what must be gone before anything restarts: on a
+//! real API server and Job controller, with fake kubelets.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
@@ -18,7 +18,8 @@ fn node_reboot_is_a_loss_and_an_unseen_success_is_a_success() {
         let (lead, mut follower) = running(&fixture, "mc", json!({ "backoffLimit": 1 })).await;
         let job = fixture.job("mc").await.uid();
         let mut earlier = Vec::new();
-        // The node of an idle follower reboots, and is orderly about it: more often than the whole may restart.
+        // The node of an idle follower reboots after an orderly shutdown, more often than all pods may
+        // restart.
         for _ in 0..2 {
             fixture
                 .end_pod(&follower, 255, "Unknown", &said("stop", 0, json!({})))
@@ -38,7 +39,7 @@ fn node_reboot_is_a_loss_and_an_unseen_success_is_a_success() {
             .clone();
         assert_eq!(condition(&status, "Failed")["status"], "False", "{status:#}");
         assert_eq!(fixture.job("mc").await.uid(), job, "that follower alone");
-        // The lead's loses its power.
+        // The lead's node loses its power.
         fixture.end_pod(&lead, 255, "Unknown", "").await;
         another_job(&fixture, "mc", &job).await;
         let status = fixture
@@ -105,12 +106,12 @@ fn program_that_ends_with_255_has_failed() {
     });
 }
 
-/// The Job controller would delete the pods that still run, and their logs.
+/// Otherwise the Job controller would delete the pods that still run, and their logs.
 #[test]
 fn pods_stay_for_their_logs_when_another_snippet_fails() {
     test("snippet-fails", async |fixture| {
         let operator = fixture.operator().await;
-        // A limit of 0 restarts ends nothing sooner.
+        // A limit of 0 restarts does not end anything earlier.
         for (name, failed) in [("follower", 1), ("lead", 0)] {
             fixture
                 .create(name, json!({ "size": 3, "backoffLimit": 0 }))
@@ -127,14 +128,14 @@ fn pods_stay_for_their_logs_when_another_snippet_fails() {
                 .await;
             let others: Vec<&Pod> = pods.values().filter(|pod| index(pod) != failed).collect();
             for pod in &others {
-                let told = until("it is told to end", async || {
+                let message = until("it is told to end", async || {
                     let pod = fixture.api::<Pod>().get(&pod.name_any()).await.unwrap();
                     assert_eq!(pod.metadata.deletion_timestamp, None, "{name}: it stays");
                     pod.annotations().get("flux-framework.org/end").cloned()
                 })
                 .await;
                 let why = format!(" the snippet pre of the pod of index {failed} ended with exit code 1");
-                assert!(told.ends_with(&why), "{told}");
+                assert!(message.ends_with(&why), "{message}");
             }
             for pod in &others {
                 let code = if index(pod) == 0 { 143 } else { 238 };
@@ -167,7 +168,7 @@ fn pods_stay_for_their_logs_when_another_snippet_fails() {
     });
 }
 
-/// More than the operator tells at once.
+/// The operator does not tell this many pods to end at once.
 #[test]
 fn large_minicluster_keeps_pod_logs_when_a_snippet_fails() {
     test("snippet-fails-large", async |fixture| {
@@ -188,8 +189,8 @@ fn large_minicluster_keeps_pod_logs_when_a_snippet_fails() {
         let is_told = |pod: &Pod| pod.annotations().contains_key("flux-framework.org/end");
         let told_pods = async |count: usize| {
             until(&format!("{count} are told to end"), async || {
-                let told: Vec<Pod> = fixture.all_pods("mc").await.into_iter().filter(is_told).collect();
-                (told.len() >= count).then_some(told)
+                let pods: Vec<Pod> = fixture.all_pods("mc").await.into_iter().filter(is_told).collect();
+                (pods.len() >= count).then_some(pods)
             })
             .await
         };
@@ -358,7 +359,7 @@ fn job_waits_for_pods_of_an_earlier_cluster_of_its_name() {
         })
         .await;
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
-        // At first another pod may not have been told to end.
+        // At first the message may name another pod, which has not been told to end yet.
         let waits = |status: &Value| {
             let message = status["message"].as_str().unwrap_or_default();
             status["reason"] == "WaitingForPrevious" && message.contains(&lead.name_any())
@@ -449,7 +450,7 @@ fn success_is_not_rerun_when_job_is_deleted_without_operator() {
     });
 }
 
-/// A webhook has put it into the pod, and the kubelet sorts statuses by name.
+/// A webhook has added the container to the pod, and the kubelet sorts statuses by name.
 #[test]
 fn container_beside_the_runner_decides_nothing_and_is_named() {
     test("injected", async |fixture| {
