@@ -83,7 +83,7 @@ fn minicluster_gets_its_objects_pods_and_a_ready_status() {
             "its time is when it changed"
         );
 
-        // The documented label, on the lead: a label on every pod would be a call for each.
+        // Only the lead has the documented label: a label on every pod would cost a call for each.
         until(
             "the lead has its index as a label, and the Job knows it",
             async || {
@@ -110,7 +110,7 @@ fn minicluster_gets_its_objects_pods_and_a_ready_status() {
     });
 }
 
-/// The control plane of the tests has both families; the test node has IPv4 alone.
+/// The control plane of the tests has IPv4 and IPv6. The test node has only IPv4.
 #[test]
 fn pod_name_resolves_to_both_families_on_dual_stack() {
     test("families", async |fixture| {
@@ -225,7 +225,7 @@ fn exit_code_7_of_the_lead_fails_the_cluster_at_once() {
             status["message"],
             "the lead (index 0) ended with exit code 7: the job's own words"
         );
-        // The Job has to wait for its other pods.
+        // The Job waits for its other pods first.
         let failed = until("the Job has failed, too", async || {
             fixture.reap("mc").await;
             let conditions = fixture.job("mc").await.status.unwrap().conditions.unwrap();
@@ -238,7 +238,7 @@ fn exit_code_7_of_the_lead_fails_the_cluster_at_once() {
     });
 }
 
-/// The agent's own codes are any program's, too: Python gives 245 for a child that was killed.
+/// Any program may exit with the agent's own codes: Python returns 245 for a child that was killed.
 #[test]
 fn no_code_of_the_lead_is_retried_and_each_is_passed_on() {
     test("codes", async |fixture| {
@@ -363,7 +363,7 @@ fn view_is_copied_with_reason_when_it_cannot_be_mounted() {
         let volumes = pods[&0].spec.as_ref().unwrap().volumes.clone().unwrap();
         assert!(volumes.iter().any(|volume| volume.image.is_some()), "{volumes:?}");
 
-        // Another trouble of the runtime's is none of the image's.
+        // Another error of the runtime is not about the image.
         fixture
             .cannot_create_container(&pods[&1], "failed to reserve container name")
             .await;
@@ -412,7 +412,7 @@ fn view_is_copied_with_reason_when_it_cannot_be_mounted() {
     });
 }
 
-/// A node whose runtime mounts no images counts only where the pods may use it.
+/// A node whose runtime cannot mount images counts only if the pods may use it.
 #[test]
 fn view_is_copied_only_where_pods_may_use_an_old_node() {
     test_alone(&[], async |fixture, kubeconfig| {
@@ -476,9 +476,8 @@ fn stopped_follower_is_replaced_and_failed_one_ends_the_job() {
         }
         fixture.end_pod(&pods[&1], 238, "Error", "").await;
         let again = until("the follower was made again", async || {
-            let there = fixture.all_pods("mc").await;
-            there
-                .into_iter()
+            let all = fixture.all_pods("mc").await;
+            all.into_iter()
                 .find(|pod| index(pod) == 1 && pod.uid() != pods[&1].uid())
         })
         .await;
@@ -523,11 +522,11 @@ fn an_evicted_follower_is_made_again_and_nobody_has_failed() {
                 .evict(&pod.name_any(), &EvictParams::default())
                 .await
                 .unwrap();
-            // The kubelet's part: it was told to end.
+            // Plays the kubelet: the pod was told to end.
             fixture.end_pod(&pod, 143, "Error", "").await;
             let again = until("the follower is made again", async || {
-                let there = fixture.all_pods("mc").await;
-                there.into_iter().find(|other| {
+                let all = fixture.all_pods("mc").await;
+                all.into_iter().find(|other| {
                     index(other) == 1
                         && other.uid() != pod.uid()
                         && !test_support::api_server::has_ended(other)

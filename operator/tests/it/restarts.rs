@@ -1,4 +1,4 @@
-//! What starts again, how often, and what never does: on a real API server and Job controller, with feigned
+//! What restarts, how often, and what never does: on a real API server and Job controller, with fake
 //! kubelets.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
@@ -50,7 +50,7 @@ async fn evict(fixture: &Fixture, pod: &Pod) {
         .unwrap();
 }
 
-/// Plays the kubelets of a lead that is evicted, and of its follower, which leaves with it.
+/// Plays the kubelets of a lead that is evicted, and of its follower, which ends with it.
 async fn take_lead(fixture: &Fixture, lead: &Pod, follower: &Pod) {
     evict(fixture, lead).await;
     fixture
@@ -196,7 +196,7 @@ fn failed_lead_never_reruns_though_its_pod_is_evicted() {
 #[test]
 fn replacement_code_unseen_by_operator_prevents_restart() {
     test("two-three-eight", async |fixture| {
-        // It never hears of its pods, so that the Job does not know its lead.
+        // The operator never sees the pods, so the Job does not know its lead.
         let operator = fixture.operator().await;
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
         fixture.job("mc").await;
@@ -349,9 +349,9 @@ fn operator_killed_at_any_call_counts_a_start_once() {
             let victim = fixture.operator_that_dies(round).await;
             let is_done = async || {
                 fixture.reap(&name).await;
-                let there = fixture.api::<Job>().get_opt(&name).await.unwrap()?;
+                let current = fixture.api::<Job>().get_opt(&name).await.unwrap()?;
                 let status = fixture.status(&name).await;
-                (there.uid() != job && status["jobUid"] == json!(there.uid())).then_some(())
+                (current.uid() != job && status["jobUid"] == json!(current.uid())).then_some(())
             };
             let was_done = until("it is killed, or done", async || {
                 if victim.is_dead() {

@@ -1,4 +1,4 @@
-//! Watches that lag behind the API server: what they have brought so far never decides alone.
+//! Watches that lag behind the API server: what they have delivered so far never decides alone.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
@@ -12,7 +12,7 @@ use crate::edit::{of_job, spec};
 use crate::restarts::{another_job, finished, running, said};
 use test_support::api_server::{Call, Calls, Fault, Fixture, Operator, SETTLE, condition, test, until};
 
-/// An operator whose watch of this resource is silent while the switch is true.
+/// An operator whose watch of this resource delivers nothing while the switch is true.
 async fn operator_with_late(
     resource: &'static str,
     fixture: &Fixture,
@@ -29,7 +29,7 @@ async fn operator_with_late(
     fixture.operator_of(calls, |_| {}).await
 }
 
-/// Deletes the Job, whose pods stay.
+/// Deletes the Job, but not its pods.
 async fn delete_job_alone(fixture: &Fixture, name: &str) {
     fixture
         .api::<Job>()
@@ -43,7 +43,7 @@ async fn delete_job_alone(fixture: &Fixture, name: &str) {
     .await;
 }
 
-/// Waits until the Job has counted that its lead has failed.
+/// Waits until the Job has counted the failure of its lead.
 async fn lead_index_failed(fixture: &Fixture, name: &str) {
     until("the Job counts the failure of its lead", async || {
         let status = fixture.job(name).await.status?;
@@ -57,7 +57,7 @@ fn unseen_success_of_a_deleted_job_is_not_a_loss() {
     test("stale-success", async |fixture| {
         let is_silent = watch::Sender::new(true);
         let operator = operator_with_late("pods", &fixture, &is_silent, |_| None).await;
-        // As far as the watch knows, one has a restart left, and the other has none.
+        // As far as the watch has reported, one has a restart left, and the other has none.
         let clusters = [("restarts", 1), ("ends", 0)];
         for (name, limit) in clusters {
             fixture
@@ -175,7 +175,7 @@ fn unseen_loss_of_the_lead_does_not_fail_the_job() {
 fn edit_after_an_unseen_start_does_not_recreate_the_job() {
     test("stale-edit", async |fixture| {
         let is_silent = watch::Sender::new(true);
-        // Once there is a status, the API server refuses the edit.
+        // Once there is a status, the API server rejects the edit.
         let no_status = is_silent.subscribe();
         let refuse_status = move |call: &Call| {
             let is_status = call.resource == "miniclusters/status" && *no_status.borrow();
@@ -201,7 +201,7 @@ fn edit_after_an_unseen_start_does_not_recreate_the_job() {
             let is_deleted = calls
                 .iter()
                 .any(|call| call.verb == "delete" && call.resource == "jobs");
-            // The first list is that of the watch.
+            // The first list is the one of the watch.
             (lists.count() > 1 || is_deleted).then_some(())
         })
         .await;
