@@ -1,4 +1,4 @@
-//! What fits into four minutes.
+//! Tests that fit into four minutes.
 
 use serde_json::json;
 

@@ -111,7 +111,7 @@ fn status_explains_queue_wait_with_shipped_permissions() {
             message(&waiting["status"], "waits in queue team: couldn't assign"),
             "{waiting:#}"
         );
-        assert_eq!(told["status"]["reason"], "Queued");
+        assert_eq!(waiting["status"]["reason"], "Queued");
         elastic_growth_wait_is_explained_with_as_few_calls(&fixture, &operator.calls).await;
         operator.stop().await;
     });

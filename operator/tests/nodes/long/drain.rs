@@ -73,7 +73,7 @@ fn drained_lead_restarts_on_another_node() {
             may_use: &[1],
             ..Program::default()
         };
-        // Its followers on the other node learn of the loss from the operator alone.
+        // Only the operator tells the followers on the other node about the loss.
         let of_two = Program {
             name: "of-two",
             followers_on: &[3],
@@ -94,7 +94,7 @@ fn drained_lead_restarts_on_another_node() {
                 .await;
             let seconds = stage.history(name).runs()[1].from - drained_at;
             eprintln!("{name}: its program starts again {seconds:.1} s after the drain began");
-            // 33 s on a quiet machine.
+            // It takes 33 s on a quiet machine.
             assert!(seconds < 60.0, "{}", stage.account(name));
         }
         assert_eq!(stage.node_of("may", "0").await, "worker-1");

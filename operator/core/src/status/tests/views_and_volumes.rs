@@ -239,7 +239,7 @@ fn shared_disk_and_missing_class_are_reported_only() {
     let warned = events::between(&MiniClusterStatus::default(), &status);
     assert!(warned.iter().any(|event| event.reason == "SharedHandle"));
 
-    observation.previous = told;
+    observation.previous = status;
     observation.disks = None;
     assert_eq!(
         condition(&observation.status(), "VolumesValid").unwrap().reason,
