@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
-use crate::restarts::{another_job, finished, run, running, said};
+use crate::restarts::{agent_message, another_job, finished, run, running};
 use test_support::api_server::{SETTLE, assert_message, condition, has_ended, index, test, until};
 
 #[test]
@@ -22,7 +22,7 @@ fn node_reboot_is_a_loss_and_an_unseen_success_is_a_success() {
         // restart.
         for _ in 0..2 {
             fixture
-                .end_pod(&follower, 255, "Unknown", &said("stop", 0, json!({})))
+                .end_pod(&follower, 255, "Unknown", &agent_message("stop", 0, json!({})))
                 .await;
             earlier.push(follower.uid());
             follower = until("the follower is replaced", async || {
@@ -55,7 +55,7 @@ fn node_reboot_is_a_loss_and_an_unseen_success_is_a_success() {
         // The runtime is down while the program ends.
         let (lead, _) = run(&fixture, "mc").await;
         fixture
-            .end_pod(&lead, 255, "Unknown", &said("program", 0, json!({})))
+            .end_pod(&lead, 255, "Unknown", &agent_message("program", 0, json!({})))
             .await;
         let status = finished(&fixture, "mc", "Complete").await;
         assert_eq!(
@@ -73,7 +73,7 @@ fn program_that_ends_with_255_has_failed() {
         let operator = fixture.operator().await;
         let (lead, _) = running(&fixture, "lead", json!({})).await;
         fixture
-            .end_pod(&lead, 255, "Error", &said("program", 255, json!({})))
+            .end_pod(&lead, 255, "Error", &agent_message("program", 255, json!({})))
             .await;
         let status = finished(&fixture, "lead", "Failed").await;
         assert_eq!(
@@ -84,7 +84,7 @@ fn program_that_ends_with_255_has_failed() {
         assert_eq!(status["reason"], "NonZeroExitCode");
         let (lead, follower) = running(&fixture, "follower", json!({})).await;
         fixture
-            .end_pod(&follower, 255, "Error", &said("snippet", 255, json!({})))
+            .end_pod(&follower, 255, "Error", &agent_message("snippet", 255, json!({})))
             .await;
         until("the lead is told to end", async || {
             let lead = fixture.api::<Pod>().get(&lead.name_any()).await.unwrap();
@@ -94,7 +94,7 @@ fn program_that_ends_with_255_has_failed() {
         })
         .await;
         fixture
-            .end_pod(&lead, 143, "Error", &said("stop", 143, json!({})))
+            .end_pod(&lead, 143, "Error", &agent_message("stop", 143, json!({})))
             .await;
         let status = finished(&fixture, "follower", "Failed").await;
         assert_eq!(
@@ -124,7 +124,7 @@ fn pods_stay_for_their_logs_when_another_snippet_fails() {
             let words =
                 json!({ "snippet": "pre", "snippetCode": 1, "snippetError": "cat: /data/in: No such file" });
             fixture
-                .end_pod(&pods[&failed], 1, "Error", &said("snippet", 1, words))
+                .end_pod(&pods[&failed], 1, "Error", &agent_message("snippet", 1, words))
                 .await;
             let others: Vec<&Pod> = pods.values().filter(|pod| index(pod) != failed).collect();
             for pod in &others {
@@ -140,7 +140,7 @@ fn pods_stay_for_their_logs_when_another_snippet_fails() {
             for pod in &others {
                 let code = if index(pod) == 0 { 143 } else { 238 };
                 fixture
-                    .end_pod(pod, code, "Error", &said("stop", code, json!({})))
+                    .end_pod(pod, code, "Error", &agent_message("stop", code, json!({})))
                     .await;
             }
             let status = finished(&fixture, name, "Failed").await;
@@ -183,7 +183,7 @@ fn large_minicluster_keeps_pod_logs_when_a_snippet_fails() {
                 &pods[&1],
                 1,
                 "Error",
-                &said("snippet", 1, json!({ "snippet": "pre", "snippetCode": 1 })),
+                &agent_message("snippet", 1, json!({ "snippet": "pre", "snippetCode": 1 })),
             )
             .await;
         let is_told = |pod: &Pod| pod.annotations().contains_key("flux-framework.org/end");
@@ -201,7 +201,7 @@ fn large_minicluster_keeps_pod_logs_when_a_snippet_fails() {
         let end = async |pod: &Pod| {
             let code = if index(pod) == 0 { 143 } else { 238 };
             fixture
-                .end_pod(pod, code, "Error", &said("stop", code, json!({})))
+                .end_pod(pod, code, "Error", &agent_message("stop", code, json!({})))
                 .await;
         };
         for pod in &first {
@@ -252,7 +252,7 @@ fn follower_deleted_at_once_does_not_rerun_the_program() {
                 &lead,
                 143,
                 "Error",
-                &said("stop", 143, json!({ "nodeFailure": true })),
+                &agent_message("stop", 143, json!({ "nodeFailure": true })),
             )
             .await;
         let status = finished(&fixture, "mc", "Failed").await;
@@ -275,7 +275,7 @@ fn end_is_reported_while_a_dead_node_keeps_a_pod() {
         let (lead, follower) = running(&fixture, "good", json!({})).await;
         fixture.hold_pod(&follower).await;
         fixture
-            .end_pod(&lead, 0, "Completed", &said("program", 0, json!({})))
+            .end_pod(&lead, 0, "Completed", &agent_message("program", 0, json!({})))
             .await;
         let status = fixture.when_condition("good", "Complete", "True").await["status"].clone();
         assert_eq!(
@@ -301,7 +301,7 @@ fn end_is_reported_while_a_dead_node_keeps_a_pod() {
         let (lead, follower) = running(&fixture, "bad", json!({})).await;
         fixture.hold_pod(&follower).await;
         fixture
-            .end_pod(&lead, 3, "Error", &said("program", 3, json!({})))
+            .end_pod(&lead, 3, "Error", &agent_message("program", 3, json!({})))
             .await;
         let status = fixture.when_condition("bad", "Failed", "True").await["status"].clone();
         assert_eq!(
@@ -421,7 +421,7 @@ fn success_is_not_rerun_when_job_is_deleted_without_operator() {
             .await;
         operator.stop().await;
         fixture
-            .end_pod(&lead, 0, "Completed", &said("program", 0, json!({})))
+            .end_pod(&lead, 0, "Completed", &agent_message("program", 0, json!({})))
             .await;
         fixture
             .api::<Job>()
@@ -459,7 +459,7 @@ fn container_beside_the_runner_decides_nothing_and_is_named() {
         let status = |name: &str, state: Value| json!({ "name": name, "image": "i", "imageID": "i", "ready": true, "restartCount": 0, "state": state });
         let runner = lead.spec.as_ref().unwrap().containers[0].name.clone();
         let runs = json!({ "running": { "startedAt": "2026-01-01T00:00:00Z" } });
-        let message = said("program", 0, json!({}));
+        let message = agent_message("program", 0, json!({}));
         let ended = json!({ "terminated": { "exitCode": 0, "reason": "Completed", "message": message } });
         for pod in [&lead, &follower] {
             let statuses = [status("aaa", runs.clone()), status(&runner, ended.clone())];

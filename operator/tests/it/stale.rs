@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::edit::{of_job, spec};
-use crate::restarts::{another_job, finished, running, said};
+use crate::restarts::{agent_message, another_job, finished, running};
 use test_support::api_server::{Call, Calls, Fault, Fixture, Operator, SETTLE, condition, test, until};
 
 /// An operator whose watch of this resource delivers nothing while the switch is true.
@@ -71,7 +71,7 @@ fn unseen_success_of_a_deleted_job_is_not_a_loss() {
                 .await;
             delete_job_alone(&fixture, name).await;
             fixture
-                .end_pod(&lead, 0, "Completed", &said("program", 0, json!({})))
+                .end_pod(&lead, 0, "Completed", &agent_message("program", 0, json!({})))
                 .await;
         }
         tokio::time::sleep(SETTLE).await;
@@ -103,7 +103,7 @@ fn unseen_failure_is_not_restarted_by_a_suspension() {
         let job = fixture.job("mc").await.uid();
         is_silent.send_replace(true);
         fixture
-            .end_pod(&lead, 7, "Error", &said("program", 7, json!({})))
+            .end_pod(&lead, 7, "Error", &agent_message("program", 7, json!({})))
             .await;
         lead_index_failed(&fixture, "mc").await;
         fixture
@@ -153,7 +153,7 @@ fn unseen_loss_of_the_lead_does_not_fail_the_job() {
             .await
             .unwrap();
         fixture
-            .end_pod(lead, 143, "Error", &said("stop", 143, json!({})))
+            .end_pod(lead, 143, "Error", &agent_message("stop", 143, json!({})))
             .await;
         lead_index_failed(&fixture, "mc").await;
         tokio::time::sleep(SETTLE).await;
@@ -235,7 +235,7 @@ fn unseen_deletion_of_the_job_tells_no_pod_to_end() {
         delete_job_alone(&fixture, "mc").await;
         let words = json!({ "snippet": "pre", "snippetCode": 1 });
         fixture
-            .end_pod(&pods[&1], 1, "Error", &said("snippet", 1, words))
+            .end_pod(&pods[&1], 1, "Error", &agent_message("snippet", 1, words))
             .await;
         until("the operator looks at the Job itself", async || {
             let calls = operator.calls.all();

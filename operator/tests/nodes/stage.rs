@@ -256,7 +256,13 @@ impl Stage {
     }
 
     /// Waits until the status says so, and returns how many seconds after `from` that was.
-    pub async fn said(&self, name: &str, from: f64, what: &str, is_so: impl Fn(&Value) -> bool) -> f64 {
+    pub async fn until_status(
+        &self,
+        name: &str,
+        from: f64,
+        what: &str,
+        is_so: impl Fn(&Value) -> bool,
+    ) -> f64 {
         let first = async || self.timeline.first(name, from, &is_so);
         match tokio::time::timeout(Duration::from_secs(150), async {
             loop {
@@ -277,8 +283,8 @@ impl Stage {
     }
 
     /// The same, for a reason.
-    pub async fn said_reason(&self, name: &str, from: f64, reason: &str) -> f64 {
-        self.said(name, from, reason, |status| status["reason"] == reason)
+    pub async fn until_reason(&self, name: &str, from: f64, reason: &str) -> f64 {
+        self.until_status(name, from, reason, |status| status["reason"] == reason)
             .await
     }
 

@@ -24,7 +24,7 @@ fn program_cut_off_from_api_server_restarts_only_once_joined() {
         stage.create_all(&[&goes_on, &well, &badly]).await;
         let cut_at = now();
         let cut_off = cut(1, "api", 130);
-        let seconds = stage.said_reason("goes-on", cut_at, "NodeLost").await;
+        let seconds = stage.until_reason("goes-on", cut_at, "NodeLost").await;
         assert!(seconds < 60.0, "{seconds}\n{}", stage.account("goes-on"));
         until(cut_at, 125.0).await;
         stage.assert_untouched("goes-on");

@@ -19,7 +19,7 @@ async fn says_node_lost(stage: &Stage, name: &str, lost_at: f64, worker: u8) {
         status["reason"] == "NodeLost" && message.contains(&node(worker))
     };
     let seconds = stage
-        .said(name, lost_at, "NodeLost, with the node's name", is_named)
+        .until_status(name, lost_at, "NodeLost, with the node's name", is_named)
         .await;
     assert!(seconds < NOTICED, "{seconds}\n{}", stage.account(name));
 }
@@ -101,7 +101,7 @@ fn restart_goes_on_elsewhere_when_the_node_is_out_of_service() {
                 .as_str()
                 .is_some_and(|message| message.contains("out-of-service"))
         };
-        stage.said("may", lost_at, "the remedy", remedy).await;
+        stage.until_status("may", lost_at, "the remedy", remedy).await;
         stage.history("may").assert_starts(1);
         taint_out_of_service(2, true).await;
         let tainted_at = now();
@@ -178,13 +178,13 @@ fn decided_job_is_finished_while_another_node_is_dead() {
             stage.ended(program.name, &end).await;
             let ended_at = stage.container_ended_at(program.name).await;
             let seconds = stage
-                .said(program.name, ended_at, phase, |status| status["phase"] == phase)
+                .until_status(program.name, ended_at, phase, |status| status["phase"] == phase)
                 .await;
             assert!(seconds < 10.0, "{seconds}\n{}", stage.account(program.name));
         }
         if with_flux {
             let seconds = stage
-                .said("across", lost_at, "Failed", |status| status["phase"] == "Failed")
+                .until_status("across", lost_at, "Failed", |status| status["phase"] == "Failed")
                 .await;
             assert!(seconds < 75.0, "{seconds}\n{}", stage.account("across"));
             let status = stage.fixture.status("across").await;
@@ -231,7 +231,7 @@ fn same_name_waits_for_the_old_pod_on_a_node_that_is_cut_off() {
                 .is_some_and(|message| message.contains("twin-0") && message.contains(&node(1)))
         };
         stage
-            .said(
+            .until_status(
                 "twin",
                 again_at,
                 "that a pod of the earlier one may run",

@@ -121,7 +121,7 @@ fn drained_pod_without_another_node_waits_and_says_why() {
         stage.create_all(&[&program]).await;
         let drained_at = now();
         drain(2).await;
-        stage.said_reason("mc", drained_at, "Unschedulable").await;
+        stage.until_reason("mc", drained_at, "Unschedulable").await;
         sleep(2.0).await;
         stage.history("mc").assert_starts(1);
         cordon(&stage.fixture.client, 2, false).await;

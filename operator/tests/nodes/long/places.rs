@@ -79,7 +79,7 @@ fn node_without_image_is_named_and_job_starts_once_it_has_it() {
             message.contains("worker-2") && message.contains(&image)
         };
         let seconds = stage
-            .said("rare", created_at, "node and image", names_node_and_image)
+            .until_status("rare", created_at, "node and image", names_node_and_image)
             .await;
         assert!(seconds < 30.0, "{seconds}\n{}", stage.account("rare"));
         stage.history("rare").assert_starts(0);
