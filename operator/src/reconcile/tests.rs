@@ -76,7 +76,7 @@ async fn lost_pods_of_an_earlier_minicluster_are_not_counted() {
 }
 
 #[test]
-fn next_look_is_after_the_shortest_time() {
+fn next_reconcile_is_after_the_shortest_pause() {
     let [long, short] = [300, 2].map(Duration::from_secs);
     let pause = |times| requeue_after_shortest(times) == Action::requeue(short);
     assert!(

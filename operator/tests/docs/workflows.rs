@@ -243,7 +243,7 @@ fn published_manifests_are_pinned_and_read_by_the_tests() {
 }
 
 #[test]
-fn gangs_are_tried_by_every_api_that_can_be_had() {
+fn workflow_tests_gangs_with_both_apis() {
     let e2e = workflows()
         .into_iter()
         .find(|workflow| workflow.name == "e2e.yml")

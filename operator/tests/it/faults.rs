@@ -42,7 +42,7 @@ async fn is_whole(fixture: &Fixture, name: &str) {
 }
 
 #[test]
-fn an_answer_of_any_kind_to_any_call_is_got_over() {
+fn operator_recovers_from_any_answer_to_any_call() {
     test("answers", async |fixture| {
         const CODES: [u16; 7] = [429, 500, 503, 504, 409, 422, 400];
         // Each call of each MiniCluster fails once. The order of the answers differs by MiniCluster.
@@ -201,7 +201,7 @@ fn broken_clusters_delay_no_other_and_are_retried_more_rarely() {
 }
 
 #[test]
-fn a_panic_over_one_object_is_told_by_it_and_stops_nobody() {
+fn panic_is_reported_on_its_object_and_stops_no_other() {
     test("panics", async |fixture| {
         flux_operator::health::panics::install_hook();
         // The hook is for the whole process: other tests that fail must still print why.

@@ -200,7 +200,7 @@ fn validate_and_the_api_server_agree_on_every_public_document() {
 }
 
 #[test]
-fn bad_inputs_are_refused_by_whom_they_say() {
+fn bad_inputs_are_refused_by_the_component_they_name() {
     test("bad", async |fixture| {
         let mut wrong = Vec::new();
         for file in files(&below_the_crate("../shared/tests/bad")) {

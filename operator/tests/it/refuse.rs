@@ -188,7 +188,7 @@ fn job_refused_by_api_server_is_reported_in_the_status() {
 }
 
 #[test]
-fn a_text_is_counted_with_its_quoting() {
+fn quoted_length_of_a_text_is_counted() {
     test("large", async |fixture| {
         let _operator = fixture.operator().await;
         let script = |text: String| json!({ "size": 1, "containers": [{ "image": "app:1", "commands": { "script": text } }] });

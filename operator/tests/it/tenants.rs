@@ -107,7 +107,7 @@ async fn is_unharmed(fixture: &Fixture, before: &Value, job: &Job) {
 }
 
 #[test]
-fn labels_that_claim_to_be_anothers_are_believed_by_nobody() {
+fn labels_that_claim_another_cluster_are_ignored() {
     test("tenant-labels", async |fixture| {
         let operator = fixture.operator().await;
         let services = json!([{ "image": "cache:1", "name": "cache" }]);

@@ -197,7 +197,7 @@ fn finished_job_has_no_ready_pods_when_pod_watch_is_behind() {
 }
 
 #[test]
-fn the_phase_is_one_word_for_where_it_stands() {
+fn phase_follows_spec_job_and_pods() {
     let phase = |observation: &Observation| observation.status().phase.unwrap();
     let mut observation = observation("size: 2");
     assert_eq!(phase(&observation), "Pending");
@@ -279,7 +279,7 @@ fn all_false(reason: &str, types: &[&str]) -> String {
 }
 
 #[test]
-fn each_condition_says_one_thing_in_every_phase() {
+fn all_conditions_have_status_and_reason_in_every_phase() {
     let mut observation = observation("size: 2");
     let conditions_of = |observation: &Observation| {
         let status = observation.status();
@@ -373,7 +373,7 @@ fn finished_cluster_observes_edits_when_its_job_is_gone() {
 }
 
 #[test]
-fn an_edit_that_came_too_late_is_said_until_a_new_job_has_it() {
+fn late_edit_is_reported_until_a_new_job_has_it() {
     let mut observation = observation("size: 1");
     observation.job = Some(JobSeen {
         spec_hash: Some("a.b".into()),
@@ -464,7 +464,7 @@ fn a_job_that_was_deleted_after_its_end_takes_nothing_back() {
 }
 
 #[test]
-fn an_obstacle_is_said_and_forgotten() {
+fn obstacle_is_reported_until_it_is_gone() {
     let mut observation = observation("size: 1");
     observation.obstacle = Some(Obstacle {
         reason: Reason::NameTaken,
@@ -489,7 +489,7 @@ fn an_obstacle_is_said_and_forgotten() {
 }
 
 #[test]
-fn what_waits_in_a_queue_says_in_which_and_what_for() {
+fn queued_minicluster_names_its_queue_and_reason() {
     let mut observation = observation("size: 2");
     observation.job = Some(JobSeen {
         is_suspended: true,
@@ -721,7 +721,7 @@ fn refused_pod_template_is_one_event() {
 }
 
 #[test]
-fn events_tell_of_changes_only() {
+fn events_report_only_changes() {
     let reasons = |before: &MiniClusterStatus, after: &MiniClusterStatus| {
         events::between(before, after)
             .into_iter()

@@ -42,7 +42,7 @@ async fn nodes_are_watched_once_the_permission_comes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn part_of_the_nodes_is_no_list_when_the_next_page_is_denied() {
+async fn incomplete_node_list_does_not_count_as_synced() {
     let (index, (outlets, is_synced)) = (Arc::<Index>::default(), outlets());
     let answers: Answers = vec![page(&[named("one")], "2"), failure(403)];
     for_an_hour(nodes(server(answers).0, index.clone(), outlets)).await;

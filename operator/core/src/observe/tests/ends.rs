@@ -23,7 +23,7 @@ fn agent_message(by: &str, code: i32) -> String {
 }
 
 #[test]
-fn container_whose_end_nobody_saw_was_taken_by_its_node() {
+fn container_end_unseen_by_runtime_counts_as_node_restart() {
     for (code, reason, message) in [
         // containerd after a reboot: after a power loss, and after an orderly shutdown.
         (255, "Unknown", String::new()),

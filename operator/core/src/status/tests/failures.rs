@@ -152,7 +152,7 @@ fn assert_told(cases: impl IntoIterator<Item = Case>) {
 }
 
 #[test]
-fn the_pod_that_failed_the_job_is_named_with_what_it_said() {
+fn pod_that_failed_the_job_is_named_with_its_message() {
     let told_to_end = PodSeen {
         is_deleting: true,
         ..ended(1, 143, 1)
@@ -385,7 +385,7 @@ fn users_init_container_failure_is_reported_and_not_retried() {
 }
 
 #[test]
-fn a_limit_of_the_job_itself_says_all_and_no_pod_is_made_up() {
+fn reason_of_a_job_limit_names_only_known_pods() {
     assert_told([
         (
             "MaxFailedIndexesExceeded",
@@ -451,7 +451,7 @@ fn reason_of_a_finished_cluster_never_changes() {
 }
 
 #[test]
-fn exit_code_that_nobody_saw_is_not_told() {
+fn exit_code_is_not_reported_when_nobody_saw_it() {
     let mut observation = observation("size: 1");
     let mut lead = ended(0, 255, 5);
     lead.exit.as_mut().unwrap().is_unseen = true;
@@ -652,7 +652,7 @@ fn container_that_keeps_a_pod_after_the_end_is_named() {
 }
 
 #[test]
-fn post_that_fails_in_a_pod_is_told_beside_the_jobs_result() {
+fn failed_post_is_reported_beside_the_jobs_result() {
     let post = |mut pod: PodSeen, code: u8| {
         let program_code = (pod.index == 0).then_some(0);
         let exit = pod.exit.as_mut().unwrap();

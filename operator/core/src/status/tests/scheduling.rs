@@ -73,7 +73,7 @@ fn elastic_cluster_names_queue_and_reason_when_it_cannot_grow() {
 }
 
 #[test]
-fn pods_that_their_scheduler_has_not_looked_at_name_it() {
+fn status_names_the_scheduler_of_unseen_pods() {
     let mut observation = observation("size: 1");
     observation.job = Some(job(1));
     let unseen = |name: &str| PodSeen {

@@ -11,7 +11,7 @@ fn once_running(then: &[Event]) -> Vec<Event> {
 /// The lead was deleted, succeeded in its grace period and was gone before a new operator came. Then somebody
 /// deletes the Job.
 #[test]
-fn a_success_that_only_the_job_told_of_is_final() {
+fn success_reported_only_by_the_job_is_final() {
     let events = once_running(&[
         Event::Delete(0),
         Event::ProgramEnds(0),
