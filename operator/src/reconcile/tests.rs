@@ -81,7 +81,7 @@ fn next_reconcile_is_after_the_shortest_pause() {
     let pause = |times| requeue_after_shortest(times) == Action::requeue(short);
     assert!(
         pause([Some(long), Some(short), None, None]),
-        "events may be looked at sooner"
+        "events are due sooner"
     );
     assert!(
         pause([None, Some(long), Some(short), Some(long)]),

@@ -130,7 +130,7 @@ fn an_edit_after_the_pods_have_begun_is_said_to_be_too_late() {
         assert_eq!(
             condition(&status, "Valid")["reason"],
             "ChangedTooLate",
-            "it stays said"
+            "the condition stays"
         );
         again.stop().await;
     });

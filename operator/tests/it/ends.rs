@@ -368,7 +368,7 @@ fn job_waits_for_pods_of_an_earlier_cluster_of_its_name() {
         tokio::time::sleep(SETTLE).await;
         assert!(
             fixture.api::<Job>().get_opt("mc").await.unwrap().is_none(),
-            "two leads would have one name"
+            "two leads would have the same name"
         );
         fixture.release_pod(&lead).await;
         fixture.job("mc").await;

@@ -80,7 +80,7 @@ fn minicluster_gets_its_objects_pods_and_a_ready_status() {
         assert_eq!(
             requested(&ready),
             requested(&waiting),
-            "its time is when it changed"
+            "the transition time stays without a change"
         );
 
         // Only the lead has the documented label: a label on every pod would cost a call for each.
@@ -194,7 +194,7 @@ fn exit_code_0_of_the_lead_completes_the_cluster() {
         assert_eq!(
             (&ready["status"], &ready["reason"]),
             (&json!("True"), &json!("Completed")),
-            "nobody waits for ever"
+            "a wait for Ready does not last forever"
         );
     });
 }
@@ -405,7 +405,7 @@ fn view_is_copied_with_reason_when_it_cannot_be_mounted() {
         assert_eq!(
             condition(&ready["status"], "ViewMounted")["status"],
             "False",
-            "it is still told"
+            "the condition stays"
         );
         assert_eq!(until("the Job is there", view).await, second);
         operator.stop().await;

@@ -55,7 +55,7 @@ fn validate_asks_the_api_server_where_it_is_told_to() {
                 .unwrap()
                 .items
                 .is_empty(),
-            "nothing is made"
+            "nothing is created"
         );
     });
 }

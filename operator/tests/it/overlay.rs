@@ -204,7 +204,7 @@ fn overlay_rejected_by_api_server_is_reported_before_creation() {
                 .unwrap()
                 .items
                 .is_empty(),
-            "nothing is made"
+            "nothing is created"
         );
         assert!(
             fixture

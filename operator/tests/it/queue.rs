@@ -262,7 +262,7 @@ fn queue_holds_partially_admitted_size_until_requeue() {
         assert_eq!(
             sizes(&fixture.job("mc").await),
             (Some(2), Some(2), Some(false)),
-            "nobody asks for the others"
+            "nothing raises the admitted size"
         );
         assert_eq!(condition(&fixture.status("mc").await, "Valid")["reason"], "Valid");
 
@@ -338,7 +338,7 @@ fn evicted_cluster_waits_again_and_ends_with_its_own_code() {
         assert_eq!(
             waiting["exitCode"],
             Value::Null,
-            "what stopped it was not its end"
+            "a stop by the queue is not the end"
         );
 
         admit(&fixture, "mc", 2).await;

@@ -72,7 +72,7 @@ fn host_path_and_secret_volumes_need_own_permission() {
                 .patch("plain", &PatchParams::default(), &add)
                 .await
                 .is_err(),
-            "nor later"
+            "not by a later change either"
         );
 
         // The tenant may go on using what an administrator created.

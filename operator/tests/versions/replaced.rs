@@ -128,7 +128,7 @@ fn replicas_keep_each_others_ca_in_the_bundle() {
                 let now = bundle();
                 assert!(
                     before.iter().all(|one| now.contains(one)),
-                    "one that was there is gone"
+                    "an existing one is gone"
                 );
                 before = now.clone();
                 if now.len() >= 2 {

@@ -390,12 +390,12 @@ fn late_edit_is_reported_until_a_new_job_has_it() {
     assert_eq!(
         observation.previous.maximum_size,
         Some(1),
-        "and no other comes in"
+        "no other maximum size is recorded"
     );
     assert_eq!(
         condition(&observation.status(), "Valid").unwrap().reason,
         "ChangedTooLate",
-        "it stays said"
+        "the condition stays"
     );
     observation.job = Some(JobSeen {
         spec_hash: Some("c.b".into()),
@@ -484,7 +484,7 @@ fn obstacle_is_reported_until_it_is_gone() {
     assert_eq!(
         after.message.as_deref(),
         Some("0/1 pods scheduled, 0 running, 0 ready"),
-        "what it waits for now"
+        "the message is the current wait"
     );
 }
 
@@ -511,7 +511,7 @@ fn queued_minicluster_names_its_queue_and_reason() {
     );
     assert!(
         events::between(&MiniClusterStatus::default(), &status).is_empty(),
-        "it is no news that somebody queues"
+        "queueing is no event"
     );
     observation.warning = Some(Trouble {
         reason: "Queued".into(),
@@ -531,7 +531,7 @@ fn queued_minicluster_names_its_queue_and_reason() {
         assert_eq!(
             observation.status().message,
             Some(format!("waits in queue {kept}")),
-            "another operator's word"
+            "only a reason about the same queue is kept"
         );
     }
     observation.job = Some(JobSeen {
@@ -541,7 +541,7 @@ fn queued_minicluster_names_its_queue_and_reason() {
     assert_eq!(
         observation.status().reason,
         None,
-        "what was said of its wait is over"
+        "the reason of the wait is gone"
     );
 }
 
@@ -657,7 +657,7 @@ fn size_held_by_queue_is_reported_while_it_differs() {
     assert_eq!(
         valid_reason("size: 2\nminSize: 2", &part),
         "Valid",
-        "it is what runs"
+        "this size already runs"
     );
     let beyond = JobSeen {
         maximum_size: Some(2),
@@ -673,7 +673,7 @@ fn size_held_by_queue_is_reported_while_it_differs() {
             }
         ),
         "Valid",
-        "it will be written"
+        "the size will be written"
     );
 }
 
@@ -738,10 +738,7 @@ fn events_report_only_changes() {
     observation.job = Some(job(1));
     observation.pods = vec![pod(0)];
     let starting = observation.status();
-    assert!(
-        reasons(&none, &starting).is_empty(),
-        "a start as it should be is no news"
-    );
+    assert!(reasons(&none, &starting).is_empty(), "a normal start is no event");
     observation.pods[0].trouble = Some(Box::new(Trouble {
         reason: "Unschedulable".into(),
         message: "no node".into(),

@@ -57,7 +57,7 @@ fn silent_node_is_named_and_its_pods_are_not_ready() {
         assert_eq!(
             status.phase.as_deref(),
             Some("Running"),
-            "as far as anybody knows"
+            "the last known phase stays"
         );
         assert!(
             events::between(&observation.previous, &status)
@@ -71,7 +71,7 @@ fn silent_node_is_named_and_its_pods_are_not_ready() {
     let going = observation.status();
     assert!(
         !is(&going, "Ready") && going.ready_size == 0,
-        "a pod that goes is not ready"
+        "a pod that is being deleted is not ready"
     );
 }
 
@@ -119,7 +119,7 @@ fn a_follower_that_fails_before_the_start_is_told_at_once() {
     });
     assert!(
         events::between(&observation.previous, &observation.status()).is_empty(),
-        "it was told"
+        "the event was reported before"
     );
 }
 
@@ -605,7 +605,7 @@ fn size_below_the_quorum_names_the_quorum() {
     assert_eq!(
         reason_and_message("size: 2\nmaxSize: 3", 2, vec![ready(0), ready(1)]).0,
         None,
-        "it has begun"
+        "the job has begun"
     );
 }
 

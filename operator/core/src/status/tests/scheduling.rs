@@ -87,7 +87,7 @@ fn status_names_the_scheduler_of_unseen_pods() {
     assert_eq!(
         observation.status().message.as_deref(),
         Some(counts),
-        "nobody chose it"
+        "the default scheduler is not named"
     );
     observation.pods = vec![unseen("nobody")];
     let expected = format!("{counts}; scheduler nobody has not looked at all of them yet");
@@ -150,18 +150,18 @@ fn what_keeps_a_pod_from_a_node_is_read_from_it() {
     assert_eq!(
         seen(place(json!({ "nodeName": "a" })), none()),
         (false, None, None),
-        "it has a node"
+        "the pod has a node"
     );
     let nominated = serde_json::from_value(json!({ "nominatedNodeName": "a" })).unwrap();
     assert!(
         !PodSeen::of(&Default::default(), Some(&nominated)).is_unseen,
-        "it has a node in mind, and waits for something"
+        "the scheduler has nominated a node"
     );
     let error = Some("SchedulerError".to_owned());
     assert_eq!(
         seen(place(json!({})), unscheduled("SchedulerError")),
         (false, None, error),
-        "it says so itself"
+        "the scheduler reports the error itself"
     );
 }
 

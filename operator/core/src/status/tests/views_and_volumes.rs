@@ -18,7 +18,7 @@ fn unmountable_view_is_reported_and_keeps_the_job() {
     assert_eq!(
         mounted(&observation.status()),
         None,
-        "nothing is mounted, nothing is told"
+        "nothing is mounted, so there is no condition"
     );
     observation.job = Some(mounts.clone());
     assert_eq!(
@@ -204,13 +204,13 @@ fn shared_disk_and_missing_class_are_reported_only() {
     assert_eq!(
         condition(&observation.status(), "VolumesValid"),
         None,
-        "nothing is known"
+        "the disks are not known"
     );
     observation.disks = Some(Vec::new());
     assert_eq!(
         condition(&observation.status(), "VolumesValid"),
         None,
-        "there are none"
+        "there are no disks"
     );
     let disk = |shared: Option<&str>, missing: bool| DiskSeen {
         key: "data".into(),
@@ -244,7 +244,7 @@ fn shared_disk_and_missing_class_are_reported_only() {
     assert_eq!(
         condition(&observation.status(), "VolumesValid").unwrap().reason,
         "SharedHandle",
-        "a new operator keeps it"
+        "a new operator keeps the condition"
     );
     observation.disks = Some(vec![disk(None, true)]);
     assert_eq!(
@@ -285,10 +285,7 @@ fn view_mount_failure_is_believed_only_for_the_view_volume() {
     };
     let (failed, message) = outcome("FailedMount", &plugin("flux-view-image"));
     assert!(failed && message.starts_with("a pod could not") && message.contains("no volume plugin matched"));
-    assert!(
-        !outcome("FailedMount", &plugin("data")).0,
-        "a volume of the user's"
-    );
+    assert!(!outcome("FailedMount", &plugin("data")).0, "a volume of the user");
     assert!(
         !outcome(
             "FailedMount",

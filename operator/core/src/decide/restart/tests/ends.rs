@@ -445,7 +445,7 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
     assert_eq!(
         names(vec![told_to_end(pod(0), 1), failed(), pod(2)]),
         Some(vec!["mc-2-abcde".into()]),
-        "another operator goes on"
+        "another operator tells the remaining pod"
     );
     assert_eq!(
         names(vec![told_to_end(pod(0), 1), failed(), told_to_end(pod(2), 1)]),
@@ -456,7 +456,7 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
     assert_eq!(
         names(vec![lead(), failed(), told_to_end(pod(2), TIME_TO_END)]),
         None,
-        "it does not end"
+        "the pod does not end in time"
     );
     assert_eq!(
         names(vec![
@@ -478,7 +478,7 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
             }
         ]),
         None,
-        "it has no log"
+        "the pod has no log"
     );
     // Of many pods, only a limited number is told to end at once.
     let many = |told_pods: Vec<PodSeen>, untold: std::ops::Range<u32>| {
@@ -501,7 +501,7 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
     assert_eq!(
         many(told_since(TIME_TO_END), 18..20),
         Some(2),
-        "what does not end holds up nothing"
+        "a pod that does not end delays no other"
     );
     assert_eq!(many(told_since(TIME_TO_END), 18..18), None);
     assert_eq!(
