@@ -1,12 +1,12 @@
-//! One MiniCluster's way on a real node, against bare Jobs in the same run: `make bench-journey
+//! Times one MiniCluster on a real node, and bare Jobs in the same run for comparison: `make bench-journey
 //! KUBECONFIG=...`.
 //!
 //! ```text
 //! create ─► all pods run ─► the job's first line ─► complete;   an instance that stays: delete ─► all gone
 //! ```
 //!
-//! The operator runs here, for a namespace of its own, so none may serve all namespaces of that cluster
-//! meanwhile.
+//! The operator runs on this machine, for a namespace of its own. No other operator may serve all namespaces
+//! of that cluster meanwhile.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -66,7 +66,7 @@ async fn main() {
         )
         .await
         .unwrap();
-    // So that a failure leaves nothing behind.
+    // A panic is caught, so that the cleanup below runs after a failure too.
     let result = AssertUnwindSafe(measure(client.clone(), namespace.clone()))
         .catch_unwind()
         .await;
@@ -82,10 +82,10 @@ async fn main() {
     }
 }
 
-/// Whether the CRD was not there.
+/// Creates the CRD if it is missing. Returns whether it was missing.
 async fn make_crd(client: &Client) -> bool {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    // One that an earlier run has deleted may still be going.
+    // A CRD that an earlier run deleted may still be terminating.
     while let Some(crd) = crds.get_opt(CRD).await.unwrap() {
         if crd.metadata.deletion_timestamp.is_none() {
             return false;
@@ -165,7 +165,7 @@ async fn measure(client: Client, namespace: String) -> Report {
         );
         stops[0].push(fixture.stop(&format!("stop-{run}"), &staying).await);
     }
-    // A shell as process 1 sits out the grace period: once is enough.
+    // A shell as process 1 takes the whole grace period, so one measurement is enough.
     let shell = bare_job(&with_flux, json!(["bash", "-c", "flux start sleep 600; true"]));
     stops[1].push(fixture.stop("stop-shell", &shell).await);
     report.figure("journey-stop-s", median(&stops[0]));
@@ -227,7 +227,7 @@ impl Fixture {
         }
     }
 
-    /// Background, as `kubectl delete` does.
+    /// Background propagation, as with `kubectl delete`.
     async fn delete(&self, name: &str, object: &Value) {
         let background = DeleteParams::background();
         if object["kind"] == "Job" {
@@ -237,7 +237,8 @@ impl Fixture {
         }
     }
 
-    /// Seconds from create to: all pods run, the first line, the Job is complete. Leaves nothing.
+    /// Seconds from the creation until all pods run, until the first line, and until the Job is complete.
+    /// Deletes everything afterwards.
     async fn journey(&self, name: &str, object: &Value) -> [f64; 3] {
         let begin = Instant::now();
         let since = || begin.elapsed().as_secs_f64();
@@ -261,12 +262,12 @@ impl Fixture {
         [running, first_line, complete]
     }
 
-    /// Seconds from delete to gone, of something that stays up.
+    /// Seconds from the deletion of a running object until everything is gone.
     async fn stop(&self, name: &str, object: &Value) -> f64 {
         self.create(name, object).await;
         self.until("all pods run", async || self.running_or_more(name).await == SIZE)
             .await;
-        // Until the instance is whole, too.
+        // The instance needs this time to become complete.
         tokio::time::sleep(Duration::from_secs(8)).await;
         let begin = Instant::now();
         self.delete(name, object).await;
@@ -332,12 +333,12 @@ impl Fixture {
         assert!(
             !conditions
                 .iter()
-                .any(|it| it.type_ == "Failed" && it.status == "True"),
+                .any(|condition| condition.type_ == "Failed" && condition.status == "True"),
             "{name} failed: {conditions:?}"
         );
         conditions
             .iter()
-            .any(|it| it.type_ == type_ && it.status == "True")
+            .any(|condition| condition.type_ == type_ && condition.status == "True")
     }
 
     async fn gone(&self, name: &str) {
@@ -349,7 +350,7 @@ impl Fixture {
                 && self.api::<MiniCluster>().list(&all).await.unwrap().items.is_empty()
                 && self.api::<Service>().list(&all).await.unwrap().items.is_empty()
                 && self.api::<Secret>().list(&all).await.unwrap().items.is_empty()
-                // Kubernetes' own kube-root-ca.crt is in each namespace.
+                // Kubernetes creates kube-root-ca.crt in each namespace.
                 && self.api::<ConfigMap>().list(&all).await.unwrap().items.len() <= 1
         })
         .await;

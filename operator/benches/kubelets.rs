@@ -17,7 +17,7 @@ use crate::plane::client;
 
 const NODES: usize = 100;
 const CONCURRENT: usize = 32;
-/// Kubernetes gives up a node whose Lease is older than 40 or 50 s, depending on its version.
+/// Kubernetes considers a node lost when its Lease is older than 40 or 50 s, depending on its version.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
 pub struct Kubelets {
@@ -26,7 +26,8 @@ pub struct Kubelets {
 }
 
 impl Kubelets {
-    /// Also while the caller's runtime is blocked, the nodes stay ready: a thread of their own renews their Leases.
+    /// A separate thread renews the nodes' Leases, so the nodes stay ready while the caller's runtime is
+    /// blocked.
     pub async fn start(kubeconfig: &Path) -> Kubelets {
         let client = client(kubeconfig).await;
         let alive = Arc::new(());
@@ -84,7 +85,7 @@ impl Kubelets {
             .await;
     }
 
-    /// Ends all pods at once, whether they were told to or not.
+    /// Ends all pods at once, including those that were not told to stop.
     pub async fn end_all(&self) {
         let pods: Api<Pod> = Api::all(self.client.clone());
         let at_once = DeleteParams::default().grace_period(0);

@@ -2,9 +2,9 @@
 //! for their whole life: `.ci/bench large` (LARGE_SIZE=5000), with kwok in place of kubelets and Kubernetes'
 //! own scheduler.
 //!
-//! Counted are all writes of the operator (events too), its peak memory, and the seconds until it says Ready;
-//! beside them the seconds until the Job controller, the scheduler and the fake nodes had all pods ready,
-//! which the operator cannot hasten.
+//! The bench reports all writes of the operator (events too), its peak memory, and the seconds until its
+//! status is Ready. For comparison, it reports the seconds until the Job controller, the scheduler and the
+//! fake nodes had all pods ready. The operator cannot speed that up.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -35,7 +35,7 @@ use test_support::control_plane::ControlPlane;
 use test_support::report::{Report, setting};
 
 const NODES: usize = 10;
-/// MiniClusters of each size that live their whole life.
+/// How many MiniClusters of each size run for their whole life.
 const LIVES: usize = 20;
 
 fn main() {
@@ -53,7 +53,7 @@ fn main() {
     report.print("MiniClusters on fake nodes");
 }
 
-/// A control plane with fake nodes, and the operator. Its programs end with it.
+/// A control plane with fake nodes, and the operator. Its programs end when it is dropped.
 struct Fleet {
     operator: Operator,
     client: Client,
@@ -106,7 +106,8 @@ impl Fleet {
             programs,
             _plane: plane,
         };
-        // The API server makes the first caller of a new CRD wait, and everybody's caches are filled.
+        // The API server delays the first request for a new CRD. This MiniCluster also fills everybody's
+        // caches.
         fleet.create("first", "mc", 1, true).await;
         fleet.until("first", "mc", "JobFinished").await;
         fleet.operator.is_quiet().await;
@@ -134,7 +135,7 @@ impl Fleet {
             status
                 .conditions
                 .iter()
-                .any(|it| it.type_ == condition && it.status == ConditionStatus::True)
+                .any(|entry| entry.type_ == condition && entry.status == ConditionStatus::True)
         };
         let begin = Instant::now();
         while !api.get(name).await.unwrap().status.as_ref().is_some_and(is) {
@@ -156,7 +157,7 @@ fn nodes() -> String {
     (0..NODES).map(node).collect::<Vec<_>>().join("---\n")
 }
 
-/// Writes from creation to the end, each after the other.
+/// Writes of MiniClusters from creation to end, one after the other.
 async fn whole_lives(size: usize, report: &mut Report) {
     let fleet = Fleet::start().await;
     let before = fleet.operator.writes().await;

@@ -2,10 +2,10 @@
 //! creates the same objects: `cargo bench -p flux-operator --bench many` (BENCH_N="100 1000" for other
 //! numbers).
 //!
-//! `rush`: a client with 32 creations under way, until all Jobs are there. `paced`: one with four, each of
-//! which waits for its answer, until every MiniCluster has a status that tells of its Job. `size`: what one
-//! MiniCluster costs in writes, by its size. Without nodes no pod runs: a MiniCluster that becomes ready and
-//! ends has two more statuses (`--bench large`).
+//! `rush`: a client with 32 creations in flight, until all Jobs exist. `paced`: a client with four, each of
+//! which waits for its answer, until every MiniCluster has a status that reports its Job. `size`: the writes
+//! for one MiniCluster, by its size. Without nodes no pod runs. A MiniCluster that becomes ready and ends has
+//! two more statuses (`--bench large`).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -37,9 +37,9 @@ use plane::{DEADLINE, Operator, SIZE, client, count, counted, create_by_hand, cr
 use test_support::control_plane::ControlPlane;
 use test_support::report::{Report, median, quantile, setting};
 
-/// Creations that a client in a rush has under way.
+/// Creations in flight of the client of `rush`.
 const RUSH: usize = 32;
-/// Those of one that waits for each answer, in four threads.
+/// Creations in flight of the client of `paced`, in four threads that wait for each answer.
 const PACED: usize = 4;
 /// MiniClusters of each size whose writes are counted.
 const OF_A_SIZE: usize = 20;
@@ -71,9 +71,9 @@ fn main() {
     report.print("Many MiniClusters, without nodes");
 }
 
-/// Each round has its own control planes, so that none carries the former's pods.
+/// Each round starts its own control planes, so that no pods of the round before remain.
 async fn rush(number: usize, report: &mut Report) {
-    // A few hundred milliseconds say little alone.
+    // One measurement of a few hundred milliseconds is too noisy.
     let rounds = if number < 500 { 5 } else { 1 };
     let (mut baselines, mut alls) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
@@ -86,7 +86,7 @@ async fn rush(number: usize, report: &mut Report) {
                 async move { create_by_hand(&client, namespace, &name, SIZE).await }
             }
         };
-        // The first of its kind takes longer: the API server makes the first caller of a new CRD wait for 2
+        // The first object of a kind takes longer: the API server delays the first request for a new CRD by 2
         // s.
         jobs_made(&client, "first", 1, RUSH, by_hand("first")).await;
         baselines.push(
@@ -112,7 +112,7 @@ async fn rush(number: usize, report: &mut Report) {
     }
 }
 
-/// Seconds until all Jobs are there. What it costs goes into the report.
+/// Seconds until all Jobs exist. Adds the costs to the report.
 async fn with_operator(number: usize, report: Option<&mut Report>) -> f64 {
     let plane = ControlPlane::start(&crd(&definition::Options::default()).unwrap()).unwrap();
     let client = client(plane.kubeconfig_path()).await;
@@ -162,12 +162,13 @@ async fn with_operator(number: usize, report: Option<&mut Report>) -> f64 {
     all.as_secs_f64()
 }
 
-/// The pods that the Job controller has made so far, which takes from the time of everybody else.
+/// The pods that the Job controller has created so far. That work slows down everybody else.
 async fn pods(client: &Client, namespace: &str) -> f64 {
     count(&Api::<Pod>::namespaced(client.clone(), namespace)).await as f64
 }
 
-/// Makes `number` with `create`; how long until every Job is there, and the times of each, sorted.
+/// Creates `number` objects with `create`. Returns the time until all Jobs exist, and the sorted times of
+/// each.
 async fn jobs_made<F: Future<Output = ()>>(
     client: &Client,
     namespace: &str,
@@ -206,7 +207,7 @@ async fn jobs_made<F: Future<Output = ()>>(
             match event {
                 Some(WatchEvent::Added(job)) => drop(made.entry(job.name_any()).or_insert_with(Instant::now)),
                 Some(_) => {}
-                // The API server ends a watch that does not keep up.
+                // The API server ends a watch that is too slow.
                 None => watched = watch().await,
             }
         }
@@ -228,8 +229,8 @@ async fn jobs_made<F: Future<Output = ()>>(
     (made.values().max().unwrap().duration_since(begin), times)
 }
 
-/// A client that waits for each answer, as most are: until every MiniCluster has a status that tells of its
-/// Job.
+/// A client that waits for each answer, as most clients do, until every MiniCluster has a status that reports
+/// its Job.
 async fn paced(number: usize, report: &mut Report) {
     let plane = ControlPlane::start(&crd(&definition::Options::default()).unwrap()).unwrap();
     let client = client(plane.kubeconfig_path()).await;
@@ -253,24 +254,24 @@ async fn paced(number: usize, report: &mut Report) {
     jobs_made(&client, "first", 1, PACED, cluster("first")).await;
     operator.is_quiet().await;
     let begin = Instant::now();
-    let told = tokio::spawn(all_told(client.clone(), "bench", number));
+    let reporting = tokio::spawn(until_all_reported(client.clone(), "bench", number));
     let (jobs, times) = jobs_made(&client, "bench", number, PACED, cluster("bench")).await;
-    told.await.unwrap();
-    let told = begin.elapsed();
+    reporting.await.unwrap();
+    let all_reported = begin.elapsed();
     let times: Vec<f64> = times.iter().map(Duration::as_secs_f64).collect();
     for (what, value) in [
         ("baseline-s", baseline.as_secs_f64()),
         ("all-jobs-s", jobs.as_secs_f64()),
-        ("all-statuses-s", told.as_secs_f64()),
-        ("ratio", told.as_secs_f64() / baseline.as_secs_f64()),
+        ("all-statuses-s", all_reported.as_secs_f64()),
+        ("ratio", all_reported.as_secs_f64() / baseline.as_secs_f64()),
         ("create-to-job-p99-s", quantile(&times, 0.99)),
     ] {
         report.figure(&format!("paced-{number}-{what}"), value);
     }
 }
 
-/// Until `number` MiniClusters of a namespace have a status that tells of their Jobs.
-async fn all_told(client: Client, namespace: &str, number: usize) {
+/// Waits until `number` MiniClusters of a namespace have a status that reports their Jobs.
+async fn until_all_reported(client: Client, namespace: &str, number: usize) {
     let clusters: Api<MiniCluster> = Api::namespaced(client, namespace);
     let watch = async || {
         clusters
@@ -280,8 +281,8 @@ async fn all_told(client: Client, namespace: &str, number: usize) {
             .boxed()
     };
     let mut watched = watch().await;
-    let mut told = HashSet::new();
-    while told.len() < number {
+    let mut reported = HashSet::new();
+    while reported.len() < number {
         match tokio::time::timeout(DEADLINE, watched.try_next())
             .await
             .expect("in time")
@@ -293,7 +294,7 @@ async fn all_told(client: Client, namespace: &str, number: usize) {
                     .as_ref()
                     .is_some_and(|status| status.maximum_size.is_some())
                 {
-                    told.insert(cluster.name_any());
+                    reported.insert(cluster.name_any());
                 }
             }
             Some(_) => {}
@@ -302,7 +303,7 @@ async fn all_told(client: Client, namespace: &str, number: usize) {
     }
 }
 
-/// What a MiniCluster of this size costs in writes, until all its pods are there (they get no node).
+/// The writes for a MiniCluster of this size, until all its pods exist (they get no node).
 async fn of_size(size: u32, report: &mut Report) {
     let plane = ControlPlane::start(&crd(&definition::Options::default()).unwrap()).unwrap();
     let client = client(plane.kubeconfig_path()).await;

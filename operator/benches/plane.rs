@@ -1,5 +1,5 @@
-//! What the benches of the operator share: the operator as a process on a control plane, what it says of
-//! itself, and the objects that clients create.
+//! What the operator's benches share: the operator as a process on a control plane, its metrics, and the
+//! objects that clients create.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -24,21 +24,22 @@ use test_support::control_plane::kubeconfig_via;
 use test_support::operator_process::OperatorProcess;
 
 pub const DEADLINE: Duration = Duration::from_secs(600);
-/// The size of a MiniCluster, where it does not matter.
+/// The size of a MiniCluster where the size does not matter.
 pub const SIZE: u32 = 4;
 
-/// A kubeconfig that leads through a forwarder, and the bytes (of TLS) that went through it, both ways.
+/// A kubeconfig that connects through a forwarder, and the number of bytes (of TLS) that passed through it in
+/// both directions.
 pub fn counted(kubeconfig: &Path) -> (PathBuf, Arc<AtomicU64>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (path, server) = kubeconfig_via(kubeconfig, "counted", listener.local_addr().unwrap()).unwrap();
     let bytes = Arc::new(AtomicU64::new(0));
     let counter = bytes.clone();
     std::thread::spawn(move || {
-        for there in listener.incoming().flatten() {
+        for client in listener.incoming().flatten() {
             let Ok(server) = TcpStream::connect(&server) else {
                 return;
             };
-            for (from, to) in [(&there, &server), (&server, &there)] {
+            for (from, to) in [(&client, &server), (&server, &client)] {
                 let (from, to, counter) = (
                     from.try_clone().unwrap(),
                     to.try_clone().unwrap(),
@@ -117,17 +118,17 @@ impl Operator {
             .any(|verb| line.contains(&format!("verb=\"{verb}\"")))
     }
 
-    /// Every call that changes something, of whatever kind: pods, events, statuses and the Lease too.
+    /// All calls that change something, of any kind: pods, events, statuses and the Lease too.
     pub async fn writes(&self) -> u64 {
         self.count(Self::is_write).await
     }
 
-    /// Calls but watches.
+    /// All calls except watches.
     pub async fn calls(&self) -> u64 {
         self.count(|line| !line.contains("verb=\"watch\"")).await
     }
 
-    /// Writes by verb and resource, for people.
+    /// Writes by verb and resource, for a person to read.
     pub async fn writes_by_kind(&self) -> String {
         let text = self.ask("/metrics").await;
         let lines = text
@@ -149,7 +150,7 @@ impl Operator {
             .sum()
     }
 
-    /// Waits until it makes no calls any more, of whatever kind.
+    /// Waits until the operator makes no more calls of any kind.
     pub async fn is_quiet(&self) {
         let begin = Instant::now();
         while self.calls_in(Duration::from_secs(5)).await > 0 {
@@ -175,7 +176,7 @@ impl Operator {
     }
 }
 
-/// How many objects there are; the list of one says how many remain.
+/// The number of objects. It lists one object, and the answer says how many remain.
 pub async fn count<K>(api: &Api<K>) -> i64
 where
     K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
@@ -191,7 +192,7 @@ fn manifest(namespace: &str, name: &str, size: u32) -> String {
     )
 }
 
-/// Creates what the operator creates for a MiniCluster, without one.
+/// Creates the objects that the operator would create for a MiniCluster, without a MiniCluster.
 pub async fn create_by_hand(client: &Client, namespace: &str, name: &str, size: u32) {
     let cluster = validate(&manifest::parse(&manifest(namespace, name, size)).unwrap()).unwrap();
     let certificate = Certificate::from_keys(name, &[1; 32], &[2; 32]);

@@ -1,19 +1,20 @@
 //! What grows with the number of MiniClusters, as ratios to a plain client or to kubectl in the same run:
-//! `make bench-scale`. A part of it: BENCH_PART="neighbours waiting running brownout deletion".
+//! `make bench-scale`. BENCH_PART="neighbours waiting running brownout deletion" selects parts.
 //!
-//! - `neighbours` (SCALE_PACED=1000): a client with four creations under way, each of which waits for its
-//!   answer, in one namespace, spread over 100, and in one namespace where each MiniCluster has a headless
-//!   Service of its own; beside it a client that makes ConfigMap, Secret and Job itself. With the CPU of the
-//!   API server and of the controller manager.
-//! - `waiting` (SCALE_CLUSTERS=10000): the operator starts among as many, all of which wait for a scheduler that
-//!   is not there: the time until its caches are synced, beside `kubectl get pods -A`; its memory; its calls in a
-//!   minute (it reads events ten times a second at most).
-//! - `running`: the same while all pods run on fake nodes (`kubelets.rs`); and the memory after all are deleted.
-//! - `brownout` (SCALE_SLOW=2000): as many whose objects an admission webhook holds up for 30 s, beside as many
-//!   that nothing holds up.
-//! - `deletion` (SCALE_PODS=5000): one MiniCluster of as many pods is deleted.
+//! - `neighbours` (SCALE_PACED=1000): a client with four creations in flight, each of which waits for its
+//!   answer. It runs in one namespace, spread over 100, and in one namespace where each MiniCluster has its
+//!   own headless Service. For comparison, a client creates ConfigMap, Secret and Job itself. The CPU time of
+//!   the API server and of the controller manager is reported too.
+//! - `waiting` (SCALE_CLUSTERS=10000): the operator starts among that many MiniClusters, all of which wait for
+//!   a scheduler that does not exist. Reported are the time until its caches are synced (compared with
+//!   `kubectl get pods -A`), its memory, and its calls in a minute (it reads events at most ten times a second).
+//! - `running` (SCALE_CLUSTERS=10000): the same while all pods run on fake nodes (`kubelets.rs`), and its memory
+//!   after all MiniClusters are deleted.
+//! - `brownout` (SCALE_SLOW=2000): that many MiniClusters whose objects an admission webhook delays for 30 s,
+//!   compared with as many that nothing delays.
+//! - `deletion` (SCALE_PODS=5000): one MiniCluster with that many pods is deleted.
 //!
-//! Pods run only in `running`.
+//! Only in `running` do pods run.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -48,7 +49,7 @@ use test_support::report::{Report, setting};
 const PACED: usize = 4;
 const RUSH: usize = 32;
 const NAMESPACES: usize = 100;
-/// By then every MiniCluster has been reconciled.
+/// After this time every MiniCluster has been reconciled.
 const SETTLING: Duration = Duration::from_secs(60);
 
 fn main() {
@@ -100,7 +101,7 @@ async fn make_namespaces(client: &Client, count: usize) {
     }
 }
 
-/// Creates `number`, in turn in each namespace.
+/// Creates `number` objects, spread over the namespaces in turn.
 async fn create<F: Future<Output = ()>>(
     number: usize,
     namespaces: usize,
@@ -127,7 +128,7 @@ async fn has_jobs(client: &Client, number: usize) {
     }
 }
 
-/// Until there are as many pods: it is the Job controller's work, and the Endpoints' that follows.
+/// Waits until there are that many pods. This measures the Job controller, and the Endpoints that follow it.
 async fn has_pods(client: &Client, number: i64) {
     let begin = Instant::now();
     let pods: Api<Pod> = Api::all(client.clone());
@@ -169,7 +170,7 @@ async fn neighbours(number: usize, report: &mut Report) {
             ("controllers-cpu-s", cpu("kube-controller-manager") - before.1),
         ] {
             report.figure(&format!("paced-{number}-{what}-{figure}"), value);
-            // The first row is the client's.
+            // The first row is the client's, which is the baseline.
             let baseline = *of_client.entry(figure).or_insert(value);
             if what != "client" {
                 report.figure(&format!("paced-{number}-{what}-{figure}-ratio"), value / baseline);
@@ -194,6 +195,7 @@ async fn start_among(number: usize, waiting: bool, running: bool, report: &mut R
     has_jobs(&client, number).await;
     has_pods(&client, number as i64 * i64::from(SIZE)).await;
     if waiting {
+        // This does not wait until the operator is quiet: it reads the events of waiting MiniClusters, ten a second.
         tokio::time::sleep(SETTLING).await;
         operator = start_again(operator, &plane, &format!("restart-{number}"), report).await;
     }
@@ -217,7 +219,7 @@ async fn start_among(number: usize, waiting: bool, running: bool, report: &mut R
         kubelets.end_all().await;
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
-    // Freed memory is given back twice a minute.
+    // The operator returns freed memory twice a minute.
     tokio::time::sleep(SETTLING).await;
     report.figure(
         &format!("restart-{number}-rss-after-deletion-mib"),
@@ -225,7 +227,7 @@ async fn start_among(number: usize, waiting: bool, running: bool, report: &mut R
     );
 }
 
-/// Reports what the operator has grown to, and what another one takes that starts in its place.
+/// Reports how large the operator has grown, and the costs of another one that starts in its place.
 async fn start_again(operator: Operator, plane: &ControlPlane, what: &str, report: &mut Report) -> Operator {
     let mut figure = |name: &str, value: f64| report.figure(&format!("{what}-{name}"), value);
     figure("grown-rss-peak-mib", operator.memory("VmHWM") as f64);
@@ -249,7 +251,7 @@ async fn start_again(operator: Operator, plane: &ControlPlane, what: &str, repor
     operator
 }
 
-/// What the operator holds at most, as a ratio to the same MiniClusters without the webhook.
+/// The operator's peak memory, as a ratio to the same MiniClusters without the webhook.
 async fn brownout(number: usize, report: &mut Report) {
     let baseline = memory_of_many(number, false, report).await;
     let peak = memory_of_many(number, true, report).await;
@@ -257,7 +259,8 @@ async fn brownout(number: usize, report: &mut Report) {
     report.figure(&format!("brownout-{number}-rss-ratio"), peak / baseline);
 }
 
-/// The operator's peak memory in MiB. With `is_held_up`, an admission webhook takes connections and never answers.
+/// The operator's peak memory in MiB. With `is_held_up`, an admission webhook accepts connections and never
+/// answers.
 async fn memory_of_many(number: usize, is_held_up: bool, report: &mut Report) -> f64 {
     let (plane, client) = started().await;
     make_namespaces(&client, NAMESPACES).await;
@@ -315,7 +318,7 @@ async fn deletion(size: usize, report: &mut Report) {
     );
 }
 
-/// Deletes it in the background; seconds until each pod has been told to end.
+/// Deletes the object in the background. Returns the seconds until each pod has been told to end.
 async fn until_told_to_end<K>(client: &Client, name: &str, pods: &Api<Pod>) -> f64
 where
     K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
@@ -329,11 +332,14 @@ where
         .await
         .unwrap();
     loop {
-        let there = pods.list_metadata(&ListParams::default()).await.unwrap().items;
-        if there.iter().all(|pod| pod.metadata.deletion_timestamp.is_some()) {
+        let remaining = pods.list_metadata(&ListParams::default()).await.unwrap().items;
+        if remaining
+            .iter()
+            .all(|pod| pod.metadata.deletion_timestamp.is_some())
+        {
             return begin.elapsed().as_secs_f64();
         }
-        assert!(begin.elapsed() < DEADLINE, "{} pods stay", there.len());
+        assert!(begin.elapsed() < DEADLINE, "{} pods stay", remaining.len());
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! What unit tests share.
+//! Helpers of the unit tests.
 
 use flux_shared::crd::v1alpha2::{Condition, ConditionStatus, MiniClusterStatus};
 use flux_shared::validate::{ValidMiniCluster, validate};
@@ -7,7 +7,7 @@ use crate::observe::Key;
 use crate::target::Target;
 use crate::vocabulary::ConditionType;
 
-/// The MiniCluster `mc` of generation 1, whose spec is of no interest.
+/// The MiniCluster `mc` of generation 1. Its spec does not matter.
 pub(crate) fn target(uid: &str, status: &MiniClusterStatus) -> Target {
     Target {
         key: Key::new("ns", "mc"),
@@ -23,7 +23,7 @@ pub(crate) fn target(uid: &str, status: &MiniClusterStatus) -> Target {
     }
 }
 
-/// A condition of a status that was written before.
+/// A condition of an earlier status.
 pub(crate) fn condition(type_: ConditionType, status: ConditionStatus, reason: &str) -> Condition {
     Condition {
         type_: type_.into(),

@@ -18,12 +18,13 @@ fn thousands_may_wait_for_their_turn() {
     assert!(waiting <= 1024, "each that waits takes {waiting} bytes");
 }
 
-/// A context with a fake API server that creates every object that it gets, with a uid; and the Jobs that it got.
+/// A context with a fake API server that creates every object that it gets, with a uid. Also returns the Jobs
+/// that it got.
 fn obliged() -> (Arc<Context>, Arc<Mutex<Vec<Value>>>) {
     obliged_after(|_, _| {})
 }
 
-/// The same, after a call of `meanwhile` with method and path of each request.
+/// The same. `meanwhile` is called with the method and path of each request.
 fn obliged_after(
     meanwhile: impl Fn(&str, &str) + Send + Sync + 'static,
 ) -> (Arc<Context>, Arc<Mutex<Vec<Value>>>) {
@@ -77,11 +78,11 @@ async fn a_line_of_a_reconcile_names_the_minicluster() {
         (&json!(7), &json!("team/mc")),
         "{made}"
     );
-    // The innermost span stands in `span` and in `spans`.
+    // The innermost span is in `span` and in `spans`.
     assert_eq!(made.to_string().matches("team/mc").count(), 2, "{made}");
 }
 
-/// Hundreds wait when the API server is slow.
+/// When the API server is slow, hundreds of reconciles wait.
 #[tokio::test]
 async fn reconcile_takes_what_changed_while_it_waited_for_its_turn() {
     let image_of_the_job = async |meanwhile: Event<Cluster>| {
@@ -107,8 +108,8 @@ async fn reconcile_takes_what_changed_while_it_waited_for_its_turn() {
     assert_eq!(replaced, None, "the other has its own turn");
 }
 
-/// The MiniCluster is deleted while `held` is being created, as when an admission webhook takes its time. The
-/// calls about Jobs and pods.
+/// The MiniCluster is deleted while `held` is being created, as when an admission webhook is slow. Returns
+/// the calls about Jobs and pods.
 async fn calls_when_deleted_during(held: &'static str) -> (Vec<String>, Arc<Context>) {
     calls_with_news_during(held, || Event::Delete(seen("app:1", "u", 1))).await
 }
@@ -180,7 +181,7 @@ async fn minicluster_deleted_in_its_reconcile_is_forgotten() {
     );
 }
 
-/// A call that the API server does not answer, until it is given up.
+/// A call that the API server does not answer. It is in flight until it is dropped.
 struct InFlight(Arc<Mutex<usize>>);
 
 impl Drop for InFlight {
@@ -228,7 +229,7 @@ async fn reconciles_in_flight_never_exceed_the_slots() {
     let a_while = Duration::from_secs(20);
     let all = future::join_all(reconciles.map(in_own_task));
     assert!(tokio::time::timeout(a_while, all).await.is_err());
-    // As many as may be, since each is slow.
+    // The maximum, since each reconcile is slow.
     let bound = Slots::default();
     let places: Vec<_> = std::iter::from_fn(|| bound.take(LastOutcome::NotFailed).now_or_never()).collect();
     let slow: Vec<_> = std::iter::from_fn(|| bound.take_slow()).collect();

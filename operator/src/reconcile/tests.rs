@@ -15,8 +15,8 @@ use crate::reconcile::lookups::warning::Reader;
 
 /// A context with an API server that never answers, and the number of its requests.
 fn silent() -> (Context, Arc<AtomicUsize>) {
-    let asked = Arc::<AtomicUsize>::default();
-    let count = asked.clone();
+    let requests = Arc::<AtomicUsize>::default();
+    let count = requests.clone();
     let service = tower::service_fn(move |_: http::Request<Body>| {
         count.fetch_add(1, Ordering::SeqCst);
         std::future::pending::<Result<http::Response<Body>, tower::BoxError>>()
@@ -24,7 +24,10 @@ fn silent() -> (Context, Arc<AtomicUsize>) {
     let client = ClientBuilder::new(service, "default").build();
     let (writer, reader) = (Writer::new(client.clone()), Reader::new(client));
     let metrics = Arc::new(Metrics::new().unwrap());
-    (Context::new(writer, reader, Options::default(), metrics), asked)
+    (
+        Context::new(writer, reader, Options::default(), metrics),
+        requests,
+    )
 }
 
 /// The MiniCluster `ns/mc` as a watch delivers it.
@@ -73,12 +76,12 @@ async fn lost_pods_of_an_earlier_minicluster_are_not_counted() {
 }
 
 #[test]
-fn next_look_is_after_the_shortest_time() {
+fn next_reconcile_is_after_the_shortest_pause() {
     let [long, short] = [300, 2].map(Duration::from_secs);
     let pause = |times| requeue_after_shortest(times) == Action::requeue(short);
     assert!(
         pause([Some(long), Some(short), None, None]),
-        "events may be looked at sooner"
+        "events are due sooner"
     );
     assert!(
         pause([None, Some(long), Some(short), Some(long)]),
@@ -90,8 +93,8 @@ fn next_look_is_after_the_shortest_time() {
 
 #[tokio::test(start_paused = true)]
 async fn large_spec_given_up_is_not_called_invalid() {
-    let asked = async |script: usize| {
-        let (context, asked) = silent();
+    let requests_for = async |script: usize| {
+        let (context, requests) = silent();
         let spec = json!({ "containers": [{ "image": "a", "commands": { "pre": "x".repeat(script) } }] });
         let mut cluster = cluster("uid", spec);
         cluster::shrink(&mut cluster);
@@ -103,7 +106,7 @@ async fn large_spec_given_up_is_not_called_invalid() {
         }
         let report = report_overload(&cluster, &context);
         drop(tokio::time::timeout(Duration::from_secs(50), report).await);
-        asked.load(Ordering::SeqCst)
+        requests.load(Ordering::SeqCst)
     };
-    assert_eq!((asked(10).await, asked(100_000).await), (1, 0));
+    assert_eq!((requests_for(10).await, requests_for(100_000).await), (1, 0));
 }

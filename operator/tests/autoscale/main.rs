@@ -1,9 +1,9 @@
-//! A real autoscaler on a queue of real Flux: 20 jobs take a MiniCluster from one node to four, an empty queue
-//! takes it back to one, and no job is lost (`make e2e-autoscale FLUX=/opt/flux`). CYCLES says how often.
+//! A real autoscaler on a queue of real Flux: 20 jobs grow a MiniCluster from one node to four, an empty
+//! queue shrinks it to one again, and no job is lost (`make e2e-autoscale FLUX=/opt/flux`). CYCLES is the
+//! number of repetitions.
 //!
-//! AUTOSCALER is a file of `examples/autoscale`: `hpa`, Kubernetes' own autoscaler, to which Prometheus and
-//! prometheus-adapter bring the lead's metrics; `keda`, which asks the lead; `keda-prometheus`, which asks
-//! Prometheus.
+//! AUTOSCALER is a file of `examples/autoscale`: `hpa` is Kubernetes' own autoscaler, which gets the lead's
+//! metrics from Prometheus and prometheus-adapter; `keda` asks the lead; `keda-prometheus` asks Prometheus.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::print_stdout, reason = "tests look, act and tell")]
 
@@ -25,8 +25,8 @@ const GROWTH: Duration = Duration::from_secs(180);
 const SHRINKAGE: Duration = Duration::from_secs(300);
 const METRICS: Duration = Duration::from_secs(120);
 
-/// A file that is written for the namespace `default`, for this one. An autoscaler does not wait for a minute
-/// of calm, as in the example: jobs still run when it shrinks.
+/// Changes a file that is written for the namespace `default` to this namespace. The autoscaler does not wait
+/// for a minute of calm, as in the example, so jobs still run when it shrinks.
 fn adapted(fixture: &Fixture, file: &str) -> String {
     let text = std::fs::read_to_string(repository().join(file)).unwrap();
     let namespace = &fixture.namespace;
@@ -55,12 +55,12 @@ impl Instance<'_> {
             .unwrap()
     }
 
-    /// None: the lead does not answer yet.
+    /// None if the lead does not answer yet.
     fn usage(&self) -> Option<Usage> {
         serde_json::from_str(&self.try_exec(&["/mnt/flux/flux-agent", "usage"]).ok()?).ok()
     }
 
-    /// The wanted number of nodes, and the number of pods, those on their way out as well.
+    /// The wanted number of nodes, and the number of pods, including those that are terminating.
     async fn size(&self) -> (i32, usize) {
         let cluster: MiniCluster = self.fixture.api().get("autoscale").await.unwrap();
         let of_job = "batch.kubernetes.io/job-name=autoscale";
@@ -68,7 +68,7 @@ impl Instance<'_> {
     }
 
     /// Submits jobs, and waits until the cluster has grown and has shrunk again. Returns whether a node was
-    /// told to go with a job on it.
+    /// told to leave while a job ran on it.
     async fn cycle(&self, number: usize) -> bool {
         let begin = Instant::now();
         let jobs = format!("--cc=1-{JOBS}");
@@ -79,12 +79,14 @@ impl Instance<'_> {
 
         let mut under_job = false;
         let ask = async || {
-            // Each look takes a program in the lead.
+            // Each look runs a program in the lead.
             tokio::time::sleep(Duration::from_secs(1)).await;
             let usage = self.usage()?;
-            let mut hosts = usage.resources.iter().flat_map(|it| &it.hosts);
-            under_job |= hosts.any(|it| it.state == HostState::Drained && it.cores_used > 0);
-            let is_idle = usage.jobs.is_some_and(|it| it.waiting == 0 && it.running == 0);
+            let mut hosts = usage.resources.iter().flat_map(|resources| &resources.hosts);
+            under_job |= hosts.any(|host| host.state == HostState::Drained && host.cores_used > 0);
+            let is_idle = usage
+                .jobs
+                .is_some_and(|jobs| jobs.waiting == 0 && jobs.running == 0);
             (is_idle && self.size().await == (1, 1)).then(|| begin.elapsed())
         };
         let shrunk = self.fixture.within(SHRINKAGE, "one node is left", ask).await;
@@ -92,7 +94,7 @@ impl Instance<'_> {
             "cycle {number}: four nodes after {grown:.0?}, one again after {shrunk:.0?}; with a job: {under_job}"
         );
 
-        // All that were ever submitted have ended well.
+        // All jobs that were ever submitted have completed.
         let results = self.flux(&["jobs", "-a", "--count=0", "--no-header", "--format={result}"]);
         let all = vec!["COMPLETED"; number * JOBS];
         assert_eq!(results.lines().collect::<Vec<_>>(), all);
@@ -117,7 +119,7 @@ fn queue_resizes_minicluster_and_no_job_is_lost() {
         let text = adapted(&fixture, "examples/autoscale/minicluster.yaml");
         let mut example: Value = serde_saphyr::from_str(&text).unwrap();
         example["spec"]["containers"][0]["image"] = json!(app_image());
-        // It fits its jobs.
+        // The example's jobs fit into this grace period.
         example["spec"]["pod"]["terminationGracePeriodSeconds"] = json!(120);
         fixture.create_object::<MiniCluster>(example).await;
         fixture.when_condition("autoscale", "Ready").await;
@@ -138,7 +140,7 @@ fn queue_resizes_minicluster_and_no_job_is_lost() {
         for number in 1..=cycles {
             under_jobs += usize::from(instance.cycle(number).await);
         }
-        // Else it was not tried that a job keeps its node.
+        // Otherwise the test has not covered that a job keeps its node.
         assert_ne!(under_jobs, 0, "no node was told to go with a job on it");
     });
 }

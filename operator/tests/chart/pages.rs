@@ -1,4 +1,4 @@
-//! What people read of the chart is true: the table of its values, its versions, its images.
+//! The chart's documentation is true: the table of its values, its versions, its images.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(repository().join(path)).unwrap()
 }
 
-/// Path, default and comment of each value, in the file's order.
+/// Path, default and comment of each value, in the order of the file.
 fn values() -> Vec<(String, String, String)> {
     let text = read("chart/values.yaml");
     let parsed: Value = serde_saphyr::from_str(&text).unwrap();
@@ -40,7 +40,7 @@ fn values() -> Vec<(String, String, String)> {
     all
 }
 
-/// The leaves of a value whose inner names are ours.
+/// The leaves of a value whose inner names are the chart's own.
 fn leaves(value: &Value, path: &str, known: &[String], all: &mut Vec<String>) {
     match value
         .as_object()
@@ -124,7 +124,7 @@ fn chart_and_program_have_one_version_and_name_the_same_images() {
         .as_array()
         .unwrap()
         .iter()
-        .filter_map(|it| it["image"].as_str())
+        .filter_map(|image| image["image"].as_str())
         .collect();
     assert_eq!(images, [operator, agent, view]);
 }
@@ -148,7 +148,7 @@ fn readme_lists_every_object_that_is_installed() {
     assert!(missing.is_empty() && objects.len() > 25, "{missing:?}");
 }
 
-/// Names that kustomize replaces have the version of what `make images` builds.
+/// Image names that kustomize replaces have the version that `make images` builds.
 #[test]
 fn manifests_and_examples_name_the_images_of_this_version() {
     let version = env!("CARGO_PKG_VERSION");
@@ -165,7 +165,7 @@ fn manifests_and_examples_name_the_images_of_this_version() {
     }
 }
 
-/// An annotation is text: that which is YAML inside is an example that can be used.
+/// The annotation is text. The YAML in it is an example, and must be usable.
 #[test]
 fn the_example_of_the_annotations_is_valid() {
     let chart: Value = serde_saphyr::from_str(&read("chart/Chart.yaml")).unwrap();
@@ -187,7 +187,7 @@ fn the_example_of_the_annotations_is_valid() {
         .as_array()
         .unwrap()
         .iter()
-        .filter_map(|it| it["version"].as_str())
+        .filter_map(|crd| crd["version"].as_str())
         .collect();
     assert_eq!(versions, ["v1alpha2", "v1alpha1"]);
 }

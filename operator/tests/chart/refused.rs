@@ -1,4 +1,4 @@
-//! Wrong values are refused by the chart's schema and its checks.
+//! The chart's schema and its checks reject wrong values.
 
 use std::process::Command;
 
@@ -7,8 +7,8 @@ use serde_json::Value;
 use crate::values::images;
 use crate::{helms, repository};
 
-/// The first line of each file is a comment with the path of the wrong value. The error must have at least the
-/// last name of it: the errors of Helm's schema do not have the full path.
+/// The first line of each file is a comment with the path of the wrong value. The error must contain at least
+/// the last part of the path: the errors of Helm's schema do not have the full path.
 #[test]
 fn wrong_values_are_refused() {
     let folder = repository().join("operator/tests/chart/bad");
@@ -81,7 +81,7 @@ fn every_value_stands_in_the_schema_and_the_schema_is_closed() {
     assert_closed(&schema, &values, "", &["global"]);
 }
 
-/// Asserts that the schema has all these values and no other, but those of `allowed_extra`.
+/// Asserts that the schema has exactly these values, besides those of `allowed_extra`.
 fn assert_closed(schema: &Value, values: &Value, path: &str, allowed_extra: &[&str]) {
     let Some(values) = values.as_object() else { return };
     // A map whose keys the user chooses, or one without a default to compare.
@@ -100,7 +100,7 @@ fn assert_closed(schema: &Value, values: &Value, path: &str, allowed_extra: &[&s
             .unwrap_or_else(|| panic!("{path} is not in the schema"));
         assert_closed(property, value, &path, &[]);
     }
-    // Kubernetes' own type, of which values.yaml has only a part.
+    // Kubernetes' own type. values.yaml has only a part of it.
     let is_kubernetes_type = path.ends_with("resources");
     let extra = properties
         .keys()

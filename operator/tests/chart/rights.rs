@@ -1,6 +1,6 @@
-//! What is allowed to whom where nothing is chosen: a table, so that nobody gets a right in passing. What is
-//! for a neighbour (Kueue, an API for gangs, NetworkPolicies) is not in it: the cost where there is none is
-//! nothing.
+//! The permissions of the default installation, as a table, so that none is added by accident. Permissions
+//! for a neighbour (Kueue, an API for gangs, NetworkPolicies) are not in it: without the neighbour they are
+//! not given.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::values::{Objects, defaults, templated};
 use crate::{helms, repository};
 
-/// Of each role: resources with their groups, the names that they are limited to, and what may be done.
+/// For each role: resources with their groups, the names that they are limited to, and the verbs.
 const RIGHTS: &str = "\
 ClusterRole flux-framework-flux-operator
   configmaps: create get patch
@@ -59,7 +59,7 @@ fn words(list: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// The name of a role or what a binding refers to.
+/// The name of a role, or of the role that a binding refers to.
 fn role(object: &Value, name: &Value) -> String {
     format!("{} {}", object["kind"].as_str().unwrap(), name.as_str().unwrap())
 }
@@ -75,24 +75,25 @@ fn rights(objects: &Objects) -> String {
             .or_default();
         for rule in object["rules"].as_array().unwrap() {
             assert!(rule["nonResourceURLs"].is_null(), "{rule}");
-            for (group, resource) in words(&rule["apiGroups"])
-                .iter()
-                .flat_map(|group| words(&rule["resources"]).into_iter().map(move |it| (group, it)))
-            {
+            for (group, resource) in words(&rule["apiGroups"]).iter().flat_map(|group| {
+                words(&rule["resources"])
+                    .into_iter()
+                    .map(move |resource| (group, resource))
+            }) {
                 let names = words(&rule["resourceNames"]).join(" ");
-                let what = format!("{resource}{}{group}", if group.is_empty() { "" } else { "." });
+                let full_name = format!("{resource}{}{group}", if group.is_empty() { "" } else { "." });
                 rights
-                    .entry(format!("{what} {names}").trim_end().to_owned())
+                    .entry(format!("{full_name} {names}").trim_end().to_owned())
                     .or_default()
                     .extend(words(&rule["verbs"]));
             }
         }
     }
-    // Whoever is bound to another role has rights that stand nowhere here.
+    // A binding to a role that is not in the table would give permissions that the table does not show.
     let bound = objects
         .values()
         .filter(|object| object["roleRef"].is_object())
-        .map(|it| role(&it["roleRef"], &it["roleRef"]["name"]));
+        .map(|binding| role(&binding["roleRef"], &binding["roleRef"]["name"]));
     let bound: Vec<String> = bound.collect();
     assert!(
         bound.len() > 4 && bound.iter().all(|role| roles.contains_key(role)),
@@ -101,8 +102,11 @@ fn rights(objects: &Objects) -> String {
     let mut text = String::new();
     for (role, rights) in roles {
         text += &format!("{role}\n");
-        for (what, verbs) in rights {
-            text += &format!("  {what}: {}\n", verbs.into_iter().collect::<Vec<_>>().join(" "));
+        for (resource, verbs) in rights {
+            text += &format!(
+                "  {resource}: {}\n",
+                verbs.into_iter().collect::<Vec<_>>().join(" ")
+            );
         }
     }
     text

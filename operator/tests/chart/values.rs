@@ -1,4 +1,4 @@
-//! What each set of values makes of the installation: written down, and taken by a real API server.
+//! What each set of values changes in the installation: recorded in files, and accepted by a real API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -46,12 +46,12 @@ fn whole(value: &mut Value) {
     }
 }
 
-/// The values of the plain manifest: the images that the chart asks for.
+/// The values of the plain manifest: the images that the chart requires.
 pub fn images() -> PathBuf {
     repository().join("operator/manifests/values.yaml")
 }
 
-/// What Helm makes of the chart with a file of values.
+/// What Helm renders from the chart with a file of values.
 pub fn templated(helm: &Path, namespace: &str, values: &Path) -> Objects {
     let mut command = Command::new(helm);
     command
@@ -85,7 +85,7 @@ fn stem(file: &Path) -> &str {
     file.file_stem().unwrap().to_str().unwrap()
 }
 
-/// A namespace may be a number to YAML.
+/// A namespace may look like a number in YAML.
 fn namespace_of(file: &Path) -> &'static str {
     if stem(file) == "numbers" {
         "123"
@@ -98,7 +98,7 @@ pub fn defaults() -> PathBuf {
     repository().join("operator/tests/chart/values/defaults.yaml")
 }
 
-/// The longest value that is written down whole; the dashboard is longer.
+/// The longest value that is recorded in full. The dashboard is longer.
 const LONGEST: usize = 400;
 
 /// `path: value` of each value.
@@ -110,7 +110,7 @@ fn lines(value: &Value, path: &str, found: &mut BTreeSet<String>) {
         }
         Value::Array(all) if !all.is_empty() => {
             for (number, value) in all.iter().enumerate() {
-                // Another element in front is no change of those behind it.
+                // An inserted element does not change those after it.
                 let of_name = value["name"]
                     .as_str()
                     .or(value["alert"].as_str())
@@ -164,7 +164,7 @@ fn lines_of(object: &Value) -> BTreeSet<String> {
     found
 }
 
-/// What differs from the installation with default values.
+/// The differences from the installation with default values.
 fn differences(usual: &Objects, other: &Objects) -> String {
     let mut text = String::new();
     for (name, object) in usual {
@@ -212,10 +212,10 @@ fn each_set_of_values_changes_what_is_written_down() {
     }
 }
 
-/// Kinds of programs that this API server does not have.
+/// Kinds of other programs, which this API server does not have.
 const OF_NEIGHBOURS: [&str; 4] = ["Certificate", "Issuer", "PrometheusRule", "ServiceMonitor"];
 
-/// A field that is misspelt is dropped without a word where nobody asks for more.
+/// Without strict validation, the API server drops a misspelt field without an error.
 #[test]
 fn api_server_takes_every_object_and_knows_every_field() {
     let plane =
@@ -277,7 +277,7 @@ fn kustomize_base_is_the_chart_with_its_namespace() {
     let crd = chart
         .get_mut("CustomResourceDefinition /miniclusters.flux-framework.org")
         .unwrap();
-    // What Helm keeps when a release goes.
+    // What Helm keeps when a release is uninstalled.
     assert_eq!(
         crd["metadata"]["annotations"],
         json!({ "helm.sh/resource-policy": "keep" })
@@ -287,8 +287,8 @@ fn kustomize_base_is_the_chart_with_its_namespace() {
     assert_eq!(chart, base);
 }
 
-/// The agent's and the view's image are no `image` of a container: a name that stayed would be pulled from
-/// nowhere.
+/// The images of the agent and of the view are not in an `image` field of a container. An old name that
+/// remained could not be pulled.
 #[test]
 fn images_of_an_overlay_replace_all_three() {
     let folder = tempfile::tempdir_in(repository().join("operator")).unwrap();

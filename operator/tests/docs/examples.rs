@@ -1,4 +1,4 @@
-//! The example of a field.
+//! Finds the example of each field.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use test_support::pages::{REPOSITORY, repository};
 
-/// Another name or place of a field, and the one that examples have.
+/// Another name or place of a field, and the one that the examples use.
 const TWINS: &[(&str, &str)] = &[
     (".fluxuser", ".fluxUser"),
     ("spec.containers[].fluxLogLevel", "spec.flux.logLevel"),
@@ -22,7 +22,8 @@ const TWINS: &[(&str, &str)] = &[
     ("spec.services", "spec.containers"),
 ];
 
-/// The manifests of a version that set a field, by its path: the shortest of those that explain it.
+/// The manifests of a version that set a field, by the field's path. It keeps the shortest of those that
+/// explain the field.
 pub struct Examples(BTreeMap<String, Place>);
 
 /// Fields that the first example explains best.
@@ -33,7 +34,7 @@ const OF_HELLO_WORLD: &[&str] = &[
     "spec.containers[].command",
 ];
 
-/// In the order in which they are chosen: of this version, about this field, with a comment above it, short.
+/// Sorted by preference: of this version, about this field, with a comment above it, short.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     is_other: bool,
@@ -90,7 +91,7 @@ impl Examples {
             }
             Value::Array(list) => list
                 .iter()
-                .for_each(|it| self.add(&format!("{path}[]"), it, text, place)),
+                .for_each(|item| self.add(&format!("{path}[]"), item, text, place)),
             _ => {}
         }
     }
@@ -104,7 +105,7 @@ impl Examples {
                 path
             }
         });
-        // What no example sets is in the block of one that does.
+        // If no example sets a field, its example is the one of its block.
         let own = [path, &twin]
             .into_iter()
             .find(|path| self.0.get(*path).is_some_and(|place| !place.is_other));
@@ -128,7 +129,7 @@ impl Examples {
 }
 
 impl Place {
-    /// Whether it has the field's name: `min-size.yaml` and `minSize`.
+    /// Whether the file is named after the field: `min-size.yaml` and `minSize`.
     fn is_about(&self, path: &str, field: &str) -> bool {
         let plain = |name: &str| name.replace('-', "").to_lowercase();
         let mut names = [

@@ -1,5 +1,5 @@
-//! The reference of the fields, made from the CustomResourceDefinition: what `kubectl explain` knows, with
-//! what the API server refuses, what can change, and an example.
+//! The reference of the fields, generated from the CRD: what `kubectl explain` shows, what the API server
+//! rejects, what can change, and an example.
 
 use std::sync::LazyLock;
 
@@ -25,7 +25,7 @@ fn schema(version: &str) -> Value {
     )
     .unwrap();
     let versions = crd["spec"]["versions"].as_array().unwrap();
-    versions.iter().find(|it| it["name"] == version).unwrap()["schema"]["openAPIV3Schema"].clone()
+    versions.iter().find(|entry| entry["name"] == version).unwrap()["schema"]["openAPIV3Schema"].clone()
 }
 
 fn cell(text: &str) -> String {
@@ -41,7 +41,7 @@ fn number(value: &Value) -> String {
         .map_or_else(|| value.to_string(), |number| format!("{number:.0}"))
 }
 
-/// The units of numbers, by the ends of their fields' names.
+/// The units of numbers, by the suffix of the field's name.
 const UNITS: &[(&str, &str)] = &[
     ("Seconds", "seconds"),
     ("SecondsAfterFinished", "seconds"),
@@ -65,7 +65,7 @@ fn unit(path: &str) -> Option<&'static str> {
         .map(|(_, unit)| *unit)
 }
 
-/// How a value is written, with its bounds.
+/// The type of a value, with its limits.
 fn kind(schema: &Value, path: &str) -> String {
     let name = path.rsplit('.').next().unwrap_or_default();
     if name.ends_with("ecurityContext") || name.ends_with("odTemplate") {
@@ -135,15 +135,15 @@ fn anchor(path: &str) -> String {
         .collect()
 }
 
-/// The default, and what the description says beside it: `Default: x.` there counts, and so does `x
-/// (default)`.
+/// The default, and the rest of the description. `Default: x.` and `x (default)` in the description count as
+/// the default.
 fn default(schema: &Value, is_needed: bool) -> (String, String) {
     let text = cell(schema["description"].as_str().unwrap_or_default());
     let named = text
         .split_once(" (default)")
         .and_then(|(before, _)| before.rsplit(' ').next())
         .map(|word| format!("`{word}`"));
-    let said = text.find("Default: ").map(|at| {
+    let in_text = text.find("Default: ").map(|at| {
         let rest = &text[at + "Default: ".len()..];
         let end = rest.find(". ").unwrap_or(rest.len());
         let left = format!("{}{}", &text[..at], rest[end..].trim_start_matches(". "));
@@ -152,7 +152,7 @@ fn default(schema: &Value, is_needed: bool) -> (String, String) {
             left.trim_end().to_owned(),
         )
     });
-    match (&schema["default"], schema["type"].as_str(), said, named) {
+    match (&schema["default"], schema["type"].as_str(), in_text, named) {
         _ if is_needed => ("needed".into(), text),
         (Value::Null, _, Some((default, left)), _) => (default, left),
         (Value::Null, _, None, Some(named)) => (named, text),
@@ -163,7 +163,7 @@ fn default(schema: &Value, is_needed: bool) -> (String, String) {
     }
 }
 
-/// Fields of the spec are fixed with all that is in them.
+/// An immutable field of the spec includes all fields in it.
 fn can_change(path: &str) -> &'static str {
     let top = path
         .trim_start_matches("spec.")
@@ -252,7 +252,7 @@ impl Page<'_> {
         inner.iter().for_each(|(path, schema)| self.section(path, schema));
     }
 
-    /// What the API server refuses here, and at the lists and maps right below.
+    /// What the API server rejects at this field, and at the lists and maps directly below it.
     fn refusals(&mut self, schema: &Value) {
         let mut lines = Vec::new();
         let mut take = |place: &str, schema: &Value| {

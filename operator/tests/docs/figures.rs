@@ -1,4 +1,4 @@
-//! The page about scaling: its table of figures is that of the code, its manifests are those of the example.
+//! The page about scaling: its table of metrics matches the code, and its manifests are those of the example.
 
 use flux_shared::usage::{Jobs, Resources, Usage};
 use serde_json::Value;
@@ -29,7 +29,7 @@ fn the_figures_of_the_page_are_those_of_the_code() {
     let (before, rest) = text.split_once(BEGIN).unwrap();
     let (_, after) = rest.split_once(END).unwrap();
     let want = format!("{before}{table}{after}");
-    // (The other test here reads it at the same time.)
+    // (The other test in this file reads the page at the same time.)
     if text != want && std::env::var_os("UPDATE").is_some() {
         std::fs::write(&path, &want).unwrap();
     }

@@ -1,11 +1,11 @@
-//! Every link of the pages leads somewhere, its anchor too, and the book has every page.
+//! Every link of the pages leads to an existing file and anchor, and the book has every page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use test_support::pages::{REPOSITORY, pages, repository};
 
-/// The text without fenced blocks and code, where links are none.
+/// The text without fenced blocks and code, which contain no links.
 fn prose(page: &Path) -> String {
     let text = std::fs::read_to_string(page).unwrap();
     let mut inside = false;
@@ -20,12 +20,12 @@ fn prose(page: &Path) -> String {
     lines.join("\n")
 }
 
-/// As GitHub and mdBook name a heading: lower case letters, digits, `-` and `_`.
+/// The anchor that GitHub and mdBook make of a heading: lower case letters, digits, `-` and `_`.
 fn anchor(heading: &str) -> String {
     let letters = heading.trim().to_lowercase();
     let letters = letters
         .chars()
-        .filter(|it| it.is_alphanumeric() || matches!(it, ' ' | '-' | '_'));
+        .filter(|letter| letter.is_alphanumeric() || matches!(letter, ' ' | '-' | '_'));
     letters
         .map(|letter| if letter == ' ' { '-' } else { letter })
         .collect()
@@ -94,7 +94,7 @@ fn every_link_leads_somewhere() {
     assert!(right > 50, "only {right} links were found");
 }
 
-/// The file that a link into the repository's web pages means. `blob` is a file, `tree` a folder.
+/// The file that a link to the repository's web pages means. `blob` is a file, `tree` a folder.
 fn in_repository(link: &str) -> Option<PathBuf> {
     let (kind, path) = link
         .strip_prefix(REPOSITORY)?
@@ -140,11 +140,11 @@ fn the_book_has_every_page() {
         .map(PathBuf::from)
         .collect();
     let docs = repository().join("docs");
-    let there: BTreeSet<PathBuf> = pages()
+    let existing: BTreeSet<PathBuf> = pages()
         .iter()
         .filter_map(|page| Some(page.strip_prefix(&docs).ok()?.to_owned()))
         .collect();
-    let missing: Vec<_> = there
+    let missing: Vec<_> = existing
         .iter()
         .filter(|page| !page.ends_with("SUMMARY.md") && !named.contains(*page))
         .collect();

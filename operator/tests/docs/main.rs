@@ -1,5 +1,5 @@
-//! What people read is true: the reference is that of the code, the pages' YAML can be used, their commands
-//! run, their links lead somewhere, and every word that the code can say is explained. No cluster is needed.
+//! The documentation is true: the reference matches the code, the YAML of the pages is usable, their commands
+//! run, their links work, and every word that the code can report is explained. No cluster is needed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod examples;
@@ -31,7 +31,7 @@ fn the_reference_has_the_program_s_own_help() {
     );
 }
 
-/// A block of commands that no test runs says why; one that a test runs begins with a program of ours.
+/// A block of commands that no test runs says why. A block that a test runs begins with one of our programs.
 #[test]
 fn every_block_of_commands_is_run_or_says_why_not() {
     let mut wrong = Vec::new();
@@ -42,10 +42,13 @@ fn every_block_of_commands_is_run_or_says_why_not() {
                 wrong.push(format!("{}: {word} is none of {:?}", block.place(), pages::WORDS));
             }
             None if is_run => {
-                let ours = |command: &str| {
+                let is_our_program = |command: &str| {
                     command.starts_with("flux-agent ") || command.starts_with("flux-operator ")
                 };
-                let others = block.commands().into_iter().filter(|(command, _)| !ours(command));
+                let others = block
+                    .commands()
+                    .into_iter()
+                    .filter(|(command, _)| !is_our_program(command));
                 wrong.extend(others.map(|(command, _)| {
                     format!(
                         "{}: no test runs `{command}`: say why after the language",
@@ -95,7 +98,7 @@ fn blocks_that_no_node_runs_are_known_and_have_a_reason() {
             block.place()
         );
     }
-    // These pages are about installing the operator and about nodes, both of which all tests share.
+    // These pages install the operator or change nodes, and all tests share both.
     let is_shared = |block: &pages::Block| {
         ["chart", "images", "test-node"]
             .iter()
@@ -108,7 +111,7 @@ fn blocks_that_no_node_runs_are_known_and_have_a_reason() {
     assert!(run.len() > left_out.len(), "most blocks are run");
 }
 
-/// The definition is larger than the annotation in which a client-side apply keeps a copy of it.
+/// The CRD is larger than the annotation in which a client-side apply keeps a copy of it.
 #[test]
 fn folders_with_the_definition_are_applied_by_the_server() {
     let definition = std::fs::metadata(pages::repository().join("chart/crd/crd.yaml")).unwrap();
@@ -131,7 +134,7 @@ fn folders_with_the_definition_are_applied_by_the_server() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// `kubectl wait` gives up after 30 s, which pulling an image exceeds; `rollout status` never gives up.
+/// `kubectl wait` gives up after 30 s, and pulling an image takes longer. `rollout status` never gives up.
 #[test]
 fn commands_that_wait_have_a_time_limit() {
     let wrong: Vec<String> = pasted::blocks_by_page()

@@ -1,5 +1,6 @@
-//! Every `yaml` of the pages can be used: a MiniCluster is valid without a note and becomes objects; anything
-//! else can be read. `yaml,refused` must be refused, `yaml,part` is a part of a spec, and is put into one.
+//! Every `yaml` block of the pages is usable. A MiniCluster is valid without a notice and can be rendered;
+//! anything else can be parsed. `yaml,refused` must be rejected. `yaml,part` is a part of a spec, and is put
+//! into one.
 
 use flux_operator_core::render::{self, Options, RenderFacts};
 use flux_shared::curve::Certificate;
@@ -16,7 +17,7 @@ fn check(block: &Block) -> Result<(), String> {
     }
     let clusters: Vec<&Value> = documents
         .iter()
-        .filter(|it| it["kind"] == "MiniCluster")
+        .filter(|document| document["kind"] == "MiniCluster")
         .collect();
     if clusters.is_empty() && !documents.iter().all(|document| document.is_object()) {
         return Err("neither a MiniCluster nor a mapping".into());
@@ -31,7 +32,7 @@ fn check(block: &Block) -> Result<(), String> {
     Ok(())
 }
 
-/// Of a spec; a container's where it has an image.
+/// Checks a part of a spec, or of a container if it has an image.
 fn part(fields: &Value) -> Result<(), String> {
     let mut cluster = json!({
         "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "part" },
@@ -44,16 +45,17 @@ fn part(fields: &Value) -> Result<(), String> {
 }
 
 fn usable(cluster: &Value) -> Result<(), String> {
-    let told = |problems: Vec<validate::Problem>| {
+    let text_of = |problems: Vec<validate::Problem>| {
         problems
             .iter()
             .map(ToString::to_string)
             .collect::<Vec<_>>()
             .join("; ")
     };
-    let valid = validate::validate_and_note(&manifest::from_value(cluster).map_err(told)?).map_err(told)?;
+    let valid =
+        validate::validate_and_note(&manifest::from_value(cluster).map_err(text_of)?).map_err(text_of)?;
     if !valid.notices.is_empty() {
-        return Err(told(valid.notices));
+        return Err(text_of(valid.notices));
     }
     let certificate = Certificate::from_keys("page", &[1; 32], &[2; 32]);
     render::objects(&valid, &Options::default(), &RenderFacts::default(), certificate)

@@ -1,4 +1,5 @@
-//! Who reads a field: each is tried with several values, and the difference shows where it goes.
+//! Finds out who reads a field: each is tried with several values, and the output that differs shows who
+//! reads it.
 
 use std::collections::BTreeSet;
 
@@ -9,18 +10,18 @@ use test_support::field_values::{Effects, all_leaves, around, effects, merge, pa
 
 type Effect = fn(&Effects) -> &Value;
 
-/// In the order in which they are named.
+/// In the order in which the reference names them.
 const ALL: [(&str, Effect); 6] = [
-    ("agent", |it| &it.agent),
-    ("Job", |it| &it.job),
-    ("pods", |it| &it.pods),
-    ("Service", |it| &it.services),
-    ("volume", |it| &it.volumes),
-    ("operator", |it| &it.operator),
+    ("agent", |effects| &effects.agent),
+    ("Job", |effects| &effects.job),
+    ("pods", |effects| &effects.pods),
+    ("Service", |effects| &effects.services),
+    ("volume", |effects| &effects.volumes),
+    ("operator", |effects| &effects.operator),
 ];
 
-/// What is not tried: where another value alone is refused, and what the operator does with a Job that
-/// failed.
+/// Fields that are not tried: another value alone is refused, or they are about what the operator does with a
+/// Job that failed.
 const JUDGED: &[(&str, &[&str])] = &[
     ("spec.containers[].runFlux", &["agent", "pods"]),
     ("spec.containers[].noWrapEntrypoint", &["operator"]),
@@ -28,7 +29,7 @@ const JUDGED: &[(&str, &[&str])] = &[
     ("spec.deadlineSeconds", &["operator"]),
 ];
 
-/// Every leaf of v1alpha2's spec, by its path in the reference, with those who read it.
+/// Every leaf of v1alpha2's spec, by its path in the reference, with its readers.
 pub struct Readers(Vec<(String, BTreeSet<usize>)>);
 
 impl Readers {
@@ -46,7 +47,7 @@ impl Readers {
         Readers(tried.chain(judged).collect())
     }
 
-    /// Of a field, or of all in a block. v1alpha1 has the same fields, but for two.
+    /// The readers of a field, or of all fields in a block. v1alpha1 has the same fields except two.
     pub fn of(&self, path: &str) -> String {
         let path = match path {
             "spec.cleanupMiniCluster" => "spec.cleanup",
@@ -88,7 +89,7 @@ fn shown(leaf: &str, spec: &Value) -> String {
     path
 }
 
-/// Where the values of a leaf make a difference, and where its absence does.
+/// The outputs that differ between the values of a leaf, or without it.
 fn readers(leaf: &str, schema: &Value) -> BTreeSet<usize> {
     let without = around(leaf).0;
     let with = |value: Value| {
@@ -102,6 +103,9 @@ fn readers(leaf: &str, schema: &Value) -> BTreeSet<usize> {
         .chain([effects(&without)])
         .filter_map(Result::ok)
         .collect();
-    let differs = |number: &usize| all.iter().any(|it| ALL[*number].1(it) != ALL[*number].1(&all[0]));
+    let differs = |number: &usize| {
+        all.iter()
+            .any(|effects| ALL[*number].1(effects) != ALL[*number].1(&all[0]))
+    };
     (0..ALL.len()).filter(differs).collect()
 }

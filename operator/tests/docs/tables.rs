@@ -24,9 +24,9 @@ fn conditions_reasons_and_events_are_those_of_the_code() {
          `kubectl get minicluster NAME -o wide` shows the most important reason (`status.reason`), and `kubectl describe` shows all \
          of them with the events.\n\n## Conditions\n\n| condition | true | false |\n| --- | --- | --- |\n"
     );
-    for it in ConditionType::ALL {
-        let (when_true, when_false) = it.meanings();
-        text += &format!("| `{it}` | {when_true} | {when_false} |\n");
+    for condition in ConditionType::ALL {
+        let (when_true, when_false) = condition.meanings();
+        text += &format!("| `{condition}` | {when_true} | {when_false} |\n");
     }
     text += "\n## Reasons\n\nA reason is one word, in a condition, `status.reason`, `status.restarts`, `status.lostPods` or an event. \
              [Troubleshooting](../troubleshooting.md) explains each in full and says what to do. The operator passes on further reasons \
@@ -163,7 +163,8 @@ fn each_alert_has_a_section_with_severity_and_condition() {
     }
 }
 
-/// What each label and annotation of ours is for. Those that Kubernetes gives pods stand below the table.
+/// What each of our labels and annotations is for. The page lists those that Kubernetes gives pods below this
+/// table.
 const LABELS: &[(&str, &str)] = &[
     (
         "app.kubernetes.io/managed-by",
@@ -270,7 +271,7 @@ fn keys(value: &Value, found: &mut BTreeMap<String, BTreeSet<String>>, kind: &st
 
 #[test]
 fn labels_and_annotations_are_those_of_what_is_rendered() {
-    let (mut found, mut asked) = (BTreeMap::new(), String::new());
+    let (mut found, mut example_texts) = (BTreeMap::new(), String::new());
     for example in [
         "hello-world/minicluster",
         "services/minicluster",
@@ -311,7 +312,7 @@ fn labels_and_annotations_are_those_of_what_is_rendered() {
             ..
         } = objects;
         let mut add = |kind: &str, value: Value| keys(&value, &mut found, kind);
-        asked.push_str(&text);
+        example_texts.push_str(&text);
         add("ConfigMap", serde_json::to_value(config_map).unwrap());
         add("Service", serde_json::to_value(headless).unwrap());
         add("Job", serde_json::to_value(job).unwrap());
@@ -319,22 +320,22 @@ fn labels_and_annotations_are_those_of_what_is_rendered() {
         add("services pod", serde_json::to_value(services_pod).unwrap());
         services
             .iter()
-            .for_each(|it| add("Service", serde_json::to_value(it).unwrap()));
+            .for_each(|service| add("Service", serde_json::to_value(service).unwrap()));
         for made in &volumes {
             add("PersistentVolume", serde_json::to_value(&made.volume).unwrap());
             add("claim", serde_json::to_value(&made.claim).unwrap());
         }
     }
-    // Given to the claim once there is its volume.
+    // The operator sets it on the claim once the volume exists.
     found
         .entry("flux-framework.org/volume-uid".into())
         .or_default()
         .insert("claim: annotation".into());
     let own: BTreeSet<&str> = LABELS.iter().map(|(name, _)| *name).collect();
-    // Not those that the examples' authors give.
+    // Labels that the examples' authors set do not count.
     let strange: Vec<_> = found
         .keys()
-        .filter(|key| !own.contains(key.as_str()) && !asked.contains(&format!("{key}:")))
+        .filter(|key| !own.contains(key.as_str()) && !example_texts.contains(&format!("{key}:")))
         .collect();
     assert!(
         strange.is_empty(),

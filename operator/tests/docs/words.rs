@@ -9,7 +9,8 @@ use flux_shared::exit::{Category, REPLACE};
 
 use test_support::pages::repository;
 
-/// Words of Kubernetes' own objects and answers in the operator's source that are also words of ours.
+/// Words of Kubernetes' own objects and answers that appear in the operator's source and are also words of
+/// ours.
 const OF_KUBERNETES: &[&str] = &[
     // Conditions of a node, of a Job and of a Workload; a container's reason; a Service's clusterIP.
     "Ready",
@@ -58,10 +59,12 @@ fn reasons() -> BTreeSet<String> {
 #[test]
 fn source_has_every_word_of_the_vocabulary_and_none_as_text() {
     let source = source();
-    let reasons = Reason::ALL.iter().map(|it| (it.name(), format!("Reason::{it}")));
+    let reasons = Reason::ALL
+        .iter()
+        .map(|reason| (reason.name(), format!("Reason::{reason}")));
     let conditions = ConditionType::ALL
         .iter()
-        .map(|it| (it.name(), format!("ConditionType::{it}")));
+        .map(|condition| (condition.name(), format!("ConditionType::{condition}")));
     for (word, variant) in reasons.chain(conditions) {
         let is_used = source
             .split(&variant)
@@ -89,10 +92,10 @@ fn troubleshooting_covers_every_reason_event_and_exit_code() {
     assert!(strange.is_empty(), "a section of no reason: {strange:?}");
     let codes = Category::ALL
         .iter()
-        .map(|it| u32::from(it.code()))
+        .map(|category| u32::from(category.code()))
         .chain([u32::from(REPLACE), 126, 127]);
     let wanted: BTreeSet<u32> = codes.collect();
-    let told: BTreeSet<u32> = headings()
+    let documented: BTreeSet<u32> = headings()
         .filter_map(|heading| {
             heading
                 .strip_prefix("Exit code ")?
@@ -103,5 +106,5 @@ fn troubleshooting_covers_every_reason_event_and_exit_code() {
                 .ok()
         })
         .collect();
-    assert_eq!(wanted, told, "sections of exit codes");
+    assert_eq!(wanted, documented, "sections of exit codes");
 }

@@ -1,5 +1,5 @@
-//! The workflows of GitHub: no action but by the digest of its commit, no right that a job does not need, and
-//! no commands but those that a person can type here.
+//! The GitHub workflows: every action is pinned to the digest of its commit, no job has a permission that it
+//! does not need, and a person can run every command locally.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -8,11 +8,11 @@ use serde_json::Value;
 
 use test_support::pages::repository;
 
-/// The jobs that may write: they publish.
+/// The jobs with write permission: they publish.
 const WRITES: [(&str, &str); 2] = [("book.yml", "publish"), ("release.yml", "publish")];
-/// Built from nothing that another run has left.
+/// This workflow uses no cache, so it builds from nothing that another run has left.
 const WITHOUT_CACHE: &str = "release.yml";
-/// What a command may begin with, beside `make` and the programs in `.ci`.
+/// What a command may begin with, besides `make` and the programs in `.ci`.
 const TOOLS: &[&str] = &[
     "cargo install --locked ",
     "go install ",
@@ -72,8 +72,10 @@ fn every_action_is_named_by_its_commit_and_its_version() {
         {
             let (action, version) = line.split_once(" # ").unwrap_or((line, ""));
             let digest = action.split_once('@').map_or("", |(_, digest)| digest);
-            let is_commit =
-                digest.len() == 40 && digest.chars().all(|it| matches!(it, '0'..='9' | 'a'..='f'));
+            let is_commit = digest.len() == 40
+                && digest
+                    .chars()
+                    .all(|character| matches!(character, '0'..='9' | 'a'..='f'));
             assert!(is_commit && version.starts_with('v'), "{name}: {line}");
             seen += 1;
         }
@@ -110,7 +112,7 @@ fn each_job_has_the_rights_that_it_needs_and_an_end() {
             for step in steps(value) {
                 let is_checkout = step["uses"]
                     .as_str()
-                    .is_some_and(|it| it.starts_with("actions/checkout@"));
+                    .is_some_and(|action| action.starts_with("actions/checkout@"));
                 let keeps = step["with"]["persist-credentials"] != serde_json::json!(false);
                 assert!(
                     !(is_checkout && keeps),
@@ -130,7 +132,7 @@ fn build_job_installs_toolchain_and_has_cache_unless_release() {
         for (job, value) in jobs(&workflow) {
             let place = format!("{}, {job}", workflow.name);
             let at = |fits: &dyn Fn(&Value) -> bool| steps(value).iter().position(fits);
-            let runs = |step: &Value, text: &str| step["run"].as_str().is_some_and(|it| it.contains(text));
+            let runs = |step: &Value, text: &str| step["run"].as_str().is_some_and(|run| run.contains(text));
             let Some(build) = at(&|step| runs(step, "make ") || runs(step, "cargo ")) else {
                 continue;
             };
@@ -142,7 +144,7 @@ fn build_job_installs_toolchain_and_has_cache_unless_release() {
             let cache = at(&|step| {
                 step["uses"]
                     .as_str()
-                    .is_some_and(|it| it.starts_with("actions/cache@"))
+                    .is_some_and(|action| action.starts_with("actions/cache@"))
             });
             assert_eq!(
                 cache.is_some_and(|cache| cache < build),
@@ -155,18 +157,21 @@ fn build_job_installs_toolchain_and_has_cache_unless_release() {
     assert!(seen > 6, "only {seen} were found");
 }
 
-/// Who publishes starts nothing that a dependency has brought: it takes what other jobs have built.
+/// A job that publishes runs no code of a dependency: it uses what other jobs have built.
 #[test]
 fn jobs_with_write_permission_build_nothing() {
     let builds = |step: &&Value| {
-        step["run"].as_str().is_some_and(|it| {
+        step["run"].as_str().is_some_and(|run| {
             ["make ", "cargo ", ".ci/books"]
                 .iter()
-                .any(|build| it.contains(build))
+                .any(|build| run.contains(build))
         })
     };
     for (name, job) in WRITES {
-        let workflow = workflows().into_iter().find(|it| it.name == name).unwrap();
+        let workflow = workflows()
+            .into_iter()
+            .find(|workflow| workflow.name == name)
+            .unwrap();
         let steps = steps(&workflow.value["jobs"][job]);
         assert!(!steps.is_empty(), "{name}, {job}");
         assert_eq!(steps.iter().find(builds), None, "{name}, {job}");
@@ -183,7 +188,7 @@ fn every_command_is_one_that_a_person_can_type_here() {
                 let place = format!("{}, {job}: `{run}`", workflow.name);
                 let is_plain = !["\n", "|", ";", "&", "$(", "`", " >"]
                     .iter()
-                    .any(|it| run.contains(it));
+                    .any(|syntax| run.contains(syntax));
                 assert!(is_plain, "{place}: logic of the shell belongs into .ci");
                 let command = run.trim_start_matches("sudo --preserve-env env ").trim_start();
                 let words: Vec<&str> = command
@@ -203,7 +208,7 @@ fn every_command_is_one_that_a_person_can_type_here() {
     assert!(seen > 8, "only {seen} were found");
 }
 
-/// No repository can change what is tested, and what is fetched is what the tests read.
+/// No other repository can change what is tested, and the fetched manifests are the ones that the tests read.
 #[test]
 fn published_manifests_are_pinned_and_read_by_the_tests() {
     let list = std::fs::read_to_string(repository().join(".ci/public-manifests.list")).unwrap();
@@ -212,7 +217,10 @@ fn published_manifests_are_pinned_and_read_by_the_tests() {
     assert!(files.len() > 100 && repositories.len() > 10, "{list}");
     for repository in repositories {
         let (name, commit) = repository.split_once(' ').unwrap();
-        let is_commit = commit.len() == 40 && commit.chars().all(|it| matches!(it, '0'..='9' | 'a'..='f'));
+        let is_commit = commit.len() == 40
+            && commit
+                .chars()
+                .all(|character| matches!(character, '0'..='9' | 'a'..='f'));
         assert!(is_commit && name.split('/').count() == 2, "{repository}");
         assert_ne!(name, "flux-framework/flux-operator");
     }
@@ -224,7 +232,7 @@ fn published_manifests_are_pinned_and_read_by_the_tests() {
     let at = |text: &str| {
         steps
             .iter()
-            .position(|it| it["run"].as_str().is_some_and(|run| run.contains(text)))
+            .position(|step| step["run"].as_str().is_some_and(|run| run.contains(text)))
             .unwrap()
     };
     assert!(at(".ci/public-manifests \"$RUNNER_TEMP/manifests\"") < at("make test"));
@@ -235,7 +243,7 @@ fn published_manifests_are_pinned_and_read_by_the_tests() {
 }
 
 #[test]
-fn gangs_are_tried_by_every_api_that_can_be_had() {
+fn workflow_tests_gangs_with_both_apis() {
     let e2e = workflows()
         .into_iter()
         .find(|workflow| workflow.name == "e2e.yml")
@@ -245,10 +253,15 @@ fn gangs_are_tried_by_every_api_that_can_be_had() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|it| (it["kubernetes"].as_str().unwrap(), it["gang"].as_str().unwrap()))
+        .map(|entry| {
+            (
+                entry["kubernetes"].as_str().unwrap(),
+                entry["gang"].as_str().unwrap(),
+            )
+        })
         .collect();
     assert_eq!(tried, [("1.37", "1"), ("1.35", "scheduler-plugins")]);
-    let is_make = |step: &&Value| step["run"].as_str().is_some_and(|it| it.contains("make "));
+    let is_make = |step: &&Value| step["run"].as_str().is_some_and(|run| run.contains("make "));
     let step = steps(gangs).iter().find(is_make).unwrap();
     for (variable, wanted) in [
         ("KUBERNETES", "${{ matrix.kubernetes }}"),
@@ -258,7 +271,7 @@ fn gangs_are_tried_by_every_api_that_can_be_had() {
     }
 }
 
-/// Of a tool that is fetched, the version is said.
+/// Every fetched tool has a version.
 #[test]
 fn tools_have_versions() {
     for workflow in workflows() {
@@ -270,7 +283,7 @@ fn tools_have_versions() {
             let version = line.rsplit(['@', ' ']).next().unwrap();
             let is_version = version
                 .trim_start_matches('v')
-                .starts_with(|it: char| it.is_ascii_digit());
+                .starts_with(|first: char| first.is_ascii_digit());
             assert!(
                 is_version || line.contains("$RUSTUP_TOOLCHAIN"),
                 "{}: {line}",
@@ -282,5 +295,9 @@ fn tools_have_versions() {
 
 fn is_assignment(word: &str) -> bool {
     let name = word.trim_start_matches('"').split('=').next().unwrap_or_default();
-    word.contains('=') && !name.is_empty() && name.chars().all(|it| it.is_ascii_uppercase() || it == '_')
+    word.contains('=')
+        && !name.is_empty()
+        && name
+            .chars()
+            .all(|letter| letter.is_ascii_uppercase() || letter == '_')
 }

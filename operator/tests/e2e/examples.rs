@@ -1,8 +1,8 @@
-//! The manifests of `examples/` in real pods, as they stand there but for their images: each ends as its
-//! README says.
+//! The manifests of `examples/` in real pods, unchanged except for their images. Each ends as its README
+//! says.
 //!
-//! Not here: what only the real Flux answers, what takes nodes of a kind (devices, drivers, more cores), and
-//! what pulls from a registry.
+//! Not included: examples that only the real Flux answers, that need special nodes (devices, drivers, more
+//! cores), or that pull from a registry.
 
 mod consoles;
 mod neighbours;
@@ -21,11 +21,11 @@ use serde_json::{Value, json};
 
 use test_support::node::{Fixture, has_flux_itself, image, is_fake_flux, test};
 
-/// So many at once: they mostly wait.
+/// How many run at once. They mostly wait.
 const AT_ONCE: usize = 6;
 
-/// The file, the exit code, and how often a line is in the lead's log; `...` stands for any text. What the
-/// README's consoles show of it is compared besides.
+/// The file, the exit code, and how often a line is in the lead's log; `...` stands for any text. The output
+/// in the README's consoles is compared as well.
 type Expected = (&'static str, i32, &'static [(&'static str, usize)]);
 
 const TO_THE_END: &[Expected] = &[
@@ -82,7 +82,7 @@ const TO_THE_END: &[Expected] = &[
     ("elasticity/min-size", 0, &[("2", 1)]),
     ("network/minimal-service", 0, &[("minimal-service-...", 4)]),
     ("curve-cert/munge", 0, &[("munge.key", 1)]),
-    // The node's first process is another.
+    // The first process is that of the node, not the agent.
     ("pod-settings/host-namespaces", 0, &[("flux-agent", 0)]),
     ("pod-settings/minicluster", 0, &[("ca.crt...", 1)]),
     ("pod-template/host-network", 0, &[("on the network of ...", 1)]),
@@ -140,8 +140,8 @@ const TO_THE_END: &[Expected] = &[
     ("volumes/shared-memory", 0, &[("tmpfs ...", 1)]),
 ];
 
-/// Of `shared/tests/spellings`: what an example shows, spelt as earlier documents have it. No README shows
-/// what they print.
+/// Variants in `shared/tests/spellings`: an example in the spelling of earlier documents. No README shows
+/// their output.
 const TWINS: &[Expected] = &[
     ("spellings/connect-timeout-none", 0, &[("1s", 0), ("5s", 0)]),
     ("spellings/flux-user-disabled", 0, &[("root", 1)]),
@@ -159,14 +159,15 @@ const TWINS: &[Expected] = &[
     ),
 ];
 
-/// What takes Flux itself: a fake Flux has no scheduler, no file broadcast and no events.
+/// Examples that need the real Flux: a fake Flux has no scheduler, no file broadcast and no events.
 const WITH_FLUX: &[Expected] = &[
     ("batch/raw", 0, &[("data of the day", 2)]),
     ("network/topology", 0, &[("0 topology-0: full", 1)]),
     ("snippets/wrap", 0, &[]),
 ];
 
-/// Their consoles show what only Flux prints: ids, its queues, labels of tasks, its own place on the PATH.
+/// Their consoles show what only the real Flux prints: ids, its queues, labels of tasks, its own place on the
+/// PATH.
 const ONLY_FLUX_PRINTS: &[&str] = &[
     "batch/minicluster",
     "configs/whole",
@@ -187,7 +188,7 @@ fn documents(fixture: &Fixture, file: &str) -> Vec<Value> {
     adapt(fixture, &text, file.starts_with("v1alpha1/"))
 }
 
-/// An example's documents, for this namespace and with images that are here. Those of v1alpha1 are not
+/// An example's documents, changed to this namespace and to images that exist here. Those of v1alpha1 are not
 /// cleaned up, so that their logs can be read.
 pub fn adapt(fixture: &Fixture, text: &str, is_older: bool) -> Vec<Value> {
     let folder = volumes::folder_on_the_node(fixture);
@@ -219,7 +220,7 @@ pub fn adapt(fixture: &Fixture, text: &str, is_older: bool) -> Vec<Value> {
                 } else {
                     "E2E_APP_IMAGE"
                 }));
-                // What runs by itself does so here, too.
+                // The nginx image starts a server by itself, so its replacement gets a command for one.
                 if own == "nginx" {
                     container["command"] = json!(NGINX);
                 }
@@ -227,7 +228,7 @@ pub fn adapt(fixture: &Fixture, text: &str, is_older: bool) -> Vec<Value> {
         }
         if let Some(view) = document.pointer_mut("/spec/flux/container/image") {
             *view = json!(image("E2E_VIEW_IMAGE"));
-            // There may be no registry.
+            // There may be no registry to pull from.
             document
                 .pointer_mut("/spec/flux/container")
                 .and_then(Value::as_object_mut)
@@ -238,11 +239,10 @@ pub fn adapt(fixture: &Fixture, text: &str, is_older: bool) -> Vec<Value> {
     documents
 }
 
-/// The server that answers as the configuration of `services/nginx-conf.yaml` has it, for images without
-/// nginx.
+/// A server that answers as the configuration of `services/nginx-conf.yaml` says, for images without nginx.
 const NGINX: &str = r#"sh -c "mkdir /tmp/www; sed -n 's/.*return 200 .\(.*\)[\\]n.*/\1/p' /etc/nginx/conf.d/flux.conf > /tmp/www/index.html; httpd -f -p 80 -h /tmp/www""#;
 
-/// As a user does it; the names of what was applied.
+/// Applies an example as a user does. Returns the names of the applied objects.
 pub fn apply(fixture: &Fixture, file: &str) -> String {
     let documents = documents(fixture, file);
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": documents });
@@ -262,7 +262,7 @@ async fn log(fixture: &Fixture, pod: &Pod, container: Option<&str>) -> String {
         .unwrap()
 }
 
-/// What is wrong with an example, if anything is.
+/// Runs an example to its end. Returns what is wrong with it, if anything.
 async fn to_the_end(fixture: Arc<Fixture>, (file, code, lines): Expected) -> Option<String> {
     let name = apply(&fixture, file);
     let status = fixture.when_finished(&name).await;
@@ -297,7 +297,7 @@ async fn to_the_end(fixture: Arc<Fixture>, (file, code, lines): Expected) -> Opt
     (!wrong.is_empty()).then(|| format!("{file}: {}\n{log}", wrong.join(", ")))
 }
 
-/// What the READMEs tell to make first.
+/// Creates what the READMEs tell the reader to create first.
 fn prepare(fixture: &Fixture) {
     let pair = &documents(fixture, "curve-cert/minicluster")[0]["spec"]["flux"]["curveCert"];
     let secret = |name: &str, data: Value| json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name }, "stringData": data });
@@ -368,10 +368,10 @@ fn interactive_cluster_can_be_entered_when_ready_and_shut_down() {
             let lead = fixture.lead(&name).await.unwrap().name_any();
             let overlay = inside(&fixture, &lead, "flux overlay status");
             assert!(overlay.starts_with(&format!("0 {name}-0: full\n")), "{overlay}");
-            // It ends its own pod, mostly before it can say that it has.
-            let said = try_inside(&fixture, &lead, "flux shutdown");
+            // The command ends its own pod, usually before it can report success.
+            let output = try_inside(&fixture, &lead, "flux shutdown");
             let status = fixture.when_finished(&name).await;
-            assert_eq!(status["exitCode"], 0, "{file}: {said:?} {status:#}");
+            assert_eq!(status["exitCode"], 0, "{file}: {output:?} {status:#}");
         }
     });
 }
@@ -385,7 +385,7 @@ fn diagnostics_are_printed_and_the_cluster_keeps_running() {
             .until("the diagnostics are shown", async || {
                 let log = log(&fixture, &fixture.lead(&name).await?, None).await;
                 assert!(!log.contains("this is not run"), "{log}");
-                // As `flux overlay status -v` has it.
+                // A line of `flux overlay status -v`.
                 log.lines()
                     .any(|line| consoles::matches("0 diagnostics-0: full for ...s", line))
                     .then_some(())
@@ -563,7 +563,7 @@ fn a_view_is_mounted_and_nothing_is_copied() {
             .as_array()
             .unwrap()
             .iter()
-            .find(|it| it["type"] == "ViewMounted")
+            .find(|condition| condition["type"] == "ViewMounted")
             .unwrap();
         assert_eq!(mounted["status"], "True", "{status:#}");
         let lead = fixture.lead(&name).await.unwrap();
@@ -571,15 +571,17 @@ fn a_view_is_mounted_and_nothing_is_copied() {
         assert!(log.contains("/mnt/flux-image/opt/views/._view/"), "{log}");
         let init = lead.spec.unwrap().init_containers.unwrap();
         assert_eq!(
-            init.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(),
+            init.iter()
+                .map(|container| container.name.as_str())
+                .collect::<Vec<_>>(),
             ["flux-agent"]
         );
     });
 }
 
-/// A program in the instance of a lead, as the READMEs have it.
+/// Runs a program in the lead's instance, as in the READMEs.
 fn inside(fixture: &Fixture, lead: &str, program: &str) -> String {
-    try_inside(fixture, lead, program).unwrap_or_else(|said| panic!("{program}: {said}"))
+    try_inside(fixture, lead, program).unwrap_or_else(|error| panic!("{program}: {error}"))
 }
 
 fn try_inside(fixture: &Fixture, lead: &str, program: &str) -> Result<String, String> {

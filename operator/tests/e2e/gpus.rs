@@ -1,4 +1,4 @@
-//! GPUs on a node: those that `test-node/neighbours/gpus` offers, by the same API as NVIDIA's device plugin.
+//! GPUs on a node: those of `test-node/neighbours/gpus`, which uses the same API as NVIDIA's device plugin.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +36,7 @@ fn pods_of_a_node_have_gpus_of_their_own_and_tasks_see_theirs() {
             let in_pod = |words: &[&str]| fixture.kubectl(&[&["exec", &pod, "--"], words].concat(), "");
             let files: Vec<String> = in_pod(&["ls", "/dev"])
                 .lines()
-                .filter(|it| it.starts_with("nvidia"))
+                .filter(|file| file.starts_with("nvidia"))
                 .map(str::to_owned)
                 .collect();
             let facts: Value =
@@ -82,7 +82,7 @@ fn pods_of_a_node_have_gpus_of_their_own_and_tasks_see_theirs() {
         ])
         .unwrap();
         assert_eq!(gpus.trim(), "4");
-        let told = "echo $FLUX_TASK_LOCAL_ID on $(hostname): $CUDA_VISIBLE_DEVICES";
+        let script = "echo $FLUX_TASK_LOCAL_ID on $(hostname): $CUDA_VISIBLE_DEVICES";
         let per_task = [
             "run",
             "-N2",
@@ -92,7 +92,7 @@ fn pods_of_a_node_have_gpus_of_their_own_and_tasks_see_theirs() {
             "gpu-affinity=per-task",
             "sh",
             "-c",
-            told,
+            script,
         ];
         let lines: BTreeSet<String> = flux(&per_task).unwrap().lines().map(str::to_owned).collect();
         let expected = [
@@ -109,7 +109,7 @@ fn pods_of_a_node_have_gpus_of_their_own_and_tasks_see_theirs() {
     });
 }
 
-/// As its vendors run theirs on each node.
+/// A device plugin on each node, as vendors run theirs.
 fn device_plugin(image: &str) -> Value {
     let folder = json!({ "hostPath": { "path": "/var/lib/kubelet/device-plugins" }, "name": "plugins" });
     json!({
@@ -130,10 +130,10 @@ fn device_plugin(image: &str) -> Value {
     })
 }
 
-/// GPUs that all nodes together offer to pods.
+/// The number of GPUs that all nodes together offer to pods.
 async fn offered(fixture: &Fixture) -> u32 {
     let nodes = test_support::node::list(&Api::<Node>::all(fixture.client.clone()), "").await;
-    let of = |node: Node| {
+    let gpus_of = |node: Node| {
         node.status?
             .allocatable?
             .get("nvidia.com/gpu")?
@@ -141,5 +141,5 @@ async fn offered(fixture: &Fixture) -> u32 {
             .parse::<u32>()
             .ok()
     };
-    nodes.into_iter().filter_map(of).sum()
+    nodes.into_iter().filter_map(gpus_of).sum()
 }

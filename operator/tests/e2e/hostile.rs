@@ -1,12 +1,12 @@
-//! A job that wants to be root in its pod, in volumes as they are on a real node: it changes every file that
-//! it may, and waits until root enters the pod, the container starts again and the last snippet runs.
+//! A job that tries to become root in its pod, with volumes as they are on a real node. It changes every file
+//! that it may, and waits until root enters the pod, the container restarts and the last snippet runs.
 
 use kube::ResourceExt;
 use serde_json::json;
 
 use test_support::node::{app_image, test};
 
-/// What root would run leaves a word in a volume that outlives the container.
+/// If root runs a changed file, it leaves a word in a volume that outlives the container.
 const ATTACK: &str = r#"
 cat >/scratch/tell <<'end'
 #!/bin/sh

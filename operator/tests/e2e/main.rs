@@ -23,7 +23,8 @@ use kube::api::{DeleteParams, LogParams};
 use serde_json::json;
 use test_support::node::{Fixture, test};
 
-/// A stop takes 3 s, as promised, and a busy machine gets 5 more: far from the grace period of 30.
+/// A stop takes 3 s, as documented. A busy machine gets 5 s more, which is far less than the grace period of
+/// 30 s.
 const STOP: Duration = Duration::from_secs(3 + 5);
 
 #[test]
@@ -105,14 +106,14 @@ fn exit_code_7_goes_through_pod_job_and_minicluster() {
             .unwrap()
             .exit_code;
         assert_eq!((lead.phase.as_deref(), code), (Some("Failed"), 7));
-        // The Job controller takes the condition over once the pods have ended.
+        // The Job controller sets the final condition once the pods have ended.
         let failed = fixture
             .until("the Job has failed", async || {
                 let job: Job = fixture.api().get("seven").await.unwrap();
                 job.status?
                     .conditions?
                     .into_iter()
-                    .find(|it| it.type_ == "Failed" && it.status == "True")
+                    .find(|condition| condition.type_ == "Failed" && condition.status == "True")
             })
             .await;
         assert!(
@@ -122,7 +123,7 @@ fn exit_code_7_goes_through_pod_job_and_minicluster() {
     });
 }
 
-/// The kubelet brings the operator's word to the pods; the Job controller deletes those that run on.
+/// The kubelet passes the operator's request to the pods. The Job controller deletes those that keep running.
 #[test]
 fn pods_keep_their_logs_when_another_snippet_fails() {
     test("logs", async |fixture| {
@@ -135,9 +136,9 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
             )
             .await;
         let status = fixture.when_condition("logs", "Failed").await;
-        let told = status["message"].as_str().unwrap();
+        let message = status["message"].as_str().unwrap();
         assert!(
-            status["failedIndex"] == 1 && told.contains("pre") && told.contains("/not/there"),
+            status["failedIndex"] == 1 && message.contains("pre") && message.contains("/not/there"),
             "{status:#}"
         );
         for index in ["0", "1", "2"] {
@@ -154,7 +155,8 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
 #[test]
 fn delete_while_it_runs_leaves_nothing() {
     test("delete", async |fixture| {
-        // Kubernetes looks every 30 s for kinds that are new to it, and collects nothing of theirs before.
+        // The garbage collector looks for new kinds every 30 s, and collects no objects of a kind before
+        // that.
         fixture
             .create("first", 1, json!({ "command": "sleep 3600" }))
             .await;

@@ -1,5 +1,5 @@
-//! The commands of the pages and of the examples' READMEs as a reader pastes them: the blocks of a page in
-//! order, in one shell. The exceptions are in `test_support::pasted`.
+//! Runs the commands of the pages and of the examples' READMEs as a reader pastes them: the blocks of a page
+//! in order, in one shell. The exceptions are in `test_support::pasted`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,9 +12,9 @@ use test_support::node::{Fixture, app_image, has_flux_itself, test};
 use test_support::pages::{self, Block, repository};
 use test_support::pasted::{blocks_by_page, why_left_out};
 
-/// So many pages at once: they mostly wait.
+/// How many pages run at once. They mostly wait.
 const AT_ONCE: usize = 4;
-/// Of one page: some wait until something is cleaned up.
+/// The time limit of one page, in seconds. Some pages wait until something is cleaned up.
 const DEADLINE: &str = "300";
 
 /// A command of a page that may fail.
@@ -76,7 +76,7 @@ fn blocks_of_commands_run_as_they_are_pasted() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// What is wrong with the blocks of one page.
+/// Runs the blocks of one page. Returns what is wrong with them.
 fn failures_of(fixture: &Fixture, blocks: &[Block]) -> Option<String> {
     let page = &blocks[0].page;
     let folder = tempfile::tempdir().unwrap();
@@ -113,7 +113,7 @@ fn failures_of(fixture: &Fixture, blocks: &[Block]) -> Option<String> {
     ))
 }
 
-/// The folder that the page's commands run in, below `folder`.
+/// Creates the folder that the page's commands run in, below `folder`.
 fn page_folder(fixture: &Fixture, blocks: &[Block], folder: &Path) -> PathBuf {
     let page = &blocks[0].page;
     copy_examples(fixture, folder);
@@ -150,7 +150,7 @@ fn unexpected<'a>(page: &Path, failed: &'a str) -> Vec<&'a str> {
         .collect()
 }
 
-/// The plugin and the agent before all other programs.
+/// A PATH with the plugin and the agent before all other programs.
 fn path_with_programs() -> String {
     let plugin = std::env::var("E2E_PLUGIN").expect("E2E_PLUGIN must name the plugin's program");
     let plugin = Path::new(&plugin).parent().unwrap().display();
@@ -159,13 +159,13 @@ fn path_with_programs() -> String {
     } else {
         "arm64"
     };
-    // `.ci/e2e` leaves the programs of a release there.
+    // `.ci/e2e` puts the programs of a release there.
     let agent = repository().join("dist").join(architecture);
     let others = std::env::var("PATH").unwrap();
     format!("{plugin}:{}:{others}", agent.display())
 }
 
-/// `kubectl` without an option is in the fixture's namespace.
+/// With this kubeconfig, `kubectl` without an option uses the fixture's namespace.
 fn kubeconfig_in(fixture: &Fixture, folder: &Path) -> PathBuf {
     let kubeconfig = folder.join("kubeconfig");
     std::fs::copy(
@@ -187,7 +187,7 @@ fn kubeconfig_in(fixture: &Fixture, folder: &Path) -> PathBuf {
     kubeconfig
 }
 
-/// The examples, with images that are here.
+/// Copies the examples, with images that exist here.
 fn copy_examples(fixture: &Fixture, to: &Path) {
     for entry in std::fs::read_dir(repository().join("examples"))
         .unwrap()
@@ -217,11 +217,12 @@ fn copy_examples(fixture: &Fixture, to: &Path) {
 fn yaml_of(documents: &[Value]) -> String {
     documents
         .iter()
-        .map(|it| format!("---\n{}\n", serde_saphyr::to_string(it).unwrap()))
+        .map(|document| format!("---\n{}\n", serde_saphyr::to_string(document).unwrap()))
         .collect()
 }
 
-/// The MiniClusters of a page that its commands name: as a file if a command reads it, else applied.
+/// Provides the MiniClusters of a page that its commands name: as a file if a command reads it, otherwise
+/// applied.
 fn give_manifests(fixture: &Fixture, page: &Path, blocks: &[Block], folder: &Path) {
     let commands: String = blocks.iter().map(|block| block.text.as_str()).collect();
     for block in pages::blocks(&repository().join(page)) {
@@ -244,7 +245,7 @@ fn give_manifests(fixture: &Fixture, page: &Path, blocks: &[Block], folder: &Pat
     }
 }
 
-/// Whether the name of an object or a file stands in `text`, not as a part of a longer one.
+/// Whether the name of an object or a file is in `text`, and not as a part of a longer name.
 fn has_word(text: &str, name: &str) -> bool {
     let is_of_name = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     text.split(|letter| !is_of_name(letter)).any(|word| word == name)

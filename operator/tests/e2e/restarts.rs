@@ -1,5 +1,5 @@
-//! How often a program starts, counted by itself in a folder of its node: once, unless its pods were taken
-//! away.
+//! How often a program starts. The program counts its starts in a folder of its node: once, unless its pods
+//! are removed.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use test_support::node::{Fixture, app_image, has_flux_itself, test};
 
-/// Where every node has room for a while.
+/// A folder with free space on every node.
 const NODE_FOLDER: &str = "/var/tmp";
 
 /// A folder of one node, and a pod that reads it.
@@ -30,7 +30,7 @@ impl Counter {
             node,
             folder: format!("{NODE_FOLDER}/{}", fixture.namespace),
         };
-        // It goes with the namespace, and the folder with it.
+        // The pod is deleted with the namespace, and removes the folder when it ends.
         let folder = format!("/node/{}", fixture.namespace);
         let keep = format!("trap 'rm -r {folder}; exit' TERM; mkdir -m 777 {folder}; sleep 3600 & wait");
         let pod = json!({
@@ -74,8 +74,8 @@ impl Counter {
             .await;
     }
 
-    /// A MiniCluster whose program notes its start, and then does `first` in the first run of all its tasks
-    /// and `later` in any other.
+    /// A MiniCluster whose program records its start, and then runs `first` in the first run of all its tasks
+    /// and `later` in any other run.
     pub async fn create(&self, name: &str, size: u32, spec: Value, (first, later): (&str, &str)) {
         let tasks = spec["tasks"].as_u64().unwrap_or(1);
         let file = format!("/starts/{name}");
@@ -96,8 +96,8 @@ impl Counter {
             .iter()
             .filter(|(field, _)| *field != "commands")
         {
-            if let (Value::Object(there), Value::Object(more)) = (&mut object["spec"][field], value) {
-                there.extend(more.clone());
+            if let (Value::Object(existing), Value::Object(more)) = (&mut object["spec"][field], value) {
+                existing.extend(more.clone());
             } else {
                 object["spec"][field] = value.clone();
             }
@@ -105,14 +105,15 @@ impl Counter {
         self.fixture.create_object::<MiniCluster>(object).await;
     }
 
-    /// A snippet that notes that this pod has come to it, and holds it there until the test lets go.
+    /// A snippet that records that this pod has reached it, and blocks until the test releases it.
     fn hold(name: &str) -> String {
         format!(
             "touch /starts/{name}.$JOB_COMPLETION_INDEX; until [ -e /starts/{name}.go ]; do sleep 0.1; done"
         )
     }
 
-    /// Takes away the pod of this index while it is held, waits until it is gone, and lets go.
+    /// Removes the pod of this index while its snippet blocks, waits until the pod is gone, and releases the
+    /// snippet.
     async fn take_away_while_held(&self, name: &str, index: &str) {
         let file = |which: &str| format!("/node/{}/{name}.{which}", self.fixture.namespace);
         self.fixture
@@ -137,7 +138,7 @@ impl Counter {
         self.exec(&["touch", &file("go")]).unwrap();
     }
 
-    /// Its end, after so many starts of the program and so many new Jobs.
+    /// The status at the end, after this many starts of the program and this many new Jobs.
     pub async fn ended(&self, name: &str, phase: &str, starts: usize, restarts: u64) -> Value {
         let status = self.fixture.when_finished(name).await;
         assert_eq!(status["phase"], phase, "{name}: {status:#}");
@@ -237,7 +238,7 @@ fn lost_follower_restarts_the_job_only_within_max_restarts() {
     }
     test("lost-pod", async |fixture| {
         let counter = Counter::new(&fixture).await;
-        // Two tasks for two pods: one runs on the follower.
+        // There are two tasks for two pods, so one runs on the follower.
         let program = ("exec sleep 3600", "exit 0");
         let both = [
             ("may", json!({ "maxRestarts": 1, "tasks": 2 })),
@@ -266,7 +267,8 @@ fn lost_follower_restarts_the_job_only_within_max_restarts() {
 fn program_runs_once_when_pod_is_lost_before_or_after_it() {
     test("stages", async |fixture| {
         let counter = Counter::new(&fixture).await;
-        // Which snippet holds it, whose pod goes, the program's code, and then: phase, exit code, new Jobs.
+        // The name, the snippet that blocks, the pod that is removed, the program's code; then phase, exit
+        // code and new Jobs.
         let all = [
             ("lead-before", "pre", "0", 0, "Completed", 0, 1),
             ("follower-before", "pre", "1", 0, "Completed", 0, 0),

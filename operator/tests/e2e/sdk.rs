@@ -1,4 +1,4 @@
-//! The Go operator's Python SDK from PyPI, in pods that run: what needs a kubelet. The rest is in
+//! The Go operator's Python SDK from PyPI, in running pods: the part that needs a kubelet. The rest is in
 //! `tests/it/sdk.rs`.
 
 use flux_shared::crd::v1alpha2::MiniCluster;

@@ -1,5 +1,5 @@
-//! A node that stops answering while its pods run on. It runs alone (`.ci/e2e`): no other pod starts
-//! meanwhile.
+//! A node that stops answering while its pods keep running. The test runs alone (`.ci/e2e`): no other pod
+//! starts meanwhile.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use crate::restarts::Counter;
 use test_support::node::{app_image, test};
 
-/// How long the kubelet says nothing: longer than Kubernetes waits (50 s since 1.32, 40 s before), shorter
-/// than it takes until pods are evicted (300 s after that).
+/// How long the kubelet is silent: longer than Kubernetes waits (50 s since 1.32, 40 s before), and shorter
+/// than the time until pods are evicted (300 s after that).
 const SILENCE: Duration = Duration::from_secs(100);
 
 #[test]
@@ -43,7 +43,7 @@ fn silent_node_is_named_and_nothing_runs_twice() {
 
         let signal = |name| {
             format!(
-                "for it in $(grep -lx kubelet /proc/[0-9]*/comm); do it=${{it%/comm}}; kill -{name} ${{it#/proc/}}; done"
+                "for folder in $(grep -lx kubelet /proc/[0-9]*/comm); do folder=${{folder%/comm}}; kill -{name} ${{folder#/proc/}}; done"
             )
         };
         let command = format!(

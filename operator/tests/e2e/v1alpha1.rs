@@ -1,7 +1,7 @@
-//! MiniClusters of 2023, applied as v1alpha1: through the conversion webhook to their end, and read back in
-//! both versions.
+//! MiniClusters of 2023, applied as v1alpha1: they run to their end through the conversion webhook, and are
+//! read back in both versions.
 //!
-//! Flux has to be in the image: `E2E_FLUX_IMAGE` names one with a shell.
+//! The image must contain Flux: `E2E_FLUX_IMAGE` names one with a shell.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use kube::Api;
@@ -39,7 +39,7 @@ async fn create(fixture: &Fixture, name: &str, spec: &Value) {
         .unwrap();
 }
 
-/// Whether all of `wanted` is in `found`, which may have defaults besides.
+/// Whether all of `wanted` is in `found`, which may also have defaults.
 fn holds(found: &Value, wanted: &Value) -> bool {
     match (found, wanted) {
         (Value::Object(found), Value::Object(wanted)) => wanted
@@ -70,7 +70,7 @@ fn manifest_of_2023_completes_and_reads_back_as_applied() {
                 "image": "", "workingDir": "/work/here",
                 "command": "sh -c 'echo job of $(id -un) in $PWD sees $FI_EFA_USE_DEVICE_RDMA'",
                 "preCommand": "asFlux=\"sudo -u flux -E PYTHONPATH=$PYTHONPATH -E FI_EFA_USE_DEVICE_RDMA=1\"\n",
-                // As then, it comes before any user is made.
+                // As in 2023, it runs before any user is created.
                 "commands": {
                     "pre": "grep -q peenut /etc/passwd || echo nobody yet",
                     "post": "cut -d: -f1 /etc/passwd; cut -d: -f2 /etc/shadow; ls /etc/flux/config/",

@@ -1,6 +1,6 @@
-//! Gangs on a node where pods really run, whose Kubernetes has its own API for them switched on (`make
-//! e2e-gang`), or where another scheduler runs (`E2E_SCHEDULER`): two MiniClusters that each need all of the
-//! node's CPUs, at once.
+//! Gangs on a node where pods really run. Two MiniClusters that each need all of the node's CPUs start at
+//! once. Either the node's Kubernetes has its own API for gangs switched on (`make e2e-gang`), or another
+//! scheduler runs (`E2E_SCHEDULER`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::print_stdout, reason = "tests look, act and tell")]
 
@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 use test_support::node::{Fixture, app_image, test};
 
 const ROUNDS: u32 = 20;
-/// Two one after the other, each of which may have to try again. (Kubernetes 1.35 would hold two that are
-/// made together for five minutes.)
+/// Time for two MiniClusters one after the other, each of which may have to try again. (Kubernetes 1.35 would
+/// hold two that are created together for five minutes.)
 const ROUND: Duration = Duration::from_secs(120);
-/// As long as two halves stay, before they count as stuck.
+/// How long two half-placed MiniClusters stay before they count as stuck.
 const STUCK: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(100);
 
@@ -31,7 +31,7 @@ fn millis(quantity: Option<&Quantity>) -> u32 {
     }
 }
 
-/// So much that two pods fill what is free of the only node, and three do not fit.
+/// The CPU request with which two pods fill the free CPUs of the only node, and three do not fit.
 async fn half_of_the_node(fixture: &Fixture) -> u32 {
     let nodes = test_support::node::list(&Api::<Node>::all(fixture.client.clone()), "").await;
     assert_eq!(nodes.len(), 1, "a node for itself");
@@ -46,20 +46,21 @@ async fn half_of_the_node(fixture: &Fixture) -> u32 {
             .get("cpu"),
     );
     let pods = test_support::node::list(&Api::<Pod>::all(fixture.client.clone()), "").await;
-    let taken = pods
+    let containers = pods
         .iter()
         .filter(|pod| !has_ended(pod))
         .flat_map(|pod| &pod.spec.as_ref().unwrap().containers);
-    let taken: u32 = taken
-        .map(|it| {
+    let used: u32 = containers
+        .map(|container| {
             millis(
-                it.resources
+                container
+                    .resources
                     .as_ref()
-                    .and_then(|it| it.requests.as_ref()?.get("cpu")),
+                    .and_then(|resources| resources.requests.as_ref()?.get("cpu")),
             )
         })
         .sum();
-    (all - taken) / 2
+    (all - used) / 2
 }
 
 fn has_ended(pod: &Pod) -> bool {
@@ -76,7 +77,7 @@ async fn create(fixture: &Fixture, name: &str, cpu: u32, gang: &str) {
         "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": name },
         "spec": {
             "size": 2, "gang": gang,
-            // Each pod as soon as it can.
+            // Without affinity, each pod starts as soon as it can.
             "network": { "headlessName": name, "disableAffinity": true },
             "pod": { "schedulerName": scheduler() },
             "containers": [{
@@ -87,12 +88,12 @@ async fn create(fixture: &Fixture, name: &str, cpu: u32, gang: &str) {
     fixture.create_object::<MiniCluster>(object).await;
 }
 
-/// What two MiniClusters hold of the node.
+/// What two MiniClusters have on the node.
 #[derive(Debug, Default)]
 struct Watched {
-    /// Pods with a place, that have not ended: now.
+    /// Pods that have a node and have not ended, at present.
     placed: [usize; 2],
-    /// Had all its pods at once.
+    /// Whether it had all its pods at once.
     was_whole: [bool; 2],
     completed: [bool; 2],
 }
@@ -168,7 +169,7 @@ fn two_gangs_for_one_node_never_block_each_other() {
     });
 }
 
-/// What gangs are for; and that the test above can fail.
+/// Shows what gangs are for, and that the test above can fail.
 #[test]
 fn clusters_without_gangs_can_block_each_other() {
     test("gang-off", async |fixture| {

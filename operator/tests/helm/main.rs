@@ -1,5 +1,6 @@
-//! A release of the chart comes, changes and goes on a cluster where pods run (KUBECONFIG), while a job runs:
-//! it ends as if nothing had been. `.ci/e2e` runs it, where nothing of the operator's is installed.
+//! A release of the chart is installed, upgraded and uninstalled on a cluster where pods run (KUBECONFIG),
+//! while a job runs. The job ends as if nothing had happened. `.ci/e2e` runs this where no operator is
+//! installed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::print_stdout, reason = "tests look and act")]
 
@@ -95,16 +96,16 @@ impl Release {
         self.folder.path().join("flux-framework-operator-0.0.1.tgz")
     }
 
-    /// The objects of the release (`manifest`), or those that come when it goes (`hooks`), as kubectl names
-    /// them.
-    fn objects(&self, of: &str) -> Vec<Value> {
-        let manifest = self.helm(&["get", of, RELEASE], NAMESPACE, &[]).unwrap();
+    /// The objects of the release (`manifest`), or those that Helm creates when it is uninstalled (`hooks`),
+    /// as kubectl names them.
+    fn objects(&self, kind: &str) -> Vec<Value> {
+        let manifest = self.helm(&["get", kind, RELEASE], NAMESPACE, &[]).unwrap();
         let documents: Vec<Option<Value>> = serde_saphyr::from_multiple(&manifest).unwrap();
         documents.into_iter().flatten().collect()
     }
 }
 
-/// Which of these objects are there.
+/// Which of these objects still exist.
 fn left(objects: &[Value]) -> BTreeSet<String> {
     let is_there = |object: &&Value| {
         let text = |value: &Value| value.as_str().unwrap_or(NAMESPACE).to_owned();
@@ -121,24 +122,24 @@ fn left(objects: &[Value]) -> BTreeSet<String> {
         ]);
         !found.unwrap().is_empty()
     };
-    let name = |it: &Value| {
+    let name = |document: &Value| {
         format!(
             "{}/{}",
-            it["kind"].as_str().unwrap(),
-            it["metadata"]["name"].as_str().unwrap()
+            document["kind"].as_str().unwrap(),
+            document["metadata"]["name"].as_str().unwrap()
         )
     };
     objects.iter().filter(is_there).map(name).collect()
 }
 
-/// What operator and webhook have made for themselves.
+/// The objects that the operator and the webhook created for themselves.
 fn own() -> Vec<String> {
     let names = kubectl(&["get", "secrets,leases", "--namespace", NAMESPACE, "--output=name"]).unwrap();
-    let ours = |name: &&str| name.contains("/flux-operator");
-    names.lines().filter(ours).map(str::to_owned).collect()
+    let is_own = |name: &&str| name.contains("/flux-operator");
+    names.lines().filter(is_own).map(str::to_owned).collect()
 }
 
-/// With its Deployment, by Kubernetes' garbage collector.
+/// Waits until the garbage collector has deleted these objects, after the Deployment.
 async fn goes_by_itself(fixture: &Fixture) {
     fixture
         .until("Secret and Lease are gone", async || {
@@ -204,7 +205,7 @@ async fn end_job(fixture: &Fixture, name: &str) {
             let conditions = job.status?.conditions?;
             conditions
                 .iter()
-                .any(|it| it.type_ == "Failed" && it.status == "True")
+                .any(|condition| condition.type_ == "Failed" && condition.status == "True")
                 .then_some(())
         })
         .await;
@@ -220,7 +221,7 @@ fn job_is_unaffected_by_helm_install_upgrade_uninstall() {
             release.apply("install", &release.earlier(), &["--create-namespace"]);
             let pods = start_job(&fixture, "job").await;
             let first = fixture.until("the webhook has an authority", async || {
-                Some(authority()).filter(|it| !it.is_empty())
+                Some(authority()).filter(|bundle| !bundle.is_empty())
             });
             let first = first.await;
 
@@ -263,7 +264,7 @@ fn job_is_unaffected_by_helm_install_upgrade_uninstall() {
             end_job(&fixture, "job").await;
             assert_eq!(uids(&fixture, "job").await, pods, "nothing ran twice");
 
-            // The definition and the MiniCluster were kept: an operator that comes back says how it has
+            // The CRD and the MiniCluster were kept: an operator that is installed again reports how the job
             // ended.
             release.apply("install", &chart, &["--set", "crds.keep=false"]);
             let status = fixture.when_condition("job", "Failed").await;
@@ -276,7 +277,7 @@ fn job_is_unaffected_by_helm_install_upgrade_uninstall() {
             start_job(&fixture, "other").await;
             nothing_stays(&fixture, &release).await;
 
-            // A definition that has just come, which Kubernetes' garbage collector does not know yet.
+            // The CRD has just been created, so the garbage collector does not know it yet.
             release.apply("install", &chart, &["--set", "crds.keep=false"]);
             start_job(&fixture, "young").await;
             nothing_stays(&fixture, &release).await;
@@ -285,7 +286,7 @@ fn job_is_unaffected_by_helm_install_upgrade_uninstall() {
     }
 }
 
-/// Where the definition is not kept: of the release, its hooks, its MiniClusters, at once.
+/// With a CRD that is not kept, uninstalling removes the release, its hooks and its MiniClusters.
 async fn nothing_stays(fixture: &Fixture, release: &Release) {
     let (objects, hooks) = (release.objects("manifest"), release.objects("hooks"));
     assert_eq!(hooks.len(), 1, "{hooks:#?}");
@@ -302,7 +303,7 @@ fn helm_install_refuses_and_keeps_objects_of_others() {
     for (number, helm) in helms().into_iter().enumerate() {
         test(&format!("helm-clash-{number}"), async |fixture| {
             let release = Release::new(helm.clone());
-            // As FluxCD's operator, which has the same name.
+            // Like the Deployment of FluxCD's operator, which has the same name.
             let labels = json!({ "app.kubernetes.io/name": "flux-operator", "app.kubernetes.io/instance": "flux-operator" });
             let other = json!({
                 "apiVersion": "apps/v1", "kind": "Deployment",
@@ -319,23 +320,23 @@ fn helm_install_refuses_and_keeps_objects_of_others() {
             let file = release.folder.path().join("other.json");
             std::fs::write(&file, other.to_string()).unwrap();
             kubectl(&["create", "--filename", file.to_str().unwrap()]).unwrap();
-            let said = release.is_refused("flux-operator", &fixture.namespace);
+            let error = release.is_refused("flux-operator", &fixture.namespace);
             assert!(
-                said.contains("another operator's Deployment flux-operator"),
-                "{said}"
+                error.contains("another operator's Deployment flux-operator"),
+                "{error}"
             );
             assert_eq!(kubectl(&["get", "crd", CRD, "--ignore-not-found"]).unwrap(), "");
 
-            // A second installation for all namespaces, beside one of ours.
+            // A second installation for all namespaces, beside ours.
             release.apply(
                 "install",
                 &repository().join("chart"),
                 &["--create-namespace", "--set", "crds.keep=false"],
             );
-            let said = release.is_refused("second", "default");
+            let error = release.is_refused("second", "default");
             assert!(
-                said.contains("cannot be imported into the current release"),
-                "{said}"
+                error.contains("cannot be imported into the current release"),
+                "{error}"
             );
             assert_eq!(
                 kubectl(&["get", "deployments", "--namespace", "default", "--output=name"]).unwrap(),

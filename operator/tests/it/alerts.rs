@@ -1,5 +1,5 @@
-//! What is measured, what is warned of, and what the dashboard shows: held to the table of families, to
-//! promtool, and to a real Prometheus, which has to warn of each once, of a fault that is made.
+//! What is measured, what alerts fire on, and what the dashboard shows: checked against the table of metric
+//! families, by promtool, and by a real Prometheus, in which a fault must fire each alert once.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -22,15 +22,15 @@ use test_support::installation::NAMESPACE;
 use test_support::monitoring::{alerts, panels};
 use test_support::repository::repository;
 
-/// What the expressions ask for: metrics, and labels.
+/// What the expressions use: metrics, and labels.
 #[derive(Default)]
 struct Words {
     metrics: BTreeSet<String>,
     labels: BTreeSet<String>,
 }
 
-/// The names in an expression. In braces and after `by`, `on` and `group_left` stand labels; before `(` a
-/// function.
+/// The names in an expression. Names in braces and after `by`, `on` and `group_left` are labels; a name
+/// before `(` is a function.
 fn words(expression: &str) -> Words {
     let mut words = Words::default();
     let outside: String = expression.split('"').step_by(2).collect::<Vec<_>>().join("\"\"");
@@ -56,7 +56,7 @@ fn words(expression: &str) -> Words {
             '(' if matches!(last, "by" | "on" | "group_left") => depth_of_labels += 1,
             '}' => depth_of_labels -= 1,
             ')' if depth_of_labels > 0 => depth_of_labels -= 1,
-            // A range.
+            // Skips a range.
             '[' => rest = &rest[rest.find(']').unwrap()..],
             _ => {}
         }
@@ -68,7 +68,7 @@ fn words(expression: &str) -> Words {
     words
 }
 
-/// The family that a series belongs to.
+/// The metric family that a series belongs to.
 fn family_of(series: &str) -> Option<&'static flux_operator::health::families::Family> {
     ALL.iter().find(|family| match family.kind {
         Kind::Histogram(_) => series
@@ -86,7 +86,7 @@ fn the_names_in_an_expression_are_found() {
     assert_eq!(Vec::from_iter(&found.labels), ["c", "f", "job", "le"]);
 }
 
-/// A rule that no fault has made fire may never do so.
+/// An alert that no test has made fire may never fire.
 #[test]
 fn every_alert_is_fired_by_a_fault() {
     let call = ["until_firing", "(&["].concat();
@@ -100,9 +100,9 @@ fn every_alert_is_fired_by_a_fault() {
     assert_eq!(fired, alerts.iter().map(|alert| alert.name.as_str()).collect());
 }
 
-/// What Prometheus gives to every series itself.
+/// Labels that Prometheus adds to every series.
 const OF_TARGETS: [&str; 3] = ["instance", "job", "namespace"];
-/// For people who ask themselves; no picture and no warning.
+/// Metrics for people who query them. No panel and no alert uses them.
 const LOOKED_AT_BY_NOBODY: [&str; 2] = [
     "process_virtual_memory_bytes",
     "workqueue_unfinished_work_seconds",
@@ -210,7 +210,7 @@ fn promtool_takes_the_rules_and_they_do_what_their_tests_say() {
     let all: BTreeSet<String> = alerts().into_iter().map(|alert| alert.name).collect();
     assert_eq!(fires, all, "each is seen to fire");
     assert_eq!(is_silent, all, "and to be silent");
-    // The tests are no formality: with another rule one of them fails.
+    // The unit tests do test the rules: with another rule, one of them fails.
     let broken = rules_of_n().replace("> 60", "> 600");
     std::fs::write(path("rules.yml"), broken).unwrap();
     let outcomes = (0..unit_tests().len()).map(|number| {
@@ -281,7 +281,7 @@ fn promtool_accepts_metrics_and_every_panel_can_be_drawn() {
                 .replace("$__rate_interval", "1m")
         };
         for expression in panels().iter().flat_map(|panel| &panel.expressions) {
-            // It is understood; those about the webhook are empty here.
+            // The expression is valid. Those about the webhook have no series here.
             let series = prometheus.query(&drawn(expression)).await;
             assert!(
                 !series.is_empty() || expression.contains("webhook"),
@@ -360,18 +360,18 @@ fn operators_that_all_wait_to_lead_are_warned_of() {
             .unwrap();
         let health = free_address();
         let operator = fixture
-            .operator_as(&fixture.kubeconfig_of("leader"), Calls::default(), |it| {
-                it.candidate = Some(Candidate {
+            .operator_as(&fixture.kubeconfig_of("leader"), Calls::default(), |settings| {
+                settings.candidate = Some(Candidate {
                     namespace,
                     identity,
                     duration: Duration::from_secs(3),
                 });
-                it.health = Some(health);
+                settings.health = Some(health);
             })
             .await;
         let prometheus = Prometheus::start(health).await;
         prometheus.until_firing(&["FluxOperatorNotLeading"]).await;
-        // It waits, which is no trouble of its own.
+        // Waiting for the Lease does not count as another problem.
         assert!(
             !prometheus
                 .firing()
@@ -388,11 +388,13 @@ fn alert_fires_when_operator_lacks_permission() {
         let health = free_address();
         let kubeconfig = fixture.kubeconfig_of("default");
         let operator = fixture
-            .operator_as(&kubeconfig, Calls::default(), |it| it.health = Some(health))
+            .operator_as(&kubeconfig, Calls::default(), |settings| {
+                settings.health = Some(health)
+            })
             .await;
         let prometheus = Prometheus::start(health).await;
         prometheus.until_firing(&["FluxOperatorNotReady"]).await;
-        // It has seen nothing, and can be told to stop all the same.
+        // It has no data, and still stops when it is told to.
         operator.stop().await;
     });
 }
@@ -431,7 +433,7 @@ fn alert_fires_when_an_admission_webhook_is_gone() {
     });
 }
 
-/// No input is known that makes the operator panic: a test of ours does.
+/// No known input makes the operator panic, so the test does.
 #[test]
 fn a_panic_is_warned_of() {
     test("alerts-panic", async |fixture| {
@@ -439,7 +441,9 @@ fn a_panic_is_warned_of() {
             (call.resource == "configmaps" && call.name == "bad-agent").then_some(Fault::Panic)
         });
         let health = free_address();
-        let operator = fixture.operator_of(calls, |it| it.health = Some(health)).await;
+        let operator = fixture
+            .operator_of(calls, |settings| settings.health = Some(health))
+            .await;
         is_ready(health).await;
         let prometheus = Prometheus::start(health).await;
         prometheus.assert_calm(&["FluxOperatorWebhookDown"]).await;
@@ -449,8 +453,8 @@ fn a_panic_is_warned_of() {
     });
 }
 
-/// Large MiniClusters take room while the API server does not answer, and the next ones wait for it: here for
-/// 5 s, not for 60.
+/// While the API server does not answer, large MiniClusters take up the capacity, and the next ones wait for
+/// it. In this test 5 s of waiting fire the alert, not 60 s.
 #[test]
 fn a_queue_that_does_not_move_is_warned_of() {
     test("alerts-queue", async |fixture| {
@@ -459,7 +463,9 @@ fn a_queue_that_does_not_move_is_warned_of() {
             is_read.then_some(Fault::Late(Duration::from_secs(60), 504))
         });
         let health = free_address();
-        let operator = fixture.operator_of(calls, |it| it.health = Some(health)).await;
+        let operator = fixture
+            .operator_of(calls, |settings| settings.health = Some(health))
+            .await;
         is_ready(health).await;
         let prometheus = Prometheus::start_with_rules(health, |rule| {
             let expression = rule["expr"].as_str().unwrap().replace("} > 60", "} > 5");
@@ -494,13 +500,13 @@ fn alerts_fire_when_the_webhook_fails_rejects_or_is_down() {
         let webhook = Webhook::start().await;
         let prometheus = Prometheus::start(webhook.health).await;
         prometheus.assert_calm(&["FluxOperatorDown"]).await;
-        // Nobody can convert it.
+        // The webhook cannot convert this version.
         let strange =
             json!({ "apiVersion": "flux-framework.org/v9", "kind": "MiniCluster", "metadata": { "name": "a" } });
         let (status, text) = webhook.post(1, &review(&[strange.to_string()])).await.unwrap();
         assert!(status == 200 && text.contains("Failure"), "{text}");
         prometheus.until_firing(&["FluxOperatorConversionErrors"]).await;
-        // All places that one peer may have are taken by requests that do not go on, and it wants more.
+        // Requests that make no progress take all slots that one peer may have, and it opens more.
         let (mut slow, mut more) = (Vec::new(), Vec::new());
         for _ in 0..32 {
             let mut stream = webhook.connect(2).await.unwrap();

@@ -1,5 +1,5 @@
-//! What waits costs next to nothing: no state makes the operator repeat itself more often than once in 10 s
-//! without news, and each says why it waits.
+//! Waiting costs next to nothing: without news, no state makes the operator repeat itself more often than
+//! once in 10 s, and each status says why it waits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,14 +20,14 @@ use crate::storage;
 use crate::stuck::{cannot_mount, set_node_ready};
 use test_support::api_server::{Call, Calls, Fault, Fixture, Operator, assert_message, test, until};
 
-/// By then pauses have grown to more than 10 s.
+/// After this time, pauses have grown to more than 10 s.
 const GROWN: Duration = Duration::from_secs(25);
 const WINDOW: Duration = Duration::from_secs(20);
-/// Calls of one attempt: at most one for each object of a MiniCluster, one to look at what is there, and a
-/// status.
+/// Calls of one attempt: at most one for each object of a MiniCluster, one to read what exists, and one for
+/// the status.
 const ATTEMPT: usize = 9;
 
-/// In 20 s it makes no more than two attempts.
+/// Asserts that the operator makes no more than two attempts in 20 s.
 async fn is_calm(operator: &Operator, state: &str) {
     tokio::time::sleep(GROWN).await;
     operator.calls.clear();
@@ -51,7 +51,7 @@ async fn unlabel(fixture: &Fixture, name: &str) {
     fixture.patch::<Job>(name, none).await.unwrap();
 }
 
-async fn told(fixture: &Fixture, name: &str, reason: &str) -> Value {
+async fn until_reason(fixture: &Fixture, name: &str, reason: &str) -> Value {
     fixture
         .when(name, "told why it waits", |status| status["reason"] == reason)
         .await["status"]
@@ -70,7 +70,7 @@ async fn delete(fixture: &Fixture, name: &str) {
     .await;
 }
 
-/// Reconciles until now.
+/// The number of reconciles so far.
 fn reconciles(metrics: &Metrics) -> usize {
     let text = metrics.text(LiveState::<std::iter::Empty<&str>>::default());
     let counters = text
@@ -80,7 +80,7 @@ fn reconciles(metrics: &Metrics) -> usize {
     values.sum()
 }
 
-/// The new operator has read nobody's events, and may read those of five at once.
+/// The new operator has read no events yet, and may read those of five MiniClusters at once.
 #[test]
 fn operator_that_restarts_takes_no_reason_back() {
     test("calm-restart", async |fixture| {
@@ -91,7 +91,7 @@ fn operator_that_restarts_takes_no_reason_back() {
         }
         let operator = fixture.operator().await;
         for name in &names {
-            told(&fixture, name, "SchedulerSilent").await;
+            until_reason(&fixture, name, "SchedulerSilent").await;
         }
         drop(operator);
         let operator = fixture.operator().await;
@@ -121,7 +121,7 @@ fn job_of_another_operator_is_an_obstacle_and_no_loop() {
             .await
             .unwrap();
         let operator = fixture.operator().await;
-        let status = told(&fixture, "old", "JobUnlabelled").await;
+        let status = until_reason(&fixture, "old", "JobUnlabelled").await;
         assert_message(&status, "kubectl delete job old");
         is_calm(&operator, "a Job of another operator").await;
         fixture
@@ -159,7 +159,7 @@ fn job_without_label_is_an_obstacle_and_no_loop() {
             unlabel(&fixture, name).await;
         }
         for (name, phase) in [("waits", "Suspended"), ("runs", "Running")] {
-            let status = told(&fixture, name, "JobUnlabelled").await;
+            let status = until_reason(&fixture, name, "JobUnlabelled").await;
             assert_message(&status, "kubectl label job");
             assert_eq!(status["phase"], phase, "it is as it was: {status:#}");
             assert_eq!(status["restartCount"].as_i64().unwrap_or(0), 0, "{status:#}");
@@ -198,10 +198,10 @@ fn what_cannot_be_created_is_tried_rarely_and_within_a_minute() {
             quota.status.and_then(|status| status.hard)
         };
         until("the quota is in force", is_in_force).await;
-        let taken = json!({ "metadata": { "name": "taken-agent" } });
+        let existing = json!({ "metadata": { "name": "taken-agent" } });
         fixture
             .api::<ConfigMap>()
-            .create(&PostParams::default(), &serde_json::from_value(taken).unwrap())
+            .create(&PostParams::default(), &serde_json::from_value(existing).unwrap())
             .await
             .unwrap();
         let calls = Calls::with_faults(|call: &Call| {
@@ -215,7 +215,7 @@ fn what_cannot_be_created_is_tried_rarely_and_within_a_minute() {
             ("fails", "ApiError"),
         ] {
             fixture.create(name, json!({ "size": 1 })).await.unwrap();
-            told(&fixture, name, reason).await;
+            until_reason(&fixture, name, reason).await;
         }
         tokio::time::sleep(GROWN).await;
         operator.calls.clear();
@@ -232,7 +232,7 @@ fn what_cannot_be_created_is_tried_rarely_and_within_a_minute() {
             calls.len()
         );
 
-        // Pauses have grown as long as they become.
+        // The pauses grow to their maximum.
         tokio::time::sleep(Duration::from_secs(60)).await;
         fixture
             .api::<ResourceQuota>()
@@ -255,7 +255,7 @@ fn what_cannot_be_created_is_tried_rarely_and_within_a_minute() {
 #[test]
 fn nothing_is_created_in_a_namespace_that_is_being_deleted() {
     test("calm-terminating", async |fixture| {
-        // Something keeps it.
+        // An object with a finalizer keeps the namespace.
         let kept = json!({ "metadata": { "name": "kept", "finalizers": ["example.org/stays"] } });
         fixture
             .api::<ConfigMap>()
@@ -281,14 +281,14 @@ fn nothing_is_created_in_a_namespace_that_is_being_deleted() {
             .delete(&fixture.namespace, &DeleteParams::default())
             .await
             .unwrap();
-        // The namespace's controller need not delete the Jobs first.
+        // The namespace controller need not be the first to delete the Jobs.
         for name in &names {
             let _ = fixture
                 .api::<Job>()
                 .delete(name, &DeleteParams::background())
                 .await;
         }
-        // The first refusals tell, of those that were under way.
+        // The calls in flight are refused, and the operator learns from them.
         tokio::time::sleep(Duration::from_secs(5)).await;
         operator.calls.clear();
         tokio::time::sleep(Duration::from_secs(20)).await;
@@ -308,7 +308,7 @@ fn nothing_is_created_in_a_namespace_that_is_being_deleted() {
     });
 }
 
-/// All of them at once. A reconcile is known by one of its calls; that of "earlier" makes none.
+/// All states at once. A reconcile is recognized by one of its calls; that of "earlier" makes none.
 #[test]
 fn waiting_minicluster_is_reconciled_once_in_10_s_at_most() {
     const WINDOW: Duration = Duration::from_secs(35);
@@ -321,7 +321,7 @@ fn waiting_minicluster_is_reconciled_once_in_10_s_at_most() {
         });
         let metrics = Arc::new(Metrics::new().unwrap());
         let counts = metrics.clone();
-        let change = |it: &mut Settings| (it.metrics, it.options.gang) = (counts, true);
+        let change = |settings: &mut Settings| (settings.metrics, settings.options.gang) = (counts, true);
         let operator = fixture.operator_of(calls, change).await;
 
         // Pods of a Job that is gone.
@@ -362,7 +362,7 @@ fn waiting_minicluster_is_reconciled_once_in_10_s_at_most() {
 
         let gang = json!({ "size": 1, "gang": "on" });
         let template = json!({ "size": 1, "podTemplate": { "spec": { "hostNetwrok": true } } });
-        // TOML has to escape each of its characters.
+        // Each of its characters must be escaped in TOML.
         let script = format!("'''{}", "\\".repeat(600_000));
         let large =
             json!({ "size": 1, "containers": [{ "image": "app:1", "commands": { "script": script } }] });
@@ -386,7 +386,7 @@ fn waiting_minicluster_is_reconciled_once_in_10_s_at_most() {
             if let Some(spec) = spec {
                 fixture.create(name, spec.clone()).await.unwrap();
             }
-            told(&fixture, name, reason).await;
+            until_reason(&fixture, name, reason).await;
         }
         let count = |name: &str, wanted: &str| {
             let is_it = |call: &Call| {
@@ -407,7 +407,7 @@ fn waiting_minicluster_is_reconciled_once_in_10_s_at_most() {
             let count = count(name, call);
             assert!(count <= MOST, "{name}: {count} times {call} in {WINDOW:?}");
             others -= count;
-            told(&fixture, name, reason).await;
+            until_reason(&fixture, name, reason).await;
         }
         assert!(
             others <= 2 * MOST,

@@ -1,6 +1,6 @@
-//! Where secrets may be seen: in their Secrets, and nowhere else. Every object that there is, the operator's
-//! log at its most talkative, its metrics, and what people are shown are searched for the curve key,
-//! passwords and tokens.
+//! Secrets may appear in their Secret objects and nowhere else. The test searches every object, the
+//! operator's log at its most verbose level, its metrics, and the output for users. It looks for the curve
+//! key, passwords and tokens.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::operator_process;
 use test_support::api_server::{Fixture, condition, test, until};
 
-/// All values of the Secrets of a cluster, but those that are no secret (names of users).
+/// All values of the Secrets of a MiniCluster, except those that are not secret (names of users).
 async fn secrets(fixture: &Fixture, cluster: &str) -> Vec<(String, String)> {
     let all = fixture
         .api::<Secret>()
@@ -45,8 +45,8 @@ async fn secrets(fixture: &Fixture, cluster: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Every object that an administrator can list, as text, but Secrets and the MiniClusters whose authors wrote
-/// a secret.
+/// Every object that an administrator can list, as text, except Secrets and the MiniClusters whose authors
+/// wrote a secret into them.
 async fn everything(fixture: &Fixture) -> Vec<(String, String)> {
     let discovery = Discovery::new(fixture.client.clone()).run().await.unwrap();
     let mut all = Vec::new();
@@ -57,7 +57,7 @@ async fn everything(fixture: &Fixture) -> Vec<(String, String)> {
         let api: Api<DynamicObject> = Api::all_with(fixture.client.clone(), &resource);
         let list = match api.list(&ListParams::default()).await {
             Ok(list) => list,
-            // Discovery names kinds that cannot be listed, and definitions may go meanwhile.
+            // Discovery names kinds that cannot be listed, and CRDs may be deleted meanwhile.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 405) => continue,
             Err(error) => panic!("{}: {error}", resource.kind),
         };
@@ -72,7 +72,7 @@ async fn everything(fixture: &Fixture) -> Vec<(String, String)> {
     all
 }
 
-/// The curve key of the MiniCluster `given`, in its spec.
+/// The curve key in the spec of the MiniCluster `given`.
 const GIVEN_KEY: &str = "D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs";
 
 #[test]
@@ -81,7 +81,7 @@ fn secrets_are_seen_in_their_secrets_only() {
         let mut operator = operator_process::start(&fixture.namespace, "trace", Stdio::piped());
         let log = operator.log();
         live(&fixture).await;
-        // One letter is missing: it is refused.
+        // One letter is missing, so the key is refused.
         let typo = &GIVEN_KEY[1..];
         give_keys(&fixture, typo).await;
 
@@ -123,7 +123,7 @@ fn secrets_are_seen_in_their_secrets_only() {
     });
 }
 
-/// The MiniCluster `made` lives with everything that is written about it, until its job fails.
+/// Runs the MiniCluster `made`, with everything that is written about it, until its job fails.
 async fn live(fixture: &Fixture) {
     let containers = json!([
         { "image": "app:1", "runFlux": true },
@@ -156,7 +156,7 @@ async fn live(fixture: &Fixture) {
     assert_eq!(status["exitCode"], 7);
 }
 
-/// Two MiniClusters whose author wrote a certificate: one with a key that can be used, one with a typo in it.
+/// Two MiniClusters whose author wrote a certificate: one with a valid key, one with a typo in it.
 async fn give_keys(fixture: &Fixture, typo: &str) {
     for (name, key) in [("given", GIVEN_KEY), ("typo", typo)] {
         let cert = format!(
@@ -171,7 +171,7 @@ async fn give_keys(fixture: &Fixture, typo: &str) {
     fixture.pods("given", 1).await;
 }
 
-/// Where a text stands: as it is, as JSON would have it, or in base64, as a Secret travels.
+/// Where a text appears: as it is, as JSON quotes it, or in base64 as in a Secret.
 fn seen<'a>(needle: &str, places: &'a [(String, String)]) -> Vec<&'a str> {
     let quoted = Value::from(needle).to_string();
     let mut forms = vec![needle.to_owned(), quoted.trim_matches('"').to_owned()];
@@ -182,8 +182,8 @@ fn seen<'a>(needle: &str, places: &'a [(String, String)]) -> Vec<&'a str> {
     seen.map(|(place, _)| place.as_str()).collect()
 }
 
-/// The letters of base64 that stand for `needle` alone, where so many other bytes (modulo 3) come before it:
-/// a curve key stands in the middle of a certificate.
+/// The base64 letters that depend on `needle` alone, with this many other bytes (modulo 3) before it: a curve
+/// key is in the middle of a certificate.
 fn base64_after(before: usize, needle: &str) -> String {
     let bytes = [vec![0; before], needle.as_bytes().to_vec()].concat();
     let letters = (before * 8).div_ceil(6)..bytes.len() * 8 / 6;
@@ -209,7 +209,7 @@ fn secret_is_seen_plain_quoted_and_at_any_place_of_base64() {
     }
 }
 
-/// What `flux-operator render` prints of a MiniCluster.
+/// What `flux-operator render` prints for a MiniCluster.
 async fn render(fixture: &Fixture, name: &str) -> String {
     let cluster = serde_json::to_string(&fixture.get(name).await).unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_flux-operator"))

@@ -1,4 +1,4 @@
-//! What may change while a MiniCluster lives, and how it goes.
+//! What may change while a MiniCluster lives, and how it is deleted.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
@@ -69,10 +69,11 @@ fn the_size_follows_the_spec_up_and_down_within_its_maximum() {
 #[test]
 fn size_beyond_maximum_sets_a_condition_and_changes_nothing() {
     test("beyond", async |fixture| {
-        // Both before any operator has seen it: the rule needs the status, so that it cannot refuse.
+        // Both changes come before any operator has seen the MiniCluster. The CRD's rule needs the status, so
+        // it cannot refuse them.
         fixture.create("mc", json!({ "size": 2 })).await.unwrap();
         let operator = fixture.operator().await;
-        // One has begun, so that it is too late for a larger Job.
+        // One pod has started, so it is too late for a larger Job.
         fixture.run_pod(&fixture.pods("mc", 2).await[&0]).await;
         fixture
             .when("mc", "its maximum", |status| status["maximumSize"] == 2)
@@ -150,7 +151,7 @@ fn suspend_goes_both_ways_and_unset_is_left_to_others() {
             .await
             .unwrap();
         fixture.when_condition("queued", "Suspended", "True").await;
-        // Something else changes: the queue's word stands.
+        // Another field changes. The queue's decision stays.
         fixture
             .patch::<MiniCluster>("queued", json!({ "spec": { "ttlSecondsAfterFinished": 9 } }))
             .await
@@ -179,7 +180,7 @@ fn a_finished_cluster_goes_when_its_time_is_over() {
     });
 }
 
-/// Kubernetes writes the time of the end; the operator's clock may be hours off.
+/// Kubernetes writes the end time. The operator's clock may be hours off.
 #[test]
 fn minicluster_lives_its_time_by_the_api_servers_clock() {
     test("ttl-clock", async |fixture| {
@@ -203,12 +204,12 @@ fn minicluster_lives_its_time_by_the_api_servers_clock() {
         fixture.when_condition("long", "Complete", "True").await;
         operator.settled().await;
         fixture.get("long").await;
-        let asked = calls
+        let clock_reads = calls
             .all()
             .into_iter()
             .filter(|call| call.name == "flux-operator-clock")
             .count();
-        assert_eq!(asked, 1, "once for all");
+        assert_eq!(clock_reads, 1, "once for all");
         operator.stop().await;
     });
 }
@@ -279,7 +280,7 @@ pub async fn gone(fixture: &Fixture, name: &str) {
                 .unwrap()
                 .items
                 .iter()
-                .map(|it| format!("Job {}", it.name_any())),
+                .map(|job| format!("Job {}", job.name_any())),
         );
         left.extend(
             fixture
@@ -328,8 +329,8 @@ pub async fn gone(fixture: &Fixture, name: &str) {
             .await
             .unwrap()
             .items;
-        let there = fixture.api::<Service>().get_opt("flux-service").await.unwrap();
-        (there.is_none() || !members.is_empty()).then_some(())
+        let service = fixture.api::<Service>().get_opt("flux-service").await.unwrap();
+        (service.is_none() || !members.is_empty()).then_some(())
     })
     .await;
 }
@@ -346,9 +347,9 @@ fn the_same_name_can_be_used_again_at_once() {
                 let job = fixture.api::<Job>().get_opt("mc").await.unwrap()?;
                 let owner = job.metadata.owner_references.as_ref()?.first()?.uid.clone();
                 let secret = fixture.secret("mc", "curve").await?;
-                let ours = Some(&secret.metadata.owner_references.as_ref()?.first()?.uid)
+                let is_own_key = Some(&secret.metadata.owner_references.as_ref()?.first()?.uid)
                     == made.metadata.uid.as_ref();
-                (Some(&owner) == made.metadata.uid.as_ref() && ours).then(|| keys.push(secret.data))
+                (Some(&owner) == made.metadata.uid.as_ref() && is_own_key).then(|| keys.push(secret.data))
             })
             .await;
             if round < 2 {
@@ -422,7 +423,7 @@ fn objects_of_the_same_name_by_others_are_never_changed() {
                 .find(|event| event.reason.as_deref() == Some("NameTaken"))
         })
         .await;
-        // The remedy works without another word.
+        // Once the user follows the remedy, nothing else is needed.
         fixture
             .api::<ConfigMap>()
             .delete("two-agent", &DeleteParams::default())
@@ -496,7 +497,7 @@ fn headless_service_is_shared_and_owned_by_all_clusters() {
             (owners.len() == 1 && owners[0].name == "c").then_some(())
         })
         .await;
-        // Somebody deletes it: it is made again.
+        // Somebody deletes the Service, and it is created again.
         let uid = service().await.uid();
         fixture
             .api::<Service>()

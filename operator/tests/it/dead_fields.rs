@@ -17,7 +17,8 @@ fn plain(field: &str) -> String {
         .replace(']', "")
 }
 
-/// Whether one of the problems is about the leaf: the field itself, what it is in, or what stands beside it.
+/// Whether one of the problems is about the leaf: the field itself, a field that contains it, or one beside
+/// it.
 fn names(problems: &[Problem], path: &str) -> bool {
     let parent = path.rsplit_once('.').map_or("", |(parent, _)| parent);
     problems.iter().any(|problem| {
@@ -26,7 +27,7 @@ fn names(problems: &[Problem], path: &str) -> bool {
     })
 }
 
-/// Why the leaf is dead; none if it lives.
+/// Why the leaf is dead. None if it is not.
 fn dead(path: &str, schema: &Value) -> Option<String> {
     let (around, must_be_valid) = around(path);
     let values = values(path, schema);

@@ -1,4 +1,4 @@
-//! A MiniCluster that is deleted: its pods are told to stop at once, by as many calls as for a small one.
+//! When a MiniCluster is deleted, its pods are told to stop at once, with as many calls as for a small one.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
@@ -7,10 +7,10 @@ use kube::api::{DeleteParams, ListParams, PropagationPolicy};
 use serde_json::json;
 use test_support::api_server::{Call, Fixture, test, until};
 
-/// As many as the garbage collector would need a quarter of a minute for.
+/// So many that the garbage collector would need a quarter of a minute.
 const PODS: usize = 300;
 
-/// Pods of a MiniCluster, and how many of them are not told to stop.
+/// The number of a MiniCluster's pods, and how many of them have not been told to stop.
 async fn pods(fixture: &Fixture, name: &str) -> (usize, usize) {
     let of_it = ListParams::default().labels(&format!("job-name={name}"));
     let pods = fixture.api::<Pod>().list(&of_it).await.unwrap().items;
@@ -49,7 +49,8 @@ fn pods_of_a_deleted_minicluster_are_deleted_by_one_call() {
                 (pods(&fixture, name).await.1 == 0).then_some(())
             })
             .await;
-            // The pods go while the call is still being answered, and it counts when it has been.
+            // The pods are deleted while the call is still being answered. The call is recorded with its
+            // answer.
             let is_deleted = |call: &Call| call.verb == "deletecollection";
             until("the call is answered", async || {
                 operator.calls.all().iter().any(is_deleted).then_some(())

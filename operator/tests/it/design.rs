@@ -1,5 +1,5 @@
-//! Five numbered statements about MiniClusters, in both versions: 1 and 2, about the objects. (3 to 5 are about
-//! the pods, and stand in the agent's tests.)
+//! Five numbered statements about MiniClusters, in both versions: here 1 and 2, which are about the objects.
+//! (3 to 5 are about the pods, and are in the agent's tests.)
 
 use flux_shared::crd::convert::{Version, convert};
 use k8s_openapi::api::batch::v1::Job;
@@ -67,7 +67,7 @@ fn design_3_3_statement_2_objects_come_before_the_indexed_job() {
                 "persistentvolumeclaims",
             ] {
                 assert!(
-                    first.iter().any(|it| it == resource),
+                    first.iter().any(|kind| kind == resource),
                     "{name}: {resource} before the Job: {made:?}"
                 );
             }
@@ -76,15 +76,15 @@ fn design_3_3_statement_2_objects_come_before_the_indexed_job() {
             assert_eq!(spec["completionMode"], "Indexed");
             let volumes = spec["template"]["spec"]["volumes"].as_array().unwrap();
             let uses = |source: &str, key: &str, value: &str| {
-                volumes.iter().any(|it: &Value| it[source][key] == value)
+                volumes.iter().any(|volume: &Value| volume[source][key] == value)
             };
             let secret = async |what: &str| fixture.secret(name, what).await.unwrap().metadata.name.unwrap();
-            // Beside it, in one folder, stands what the operator tells a pod.
+            // The folder with the ConfigMap also contains what the operator tells a pod.
             let projected = volumes
                 .iter()
-                .filter_map(|it| it["projected"]["sources"].as_array())
+                .filter_map(|volume| volume["projected"]["sources"].as_array())
                 .flatten();
-            let config_maps: Vec<&Value> = projected.map(|it| &it["configMap"]["name"]).collect();
+            let config_maps: Vec<&Value> = projected.map(|source| &source["configMap"]["name"]).collect();
             assert!(
                 config_maps.contains(&&json!(format!("{name}-agent"))),
                 "{volumes:#?}"

@@ -1,4 +1,4 @@
-//! Edits that come while the Job is being made.
+//! Edits that arrive while the Job is being created.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,14 +42,14 @@ pub(crate) async fn of_job(fixture: &Fixture, name: &str) -> Option<String> {
     config["agent.toml"].contains(&which).then_some(which)
 }
 
-/// Whether the Job is as the spec says, or the status says that it is not.
+/// Whether the Job matches the spec, or the status reports that it does not.
 async fn is_told(fixture: &Fixture, name: &str, which: &str) -> Option<()> {
     let cluster = fixture.get(name).await;
     let generation = cluster.meta().generation;
     let status = serde_json::to_value(cluster).unwrap()["status"].clone();
     let is_seen = status["observedGeneration"].as_i64() == generation && status["maximumSize"] == 1;
-    let says = condition(&status, "Valid")["reason"] == "ChangedTooLate";
-    (is_seen && (says || of_job(fixture, name).await.as_deref() == Some(which))).then_some(())
+    let is_reported = condition(&status, "Valid")["reason"] == "ChangedTooLate";
+    (is_seen && (is_reported || of_job(fixture, name).await.as_deref() == Some(which))).then_some(())
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn an_edit_after_the_pods_have_begun_is_said_to_be_too_late() {
             .when("mc", "made", |status| status["maximumSize"] == 1)
             .await;
         operator.stop().await;
-        // As one leaves it that is killed before its first status.
+        // The state that an operator leaves which is killed before its first status.
         fixture.run_pod(&pods[&0]).await;
         let none = kube::api::Patch::Merge(json!({ "status": null }));
         fixture
@@ -130,7 +130,7 @@ fn an_edit_after_the_pods_have_begun_is_said_to_be_too_late() {
         assert_eq!(
             condition(&status, "Valid")["reason"],
             "ChangedTooLate",
-            "it stays said"
+            "the condition stays"
         );
         again.stop().await;
     });
@@ -157,8 +157,9 @@ fn a_status_never_lands_on_a_new_minicluster_of_the_same_name() {
         .await;
         let second = fixture.create("mc", json!({ "size": 1 })).await.unwrap();
         let (writer, key) = (fixture.writer().await, Key::new(&fixture.namespace, "mc"));
-        let write = async |of: &MiniCluster, generation: i64| {
-            let mut target = Target::of(&serde_json::from_str(&serde_json::to_string(of).unwrap()).unwrap());
+        let write = async |cluster: &MiniCluster, generation: i64| {
+            let mut target =
+                Target::of(&serde_json::from_str(&serde_json::to_string(cluster).unwrap()).unwrap());
             target.generation = Some(generation);
             let after = MiniClusterStatus {
                 maximum_size: Some(1),
@@ -185,7 +186,7 @@ fn a_status_never_lands_on_a_new_minicluster_of_the_same_name() {
 #[test]
 fn job_made_anew_after_an_edit_counts_as_no_restart() {
     test("edit-slow-deletion", async |fixture| {
-        // The API server takes the edit only before a status names the Job.
+        // The API server accepts the edit only before a status names the Job.
         let has_edited = Arc::new(AtomicBool::new(false));
         let may_write = has_edited.clone();
         let calls = Calls::with_faults(move |call: &Call| {
@@ -198,7 +199,7 @@ fn job_made_anew_after_an_edit_counts_as_no_restart() {
             .await
             .unwrap();
         let first = fixture.job("mc").await.metadata.uid;
-        // As long as the controller manager is down, a Job that is deleted stays.
+        // While the controller manager is down, a deleted Job stays. The finalizer has the same effect.
         let finalizers = |all: Value| json!({ "metadata": { "finalizers": all } });
         let kept = fixture
             .patch::<Job>("mc", finalizers(json!(["example.com/slow"])))

@@ -1,5 +1,5 @@
-//! Whose end it was, when it is certain, and what has to be gone before anything starts: on a real API server
-//! and Job controller, with feigned kubelets.
+//! Which pod decides the end, when the end is certain, and what must be gone before anything restarts: on a
+//! real API server and Job controller, with fake kubelets.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
-use crate::restarts::{another_job, finished, run, running, said};
+use crate::restarts::{agent_message, another_job, finished, run, running};
 use test_support::api_server::{SETTLE, assert_message, condition, has_ended, index, test, until};
 
 #[test]
@@ -18,10 +18,11 @@ fn node_reboot_is_a_loss_and_an_unseen_success_is_a_success() {
         let (lead, mut follower) = running(&fixture, "mc", json!({ "backoffLimit": 1 })).await;
         let job = fixture.job("mc").await.uid();
         let mut earlier = Vec::new();
-        // The node of an idle follower reboots, and is orderly about it: more often than the whole may restart.
+        // The node of an idle follower reboots after an orderly shutdown, more often than all pods may
+        // restart.
         for _ in 0..2 {
             fixture
-                .end_pod(&follower, 255, "Unknown", &said("stop", 0, json!({})))
+                .end_pod(&follower, 255, "Unknown", &agent_message("stop", 0, json!({})))
                 .await;
             earlier.push(follower.uid());
             follower = until("the follower is replaced", async || {
@@ -38,7 +39,7 @@ fn node_reboot_is_a_loss_and_an_unseen_success_is_a_success() {
             .clone();
         assert_eq!(condition(&status, "Failed")["status"], "False", "{status:#}");
         assert_eq!(fixture.job("mc").await.uid(), job, "that follower alone");
-        // The lead's loses its power.
+        // The lead's node loses its power.
         fixture.end_pod(&lead, 255, "Unknown", "").await;
         another_job(&fixture, "mc", &job).await;
         let status = fixture
@@ -54,7 +55,7 @@ fn node_reboot_is_a_loss_and_an_unseen_success_is_a_success() {
         // The runtime is down while the program ends.
         let (lead, _) = run(&fixture, "mc").await;
         fixture
-            .end_pod(&lead, 255, "Unknown", &said("program", 0, json!({})))
+            .end_pod(&lead, 255, "Unknown", &agent_message("program", 0, json!({})))
             .await;
         let status = finished(&fixture, "mc", "Complete").await;
         assert_eq!(
@@ -72,7 +73,7 @@ fn program_that_ends_with_255_has_failed() {
         let operator = fixture.operator().await;
         let (lead, _) = running(&fixture, "lead", json!({})).await;
         fixture
-            .end_pod(&lead, 255, "Error", &said("program", 255, json!({})))
+            .end_pod(&lead, 255, "Error", &agent_message("program", 255, json!({})))
             .await;
         let status = finished(&fixture, "lead", "Failed").await;
         assert_eq!(
@@ -83,7 +84,7 @@ fn program_that_ends_with_255_has_failed() {
         assert_eq!(status["reason"], "NonZeroExitCode");
         let (lead, follower) = running(&fixture, "follower", json!({})).await;
         fixture
-            .end_pod(&follower, 255, "Error", &said("snippet", 255, json!({})))
+            .end_pod(&follower, 255, "Error", &agent_message("snippet", 255, json!({})))
             .await;
         until("the lead is told to end", async || {
             let lead = fixture.api::<Pod>().get(&lead.name_any()).await.unwrap();
@@ -93,7 +94,7 @@ fn program_that_ends_with_255_has_failed() {
         })
         .await;
         fixture
-            .end_pod(&lead, 143, "Error", &said("stop", 143, json!({})))
+            .end_pod(&lead, 143, "Error", &agent_message("stop", 143, json!({})))
             .await;
         let status = finished(&fixture, "follower", "Failed").await;
         assert_eq!(
@@ -105,12 +106,12 @@ fn program_that_ends_with_255_has_failed() {
     });
 }
 
-/// The Job controller would delete the pods that still run, and their logs.
+/// Otherwise the Job controller would delete the pods that still run, and their logs.
 #[test]
 fn pods_stay_for_their_logs_when_another_snippet_fails() {
     test("snippet-fails", async |fixture| {
         let operator = fixture.operator().await;
-        // A limit of 0 restarts ends nothing sooner.
+        // A limit of 0 restarts does not end anything earlier.
         for (name, failed) in [("follower", 1), ("lead", 0)] {
             fixture
                 .create(name, json!({ "size": 3, "backoffLimit": 0 }))
@@ -123,23 +124,23 @@ fn pods_stay_for_their_logs_when_another_snippet_fails() {
             let words =
                 json!({ "snippet": "pre", "snippetCode": 1, "snippetError": "cat: /data/in: No such file" });
             fixture
-                .end_pod(&pods[&failed], 1, "Error", &said("snippet", 1, words))
+                .end_pod(&pods[&failed], 1, "Error", &agent_message("snippet", 1, words))
                 .await;
             let others: Vec<&Pod> = pods.values().filter(|pod| index(pod) != failed).collect();
             for pod in &others {
-                let told = until("it is told to end", async || {
+                let message = until("it is told to end", async || {
                     let pod = fixture.api::<Pod>().get(&pod.name_any()).await.unwrap();
                     assert_eq!(pod.metadata.deletion_timestamp, None, "{name}: it stays");
                     pod.annotations().get("flux-framework.org/end").cloned()
                 })
                 .await;
                 let why = format!(" the snippet pre of the pod of index {failed} ended with exit code 1");
-                assert!(told.ends_with(&why), "{told}");
+                assert!(message.ends_with(&why), "{message}");
             }
             for pod in &others {
                 let code = if index(pod) == 0 { 143 } else { 238 };
                 fixture
-                    .end_pod(pod, code, "Error", &said("stop", code, json!({})))
+                    .end_pod(pod, code, "Error", &agent_message("stop", code, json!({})))
                     .await;
             }
             let status = finished(&fixture, name, "Failed").await;
@@ -167,7 +168,7 @@ fn pods_stay_for_their_logs_when_another_snippet_fails() {
     });
 }
 
-/// More than the operator tells at once.
+/// The operator does not tell this many pods to end at once.
 #[test]
 fn large_minicluster_keeps_pod_logs_when_a_snippet_fails() {
     test("snippet-fails-large", async |fixture| {
@@ -182,14 +183,14 @@ fn large_minicluster_keeps_pod_logs_when_a_snippet_fails() {
                 &pods[&1],
                 1,
                 "Error",
-                &said("snippet", 1, json!({ "snippet": "pre", "snippetCode": 1 })),
+                &agent_message("snippet", 1, json!({ "snippet": "pre", "snippetCode": 1 })),
             )
             .await;
         let is_told = |pod: &Pod| pod.annotations().contains_key("flux-framework.org/end");
         let told_pods = async |count: usize| {
             until(&format!("{count} are told to end"), async || {
-                let told: Vec<Pod> = fixture.all_pods("mc").await.into_iter().filter(is_told).collect();
-                (told.len() >= count).then_some(told)
+                let pods: Vec<Pod> = fixture.all_pods("mc").await.into_iter().filter(is_told).collect();
+                (pods.len() >= count).then_some(pods)
             })
             .await
         };
@@ -200,7 +201,7 @@ fn large_minicluster_keeps_pod_logs_when_a_snippet_fails() {
         let end = async |pod: &Pod| {
             let code = if index(pod) == 0 { 143 } else { 238 };
             fixture
-                .end_pod(pod, code, "Error", &said("stop", code, json!({})))
+                .end_pod(pod, code, "Error", &agent_message("stop", code, json!({})))
                 .await;
         };
         for pod in &first {
@@ -209,7 +210,7 @@ fn large_minicluster_keeps_pod_logs_when_a_snippet_fails() {
         let all = told_pods(19).await;
         for pod in all
             .iter()
-            .filter(|pod| !first.iter().any(|it| index(it) == index(pod)))
+            .filter(|pod| !first.iter().any(|other| index(other) == index(pod)))
         {
             assert_eq!(pod.metadata.deletion_timestamp, None, "its log would be lost");
             end(pod).await;
@@ -251,7 +252,7 @@ fn follower_deleted_at_once_does_not_rerun_the_program() {
                 &lead,
                 143,
                 "Error",
-                &said("stop", 143, json!({ "nodeFailure": true })),
+                &agent_message("stop", 143, json!({ "nodeFailure": true })),
             )
             .await;
         let status = finished(&fixture, "mc", "Failed").await;
@@ -274,7 +275,7 @@ fn end_is_reported_while_a_dead_node_keeps_a_pod() {
         let (lead, follower) = running(&fixture, "good", json!({})).await;
         fixture.hold_pod(&follower).await;
         fixture
-            .end_pod(&lead, 0, "Completed", &said("program", 0, json!({})))
+            .end_pod(&lead, 0, "Completed", &agent_message("program", 0, json!({})))
             .await;
         let status = fixture.when_condition("good", "Complete", "True").await["status"].clone();
         assert_eq!(
@@ -300,7 +301,7 @@ fn end_is_reported_while_a_dead_node_keeps_a_pod() {
         let (lead, follower) = running(&fixture, "bad", json!({})).await;
         fixture.hold_pod(&follower).await;
         fixture
-            .end_pod(&lead, 3, "Error", &said("program", 3, json!({})))
+            .end_pod(&lead, 3, "Error", &agent_message("program", 3, json!({})))
             .await;
         let status = fixture.when_condition("bad", "Failed", "True").await["status"].clone();
         assert_eq!(
@@ -358,7 +359,7 @@ fn job_waits_for_pods_of_an_earlier_cluster_of_its_name() {
         })
         .await;
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
-        // At first another pod may not have been told to end.
+        // At first the message may name another pod, which has not been told to end yet.
         let waits = |status: &Value| {
             let message = status["message"].as_str().unwrap_or_default();
             status["reason"] == "WaitingForPrevious" && message.contains(&lead.name_any())
@@ -367,7 +368,7 @@ fn job_waits_for_pods_of_an_earlier_cluster_of_its_name() {
         tokio::time::sleep(SETTLE).await;
         assert!(
             fixture.api::<Job>().get_opt("mc").await.unwrap().is_none(),
-            "two leads would have one name"
+            "two leads would have the same name"
         );
         fixture.release_pod(&lead).await;
         fixture.job("mc").await;
@@ -420,7 +421,7 @@ fn success_is_not_rerun_when_job_is_deleted_without_operator() {
             .await;
         operator.stop().await;
         fixture
-            .end_pod(&lead, 0, "Completed", &said("program", 0, json!({})))
+            .end_pod(&lead, 0, "Completed", &agent_message("program", 0, json!({})))
             .await;
         fixture
             .api::<Job>()
@@ -449,7 +450,7 @@ fn success_is_not_rerun_when_job_is_deleted_without_operator() {
     });
 }
 
-/// A webhook has put it into the pod, and the kubelet sorts statuses by name.
+/// A webhook has added the container to the pod, and the kubelet sorts statuses by name.
 #[test]
 fn container_beside_the_runner_decides_nothing_and_is_named() {
     test("injected", async |fixture| {
@@ -458,7 +459,7 @@ fn container_beside_the_runner_decides_nothing_and_is_named() {
         let status = |name: &str, state: Value| json!({ "name": name, "image": "i", "imageID": "i", "ready": true, "restartCount": 0, "state": state });
         let runner = lead.spec.as_ref().unwrap().containers[0].name.clone();
         let runs = json!({ "running": { "startedAt": "2026-01-01T00:00:00Z" } });
-        let message = said("program", 0, json!({}));
+        let message = agent_message("program", 0, json!({}));
         let ended = json!({ "terminated": { "exitCode": 0, "reason": "Completed", "message": message } });
         for pod in [&lead, &follower] {
             let statuses = [status("aaa", runs.clone()), status(&runner, ended.clone())];

@@ -1,4 +1,5 @@
-//! Every example becomes objects, the same bytes each time; and every field of the CRD has an example.
+//! Every example renders to objects, with the same bytes each time, and every field of the CRD has an
+//! example.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -22,8 +23,8 @@ fn files(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The MiniClusters below `examples/`, and those that only spell one otherwise: where each stands, its text,
-/// its document.
+/// The MiniClusters below `examples/`, and their variants in other spellings: the path, the text and the
+/// document of each.
 fn examples() -> Vec<(PathBuf, String, Value)> {
     let roots = ["../examples", "../shared/tests/spellings"]
         .map(|root| Path::new(env!("CARGO_MANIFEST_DIR")).join(root));
@@ -71,7 +72,8 @@ fn every_example_is_rendered_the_same_each_time() {
     }
 }
 
-/// Paths of properties, with `[]` for items and `{}` for values of maps. What Kubernetes defines is one leaf.
+/// Paths of properties, with `[]` for items and `{}` for values of maps. A type that Kubernetes defines is
+/// one leaf.
 fn of_schema(path: &str, schema: &Value, out: &mut BTreeSet<String>) {
     if let Some(properties) = schema["properties"].as_object()
         && !path.ends_with("ecurityContext")
@@ -126,8 +128,8 @@ fn every_field_has_an_example() {
     for (_, _, document) in examples() {
         of_document("spec", &document["spec"], &leaves, &mut shown);
     }
-    // A service is a container, fluxuser another spelling of fluxUser: what one shows need not be shown
-    // again.
+    // A service is a container, and fluxuser is another spelling of fluxUser: an example of one is enough for
+    // both.
     let same = |leaf: &str| {
         leaf.replace("spec.services", "spec.containers")
             .replace("fluxuser", "fluxUser")

@@ -1,5 +1,4 @@
-//! What an API server does when it is not well: the operator gets over all of it, and nobody waits for
-//! anybody else.
+//! Faults of the API server: the operator recovers from all of them, and no MiniCluster waits for another.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -22,7 +21,7 @@ use test_support::api_server::{
 };
 use test_support::control_plane::kubeconfig_via;
 
-/// Everything of a cluster of size 2 is there, once.
+/// Waits until everything of a MiniCluster of size 2 exists, once.
 async fn is_whole(fixture: &Fixture, name: &str) {
     fixture
         .when(name, "whole", |status| {
@@ -43,10 +42,10 @@ async fn is_whole(fixture: &Fixture, name: &str) {
 }
 
 #[test]
-fn an_answer_of_any_kind_to_any_call_is_got_over() {
+fn operator_recovers_from_any_answer_to_any_call() {
     test("answers", async |fixture| {
         const CODES: [u16; 7] = [429, 500, 503, 504, 409, 422, 400];
-        // Each call of each cluster fails once; each cluster has its own order of answers.
+        // Each call of each MiniCluster fails once. The order of the answers differs by MiniCluster.
         let seen: Mutex<HashSet<(String, String, String)>> = Mutex::default();
         let number = AtomicUsize::new(0);
         let calls = Calls::with_faults(move |call: &Call| {
@@ -156,7 +155,7 @@ fn status_has_the_api_servers_error() {
 #[test]
 fn broken_clusters_delay_no_other_and_are_retried_more_rarely() {
     test("broken", async |fixture| {
-        // More than there are places for reconciles.
+        // More than there are slots for reconciles.
         const BROKEN: usize = 160;
         let attempts: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
         let log = attempts.clone();
@@ -202,15 +201,15 @@ fn broken_clusters_delay_no_other_and_are_retried_more_rarely() {
 }
 
 #[test]
-fn a_panic_over_one_object_is_told_by_it_and_stops_nobody() {
+fn panic_is_reported_on_its_object_and_stops_no_other() {
     test("panics", async |fixture| {
         flux_operator::health::panics::install_hook();
-        // It is the whole process': other tests that fail still say why.
-        let ours = std::panic::take_hook();
+        // The hook is for the whole process: other tests that fail must still print why.
+        let operators_hook = std::panic::take_hook();
         #[expect(clippy::print_stderr, reason = "where the test's own harness prints it")]
         std::panic::set_hook(Box::new(move |panic| {
             eprintln!("{panic}");
-            ours(panic);
+            operators_hook(panic);
         }));
         let is_mended = Arc::new(AtomicBool::new(false));
         let mended = is_mended.clone();
@@ -221,11 +220,13 @@ fn a_panic_over_one_object_is_told_by_it_and_stops_nobody() {
         });
         let metrics = Arc::new(flux_operator::health::metrics::Metrics::new().unwrap());
         let counts = metrics.clone();
-        let operator = fixture.operator_of(calls, |it| it.metrics = counts).await;
+        let operator = fixture
+            .operator_of(calls, |settings| settings.metrics = counts)
+            .await;
         fixture.create("bad", json!({ "size": 2 })).await.unwrap();
         let status = fixture.when_condition("bad", "OperatorPanicked", "True").await["status"].clone();
-        let told = condition(&status, "OperatorPanicked");
-        let message = told["message"].as_str().unwrap();
+        let panicked = condition(&status, "OperatorPanicked");
+        let message = panicked["message"].as_str().unwrap();
         assert!(
             message.contains("api_server/calls.rs:") && !message.contains("hunter2"),
             "{message}"
@@ -264,7 +265,7 @@ fn a_panic_over_one_object_is_told_by_it_and_stops_nobody() {
 #[test]
 fn watches_that_expire_or_break_miss_nothing() {
     test("expired", async |fixture| {
-        // The first watches of each kind.
+        // Counts the first watches of each kind.
         let begun: Mutex<BTreeMap<String, usize>> = Mutex::default();
         let calls = Calls::with_faults(move |call: &Call| {
             if call.verb != "watch" {
@@ -328,7 +329,7 @@ fn watches_that_expire_or_break_miss_nothing() {
     });
 }
 
-/// As when an authorizer fails for a moment, or a role is applied after the operator.
+/// As when an authorizer fails for a moment, or a role is applied after the operator starts.
 #[test]
 fn kinds_that_were_denied_are_watched_when_they_are_permitted() {
     test("denied", async |fixture| {
@@ -344,7 +345,7 @@ fn kinds_that_were_denied_are_watched_when_they_are_permitted() {
             (*number <= 2).then_some(Fault::Answer(403))
         });
         let operator = fixture.operator_of(calls.clone(), |_| {}).await;
-        // Nothing waits for them.
+        // Nothing waits for these kinds.
         fixture.create("mc", json!({ "size": 2 })).await.unwrap();
         is_whole(&fixture, "mc").await;
         until("all are watched", async || {
@@ -382,8 +383,8 @@ fn changes_during_api_server_outage_are_seen_afterwards() {
     });
 }
 
-/// A way to the API server whose connections can die without a word, as when a router forgets them. New ones
-/// live.
+/// A way to the API server whose connections can die silently, as when a router forgets them. New connections
+/// work.
 struct Way {
     kubeconfig: PathBuf,
     lives: Arc<Mutex<Arc<AtomicBool>>>,
@@ -424,7 +425,7 @@ async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, lives: Arc<Atomi
         }
     }
     if !lives.load(Ordering::SeqCst) {
-        // The other side hears of no end.
+        // The other side does not learn that the connection has ended.
         std::future::pending::<()>().await;
     }
 }
@@ -440,7 +441,7 @@ fn a_connection_that_dies_without_a_word_is_noticed() {
         is_whole(&fixture, "before").await;
         way.dies();
         fixture.create("after", json!({ "size": 2 })).await.unwrap();
-        // Its pings tell it within 45 s. (A watch alone would be silent for five minutes.)
+        // The client's pings detect it within 45 s. (A watch alone would be silent for five minutes.)
         let begin = Instant::now();
         while fixture.api::<Job>().get_opt("after").await.unwrap().is_none() {
             assert!(begin.elapsed() < Duration::from_secs(120), "nobody has noticed");
@@ -489,7 +490,7 @@ fn volumes_of_images_that_were_switched_on_by_hand_are_tried() {
         let spec = json!({ "size": 1, "flux": { "container": { "source": "imageVolume" } } });
         let operator = fixture.operator_of(of_version("34"), |_| {}).await;
         fixture.create("kept", spec.clone()).await.unwrap();
-        // What this server does without being told.
+        // What this server does by default.
         if fixture
             .client
             .apiserver_version()
@@ -518,7 +519,7 @@ fn volumes_of_images_that_were_switched_on_by_hand_are_tried() {
         }
         operator.stop().await;
 
-        // One that was not told to drops them without a word.
+        // A server without the feature drops the volumes without an error.
         let dropped = json!({
             "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": "dropped" },
             "spec": { "template": { "spec": { "containers": [{ "name": "a" }] } } },

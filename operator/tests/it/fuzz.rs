@@ -1,4 +1,4 @@
-//! What validation accepts can be rendered, whatever the user wrote: no panic, no error, no endless time.
+//! Whatever validation accepts can be rendered: no panic, no error, no endless run.
 
 use flux_operator::webhook::review;
 use flux_operator_core::render::{self, Options, RenderFacts};
@@ -30,7 +30,7 @@ fn accepted_manifest_can_be_rendered() {
     assert!(rendered > 5, "only {rendered} were rendered");
 }
 
-/// A review whose text is spoilt in a few places.
+/// A review whose text is corrupted in a few places.
 fn spoilt_review(examples: &[serde_json::Value], dice: &mut mutate::Dice) -> Vec<u8> {
     let version = ["v1alpha1", "v1alpha2", "v1", ""][dice.roll(4)];
     let objects: Vec<_> = (0..dice.roll(4))

@@ -1,4 +1,5 @@
-//! `spec.gang`: all pods or none, by whichever API the cluster serves; nothing where nobody wants it.
+//! `spec.gang`: all pods or none, with whichever API the cluster serves, and nothing where nobody asks for
+//! it.
 
 mod rendered;
 
@@ -22,13 +23,13 @@ use test_support::api_server::{
 };
 use test_support::installation::{Installation, Permission};
 
-/// What switches Kubernetes' own API on, in each version that has one.
+/// What switches on Kubernetes' own API, in each version that has one.
 const SWITCHED_ON: [(&str, &str); 2] = [
     ("FEATURE_GATES", "GenericWorkload=true"),
     ("RUNTIME_CONFIG", "api/alpha=true,api/beta=true"),
 ];
 
-/// A CustomResourceDefinition as those of scheduler-plugins and Volcano are, as far as we know their fields.
+/// A CRD like those of scheduler-plugins and Volcano, as far as we know their fields.
 fn definition(group: &str, version: &str, spec: &Value) -> String {
     let schema =
         json!({ "type": "object", "properties": { "spec": { "type": "object", "properties": spec } } });
@@ -36,7 +37,7 @@ fn definition(group: &str, version: &str, spec: &Value) -> String {
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {
             "name": format!("podgroups.{group}"),
-            // *.k8s.io wants to be told who approved it.
+            // The API server requires this annotation for *.k8s.io: who approved the API.
             "annotations": { "api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/scheduler-plugins/pull/50" },
         },
         "spec": {
@@ -55,12 +56,12 @@ fn gangs(fixture: &Fixture, api: GangApi) -> Api<DynamicObject> {
 
 /// The only gang of a MiniCluster.
 async fn gang(fixture: &Fixture, api: GangApi, cluster: &str) -> DynamicObject {
-    let of = ListParams::default().labels(&format!("flux-framework.org/minicluster={cluster}"));
+    let selector = ListParams::default().labels(&format!("flux-framework.org/minicluster={cluster}"));
     until(&format!("{cluster} has a gang"), async || {
-        let all = gangs(fixture, api).list(&of).await.unwrap().items;
+        let all = gangs(fixture, api).list(&selector).await.unwrap().items;
         let mut all = all
             .into_iter()
-            .filter(|it| it.metadata.deletion_timestamp.is_none());
+            .filter(|gang| gang.metadata.deletion_timestamp.is_none());
         match (all.next(), all.next()) {
             (Some(only), None) => Some(only),
             _ => None,
@@ -80,12 +81,14 @@ async fn lead(fixture: &Fixture, cluster: &str, pods: usize) -> Value {
         .unwrap()
 }
 
-/// An operator that may make gangs, with what an installation for this namespace may.
+/// An operator that may create gangs, with the permissions of an installation for this namespace.
 async fn operator(fixture: &Fixture, calls: &Calls) -> Operator {
     fixture
-        .operator_installed(calls.clone(), &json!({ "gang": { "enabled": true } }), |it| {
-            it.options.gang = true
-        })
+        .operator_installed(
+            calls.clone(),
+            &json!({ "gang": { "enabled": true } }),
+            |settings| settings.options.gang = true,
+        )
         .await
 }
 
@@ -97,7 +100,7 @@ fn spec(more: Value) -> Value {
     spec
 }
 
-/// Whether a call asks which APIs there are, or is about one for gangs.
+/// Whether a call asks which APIs exist, or is about an API for gangs.
 fn is_about_gangs(call: &Call) -> bool {
     call.resource == "apis" || call.group.starts_with("scheduling.")
 }
@@ -124,7 +127,7 @@ fn operator_asks_for_no_gang_api_unless_a_gang_is_wanted() {
             .await
             .unwrap();
         plain.stop().await;
-        // Installed, and nobody's wish.
+        // The API is installed, and nobody asks for a gang.
         let calls = Calls::default();
         let operator = operator(&fixture, &calls).await;
         fixture
@@ -133,7 +136,7 @@ fn operator_asks_for_no_gang_api_unless_a_gang_is_wanted() {
             .unwrap();
         fixture.pods("off", 2).await;
         assert!(!calls.all().iter().any(is_about_gangs), "{:#?}", calls.all());
-        // Asked once, for all.
+        // The operator asks once, for all MiniClusters.
         for name in ["one", "two"] {
             fixture.create(name, spec(json!({}))).await.unwrap();
             fixture.pods(name, 2).await;
@@ -146,7 +149,7 @@ fn operator_asks_for_no_gang_api_unless_a_gang_is_wanted() {
     });
 }
 
-/// Discovery is open to all by default, and may be closed.
+/// By default everybody may use discovery, but a cluster may restrict it.
 #[test]
 fn forbidden_discovery_is_reported_when_a_gang_is_wanted() {
     test("gang-unasked", async |fixture| {
@@ -167,7 +170,7 @@ fn forbidden_discovery_is_reported_when_a_gang_is_wanted() {
 #[test]
 fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
     test("gang-others", async |fixture| {
-        // The first Job's creation is lost: what was made before it is found again.
+        // The first Job's creation is lost. The objects created before it are found again.
         let is_lost = Arc::new(AtomicBool::new(false));
         let lost = is_lost.clone();
         let calls = Calls::with_faults(move |call: &Call| {
@@ -193,7 +196,7 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
             ("plugins", "scheduler-plugins' PodGroup"),
         ] {
             let status = fixture
-                .when(name, "refused", |it| it["reason"] == "GangUnavailable")
+                .when(name, "refused", |status| status["reason"] == "GangUnavailable")
                 .await["status"]
                 .clone();
             assert_eq!(
@@ -209,7 +212,7 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
                 .is_null()
         );
 
-        // Installed later.
+        // The APIs are installed later.
         let count = json!({ "minMember": { "type": "integer" }, "queue": { "type": "string" } });
         apply(&definition("scheduling.volcano.sh", "v1beta1", &count));
         apply(&definition(
@@ -236,7 +239,11 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
             pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"],
             json!(made.name_any())
         );
-        let order: Vec<Call> = calls.all().into_iter().filter(|it| it.verb == "create").collect();
+        let order: Vec<Call> = calls
+            .all()
+            .into_iter()
+            .filter(|call| call.verb == "create")
+            .collect();
         let at = |resource: &str| order.iter().rposition(|call| call.resource == resource).unwrap();
         assert!(at("podgroups") < at("jobs"), "{order:#?}");
 
@@ -246,7 +253,8 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
         leaves_a_gang_alone_that_the_job_only_names(&fixture, "auto").await;
         next_operator_deletes_the_gang_of_a_job_it_has_never_seen(&fixture, operator, &calls).await;
         next_operator_fails_job_deleted_unseen_and_deletes_gang(&fixture, &calls).await;
-        // Who installs it without gangs later takes the permissions away, and clusters go on.
+        // Somebody who later installs the operator without gangs removes the permissions. The MiniClusters go
+        // on.
         let plain = fixture.operator().await;
         fixture
             .patch::<MiniCluster>("plugins", json!({ "spec": { "size": 1 } }))
@@ -279,7 +287,7 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
             group == "scheduling.volcano.sh" || group == "scheduling.x-k8s.io" && verb != "get"
         };
         assert_eq!(
-            unused.iter().find(|it| others(it)),
+            unused.iter().find(|permission| others(permission)),
             None,
             "permissions that nothing uses"
         );
@@ -344,10 +352,10 @@ async fn next_operator_fails_job_deleted_unseen_and_deletes_gang(fixture: &Fixtu
         .unwrap();
     until("its pods are gone", async || {
         fixture.reap("auto").await;
-        let of = ListParams::default().labels("batch.kubernetes.io/job-name=auto");
+        let selector = ListParams::default().labels("batch.kubernetes.io/job-name=auto");
         fixture
             .api::<Pod>()
-            .list(&of)
+            .list(&selector)
             .await
             .unwrap()
             .items
@@ -368,7 +376,8 @@ async fn next_operator_fails_job_deleted_unseen_and_deletes_gang(fixture: &Fixtu
     next.stop().await;
 }
 
-/// Who may change a Job, and no gang, has the operator change nobody else's by what the Job says.
+/// Somebody who may change a Job, but no gang, cannot make the operator change another gang by what the Job
+/// says.
 async fn leaves_a_gang_alone_that_the_job_only_names(fixture: &Fixture, name: &str) {
     let gangs = gangs(fixture, GangApi::Coscheduling);
     let victim = json!({
@@ -399,15 +408,15 @@ async fn leaves_a_gang_alone_that_the_job_only_names(fixture: &Fixture, name: &s
         .unwrap();
     until("another Job is there", async || {
         fixture.reap(name).await;
-        let there = fixture.api::<Job>().get_opt(name).await.unwrap()?;
-        (there.uid() != job.uid() && !there.annotations()["flux-framework.org/gang"].ends_with("/victim"))
+        let current = fixture.api::<Job>().get_opt(name).await.unwrap()?;
+        (current.uid() != job.uid() && !current.annotations()["flux-framework.org/gang"].ends_with("/victim"))
             .then_some(())
     })
     .await;
     assert_eq!(gangs.get("victim").await.unwrap().data["spec"]["minMember"], 7);
 }
 
-/// A cluster of 2 shrinks and grows again, and its gang with it; and another Job has another gang.
+/// When a MiniCluster of 2 shrinks and grows again, its gang follows. Another Job gets another gang.
 async fn follows_the_size_and_the_job(fixture: &Fixture, api: GangApi, name: &str) {
     fixture
         .when(name, "its maximum", |status| status["maximumSize"] == 2)
@@ -432,7 +441,7 @@ async fn follows_the_size_and_the_job(fixture: &Fixture, api: GangApi, name: &st
             .and_then(Value::as_i64);
         assert_eq!(found, Some(size.into()), "{spec:#}");
     }
-    // Somebody deletes its Job, and it starts again.
+    // Somebody deletes its Job, and it restarts.
     fixture
         .api::<Job>()
         .delete(name, &DeleteParams::background())
@@ -443,10 +452,10 @@ async fn follows_the_size_and_the_job(fixture: &Fixture, api: GangApi, name: &st
 
 /// The names of a MiniCluster's gangs that are not being deleted.
 async fn gangs_of(fixture: &Fixture, api: GangApi, name: &str) -> Vec<String> {
-    let of = ListParams::default().labels(&format!("flux-framework.org/minicluster={name}"));
-    let all = gangs(fixture, api).list(&of).await.unwrap().items;
+    let selector = ListParams::default().labels(&format!("flux-framework.org/minicluster={name}"));
+    let all = gangs(fixture, api).list(&selector).await.unwrap().items;
     all.iter()
-        .filter(|it| it.metadata.deletion_timestamp.is_none())
+        .filter(|gang| gang.metadata.deletion_timestamp.is_none())
         .map(ResourceExt::name_any)
         .collect()
 }
@@ -467,7 +476,7 @@ async fn has_another_gang(fixture: &Fixture, api: GangApi, name: &str, before: &
 fn kubernetes_gang_api_is_used_when_beta_and_refused_when_alpha() {
     let minor = kubernetes_minor();
     test_alone(&SWITCHED_ON, async |fixture, kubeconfig| {
-        let settings = |it: &mut Settings| it.options.gang = true;
+        let settings = |settings: &mut Settings| settings.options.gang = true;
         let operator = fixture.operator_as(&kubeconfig, Calls::default(), settings).await;
         fixture.create("mc", spec(json!({ "gang": "on" }))).await.unwrap();
         match minor {
@@ -559,6 +568,6 @@ pub(crate) fn kubernetes_minor() -> u32 {
     version
         .split("v1.")
         .nth(1)
-        .and_then(|it| it.split('.').next()?.parse().ok())
+        .and_then(|rest| rest.split('.').next()?.parse().ok())
         .unwrap()
 }

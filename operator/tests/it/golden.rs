@@ -1,4 +1,4 @@
-//! What is committed is what is made: the objects of some MiniClusters and the CRD.
+//! The committed files match what is generated: the objects of some MiniClusters and the CRD.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! What stands in files is put before the real API server, as a strict client would: examples and what they
-//! are rendered to, users' manifests, and the folder of bad inputs. Nothing is kept (dry run).
+//! Offers files to the real API server, as a strict client would: examples and the objects rendered from
+//! them, users' manifests, and the folder of bad inputs. Nothing is stored (dry run).
 
 use flux_operator_core::render::{Options, RenderFacts, objects, requirements};
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ fn minicluster(text: &str) -> Option<Value> {
         .find(|document| document["kind"] == "MiniCluster")
 }
 
-/// What the API server says to an object in this namespace.
+/// What the API server answers to an object in this namespace.
 async fn offer(fixture: &Fixture, group: &str, plural: &str, object: &impl Serialize) -> Result<(), String> {
     let mut object = serde_json::to_value(object).unwrap();
     object["metadata"]["namespace"] = json!(fixture.namespace);
@@ -97,27 +97,27 @@ fn every_example_is_accepted_and_so_is_what_it_is_rendered_to() {
                 certificate,
             )
             .unwrap();
-            let mut told = vec![offer_minicluster(&fixture, &document).await];
+            let mut answers = vec![offer_minicluster(&fixture, &document).await];
             if requirements::unsupported(&objects, minor, false).is_some() {
-                wrong.extend(told.into_iter().filter_map(Result::err));
+                wrong.extend(answers.into_iter().filter_map(Result::err));
                 continue;
             }
-            told.extend([
+            answers.extend([
                 offer(&fixture, "api/v1", "configmaps", &objects.config_map).await,
                 offer(&fixture, "api/v1", "services", &objects.headless).await,
                 offer(&fixture, "apis/batch/v1", "jobs", &objects.job).await,
             ]);
             for secret in &objects.secrets {
-                told.push(offer(&fixture, "api/v1", "secrets", secret.expose()).await);
+                answers.push(offer(&fixture, "api/v1", "secrets", secret.expose()).await);
             }
             for made in &objects.volumes {
-                told.push(offer(&fixture, "api/v1", "persistentvolumeclaims", &made.claim).await);
+                answers.push(offer(&fixture, "api/v1", "persistentvolumeclaims", &made.claim).await);
                 let create = PostParams {
                     dry_run: true,
                     ..PostParams::default()
                 };
                 let volumes: Api<PersistentVolume> = Api::all(fixture.client.clone());
-                told.push(
+                answers.push(
                     volumes
                         .create(&create, &made.volume)
                         .await
@@ -126,12 +126,12 @@ fn every_example_is_accepted_and_so_is_what_it_is_rendered_to() {
                 );
             }
             for service in &objects.services {
-                told.push(offer(&fixture, "api/v1", "services", service).await);
+                answers.push(offer(&fixture, "api/v1", "services", service).await);
             }
             if let Some(pod) = &objects.services_pod {
-                told.push(offer(&fixture, "api/v1", "pods", pod).await);
+                answers.push(offer(&fixture, "api/v1", "pods", pod).await);
             }
-            let refused = told.into_iter().filter_map(Result::err);
+            let refused = answers.into_iter().filter_map(Result::err);
             wrong.extend(refused.map(|why| format!("{}: {why}", file.display())));
         }
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -155,7 +155,7 @@ fn upstreams_manifests_are_accepted_where_they_are_at_hand() {
     });
 }
 
-/// Each document that people have published, also those that are refused.
+/// Each document that people have published, including those that are rejected.
 #[test]
 fn validate_and_the_api_server_agree_on_every_public_document() {
     test("public", async |fixture| {
@@ -167,9 +167,9 @@ fn validate_and_the_api_server_agree_on_every_public_document() {
             let text = std::fs::read_to_string(&file).unwrap();
             for (number, document) in manifest::documents(&text).unwrap().into_iter().enumerate() {
                 let judged = manifest::from_value(&document)
-                    .and_then(|it| validate::validate(&it))
+                    .and_then(|parsed| validate::validate(&parsed))
                     .map(drop);
-                // What v1alpha1 alone refuses is tested with the webhook.
+                // What only v1alpha1 rejects is tested with the webhook.
                 let is_older = document["apiVersion"] != "flux-framework.org/v1alpha2";
                 if is_older && judged.is_err() {
                     continue;
@@ -200,7 +200,7 @@ fn validate_and_the_api_server_agree_on_every_public_document() {
 }
 
 #[test]
-fn bad_inputs_are_refused_by_whom_they_say() {
+fn bad_inputs_are_refused_by_the_component_they_name() {
     test("bad", async |fixture| {
         let mut wrong = Vec::new();
         for file in files(&below_the_crate("../shared/tests/bad")) {

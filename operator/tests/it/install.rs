@@ -1,5 +1,5 @@
-//! The installation on a real API server: what is admitted, and that one namespace is enough where one is
-//! served.
+//! The installation on a real API server: what it admits, and that permissions in one namespace are enough to
+//! serve one namespace.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -55,7 +55,9 @@ fn namespaced_installation_has_no_permission_elsewhere() {
             duration: Duration::from_secs(3),
         };
         let operator = fixture
-            .operator_as(&kubeconfig, calls.clone(), |it| it.candidate = Some(candidate))
+            .operator_as(&kubeconfig, calls.clone(), |settings| {
+                settings.candidate = Some(candidate)
+            })
             .await;
 
         let mut spec = of_all_parts();
@@ -109,7 +111,7 @@ fn namespaced_installation_has_no_permission_elsewhere() {
             .filter(|call| call.status == 403)
             .collect();
         let refused: BTreeSet<_> = refused.iter().map(Call::permission).collect();
-        // It looks whether it may, once, and goes on without.
+        // The operator checks once whether it may, and goes on without.
         let wanted = [
             ("", "nodes", "list"),
             ("", "persistentvolumes", "get"),
@@ -144,7 +146,7 @@ fn namespaced_installation_has_no_permission_elsewhere() {
 #[test]
 fn the_operators_pods_are_admitted_where_pods_are_restricted() {
     test("restricted", async |fixture| {
-        // As it is installed for all: the label is the installation's own.
+        // The installation for all namespaces sets the label on its own namespace.
         let all: Api<Pod> = Api::namespaced(fixture.client.clone(), NAMESPACE);
         let (operators, webhooks) = (
             "app.kubernetes.io/component=operator",
@@ -193,7 +195,7 @@ fn the_operators_pods_are_admitted_where_pods_are_restricted() {
     });
 }
 
-/// What `kubectl auth can-i` says to a new account that has one of Kubernetes' own roles in the fixture's
+/// Whether `kubectl auth can-i` says yes for a new account with one of Kubernetes' own roles in the fixture's
 /// namespace.
 fn can(fixture: &Fixture, role: &str, verb: &str, resource: &str) -> bool {
     let account = format!("--as=system:serviceaccount:{}:{role}", fixture.namespace);
@@ -246,7 +248,7 @@ fn kubernetes_own_roles_hold_miniclusters() {
                 "{role}: {verb} {resource}"
             );
         }
-        // The operator itself reads no Secret of anybody's.
+        // The operator itself has no access to anybody's Secrets.
         let operator = "--as=system:serviceaccount:flux-operator:flux-operator";
         for verb in ["get", "list", "watch", "update", "patch", "delete"] {
             assert!(
@@ -268,11 +270,11 @@ fn kubernetes_own_roles_hold_miniclusters() {
 #[test]
 fn installation_without_v1alpha1_has_no_webhook() {
     let of_webhook = |documents: &[Value]| -> Vec<String> {
-        let of_it = documents
-            .iter()
-            .filter(|it| it.to_string().contains("operator-webhook") || it["spec"]["conversion"].is_object());
+        let of_it = documents.iter().filter(|document| {
+            document.to_string().contains("operator-webhook") || document["spec"]["conversion"].is_object()
+        });
         of_it
-            .map(|it| format!("{} {}", it["kind"], it["metadata"]["name"]))
+            .map(|document| format!("{} {}", document["kind"], document["metadata"]["name"]))
             .collect()
     };
     assert!(of_webhook(&Installation::whole(&json!({})).objects).len() > 8);
@@ -280,17 +282,17 @@ fn installation_without_v1alpha1_has_no_webhook() {
     assert_eq!(of_webhook(&without), Vec::<String>::new());
     let crd = without
         .iter()
-        .find(|it| it["kind"] == "CustomResourceDefinition")
+        .find(|document| document["kind"] == "CustomResourceDefinition")
         .unwrap();
     assert_eq!(crd["spec"]["versions"].as_array().unwrap().len(), 1);
     let rules = |documents: &[Value]| {
         documents
             .iter()
-            .map(|it| it["rules"].to_string())
+            .map(|document| document["rules"].to_string())
             .collect::<String>()
     };
     assert!(!rules(&without).contains("customresourcedefinitions"));
-    // With cert-manager the webhook may do nothing either.
+    // With cert-manager the webhook needs no permissions either.
     let with = Installation::whole(&json!({ "certManager": { "enabled": true } })).objects;
     assert!(
         !rules(&with).contains("customresourcedefinitions")
@@ -298,7 +300,7 @@ fn installation_without_v1alpha1_has_no_webhook() {
     );
     let crd = with
         .iter()
-        .find(|it| it["kind"] == "CustomResourceDefinition")
+        .find(|document| document["kind"] == "CustomResourceDefinition")
         .unwrap();
     assert_eq!(
         crd["metadata"]["annotations"]["cert-manager.io/inject-ca-from"],
@@ -306,15 +308,15 @@ fn installation_without_v1alpha1_has_no_webhook() {
     );
 }
 
-/// FluxCD's operator is called flux-operator, too.
+/// FluxCD's operator is called flux-operator too.
 #[test]
 fn cluster_wide_objects_have_names_of_this_operator_only() {
     let documents = Installation::whole(&json!({})).objects;
     let of_all = documents
         .iter()
-        .filter(|it| it["metadata"]["namespace"].is_null() && it["kind"] != "Namespace");
+        .filter(|document| document["metadata"]["namespace"].is_null() && document["kind"] != "Namespace");
     let names: Vec<&str> = of_all
-        .map(|it| it["metadata"]["name"].as_str().unwrap())
+        .map(|document| document["metadata"]["name"].as_str().unwrap())
         .collect();
     assert!(names.len() > 8, "{names:?}");
     let is_ours = |name: &&str| name.starts_with("flux-framework-") || name.ends_with(".flux-framework.org");
@@ -331,7 +333,9 @@ fn network_policy_admits_only_a_clusters_own_pods() {
         let kubeconfig = fixture.kubeconfig_of(OPERATOR);
         let calls = Calls::default();
         let operator = fixture
-            .operator_as(&kubeconfig, calls.clone(), |it| it.options.network_policy = true)
+            .operator_as(&kubeconfig, calls.clone(), |settings| {
+                settings.options.network_policy = true
+            })
             .await;
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
         fixture.pods("mc", 1).await;
@@ -354,7 +358,7 @@ fn network_policy_admits_only_a_clusters_own_pods() {
         };
         let ports = spec["ingress"][1]["ports"].as_array().unwrap();
         assert_eq!((ports.len(), ports.iter().find(takes_8050)), (4, None));
-        // One of the same name that is somebody else's stays.
+        // An object of the same name that belongs to somebody else stays.
         let other = json!({ "metadata": { "name": "two-brokers" }, "spec": { "podSelector": {} } });
         let other: NetworkPolicy = serde_json::from_value(other).unwrap();
         fixture
@@ -411,8 +415,8 @@ fn every_image_can_be_given_by_its_digest() {
                 );
             }
 
-            let running = fixture.operator_of(Calls::default(), |it| {
-                (it.options.agent_image, it.options.view_image) = (agent.clone(), view.clone());
+            let running = fixture.operator_of(Calls::default(), |settings| {
+                (settings.options.agent_image, settings.options.view_image) = (agent.clone(), view.clone());
             });
             let running = running.await;
             let containers = json!([{ "image": app, "command": "hostname" }]);
@@ -431,7 +435,7 @@ fn every_image_can_be_given_by_its_digest() {
     });
 }
 
-/// A MiniCluster with what the installation lacks, and why it is refused.
+/// Creates a MiniCluster that needs what the installation lacks, and checks why it is refused.
 async fn refuses(fixture: &Fixture, name: &str, spec: Value, field: &str, value: &str) {
     fixture.create(name, spec).await.unwrap();
     let status = fixture
@@ -447,8 +451,8 @@ fn installation_without_volumes_and_services_refuses_them() {
     let without = json!({ "volumes": { "enabled": false }, "services": { "enabled": false } });
     test("without-parts", async |fixture| {
         let operator = fixture
-            .operator_installed(Calls::default(), &without, |it| {
-                (it.options.volumes, it.options.services) = (false, false);
+            .operator_installed(Calls::default(), &without, |settings| {
+                (settings.options.volumes, settings.options.services) = (false, false);
             })
             .await;
         let volumes = json!({
@@ -477,7 +481,7 @@ fn installation_without_volumes_and_services_refuses_them() {
         let storage =
             |call: &&Call| call.resource.starts_with("persistentvolume") || call.resource == "storageclasses";
         assert_eq!(calls.iter().find(storage), None);
-        // Nodes are in no namespace.
+        // Nodes have no namespace.
         let refused = |call: &&Call| call.status == 403 && call.resource != "nodes";
         assert_eq!(
             calls.iter().find(refused),
@@ -512,7 +516,9 @@ fn installation_without_volumes_and_services_refuses_them() {
 fn headless_service_has_the_miniclusters_name_when_chosen() {
     test("own-service", async |fixture| {
         let operator = fixture
-            .operator_of(Calls::default(), |it| it.options.headless = HeadlessName::Own)
+            .operator_of(Calls::default(), |settings| {
+                settings.options.headless = HeadlessName::Own
+            })
             .await;
         let named = json!({ "size": 1, "network": { "headlessName": "team" } });
         for (name, spec, service) in [
@@ -523,7 +529,7 @@ fn headless_service_has_the_miniclusters_name_when_chosen() {
                 "two",
             ),
             ("named", named, "team"),
-            // No Service can have this name.
+            // A Service cannot have this name.
             ("2024-run", json!({ "size": 1 }), "flux-service"),
         ] {
             fixture.create(name, spec).await.unwrap();
@@ -558,7 +564,7 @@ fn headless_service_has_the_miniclusters_name_when_chosen() {
     });
 }
 
-/// Its permission is for the whole object, and it listens on the network.
+/// The webhook's permission is for the whole object, and the webhook listens on the network.
 #[test]
 fn webhook_may_change_only_the_ca_bundle_of_the_definition() {
     test("webhook-policy", async |fixture| {

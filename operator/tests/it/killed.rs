@@ -1,5 +1,5 @@
-//! An operator that is killed at every single call of a change, one after the other: the next one finishes
-//! it, and the end is the same.
+//! The operator is killed at every single call of a change, one after the other. The next operator finishes
+//! the change, with the same result.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
@@ -10,16 +10,16 @@ use serde_json::{Value, json};
 
 use test_support::api_server::{Fixture, condition, test, until};
 
-/// A change of a cluster that stands.
+/// A change of an existing MiniCluster.
 struct Change<'a> {
     spec: Value,
-    /// At least so many calls that change something are made: the test looks at something.
+    /// The change makes at least this many writes, so that the test does not pass without testing anything.
     least: usize,
     fixture: &'a Fixture,
 }
 
 impl Change<'_> {
-    /// `is_done` plays the kubelet, too. It looks at what is, and not at who did it.
+    /// `is_done` also plays the kubelet. It looks at the state, not at who made it.
     async fn killed_at_every_call(self, change: impl AsyncFn(&str), is_done: impl AsyncFn(&str) -> bool) {
         let Change { spec, least, fixture } = self;
         for round in 0..20 {
@@ -50,7 +50,8 @@ impl Change<'_> {
             change(&name).await;
             let victim = fixture.operator_that_dies(round).await;
             let was_done = until("it is killed, or done", async || {
-                // First: what is done may be what it was killed at, while this looks.
+                // This comes first: the operator may be killed at the call that completes the change, while
+                // this looks.
                 let is_done = is_done(&name).await;
                 if victim.is_dead() {
                     Some(false)
@@ -107,7 +108,7 @@ async fn end_lead(fixture: &Fixture, name: &str, code: i32) {
             .status?
             .conditions?
             .into_iter()
-            .find(|it| matches!(it.type_.as_str(), "Complete" | "Failed"))
+            .find(|condition| matches!(condition.type_.as_str(), "Complete" | "Failed"))
     })
     .await;
 }
@@ -225,7 +226,7 @@ async fn has_volume(fixture: &Fixture, name: &str) -> bool {
             .is_some()
 }
 
-/// Plays the kubelet for all pods, those of services too.
+/// Plays the kubelet for all pods, including those of services.
 async fn reap_all(fixture: &Fixture) {
     let pods = fixture.api::<k8s_openapi::api::core::v1::Pod>();
     for pod in pods.list(&Default::default()).await.unwrap().items {

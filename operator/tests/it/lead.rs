@@ -1,4 +1,4 @@
-//! Several operators, and what each tells of its health.
+//! Several operators, and what each reports about its health.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use test_support::api_server::{Call, Calls, DEADLINE, Fault, test, until};
 use test_support::call::assert_exactly;
 use test_support::installation::Installation;
 
-/// Where the shipped Role allows a Lease.
+/// The namespace in which the shipped Role allows a Lease.
 const NAMESPACE: &str = "flux-operator";
 
 async fn ask(port: u16, path: &str) -> String {
@@ -68,14 +68,14 @@ fn one_operator_leads_and_the_next_takes_over_at_its_stop() {
 
         let first = Calls::default();
         let one = fixture
-            .operator_of(first.clone(), |it| it.candidate = candidate("one"))
+            .operator_of(first.clone(), |settings| settings.candidate = candidate("one"))
             .await;
         until("one leads", async || (holder().await? == "one").then_some(())).await;
         let calls = Calls::default();
         let two = fixture
-            .operator_of(calls.clone(), |it| {
-                it.candidate = candidate("two");
-                it.health = Some(([127, 0, 0, 1], port).into());
+            .operator_of(calls.clone(), |settings| {
+                settings.candidate = candidate("two");
+                settings.health = Some(([127, 0, 0, 1], port).into());
             })
             .await;
         until("two is ready to lead", async || {
@@ -84,7 +84,7 @@ fn one_operator_leads_and_the_next_takes_over_at_its_stop() {
         .await;
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
         fixture.pods("mc", 1).await;
-        // Longer than a Lease lives: it is renewed.
+        // Longer than a Lease lives, so it must be renewed.
         tokio::time::sleep(Duration::from_secs(4)).await;
         assert_eq!(holder().await.unwrap(), "one");
         assert!(
@@ -98,12 +98,12 @@ fn one_operator_leads_and_the_next_takes_over_at_its_stop() {
                 .contains("leader_election_master_status{name=\"flux-framework-flux-operator\"} 0")
         );
 
-        // It belongs to the operator's Deployment, and goes with it.
+        // The Lease belongs to the operator's Deployment, and is deleted with it.
         let lease = leases.get("flux-operator").await.unwrap();
         let owners: Vec<&str> = lease
             .owner_references()
             .iter()
-            .map(|it| it.uid.as_str())
+            .map(|owner| owner.uid.as_str())
             .collect();
         assert_eq!(owners, [deployment.uid().unwrap()]);
 
@@ -123,22 +123,22 @@ fn one_operator_leads_and_the_next_takes_over_at_its_stop() {
         })
         .await;
 
-        // Somebody else takes it: the process ends.
+        // Somebody else takes the Lease, so the process ends.
         let change = json!({ "spec": { "holderIdentity": "three" } });
         leases
             .patch("flux-operator", &PatchParams::default(), &Patch::Merge(change))
             .await
             .unwrap();
         assert!(matches!(two.end().await, Err(ControllerError::LostLease)));
-        let asked = [first.all(), calls.all()].concat();
+        let all_calls = [first.all(), calls.all()].concat();
         assert_exactly(
-            &asked,
+            &all_calls,
             &Installation::whole(&json!({})).permissions("flux-operator-leader"),
         );
     });
 }
 
-/// As where the CustomResourceDefinition is missing.
+/// As if the CustomResourceDefinition were missing.
 #[test]
 fn operator_without_minicluster_list_is_unready_but_stops() {
     test("not-listed", async |fixture| {
@@ -148,8 +148,8 @@ fn operator_without_minicluster_list_is_unready_but_stops() {
         });
         let port = free_port();
         let operator = fixture
-            .operator_of(calls.clone(), |it| {
-                it.health = Some(([127, 0, 0, 1], port).into());
+            .operator_of(calls.clone(), |settings| {
+                settings.health = Some(([127, 0, 0, 1], port).into());
             })
             .await;
         until("all other kinds are listed, and watched", async || {
@@ -166,7 +166,7 @@ fn operator_without_minicluster_list_is_unready_but_stops() {
     });
 }
 
-/// A replica that is told to stop a moment after its Deployment has gone finds no Lease.
+/// A replica that is told to stop a moment after its Deployment was deleted finds no Lease.
 #[test]
 fn a_lease_that_went_with_its_deployment_is_not_made_again() {
     test("uninstalled", async |fixture| {

@@ -1,5 +1,5 @@
-//! Every leaf of the schema before the real API server: what a cluster that was made cannot follow is
-//! refused, and an empty text is as one that is left out.
+//! Every leaf of the schema on the real API server: it rejects a change that an existing MiniCluster cannot
+//! follow, and an empty text means the same as none.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
@@ -10,7 +10,7 @@ use crate::change::gone;
 use test_support::api_server::{Fixture, test, until};
 use test_support::field_values::{all_leaves, around, base, effects, merge, patch, values};
 
-/// What a cluster follows while it lives, each with a value that it can follow.
+/// The fields that a MiniCluster follows while it lives, each with a value that it can follow.
 const FOLLOWED: &[(&str, &str)] = &[
     ("size", "3"),
     ("suspend", "true"),
@@ -20,7 +20,7 @@ const FOLLOWED: &[(&str, &str)] = &[
     ("maxRestarts", "2"),
 ];
 
-/// What the API server says to a request with `object`, of which nothing is kept.
+/// What the API server answers to a request with `object`. Nothing is stored.
 async fn offer(
     fixture: &Fixture,
     verb: &str,
@@ -74,8 +74,8 @@ fn every_field_edit_is_applied_or_refused_with_remedy() {
                     .unwrap(),
             };
             let change = json!({ "spec": spec });
-            let said = offer(&fixture, "PATCH", "/mc", "application/merge-patch+json", &change).await;
-            let is_right = match (&said, followed) {
+            let answer = offer(&fixture, "PATCH", "/mc", "application/merge-patch+json", &change).await;
+            let is_right = match (&answer, followed) {
                 (Ok(object), Some(_)) => object["metadata"]["generation"] == 2,
                 (Err(why), None) => {
                     let named = why.split("spec: Forbidden: ").nth(1).unwrap_or_default();
@@ -87,7 +87,7 @@ fn every_field_edit_is_applied_or_refused_with_remedy() {
                 _ => false,
             };
             if !is_right {
-                wrong.push(format!("{leaf}: {:?}", said.map(|_| "accepted")));
+                wrong.push(format!("{leaf}: {:?}", answer.map(|_| "accepted")));
             }
         }
         assert!(all.len() > 300, "only {} leaves", all.len());
@@ -102,7 +102,7 @@ fn every_field_edit_is_applied_or_refused_with_remedy() {
     });
 }
 
-/// Of size and suspend, see `change`.
+/// For size and suspend, see `change`.
 #[test]
 fn cleanup_and_ttl_set_after_the_end_take_effect() {
     test("said-later", async |fixture| {
@@ -141,8 +141,8 @@ fn cleanup_and_ttl_set_after_the_end_take_effect() {
 #[test]
 fn an_empty_text_is_as_one_that_is_left_out() {
     test("empty-texts", async |fixture| {
-        // An empty connectTimeout is documented to mean none, a volume's source says what it is, a map's
-        // value is as it is.
+        // Empty texts that mean something: an empty connectTimeout means none, a volume's source names its
+        // kind, and a map's value is free.
         let says_something =
             |leaf: &str| leaf == "flux.connectTimeout" || leaf.contains("olumes.") || leaf.contains(".key");
         let is_needed = |leaf: &str| {
@@ -158,12 +158,12 @@ fn an_empty_text_is_as_one_that_is_left_out() {
         let mut wrong = Vec::new();
         for leaf in &all {
             let mut without = around(leaf).0;
-            // The block that the text stands in may mean something by itself.
+            // The block that contains the text may mean something by itself.
             let (block, name) = leaf.rsplit_once('.').unwrap_or(("", leaf));
             let pointer: String = block
                 .split('.')
                 .filter(|part| !part.is_empty())
-                .map(|it| format!("/{it}"))
+                .map(|part| format!("/{part}"))
                 .collect();
             if !block.is_empty() {
                 merge(&mut without, &patch(block, json!({})));

@@ -80,10 +80,10 @@ fn minicluster_gets_its_objects_pods_and_a_ready_status() {
         assert_eq!(
             requested(&ready),
             requested(&waiting),
-            "its time is when it changed"
+            "the transition time stays without a change"
         );
 
-        // The documented label, on the lead: a label on every pod would be a call for each.
+        // Only the lead has the documented label: a label on every pod would cost a call for each.
         until(
             "the lead has its index as a label, and the Job knows it",
             async || {
@@ -95,9 +95,9 @@ fn minicluster_gets_its_objects_pods_and_a_ready_status() {
                         .unwrap_or_default()
                         .conditions
                         .unwrap_or_default();
-                    let is_marked = conditions
-                        .iter()
-                        .any(|it| it.type_ == "flux-framework.org/Lead" && it.status == "True");
+                    let is_marked = conditions.iter().any(|condition| {
+                        condition.type_ == "flux-framework.org/Lead" && condition.status == "True"
+                    });
                     assert_eq!(is_marked, pod.labels().contains_key("job-index"));
                     is_marked
                 };
@@ -110,7 +110,7 @@ fn minicluster_gets_its_objects_pods_and_a_ready_status() {
     });
 }
 
-/// The control plane of the tests has both families; the test node has IPv4 alone.
+/// The control plane of the tests has IPv4 and IPv6. The test node has only IPv4.
 #[test]
 fn pod_name_resolves_to_both_families_on_dual_stack() {
     test("families", async |fixture| {
@@ -146,7 +146,7 @@ fn pod_name_resolves_to_both_families_on_dual_stack() {
                         endpoint
                             .addresses
                             .into_iter()
-                            .map(|it| (slice.address_type.clone(), host.clone(), it)),
+                            .map(|address| (slice.address_type.clone(), host.clone(), address)),
                     );
                 }
             }
@@ -194,7 +194,7 @@ fn exit_code_0_of_the_lead_completes_the_cluster() {
         assert_eq!(
             (&ready["status"], &ready["reason"]),
             (&json!("True"), &json!("Completed")),
-            "nobody waits for ever"
+            "a wait for Ready does not last forever"
         );
     });
 }
@@ -225,18 +225,20 @@ fn exit_code_7_of_the_lead_fails_the_cluster_at_once() {
             status["message"],
             "the lead (index 0) ended with exit code 7: the job's own words"
         );
-        // The Job has to wait for its other pods.
+        // The Job waits for its other pods first.
         let failed = until("the Job has failed, too", async || {
             fixture.reap("mc").await;
             let conditions = fixture.job("mc").await.status.unwrap().conditions.unwrap();
-            conditions.into_iter().find(|it| it.type_ == "Failed")
+            conditions
+                .into_iter()
+                .find(|condition| condition.type_ == "Failed")
         })
         .await;
         assert_eq!(failed.reason.as_deref(), Some("PodFailurePolicy"));
     });
 }
 
-/// The agent's own codes are any program's, too: Python gives 245 for a child that was killed.
+/// Any program may exit with the agent's own codes: Python returns 245 for a child that was killed.
 #[test]
 fn no_code_of_the_lead_is_retried_and_each_is_passed_on() {
     test("codes", async |fixture| {
@@ -361,7 +363,7 @@ fn view_is_copied_with_reason_when_it_cannot_be_mounted() {
         let volumes = pods[&0].spec.as_ref().unwrap().volumes.clone().unwrap();
         assert!(volumes.iter().any(|volume| volume.image.is_some()), "{volumes:?}");
 
-        // Another trouble of the runtime's is none of the image's.
+        // Another error of the runtime is not about the image.
         fixture
             .cannot_create_container(&pods[&1], "failed to reserve container name")
             .await;
@@ -403,14 +405,14 @@ fn view_is_copied_with_reason_when_it_cannot_be_mounted() {
         assert_eq!(
             condition(&ready["status"], "ViewMounted")["status"],
             "False",
-            "it is still told"
+            "the condition stays"
         );
         assert_eq!(until("the Job is there", view).await, second);
         operator.stop().await;
     });
 }
 
-/// A node whose runtime mounts no images counts only where the pods may use it.
+/// A node whose runtime cannot mount images counts only if the pods may use it.
 #[test]
 fn view_is_copied_only_where_pods_may_use_an_old_node() {
     test_alone(&[], async |fixture, kubeconfig| {
@@ -474,9 +476,8 @@ fn stopped_follower_is_replaced_and_failed_one_ends_the_job() {
         }
         fixture.end_pod(&pods[&1], 238, "Error", "").await;
         let again = until("the follower was made again", async || {
-            let there = fixture.all_pods("mc").await;
-            there
-                .into_iter()
+            let all = fixture.all_pods("mc").await;
+            all.into_iter()
                 .find(|pod| index(pod) == 1 && pod.uid() != pods[&1].uid())
         })
         .await;
@@ -521,12 +522,14 @@ fn an_evicted_follower_is_made_again_and_nobody_has_failed() {
                 .evict(&pod.name_any(), &EvictParams::default())
                 .await
                 .unwrap();
-            // The kubelet's part: it was told to end.
+            // Plays the kubelet: the pod was told to end.
             fixture.end_pod(&pod, 143, "Error", "").await;
             let again = until("the follower is made again", async || {
-                let there = fixture.all_pods("mc").await;
-                there.into_iter().find(|it| {
-                    index(it) == 1 && it.uid() != pod.uid() && !test_support::api_server::has_ended(it)
+                let all = fixture.all_pods("mc").await;
+                all.into_iter().find(|other| {
+                    index(other) == 1
+                        && other.uid() != pod.uid()
+                        && !test_support::api_server::has_ended(other)
                 })
             })
             .await;
@@ -575,7 +578,7 @@ fn evicted_lead_restarts_with_followers_that_left_with_it() {
                 .get_opt("mc")
                 .await
                 .unwrap()
-                .filter(|it| it.uid() != job)
+                .filter(|current| current.uid() != job)
         })
         .await;
         let pods = fixture.pods("mc", 2).await;

@@ -1,4 +1,4 @@
-//! `flux-operator validate --server`. (What it says in each case is tested with the plugin:
+//! `flux-operator validate --server`. (The plugin's tests cover its output in each case:
 //! kubectl/tests/it/server.rs.)
 
 use std::process::Command;
@@ -13,7 +13,7 @@ fn validate_asks_the_api_server_where_it_is_told_to() {
     test("overlay-validate", async |fixture| {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("mc.yaml");
-        let says = |overlay: Value, arguments: &[&str]| {
+        let validate = |overlay: Value, arguments: &[&str]| {
             let document = json!({
                 "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
                 "metadata": { "name": "mc", "namespace": fixture.namespace }, "spec": { "containers": [{ "image": "app:1", "command": "hostname" }], "podTemplate": overlay },
@@ -34,14 +34,18 @@ fn validate_asks_the_api_server_where_it_is_told_to() {
             )
         };
         let wrong = json!({ "spec": { "hostNetwrok": true } });
-        assert_eq!(says(wrong.clone(), &[]).0, 0, "nobody but the API server knows");
-        let (code, _, told) = says(wrong, &["--server"]);
+        assert_eq!(
+            validate(wrong.clone(), &[]).0,
+            0,
+            "nobody but the API server knows"
+        );
+        let (code, _, message) = validate(wrong, &["--server"]);
         let wanted = "spec.podTemplate: the API server refuses the pods with it: strict decoding error: unknown field \"spec.podTemplate.spec.hostNetwrok\"\n";
-        assert_eq!((code, told.as_str()), (1, wanted));
-        let (code, told, _) = says(json!({ "spec": { "hostNetwork": true } }), &["--server"]);
+        assert_eq!((code, message.as_str()), (1, wanted));
+        let (code, message, _) = validate(json!({ "spec": { "hostNetwork": true } }), &["--server"]);
         assert!(
-            code == 0 && told.ends_with("the API server would accept MiniCluster mc: MiniCluster, Job\n"),
-            "{told}"
+            code == 0 && message.ends_with("the API server would accept MiniCluster mc: MiniCluster, Job\n"),
+            "{message}"
         );
         assert!(
             fixture
@@ -51,7 +55,7 @@ fn validate_asks_the_api_server_where_it_is_told_to() {
                 .unwrap()
                 .items
                 .is_empty(),
-            "nothing is made"
+            "nothing is created"
         );
     });
 }

@@ -1,4 +1,4 @@
-//! The operator's program itself, as a process with its own log.
+//! Runs the operator's program as a process with its own log.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -6,7 +6,7 @@ use std::process::Stdio;
 use test_support::api_server::operator_kubeconfig;
 use test_support::operator_process::OperatorProcess;
 
-/// The program, for one namespace.
+/// Starts the program for one namespace.
 pub fn start(namespace: &str, log: &str, errors: Stdio) -> OperatorProcess {
     let program = Path::new(env!("CARGO_BIN_EXE_flux-operator"));
     let arguments = ["--log", log, "--namespace", namespace];

@@ -1,5 +1,5 @@
-//! `spec.podTemplate`: what lies over the pods is merged as kubectl merges it, told before a pod exists where
-//! it is wrong, and costs nothing where there is none.
+//! `spec.podTemplate`: the overlay is merged into the pods as kubectl merges it, an error in it is reported
+//! before a pod exists, and without an overlay it costs nothing.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 use test_support::api_server::{condition, kubectl_program, test, until};
 mod random;
 
-/// A runner and a sidecar, and volumes of a user's.
+/// A runner, a sidecar, and the user's volumes.
 fn spec(overlay: Value) -> Value {
     json!({
         "size": 2, "podTemplate": overlay,
@@ -85,7 +85,12 @@ fn pod_overlay_is_applied_and_costs_one_call() {
         assert_eq!(spec.topology_spread_constraints.unwrap()[0].topology_key, "zone");
         assert_eq!(spec.restart_policy.as_deref(), Some("Never"));
         let app = &spec.containers[0];
-        let env: Vec<&str> = app.env.iter().flatten().map(|it| it.name.as_str()).collect();
+        let env: Vec<&str> = app
+            .env
+            .iter()
+            .flatten()
+            .map(|variable| variable.name.as_str())
+            .collect();
         assert!(
             env.contains(&"NODE") && env.contains(&"A") && !env.contains(&"B"),
             "{env:?}"
@@ -95,7 +100,7 @@ fn pod_overlay_is_applied_and_costs_one_call() {
             .ports
             .iter()
             .flatten()
-            .map(|it| (it.container_port, it.host_port))
+            .map(|port| (port.container_port, port.host_port))
             .collect();
         assert!(
             ports.contains(&(8050, Some(8050))),
@@ -105,7 +110,7 @@ fn pod_overlay_is_applied_and_costs_one_call() {
             .volume_mounts
             .iter()
             .flatten()
-            .map(|it| it.mount_path.as_str())
+            .map(|mount| mount.mount_path.as_str())
             .collect();
         assert!(
             mounts.contains("/scratch") && mounts.contains("/data") && mounts.contains("/mnt/flux"),
@@ -115,7 +120,7 @@ fn pod_overlay_is_applied_and_costs_one_call() {
             .init_containers
             .iter()
             .flatten()
-            .map(|it| it.name.as_str())
+            .map(|container| container.name.as_str())
             .collect();
         assert!(
             init.contains(&"first") && init.contains(&"flux-agent") && init.contains(&"side"),
@@ -199,7 +204,7 @@ fn overlay_rejected_by_api_server_is_reported_before_creation() {
                 .unwrap()
                 .items
                 .is_empty(),
-            "nothing is made"
+            "nothing is created"
         );
         assert!(
             fixture
@@ -209,7 +214,7 @@ fn overlay_rejected_by_api_server_is_reported_before_creation() {
                 .unwrap()
                 .is_none()
         );
-        // And it starts once it has been put right.
+        // The job starts once the overlay has been corrected.
         fixture
             .patch::<MiniCluster>(
                 "mc-0",
@@ -222,7 +227,7 @@ fn overlay_rejected_by_api_server_is_reported_before_creation() {
     });
 }
 
-/// A field of a feature that is switched off: the API server takes it and drops it.
+/// A field of a disabled feature: the API server accepts it, and drops it.
 #[test]
 fn overlay_field_dropped_by_api_server_is_reported() {
     test("overlay-dropped", async |fixture| {
@@ -305,8 +310,8 @@ fn overlay_of_operator_fields_is_refused_and_fixed_once_running() {
                 .contains("podTemplate cannot change once the Job has been created"),
             "{refused}"
         );
-        // One key in another's place: the API server's rule overlooks it (k8s.io/apiserver,
-        // unstructuredMap.Equal), the operator does not.
+        // One key replaces another: the API server's rule misses this (k8s.io/apiserver,
+        // unstructuredMap.Equal), but the operator does not.
         match api
             .patch(
                 "mc",
@@ -383,7 +388,7 @@ fn the_services_pod_has_an_overlay_of_its_own() {
     });
 }
 
-/// A list in which one object is nested deeper than a parser goes cannot be read: whoever may make a
+/// A list in which one object is nested deeper than a parser goes cannot be read. Anybody who may create a
 /// MiniCluster could stop all others from being served, and everybody from listing theirs.
 #[test]
 fn deeply_nested_overlay_is_reported_and_hides_no_other() {
@@ -400,11 +405,11 @@ fn deeply_nested_overlay_is_reported_and_hides_no_other() {
             .header("content-type", "application/json")
             .body(body.into_bytes());
         fixture.client.request_text(request.unwrap()).await.unwrap();
-        // Seen by the list of an operator that starts, and by the watch of one that runs.
+        // The list of an operator that starts contains it, and so does the watch of one that runs.
         let operator = fixture.operator().await;
         fixture.create("good", json!({ "size": 1 })).await.unwrap();
         fixture.pods("good", 1).await;
-        let said = async || {
+        let phase_and_message = async || {
             let path = "jsonpath={.status.phase}: {.status.conditions[?(@.type==\"Valid\")].message}";
             fixture
                 .kubectl(&[
@@ -417,7 +422,9 @@ fn deeply_nested_overlay_is_reported_and_hides_no_other() {
                 .ok()
         };
         let message = until("it is told", async || {
-            said().await.filter(|text| text.starts_with("Invalid"))
+            phase_and_message()
+                .await
+                .filter(|text| text.starts_with("Invalid"))
         })
         .await;
         assert!(message.contains("nested more than 100 levels deep"), "{message}");
@@ -428,7 +435,7 @@ fn deeply_nested_overlay_is_reported_and_hides_no_other() {
     });
 }
 
-/// Pod Security judges the pods with what lies over them: nobody gets a privileged one by it.
+/// Pod Security checks the pods with the overlay, so nobody gets a privileged pod through it.
 #[test]
 fn an_overlay_is_judged_as_any_pod() {
     test("overlay-restricted", async |fixture| {
@@ -456,7 +463,7 @@ fn an_overlay_is_judged_as_any_pod() {
     });
 }
 
-/// Kubernetes' own types say which lists are merged, and by what.
+/// Kubernetes' own types say which lists are merged, and by which key.
 #[test]
 fn the_keys_of_merged_lists_are_kubernetes_own() {
     test("overlay-keys", async |fixture| {
@@ -478,22 +485,25 @@ fn the_keys_of_merged_lists_are_kubernetes_own() {
                 let refs = text
                     .split("#/components/schemas/")
                     .skip(1)
-                    .filter_map(|it| it.split('"').next());
-                // Claims of ephemeral volumes: nothing of ours is below them.
-                next.extend(refs.filter(|it| !it.ends_with("ObjectMeta")).map(str::to_owned));
+                    .filter_map(|part| part.split('"').next());
+                // Metadata of ephemeral volumes' claims: none of our fields are in it.
+                next.extend(
+                    refs.filter(|name| !name.ends_with("ObjectMeta"))
+                        .map(str::to_owned),
+                );
             }
         }
-        let ours: BTreeSet<(String, String)> = MERGED_LISTS
+        let known: BTreeSet<(String, String)> = MERGED_LISTS
             .iter()
             .map(|(list, key)| ((*list).to_owned(), (*key).to_owned()))
             .collect();
-        let missing: Vec<_> = found.difference(&ours).collect();
+        let missing: Vec<_> = found.difference(&known).collect();
         assert!(
             missing.is_empty() && found.len() >= 13,
             "{missing:?} of {found:?}"
         );
-        // Those that a newer Kubernetes has.
-        let newer: Vec<_> = ours.difference(&found).map(|(list, _)| list.as_str()).collect();
+        // Lists that only a newer Kubernetes has.
+        let newer: Vec<_> = known.difference(&found).map(|(list, _)| list.as_str()).collect();
         assert!(newer.is_empty() || newer == ["evictionResponders"], "{newer:?}");
     });
 }

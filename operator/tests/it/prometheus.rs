@@ -98,7 +98,7 @@ impl Prometheus {
         let mut groups = rule_groups();
         for group in groups["groups"].as_array_mut().unwrap() {
             for rule in group["rules"].as_array_mut().unwrap() {
-                // 0m: it fires at once, also when shipped.
+                // An alert with 0m fires at once, also as shipped.
                 if rule["for"] != "0m" {
                     rule["for"] = json!("1s");
                 }
@@ -114,7 +114,7 @@ impl Prometheus {
             }],
         });
         let folder = tempfile::tempdir().unwrap();
-        // JSON is YAML.
+        // JSON is valid YAML.
         std::fs::write(folder.path().join("rules.yml"), groups.to_string()).unwrap();
         std::fs::write(folder.path().join("prometheus.yml"), configuration.to_string()).unwrap();
         let address = free_address();

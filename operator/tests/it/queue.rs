@@ -1,4 +1,5 @@
-//! A MiniCluster in a queue: the test plays Kueue, which suspends, admits (in part) and takes back its Job.
+//! A MiniCluster in a queue. The test plays Kueue: it suspends the Job, admits it (or a part of it), and
+//! takes the admission back.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
@@ -37,14 +38,14 @@ async fn queue(fixture: &Fixture, name: &str, annotations: Value, spec: Value) {
         .await;
 }
 
-/// Kueue admits so many pods, onto the nodes of a flavor.
+/// Kueue admits this many pods, on the nodes of a flavor.
 async fn admit(fixture: &Fixture, name: &str, pods: u32) {
     let template = json!({ "metadata": { "labels": { "flavor": "spot" } }, "spec": { "nodeSelector": { "pool": "spot" } } });
     let spec = json!({ "suspend": false, "parallelism": pods, "completions": pods, "template": template });
     fixture.patch::<Job>(name, json!({ "spec": spec })).await.unwrap();
 }
 
-/// Kueue takes back what it has admitted: the Job is suspended, and becomes again as it was.
+/// Kueue takes its admission back: the Job is suspended, and its template is restored.
 async fn take_back(fixture: &Fixture, name: &str, pods: u32) {
     fixture
         .patch::<Job>(name, json!({ "spec": { "suspend": true } }))
@@ -66,7 +67,7 @@ async fn take_back(fixture: &Fixture, name: &str, pods: u32) {
     fixture.patch::<Job>(name, json!({ "spec": spec })).await.unwrap();
 }
 
-/// Onto a node, so that its end takes time.
+/// Puts the pod on a node, so that its end takes time.
 pub(crate) async fn place(fixture: &Fixture, pod: &Pod, node: &str) {
     let name = pod.name_any();
     let target = json!({ "apiVersion": "v1", "kind": "Node", "name": node });
@@ -179,7 +180,7 @@ fn queue_labels_reach_job_and_pods_and_admission_comes_first() {
     });
 }
 
-/// It would hold resources that no quota counts.
+/// Otherwise the pod would hold resources that no quota counts.
 #[test]
 fn the_services_pod_runs_while_the_queue_lets_the_job_run() {
     test("queued-services", async |fixture| {
@@ -261,7 +262,7 @@ fn queue_holds_partially_admitted_size_until_requeue() {
         assert_eq!(
             sizes(&fixture.job("mc").await),
             (Some(2), Some(2), Some(false)),
-            "nobody asks for the others"
+            "nothing raises the admitted size"
         );
         assert_eq!(condition(&fixture.status("mc").await, "Valid")["reason"], "Valid");
 
@@ -337,7 +338,7 @@ fn evicted_cluster_waits_again_and_ends_with_its_own_code() {
         assert_eq!(
             waiting["exitCode"],
             Value::Null,
-            "what stopped it was not its end"
+            "a stop by the queue is not the end"
         );
 
         admit(&fixture, "mc", 2).await;
@@ -363,8 +364,8 @@ fn evicted_cluster_waits_again_and_ends_with_its_own_code() {
     });
 }
 
-/// A kubelet tells the Job controller that the lead's container has ended before its pod is gone, and the Job
-/// takes that for its end.
+/// The kubelet reports the end of the lead's container to the Job controller before its pod is gone, and the
+/// Job counts it as its own end.
 #[test]
 fn evicted_job_has_not_failed_and_starts_again_once_admitted() {
     test("judged", async |fixture| {
@@ -421,7 +422,7 @@ fn evicted_job_has_not_failed_and_starts_again_once_admitted() {
             fixture.all_pods("mc").await.is_empty().then_some(())
         })
         .await;
-        // An index that has failed for good would get no pod any more.
+        // An index that has failed for good would never get another pod.
         let job = fixture.job("mc").await;
         assert_eq!(
             job.status
@@ -457,7 +458,7 @@ fn an_elastic_cluster_is_resized_while_it_runs() {
     });
 }
 
-/// Its Job cannot mount the view, and another is made, which queues again.
+/// Its Job cannot mount the view, so another Job is created and queues again.
 #[test]
 fn another_job_of_the_same_cluster_queues_as_the_first_did() {
     test("requeued", async |fixture| {
@@ -519,12 +520,12 @@ fn contradictory_queue_settings_create_no_job() {
     });
 }
 
-/// Labels and annotations raise no generation.
+/// A change of labels or annotations does not raise the generation.
 #[test]
 fn job_is_created_once_a_queue_contradiction_is_removed() {
     test("remedied", async |fixture| {
         let operator = fixture.operator().await;
-        // A large spec is not kept, nor what stands beside it.
+        // The operator keeps neither a large spec nor the metadata beside it.
         for (name, script) in [("mc", "hostname".to_owned()), ("large", "x".repeat(10_000))] {
             let object = json!({
                 "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
@@ -550,7 +551,7 @@ fn job_is_created_once_a_queue_contradiction_is_removed() {
                 .await;
             assert_eq!(sizes(&fixture.job(name).await), (Some(4), Some(4), Some(true)));
         }
-        // Other labels are no news.
+        // A change of other labels has no effect.
         operator.settled().await;
         let before = operator.calls.counted().len();
         fixture
@@ -576,7 +577,7 @@ fn queue_labels_added_after_creation_do_not_change_the_job() {
             .await
             .unwrap();
         run(&fixture, "mc", 3).await;
-        // In a queue that would be invalid: its size may change, and a part of it would be enough.
+        // In a queue this would be invalid: its size may change, and a part of it would be enough.
         fixture
             .patch::<MiniCluster>("mc", json!({ "metadata": { "labels": { QUEUE: "team" } } }))
             .await
@@ -603,7 +604,7 @@ fn queue_labels_added_after_creation_do_not_change_the_job() {
         assert_eq!(sizes(&fixture.job("mc").await), (Some(4), Some(4), Some(false)));
         operator.stop().await;
 
-        // The other way round, by an operator that starts only then.
+        // The reverse case, with an operator that starts only then.
         let operator = fixture.operator().await;
         queue(
             &fixture,
@@ -629,7 +630,7 @@ fn queue_labels_added_after_creation_do_not_change_the_job() {
     });
 }
 
-/// As MultiKueue has it of what runs in another cluster.
+/// As MultiKueue sets it on what runs in another cluster.
 #[test]
 fn foreign_managed_by_is_ignored_and_immutable() {
     test("elsewhere", async |fixture| {
@@ -653,7 +654,7 @@ fn foreign_managed_by_is_ignored_and_immutable() {
             .await
             .unwrap();
         fixture.pods("ours", 1).await;
-        // Who serves it writes its status, and nobody takes that as his own.
+        // The other controller writes its status. The operator does not treat that status as its own.
         let done = json!({ "status": { "phase": "Completed", "maximumSize": 1, "conditions": [{
             "type": "JobFinished", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z", "reason": "", "message": "",
         }] } });

@@ -1,4 +1,4 @@
-//! What the operator costs, what it is allowed, and what survives its end.
+//! What the operator costs, what it may do, and what survives its end.
 
 use std::collections::BTreeSet;
 
@@ -53,7 +53,7 @@ fn a_cluster_costs_few_calls_and_an_idle_one_none() {
         assert_eq!(operator.calls.all(), [], "nothing to do, nothing done");
         operator.stop().await;
 
-        // A new operator, perhaps of a new version, changes nothing that runs.
+        // A new operator, perhaps of another version, changes nothing that runs.
         let again = fixture.operator().await;
         until("it has listed everything", async || {
             let lists = again
@@ -72,9 +72,8 @@ fn a_cluster_costs_few_calls_and_an_idle_one_none() {
     });
 }
 
-/// The operator as it is installed where nothing is chosen, and MiniClusters that ask for no neighbour: from
-/// their creation to their end nobody is asked which APIs there are, nor for what no part of Kubernetes
-/// itself serves.
+/// The operator of the default installation, and MiniClusters that use no neighbour: from their creation to
+/// their end it never asks which APIs exist, nor for what no part of Kubernetes itself serves.
 #[test]
 fn operator_makes_no_calls_for_neighbours_that_are_not_used() {
     test("no-neighbour", async |fixture| {
@@ -105,11 +104,11 @@ fn operator_makes_no_calls_for_neighbours_that_are_not_used() {
             status["completionTime"].is_string().then_some(())
         })
         .await;
-        // One that waits is looked at: for what its pods' events say, and for no neighbour.
+        // For a MiniCluster that waits, the operator reads its pods' events, and asks no neighbour.
         let silent = |status: &serde_json::Value| status["reason"] == "SchedulerSilent";
         fixture.when("stays", "looked at", silent).await;
         operator.stop().await;
-        let asked: BTreeSet<String> = calls
+        let resources: BTreeSet<String> = calls
             .all()
             .iter()
             .map(|call| format!("{} {}", call.group, call.resource))
@@ -127,15 +126,18 @@ fn operator_makes_no_calls_for_neighbours_that_are_not_used() {
             "events.k8s.io events",
             "flux-framework.org miniclusters",
             "flux-framework.org miniclusters/status",
-            // Which Kubernetes it is.
+            // The version of Kubernetes.
             "? version",
             "storage.k8s.io storageclasses",
         ];
-        let more: Vec<&String> = asked
+        let more: Vec<&String> = resources
             .iter()
             .filter(|call| !own.contains(&call.as_str()))
             .collect();
-        assert!(asked.len() > 8 && more.is_empty(), "{more:?} of {asked:?}");
+        assert!(
+            resources.len() > 8 && more.is_empty(),
+            "{more:?} of {resources:?}"
+        );
         let refused: Vec<Call> = calls
             .all()
             .into_iter()
@@ -145,8 +147,8 @@ fn operator_makes_no_calls_for_neighbours_that_are_not_used() {
     });
 }
 
-/// ConfigMap, Secret, Job, the lead's label, one status: no call grows with the pods. The Service is shared:
-/// made once, and joined by many at a time.
+/// ConfigMap, Secret, Job, the lead's label, one status: the number of calls does not grow with the pods. The
+/// Service is shared: it is created once, and many MiniClusters join it at a time.
 #[test]
 fn a_cluster_costs_the_same_few_writes_whatever_its_size() {
     test("writes", async |fixture| {
@@ -180,7 +182,7 @@ fn a_cluster_costs_the_same_few_writes_whatever_its_size() {
             assert_eq!(others, 4 * names.len(), "{own:#?}");
             costs.push((statuses, shared.len()));
         }
-        // Pods that come slowly are told of twice.
+        // Pods that start slowly are reported twice.
         assert!(
             costs
                 .iter()
@@ -309,8 +311,8 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
         spec["cleanup"] = json!(true);
         fixture.create("mc", spec).await.unwrap();
         fixture.pods("mc", 1).await;
-        // A second one, which shares the Service; a change of the first; a wrong one, for an event, told
-        // twice.
+        // A second MiniCluster, which shares the Service; a change of the first; a wrong one, for an event
+        // that is reported twice.
         fixture.create("other", json!({ "size": 1 })).await.unwrap();
         fixture.pods("other", 1).await;
         fixture
@@ -321,7 +323,7 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
             .await
             .unwrap();
         let pods = fixture.pods("mc", 2).await;
-        // A third one, which cannot mount its view.
+        // A third MiniCluster, which cannot mount its view.
         let mounts_images = fixture
             .client
             .apiserver_version()
@@ -337,7 +339,7 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
             fixture.cannot_mount(&fixture.pods("mounts", 1).await[&0]).await;
             fixture.when_condition("mounts", "ViewMounted", "False").await;
         }
-        // One whose lead is lost, and that may not start again.
+        // A MiniCluster whose lead is lost, and that may not restart.
         fixture
             .create("lost", json!({ "size": 1, "backoffLimit": 0 }))
             .await
@@ -372,9 +374,12 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
             )
             .await
             .unwrap();
-        let asked =
-            |status: &serde_json::Value| status["message"].as_str().is_some_and(|it| it.contains("Kueue"));
-        fixture.when("queued", "explained", asked).await;
+        let names_kueue = |status: &serde_json::Value| {
+            status["message"]
+                .as_str()
+                .is_some_and(|message| message.contains("Kueue"))
+        };
+        fixture.when("queued", "explained", names_kueue).await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         until("it has been cleaned up", async || {
             fixture.reap("mc").await;
@@ -387,7 +392,8 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
                 .then_some(())
         })
         .await;
-        // It is gone before the operator, which alone deletes it, has its answer, and has ended its pods.
+        // The MiniCluster is gone before the operator, which alone deletes it, has the answer and has ended
+        // its pods.
         for (verb, resource) in [("delete", "miniclusters"), ("deletecollection", "pods")] {
             until("the delete is answered", async || {
                 operator
@@ -399,12 +405,14 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
             })
             .await;
         }
-        // What is there already has to be looked at: an operator that forgets between two calls.
+        // The operator has to look at what already exists. This plays an operator that forgets everything
+        // between two calls.
         let mut seen = operator.calls.all();
         operator.stop().await;
         seen.extend(fixture.calls_about_what_exists().await);
         if !mounts_images {
-            // Only a Job whose pods cannot mount images is deleted, and this Kubernetes has none such.
+            // The operator deletes a Job only if its pods cannot mount images. On this Kubernetes, no Job is
+            // like that.
             let (verb, group, resource) = ("delete".into(), "batch".into(), "jobs".into());
             seen.push(Call {
                 verb,

@@ -1,4 +1,5 @@
-//! Wrong input: refused where the API server can, else told, and never a reason to stop serving others.
+//! Wrong input: the API server rejects it where it can, and otherwise the operator reports it. It is never a
+//! reason to stop serving others.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
@@ -92,7 +93,7 @@ fn the_api_server_refuses_what_a_rule_can_say() {
             );
         }
         fixture.create(&"a".repeat(54), one(json!({}))).await.unwrap();
-        // As the Go operator takes it.
+        // As the Go operator accepts it.
         let operator = fixture.operator().await;
         fixture.create("2024-run", one(json!({}))).await.unwrap();
         fixture.pods("2024-run", 2).await;
@@ -127,14 +128,14 @@ fn spec_beyond_schema_rules_gets_condition_and_event_by_field() {
             Value::Null,
             "the spec can still be put right"
         );
-        let told = until("an event says so", async || {
+        let event = until("an event says so", async || {
             events(&fixture, "Invalid").await.pop()
         })
         .await;
-        assert_eq!(told.type_.as_deref(), Some("Warning"));
-        assert!(told.note.unwrap().contains("spec.containers[0].command"));
+        assert_eq!(event.type_.as_deref(), Some("Warning"));
+        assert!(event.note.unwrap().contains("spec.containers[0].command"));
 
-        // Others are served, and nothing is tried again and again.
+        // Others are served, and the operator does not try again and again.
         fixture.create("right", json!({ "size": 1 })).await.unwrap();
         fixture.pods("right", 1).await;
         fixture
@@ -166,7 +167,7 @@ fn spec_beyond_schema_rules_gets_condition_and_event_by_field() {
 fn job_refused_by_api_server_is_reported_in_the_status() {
     test("refused-by-kubernetes", async |fixture| {
         let _operator = fixture.operator().await;
-        // Nothing but the API server knows which of the pod's parts it takes.
+        // Only the API server knows which values of the pod's fields it accepts.
         let container =
             json!({ "image": "app:1", "securityContext": { "seccompProfile": { "type": "Sideways" } } });
         fixture
@@ -187,7 +188,7 @@ fn job_refused_by_api_server_is_reported_in_the_status() {
 }
 
 #[test]
-fn a_text_is_counted_with_its_quoting() {
+fn quoted_length_of_a_text_is_counted() {
     test("large", async |fixture| {
         let _operator = fixture.operator().await;
         let script = |text: String| json!({ "size": 1, "containers": [{ "image": "app:1", "commands": { "script": text } }] });
@@ -201,7 +202,7 @@ fn a_text_is_counted_with_its_quoting() {
             "{error}"
         );
         assert!(error.len() < 2000, "it does not repeat the text");
-        // TOML has a way without escapes for most texts, but not for this one.
+        // TOML can write most texts without escapes, but not this one.
         fixture
             .create("mc", script(format!("'''{}", "\\".repeat(600_000))))
             .await
@@ -245,7 +246,7 @@ fn a_field_that_this_kubernetes_would_drop_is_refused() {
                 .clone();
             assert_message(&status, "spec.pod.resources");
         }
-        // A newer one refuses it in its own words: it wants the pod to have users of its own.
+        // A newer API server rejects it with its own message: the pod must have its own user namespace.
         let reason = if minor >= 33 { "Refused" } else { "Unsupported" };
         let container = json!({ "image": "app:1", "securityContext": { "procMount": "Unmasked" } });
         fixture

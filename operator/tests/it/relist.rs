@@ -1,4 +1,5 @@
-//! What was deleted while the operator could not see it is forgotten when it lists again, and that is soon.
+//! What was deleted while the operator could not see it is forgotten when it lists again, and it lists again
+//! soon.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,11 +25,11 @@ fn spec() -> serde_json::Value {
     })
 }
 
-/// A way to the API server that can be cut: then connections end, and no new one is served.
+/// A connection to the API server that can be cut: connections end, and no new one is served.
 struct Line {
     kubeconfig: PathBuf,
     is_cut: watch::Sender<bool>,
-    /// The next watch of MiniClusters finds that the API server has forgotten the past.
+    /// The next watch of MiniClusters finds that the API server has forgotten earlier versions.
     is_too_old: Arc<AtomicBool>,
 }
 
@@ -70,7 +71,7 @@ impl Line {
     }
 }
 
-/// An operator behind a line.
+/// An operator whose connection can be cut.
 async fn operator_behind_line(fixture: &Fixture) -> (Operator, Line) {
     let line = Line::to(&operator_kubeconfig()).await;
     let too_old = line.is_too_old.clone();
@@ -115,7 +116,7 @@ fn volume_of_cluster_deleted_unseen_goes_after_the_next_list() {
             })
             .await;
         }
-        // Pauses have grown as long as they become.
+        // The pauses grow to their maximum.
         tokio::time::sleep(Duration::from_secs(30)).await;
         let begin = Instant::now();
         line.mend_too_late();
@@ -148,7 +149,7 @@ fn volume_of_cluster_deleted_unseen_goes_after_the_next_list() {
     });
 }
 
-/// A list comes in pages, and none of it is stored before the last one.
+/// A list comes in pages, and the operator stores none of it before the last page.
 #[test]
 fn clusters_created_unseen_start_whichever_page_lists_them() {
     test("relist-pages", async |fixture| {

@@ -1,4 +1,4 @@
-//! What starts again, how often, and what never does: on a real API server and Job controller, with feigned
+//! What restarts, how often, and what never does: on a real API server and Job controller, with fake
 //! kubelets.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use test_support::api_server::{Fixture, assert_message, condition, index, test, until};
 
 /// What the agent leaves as its termination message.
-pub(crate) fn said(by: &str, code: i32, more: Value) -> String {
+pub(crate) fn agent_message(by: &str, code: i32, more: Value) -> String {
     let mut line = json!({ "version": 1, "by": by, "code": code });
     line.as_object_mut()
         .unwrap()
@@ -50,14 +50,14 @@ async fn evict(fixture: &Fixture, pod: &Pod) {
         .unwrap();
 }
 
-/// Plays the kubelets of a lead that is evicted, and of its follower, which leaves with it.
+/// Plays the kubelets of a lead that is evicted, and of its follower, which ends with it.
 async fn take_lead(fixture: &Fixture, lead: &Pod, follower: &Pod) {
     evict(fixture, lead).await;
     fixture
-        .end_pod(follower, 0, "Completed", &said("program", 0, json!({})))
+        .end_pod(follower, 0, "Completed", &agent_message("program", 0, json!({})))
         .await;
     fixture
-        .end_pod(lead, 143, "Error", &said("stop", 143, json!({})))
+        .end_pod(lead, 143, "Error", &agent_message("stop", 143, json!({})))
         .await;
 }
 
@@ -180,7 +180,7 @@ fn failed_lead_never_reruns_though_its_pod_is_evicted() {
         let job = fixture.job("mc").await.uid();
         evict(&fixture, &lead).await;
         fixture
-            .end_pod(&lead, 7, "Error", &said("program", 7, json!({})))
+            .end_pod(&lead, 7, "Error", &agent_message("program", 7, json!({})))
             .await;
         let status = finished(&fixture, "mc", "Failed").await;
         assert_eq!(
@@ -196,7 +196,7 @@ fn failed_lead_never_reruns_though_its_pod_is_evicted() {
 #[test]
 fn replacement_code_unseen_by_operator_prevents_restart() {
     test("two-three-eight", async |fixture| {
-        // It never hears of its pods, so that the Job does not know its lead.
+        // The operator never sees the pods, so the Job does not know its lead.
         let operator = fixture.operator().await;
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
         fixture.job("mc").await;
@@ -206,7 +206,7 @@ fn replacement_code_unseen_by_operator_prevents_restart() {
             "status": { "conditions": [{ "type": "flux-framework.org/Lead", "status": "False" }] } });
         fixture.patch_pod_status(&lead, unmark).await;
         fixture
-            .end_pod(&lead, 238, "Error", &said("program", 238, json!({})))
+            .end_pod(&lead, 238, "Error", &agent_message("program", 238, json!({})))
             .await;
         let second = until("the Job replaces it", async || {
             fixture
@@ -282,14 +282,14 @@ fn job_that_lost_a_follower_restarts_within_max_restarts() {
                 })
                 .await;
             fixture
-                .end_pod(&follower, 238, "Error", &said("stop", 238, json!({})))
+                .end_pod(&follower, 238, "Error", &agent_message("stop", 238, json!({})))
                 .await;
             fixture
                 .end_pod(
                     &lead,
                     1,
                     "Error",
-                    &said("program", 1, json!({ "programCode": 1, "nodeFailure": true })),
+                    &agent_message("program", 1, json!({ "programCode": 1, "nodeFailure": true })),
                 )
                 .await;
             if max_restarts == 0 {
@@ -323,7 +323,7 @@ fn job_that_lost_a_follower_restarts_within_max_restarts() {
             assert_eq!(status["restarts"][0]["reason"], "PodLost");
             let (lead, _) = run(&fixture, name).await;
             fixture
-                .end_pod(&lead, 0, "Completed", &said("program", 0, json!({})))
+                .end_pod(&lead, 0, "Completed", &agent_message("program", 0, json!({})))
                 .await;
             let status = finished(&fixture, name, "Complete").await;
             assert_eq!(
@@ -349,9 +349,9 @@ fn operator_killed_at_any_call_counts_a_start_once() {
             let victim = fixture.operator_that_dies(round).await;
             let is_done = async || {
                 fixture.reap(&name).await;
-                let there = fixture.api::<Job>().get_opt(&name).await.unwrap()?;
+                let current = fixture.api::<Job>().get_opt(&name).await.unwrap()?;
                 let status = fixture.status(&name).await;
-                (there.uid() != job && status["jobUid"] == json!(there.uid())).then_some(())
+                (current.uid() != job && status["jobUid"] == json!(current.uid())).then_some(())
             };
             let was_done = until("it is killed, or done", async || {
                 if victim.is_dead() {

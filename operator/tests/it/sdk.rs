@@ -19,7 +19,7 @@ fn go_operator_python_sdk_creates_scales_follows_and_deletes() {
         }
         let steps = program.await.unwrap();
 
-        // With every operator: it never asks the API server.
+        // These functions fail with every operator, because they never ask the API server.
         let not_created = steps.object("not created");
         for function in ["create_minicluster", "FluxMiniCluster", "FluxBrokerMiniCluster"] {
             let error = not_created[function]

@@ -1,4 +1,4 @@
-//! What is shipped.
+//! Checks of what is shipped.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::json;
 use test_support::call::is_for_admission;
 use test_support::installation::Installation;
 
-/// A panic is caught (src/health/panics.rs), which needs tables for unwinding in what is shipped.
+/// The operator catches panics (src/health/panics.rs), so the shipped build needs unwinding.
 #[test]
 fn release_build_unwinds_on_panic() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -23,7 +23,7 @@ fn release_build_unwinds_on_panic() {
     assert!(read(".ci/dist").contains("build --release -p flux-operator "));
 }
 
-/// Who is told that calls fail is sent to the label `resource`, to see which.
+/// The alert about failing calls sends its reader to the label `resource`, to see which calls.
 #[test]
 fn metrics_name_every_resource_of_the_operator() {
     let installed = Installation::whole(&json!({
@@ -32,11 +32,11 @@ fn metrics_name_every_resource_of_the_operator() {
     let roles = ["", "-services", "-claims", "-volumes", "-nodes", "-leader"];
     let all: BTreeSet<_> = roles
         .iter()
-        .flat_map(|it| installed.permissions(&format!("flux-operator{it}")))
+        .flat_map(|role| installed.permissions(&format!("flux-operator{role}")))
         .collect();
     let metrics = Metrics::new().unwrap();
     let mut names: Vec<String> = Vec::new();
-    for (group, resource, _) in all.iter().filter(|it| !is_for_admission(it)) {
+    for (group, resource, _) in all.iter().filter(|permission| !is_for_admission(permission)) {
         let (kind, part) = resource
             .split_once('/')
             .map_or((resource.as_str(), String::new()), |(kind, part)| {

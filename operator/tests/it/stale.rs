@@ -1,4 +1,4 @@
-//! Watches that lag behind the API server: what they have brought so far never decides alone.
+//! Watches that lag behind the API server: what they have delivered so far never decides alone.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::edit::{of_job, spec};
-use crate::restarts::{another_job, finished, running, said};
+use crate::restarts::{agent_message, another_job, finished, running};
 use test_support::api_server::{Call, Calls, Fault, Fixture, Operator, SETTLE, condition, test, until};
 
-/// An operator whose watch of this resource is silent while the switch is true.
+/// An operator whose watch of this resource delivers nothing while the switch is true.
 async fn operator_with_late(
     resource: &'static str,
     fixture: &Fixture,
@@ -29,7 +29,7 @@ async fn operator_with_late(
     fixture.operator_of(calls, |_| {}).await
 }
 
-/// Deletes the Job, whose pods stay.
+/// Deletes the Job, but not its pods.
 async fn delete_job_alone(fixture: &Fixture, name: &str) {
     fixture
         .api::<Job>()
@@ -43,7 +43,7 @@ async fn delete_job_alone(fixture: &Fixture, name: &str) {
     .await;
 }
 
-/// Waits until the Job has counted that its lead has failed.
+/// Waits until the Job has counted the failure of its lead.
 async fn lead_index_failed(fixture: &Fixture, name: &str) {
     until("the Job counts the failure of its lead", async || {
         let status = fixture.job(name).await.status?;
@@ -57,7 +57,7 @@ fn unseen_success_of_a_deleted_job_is_not_a_loss() {
     test("stale-success", async |fixture| {
         let is_silent = watch::Sender::new(true);
         let operator = operator_with_late("pods", &fixture, &is_silent, |_| None).await;
-        // As far as the watch knows, one has a restart left, and the other has none.
+        // As far as the watch has reported, one has a restart left, and the other has none.
         let clusters = [("restarts", 1), ("ends", 0)];
         for (name, limit) in clusters {
             fixture
@@ -71,7 +71,7 @@ fn unseen_success_of_a_deleted_job_is_not_a_loss() {
                 .await;
             delete_job_alone(&fixture, name).await;
             fixture
-                .end_pod(&lead, 0, "Completed", &said("program", 0, json!({})))
+                .end_pod(&lead, 0, "Completed", &agent_message("program", 0, json!({})))
                 .await;
         }
         tokio::time::sleep(SETTLE).await;
@@ -103,7 +103,7 @@ fn unseen_failure_is_not_restarted_by_a_suspension() {
         let job = fixture.job("mc").await.uid();
         is_silent.send_replace(true);
         fixture
-            .end_pod(&lead, 7, "Error", &said("program", 7, json!({})))
+            .end_pod(&lead, 7, "Error", &agent_message("program", 7, json!({})))
             .await;
         lead_index_failed(&fixture, "mc").await;
         fixture
@@ -153,7 +153,7 @@ fn unseen_loss_of_the_lead_does_not_fail_the_job() {
             .await
             .unwrap();
         fixture
-            .end_pod(lead, 143, "Error", &said("stop", 143, json!({})))
+            .end_pod(lead, 143, "Error", &agent_message("stop", 143, json!({})))
             .await;
         lead_index_failed(&fixture, "mc").await;
         tokio::time::sleep(SETTLE).await;
@@ -175,7 +175,7 @@ fn unseen_loss_of_the_lead_does_not_fail_the_job() {
 fn edit_after_an_unseen_start_does_not_recreate_the_job() {
     test("stale-edit", async |fixture| {
         let is_silent = watch::Sender::new(true);
-        // Once there is a status, the API server refuses the edit.
+        // Once there is a status, the API server rejects the edit.
         let no_status = is_silent.subscribe();
         let refuse_status = move |call: &Call| {
             let is_status = call.resource == "miniclusters/status" && *no_status.borrow();
@@ -197,11 +197,11 @@ fn edit_after_an_unseen_start_does_not_recreate_the_job() {
             let calls = operator.calls.all();
             let lists = calls
                 .iter()
-                .filter(|it| it.verb == "list" && it.resource == "pods");
+                .filter(|call| call.verb == "list" && call.resource == "pods");
             let is_deleted = calls
                 .iter()
-                .any(|it| it.verb == "delete" && it.resource == "jobs");
-            // The first list is that of the watch.
+                .any(|call| call.verb == "delete" && call.resource == "jobs");
+            // The first list is the one of the watch.
             (lists.count() > 1 || is_deleted).then_some(())
         })
         .await;
@@ -235,12 +235,16 @@ fn unseen_deletion_of_the_job_tells_no_pod_to_end() {
         delete_job_alone(&fixture, "mc").await;
         let words = json!({ "snippet": "pre", "snippetCode": 1 });
         fixture
-            .end_pod(&pods[&1], 1, "Error", &said("snippet", 1, words))
+            .end_pod(&pods[&1], 1, "Error", &agent_message("snippet", 1, words))
             .await;
         until("the operator looks at the Job itself", async || {
             let calls = operator.calls.all();
-            let looks = calls.iter().any(|it| it.verb == "get" && it.resource == "jobs");
-            let tells = calls.iter().any(|it| it.verb == "patch" && it.resource == "pods");
+            let looks = calls
+                .iter()
+                .any(|call| call.verb == "get" && call.resource == "jobs");
+            let tells = calls
+                .iter()
+                .any(|call| call.verb == "patch" && call.resource == "pods");
             (looks || tells).then_some(())
         })
         .await;

@@ -1,4 +1,4 @@
-//! Volumes that the operator makes, cleaning up, users and the Flux RESTful API's Secret, on the real API
+//! Volumes that the operator creates, cleanup, users, and the Secret of the Flux RESTful API, on the real API
 //! server, whose controllers bind and release volumes.
 
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ use test_support::api_server::{Fixture, Operator, SETTLE, assert_message, condit
 use test_support::call::assert_exactly;
 use test_support::installation::{Installation, Permission};
 
-/// Only PersistentVolumes whose owner is gone, and large specs, need it.
+/// Only PersistentVolumes whose owner is gone, and large specs, need this permission.
 pub fn read_past_the_cache() -> Permission {
     ("flux-framework.org".into(), "miniclusters".into(), "get".into())
 }
@@ -65,7 +65,7 @@ pub(crate) async fn bound(fixture: &Fixture, cluster: &str) -> PersistentVolume 
 
 async fn gone(fixture: &Fixture, cluster: &str) {
     until(&format!("volume and claim of {cluster} are gone"), async || {
-        // Plays the kubelet: what is being deleted ends, so that the claim is not in use.
+        // Plays the kubelet: pods that are being deleted end, so that the claim is not in use.
         fixture.reap(cluster).await;
         (volume(fixture, cluster).await.is_none() && claim(fixture, cluster).await.is_none()).then_some(())
     })
@@ -80,7 +80,7 @@ pub(crate) async fn delete(fixture: &Fixture, cluster: &str) {
         .unwrap();
 }
 
-/// A pod whose claim is unbound is put aside by the scheduler, with a warning.
+/// The scheduler sets a pod with an unbound claim aside, with a warning.
 #[test]
 fn job_is_created_once_its_claims_are_bound() {
     test("bound-first", async |fixture| {
@@ -113,12 +113,12 @@ fn job_is_created_once_its_claims_are_bound() {
                 claim
                     .status
                     .as_ref()
-                    .is_some_and(|it| it.phase.as_deref() == Some("Bound"))
+                    .is_some_and(|status| status.phase.as_deref() == Some("Bound"))
                     .then_some(claim)
             })
             .await;
             fixture.pods(&name, 1).await;
-            // Versions are those of all objects together: the Job's when it was made is a later one.
+            // All objects share one sequence of versions. The Job's version at its creation is a later one.
             let mut events = pin!(jobs.watch(&WatchParams::default(), &begin).await.unwrap());
             let made = loop {
                 match events.try_next().await.unwrap().expect("the watch goes on") {
@@ -151,11 +151,11 @@ fn volume_is_deleted_with_its_minicluster_only() {
         let source = pods[&0].spec.as_ref().unwrap().volumes.as_ref().unwrap();
         let claims: Vec<&str> = source
             .iter()
-            .filter_map(|it| Some(it.persistent_volume_claim.as_ref()?.claim_name.as_str()))
+            .filter_map(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.as_str()))
             .collect();
         assert_eq!(claims, ["mc.data"]);
 
-        // Somebody else's of the next name.
+        // Somebody else's volume, with the name that the MiniCluster `other` needs.
         let mut foreign = made.clone();
         foreign.metadata = kube::api::ObjectMeta {
             name: Some(format!("{}.other.data", fixture.namespace)),
@@ -179,17 +179,17 @@ fn volume_is_deleted_with_its_minicluster_only() {
         delete(&fixture, "mc").await;
         delete(&fixture, "other").await;
         gone(&fixture, "mc").await;
-        let there = volume(&fixture, "other").await.unwrap();
-        assert_eq!(there.metadata.deletion_timestamp, None);
+        let foreign_volume = volume(&fixture, "other").await.unwrap();
+        assert_eq!(foreign_volume.metadata.deletion_timestamp, None);
         volumes(&fixture)
-            .delete(&there.name_any(), &DeleteParams::default())
+            .delete(&foreign_volume.name_any(), &DeleteParams::default())
             .await
             .unwrap();
         operator.stop().await;
     });
 }
 
-/// After a restart.
+/// After a restart, the operator writes nothing again.
 async fn says_nothing_again(operator: &Operator) {
     until("it has listed everything", async || {
         let listed = |resource: &str| {
@@ -206,8 +206,8 @@ async fn says_nothing_again(operator: &Operator) {
     assert_eq!(operator.calls.counted(), [], "a restart says nothing again");
 }
 
-/// Of two clusters and of the same name: each has its own. That it is the same disk is said to both, while it
-/// is so.
+/// Volumes of the same name in two MiniClusters: each has its own. If both are the same disk, both
+/// MiniClusters report this, for as long as it is the case.
 #[test]
 fn csi_volumes_bind_and_a_shared_disk_is_reported_to_both() {
     test("volumes-csi", async |fixture| {
@@ -234,7 +234,7 @@ fn csi_volumes_bind_and_a_shared_disk_is_reported_to_both() {
             assert_eq!(claim.spec.unwrap().volume_name, Some(made.metadata.name.unwrap()));
         }
         assert_eq!(names.len(), 2);
-        let told = async |cluster: &str, reason: &str| {
+        let message_of = async |cluster: &str, reason: &str| {
             let is_told = |status: &Value| condition(status, "VolumesValid")["reason"] == reason;
             let status = fixture.when(cluster, reason, is_told).await["status"].clone();
             condition(&status, "VolumesValid")["message"]
@@ -243,7 +243,7 @@ fn csi_volumes_bind_and_a_shared_disk_is_reported_to_both() {
                 .to_owned()
         };
         for (cluster, other) in [("one", "two"), ("two", "one")] {
-            let message = told(cluster, "SharedHandle").await;
+            let message = message_of(cluster, "SharedHandle").await;
             let volume = format!("PersistentVolume {}.{other}.data ", fixture.namespace);
             assert!(
                 message.contains("spec.volumes[data].volumeHandle: ") && message.contains(&volume),
@@ -259,16 +259,16 @@ fn csi_volumes_bind_and_a_shared_disk_is_reported_to_both() {
 
         delete(&fixture, "two").await;
         gone(&fixture, "two").await;
-        told("one", "UnknownStorageClass").await;
+        message_of("one", "UnknownStorageClass").await;
         let classes: Api<StorageClass> = Api::all(fixture.client.clone());
         let class = json!({ "metadata": { "name": "csi-gcs" }, "provisioner": "gcs.csi.ofek.dev" });
         classes
             .create(&PostParams::default(), &serde_json::from_value(class).unwrap())
             .await
             .unwrap();
-        told("one", "Valid").await;
+        message_of("one", "Valid").await;
         classes.delete("csi-gcs", &DeleteParams::default()).await.unwrap();
-        told("one", "UnknownStorageClass").await;
+        message_of("one", "UnknownStorageClass").await;
         for reason in ["SharedHandle", "UnknownStorageClass"] {
             until(&format!("an event says {reason}"), async || {
                 let events = fixture
@@ -404,7 +404,7 @@ fn completed_job_is_cleaned_up_once_and_its_status_stays() {
         gone(&fixture, "mc").await;
         fixture.job("mc").await;
 
-        // A failed job's pods stay.
+        // The pods of a failed job stay.
         fixture.create("failed", all).await.unwrap();
         let pods = fixture.pods("failed", 1).await;
         fixture.end_pod(&pods[&0], 3, "Error", "").await;

@@ -1,5 +1,4 @@
-//! What waits without a word in any status: its events say why, and what somebody has deleted is made again
-//! or named.
+//! Waits that no status explains: events say why. What somebody has deleted is created again, or named.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,7 +58,7 @@ fn job_without_pods_is_explained_and_continues_when_it_can() {
         assert_eq!(status["phase"], "Pending");
         operator.stop().await;
 
-        // A new operator says the same.
+        // A new operator reports the same.
         let again = fixture.operator().await;
         until("it has looked", async || {
             again
@@ -164,7 +163,7 @@ fn deleted_config_map_is_recreated_and_deleted_key_is_reported() {
     });
 }
 
-/// A reconcile goes on after an obstacle, and may come upon another one.
+/// A reconcile goes on after an obstacle, and may meet another one.
 #[test]
 fn obstacle_is_not_hidden_by_that_of_a_later_step() {
     test("two-obstacles", async |fixture| {
@@ -232,7 +231,7 @@ fn obstacle_is_not_hidden_by_that_of_a_later_step() {
     });
 }
 
-/// The control plane of these tests has no scheduler at all.
+/// The control plane of these tests has no scheduler.
 #[test]
 fn size_below_the_quorum_names_the_quorum_until_it_is_raised() {
     test("quorum", async |fixture| {
@@ -277,7 +276,7 @@ fn status_names_the_scheduler_when_none_sees_the_pods() {
         let names = |status: &Value| {
             status["message"]
                 .as_str()
-                .is_some_and(|it| it.contains("scheduler nobody has not"))
+                .is_some_and(|message| message.contains("scheduler nobody has not"))
         };
         fixture.when("mc", "told for whom it waits", names).await;
         let silent = |status: &Value| status["reason"] == "SchedulerSilent";
@@ -311,8 +310,8 @@ fn status_names_the_scheduler_when_none_sees_the_pods() {
     });
 }
 
-/// Sets a node's condition, and creates the node first. No pods can be put there, since the operators of other
-/// tests see it, too.
+/// Creates the node, and sets its condition. The node is unschedulable, since the operators of other tests
+/// see it too.
 pub(crate) async fn set_node_ready(nodes: &Api<Node>, name: &str, status: &str) {
     let node = json!({ "metadata": { "name": name }, "spec": { "unschedulable": true } });
     let node: Node = serde_json::from_value(node).unwrap();
@@ -325,7 +324,7 @@ pub(crate) async fn set_node_ready(nodes: &Api<Node>, name: &str, status: &str) 
         .unwrap();
 }
 
-/// Kubernetes marks the pods of a dead node only where they were ready.
+/// Kubernetes marks the pods of a dead node only if they were ready.
 #[test]
 fn dead_node_is_reported_for_a_pod_that_was_never_ready() {
     const NODE: &str = "dead-node";

@@ -1,5 +1,5 @@
 //! `docs/tasks/teams.md` in its order, on a real API server: the quota, the LimitRange and the label reject
-//! nothing that the page says runs.
+//! nothing that runs according to the page.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::ResourceQuota;
@@ -24,7 +24,7 @@ impl Page {
         }
     }
 
-    /// The block with this text, for the test's namespace.
+    /// The block that contains this text, changed to the test's namespace.
     fn block(&self, with: &str) -> String {
         let block = self.blocks.iter().find(|block| block.text.contains(with));
         let block = block.unwrap_or_else(|| panic!("teams.md has no block with {with}"));
@@ -32,7 +32,7 @@ impl Page {
     }
 }
 
-/// A MiniCluster of a file or a block, in the test's namespace.
+/// Creates the MiniCluster of a file or a block in the test's namespace.
 async fn create(fixture: &Fixture, text: &str) -> Result<MiniCluster, kube::Error> {
     let object: Value = serde_saphyr::from_str(text).unwrap();
     let name = object["metadata"]["name"].as_str().unwrap();
@@ -60,7 +60,7 @@ fn manifests_of_the_teams_page_are_accepted_in_its_order() {
         let quota = page.block("kind: ResourceQuota");
         apply(&quota);
         counted_quota(&fixture).await;
-        // The LimitRange gives requests to the containers that have none, to the operator's own as well.
+        // The LimitRange gives requests to containers that have none, including the operator's own.
         create(&fixture, &hello_world).await.unwrap();
         fixture.pods("hello-world", 4).await;
 
@@ -83,8 +83,8 @@ fn manifests_of_the_teams_page_are_accepted_in_its_order() {
     });
 }
 
-/// Many namespaces have a quota without a LimitRange. Then every container must have requests, the operator's
-/// own as well.
+/// Many namespaces have a quota without a LimitRange. Then every container must have requests, including the
+/// operator's own.
 #[test]
 fn pods_with_requests_fit_a_quota_without_a_limit_range() {
     test("quota", async |fixture| {

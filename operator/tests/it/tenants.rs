@@ -1,4 +1,4 @@
-//! What somebody who may write MiniClusters, and no more, could try to reach others by (the model stands in
+//! How somebody who may write MiniClusters, and nothing else, could try to reach others (the model is in
 //! ARCHITECTURE.md).
 
 use std::process::Stdio;
@@ -39,7 +39,7 @@ fn host_path_and_secret_volumes_need_own_permission() {
                 json!({ "storageClass": "csi", "driver": "d.csi.io", "secret": "keys", "secretNamespace": "kube-system" }),
             ),
         ] {
-            // The policy is looked up by the API server a little after it has been applied.
+            // The API server begins to use the policy a little after it has been applied.
             until("the tenant is refused", async || {
                 match create(&tenant, name, with_volume(volume.clone())).await {
                     Err(kube::Error::Api(status)) => {
@@ -72,10 +72,10 @@ fn host_path_and_secret_volumes_need_own_permission() {
                 .patch("plain", &PatchParams::default(), &add)
                 .await
                 .is_err(),
-            "nor later"
+            "not by a later change either"
         );
 
-        // What an administrator made, the tenant may go on using.
+        // The tenant may go on using what an administrator created.
         let given = with_volume(json!({ "path": "/data" }));
         fixture.create("given", given).await.unwrap();
         let change = Patch::Merge(json!({ "spec": { "ttlSecondsAfterFinished": 9 } }));
@@ -94,7 +94,7 @@ fn host_path_and_secret_volumes_need_own_permission() {
     });
 }
 
-/// Nothing of `victim` has changed: not its objects, nor what is said of it.
+/// Asserts that nothing of `victim` has changed: neither its objects nor its status.
 async fn is_unharmed(fixture: &Fixture, before: &Value, job: &Job) {
     let now = fixture.status("victim").await;
     for field in ["phase", "size", "readySize", "reason", "exitCode", "maximumSize"] {
@@ -107,7 +107,7 @@ async fn is_unharmed(fixture: &Fixture, before: &Value, job: &Job) {
 }
 
 #[test]
-fn labels_that_claim_to_be_anothers_are_believed_by_nobody() {
+fn labels_that_claim_another_cluster_are_ignored() {
     test("tenant-labels", async |fixture| {
         let operator = fixture.operator().await;
         let services = json!([{ "image": "cache:1", "name": "cache" }]);
@@ -126,7 +126,7 @@ fn labels_that_claim_to_be_anothers_are_believed_by_nobody() {
             "flux-framework.org/minicluster": "victim", "flux-framework.org/services-of": "victim",
             "flux-framework.org/headless": "flux-service", "hpa-selector": "victim", "job-index": "0",
         });
-        // By the fields of a MiniCluster.
+        // Through the fields of a MiniCluster.
         let spec = json!({
             "size": 1, "jobLabels": claims.clone(), "pod": { "labels": claims.clone() },
             "network": { "headlessName": "other" },
@@ -139,7 +139,8 @@ fn labels_that_claim_to_be_anothers_are_believed_by_nobody() {
         fixture.end_pod(&evil, 9, "Error", "").await;
         fixture.when_condition("evil", "Failed", "True").await;
 
-        // By copies of its objects, which anybody makes who saves one to a file and changes the name.
+        // Through copies of its objects. Anybody who saves one to a file and changes the name creates such a
+        // copy.
         let copy = |mut object: Value| {
             object["metadata"] = json!({ "name": "copy", "labels": claims.clone() });
             object["status"].take();
@@ -190,7 +191,7 @@ fn labels_that_claim_to_be_anothers_are_believed_by_nobody() {
         assert_eq!(copy.metadata.owner_references, None, "it is nobody's");
         operator.stop().await;
 
-        // Nor by an operator that sees the copies first.
+        // Nor through an operator that sees the copies first.
         let again = fixture.operator().await;
         fixture
             .patch::<MiniCluster>("victim", json!({ "spec": { "ttlSecondsAfterFinished": 601 } }))
@@ -206,7 +207,8 @@ fn labels_that_claim_to_be_anothers_are_believed_by_nobody() {
     });
 }
 
-/// The operator's pod has 256 MiB. `LARGE=500` for more: half an hour, and 12 GiB for API server and etcd.
+/// The operator's pod has 256 MiB. Set `LARGE=500` for more: this takes half an hour, and 12 GiB for API
+/// server and etcd.
 #[test]
 fn many_of_the_largest_size_fit_into_the_operators_memory() {
     test("tenant-large", async |fixture| {
@@ -245,7 +247,7 @@ fn many_of_the_largest_size_fit_into_the_operators_memory() {
         );
         let first = program.memory_kib("VmHWM");
         drop(program);
-        // One that starts among all of them, and has to say something of each.
+        // An operator that starts among all of them, and has to report something about each.
         let program = operator_process::start(&fixture.namespace, "info", Stdio::null());
         for number in 0..count {
             let change = json!({ "spec": { "ttlSecondsAfterFinished": 600 } });
@@ -269,7 +271,7 @@ fn many_of_the_largest_size_fit_into_the_operators_memory() {
     });
 }
 
-/// FluxCD's operator is called flux-operator too, and labels what it makes so.
+/// FluxCD's operator is called flux-operator too, and labels its objects with this name.
 #[test]
 fn objects_of_another_flux_operator_are_not_touched() {
     test("fluxcd", async |fixture| {
@@ -354,7 +356,7 @@ fn objects_of_another_flux_operator_are_not_touched() {
     });
 }
 
-/// Their name is also that of the field manager of all that they write.
+/// This name is also the field manager of all that FluxCD's operator writes.
 #[test]
 fn service_fields_of_another_flux_operator_block_nobody() {
     test("fluxcd-fields", async |fixture| {
@@ -390,10 +392,12 @@ fn service_fields_of_another_flux_operator_block_nobody() {
         let job = fixture.job("all").await;
         let managers = |metadata: &ObjectMeta| -> Vec<String> {
             let fields = metadata.managed_fields.as_deref().unwrap_or_default();
-            fields.iter().filter_map(|it| it.manager.clone()).collect()
+            fields.iter().filter_map(|field| field.manager.clone()).collect()
         };
         assert!(
-            managers(&job.metadata).iter().all(|it| it != "flux-operator"),
+            managers(&job.metadata)
+                .iter()
+                .all(|manager| manager != "flux-operator"),
             "{:?}",
             managers(&job.metadata)
         );
@@ -419,8 +423,8 @@ fn names_of_others_are_not_taken_over() {
         fixture.pods("victim", 1).await;
         let service = async |name: &str| fixture.api::<Service>().get(name).await.unwrap();
         let before = (service("db").await, service("net").await);
-        // Its sidecar's Service, its headless Service as a sidecar's, its sidecar's Service as a headless
-        // one.
+        // They use names of the victim's Services: its sidecar's for a sidecar, its headless Service's for a
+        // sidecar, its sidecar's for a headless Service.
         for (name, sidecar, headless) in [("a", "db", "own-a"), ("b", "net", "own-b"), ("c", "own-c", "db")] {
             fixture
                 .create(name, with_service(sidecar, headless))

@@ -1,4 +1,4 @@
-//! Traces, by a collector that keeps what it is sent.
+//! Traces, with a collector that keeps what it receives.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use serde_json::json;
 use test_support::api_server::{Calls, test, until};
 use test_support::collector::{CLOSING, Collector};
 
-/// All spans that the collector has got.
+/// All spans that the collector has received.
 fn spans(collector: &Collector) -> Vec<Span> {
     let mut spans = Vec::new();
     for body in collector.bodies() {
@@ -27,7 +27,7 @@ fn spans(collector: &Collector) -> Vec<Span> {
     spans
 }
 
-/// What an agent says that ran for three seconds.
+/// The termination message of an agent that ran for three seconds.
 fn message(host: &str, role: &str, code: u8) -> String {
     let timeline = PodTimeline {
         version: timeline::VERSION,
@@ -44,7 +44,7 @@ fn message(host: &str, role: &str, code: u8) -> String {
     Termination::new(Ender::Program, code).encode_with(&timeline)
 }
 
-/// What it costs without an endpoint: nothing. (`quiet.rs` counts the calls.)
+/// Without an endpoint, tracing costs nothing. (`quiet.rs` counts the calls.)
 #[test]
 fn traced_cluster_and_its_pods_are_one_trace_when_they_end() {
     test("traced", async |fixture| {
@@ -81,7 +81,7 @@ fn traced_cluster_and_its_pods_are_one_trace_when_they_end() {
                 .then_some(spans)
         })
         .await;
-        // Nothing comes twice.
+        // Nothing is sent twice.
         tokio::time::sleep(std::time::Duration::from_secs(2)).await;
         assert_eq!(spans(&collector), all);
 

@@ -1,5 +1,5 @@
-//! The webhook's process, as anybody in the cluster can call it: what it holds is bounded, and who means well
-//! is answered.
+//! The webhook's process, as anybody in the cluster can call it: its memory is limited, and well-behaved
+//! clients get answers.
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The limit of its pod is 320 MiB.
 const MEMORY_MAX: u64 = 288 << 20;
 
-/// The program, with a certificate of the test's.
+/// The program, with the test's certificate.
 pub struct Webhook {
     child: Child,
     address: SocketAddr,
@@ -116,7 +116,7 @@ impl Webhook {
             .await
     }
 
-    /// The status of the answer, and its text. An error: it was hung up on.
+    /// The status and the text of the answer. An error means that the webhook closed the connection.
     pub async fn post(&self, peer: u8, body: &[u8]) -> std::io::Result<(u16, String)> {
         let mut stream = self.connect(peer).await?;
         ask(&mut stream, body).await
@@ -129,7 +129,7 @@ impl Webhook {
         assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
     }
 
-    /// The most memory that it ever had, in bytes.
+    /// The peak memory of the process, in bytes.
     fn memory(&self) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = text.lines().find(|line| line.starts_with("VmHWM")).unwrap();
@@ -142,7 +142,7 @@ async fn ask(stream: &mut TlsStream<TcpStream>, body: &[u8]) -> std::io::Result<
         "POST /convert HTTP/1.1\r\nHost: webhook\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
-    // It may answer before it has read all.
+    // The webhook may answer before it has read everything.
     let _ = stream.write_all(&[head.as_bytes(), body].concat()).await;
     let mut answer = Vec::new();
     let mut buffer = vec![0; 64 << 10];
@@ -152,7 +152,7 @@ async fn ask(stream: &mut TlsStream<TcpStream>, body: &[u8]) -> std::io::Result<
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
         answer.extend_from_slice(&buffer[..count]);
-        let Some(end) = answer.windows(4).position(|it| it == b"\r\n\r\n") else {
+        let Some(end) = answer.windows(4).position(|window| window == b"\r\n\r\n") else {
             continue;
         };
         let head = String::from_utf8_lossy(&answer[..end]).to_lowercase();
@@ -201,7 +201,7 @@ fn webhook_memory_stays_below_its_pod_limit_for_any_body() {
     run(async || {
         let webhook = Webhook::start().await;
         let zeros = |bytes: usize| "0,".repeat(bytes / 2) + "0";
-        // Objects in objects, each with one member, with what makes the conversion keep the most copies.
+        // Nested objects with one member each, with what makes the conversion keep the most copies.
         let chains = || {
             let chain = format!("{}0{}", "{\"\":".repeat(110), "}".repeat(110));
             format!(
@@ -218,7 +218,7 @@ fn webhook_memory_stays_below_its_pod_limit_for_any_body() {
             review(&[format!("{{\"spec\":[{}]}}", zeros(8 << 20))]),
             review(&["[".repeat(15 << 20) + &"]".repeat(15 << 20)]),
             review(&[format!("\"{}\"", "\\u003c".repeat(5 << 20))]),
-            // The most values that are read.
+            // The largest number of values that is read.
             review(&vec![
                 format!("{{\"metadata\":{{\"a\":[{}]}}}}", zeros(390_000));
                 60
@@ -229,11 +229,11 @@ fn webhook_memory_stays_below_its_pod_limit_for_any_body() {
             vec![b'x'; 33 << 20],
         ];
         for body in &bodies {
-            // Whatever it says, it says something, or hangs up.
+            // Any answer is allowed, and so is a closed connection.
             let _ = webhook.post(2, body).await;
         }
         println!("one after the other: {} MiB", webhook.memory() >> 20);
-        // Each caller is a task: in one task, those with much to send would keep the others from sending.
+        // Each caller is a task of its own. In one task, long requests would delay the others.
         let (webhook, bodies) = (Arc::new(webhook), Arc::new(bodies));
         let mut all = JoinSet::new();
         for number in 0..24 {
@@ -259,7 +259,7 @@ fn webhook_memory_stays_below_its_pod_limit_for_any_body() {
 fn silent_webhook_clients_do_not_block_other_requests() {
     run(async || {
         let webhook = Webhook::start().await;
-        // The API server's, which it keeps.
+        // The API server's connection, which it keeps open.
         let mut kept = webhook.connect(1).await.unwrap();
         assert_eq!(ask(&mut kept, &review(&[cluster(10)])).await.unwrap().0, 200);
         let mut silent = Vec::new();

@@ -1,6 +1,6 @@
 //! Clients that are built with the Go operator's types write the zero values that `omitempty` cannot leave
-//! out: empty structs, empty texts, false, null. Each means "not set". The bodies are generated from the
-//! shape of our own schema: every struct with all its fields zero, one struct at a time and all together.
+//! out: empty structs, empty texts, false, null. Each means "not set". The bodies are generated from our own
+//! schema: every struct with all its fields zero, one struct at a time and all together.
 
 use flux_shared::crd::convert::{Version, convert_spec};
 use flux_shared::crd::definition;
@@ -28,7 +28,7 @@ const NUMBERS: &[&str] = &[
     "clusters.2.size",
 ];
 
-/// Fields whose zero value is an answer, and which Go leaves out when they are zero.
+/// Fields whose zero value has a meaning. Go leaves them out when they are zero.
 const MEANINGFUL: &[&str] = &[
     "connectTimeout",
     "strict",
@@ -39,7 +39,7 @@ const MEANINGFUL: &[&str] = &[
     "cleanup",
 ];
 
-/// Structs that stand for one of two spellings, or that no typed client of the Go operator has.
+/// Whether typed clients of the Go operator have this struct. Some structs are one of two spellings.
 fn is_known_to_go(version: Version, path: &str) -> bool {
     let unknown: &[&str] = match version {
         Version::V1alpha1 => &["flux.container", "automountServiceAccountToken"],
@@ -50,7 +50,7 @@ fn is_known_to_go(version: Version, path: &str) -> bool {
         && !unknown.iter().any(|field| path.contains(field))
 }
 
-/// The zero value of a field; none for a number that `omitempty` leaves out.
+/// The zero value of a field. None for a number that `omitempty` leaves out.
 fn zero(version: Version, path: &str, shape: &Value) -> Option<Value> {
     let name = path.rsplit('.').next().unwrap_or_default();
     if name == "securityContext" {
@@ -83,8 +83,8 @@ fn zeros(version: Version, path: &str, fields: &Map<String, Value>) -> Value {
     Value::Object(fields.iter().filter_map(field).collect())
 }
 
-/// Every zero body below `shape` as a patch of `base`: whole structs and single fields, where `base` says
-/// nothing.
+/// Every zero body below `shape` as a patch of `base`: whole structs and single fields that `base` does not
+/// set.
 fn bodies(version: Version, base: &Value, path: &str, shape: &Value, out: &mut Vec<(String, Value)>) {
     let at = |name: &str| {
         if path.is_empty() {
@@ -105,16 +105,16 @@ fn bodies(version: Version, base: &Value, path: &str, shape: &Value, out: &mut V
                 if !is_known_to_go(version, &path) {
                     continue;
                 }
-                let there = base.get(name.trim_end_matches('!'));
-                if there.is_none() {
+                let existing = base.get(name.trim_end_matches('!'));
+                if existing.is_none() {
                     out.extend(zero(version, &path, shape).map(|zero| (path.clone(), zero)));
                     if shape.as_object().is_some_and(|fields| !fields.contains_key("*")) {
                         out.push((path.clone(), json!({})));
                     }
                 }
-                let is_list_without_items = shape.is_array() && there.is_none();
+                let is_list_without_items = shape.is_array() && existing.is_none();
                 if !is_list_without_items {
-                    bodies(version, there.unwrap_or(&Value::Null), &path, shape, out);
+                    bodies(version, existing.unwrap_or(&Value::Null), &path, shape, out);
                 }
             }
         }
@@ -127,7 +127,7 @@ fn bodies(version: Version, base: &Value, path: &str, shape: &Value, out: &mut V
     }
 }
 
-/// Specs that say little: one container, and several with all that may stand in maps and lists.
+/// Specs that set little: one container, and several with everything that maps and lists may contain.
 fn bases() -> [Value; 2] {
     let alone = json!({ "size": 2, "containers": [{ "image": "app:1", "command": "work" }] });
     let volumes = json!({
@@ -244,7 +244,7 @@ fn the_api_server_takes_every_zero_value() {
     });
 }
 
-/// Whoever has read a MiniCluster that was applied as YAML writes all zero values back.
+/// A client that reads a MiniCluster which was applied as YAML writes all zero values back.
 #[test]
 fn typed_client_updates_what_was_applied_without_zero_values() {
     test("typed-update", async |fixture| {
@@ -265,9 +265,9 @@ fn typed_client_updates_what_was_applied_without_zero_values() {
                 .replace_status(&name, &PostParams::default(), &made)
                 .await
                 .unwrap();
-            for (case, of, mut spec) in cases(Version::V1alpha2, V1ALPHA2) {
-                // Kubernetes' own type of a toleration leaves empty texts out.
-                if of != base || case.starts_with("pod.tolerations") {
+            for (case, case_base, mut spec) in cases(Version::V1alpha2, V1ALPHA2) {
+                // Kubernetes' own type of a toleration leaves out empty texts.
+                if case_base != base || case.starts_with("pod.tolerations") {
                     continue;
                 }
                 if let Some(tolerations) = base.pointer("/pod/tolerations") {
@@ -294,7 +294,7 @@ fn typed_client_updates_what_was_applied_without_zero_values() {
     });
 }
 
-/// By kubectl, which validates strictly; then the operator serves it, and the client scales it.
+/// Created with kubectl, which validates strictly. Then the operator serves it, and the client scales it.
 #[test]
 fn typed_client_creates_scales_and_writes_back_what_it_read() {
     test("typed-client", async |fixture| {
@@ -326,7 +326,7 @@ fn typed_client_creates_scales_and_writes_back_what_it_read() {
     });
 }
 
-/// An object that the Go operator has stored, under our definition: read, updated, and its status written.
+/// An object that the Go operator has stored, under our CRD: it is read, updated, and its status is written.
 #[test]
 fn go_operator_object_stays_valid_when_crd_is_replaced() {
     test("stored", async |fixture| {

@@ -1,6 +1,6 @@
 //! Flux in a JobSet and in a TrainJob, with their own controllers, unchanged, on a node where pods really run
-//! (`make e2e-jobset`). The manifests are those of `examples/jobset` and `examples/trainjob`; a test changes
-//! words of them where it says so.
+//! (`make e2e-jobset`). The manifests are those of `examples/jobset` and `examples/trainjob`. A test that
+//! changes them says so.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::print_stdout, reason = "tests look, act and tell")]
 
@@ -15,9 +15,9 @@ use test_support::node::{Fixture, app_image, image, is_fake_flux, not_tested, te
 use test_support::repository::repository;
 
 const DEADLINE: Duration = Duration::from_secs(180);
-/// No operator tells the other pods that a pod has gone: Flux and Kubernetes do.
+/// No operator tells the other pods that a pod is gone: Flux and Kubernetes do.
 const RESTART: Duration = Duration::from_secs(60);
-/// As kubectl knows them, and as the only object of a namespace is called.
+/// The kinds as kubectl knows them. The only object of a namespace has the same name.
 const KINDS: [&str; 2] = ["jobset", "trainjob"];
 
 /// The only JobSet or TrainJob of a namespace.
@@ -26,7 +26,7 @@ struct Set {
     kind: &'static str,
 }
 
-/// Runs a test for a JobSet and for a TrainJob, at once.
+/// Runs a test for a JobSet and for a TrainJob at the same time.
 fn test_both(name: &str, body: impl AsyncFn(&Set) + Sync) {
     let body = &body;
     let run = |kind| {
@@ -44,7 +44,7 @@ fn example(folder: &str, name: &str) -> Value {
     serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// Gives the pods of a JobSet images that are here. Their container is returned.
+/// Gives the pods of a JobSet images that exist here. Returns their container.
 fn adapt(jobset: &mut Value, reads_late_spec: bool) -> &mut Value {
     let pod = &mut jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"];
     pod["initContainers"][0]["image"] = json!(image("E2E_AGENT_IMAGE"));
@@ -57,7 +57,7 @@ fn adapt(jobset: &mut Value, reads_late_spec: bool) -> &mut Value {
         let container = &mut pod["containers"][0];
         let mount = json!({ "name": "spec", "mountPath": "/etc/flux-agent/spec" });
         insert(&mut container["volumeMounts"], 0, mount);
-        // After `flux-agent run`.
+        // The options go after `flux-agent run`.
         for option in ["--patience=1", "--spec=/etc/flux-agent/spec/agent.toml"] {
             insert(&mut container["command"], 2, json!(option));
         }
@@ -66,7 +66,7 @@ fn adapt(jobset: &mut Value, reads_late_spec: bool) -> &mut Value {
 }
 
 impl Set {
-    /// Creates the example's, with other words about the program.
+    /// Creates the example's object, with this change of its program.
     async fn create(&self, words: Value, reads_late_spec: bool) {
         let mut job = example(self.kind, self.kind);
         let mut objects = Vec::new();
@@ -76,7 +76,7 @@ impl Set {
             let mut runtime = example("trainjob", "runtime");
             adapt(&mut runtime["spec"]["template"], reads_late_spec);
             if reads_late_spec {
-                // One of this namespace.
+                // A runtime of this namespace.
                 runtime["kind"] = json!("TrainingRuntime");
                 job["spec"]["runtimeRef"]["kind"] = json!("TrainingRuntime");
             }
@@ -90,24 +90,24 @@ impl Set {
         objects.push(job);
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects }).to_string();
         let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
-        // Trainer's webhook does not know the runtime at once.
+        // Trainer's webhook needs a moment to see the runtime.
         let ask = async || self.fixture.try_kubectl(&apply, &list).ok();
         self.fixture.until("it is admitted", ask).await;
     }
 
-    /// Creates one with this program.
+    /// Creates an object that runs this program.
     async fn run(&self, program: &[&str]) {
         self.create(json!({ "args": program }), false).await;
     }
 
-    /// What is at this path of the status of an object with the example's name.
+    /// The value at this path of the status of an object with the example's name.
     fn get(&self, kind: &str, path: &str) -> String {
         let output = format!("--output=jsonpath={{.status.{path}}}");
         let words = ["get", kind, self.kind, &output, "--ignore-not-found"];
         self.fixture.kubectl(&words, "")
     }
 
-    /// How often all pods were started again. (A TrainJob's JobSet has its name.)
+    /// How often all pods were restarted. (A TrainJob's JobSet has its name.)
     fn restarts(&self) -> u32 {
         self.get("jobset", "restarts").parse().unwrap_or(0)
     }
@@ -116,13 +116,13 @@ impl Set {
         self.fixture.pod(&format!("{}-node-0", self.kind), index).await
     }
 
-    /// Whether each of the two nodes has printed it once.
+    /// Whether each of the two nodes has printed this line once.
     async fn has_printed(&self, line: &str) -> bool {
         let log = match self.pod("0").await {
             Some(lead) => self.fixture.log(&lead).await,
             None => return false,
         };
-        log.lines().filter(|it| *it == line).count() == 2
+        log.lines().filter(|printed| *printed == line).count() == 2
     }
 
     /// Waits until both tasks have printed `up`.
@@ -131,12 +131,12 @@ impl Set {
         self.fixture.until("both tasks run", ask).await;
     }
 
-    /// Waits for the end, which is this condition: `Failed`, else a TrainJob's `Complete` or a JobSet's
+    /// Waits for the end, which is this condition: `Failed`, or a TrainJob's `Complete`, or a JobSet's
     /// `Completed`.
     async fn ended(&self, wanted: &str) {
         let ask = async || {
             let conditions = self.get(self.kind, "conditions[?(@.status==\"True\")].type");
-            let is_end = |it: &&str| it.starts_with("Complete") || *it == "Failed";
+            let is_end = |condition: &&str| condition.starts_with("Complete") || *condition == "Failed";
             conditions.split(' ').find(is_end).map(str::to_owned)
         };
         let end = self.fixture.until("it has ended", ask).await;
@@ -161,9 +161,9 @@ impl Set {
         self.fixture.delete(self.kind, &[self.kind]).await;
     }
 
-    /// Takes a pod away from the first attempt: the second one ends with the program's own code.
+    /// Removes a pod in the first attempt. The second attempt ends with the program's own code.
     async fn restarts_without(&self, index: &str, take_away: impl AsyncFnOnce(&Fixture, &str)) {
-        // The first attempt would take longer than the pods have to end.
+        // The first attempt would run longer than the pods' grace period.
         let script = "echo up; if [ \"$FLUX_ATTEMPT\" = 0 ]; then sleep 300; fi; exit 7";
         self.run(&["sh", "-c", script]).await;
         self.is_up().await;
@@ -176,7 +176,7 @@ impl Set {
         self.delete().await;
     }
 
-    /// The certificate that both pods of a new run have.
+    /// Starts a run, and returns the certificate that both of its pods have.
     async fn key_of_a_run(&self) -> String {
         self.run(&["sh", "-c", "echo up; sleep 600"]).await;
         self.is_up().await;
@@ -209,7 +209,7 @@ fn exit_7_of_program_is_the_result_and_nothing_restarts() {
         let message = set.get(set.kind, "conditions[?(@.type==\"Failed\")].message");
         let job = format!("{}-node-0", set.kind);
         assert!(message.contains(&job), "it names its Job: {message}");
-        // As the README of examples/trainjob shows it.
+        // The command is the one in the README of examples/trainjob.
         let path = "--output=jsonpath={.status.conditions[?(@.type==\"Failed\")].message}";
         let message = set.fixture.kubectl(&["get", "job", &job, path], "");
         let (namespace, lead) = (&set.fixture.namespace, set.pod("0").await.unwrap().name_any());
@@ -226,7 +226,7 @@ fn exit_7_of_program_is_the_result_and_nothing_restarts() {
 #[test]
 fn image_with_the_program_alone_runs() {
     if !is_fake_flux() {
-        // Flux 0.88 starts itself by scripts for bash (rc1.py): the agent can do without, it cannot.
+        // Flux 0.88 starts with scripts for bash (rc1.py). The agent works without bash, Flux does not.
         return not_tested("an image without bash", "make e2e-jobset without FLUX");
     }
     test_both("bare", async |set| {
@@ -240,7 +240,7 @@ fn image_with_the_program_alone_runs() {
     });
 }
 
-/// The spec that the agent is told to read is not there at first.
+/// The spec that the agent has to read does not exist at first.
 #[test]
 fn failure_of_agent_starts_all_again() {
     test_both("late", async |set| {
@@ -253,7 +253,7 @@ fn failure_of_agent_starts_all_again() {
     });
 }
 
-/// Of the program's own codes, these alone cannot be told from the agent's (examples/jobset/README.md).
+/// Of the codes that a program can exit with, only these look like the agent's (examples/jobset/README.md).
 #[test]
 fn program_with_a_code_of_the_agent_restarts_to_max_restarts() {
     test_both("240", async |set| {

@@ -1,7 +1,7 @@
 //! MiniClusters in the queues of Kueue itself, on a node where pods really run (`make e2e-kueue`).
 //!
-//! The quota is of two CPUs: two pods of 700m fit, a third does not. So it is on a node of two CPUs, whose own
-//! pods take the rest.
+//! The quota is two CPUs: two pods of 700m fit, a third does not. The same is true of a node with two CPUs,
+//! because its own pods take the rest.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::collections::BTreeSet;
@@ -24,10 +24,10 @@ const QUEUE: &str = "kueue.x-k8s.io/queue-name";
 const PRIORITY: &str = "kueue.x-k8s.io/priority-class";
 const TOPOLOGY: &str = "kueue.x-k8s.io/podset-required-topology";
 
-/// Runs a test in a namespace with queues, and gives back their quota.
+/// Runs a test in a namespace with queues, and returns their quota afterwards.
 fn test(name: &str, body: impl AsyncFnOnce(&Fixture)) {
     test_within(DEADLINE, &format!("kueue-{name}"), async |fixture| {
-        // Kueue's webhook may take a moment more than its pod.
+        // Kueue's webhook may need a moment longer than its pod.
         let ask = async || fixture.try_kubectl(&APPLY, QUEUES).ok();
         fixture.until("the queues are made", ask).await;
         body(&fixture).await;
@@ -51,17 +51,17 @@ async fn create(fixture: &Fixture, cluster: Value) {
     fixture.create_object::<MiniCluster>(cluster).await;
 }
 
-/// Creates it, and waits until it runs; returns the lead's container.
+/// Creates the MiniCluster, and waits until it runs. Returns the lead's container.
 async fn start(fixture: &Fixture, cluster: Value) -> String {
     let name = cluster["metadata"]["name"].as_str().unwrap().to_owned();
     create(fixture, cluster).await;
     fixture
-        .when(&name, "it runs", |it| it["phase"] == "Running")
+        .when(&name, "it runs", |status| status["phase"] == "Running")
         .await;
     lead_container(fixture, &name).await
 }
 
-/// Changes its size to one that there is quota for.
+/// Changes the size to one that the quota allows.
 async fn resize(fixture: &Fixture, name: &str, size: u32) {
     want(fixture, name, size);
     has_ready(fixture, name, size).await;
@@ -77,16 +77,22 @@ fn want(fixture: &Fixture, name: &str, size: u32) {
 
 async fn has_ready(fixture: &Fixture, name: &str, pods: u32) {
     let what = format!("{pods} are ready");
-    fixture.when(name, &what, |it| it["readySize"] == pods).await;
+    fixture
+        .when(name, &what, |status| status["readySize"] == pods)
+        .await;
 }
 
 /// Waits until the status has this message.
 async fn says_why(fixture: &Fixture, name: &str, why: &str) -> Value {
-    let says = |status: &Value| status["message"].as_str().is_some_and(|it| it.contains(why));
-    fixture.when(name, why, says).await
+    let has_message = |status: &Value| {
+        status["message"]
+            .as_str()
+            .is_some_and(|message| message.contains(why))
+    };
+    fixture.when(name, why, has_message).await
 }
 
-/// Waits for the end, which has this code; returns the reasons of its restarts.
+/// Waits for the end with this code. Returns the reasons of the restarts.
 async fn ended(fixture: &Fixture, name: &str, code: i32) -> Vec<Value> {
     let has_ended = |status: &Value| !status["completionTime"].is_null();
     let status = fixture.when(name, "it has ended", has_ended).await;
@@ -96,7 +102,7 @@ async fn ended(fixture: &Fixture, name: &str, code: i32) -> Vec<Value> {
 
 fn restarts(status: &Value) -> Vec<Value> {
     let restarts = status["restarts"].as_array().into_iter().flatten();
-    restarts.map(|it| it["reason"].clone()).collect()
+    restarts.map(|restart| restart["reason"].clone()).collect()
 }
 
 async fn lead_container(fixture: &Fixture, name: &str) -> String {
@@ -162,10 +168,10 @@ fn higher_priority_evicts_and_the_victim_keeps_its_code() {
         let mut high = cluster("high", 2, "sleep 5");
         high["metadata"]["labels"][PRIORITY] = json!("high");
         start(fixture, high).await;
-        // (Kueue admits the other as soon as the victim is told to stop.)
+        // (Kueue admits the other MiniCluster as soon as the victim is told to stop.)
         let log = tokio::time::timeout(DEADLINE, log.lines().try_collect::<Vec<String>>());
         let log = log.await.unwrap().unwrap();
-        assert!(log.iter().any(|it| it.contains("saved")), "{log:?}");
+        assert!(log.iter().any(|line| line.contains("saved")), "{log:?}");
         ended(fixture, "high", 0).await;
         assert_eq!(ended(fixture, "low", 7).await, ["Requeued"]);
         let status = fixture.status("low").await;
@@ -199,9 +205,9 @@ fn elastic_cluster_says_why_it_cannot_grow_and_goes_on() {
         assert!(message.contains("quota for cpu"), "{message}");
         assert_eq!(status["reason"], "Queued", "{status:#}");
         assert_eq!(status["phase"], "Running", "{status:#}");
-        // Two fit.
+        // Two pods fit.
         resize(fixture, "wants", 2).await;
-        // Of three the third finds no node, but has its quota.
+        // The third of three pods has its quota, but finds no node.
         want(fixture, "wants", 3);
         says_why(fixture, "wants", "waits in queue team for 1 of 3 pods: couldn").await;
         fixture.kubectl(&APPLY, &QUEUES.replace("nominalQuota: 2}", "nominalQuota: 4}"));
@@ -223,8 +229,8 @@ fn part_of_a_cluster_is_admitted_when_min_size_fits() {
         has_ready(fixture, "part", 2).await;
         assert_eq!(fixture.list::<Pod>("").await.len(), 2);
         if !is_fake_flux() {
-            let says = async || fixture.lead_log("part").await.contains("allocated:1");
-            let ask = async || says().await.then_some(());
+            let is_allocated = async || fixture.lead_log("part").await.contains("allocated:1");
+            let ask = async || is_allocated().await.then_some(());
             fixture.until("Flux has these two", ask).await;
         }
         ended(fixture, "part", 0).await;
@@ -237,10 +243,10 @@ fn status_names_the_admission_check_that_is_not_ready() {
         let mut checked = cluster("checked", 2, "echo never");
         checked["metadata"]["labels"][QUEUE] = json!("checked");
         create(fixture, checked).await;
-        // A queue with a check that nobody serves admits nothing.
+        // A queue with a check that no controller serves admits nothing.
         let why = "inactive (its admission checks: budget (Pending))";
         says_why(fixture, "checked", why).await;
-        // As the check's controller would say that it is there.
+        // This is what the check's controller would report.
         let active = json!({
             "type": "Active", "status": "True", "reason": "Active", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z",
@@ -294,7 +300,7 @@ fn example_ends_as_its_readme_says() {
         create(fixture, example).await;
         ended(fixture, "queue", 0).await;
         let log = fixture.lead_log("queue").await;
-        assert_eq!(log.lines().filter(|it| *it == "my turn").count(), 4, "{log}");
+        assert_eq!(log.lines().filter(|line| *line == "my turn").count(), 4, "{log}");
     });
 }
 

@@ -1,5 +1,5 @@
-//! Random MiniClusters and random faults, all of one seed: `make chaos SECONDS=3600 SEED=7`. Afterwards every
-//! program's own account is checked against the status and the promises of the pages
+//! Random MiniClusters and random faults, from one seed: `make chaos SECONDS=3600 SEED=7`. Afterwards every
+//! program's own account is compared with the status and with the promises of the pages
 //! (`test_support::promises`).
 //!
 //! ```text
@@ -30,15 +30,16 @@ use crate::timeline::now;
 use faults::{PASSING, World};
 use schedule::schedule;
 
-/// For MiniClusters to end after the last fault: their longest program, restarts, and a lost node's eviction.
+/// Time for MiniClusters to end after the last fault: their longest program, restarts, and the eviction from
+/// a lost node.
 const SETTLES_WITHIN: f64 = 420.0;
 const CLEAN_WITHIN: f64 = 90.0;
-/// Half of what the chart grants the operator, which serves a few MiniClusters here.
+/// Half of the chart's memory limit for the operator, which serves only a few MiniClusters here.
 const MEMORY_LIMIT_KIB: u64 = 128 * 1024;
 
-/// How long the operator is watched with nothing to do.
+/// How long the idle operator is watched.
 const CALM: Duration = Duration::from_secs(30);
-/// Its lease each few seconds, and watches that are opened again.
+/// The operator renews its Lease every few seconds, and reopens watches.
 const MOST_CALLS_WHEN_CALM: f64 = 60.0;
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -81,7 +82,7 @@ fn random_faults_break_no_promise() {
     });
 }
 
-/// Waits until all have ended, and compares what they say with what their programs did.
+/// Waits until all have ended, and compares their statuses with what their programs did.
 async fn settle(world: &World<'_>, stage: &Stage) -> Vec<String> {
     let deadline = now() + SETTLES_WITHIN;
     let mut violations = Vec::new();
@@ -99,7 +100,7 @@ async fn settle(world: &World<'_>, stage: &Stage) -> Vec<String> {
     violations
 }
 
-/// Deletes all MiniClusters; nothing of theirs may stay.
+/// Deletes all MiniClusters. Returns what is left of them.
 async fn leftovers(world: &World<'_>, stage: &Stage) -> Vec<String> {
     world.delete_all().await;
     let deadline = now() + CLEAN_WITHIN;
@@ -126,8 +127,8 @@ async fn left(stage: &Stage) -> Vec<String> {
         let objects = stage.fixture.list::<K>("").await;
         objects
             .iter()
-            .filter(|it| is_ours(it))
-            .map(|it| format!("{kind} {}", it.name_any()))
+            .filter(|object| is_ours(object))
+            .map(|object| format!("{kind} {}", object.name_any()))
             .collect()
     }
     let passing = Api::<Namespace>::all(stage.fixture.client.clone())
@@ -138,19 +139,22 @@ async fn left(stage: &Stage) -> Vec<String> {
         passing
             .items
             .iter()
-            .map(|it| format!("namespace {}", it.name_any()))
+            .map(|namespace| format!("namespace {}", namespace.name_any()))
             .collect(),
         names::<MiniCluster>(stage, "MiniCluster", |_| true).await,
         names::<Job>(stage, "Job", |_| true).await,
         names::<Pod>(stage, "Pod", |_| true).await,
         names::<Service>(stage, "Service", |_| true).await,
         names::<Secret>(stage, "Secret", |_| true).await,
-        names::<ConfigMap>(stage, "ConfigMap", |it| it.name_any() != "kube-root-ca.crt").await,
+        names::<ConfigMap>(stage, "ConfigMap", |object| {
+            object.name_any() != "kube-root-ca.crt"
+        })
+        .await,
     ]
     .concat()
 }
 
-/// Its containers run, none has grown, and in a calm cluster it is quiet.
+/// Checks that the operator's containers run, that none has grown, and that it is quiet in a calm cluster.
 async fn operator(world: &World<'_>, stage: &Stage) -> Vec<String> {
     let mut violations = Vec::new();
     for pod in operator_pods(&stage.fixture.client).await {
@@ -163,7 +167,7 @@ async fn operator(world: &World<'_>, stage: &Stage) -> Vec<String> {
             if !status.ready {
                 violations.push(format!("{name} is not ready"));
             }
-            // Each fault may cost it its lease, or its probes.
+            // Each fault may cost the operator its Lease, or fail its probes.
             if status.restart_count as usize > world.faults() {
                 violations.push(format!("{name} was started {} times", status.restart_count));
             }
@@ -185,7 +189,7 @@ async fn operator(world: &World<'_>, stage: &Stage) -> Vec<String> {
             ));
         }
     }
-    // The nodes are this machine.
+    // The nodes are on this machine, so `ps` sees their processes.
     let resident = Command::new("ps")
         .args(["-C", "flux-operator", "-o", "rss="])
         .output()
@@ -193,7 +197,7 @@ async fn operator(world: &World<'_>, stage: &Stage) -> Vec<String> {
     for kib in String::from_utf8(resident.stdout)
         .unwrap()
         .split_whitespace()
-        .map(|it| it.parse::<u64>().unwrap())
+        .map(|word| word.parse::<u64>().unwrap())
     {
         eprintln!("chaos: a flux-operator has {} MiB", kib / 1024);
         if kib > MEMORY_LIMIT_KIB {
@@ -203,7 +207,7 @@ async fn operator(world: &World<'_>, stage: &Stage) -> Vec<String> {
     violations
 }
 
-/// Of each of its pods that counts them: how many calls of the API server it has made.
+/// The number of API calls of each operator pod that counts them.
 async fn api_calls(stage: &Stage) -> BTreeMap<String, f64> {
     let mut calls = BTreeMap::new();
     for pod in operator_pods(&stage.fixture.client).await {
@@ -225,7 +229,7 @@ async fn api_calls(stage: &Stage) -> BTreeMap<String, f64> {
     calls
 }
 
-/// The status of one that may have been deleted.
+/// The status of a MiniCluster that may have been deleted.
 async fn status_if_there(stage: &Stage, name: &str) -> Option<Value> {
     let cluster = stage.fixture.api::<MiniCluster>().get_opt(name).await.ok()??;
     Some(serde_json::to_value(cluster.status).unwrap())

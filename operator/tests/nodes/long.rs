@@ -1,4 +1,4 @@
-//! What takes longer: once a week.
+//! Tests that take longer. They run once a week.
 
 pub mod cut_off;
 pub mod dead_node;

@@ -1,4 +1,4 @@
-//! What happens to nodes, by the scripts of the test node.
+//! Faults of nodes, caused with the scripts of the test node.
 
 use std::process::{Child, Command};
 
@@ -9,7 +9,7 @@ use serde_json::json;
 use test_support::repository::repository;
 
 pub const WORKERS: [u8; 3] = [1, 2, 3];
-/// The node with the control plane, which never goes.
+/// The node with the control plane. It is never taken down.
 pub const FIRST: &str = "node";
 const OPERATOR: &str = "flux-operator";
 
@@ -26,7 +26,7 @@ fn script(name: &str, worker: Option<u8>, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs a command while the test's other tasks go on; the error is what it printed.
+/// Runs a command without blocking the test's other tasks. The error is what the command printed.
 async fn try_run(mut command: Command) -> Result<(), String> {
     let shown = format!("{command:?}");
     let output = tokio::task::spawn_blocking(move || command.output())
@@ -57,29 +57,29 @@ pub async fn kubectl(arguments: &[&str]) {
         .unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Power loss: nobody hears a goodbye.
+/// Power loss, without any shutdown.
 pub async fn power_off(worker: u8) {
     run(script("node-down", Some(worker), &[])).await;
 }
 
-/// As `reboot` ends a machine: each process gets SIGTERM and 10 s.
+/// Shuts a machine down as `reboot` does: each process gets SIGTERM and 10 s.
 pub async fn shut_down(worker: u8) {
     run(script("node-down", Some(worker), &["--orderly"])).await;
 }
 
-/// The machine starts, with its disk; its node is ready.
+/// Starts the machine with its disk, and waits until its node is ready.
 pub async fn power_on(worker: u8) {
     run(script("up", Some(worker), &["--worker"])).await;
 }
 
-/// Kills a program of a node, which is started again after so many seconds.
+/// Kills a program of a node. It is started again after this many seconds.
 pub async fn restart(worker: u8, program: &str, seconds: u32) {
     try_restart(Some(worker), program, seconds)
         .await
         .unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// The same, also on the node of the control plane, where the program may not run at that moment.
+/// The same, also on the control plane's node, where the program may not run at that moment.
 pub async fn try_restart(worker: Option<u8>, program: &str, seconds: u32) -> Result<(), String> {
     try_run(script("restart", worker, &[program, &seconds.to_string()])).await
 }
@@ -88,8 +88,7 @@ pub async fn make_image(worker: u8, name: &str, folder: &str) {
     run(script("mkimage", Some(worker), &[name, folder])).await;
 }
 
-/// A worker that is cut off, from another or from the `api`, until so many seconds have passed or this is
-/// dropped.
+/// A worker that is cut off, from another or from the `api`, for this many seconds or until this is dropped.
 pub struct Cut(Child);
 
 pub fn cut(worker: u8, from: &str, seconds: u32) -> Cut {
@@ -114,7 +113,7 @@ impl Cut {
 impl Drop for Cut {
     fn drop(&mut self) {
         if self.0.try_wait().unwrap().is_none() {
-            // Not SIGKILL: it has something to undo.
+            // Not SIGKILL: the script has to undo the cut.
             Command::new("kill")
                 .arg(self.0.id().to_string())
                 .status()
@@ -133,7 +132,7 @@ pub async fn cordon(client: &Client, worker: u8, is_cordoned: bool) {
         .unwrap();
 }
 
-/// Adds or removes the taint by which an administrator says that the machine is off for certain.
+/// Adds or removes the taint with which an administrator confirms that the machine is off.
 pub async fn taint_out_of_service(worker: u8, is_tainted: bool) {
     let taint = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute";
     let suffix = if is_tainted { "" } else { "-" };
@@ -147,8 +146,8 @@ pub async fn taint_out_of_service(worker: u8, is_tainted: bool) {
     .await;
 }
 
-/// All nodes as at the beginning, whatever a test has left: on, joined, without taints, the operator on the
-/// first.
+/// Restores all nodes to the initial state, whatever a test has left: on, joined, without taints, and with
+/// the operator on the first.
 pub async fn restore(client: &Client) {
     let nodes = Api::<Node>::all(client.clone());
     for worker in WORKERS {
@@ -208,7 +207,7 @@ pub async fn operator_pods(client: &Client) -> Vec<Pod> {
     try_operator_pods(client).await.unwrap()
 }
 
-/// The same, while the API server may be away.
+/// The same, for times when the API server may be away.
 pub async fn try_operator_pods(client: &Client) -> kube::Result<Vec<Pod>> {
     let mut pods = Api::<Pod>::namespaced(client.clone(), OPERATOR)
         .list(&ListParams::default())

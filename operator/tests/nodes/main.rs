@@ -1,4 +1,4 @@
-//! MiniClusters on several nodes, of which some lose their power, their network or a program: on the test
+//! MiniClusters on several nodes, some of which lose their power, their network or a program: on the test
 //! node with three workers (`make e2e-nodes`).
 //!
 //! ```text
@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Each test asserts how often the program started, that no two starts ran at once, and the final phase, exit
-//! code and reason. They run one after the other, since each takes nodes away from all.
+//! code and reason. The tests run one after the other, since each takes nodes down for all.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::print_stderr, reason = "tests tell")]
 

@@ -1,4 +1,4 @@
-//! What fits into four minutes.
+//! Tests that fit into four minutes.
 
 use serde_json::json;
 
@@ -38,7 +38,7 @@ fn tasks_on_three_nodes_exchange_messages() {
                 "{status:#}"
             );
             let log = fixture.lead_log(name).await;
-            assert_eq!(log.lines().filter(|it| *it == line).count(), 1, "{log}");
+            assert_eq!(log.lines().filter(|printed| *printed == line).count(), 1, "{log}");
         }
     });
 }

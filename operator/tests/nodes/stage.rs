@@ -1,5 +1,5 @@
-//! A namespace on the nodes, for one test: MiniClusters whose programs give an account of themselves, in a
-//! folder that all nodes share, since they are one machine.
+//! A namespace on the nodes, for one test: MiniClusters whose programs record what they do, in a folder that
+//! all nodes share, since they are on one machine.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::timeline::{Timeline, now};
 
 const PROGRAM: &str = include_str!("program.sh");
 const EXCHANGE: &str = include_str!("exchange.sh");
-/// No task is silent for longer, even while a node starts beside it.
+/// No task is silent for longer, even while a node starts on the same machine.
 const SILENCE: f64 = 4.0 * TICK;
 const POLL: Duration = Duration::from_millis(200);
 
@@ -31,12 +31,12 @@ pub struct Program {
     pub name: &'static str,
     pub lead_on: u8,
     pub followers_on: &'static [u8],
-    /// Where pods may be placed besides, once one is lost.
+    /// Where pods may also be placed, once one is lost.
     pub may_use: &'static [u8],
     pub tasks: u32,
-    /// How long it runs at its first start.
+    /// How long the program runs at its first start.
     pub first: u32,
-    /// And at every later one.
+    /// How long it runs at every later start.
     pub later: u32,
     pub code: i32,
     /// Seconds until its pods are evicted from a node that does not answer.
@@ -74,7 +74,7 @@ impl Default for Program {
 pub struct ExpectedEnd {
     pub phase: &'static str,
     pub code: Option<i32>,
-    /// Of a failure.
+    /// The reason of a failure.
     pub reason: Option<&'static str>,
     pub starts: usize,
     /// The reasons of `status.restarts`.
@@ -82,7 +82,7 @@ pub struct ExpectedEnd {
 }
 
 impl ExpectedEnd {
-    /// With 0, in the only start.
+    /// The program ends with 0, in its only start.
     pub fn undisturbed() -> ExpectedEnd {
         ExpectedEnd {
             phase: "Completed",
@@ -93,7 +93,7 @@ impl ExpectedEnd {
         }
     }
 
-    /// With 0, after a restart for each of these reasons.
+    /// The program ends with 0, after a restart for each of these reasons.
     pub fn after_restart(reasons: &'static [&'static str]) -> ExpectedEnd {
         ExpectedEnd {
             phase: "Completed",
@@ -105,7 +105,7 @@ impl ExpectedEnd {
     }
 }
 
-/// Runs a test in a namespace of its own, on nodes that are all there.
+/// Runs a test in a namespace of its own, with all nodes up.
 pub fn test(name: &str, body: impl AsyncFnOnce(&Stage)) {
     test_support::node::test(name, async |fixture| {
         restore(&fixture.client).await;
@@ -139,7 +139,8 @@ impl Stage {
             .into_iter()
             .filter(|worker| *worker != program.lead_on)
             .collect();
-        // The Job controller creates the lead's pod first: only its node takes pods until that has one.
+        // The Job controller creates the lead's pod first. Until that pod has a node, only the lead's node
+        // accepts pods.
         for other in &others {
             cordon(&self.fixture.client, *other, true).await;
         }
@@ -158,7 +159,7 @@ impl Stage {
         }
     }
 
-    /// The nodes of so many pods, once they have them.
+    /// The nodes of this many pods, once all of them have a node.
     pub async fn until_placed(&self, name: &str, pods: usize) -> Vec<String> {
         self.fixture
             .until(&format!("{pods} pods of {name} are placed"), async || {
@@ -200,7 +201,8 @@ impl Stage {
         .await;
     }
 
-    /// With the folder of accounts at /account. `image` is the container's, if it is not the usual one.
+    /// Creates a MiniCluster with the folder of accounts at /account. `image` is its container's, if it is
+    /// not the usual one.
     pub async fn apply(&self, name: &str, command: &str, spec: Value) {
         let mut spec = spec;
         let image = spec["image"].take();
@@ -216,7 +218,7 @@ impl Stage {
         self.fixture.create_object::<MiniCluster>(object).await;
     }
 
-    /// Of the accounts, which all nodes share.
+    /// The folder of the accounts, which all nodes share.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -254,7 +256,13 @@ impl Stage {
     }
 
     /// Waits until the status says so, and returns how many seconds after `from` that was.
-    pub async fn said(&self, name: &str, from: f64, what: &str, is_so: impl Fn(&Value) -> bool) -> f64 {
+    pub async fn until_status(
+        &self,
+        name: &str,
+        from: f64,
+        what: &str,
+        is_so: impl Fn(&Value) -> bool,
+    ) -> f64 {
         let first = async || self.timeline.first(name, from, &is_so);
         match tokio::time::timeout(Duration::from_secs(150), async {
             loop {
@@ -275,8 +283,8 @@ impl Stage {
     }
 
     /// The same, for a reason.
-    pub async fn said_reason(&self, name: &str, from: f64, reason: &str) -> f64 {
-        self.said(name, from, reason, |status| status["reason"] == reason)
+    pub async fn until_reason(&self, name: &str, from: f64, reason: &str) -> f64 {
+        self.until_status(name, from, reason, |status| status["reason"] == reason)
             .await
     }
 
@@ -293,7 +301,7 @@ impl Stage {
             .as_array()
             .into_iter()
             .flatten()
-            .filter_map(|it| it["reason"].as_str())
+            .filter_map(|restart| restart["reason"].as_str())
             .collect();
         assert_eq!(status["phase"], end.phase, "{account}{status:#}");
         assert_eq!(status["exitCode"], json!(end.code), "{account}{status:#}");
@@ -304,7 +312,7 @@ impl Stage {
         self.history(name).assert_starts(end.starts);
     }
 
-    /// The program has run since its start without a pause, and without being told to stop.
+    /// Asserts that the program has run since its start without a pause, and without being told to stop.
     pub fn assert_untouched(&self, name: &str) {
         let history = self.history(name);
         history.assert_starts(1);
@@ -318,7 +326,7 @@ impl Stage {
         );
     }
 
-    /// What the program did and what the status said, for messages.
+    /// What the program did and what the status said, for failure messages.
     pub fn account(&self, name: &str) -> String {
         format!("{}{}", self.history(name), self.timeline.story(name))
     }
@@ -351,7 +359,7 @@ impl Drop for Stage {
     }
 }
 
-/// One pod on each node, evicted after so many seconds; the lead's name is in its environment.
+/// One pod on each node, evicted after this many seconds. The lead's name is in its environment.
 fn pod_template(program: &Program) -> Value {
     let of_this_job = json!({ "matchLabels": { "batch.kubernetes.io/job-name": program.name } });
     json!({
@@ -363,7 +371,7 @@ fn pod_template(program: &Program) -> Value {
     })
 }
 
-/// Evicted after so many seconds from a node that does not answer.
+/// Pods with these are evicted after this many seconds from a node that does not answer.
 pub fn tolerations(evicted_after: u32) -> Value {
     let toleration = |key: &str| {
         json!({ "key": format!("node.kubernetes.io/{key}"), "operator": "Exists", "effect": "NoExecute",
@@ -384,7 +392,7 @@ pub async fn sleep(seconds: f64) {
     tokio::time::sleep(Duration::from_secs_f64(seconds.max(0.0))).await;
 }
 
-/// Waits until so many seconds after that time.
+/// Waits until this many seconds after that time.
 pub async fn until(from: f64, seconds: f64) {
     sleep(from + seconds - now()).await;
 }

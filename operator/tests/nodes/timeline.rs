@@ -54,7 +54,7 @@ impl Timeline {
         Timeline { seen, watch }
     }
 
-    /// When the status of `name` first was like this, from that time on.
+    /// The first time, from `from` on, at which the status of `name` was like this.
     pub fn first(&self, name: &str, from: f64, is_so: impl Fn(&Value) -> bool) -> Option<f64> {
         let seen = self.seen.lock().unwrap();
         seen.iter()

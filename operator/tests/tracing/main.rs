@@ -1,5 +1,5 @@
-//! Traces on a node where pods really run, at an OpenTelemetry Collector (`make e2e-tracing`): what the
-//! operator sends of itself and of the pods' agents is one trace.
+//! Traces on a node where pods really run, with an OpenTelemetry Collector (`make e2e-tracing`): what the
+//! operator sends about itself and about the pods' agents is one trace.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use test_support::node::{Fixture, app_image, list, test};
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/tracing");
 /// Spans of the operator, below the root. It has one for each step that it saw: all of them if the job takes
-/// seconds, fewer if it ends at once.
+/// seconds, fewer if it ends immediately.
 const STEPS: [&str; 5] = [
     "create the Job",
     "schedule the pods",
@@ -27,7 +27,7 @@ const STAGES: [&str; 4] = ["install", "plan", "config", "broker"];
 /// A span, as the Collector writes it into its log: the values by their names.
 type Span = BTreeMap<String, String>;
 
-/// All that the Collector has got.
+/// All spans that the Collector has received.
 async fn spans(fixture: &Fixture) -> Vec<Span> {
     let pods: Api<Pod> = Api::namespaced(fixture.client.clone(), "observability");
     let collector = list(&pods, "app=collector").await.remove(0);
@@ -73,7 +73,7 @@ async fn trace_of(fixture: &Fixture, cluster: &MiniCluster) -> Vec<Span> {
             let has = |name: &str| {
                 spans
                     .iter()
-                    .any(|span| span.get("Name").is_some_and(|it| it == name))
+                    .any(|span| span.get("Name").is_some_and(|value| value == name))
             };
             (has(&root) && has("pod 0") && has("pod 1")).then_some(spans)
         })
@@ -101,19 +101,19 @@ fn spans_of_operator_and_pods_are_one_trace() {
             assert_eq!(pod["Parent ID"], root["ID"]);
             let stages: Vec<&str> = spans
                 .iter()
-                .filter(|it| it["Parent ID"] == pod["ID"])
-                .map(|it| it["Name"].as_str())
+                .filter(|span| span["Parent ID"] == pod["ID"])
+                .map(|span| span["Name"].as_str())
                 .collect();
             for stage in STAGES {
                 assert!(stages.contains(&stage), "pod {index} has no {stage}: {stages:?}");
             }
-            // The operator's times are of whole seconds.
+            // The operator's times are in whole seconds.
             assert!(
                 pod["Start time"][..19] >= root["Start time"][..19],
                 "{pod:#?} {root:#?}"
             );
         }
-        // Nothing hangs in the air.
+        // Every span but the root has its parent in the trace.
         for span in &spans {
             let parent = &span["Parent ID"];
             assert!(
@@ -149,7 +149,7 @@ fn trace_of_a_failed_run_has_every_step_and_the_exit_code() {
             // A pod has a stage of this name, too.
             let below = spans
                 .iter()
-                .filter(|it| it["Name"] == step && it["Parent ID"] == named(&spans, &root)["ID"])
+                .filter(|span| span["Name"] == step && span["Parent ID"] == named(&spans, &root)["ID"])
                 .count();
             assert_eq!(below, 1, "{step}: {spans:#?}");
         }

@@ -1,5 +1,5 @@
-//! Everything is deleted before the definition goes, which has just come: its objects are known to no garbage
-//! collector yet.
+//! All MiniClusters are deleted before the CRD. The CRD is so new that the garbage collector does not know
+//! its objects yet.
 
 use super::*;
 
@@ -10,7 +10,7 @@ use flux_operator_core::labels;
 const DELETION: &str = "flux-operator-delete-miniclusters";
 const NONE: &str = "apiVersion: v1\nkind: Namespace\nmetadata: {name: nothing}\n";
 
-/// A MiniCluster with what the operator would have made.
+/// Creates a MiniCluster with the objects that the operator would create.
 fn make(plane: &ControlPlane, name: &str) {
     let spec = json!({ "size": 2, "containers": [{ "image": "a" }] });
     let cluster = json!({
@@ -79,8 +79,8 @@ fn delete_all_removes_clusters_of_a_definition_created_later() {
         make(&plane, "first");
         let is_left = |selector: &str| {
             let found = plane.kubectl(&["get", "jobs,pods,persistentvolumes", "--output=name", selector]).unwrap();
-            let ours = |name: &&str| ["first", "late"].iter().any(|it| name.contains(it));
-            found.lines().filter(ours).map(str::to_owned).collect::<Vec<_>>()
+            let is_ours = |name: &&str| ["first", "late"].iter().any(|cluster| name.contains(cluster));
+            found.lines().filter(is_ours).map(str::to_owned).collect::<Vec<_>>()
         };
         let pods = async || {
             let found = is_left("--selector=batch.kubernetes.io/job-name=first");
@@ -88,7 +88,7 @@ fn delete_all_removes_clusters_of_a_definition_created_later() {
         };
         until("it has its pods", pods).await;
 
-        // Somebody's finalizer: it is said what is waited for.
+        // Somebody's finalizer: the error says what the deletion waits for.
         let finalizer = json!({ "metadata": { "finalizers": ["test.example/held"] } }).to_string();
         plane.kubectl(&["patch", "minicluster", "first", "--type=merge", "--patch", &finalizer]).unwrap();
         let error = delete_all(&client, 2).await.unwrap_err();
@@ -97,15 +97,15 @@ fn delete_all_removes_clusters_of_a_definition_created_later() {
         let removed = plane.kubectl(&["patch", "minicluster", "first", "--type=json", "--patch", &none.to_string()]);
         removed.unwrap();
 
-        // One that is made while it waits goes as well.
+        // A MiniCluster that is created while the deletion waits is deleted as well.
         let deleting = tokio::spawn({
             let client = client.clone();
             async move { delete_all(&client, 60).await }
         });
         tokio::time::sleep(Duration::from_secs(2)).await;
         make(&plane, "late");
-        let said = deleting.await.unwrap().unwrap();
-        assert_eq!(said, "deleted 2 MiniClusters, with their pods and 2 PersistentVolumes\n");
+        let message = deleting.await.unwrap().unwrap();
+        assert_eq!(message, "deleted 2 MiniClusters, with their pods and 2 PersistentVolumes\n");
         plane.kubectl(&["delete", "crd", "miniclusters.flux-framework.org"]).unwrap();
         until("the volumes are gone", async || {
             let left = is_left("--ignore-not-found");
@@ -113,7 +113,7 @@ fn delete_all_removes_clusters_of_a_definition_created_later() {
             if left == wanted { Ok(()) } else { Err(format!("{left:?}")) }
         })
         .await;
-        let asked = std::mem::take(&mut *calls.lock().unwrap());
-        assert_exactly(&asked, &deletion.permissions(DELETION));
+        let requests = std::mem::take(&mut *calls.lock().unwrap());
+        assert_exactly(&requests, &deletion.permissions(DELETION));
     });
 }

@@ -1,6 +1,5 @@
-//! What changes the definition or needs it, each on a control plane of its own: both versions with the
-//! operator's webhook, the migration, and the end of all MiniClusters. Conversion itself is tested in
-//! `shared`.
+//! What changes the CRD or needs it, each on a control plane of its own: both versions with the operator's
+//! webhook, the migration, and the end of all MiniClusters. Conversion itself is tested in `shared`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::print_stdout, reason = "tests look and act")]
 
@@ -37,18 +36,18 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Fixture {
     plane: ControlPlane,
-    /// The administrator's.
+    /// The administrator's client.
     client: Client,
-    /// With the permissions that are shipped.
+    /// A client with the shipped permissions.
     operator: Client,
-    /// What that one asked for.
+    /// The requests of `operator`.
     calls: Calls,
     port: u16,
 }
 
 type Calls = Arc<Mutex<Vec<Call>>>;
 
-/// The definition of both versions, with a webhook at this port.
+/// The CRD of both versions, with a webhook at this port.
 fn crd(port: u16) -> Value {
     let client = WebhookClient::Url(format!("https://127.0.0.1:{port}/convert"));
     let conversion = Conversion::Webhook {
@@ -66,7 +65,7 @@ fn free_port() -> u16 {
         .port()
 }
 
-/// A control plane of its own for each test: they change the definition.
+/// Each test has a control plane of its own, because it changes the CRD.
 fn test<F: Future<Output = ()>>(crd: impl FnOnce(u16) -> Value, body: impl FnOnce(Fixture) -> F) {
     let port = free_port();
     let plane = ControlPlane::start(&yaml::document(&crd(port)).unwrap()).unwrap();
@@ -111,7 +110,7 @@ async fn client(kubeconfig: &Path, calls: &Calls) -> Client {
     ClientBuilder::try_from(config).unwrap().with_layer(&log).build()
 }
 
-/// What is shipped, but for the definition and the operator itself.
+/// What is shipped, except the CRD and the operator itself.
 fn installation() -> String {
     Installation::whole(&json!({}))
         .without("CustomResourceDefinition")
@@ -153,7 +152,7 @@ impl Fixture {
         })
     }
 
-    /// The webhook, once the API server trusts it.
+    /// Starts the webhook, and waits until the API server trusts it.
     async fn webhook(&self) -> JoinHandle<()> {
         let task = self.webhook_at(self.port);
         self.answers().await;
@@ -203,7 +202,7 @@ impl Fixture {
     }
 }
 
-/// Whether `wanted` is there: all that it says, and perhaps defaults beside it.
+/// Whether `found` has all of `wanted`. It may also have defaults.
 fn holds(found: &Value, wanted: &Value, path: &str) -> Result<(), String> {
     match (found, wanted) {
         (Value::Object(found), Value::Object(wanted)) => wanted.iter().try_for_each(|(key, value)| {
@@ -219,7 +218,7 @@ fn holds(found: &Value, wanted: &Value, path: &str) -> Result<(), String> {
     }
 }
 
-/// MiniClusters of 2023, and one for each thing that differs.
+/// MiniClusters of 2023, and one for each difference between the versions.
 fn of_2023() -> Vec<(String, Value)> {
     let mut all = Vec::new();
     for folder in ["v1alpha1-2023-05", "v1alpha1-2023-09"] {
@@ -234,8 +233,8 @@ fn of_2023() -> Vec<(String, Value)> {
             all.extend(
                 documents
                     .into_iter()
-                    .filter(|it| it["kind"] == "MiniCluster")
-                    .map(|it| it["spec"].clone()),
+                    .filter(|document| document["kind"] == "MiniCluster")
+                    .map(|document| document["spec"].clone()),
             );
         }
     }
@@ -300,7 +299,7 @@ fn v1alpha1_is_read_back_and_unchanged_when_applied_again() {
     });
 }
 
-/// Specs of v1alpha2 that repeat a default, or leave out what v1alpha1 writes out.
+/// Specs of v1alpha2 that repeat a default, or leave out what v1alpha1 writes explicitly.
 fn with_explicit_defaults() -> Vec<Value> {
     let container = json!({ "image": "a", "command": "b" });
     let with_user =
@@ -416,7 +415,7 @@ fn fields_of_one_version_survive_edits_in_the_other() {
         (expected["size"], expected["minSize"]) = (json!(3), json!(2));
         assert_eq!(fixture.spec(Version::V1alpha1, "old").await, expected);
 
-        // The same rules hold in both.
+        // The same rules apply in both versions.
         for version in [Version::V1alpha1, Version::V1alpha2] {
             for (spec, field) in [
                 (json!({ "size": 0, "containers": [{}] }), "spec.size"),
@@ -470,7 +469,7 @@ fn lost_webhook_affects_only_v1alpha1_and_keeps_certificate() {
         })
         .await;
         fixture.api(Version::V1alpha2).get("probe").await.unwrap();
-        // Two replicas at once share the Secret.
+        // Two replicas that run at once share the Secret.
         let other = fixture.webhook_at(free_port());
         let webhook = fixture.webhook().await;
         assert_eq!(secret().unwrap(), before, "nothing is made anew");
@@ -508,14 +507,14 @@ fn a_thousand_objects_are_listed_in_the_other_version() {
         assert!(
             list.items
                 .iter()
-                .all(|it| it.data["spec"]["cleanup"].is_boolean())
+                .all(|object| object.data["spec"]["cleanup"].is_boolean())
         );
     });
 }
 
 #[test]
 fn objects_that_were_stored_as_v1alpha1_are_migrated() {
-    // As upstream's definition of 2023: v1alpha1 alone.
+    // Like upstream's CRD of 2023, with v1alpha1 alone.
     let older = |port| {
         let mut crd = crd(port);
         let versions = crd["spec"]["versions"].as_array_mut().unwrap();
@@ -532,7 +531,7 @@ fn objects_that_were_stored_as_v1alpha1_are_migrated() {
                 .await
                 .unwrap();
         }
-        // Written by somebody who may not make PersistentVolumes, which the policy is about.
+        // Written by somebody who may not create PersistentVolumes, which the policy checks.
         let mut volumes = spec.clone();
         volumes["volumes"] = json!({ "data": { "path": "/tmp/data" } });
         volumes["containers"][0]["volumes"] = json!({ "data": { "path": "/data" } });
@@ -555,7 +554,7 @@ fn objects_that_were_stored_as_v1alpha1_are_migrated() {
             ])
         };
         assert_eq!(stored().unwrap(), r#"["v1alpha1","v1alpha2"]"#);
-        // As the Job does it that is shipped.
+        // The shipped Job does it like this.
         let migration = Installation::of_text(include_str!("../../manifests/migrate/migrate.yaml"));
         fixture.plane.apply(&migration.text()).unwrap();
         let token = fixture
@@ -568,13 +567,13 @@ fn objects_that_were_stored_as_v1alpha1_are_migrated() {
             &calls,
         )
         .await;
-        let said = migrate::migrate_all(migrator).await.unwrap();
+        let message = migrate::migrate_all(migrator).await.unwrap();
         assert!(
-            said.starts_with("5 MiniClusters are stored as v1alpha2 now"),
-            "{said}"
+            message.starts_with("5 MiniClusters are stored as v1alpha2 now"),
+            "{message}"
         );
-        let asked = std::mem::take(&mut *calls.lock().unwrap());
-        assert_exactly(&asked, &migration.permissions("flux-operator-migrate"));
+        let requests = std::mem::take(&mut *calls.lock().unwrap());
+        assert_exactly(&requests, &migration.permissions("flux-operator-migrate"));
         assert_eq!(stored().unwrap(), r#"["v1alpha2"]"#);
         assert!(
             migrate::migrate_all(fixture.client.clone())

@@ -1,4 +1,4 @@
-//! The webhook is replaced while everything is answered: its pods, its authorities, its certificate.
+//! The webhook is replaced while every request is answered: its pods, its authorities, its certificate.
 
 use super::*;
 
@@ -22,7 +22,7 @@ async fn is_ready(port: u16) -> Result<(), String> {
     }
 }
 
-/// The Service of the webhooks: connections go to those that it leads to now.
+/// The webhooks' Service: new connections go to one of the ports in `to`.
 async fn service(port: u16, to: Arc<Mutex<Vec<u16>>>) {
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await.unwrap();
     for number in 0usize.. {
@@ -55,14 +55,15 @@ fn no_conversion_fails_while_the_webhooks_are_replaced() {
         to.lock().unwrap().extend(running.iter().map(|(port, ..)| *port));
         let _service = tokio::spawn(service(fixture.port, to.clone()));
         fixture.answers().await;
-        let (asked, failed) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(Vec::new())));
+        let (answered, failed) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(Vec::new())));
         let askers: Vec<_> = (0..8)
             .map(|_| {
-                let (api, asked, failed) = (fixture.api(Version::V1alpha1), asked.clone(), failed.clone());
+                let (api, answered, failed) =
+                    (fixture.api(Version::V1alpha1), answered.clone(), failed.clone());
                 tokio::spawn(async move {
                     loop {
                         match api.get("probe").await {
-                            Ok(_) => *asked.lock().unwrap() += 1,
+                            Ok(_) => *answered.lock().unwrap() += 1,
                             Err(error) => failed.lock().unwrap().push(error.to_string()),
                         }
                         tokio::time::sleep(Duration::from_millis(7)).await;
@@ -71,25 +72,25 @@ fn no_conversion_fails_while_the_webhooks_are_replaced() {
             })
             .collect();
         for _ in 0..3 {
-            // As a Deployment does it: one more, and when that is ready, one less; both at once are told of
-            // the end.
+            // A Deployment does it like this: it starts one more pod, and when that is ready, it ends one.
+            // The pod and the Service learn of the end at the same time.
             let new = start(free_port()).await;
             to.lock().unwrap().push(new.0);
             running.push(new);
             let (port, stop, task) = running.remove(0);
             stop.send(()).unwrap();
             tokio::time::sleep(Duration::from_secs(1)).await;
-            to.lock().unwrap().retain(|it| *it != port);
+            to.lock().unwrap().retain(|other| *other != port);
             task.await.unwrap();
         }
         for asker in askers {
             asker.abort();
         }
-        let asked = *asked.lock().unwrap();
-        println!("{asked} conversions while three of the webhooks were replaced");
+        let answered = *answered.lock().unwrap();
+        println!("{answered} conversions while three of the webhooks were replaced");
         assert!(
-            asked > 200 && failed.lock().unwrap().is_empty(),
-            "{asked}: {:?}",
+            answered > 200 && failed.lock().unwrap().is_empty(),
+            "{answered}: {:?}",
             failed.lock().unwrap()
         );
     });
@@ -117,8 +118,9 @@ fn replicas_keep_each_others_ca_in_the_bundle() {
             let text = String::from_utf8(bytes.0).unwrap();
             let all = text
                 .split_inclusive("-----END CERTIFICATE-----")
-                .map(|it| it.trim().to_owned());
-            all.filter(|it| !it.is_empty()).collect::<Vec<_>>()
+                .map(|certificate| certificate.trim().to_owned());
+            all.filter(|certificate| !certificate.is_empty())
+                .collect::<Vec<_>>()
         };
         let looks = async {
             let mut before = Vec::new();
@@ -126,7 +128,7 @@ fn replicas_keep_each_others_ca_in_the_bundle() {
                 let now = bundle();
                 assert!(
                     before.iter().all(|one| now.contains(one)),
-                    "one that was there is gone"
+                    "an existing one is gone"
                 );
                 before = now.clone();
                 if now.len() >= 2 {
@@ -193,7 +195,7 @@ fn expiring_certificate_is_renewed_without_failed_requests() {
             fixture.api(Version::V1alpha1).get("probe").await.unwrap();
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        // The Secret gone, or its content broken: made again.
+        // The Secret is deleted, or its content is broken: it is created again.
         fixture
             .plane
             .kubectl(&["-n", NAMESPACE, "delete", "secret", "flux-operator-webhook"])

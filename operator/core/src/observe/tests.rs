@@ -15,7 +15,7 @@ fn metadata(name: &str, uid: &str, version: &str) -> ObjectMeta {
     }
 }
 
-/// A queue suspends a Job by itself: the watch of pods may tell of it before that of Jobs.
+/// A queue suspends a Job by itself. The watch of pods may report this before the watch of Jobs.
 #[test]
 fn pods_deleted_by_suspension_are_no_losses_in_any_watch_order() {
     let metadata = |name: &str, version: &str| metadata(name, name, version);
@@ -52,7 +52,7 @@ fn pods_deleted_by_suspension_are_no_losses_in_any_watch_order() {
     assert_eq!(losses(), 0);
 }
 
-/// The garbage collector takes its time to delete the Job of a MiniCluster that was deleted.
+/// The garbage collector deletes the Job of a deleted MiniCluster with a delay.
 #[test]
 fn losses_of_an_earlier_minicluster_are_forgotten_with_its_job() {
     let job = |uid: &str| JobSeen {
@@ -116,7 +116,7 @@ fn old_node_counts_only_for_pods_that_may_use_it() {
     assert_eq!(nodes(tolerates), ViewNodes::Mount, "it is gone");
 }
 
-/// The node's controller tells of a pod only where that was ready.
+/// The node controller marks a pod only if it was ready.
 #[test]
 fn pods_of_a_silent_node_are_lost_ready_or_not() {
     let metadata = |name: &str| ObjectMeta {
@@ -150,7 +150,7 @@ fn pods_of_a_silent_node_are_lost_ready_or_not() {
     assert!(!is_lost("mc-0") && !is_lost("mc-1"));
 }
 
-/// The watch of pods may lag behind: what a list has brought counts.
+/// The watch of pods may lag behind, so the result of a list counts.
 #[test]
 fn leads_are_as_the_api_server_has_just_listed_them() {
     let lead = |name: &str| PodSeen {
@@ -191,7 +191,8 @@ fn leads_are_as_the_api_server_has_just_listed_them() {
     );
 }
 
-/// A reconcile reads the Job, and the answer arrives after the watch has told of its end: nobody would look again.
+/// A reconcile reads the Job, and the answer arrives after the watch has reported its end. No later event
+/// would correct it.
 #[test]
 fn job_that_is_gone_does_not_return_with_an_earlier_answer() {
     let metadata = |version: &str, uid: &str| metadata("mc", uid, version);

@@ -19,7 +19,7 @@ mod views_and_volumes;
 
 const NOW: &str = "2026-01-01T00:10:00Z";
 
-/// The condition of a type, by the word that people see.
+/// The condition of a type, by its name in the status.
 fn condition<'a>(status: &'a MiniClusterStatus, type_: &str) -> Option<&'a Condition> {
     super::condition(status, ConditionType::parse(type_).unwrap())
 }
@@ -72,11 +72,11 @@ fn ended(index: u32, code: i32, minute: u32) -> PodSeen {
     }
 }
 
-/// One of which the agent says how it ended.
-fn said(index: u32, said: Termination) -> PodSeen {
+/// A pod whose agent reported how it ended.
+fn with_termination(index: u32, termination: Termination) -> PodSeen {
     let exit = Exit {
-        code: said.code.into(),
-        termination: Some(said),
+        code: termination.code.into(),
+        termination: Some(termination),
         ..Exit::default()
     };
     PodSeen {
@@ -177,7 +177,7 @@ fn followers_that_have_completed_are_not_waited_for() {
     assert!(!is(&observation.status(), "Ready"), "one that failed comes back");
 }
 
-/// The watch of pods may be behind that of the Job.
+/// The watch of pods may lag behind that of the Job.
 #[test]
 fn finished_job_has_no_ready_pods_when_pod_watch_is_behind() {
     for (complete, failed) in [
@@ -197,7 +197,7 @@ fn finished_job_has_no_ready_pods_when_pod_watch_is_behind() {
 }
 
 #[test]
-fn the_phase_is_one_word_for_where_it_stands() {
+fn phase_follows_spec_job_and_pods() {
     let phase = |observation: &Observation| observation.status().phase.unwrap();
     let mut observation = observation("size: 2");
     assert_eq!(phase(&observation), "Pending");
@@ -258,7 +258,7 @@ fn a_minimum_size_is_enough_to_be_ready() {
     );
 }
 
-/// All conditions of a Job that is not there.
+/// All conditions while the Job does not exist.
 const NOT_REQUESTED: [&str; 8] = [
     "JobRequested",
     "JobWaitingForResources",
@@ -279,19 +279,19 @@ fn all_false(reason: &str, types: &[&str]) -> String {
 }
 
 #[test]
-fn each_condition_says_one_thing_in_every_phase() {
+fn all_conditions_have_status_and_reason_in_every_phase() {
     let mut observation = observation("size: 2");
-    let said = |observation: &Observation| {
+    let conditions_of = |observation: &Observation| {
         let status = observation.status();
-        let told = status
+        let lines = status
             .conditions
             .iter()
-            .map(|it| format!("{} {:?} {}", it.type_, it.status, it.reason));
-        told.collect::<Vec<_>>().join("\n")
+            .map(|condition| format!("{} {:?} {}", condition.type_, condition.status, condition.reason));
+        lines.collect::<Vec<_>>().join("\n")
     };
     let common = |pending: &str| format!("Valid True Valid\n{pending}");
     assert_eq!(
-        said(&observation),
+        conditions_of(&observation),
         common(&all_false("NotRequested", &NOT_REQUESTED))
             + "\nSuspended False NotSuspended\nReconciling True NotRequested"
     );
@@ -299,7 +299,7 @@ fn each_condition_says_one_thing_in_every_phase() {
     observation.pods = vec![ready(0), pod(1)];
     let not_ended = all_false("NotFinished", &["Complete", "Failed"]) + "\nSuspended False NotSuspended";
     assert_eq!(
-        said(&observation),
+        conditions_of(&observation),
         common(
             "JobRequested True JobCreated\nJobWaitingForResources True PodsStarting\nJobRunning True LeadRunning\nJobMiniClusterReady False BrokersNotReady\nJobFinished False NotFinished\nReady False BrokersNotReady\n"
         ) + &not_ended
@@ -307,7 +307,7 @@ fn each_condition_says_one_thing_in_every_phase() {
     );
     observation.pods = vec![ready(0), ready(1)];
     assert_eq!(
-        said(&observation),
+        conditions_of(&observation),
         common(
             "JobRequested True JobCreated\nJobWaitingForResources False PodsRunning\nJobRunning True LeadRunning\nJobMiniClusterReady True BrokersReady\nJobFinished False NotFinished\nReady True BrokersReady\n"
         ) + &not_ended
@@ -323,7 +323,7 @@ fn each_condition_says_one_thing_in_every_phase() {
         ..job(2)
     });
     assert_eq!(
-        said(&observation),
+        conditions_of(&observation),
         common("JobRequested True JobCreated\n")
             + &idle("Completed")
             + "\nJobFinished True Completed\nReady True Completed\nComplete True Completed\nFailed False Completed\nSuspended False NotSuspended"
@@ -333,7 +333,7 @@ fn each_condition_says_one_thing_in_every_phase() {
         ..job(2)
     });
     assert_eq!(
-        said(&observation),
+        conditions_of(&observation),
         common("JobRequested True JobCreated\n")
             + &idle("Failed")
             + "\nJobFinished True DeadlineExceeded\nReady False Failed\nComplete False Failed\nFailed True DeadlineExceeded\nSuspended False NotSuspended\nStalled True DeadlineExceeded"
@@ -343,7 +343,7 @@ fn each_condition_says_one_thing_in_every_phase() {
         ..job(2)
     });
     assert_eq!(
-        said(&observation),
+        conditions_of(&observation),
         common("JobRequested True JobCreated\n")
             + &idle("Suspended")
             + "\nJobFinished False NotFinished\nReady False Suspended\nComplete False NotFinished\nFailed False NotFinished\nSuspended True Suspended"
@@ -366,14 +366,14 @@ fn finished_cluster_observes_edits_when_its_job_is_gone() {
         after
             .conditions
             .iter()
-            .all(|it| it.observed_generation == Some(2)),
+            .all(|condition| condition.observed_generation == Some(2)),
         "{after:#?}"
     );
     assert!(is(&after, "Complete"));
 }
 
 #[test]
-fn an_edit_that_came_too_late_is_said_until_a_new_job_has_it() {
+fn late_edit_is_reported_until_a_new_job_has_it() {
     let mut observation = observation("size: 1");
     observation.job = Some(JobSeen {
         spec_hash: Some("a.b".into()),
@@ -390,12 +390,12 @@ fn an_edit_that_came_too_late_is_said_until_a_new_job_has_it() {
     assert_eq!(
         observation.previous.maximum_size,
         Some(1),
-        "and no other comes in"
+        "no other maximum size is recorded"
     );
     assert_eq!(
         condition(&observation.status(), "Valid").unwrap().reason,
         "ChangedTooLate",
-        "it stays said"
+        "the condition stays"
     );
     observation.job = Some(JobSeen {
         spec_hash: Some("c.b".into()),
@@ -464,7 +464,7 @@ fn a_job_that_was_deleted_after_its_end_takes_nothing_back() {
 }
 
 #[test]
-fn an_obstacle_is_said_and_forgotten() {
+fn obstacle_is_reported_until_it_is_gone() {
     let mut observation = observation("size: 1");
     observation.obstacle = Some(Obstacle {
         reason: Reason::NameTaken,
@@ -484,34 +484,34 @@ fn an_obstacle_is_said_and_forgotten() {
     assert_eq!(
         after.message.as_deref(),
         Some("0/1 pods scheduled, 0 running, 0 ready"),
-        "what it waits for now"
+        "the message is the current wait"
     );
 }
 
 #[test]
-fn what_waits_in_a_queue_says_in_which_and_what_for() {
+fn queued_minicluster_names_its_queue_and_reason() {
     let mut observation = observation("size: 2");
     observation.job = Some(JobSeen {
         is_suspended: true,
         queue: Some("team".into()),
         ..job(2)
     });
-    let told = observation.status();
+    let status = observation.status();
     assert_eq!(
-        (told.reason.as_deref(), told.message.as_deref()),
+        (status.reason.as_deref(), status.message.as_deref()),
         (Some("Queued"), Some("waits in queue team"))
     );
     let (ready, suspended) = (
-        condition(&told, "Ready").unwrap(),
-        condition(&told, "Suspended").unwrap(),
+        condition(&status, "Ready").unwrap(),
+        condition(&status, "Suspended").unwrap(),
     );
     assert_eq!(
         (ready.reason.as_str(), suspended.reason.as_str(), suspended.status),
         ("Queued", "Queued", ConditionStatus::True)
     );
     assert!(
-        events::between(&MiniClusterStatus::default(), &told).is_empty(),
-        "it is no news that somebody queues"
+        events::between(&MiniClusterStatus::default(), &status).is_empty(),
+        "queueing is no event"
     );
     observation.warning = Some(Trouble {
         reason: "Queued".into(),
@@ -522,16 +522,16 @@ fn what_waits_in_a_queue_says_in_which_and_what_for() {
         observation.status().message.as_deref(),
         Some("waits in queue team: no cpu")
     );
-    for (said, now) in [("team: no cpu", "team: no cpu"), ("other: no cpu", "team")] {
+    for (earlier, kept) in [("team: no cpu", "team: no cpu"), ("other: no cpu", "team")] {
         observation.warning = Some(Trouble {
             reason: "Queued".into(),
-            message: format!("waits in queue {said}"),
+            message: format!("waits in queue {earlier}"),
             ..Trouble::default()
         });
         assert_eq!(
             observation.status().message,
-            Some(format!("waits in queue {now}")),
-            "another operator's word"
+            Some(format!("waits in queue {kept}")),
+            "only a reason about the same queue is kept"
         );
     }
     observation.job = Some(JobSeen {
@@ -541,7 +541,7 @@ fn what_waits_in_a_queue_says_in_which_and_what_for() {
     assert_eq!(
         observation.status().reason,
         None,
-        "what was said of its wait is over"
+        "the reason of the wait is gone"
     );
 }
 
@@ -569,7 +569,7 @@ fn requeue_is_counted_once_and_uses_up_no_restart() {
         (reasons, again.restart_count, again.backoff_limit_used),
         (vec!["Requeued"], 1, 0)
     );
-    // The Job judges its pods, and another takes its place.
+    // The Job decides from its pods, and another Job replaces it.
     let limit = restart::Limit::None;
     let counted = restart::with_counted_restart(&again, "job", "Requeued", "judged", limit, at(NOW));
     assert_eq!(
@@ -626,7 +626,7 @@ fn end_while_suspended_takes_back_the_pending_restart() {
 
 #[test]
 fn size_held_by_queue_is_reported_while_it_differs() {
-    let told = |spec: &str, job: &JobSeen| {
+    let valid_reason = |spec: &str, job: &JobSeen| {
         let mut observation = observation(spec);
         (observation.job, observation.pods) = (Some(job.clone()), vec![ready(0), ready(1)]);
         let status = observation.status();
@@ -649,19 +649,23 @@ fn size_held_by_queue_is_reported_while_it_differs() {
         ..job(2)
     };
     assert_eq!(
-        told("size: 4\nminSize: 2", &part),
+        valid_reason("size: 4\nminSize: 2", &part),
         "Valid",
         "the queue has admitted a part"
     );
-    assert_eq!(told("size: 3\nminSize: 2", &part), "SizeHeldByQueue");
-    assert_eq!(told("size: 2\nminSize: 2", &part), "Valid", "it is what runs");
+    assert_eq!(valid_reason("size: 3\nminSize: 2", &part), "SizeHeldByQueue");
+    assert_eq!(
+        valid_reason("size: 2\nminSize: 2", &part),
+        "Valid",
+        "this size already runs"
+    );
     let beyond = JobSeen {
         maximum_size: Some(2),
         ..part.clone()
     };
-    assert_eq!(told("size: 3", &beyond), "SizeBeyondMaximum");
+    assert_eq!(valid_reason("size: 3", &beyond), "SizeBeyondMaximum");
     assert_eq!(
-        told(
+        valid_reason(
             "size: 3",
             &JobSeen {
                 is_suspended: true,
@@ -669,13 +673,13 @@ fn size_held_by_queue_is_reported_while_it_differs() {
             }
         ),
         "Valid",
-        "it will be written"
+        "the size will be written"
     );
 }
 
 #[test]
 fn event_note_is_cut_to_the_bytes_that_the_api_server_accepts() {
-    // Two bytes each, and an odd number of bytes before them.
+    // Letters of two bytes each, after an odd number of bytes.
     let message = format!("a{}", "\u{e9}".repeat(1000));
     let mut observation = observation("size: 1");
     observation.obstacle = Some(Obstacle {
@@ -711,13 +715,13 @@ fn refused_pod_template_is_one_event() {
         message: "spec.podTemplate: no".into(),
     });
     let refused = observation.status();
-    let told = events::between(&MiniClusterStatus::default(), &refused);
-    let reasons: Vec<&str> = told.iter().map(|event| event.reason.as_str()).collect();
+    let reported = events::between(&MiniClusterStatus::default(), &refused);
+    let reasons: Vec<&str> = reported.iter().map(|event| event.reason.as_str()).collect();
     assert_eq!(reasons, ["PodTemplateRefused"]);
 }
 
 #[test]
-fn events_tell_of_changes_only() {
+fn events_report_only_changes() {
     let reasons = |before: &MiniClusterStatus, after: &MiniClusterStatus| {
         events::between(before, after)
             .into_iter()
@@ -734,10 +738,7 @@ fn events_tell_of_changes_only() {
     observation.job = Some(job(1));
     observation.pods = vec![pod(0)];
     let starting = observation.status();
-    assert!(
-        reasons(&none, &starting).is_empty(),
-        "a start as it should be is no news"
-    );
+    assert!(reasons(&none, &starting).is_empty(), "a normal start is no event");
     observation.pods[0].trouble = Some(Box::new(Trouble {
         reason: "Unschedulable".into(),
         message: "no node".into(),

@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Answers of an API server, in turn; then it is silent.
+/// Answers of an API server, in order. After the last one it does not answer.
 pub(in crate::observe) type Answers = Vec<(u16, Value)>;
 
-/// A client of an API server with these answers, and the queries that it was asked.
+/// A client of an API server with these answers, and the queries that the server gets.
 pub(in crate::observe) fn server(answers: Answers) -> (Client, Arc<Mutex<Vec<String>>>) {
-    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
-    let (log, answers) = (asked.clone(), Arc::new(Mutex::new(VecDeque::from(answers))));
+    let queries: Arc<Mutex<Vec<String>>> = Arc::default();
+    let (log, answers) = (queries.clone(), Arc::new(Mutex::new(VecDeque::from(answers))));
     let service = tower::service_fn(move |request: http::Request<Body>| {
         log.lock()
             .unwrap()
@@ -26,7 +26,7 @@ pub(in crate::observe) fn server(answers: Answers) -> (Client, Arc<Mutex<Vec<Str
             Ok::<_, tower::BoxError>(http::Response::builder().status(code).body(body).unwrap())
         }
     });
-    (ClientBuilder::new(service, "default").build(), asked)
+    (ClientBuilder::new(service, "default").build(), queries)
 }
 
 fn object(name: &str, bytes: usize) -> Value {
@@ -46,11 +46,11 @@ pub(in crate::observe) fn failure(code: u16) -> (u16, Value) {
     (code, status)
 }
 
-/// The events until nothing happens for an hour, and the queries.
+/// The events until nothing happens for an hour, the queries, and the time of the last event.
 async fn events(answers: Answers) -> (Vec<String>, Vec<String>, Duration) {
     let begin = Instant::now();
     let mut last = begin;
-    let (client, asked) = server(answers);
+    let (client, queries) = server(answers);
     let selection = Selection {
         labels: "a=b".into(),
         page: 20,
@@ -68,20 +68,20 @@ async fn events(answers: Answers) -> (Vec<String>, Vec<String>, Duration) {
             Err(_) => "error".to_owned(),
         });
     }
-    let asked = asked.lock().unwrap().clone();
-    (seen, asked, last - begin)
+    let queries = queries.lock().unwrap().clone();
+    (seen, queries, last - begin)
 }
 
-fn limits(asked: &[String]) -> Vec<String> {
+fn limits(queries: &[String]) -> Vec<String> {
     let limit = |query: &String| {
         Some(
             query
                 .split('&')
-                .find_map(|it| it.strip_prefix("limit="))?
+                .find_map(|part| part.strip_prefix("limit="))?
                 .to_owned(),
         )
     };
-    asked.iter().filter_map(limit).collect()
+    queries.iter().filter_map(limit).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -89,29 +89,29 @@ async fn pages_grow_while_they_are_small_and_shrink_when_one_is_large() {
     let small = || object("small", 10);
     let large = || object("large", 1_200_000);
     let four = [large(), large(), large(), large()];
-    let (seen, asked, _) = events(vec![
+    let (seen, queries, _) = events(vec![
         page(&[small()], "2"),
         page(&[small()], "3"),
-        // Too much at once: it is asked for again.
+        // The page is too large, so it is requested again.
         page(&four, "4"),
         page(&[large()], "4"),
         page(&[small()], "5"),
         page(&four, "6"),
-        // As few as at first may be as large as they are.
+        // Pages of the first limit are accepted, however large they are.
         page(&four, ""),
     ])
     .await;
     assert_eq!(
-        limits(&asked),
+        limits(&queries),
         ["20", "40", "80", "20", "20", "40", "20"],
-        "{asked:?}"
+        "{queries:?}"
     );
-    assert_eq!(seen.iter().filter(|it| *it == "listed small").count(), 3);
+    assert_eq!(seen.iter().filter(|event| *event == "listed small").count(), 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn failing_page_is_asked_for_again_and_the_list_goes_on() {
-    let (seen, asked, _) = events(vec![
+    let (seen, queries, _) = events(vec![
         page(&[object("a", 1)], "2"),
         failure(500),
         failure(503),
@@ -120,16 +120,16 @@ async fn failing_page_is_asked_for_again_and_the_list_goes_on() {
     .await;
     assert_eq!(seen, ["init", "listed a", "error", "error", "listed b", "done"]);
     assert!(
-        asked[1..4].iter().all(|query| query.contains("continue=2")),
-        "{asked:?}"
+        queries[1..4].iter().all(|query| query.contains("continue=2")),
+        "{queries:?}"
     );
     assert!(
-        asked[4].contains("watch=true") && asked[4].contains("resourceVersion=7"),
-        "{asked:?}"
+        queries[4].contains("watch=true") && queries[4].contains("resourceVersion=7"),
+        "{queries:?}"
     );
     assert!(
-        asked.iter().all(|query| query.contains("labelSelector=a%3Db")),
-        "{asked:?}"
+        queries.iter().all(|query| query.contains("labelSelector=a%3Db")),
+        "{queries:?}"
     );
 }
 
@@ -162,7 +162,7 @@ async fn denial_after_an_outage_is_retried_soon() {
 async fn watch_that_is_too_old_is_a_new_list_at_once() {
     let (_, expired) = failure(410);
     for too_old in [failure(410), (200, json!({ "type": "ERROR", "object": expired }))] {
-        // The server was out of reach before: the pauses have grown.
+        // The server was unreachable before, so the pauses have grown.
         let mut answers = vec![page(&[object("a", 1)], "")];
         answers.extend((0..6).map(|_| failure(503)));
         answers.extend([too_old, page(&[object("b", 1)], "")]);
@@ -179,8 +179,8 @@ async fn watch_that_is_too_old_is_a_new_list_at_once() {
 #[tokio::test(start_paused = true)]
 async fn relists_pause_when_every_watch_is_too_old() {
     let answers = (0..20).flat_map(|_| [page(&[], ""), failure(410)]).collect();
-    let (seen, asked, time) = events(answers).await;
-    assert_eq!(limits(&asked).len(), 21, "{seen:?}");
+    let (seen, queries, time) = events(answers).await;
+    assert_eq!(limits(&queries).len(), 21, "{seen:?}");
     assert!(time > Duration::from_secs(150), "{time:?}");
 }
 
@@ -191,7 +191,7 @@ async fn event_follows_the_list_and_moves_the_version_on() {
         object["metadata"]["resourceVersion"] = json!(version);
         (200, json!({ "type": type_, "object": object }))
     };
-    let (seen, asked, _) = events(vec![
+    let (seen, queries, _) = events(vec![
         page(&[], ""),
         event("ADDED", "a", "8"),
         event("DELETED", "a", "9"),
@@ -200,10 +200,10 @@ async fn event_follows_the_list_and_moves_the_version_on() {
     assert_eq!(seen, ["init", "done", "seen a", "gone a"]);
     let versions = ["resourceVersion=7", "resourceVersion=8", "resourceVersion=9"];
     assert!(
-        asked[1..]
+        queries[1..]
             .iter()
             .zip(versions)
             .all(|(query, version)| query.contains(version)),
-        "{asked:?}"
+        "{queries:?}"
     );
 }

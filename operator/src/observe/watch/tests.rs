@@ -42,7 +42,7 @@ async fn nodes_are_watched_once_the_permission_comes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn part_of_the_nodes_is_no_list_when_the_next_page_is_denied() {
+async fn incomplete_node_list_does_not_count_as_synced() {
     let (index, (outlets, is_synced)) = (Arc::<Index>::default(), outlets());
     let answers: Answers = vec![page(&[named("one")], "2"), failure(403)];
     for_an_hour(nodes(server(answers).0, index.clone(), outlets)).await;
@@ -85,9 +85,9 @@ fn missing_permission_is_logged_once_until_it_comes() {
     ];
     events.iter().for_each(|event| permission.log(event));
     let lines = logged.lines();
-    let said: Vec<&str> = lines.iter().filter_map(|line| line["message"].as_str()).collect();
+    let messages: Vec<&str> = lines.iter().filter_map(|line| line["message"].as_str()).collect();
     assert_eq!(
-        said,
+        messages,
         [
             "no permission to watch nodes: so",
             "the watch of nodes failed",

@@ -1,11 +1,10 @@
-//! The consoles of the examples' READMEs, against what a run prints: what they show is tried, command by
-//! command.
+//! Compares the consoles of the examples' READMEs with what a run prints, command by command.
 
 use std::process::Command;
 
 pub use test_support::pattern::matches;
 
-/// A command, and the lines below it. In these, `...` stands for any text.
+/// A command, and the lines below it. In these lines, `...` stands for any text.
 #[derive(Debug, PartialEq)]
 pub struct Shown {
     pub command: String,
@@ -16,7 +15,7 @@ fn consoles(readme: &str) -> Vec<Shown> {
     shown_in(readme, "```console")
 }
 
-/// Of blocks that begin so.
+/// The consoles of the blocks that begin with `fence`.
 pub fn shown_in(readme: &str, fence: &str) -> Vec<Shown> {
     let mut all: Vec<Shown> = Vec::new();
     let mut inside = false;
@@ -38,7 +37,7 @@ pub fn shown_in(readme: &str, fence: &str) -> Vec<Shown> {
 /// The plugin's command for logs.
 const LOGS: &str = "kubectl minicluster logs ";
 
-/// Whether a command is about the object `name`, and only reads.
+/// Whether a command is about the object `name`, and only reads it.
 fn reads(command: &str, name: &str) -> bool {
     let words = || command.split([' ', '(', ')', '/', '=', ',']);
     let is_reading = ["kubectl get ", "kubectl logs ", LOGS]
@@ -47,7 +46,7 @@ fn reads(command: &str, name: &str) -> bool {
     is_reading && words().any(|word| word == name)
 }
 
-/// As kubectl writes it: `5s`, `119s`, `2m5s`, `3h`.
+/// Whether this is an age as kubectl writes it: `5s`, `119s`, `2m5s`, `3h`.
 fn is_age(word: &str) -> bool {
     let is_part = |part: &str| {
         part.strip_suffix(['s', 'm', 'h'])
@@ -56,7 +55,7 @@ fn is_age(word: &str) -> bool {
     !word.is_empty() && word.split_inclusive(['s', 'm', 'h']).all(is_part)
 }
 
-/// Ages differ by run; what is padded differs with them.
+/// The line without ages and padding: ages differ by run, and padding differs with them.
 fn squeezed(line: &str) -> String {
     line.split_whitespace()
         .map(|word| if is_age(word) { "AGE" } else { word })
@@ -64,8 +63,8 @@ fn squeezed(line: &str) -> String {
         .join(" ")
 }
 
-/// What differs from the console of `command`: a log has other lines beside those that are shown, in an order
-/// that may differ; all else is shown whole.
+/// How the output differs from the console of `command`. A log may have more lines, in another order. Any
+/// other output must be complete.
 pub fn differences_of(shown: &Shown, printed: &str) -> Option<String> {
     let lines: Vec<String> = printed.lines().map(squeezed).collect();
     let wanted: Vec<String> = shown
@@ -98,7 +97,7 @@ pub fn differences_of(shown: &Shown, printed: &str) -> Option<String> {
     })
 }
 
-/// What the README of `file` shows of the MiniCluster `name`, with lines below it.
+/// The consoles in the README of `file` that are about the MiniCluster `name` and have output.
 fn shown(file: &str, name: &str) -> Vec<Shown> {
     let folder = file.rsplit_once('/').unwrap().0;
     let readme = format!("{}/../examples/{folder}/README.md", env!("CARGO_MANIFEST_DIR"));
@@ -113,10 +112,11 @@ pub fn shows(file: &str, name: &str) -> bool {
     !shown(file, name).is_empty()
 }
 
-/// Runs what the README shows of a MiniCluster that has finished, and says what it prints instead.
+/// Runs the commands that the README shows of a finished MiniCluster. Returns how their output differs.
 pub fn differences(file: &str, name: &str, namespace: &str) -> Vec<String> {
     let run = |shown: &Shown| {
-        // kubectl takes no option before a plugin's name. (E2E_PLUGIN: .ci/e2e builds it.)
+        // kubectl takes no option before a plugin's name, so the plugin is called directly. (E2E_PLUGIN:
+        // .ci/e2e builds it.)
         let script = format!(
             "kubectl() {{ if [ \"$1\" = minicluster ]; then shift; \"$E2E_PLUGIN\" --namespace {namespace} \"$@\"; \
              else command kubectl --namespace {namespace} \"$@\"; fi; }}\n{}",

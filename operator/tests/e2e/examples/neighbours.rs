@@ -1,4 +1,4 @@
-//! Examples with something beside them: another cluster, services.
+//! Examples that need something beside them: another cluster, services.
 
 use super::*;
 
@@ -79,7 +79,7 @@ fn shared_headless_service_is_deleted_with_the_last_cluster() {
             .await;
         assert!(
             services.get_opt("my-network").await.unwrap().is_some(),
-            "the second one has it still"
+            "the second one still has it"
         );
         fixture
             .api::<MiniCluster>()

@@ -1,13 +1,13 @@
-//! Examples that keep something on volumes.
+//! Examples that keep data on volumes.
 
 use super::*;
 
-/// For volumes of the node itself.
+/// The folder for volumes of the node itself.
 pub(super) fn folder_on_the_node(fixture: &Fixture) -> String {
     format!("/tmp/{}", fixture.namespace)
 }
 
-/// A volume of the node for the claim of an example, and the claim.
+/// Creates a volume of the node for the claim of an example, and the claim.
 fn claim(fixture: &Fixture, file: &str) {
     let claim = documents(fixture, file).remove(0);
     let name = claim["metadata"]["name"].clone();
@@ -25,7 +25,7 @@ fn claim(fixture: &Fixture, file: &str) {
     );
 }
 
-/// The volumes of a test are in no namespace, and the node keeps their files.
+/// Deletes the volumes, which are in no namespace, and their files, which the node would keep.
 fn forget(fixture: &Fixture, volumes: &[&str]) {
     fixture.kubectl(
         &[&["delete", "--wait=false", "persistentvolume"], volumes].concat(),
@@ -41,7 +41,7 @@ fn an_archive_outlives_its_cluster() {
         let first = to_the_end(fixture.clone(), ("archive/minicluster", 0, &[("remember me", 1)])).await;
         assert_eq!(first, None);
         if is_fake_flux() {
-            // Its archive has a line for each start; the next one reads it before anything else.
+            // The fake Flux's archive has a line for each start. The next run reads it before anything else.
             let mut restore = documents(&fixture, "archive/restore").remove(0);
             restore["spec"]["containers"][0]["command"] = json!("tar -xzOf /state/archive.tar.gz");
             fixture.kubectl(&["apply", "-f", "-"], &restore.to_string());
@@ -73,7 +73,7 @@ fn host_claimed_and_created_volumes_hold_their_data() {
             to_the_end(fixture.clone(), ("volumes/claim", 0, lines)).await,
             None
         );
-        // The same folder, three times more.
+        // Three more MiniClusters use the same folder.
         let lines: &[(&str, usize)] = &[("volumes-claim-0", 2), ("volumes-claim-1", 2)];
         assert_eq!(
             to_the_end(fixture.clone(), ("volumes/minicluster", 0, lines)).await,

@@ -1,4 +1,4 @@
-//! The gang's object of each API, and what the Job has for its sake.
+//! The gang object of each API, and the Job's fields for it.
 
 use std::path::Path;
 
@@ -34,7 +34,7 @@ fn rendered(spec: Value, served: Served) -> render::Objects {
     .unwrap()
 }
 
-/// The object, and what the Job has for its sake.
+/// The object, and the Job's fields for it.
 fn parts(objects: &render::Objects) -> Option<Vec<Value>> {
     let GangOf::Object(gang) = &objects.gang else {
         return None;
@@ -91,7 +91,7 @@ fn the_objects_of_each_api_are_as_committed() {
             ),
         };
         let documents = parts(&rendered(spec(scheduler), served)).unwrap();
-        let text = yaml::stream(documents.iter().map(|it| yaml::document(it).unwrap()));
+        let text = yaml::stream(documents.iter().map(|document| yaml::document(document).unwrap()));
         let file = format!("tests/it/golden/gang/{}.{}.yaml", api.version(), api.group());
         same(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file), &text);
     }
@@ -145,7 +145,7 @@ fn gang_off_or_own_group_creates_no_gang_and_same_job() {
         matches!(rendered(spec(back), served).gang, GangOf::Object(_)),
         "the default scheduler's"
     );
-    // And an overlay of other things stays beside ours.
+    // An overlay with other fields keeps ours.
     let both = rendered(
         spec(json!({ "podTemplate": { "spec": { "hostNetwork": true } } })),
         served,

@@ -1,4 +1,4 @@
-//! Any overlay at all, against `kubectl patch --local --type strategic`.
+//! Compares random overlays with `kubectl patch --local --type strategic`.
 
 use flux_shared::names::OWN_POD_LABELS;
 
@@ -8,13 +8,13 @@ fn text() -> impl Strategy<Value = Value> {
     "[a-d]".prop_map(Value::from)
 }
 
-/// An object of some of these fields.
+/// An object with some of these fields.
 fn some(fields: Vec<(&'static str, BoxedStrategy<Value>)>) -> BoxedStrategy<Value> {
     let fields: Vec<_> = fields
         .into_iter()
         .map(|(name, value)| {
             proptest::option::weighted(0.4, value)
-                .prop_map(move |value| value.map(|it| (name.to_owned(), it)))
+                .prop_map(move |value| value.map(|field| (name.to_owned(), field)))
         })
         .collect();
     fields
@@ -38,7 +38,7 @@ fn with_key(
         .boxed()
 }
 
-/// Sometimes with the directive that takes away all that is not named.
+/// Sometimes adds the directive that removes everything that is not named.
 fn retaining(object: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
     (object, proptest::bool::weighted(0.05))
         .prop_map(|(mut object, is_alone)| {
@@ -56,8 +56,8 @@ fn list(item: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
         .boxed()
 }
 
-/// Of two containers of one name the first: of a new one kubectl leaves its directives to be merged with the
-/// second.
+/// Keeps the first of two containers with the same name: kubectl leaves the directives of a new container to
+/// be merged with the second.
 fn each_once(list: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
     list.prop_map(|list| {
         let mut names = BTreeSet::new();
@@ -82,7 +82,7 @@ fn always(value: Value) -> BoxedStrategy<Value> {
     Just(value).boxed()
 }
 
-/// Whole items are never taken away: that is refused.
+/// Never removes whole items, because that is refused.
 fn container(names: &'static [&'static str]) -> BoxedStrategy<Value> {
     let resources = some(vec![
         ("claims", list(some(vec![("name", text().boxed())]))),
@@ -135,7 +135,7 @@ fn container(names: &'static [&'static str]) -> BoxedStrategy<Value> {
     retaining((one_of(names), fields).prop_map(named).boxed())
 }
 
-/// Any overlay of these fields, over pods with these containers; what is the operator's is among them.
+/// Any overlay of these fields, for pods with these containers, including the operator's own.
 fn overlay(containers: &'static [&'static str], init: &'static [&'static str]) -> BoxedStrategy<Value> {
     let source = prop_oneof![
         Just(json!({ "emptyDir": { "medium": "Memory" } })),
@@ -198,8 +198,8 @@ fn overlay(containers: &'static [&'static str], init: &'static [&'static str]) -
     some(vec![("spec", retaining(spec)), ("metadata", metadata)])
 }
 
-/// Without nulls, and without the directives that kubectl leaves in new items of lists, which the API server
-/// takes for fields that it does not know.
+/// Removes nulls, and the directives that kubectl leaves in new items of lists: the API server takes them for
+/// unknown fields.
 fn plain(value: &Value) -> Value {
     let deletes = |value: &Value| value["$patch"] == "delete";
     match value {
@@ -214,8 +214,7 @@ fn plain(value: &Value) -> Value {
     }
 }
 
-/// Without the operator's own note on the pods, which no overlay has, and without annotations where there are
-/// none.
+/// Removes the operator's own annotation of the pods, which no overlay has, and an empty map of annotations.
 fn without_note(mut template: Value) -> Value {
     let metadata = template["metadata"].as_object_mut().unwrap();
     if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
@@ -227,10 +226,11 @@ fn without_note(mut template: Value) -> Value {
     template
 }
 
-/// What no overlay may change of the pods, however it is written.
+/// What no overlay may change in the pods, however it is written.
 fn protected(template: &Value) -> Value {
     let spec = &template["spec"];
-    let of = |object: &Value, keys: &[&str]| keys.iter().map(|key| object[*key].clone()).collect::<Vec<_>>();
+    let fields_of =
+        |object: &Value, keys: &[&str]| keys.iter().map(|key| object[*key].clone()).collect::<Vec<_>>();
     let named = |list: &str, name: &str| {
         let found = spec[list]
             .as_array()
@@ -263,7 +263,7 @@ fn protected(template: &Value) -> Value {
     let (app, side) = (named("containers", "app"), named("initContainers", "side"));
     json!([
         labels,
-        of(
+        fields_of(
             spec,
             &[
                 "subdomain",
@@ -272,7 +272,7 @@ fn protected(template: &Value) -> Value {
                 "securityContext"
             ]
         ),
-        of(
+        fields_of(
             &app,
             &[
                 "image",
@@ -284,8 +284,8 @@ fn protected(template: &Value) -> Value {
                 "terminationMessagePath"
             ]
         ),
-        of(&app["resources"], &["limits", "requests"]),
-        of(
+        fields_of(&app["resources"], &["limits", "requests"]),
+        fields_of(
             &side,
             &["image", "command", "args", "restartPolicy", "securityContext"]
         ),
@@ -296,7 +296,7 @@ fn protected(template: &Value) -> Value {
     ])
 }
 
-/// The same of the services pod.
+/// The same for the services pod.
 fn protected_of_services(pod: &Value) -> Value {
     let labels = pod["metadata"]["labels"].as_object().unwrap();
     let labels: Map<String, Value> = labels
@@ -309,7 +309,7 @@ fn protected_of_services(pod: &Value) -> Value {
         .as_array()
         .unwrap()
         .iter()
-        .map(|it| &it["name"])
+        .map(|container| &container["name"])
         .collect();
     json!([
         labels,
@@ -320,13 +320,13 @@ fn protected_of_services(pod: &Value) -> Value {
     ])
 }
 
-/// Pods that something lies over.
+/// Pods that an overlay applies to.
 struct Place {
-    /// Of the spec.
+    /// The overlay's field in the spec.
     field: &'static str,
-    /// Where the template is in their object.
+    /// The path of the template in the object.
     template: &'static str,
-    /// As they are rendered, and with the overlay.
+    /// The pods as rendered, and with the overlay.
     pods: fn(render::Objects) -> (Value, Value),
     protected: fn(&Value) -> Value,
 }
@@ -366,7 +366,7 @@ impl Place {
         spec
     }
 
-    /// With a pod's metadata and spec alone.
+    /// A template with only the metadata and spec of a pod.
     fn template(&self, object: &Value) -> Value {
         let template = object.pointer(self.template).unwrap();
         without_note(plain(
@@ -374,7 +374,7 @@ impl Place {
         ))
     }
 
-    /// As a patch of their object.
+    /// The overlay as a patch of the object.
     fn patch(&self, overlay: Value) -> Value {
         if self.template.is_empty() {
             overlay
@@ -384,7 +384,7 @@ impl Place {
     }
 }
 
-/// `OVERLAYS=10000` for more.
+/// Tries 10000 overlays with `OVERLAYS=10000`.
 fn lies_over_as_kubectl_would_lay_it(place: &Place, overlays: &BoxedStrategy<Value>) {
     let count: usize = std::env::var("OVERLAYS")
         .ok()
@@ -392,7 +392,7 @@ fn lies_over_as_kubectl_would_lay_it(place: &Place, overlays: &BoxedStrategy<Val
         .unwrap_or(120);
     let (kubectl, first) = kubectl_program();
     let folder = tempfile::tempdir().unwrap();
-    // Other pods are rendered for those that have their nodes' network.
+    // Pods on the network of their node are rendered differently.
     let below = [false, true].map(|is_host| {
         let (rendered, _) = (place.pods)(objects(place.spec(json!({ "spec": { "hostNetwork": is_host } }))));
         let file = folder.path().join(format!("{is_host}.json"));
@@ -415,9 +415,9 @@ fn lies_over_as_kubectl_would_lay_it(place: &Place, overlays: &BoxedStrategy<Val
         }
         merged += 1;
         let (file, below) = &below[usize::from(overlay["spec"]["hostNetwork"] == true)];
-        let (_, ours) = (place.pods)(objects(wanted));
+        let (_, merged_by_us) = (place.pods)(objects(wanted));
         std::fs::write(&patch, place.patch(overlay.clone()).to_string()).unwrap();
-        let said = Command::new(&kubectl)
+        let output = Command::new(&kubectl)
             .args([first, "patch", "--local", "--type=strategic", "-o=json", "-f"])
             .arg(file)
             .arg("--patch-file")
@@ -425,14 +425,18 @@ fn lies_over_as_kubectl_would_lay_it(place: &Place, overlays: &BoxedStrategy<Val
             .output()
             .unwrap();
         assert!(
-            said.status.success(),
+            output.status.success(),
             "{overlay}: {}",
-            String::from_utf8_lossy(&said.stderr)
+            String::from_utf8_lossy(&output.stderr)
         );
-        let theirs: Value = serde_json::from_slice(&said.stdout).unwrap();
-        assert_eq!(place.template(&ours), place.template(&theirs), "{overlay}");
+        let merged_by_kubectl: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(
+            place.template(&merged_by_us),
+            place.template(&merged_by_kubectl),
+            "{overlay}"
+        );
         let protected = |object: &Value| (place.protected)(object.pointer(place.template).unwrap());
-        assert_eq!(protected(&ours), protected(below), "{overlay}");
+        assert_eq!(protected(&merged_by_us), protected(below), "{overlay}");
     }
     assert!(
         merged >= count && refused > 0,

@@ -1,4 +1,4 @@
-//! Why it waits, as Kueue's Workload says it.
+//! Why a MiniCluster waits, as Kueue's Workload says.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{admit, queue};
 use test_support::api_server::{Calls, Fixture, condition, test, until};
 
-/// Kueue's own CRD is larger; this much of it is read.
+/// Kueue's own CRD is larger. The operator reads only this part.
 async fn define_workloads(fixture: &Fixture) {
     let open = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
     let version = json!({
@@ -41,12 +41,15 @@ fn workloads(fixture: &Fixture) -> Api<DynamicObject> {
     Api::namespaced_with(fixture.client.clone(), &fixture.namespace, &resource)
 }
 
-/// The steps are one test: Kueue's CRD, once it is there, is there for all.
+/// The steps are one test: once Kueue's CRD exists, it exists for all.
 #[test]
 fn status_explains_queue_wait_with_shipped_permissions() {
     test("why", async |fixture| {
-        let message =
-            |status: &Value, what: &str| status["message"].as_str().is_some_and(|it| it.contains(what));
+        let message = |status: &Value, what: &str| {
+            status["message"]
+                .as_str()
+                .is_some_and(|message| message.contains(what))
+        };
         let operator = fixture.operator().await;
         queue(&fixture, "nobody", json!({}), json!({ "size": 1 })).await;
         fixture
@@ -55,7 +58,7 @@ fn status_explains_queue_wait_with_shipped_permissions() {
             })
             .await;
         operator.stop().await;
-        // One that may not list Workloads says the same, and never that a right would help.
+        // An operator that may not list Workloads reports the same, and never that a permission would help.
         let calls = Calls::default();
         let plain = fixture
             .operator_installed(calls.clone(), &json!({}), |_| {})
@@ -99,25 +102,25 @@ fn status_explains_queue_wait_with_shipped_permissions() {
             "couldn't assign flavors to pod set main: insufficient unused quota for cpu",
         );
         make_workload(&fixture, "mc", "job-mc", json!([quota])).await;
-        let told = fixture
+        let waiting = fixture
             .when("mc", "told why", |status| {
                 message(status, "insufficient unused quota for cpu")
             })
             .await;
         assert!(
-            message(&told["status"], "waits in queue team: couldn't assign"),
-            "{told:#}"
+            message(&waiting["status"], "waits in queue team: couldn't assign"),
+            "{waiting:#}"
         );
-        assert_eq!(told["status"]["reason"], "Queued");
+        assert_eq!(waiting["status"]["reason"], "Queued");
         elastic_growth_wait_is_explained_with_as_few_calls(&fixture, &operator.calls).await;
         operator.stop().await;
     });
 }
 
-/// Kueue admits the growth of an elastic Job by another Workload, and holds its pods back by a gate of the
-/// Job's template until then.
+/// Kueue admits the growth of an elastic Job through another Workload. Until then, a gate in the Job's
+/// template holds its pods.
 async fn elastic_growth_wait_is_explained_with_as_few_calls(fixture: &Fixture, calls: &Calls) {
-    // Those that wait are asked for, too.
+    // The operator asks about those that wait as well, so they are deleted.
     for other in ["nobody", "plain", "unread", "mc"] {
         fixture
             .api::<MiniCluster>()
@@ -160,25 +163,32 @@ async fn elastic_growth_wait_is_explained_with_as_few_calls(fixture: &Fixture, c
         .await
         .unwrap();
     let words = "waits in queue team for 3 of 4 pods: couldn't assign flavors";
-    let told = |status: &Value| status["message"].as_str().is_some_and(|it| it.starts_with(words));
-    let told = fixture.when("grows", "told why it cannot grow", told).await["status"].clone();
+    let is_explained = |status: &Value| {
+        status["message"]
+            .as_str()
+            .is_some_and(|message| message.starts_with(words))
+    };
+    let status = fixture
+        .when("grows", "told why it cannot grow", is_explained)
+        .await["status"]
+        .clone();
     assert_eq!(
-        (&told["reason"], &told["phase"]),
+        (&status["reason"], &status["phase"]),
         (&json!("Queued"), &json!("Running")),
-        "{told:#}"
+        "{status:#}"
     );
-    assert_eq!(condition(&told, "JobWaitingForResources")["reason"], "Queued");
-    assert_eq!(condition(&told, "Suspended")["status"], "False");
-    let asked = calls
+    assert_eq!(condition(&status, "JobWaitingForResources")["reason"], "Queued");
+    assert_eq!(condition(&status, "Suspended")["status"], "False");
+    let kueue_calls = calls
         .all()
         .iter()
         .filter(|call| call.group == "kueue.x-k8s.io")
         .count();
-    // Once in ten seconds, as for one that waits to begin; what it waits for may be told later than that.
+    // Once in ten seconds, as for one that waits to begin. The reason may be reported later than that.
     let seconds = begin.elapsed().as_secs_f64();
     assert!(
-        asked >= 1 && asked as f64 <= 2.0 + seconds / 10.0,
-        "{asked} in {seconds} s: {:#?}",
+        kueue_calls >= 1 && kueue_calls as f64 <= 2.0 + seconds / 10.0,
+        "{kueue_calls} in {seconds} s: {:#?}",
         calls.all()
     );
 
@@ -199,7 +209,7 @@ fn says(type_: &str, status: &str, message: &str) -> Value {
     })
 }
 
-/// As Kueue makes it of a Job.
+/// A Workload as Kueue creates it for a Job.
 async fn make_workload(fixture: &Fixture, job: &str, name: &str, conditions: Value) {
     let labels = json!({ "kueue.x-k8s.io/job-uid": fixture.job(job).await.uid() });
     let object = json!({
@@ -210,8 +220,8 @@ async fn make_workload(fixture: &Fixture, job: &str, name: &str, conditions: Val
     api.create(&PostParams::default(), &serde_json::from_value(object).unwrap())
         .await
         .unwrap();
-    let said = json!({ "status": { "conditions": conditions } });
-    api.patch_status(name, &PatchParams::default(), &Patch::Merge(said))
+    let status_patch = json!({ "status": { "conditions": conditions } });
+    api.patch_status(name, &PatchParams::default(), &Patch::Merge(status_patch))
         .await
         .unwrap();
 }

@@ -32,8 +32,8 @@ pub struct Life {
     pub wanted: Wanted,
     pub(super) manifest: Manifest,
     created_at: f64,
-    /// Pods that were there before it, whose starts are not its own: a pod of an earlier MiniCluster of this name
-    /// may start its program late.
+    /// Pods that existed before it. Their starts do not count as its own: a pod of an earlier MiniCluster of
+    /// this name may start its program late.
     earlier_pods: Vec<String>,
     is_deleted: bool,
 }
@@ -69,7 +69,7 @@ impl World<'_> {
 
     pub(super) async fn create_now(&self, manifest: &Manifest) {
         self.note(&format!("apply {manifest:?}"));
-        // MiniClusters that have the same name one after the other have different archives.
+        // Successive MiniClusters of the same name have different archives.
         let archive_number = self.lives.borrow().len();
         let object = minicluster_json(manifest, archive_number, self.stage);
         let object: MiniCluster = serde_json::from_value(object).unwrap();
@@ -86,7 +86,8 @@ impl World<'_> {
         let create = async || {
             let api = self.stage.fixture.api::<MiniCluster>();
             match api.create(&PostParams::default(), &object).await {
-                // Ours, of an attempt whose answer was lost. One that is being deleted is an earlier one: try again.
+                // The object may be ours, from an attempt whose answer was lost. If it is being deleted, it
+                // is an earlier one: try again.
                 Err(kube::Error::Api(status)) if status.is_already_exists() => api
                     .get(manifest.name)
                     .await
@@ -135,7 +136,7 @@ impl World<'_> {
         }
     }
 
-    /// Those that this run has not deleted, finished or not.
+    /// The MiniClusters that this run has not deleted, finished or not.
     pub fn not_deleted(&self) -> Vec<Life> {
         self.lives
             .borrow()
@@ -155,7 +156,7 @@ impl World<'_> {
         }
     }
 
-    /// Deletes it. If it has finished, notes first which promises it broke.
+    /// Deletes it. If it has finished, records first which promises it broke.
     pub(super) async fn remove(&self, life: &Life) {
         let status = status_if_there(self.stage, life.name()).await.unwrap_or_default();
         if has_finished(&status) {
@@ -235,7 +236,8 @@ impl World<'_> {
         });
     }
 
-    /// Waits until each interactive instance was stopped. Call `resume_all` before: a suspended one never is.
+    /// Waits until each interactive instance was stopped. Call `resume_all` before: a suspended instance is
+    /// never stopped.
     pub async fn wait_for_stops(&self) {
         let stops = std::mem::take(&mut *self.stops.borrow_mut());
         for stop in stops {
@@ -243,7 +245,7 @@ impl World<'_> {
         }
     }
 
-    /// Resumes all: the end of a suspension may have failed because the API server was down.
+    /// Resumes all MiniClusters: the end of a suspension may have failed because the API server was down.
     pub async fn resume_all(&self) {
         for life in self.not_deleted() {
             self.patch(life.name(), json!({ "spec": { "suspend": false } }))
@@ -258,7 +260,8 @@ impl World<'_> {
                 .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
                 .await
             {
-                // It is gone, its job has ended, or it is an edit that the API server rejects, as some of `edit` are.
+                // The MiniCluster is gone, or its job has ended, or the API server rejects the edit (as it
+                // rejects some in `edit`).
                 Err(kube::Error::Api(status)) => (400..500).contains(&status.code) && status.code != 429,
                 result => result.is_ok(),
             }
@@ -337,7 +340,7 @@ impl World<'_> {
 
     /// What happened since the MiniCluster was created.
     pub fn story_of(&self, life: &Life) -> String {
-        // With the line about its creation.
+        // This includes the line about its creation.
         let is_since = |line: &&StoryLine| line.at >= life.created_at - 1.0;
         self.story
             .borrow()
@@ -348,15 +351,15 @@ impl World<'_> {
     }
 }
 
-/// Stops an interactive instance at this time, or later as soon as it is up, and again after a restart, until the
-/// MiniCluster has finished or is gone.
+/// Stops an interactive instance at this time, or later as soon as it is up. Stops it again after a restart,
+/// until the MiniCluster has finished or is gone.
 async fn stop_instance(api: &Api<MiniCluster>, namespace: &str, name: &str, at: f64) {
     let mut first_uid = None;
     let give_up_at = at + GIVE_UP_AFTER.as_secs_f64();
     while now() < give_up_at {
         if let Ok(answer) = api.get_opt(name).await {
             let Some(cluster) = answer else { return };
-            // Not the one to stop, but a later one of its name.
+            // A later MiniCluster of the same name must not be stopped.
             let is_other = *first_uid.get_or_insert(cluster.uid()) != cluster.uid();
             if is_other || has_finished(&serde_json::to_value(&cluster.status).unwrap()) {
                 return;
@@ -380,7 +383,7 @@ async fn stop_instance(api: &Api<MiniCluster>, namespace: &str, name: &str, at: 
         ];
         let found = Command::new("kubectl").args(find).output().unwrap().stdout;
         if let Some(pod) = String::from_utf8(found).unwrap().lines().next() {
-            // It fails until the instance is up, and its answer may be lost with the container.
+            // The command fails until the instance is up, and its answer may be lost with the container.
             let stop = [
                 "exec",
                 "--namespace",
@@ -398,7 +401,7 @@ async fn stop_instance(api: &Api<MiniCluster>, namespace: &str, name: &str, at: 
     }
 }
 
-/// Tries again until it is done.
+/// Repeats the attempt until it succeeds.
 async fn insist(what: &str, mut attempt: impl AsyncFnMut() -> bool) {
     let done = async {
         while !attempt().await {

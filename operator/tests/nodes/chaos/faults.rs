@@ -1,4 +1,4 @@
-//! What is done to the pods, the operator and the nodes of a run, and what may have taken pods away.
+//! What is done to the pods, the operator and the nodes of a run, and which faults may have removed pods.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -27,21 +27,21 @@ const QUOTA: &str = "full";
 const WEBHOOK: &str = "chaos-somebody-elses";
 /// A label of the namespaces that are deleted while MiniClusters run in them.
 pub const PASSING: &str = "chaos-passing";
-/// After a node is back, its kubelet tells what has become of its pods.
+/// After a node is back, its kubelet needs this time to report what happened to its pods.
 pub(super) const SETTLING: f64 = 60.0;
-/// A program of a node or of the control plane that is started again needs this long to do its work.
+/// A restarted program of a node or of the control plane needs this time to do its work.
 const RECOVERY: f64 = 20.0;
 
 pub struct World<'a> {
     pub(super) stage: &'a Stage,
     began_at: f64,
     pub(super) lives: RefCell<Vec<Life>>,
-    /// By the name of a MiniCluster, in the order of time.
+    /// By the name of a MiniCluster, in order of time.
     pub(super) disturbances: RefCell<BTreeMap<String, Vec<Disturbance>>>,
     /// The faults that may delay a status.
     pub(super) delays: RefCell<Vec<Interval>>,
     tasks: RefCell<Vec<JoinHandle<()>>>,
-    /// Somebody stops each interactive instance.
+    /// The tasks that stop the interactive instances.
     pub(super) stops: RefCell<Vec<JoinHandle<()>>>,
     pub(super) story: RefCell<Vec<StoryLine>>,
     pub(super) violations: RefCell<Vec<String>>,
@@ -192,14 +192,14 @@ impl<'a> World<'a> {
     }
 
     async fn delete_pod(&self, pick: Pick, is_forced: bool) {
-        let Some((pod, of)) = self.pick_pod(pick).await else {
+        let Some((pod, cluster)) = self.pick_pod(pick).await else {
             return;
         };
         self.note(&format!(
             "delete pod {pod}{}",
             if is_forced { " by force" } else { "" }
         ));
-        self.note_disturbance(&of, 0.0, is_forced);
+        self.note_disturbance(&cluster, 0.0, is_forced);
         let force: &[&str] = if is_forced {
             &["--force", "--grace-period=0"]
         } else {
@@ -217,11 +217,11 @@ impl<'a> World<'a> {
     }
 
     async fn evict(&self, pick: Pick) {
-        let Some((pod, of)) = self.pick_pod(pick).await else {
+        let Some((pod, cluster)) = self.pick_pod(pick).await else {
             return;
         };
         self.note(&format!("evict pod {pod}"));
-        self.disturb(&of, 0.0);
+        self.disturb(&cluster, 0.0);
         let _ = self
             .stage
             .fixture
@@ -244,7 +244,7 @@ impl<'a> World<'a> {
         });
     }
 
-    /// Somebody else's webhook, whose pods are gone.
+    /// A webhook of somebody else, whose pods are gone.
     fn refuse(&self, resource: &'static str, seconds: f64) {
         self.note(&format!(
             "a webhook that does not answer refuses {resource}, for {seconds:.0} s"
@@ -279,7 +279,7 @@ impl<'a> World<'a> {
         self.note(&format!("namespace {name} lives for {seconds:.0} s"));
         let client = self.client();
         self.spawn(async move {
-            // The API server may be away at any of these moments: then there is less to delete.
+            // The API server may be away during any of these calls. Then there is less to delete.
             let namespaces = Api::<Namespace>::all(client.clone());
             let namespace: Namespace =
                 serde_json::from_value(json!({ "metadata": { "name": name, "labels": { PASSING: "yes" } } }))
@@ -310,7 +310,7 @@ impl<'a> World<'a> {
         self.note(&format!("the operator's programs stand still for {seconds:.0} s"));
         self.delay(seconds + RECOVERY);
         self.spawn(async move {
-            // The nodes are this machine. Processes that start meanwhile run.
+            // The nodes are on this machine. Processes that start meanwhile are not frozen.
             let pids = Command::new("pgrep")
                 .args(["-x", "flux-operator"])
                 .output()
@@ -329,8 +329,8 @@ impl<'a> World<'a> {
     }
 
     async fn kill_operator(&self, pick: Pick) {
-        let asked = try_operator_pods(&self.stage.fixture.client);
-        let Ok(Ok(pods)) = tokio::time::timeout(Duration::from_secs(5), asked).await else {
+        let request = try_operator_pods(&self.stage.fixture.client);
+        let Ok(Ok(pods)) = tokio::time::timeout(Duration::from_secs(5), request).await else {
             return;
         };
         let Some(pod) = pick.of(&pods) else { return };
@@ -352,16 +352,16 @@ impl<'a> World<'a> {
 
     async fn node_goes(&self, worker: u8, seconds: f64, how: &str) {
         let pods = self.pods().await;
-        let of: Vec<String> = pods
+        let clusters: Vec<String> = pods
             .iter()
             .filter(|pod| node_of(pod) == node(worker))
             .map(|pod| pod.labels()["flux-framework.org/minicluster"].clone())
             .collect();
         self.note(&format!(
-            "{} {how}, for {seconds:.0} s, under {of:?}",
+            "{} {how}, for {seconds:.0} s, under {clusters:?}",
             node(worker)
         ));
-        // Pods may be placed there before anybody has noticed.
+        // Pods may be placed on this node before anybody notices.
         for life in self.not_deleted() {
             self.disturb(life.name(), seconds);
         }
@@ -375,7 +375,7 @@ impl<'a> World<'a> {
         self.tasks.borrow_mut().push(tokio::spawn(fault));
     }
 
-    /// Waits for the end of all that goes on.
+    /// Waits for the end of all faults in progress.
     pub async fn calm_down(&self) {
         self.note("no more faults");
         let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
@@ -417,12 +417,13 @@ impl<'a> World<'a> {
         self.delays.borrow_mut().push(Interval { from, to });
     }
 
-    /// The MiniCluster is disturbed from now on, for so many seconds and until all has settled.
+    /// Records that the MiniCluster is disturbed from now on, for this many seconds and until all has
+    /// settled.
     pub(super) fn disturb(&self, name: &str, seconds: f64) {
         self.note_disturbance(name, seconds, false);
     }
 
-    /// The same. `is_forced`: a pod was deleted without waiting for its end.
+    /// The same. `is_forced` means that a pod was deleted without waiting for its end.
     fn note_disturbance(&self, name: &str, seconds: f64, is_forced: bool) {
         let from = now();
         self.disturbances

@@ -2,22 +2,22 @@
 
 use fastrand::Rng;
 
-/// So many MiniClusters at the most at once: they share one machine.
+/// The maximum number of MiniClusters at once: they share one machine.
 pub const AT_ONCE: usize = 5;
 const NAMES: [&str; 16] = [
     "alder", "ash", "birch", "box", "cedar", "elm", "fir", "hazel", "holly", "larch", "lime", "oak", "pine",
     "rowan", "willow", "yew",
 ];
 
-/// The longest job of a MiniCluster that grows and shrinks, in seconds: it ends before its node is removed.
+/// The longest job of a MiniCluster that grows and shrinks, in seconds. It ends before its node is removed.
 const JOB_OF_AN_ELASTIC: u32 = 16;
 
-/// A random number that picks one of what is there at that moment, and what is done to it.
+/// A random number that picks one of the objects that exist at that moment, and what is done to it.
 #[derive(Debug, Clone, Copy)]
 pub struct Pick(pub u64);
 
 impl Pick {
-    /// One of these. None: there are none.
+    /// One of these, or None if there are none.
     pub fn of<T>(self, all: &[T]) -> Option<&T> {
         let count = u64::try_from(all.len()).unwrap();
         let index = self.0.checked_rem(count)?;
@@ -41,7 +41,7 @@ pub struct Event {
 pub enum Action {
     Create(Manifest),
     Delete(Pick),
-    /// Deleted, and at once applied again under the same name.
+    /// Deleted, and immediately applied again under the same name.
     Recreate(Pick),
     DeletePod {
         pick: Pick,
@@ -80,21 +80,21 @@ pub enum Action {
         seconds: u32,
     },
     KillOperator(Pick),
-    /// Its processes stand still: nobody knows.
+    /// Its processes are frozen, and nobody is told.
     FreezeOperator {
         seconds: f64,
     },
     Quota {
         seconds: f64,
     },
-    /// Somebody else's webhook that does not answer refuses what is created of this kind.
+    /// A webhook of somebody else that does not answer, so that creations of this kind are refused.
     Webhook {
         resource: &'static str,
         seconds: f64,
     },
-    /// Of what may change, or is refused: never a reason to restart.
+    /// Changes a field that may change, or one whose change is rejected. Neither is a reason to restart.
     Edit(Pick),
-    /// A namespace with two MiniClusters is deleted so many seconds after their creation.
+    /// A namespace with two MiniClusters is deleted this many seconds after their creation.
     Namespace {
         seconds: f64,
     },
@@ -130,7 +130,7 @@ pub enum Form {
     Interactive,
 }
 
-/// All events of so many seconds.
+/// All events of this many seconds.
 pub fn schedule(seed: u64, seconds: f64) -> Vec<Event> {
     let mut dice = Rng::with_seed(seed);
     let (mut events, mut at, mut node_is_busy_until) = (Vec::new(), 0.0, 0.0);
@@ -160,7 +160,7 @@ pub fn schedule(seed: u64, seconds: f64) -> Vec<Event> {
             71..75 => operator(&mut dice),
             75..79 => neighbour(&mut dice),
             79..85 => control_plane(&mut dice),
-            // One node at a time is away.
+            // At most one node is away at a time.
             _ if at > node_is_busy_until => {
                 let (action, seconds) = node(&mut dice);
                 node_is_busy_until = at + seconds + 30.0;
@@ -254,9 +254,9 @@ fn node(dice: &mut Rng) -> (Action, f64) {
     }
 }
 
-/// Not 11 to 25 s: a connection whose data is unacknowledged for 20 s is closed, and a broker that reconnects at once
-/// has lost messages without noticing. A job that ends in such a cut never does for Flux (docs/troubleshooting.md, "A job
-/// does not end").
+/// Not 11 to 25 s: a connection whose data is unacknowledged for 20 s is closed, and a broker that reconnects
+/// at once has lost messages without noticing. If a job ends during such a cut, Flux never sees its end
+/// (docs/troubleshooting.md, "A job does not end").
 fn cut_between_brokers(dice: &mut Rng) -> u32 {
     if dice.bool() {
         dice.u32(3..11)

@@ -1,4 +1,4 @@
-//! Nodes that run, and do not reach each other or the API server.
+//! Nodes that run, but cannot reach each other or the API server.
 
 use crate::machines::cut;
 use crate::stage::{ExpectedEnd, Program, test, until};
@@ -18,12 +18,13 @@ fn program_cut_off_from_api_server_restarts_only_once_joined() {
             ..Program::default()
         };
         let goes_on = ends_after("goes-on", 3600, 0);
-        // After they were marked for deletion, and before anybody could tell them.
+        // These programs end after their pods were marked for deletion, and before anybody could tell the
+        // pods.
         let (well, badly) = (ends_after("well", 90, 0), ends_after("badly", 90, 3));
         stage.create_all(&[&goes_on, &well, &badly]).await;
         let cut_at = now();
         let cut_off = cut(1, "api", 130);
-        let seconds = stage.said_reason("goes-on", cut_at, "NodeLost").await;
+        let seconds = stage.until_reason("goes-on", cut_at, "NodeLost").await;
         assert!(seconds < 60.0, "{seconds}\n{}", stage.account("goes-on"));
         until(cut_at, 125.0).await;
         stage.assert_untouched("goes-on");

@@ -1,6 +1,5 @@
 //! A node that is off for so long that its pods are evicted. Kubernetes deletes none of them until the node
-//! is back, is deleted, or is said to be off for certain: until then nobody knows whether a program runs
-//! there.
+//! is back, is deleted, or is marked as certainly off: until then nobody knows whether a program runs there.
 
 use serde_json::{Value, json};
 
@@ -9,18 +8,18 @@ use crate::stage::{ExpectedEnd, Program, Stage, sleep, test, until};
 use crate::timeline::now;
 use test_support::node::has_flux_itself;
 
-/// Kubernetes takes 50 s to see that a node is gone; a busy machine gets 25 more.
+/// Kubernetes needs 50 s to see that a node is gone. A busy machine gets 25 s more.
 const NOTICED: f64 = 75.0;
 const EVICTED_AFTER: u32 = 5;
 
-/// The status names node and pod within this time after the node was lost.
+/// Checks that the status names node and pod within this time after the node was lost.
 async fn says_node_lost(stage: &Stage, name: &str, lost_at: f64, worker: u8) {
     let is_named = |status: &Value| {
         let message = status["message"].as_str().unwrap_or_default();
         status["reason"] == "NodeLost" && message.contains(&node(worker))
     };
     let seconds = stage
-        .said(name, lost_at, "NodeLost, with the node's name", is_named)
+        .until_status(name, lost_at, "NodeLost, with the node's name", is_named)
         .await;
     assert!(seconds < NOTICED, "{seconds}\n{}", stage.account(name));
 }
@@ -53,7 +52,8 @@ fn evicted_pods_restart_once_when_their_node_is_back() {
         for name in ["lead", "of-two", "follower"] {
             says_node_lost(stage, name, lost_at, 2).await;
         }
-        // Evicted 55 s after the loss: nothing may start while it is unknown whether the lead runs.
+        // The pods are evicted 55 s after the loss. Nothing may start while nobody knows whether the lead
+        // runs.
         until(lost_at, 90.0).await;
         for name in ["lead", "of-two", "follower"] {
             stage.history(name).assert_starts(1);
@@ -87,7 +87,7 @@ fn restart_goes_on_elsewhere_when_the_node_is_out_of_service() {
             with("may", json!({})),
             with("never", json!({ "backoffLimit": 0 })),
         );
-        // Its follower is there when the lead is lost.
+        // Its follower still runs when the lead is lost.
         let of_two = Program {
             followers_on: &[1],
             ..with("of-two", json!({}))
@@ -99,9 +99,9 @@ fn restart_goes_on_elsewhere_when_the_node_is_out_of_service() {
         let remedy = |status: &Value| {
             status["message"]
                 .as_str()
-                .is_some_and(|it| it.contains("out-of-service"))
+                .is_some_and(|message| message.contains("out-of-service"))
         };
-        stage.said("may", lost_at, "the remedy", remedy).await;
+        stage.until_status("may", lost_at, "the remedy", remedy).await;
         stage.history("may").assert_starts(1);
         taint_out_of_service(2, true).await;
         let tainted_at = now();
@@ -178,13 +178,13 @@ fn decided_job_is_finished_while_another_node_is_dead() {
             stage.ended(program.name, &end).await;
             let ended_at = stage.container_ended_at(program.name).await;
             let seconds = stage
-                .said(program.name, ended_at, phase, |status| status["phase"] == phase)
+                .until_status(program.name, ended_at, phase, |status| status["phase"] == phase)
                 .await;
             assert!(seconds < 10.0, "{seconds}\n{}", stage.account(program.name));
         }
         if with_flux {
             let seconds = stage
-                .said("across", lost_at, "Failed", |status| status["phase"] == "Failed")
+                .until_status("across", lost_at, "Failed", |status| status["phase"] == "Failed")
                 .await;
             assert!(seconds < 75.0, "{seconds}\n{}", stage.account("across"));
             let status = stage.fixture.status("across").await;
@@ -231,7 +231,7 @@ fn same_name_waits_for_the_old_pod_on_a_node_that_is_cut_off() {
                 .is_some_and(|message| message.contains("twin-0") && message.contains(&node(1)))
         };
         stage
-            .said(
+            .until_status(
                 "twin",
                 again_at,
                 "that a pod of the earlier one may run",

@@ -73,7 +73,7 @@ fn drained_lead_restarts_on_another_node() {
             may_use: &[1],
             ..Program::default()
         };
-        // Its followers on the other node learn of the loss from the operator alone.
+        // Only the operator tells the followers on the other node about the loss.
         let of_two = Program {
             name: "of-two",
             followers_on: &[3],
@@ -94,7 +94,7 @@ fn drained_lead_restarts_on_another_node() {
                 .await;
             let seconds = stage.history(name).runs()[1].from - drained_at;
             eprintln!("{name}: its program starts again {seconds:.1} s after the drain began");
-            // 33 s on a quiet machine.
+            // It takes 33 s on a quiet machine.
             assert!(seconds < 60.0, "{}", stage.account(name));
         }
         assert_eq!(stage.node_of("may", "0").await, "worker-1");
@@ -121,7 +121,7 @@ fn drained_pod_without_another_node_waits_and_says_why() {
         stage.create_all(&[&program]).await;
         let drained_at = now();
         drain(2).await;
-        stage.said_reason("mc", drained_at, "Unschedulable").await;
+        stage.until_reason("mc", drained_at, "Unschedulable").await;
         sleep(2.0).await;
         stage.history("mc").assert_starts(1);
         cordon(&stage.fixture.client, 2, false).await;

@@ -1,4 +1,4 @@
-//! Pods that come to other nodes while a job runs, and a node that lacks the image.
+//! Pods that are placed on other nodes while a job runs, and a node that lacks the image.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use kube::api::{Patch, PatchParams};
@@ -55,7 +55,7 @@ fn job_goes_on_while_its_instance_grows_and_shrinks_over_nodes() {
 
 #[test]
 fn node_without_image_is_named_and_job_starts_once_it_has_it() {
-    // Of the usual image.
+    // The root folder of the usual image.
     let folder =
         std::env::var("E2E_APP_FOLDER").expect("E2E_APP_FOLDER must name the root folder of an image");
     let image = format!("e2e/rare-{}:1", std::process::id());
@@ -79,7 +79,7 @@ fn node_without_image_is_named_and_job_starts_once_it_has_it() {
             message.contains("worker-2") && message.contains(&image)
         };
         let seconds = stage
-            .said("rare", created_at, "node and image", names_node_and_image)
+            .until_status("rare", created_at, "node and image", names_node_and_image)
             .await;
         assert!(seconds < 30.0, "{seconds}\n{}", stage.account("rare"));
         stage.history("rare").assert_starts(0);

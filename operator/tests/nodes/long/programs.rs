@@ -1,4 +1,4 @@
-//! Programs of a node that are killed and start again.
+//! Programs of a node that are killed and started again.
 
 use crate::machines::restart;
 use crate::stage::{ExpectedEnd, Program, test};

@@ -1,5 +1,5 @@
 //! A node that is back before its pods are evicted. The container runtime then finds containers that have
-//! ended, and nobody can say how.
+//! ended, and nobody knows how they ended.
 
 use serde_json::json;
 
@@ -7,8 +7,8 @@ use crate::machines::{power_on, shut_down};
 use crate::stage::{ExpectedEnd, Program, sleep, test};
 use test_support::node::has_flux_itself;
 
-/// worker-2 goes and is back: under a lead, a follower without a task, and followers with one. One of their jobs ends
-/// with its first failed task, as MPI ends a job: before its broker has left.
+/// worker-2 goes down and comes back while it has a lead, a follower without a task, and followers with one.
+/// One of their jobs ends with its first failed task, as MPI ends a job: before its broker has left.
 pub fn table(name: &str, reboot: impl AsyncFnOnce()) {
     test(name, async |stage| {
         let lead = Program {

@@ -1,4 +1,4 @@
-//! The node of the operator's leader, and that of its webhook, lose their power.
+//! The node of the leading operator, and that of its webhook, lose their power.
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::ListParams;
@@ -8,7 +8,7 @@ use crate::machines::{kubectl, node, node_of, operator_pods, place_operator_on, 
 use crate::stage::{ExpectedEnd, Program, Stage, sleep, test};
 use crate::timeline::now;
 
-/// The worker with this pod of the operator.
+/// The worker that has this pod of the operator.
 async fn worker_of(stage: &Stage, is_wanted: impl Fn(&str) -> bool) -> u8 {
     let pods = operator_pods(&stage.fixture.client).await;
     let pod = pods
@@ -72,7 +72,8 @@ fn old_version_is_answered_in_90_s_when_webhook_node_is_lost() {
         let worker = worker_of(stage, |pod| pod.contains("webhook")).await;
         let lost_at = now();
         power_off(worker).await;
-        // Some may fail for a while: the API server waits 30 s for a connection to the replica that is gone.
+        // Some requests may fail for a while: the API server waits 30 s for a connection to the replica that
+        // is gone.
         let mut answered_in_a_row = 0;
         while answered_in_a_row < 10 {
             let asked_at = now();

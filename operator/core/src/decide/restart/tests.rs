@@ -1,6 +1,6 @@
-//! The decision among everything that can go wrong: a small model of the Job controller, of the kubelets with
-//! their agents, of watches that lag behind, and of operators that are killed between any two writes. The
-//! model's rules are those of Kubernetes' Job controller (`pkg/controller/job`) and of `render::job`.
+//! Tests the decision against everything that can go wrong, with a small model of the Job controller, of the
+//! kubelets with their agents, of watches that lag behind, and of operators that are killed between any two
+//! writes. The model follows Kubernetes' Job controller (`pkg/controller/job`) and `render::job`.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -27,32 +27,32 @@ const SIZE: u32 = 2;
 #[derive(Debug, Clone, Copy)]
 enum Event {
     ProgramEnds(u8),
-    /// The same, while the runtime is down: the kubelet reports 255, and the agent's message tells the code.
+    /// The same while the runtime is down: the kubelet reports 255, and the agent's message has the code.
     ProgramEndsUnseen(u8),
     /// The node of a lead or a follower reboots: the runtime reports 255.
     Reboot(u32),
     /// A pod is deleted and killed at once.
     Kill(u32),
-    /// Flux has lost a node, and the job with it.
+    /// Flux loses a node, and the job with it.
     NodeFails,
-    /// A lead or a follower is evicted, or deleted by somebody.
+    /// A lead or a follower is evicted, or somebody deletes it.
     Evict(u32),
     Delete(u32),
     FollowerFails(u8),
-    /// A snippet of a follower's.
+    /// A snippet of a follower fails.
     SnippetFails(u8),
     DeleteJob,
     Suspend(bool),
-    /// The kubelets end what is told to stop.
+    /// The kubelets end the pods that were told to stop.
     Kubelets,
-    /// The Job controller looks.
+    /// The Job controller reconciles.
     Controller,
-    /// A watch brings its next piece of news: of Jobs, or of pods.
+    /// A watch delivers its next event: about a Job, or about a pod.
     NewsOfJobs,
     NewsOfPods,
-    /// The operator looks, and is killed after so many writes. (More than it makes: it lives on.)
+    /// The operator reconciles, and is killed after this many writes. (If it makes fewer, it survives.)
     Operator(u8),
-    /// Another operator takes over, whose clock is off by so many seconds.
+    /// Another operator takes over. Its clock is off by this many seconds.
     Restart(i64),
 }
 
@@ -63,13 +63,13 @@ struct Job {
     seen: JobSeen,
 }
 
-/// A pod, and what is behind it.
+/// A pod, with what only its node knows.
 #[derive(Debug, Clone)]
 struct Pod {
     seen: PodSeen,
-    /// Its program runs.
+    /// Whether its program runs.
     runs: bool,
-    /// The Job controller has not counted it.
+    /// The Job controller has not counted it yet.
     has_finalizer: bool,
     restarts_left: u32,
     /// Its phase is Failed and its code 255, whatever the agent says.
@@ -87,20 +87,20 @@ struct World {
     backoff_limit: i32,
     max_restarts: i32,
     job: Option<Job>,
-    /// In the order in which they were made.
+    /// In the order of their creation.
     pods: BTreeMap<String, Pod>,
-    /// As it is stored, with its version.
+    /// As stored, with its version.
     status: (u64, MiniClusterStatus),
     version: u64,
     news_of_jobs: VecDeque<News<(u64, JobSeen)>>,
     news_of_pods: VecDeque<News<PodSeen>>,
     index: Index,
     skew: i64,
-    /// Jobs that were made, starts of the program, and ends by itself that nothing may follow.
+    /// The numbers of Jobs created, of program starts, and of ends by itself after which nothing may start.
     jobs: u32,
     starts: u32,
     final_ends: u32,
-    /// Of this Job's.
+    /// Whether this Job has lost a follower.
     lost_follower: bool,
     wrong: Option<String>,
 }
@@ -113,10 +113,10 @@ fn condition(reason: &str) -> Option<TrueCondition> {
     })
 }
 
-fn exit(said: Termination) -> Option<Exit> {
+fn exit(termination: Termination) -> Option<Exit> {
     Some(Exit {
-        code: said.code.into(),
-        termination: Some(said),
+        code: termination.code.into(),
+        termination: Some(termination),
         ..Exit::default()
     })
 }
@@ -191,15 +191,15 @@ impl World {
             .map(|(name, _)| name.clone())
     }
 
-    fn end(&mut self, name: &str, said: Termination) {
+    fn end(&mut self, name: &str, termination: Termination) {
         let Some(pod) = self.pods.get_mut(name) else {
             return;
         };
         pod.runs = false;
         pod.seen.has_ended = true;
         pod.seen.is_ready = false;
-        pod.seen.has_succeeded = said.code == 0;
-        pod.seen.exit = exit(said).map(Box::new);
+        pod.seen.has_succeeded = termination.code == 0;
+        pod.seen.exit = exit(termination).map(Box::new);
         self.tell_pod(name);
     }
 
@@ -307,12 +307,12 @@ impl World {
 
     fn program_ends(&mut self, code: u8) {
         let Some(lead) = self.running_lead() else { return };
-        // A failure beside a follower that was removed may be for its sake.
+        // A failure after a follower was removed may have been caused by the removal.
         let for_a_follower =
             self.lost_follower && self.status.1.max_restarts_used < self.max_restarts && code != 0;
-        // What ends after its Job was deleted leaves nothing that another operator could see. Nor does a
-        // failure in the time that a pod has left, if nobody has seen it; nor a success that the runtime
-        // missed, which the Job counts as a failure.
+        // A program that ends after its Job was deleted leaves nothing that another operator could see. The
+        // same holds for a failure in the grace period of a deleted pod that nobody has seen, and for a
+        // success that the runtime missed: the Job counts it as a failure.
         let pod = &self.pods[&lead];
         let is_going = pod.seen.is_deleting && (code != 0 || pod.is_unseen);
         let allowed = for_a_follower || is_going || self.job.is_none();
@@ -334,27 +334,27 @@ impl World {
         );
     }
 
-    /// In the background, and only one that has not finished (that is for another test), of which the status
-    /// tells: nobody remembers one that goes before that together with the operator. The watch of pods is
-    /// taken to lag less than a person who deletes it: an end that it has not told of would be forgotten with
-    /// the pod.
+    /// Somebody deletes the Job in the background, but only if it has not finished (another test covers that)
+    /// and the status names it: if the operator is lost with an earlier Job, nobody remembers that Job. The
+    /// model assumes that the watch of pods lags less than a person who deletes the Job. Otherwise an end
+    /// that the watch has not delivered would be lost with the pod.
     fn somebody_deletes_the_job(&mut self) {
         while !self.news_of_pods.is_empty() {
             self.hear_pod();
         }
-        let told = self.status.1.job_uid.clone();
+        let job_in_status = self.status.1.job_uid.clone();
         let is_on = |job: &mut Job| {
             !job.seen.is_finished()
                 && job.seen.failing.is_none()
                 && !job.seen.is_deleting
-                && told.as_ref() == Some(&job.uid)
+                && job_in_status.as_ref() == Some(&job.uid)
         };
         if let Some(job) = self.job.take_if(is_on) {
             self.news_of_jobs.push_back(News::Gone(job.uid));
         }
     }
 
-    /// What holds at any time; starts that a suspension asked for are nobody's loss.
+    /// Checks what must hold at any time. Starts that a suspension asked for need no counted restart.
     fn check(&mut self, suspensions: u32) {
         let status = &self.status.1;
         let (used, also) = (status.backoff_limit_used, status.max_restarts_used);
@@ -370,7 +370,7 @@ impl World {
         }
     }
 
-    /// Nothing goes wrong any more: where does it end?
+    /// Runs without further faults until everything has settled.
     fn settle(&mut self) {
         for _ in 0..60 {
             for event in [Event::Suspend(false), Event::Kubelets, Event::Controller] {
@@ -413,7 +413,6 @@ fn played(backoff_limit: i32, max_restarts: i32, events: &[Event]) -> World {
 
 fn played_by(size: u32, backoff_limit: i32, max_restarts: i32, events: &[Event]) -> World {
     let mut world = World::new(size, backoff_limit, max_restarts);
-    // It begins as it should, most of the time.
     for event in events {
         world.happen(*event);
         world.check(0);

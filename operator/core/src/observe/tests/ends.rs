@@ -18,22 +18,22 @@ fn ended(code: i32, reason: &str, message: &str) -> PodSeen {
     seen
 }
 
-fn said(by: &str, code: i32) -> String {
+fn agent_message(by: &str, code: i32) -> String {
     serde_json::json!({ "version": 1, "by": by, "code": code }).to_string()
 }
 
 #[test]
-fn container_whose_end_nobody_saw_was_taken_by_its_node() {
+fn container_end_unseen_by_runtime_counts_as_node_restart() {
     for (code, reason, message) in [
-        // containerd after a reboot: after a power cut, and after an orderly one.
+        // containerd after a reboot: after a power loss, and after an orderly shutdown.
         (255, "Unknown", String::new()),
-        (255, "Unknown", said("stop", 0)),
-        (255, "Unknown", said("stop", 143)),
-        (255, "Unknown", said("agent", 248)),
+        (255, "Unknown", agent_message("stop", 0)),
+        (255, "Unknown", agent_message("stop", 143)),
+        (255, "Unknown", agent_message("agent", 248)),
         // CRI-O.
         (255, "Error", String::new()),
         (-1, "Error", String::new()),
-        (255, "Error", said("stop", 143)),
+        (255, "Error", agent_message("stop", 143)),
         // The kubelet, for a container that the runtime does not know.
         (137, "ContainerStatusUnknown", String::new()),
     ] {
@@ -57,18 +57,18 @@ fn container_whose_end_nobody_saw_was_taken_by_its_node() {
 
 #[test]
 fn agents_word_counts_where_the_runtime_saw_no_end() {
-    let success = ended(255, "Unknown", &said("program", 0));
+    let success = ended(255, "Unknown", &agent_message("program", 0));
     assert_eq!(end_of(&success, false), Some(PodEnd::Succeeded));
     assert!(success.has_succeeded && success.has_agents_success());
     for (code, reason, by, own) in [
         (255, "Unknown", "program", 3),
         (255, "Unknown", "snippet", 4),
         (255, "Unknown", "program", 255),
-        // A program's own 255, and codes of the kernel's.
+        // A program that exits with 255 itself, and codes from the kernel.
         (255, "Error", "program", 255),
         (137, "ContainerStatusUnknown", "program", 1),
     ] {
-        let pod = ended(code, reason, &said(by, own));
+        let pod = ended(code, reason, &agent_message(by, own));
         assert_eq!(
             (end_of(&pod, false), pod.exit.unwrap().code),
             (Some(PodEnd::FailedByItself), own),

@@ -28,7 +28,7 @@ fn running() -> serde_json::Value {
     serde_json::json!({ "running": { "startedAt": "2026-01-01T00:00:00Z" } })
 }
 
-/// The kubelet sorts the statuses by name.
+/// The kubelet sorts container statuses by name.
 #[test]
 fn result_is_that_of_the_container_that_runs_flux() {
     let runs = seen("Running", "Never", &[("aaa", terminated(0)), ("mc", running())]);

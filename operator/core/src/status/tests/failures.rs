@@ -1,4 +1,4 @@
-//! What is said of a failure, and of whom.
+//! What the status says about a failure, and which pod it names.
 
 use super::*;
 use crate::observe::pod_end::{PodEnd, end_of};
@@ -34,7 +34,7 @@ fn silent_node_is_named_and_its_pods_are_not_ready() {
     observation.pods = vec![seen(conditions("True", None), false)];
     observation.previous = observation.status();
     assert!(is(&observation.previous, "Ready") && observation.previous.ready_size == 1);
-    // As the node's controller writes it: the condition's status alone, and later it deletes the pod.
+    // As the node controller writes it: at first only the condition's status. Later it deletes the pod.
     for going in [false, true] {
         observation.pods = vec![seen(conditions("False", None), going)];
         let status = observation.status();
@@ -57,7 +57,7 @@ fn silent_node_is_named_and_its_pods_are_not_ready() {
         assert_eq!(
             status.phase.as_deref(),
             Some("Running"),
-            "as far as anybody knows"
+            "the last known phase stays"
         );
         assert!(
             events::between(&observation.previous, &status)
@@ -71,7 +71,7 @@ fn silent_node_is_named_and_its_pods_are_not_ready() {
     let going = observation.status();
     assert!(
         !is(&going, "Ready") && going.ready_size == 0,
-        "a pod that goes is not ready"
+        "a pod that is being deleted is not ready"
     );
 }
 
@@ -119,7 +119,7 @@ fn a_follower_that_fails_before_the_start_is_told_at_once() {
     });
     assert!(
         events::between(&observation.previous, &observation.status()).is_empty(),
-        "it was told"
+        "the event was reported before"
     );
 }
 
@@ -131,8 +131,8 @@ type Case = (
     &'static str,
 );
 
-/// That a Job with these pods, which has failed for this reason, has this index, reason and message in its
-/// status.
+/// Asserts that the status of a Job with these pods, which has failed for this reason, has this index, reason
+/// and message.
 fn assert_told(cases: impl IntoIterator<Item = Case>) {
     for (reason, pods, index, word, message) in cases {
         let mut observation = observation("size: 2");
@@ -142,17 +142,17 @@ fn assert_told(cases: impl IntoIterator<Item = Case>) {
         });
         observation.pods = pods;
         let status = observation.status();
-        let told = (
+        let reported = (
             status.failed_index,
             status.reason.unwrap(),
             status.message.unwrap(),
         );
-        assert_eq!(told, (index, word.to_owned(), message.to_owned()));
+        assert_eq!(reported, (index, word.to_owned(), message.to_owned()));
     }
 }
 
 #[test]
-fn the_pod_that_failed_the_job_is_named_with_what_it_said() {
+fn pod_that_failed_the_job_is_named_with_its_message() {
     let told_to_end = PodSeen {
         is_deleting: true,
         ..ended(1, 143, 1)
@@ -186,7 +186,8 @@ fn the_pod_that_failed_the_job_is_named_with_what_it_said() {
             "Signalled",
             "the lead (index 0) ended by signal 1, as happens to a program whose Flux instance is shut down",
         ),
-        // The agent's own codes are any program's, unless the agent says that it gave up.
+        // Any program may exit with the agent's own codes. They are the agent's if the agent reports that it
+        // gave up.
         (
             "PodFailurePolicy",
             vec![ended(0, 243, 1)],
@@ -196,7 +197,7 @@ fn the_pod_that_failed_the_job_is_named_with_what_it_said() {
         ),
         (
             "PodFailurePolicy",
-            vec![said(
+            vec![with_termination(
                 0,
                 Termination {
                     category: Some(Category::ViewMissing),
@@ -209,7 +210,7 @@ fn the_pod_that_failed_the_job_is_named_with_what_it_said() {
         ),
         (
             "PodFailurePolicy",
-            vec![said(
+            vec![with_termination(
                 0,
                 Termination {
                     snippet: Some("pre".into()),
@@ -226,7 +227,7 @@ fn the_pod_that_failed_the_job_is_named_with_what_it_said() {
         ),
         (
             "PodFailurePolicy",
-            vec![said(
+            vec![with_termination(
                 0,
                 Termination {
                     program_code: Some(7),
@@ -253,7 +254,7 @@ fn program_that_ends_during_eviction_fails_with_its_own_code() {
             is_disruption: true,
             ..Trouble::default()
         })),
-        ..said(0, Termination::new(by, u8::try_from(code).unwrap()))
+        ..with_termination(0, Termination::new(by, u8::try_from(code).unwrap()))
     };
     let own = PodSeen {
         exit: Some(Box::new(Exit {
@@ -308,7 +309,7 @@ fn lost_or_never_started_pod_differs_from_one_that_failed() {
         ..pod(1)
     };
     assert_told([
-        // What was made again did not fail the Job, though it came first.
+        // A pod that was replaced did not fail the Job, although it ended first.
         (
             "PodFailurePolicy",
             vec![evicted.clone(), ended(0, 2, 5)],
@@ -328,7 +329,7 @@ fn lost_or_never_started_pod_differs_from_one_that_failed() {
         ),
         (
             "PodFailurePolicy",
-            vec![said(
+            vec![with_termination(
                 0,
                 Termination {
                     node_failure: true,
@@ -349,7 +350,7 @@ fn lost_or_never_started_pod_differs_from_one_that_failed() {
     ]);
 }
 
-/// Whatever its code: it runs no agent, and a retry would run it twice.
+/// The code does not matter: the container runs no agent, and a retry would run it twice.
 #[test]
 fn users_init_container_failure_is_reported_and_not_retried() {
     let seen = |names: &str| {
@@ -367,10 +368,10 @@ fn users_init_container_failure_is_reported_and_not_retried() {
         )
     };
     let end = |pod: &PodSeen| end_of(pod, false);
-    let (users, ours) = (seen("load,fetch"), seen(""));
+    let (users, agents) = (seen("load,fetch"), seen(""));
     assert_eq!(end(&users), Some(PodEnd::NotStarted { may_help: false }));
     assert_eq!(
-        end(&ours),
+        end(&agents),
         Some(PodEnd::NotStarted { may_help: true }),
         "the agent may reach its parent later"
     );
@@ -384,7 +385,7 @@ fn users_init_container_failure_is_reported_and_not_retried() {
 }
 
 #[test]
-fn a_limit_of_the_job_itself_says_all_and_no_pod_is_made_up() {
+fn reason_of_a_job_limit_names_only_known_pods() {
     assert_told([
         (
             "MaxFailedIndexesExceeded",
@@ -428,7 +429,7 @@ fn a_limit_of_the_job_itself_says_all_and_no_pod_is_made_up() {
     ]);
 }
 
-/// Whatever becomes of the pods and the Job.
+/// Whatever happens to the pods and the Job.
 #[test]
 fn reason_of_a_finished_cluster_never_changes() {
     let mut observation = observation("size: 1");
@@ -450,7 +451,7 @@ fn reason_of_a_finished_cluster_never_changes() {
 }
 
 #[test]
-fn exit_code_that_nobody_saw_is_not_told() {
+fn exit_code_is_not_reported_when_nobody_saw_it() {
     let mut observation = observation("size: 1");
     let mut lead = ended(0, 255, 5);
     lead.exit.as_mut().unwrap().is_unseen = true;
@@ -481,14 +482,14 @@ fn counted_restart_replaces_the_reason_said_before() {
     let words = "the lead's pod, mc-0, was lost (Evicted)";
     let limit = restart::Limit::Backoff;
     let counted = restart::with_counted_restart(&stale, "job", "LeadLost", words, limit, at(NOW));
-    let said = |status: &MiniClusterStatus| (status.reason.clone(), status.message.clone());
+    let reason_and_message = |status: &MiniClusterStatus| (status.reason.clone(), status.message.clone());
     let message =
         format!("restarting once the pods of the earlier Job are gone (1 restarts so far): {words}");
     let expected = (Some("LeadLost".into()), Some(message));
     let restarting = super::super::restarting(counted);
-    assert_eq!(said(&restarting), expected);
+    assert_eq!(reason_and_message(&restarting), expected);
     assert_eq!(restarting.phase.as_deref(), Some("Running"), "until the Job goes");
-    // The next status says the same.
+    // The next status has the same reason and message.
     observation.pods.clear();
     (observation.previous, observation.job) = (
         restarting,
@@ -498,9 +499,9 @@ fn counted_restart_replaces_the_reason_said_before() {
         }),
     );
     let next = observation.status();
-    assert_eq!(said(&next), expected);
+    assert_eq!(reason_and_message(&next), expected);
     assert_eq!(next.phase.as_deref(), Some("Pending"));
-    // Without a restart there is nothing to say.
+    // Without a restart the status does not change.
     assert_eq!(super::super::restarting(stale.clone()), stale);
 }
 
@@ -554,7 +555,7 @@ fn lost_follower_is_named_by_its_dead_node_or_by_flux() {
             node_failure: true,
             ..Termination::new(Ender::Program, 1)
         };
-        let mut lead = said(0, word);
+        let mut lead = with_termination(0, word);
         lead.exit.as_mut().unwrap().message = "node failure on mc-1 (rank 1)".into();
         lead
     };
@@ -582,7 +583,7 @@ fn lost_follower_is_named_by_its_dead_node_or_by_flux() {
 
 #[test]
 fn size_below_the_quorum_names_the_quorum() {
-    let told = |spec: &str, wanted: u32, pods: Vec<PodSeen>| {
+    let reason_and_message = |spec: &str, wanted: u32, pods: Vec<PodSeen>| {
         let mut observation = observation(spec);
         observation.job = Some(JobSeen {
             initial_size: Some(3),
@@ -592,19 +593,19 @@ fn size_below_the_quorum_names_the_quorum() {
         let status = observation.status();
         (status.reason, status.message.unwrap_or_default())
     };
-    let (reason, message) = told("size: 2\nmaxSize: 3", 2, vec![pod(0), pod(1)]);
+    let (reason, message) = reason_and_message("size: 2\nmaxSize: 3", 2, vec![pod(0), pod(1)]);
     assert_eq!(reason.as_deref(), Some("SizeBelowQuorum"), "{message}");
     assert!(message.contains("3 brokers"), "{message}");
-    assert_eq!(told("size: 3", 3, vec![pod(0), pod(1)]).0, None);
+    assert_eq!(reason_and_message("size: 3", 3, vec![pod(0), pod(1)]).0, None);
     assert_eq!(
-        told("size: 2\nminSize: 2\nmaxSize: 3", 2, vec![pod(0), pod(1)]).0,
+        reason_and_message("size: 2\nminSize: 2\nmaxSize: 3", 2, vec![pod(0), pod(1)]).0,
         None,
-        "as it was told"
+        "minSize sets the quorum"
     );
     assert_eq!(
-        told("size: 2\nmaxSize: 3", 2, vec![ready(0), ready(1)]).0,
+        reason_and_message("size: 2\nmaxSize: 3", 2, vec![ready(0), ready(1)]).0,
         None,
-        "it has begun"
+        "the job has begun"
     );
 }
 
@@ -651,7 +652,7 @@ fn container_that_keeps_a_pod_after_the_end_is_named() {
 }
 
 #[test]
-fn post_that_fails_in_a_pod_is_told_beside_the_jobs_result() {
+fn failed_post_is_reported_beside_the_jobs_result() {
     let post = |mut pod: PodSeen, code: u8| {
         let program_code = (pod.index == 0).then_some(0);
         let exit = pod.exit.as_mut().unwrap();
@@ -669,7 +670,7 @@ fn post_that_fails_in_a_pod_is_told_beside_the_jobs_result() {
         pod
     };
     let container = "containers: [{image: app, command: 'true', commands: {post: cat /tmp/out}}]";
-    let told = |codes: [u8; 3], spec: &str| {
+    let outcome = |codes: [u8; 3], spec: &str| {
         let mut observation = observation(&format!("size: 3\n{spec}"));
         observation.job = Some(job(3));
         observation.pods = vec![ready(0), ready(1), ready(2)];
@@ -689,7 +690,8 @@ fn post_that_fails_in_a_pod_is_told_beside_the_jobs_result() {
         let after = observation.status();
         assert_eq!((after.exit_code, is(&after, "Complete")), (Some(0), true));
         let events = events::between(&running, &after);
-        let found = condition(&after, "PostSucceeded").map(|it| (it.status, it.message.clone()));
+        let found =
+            condition(&after, "PostSucceeded").map(|condition| (condition.status, condition.message.clone()));
         let warned = events.iter().filter(|event| event.reason == "PostFailed").count();
         assert_eq!(
             warned,
@@ -713,21 +715,25 @@ fn post_that_fails_in_a_pod_is_told_beside_the_jobs_result() {
     let text = |status: ConditionStatus, message: &str| Some((status, message.to_owned()));
     let succeeded = "the job ended with exit code 0";
     assert_eq!(
-        told([0, 0, 0], container),
+        outcome([0, 0, 0], container),
         (
             text(ConditionStatus::True, "post ended with exit code 0"),
             succeeded.to_owned()
         )
     );
-    assert_eq!(told([0, 0, 0], ""), (None, succeeded.to_owned()));
-    let one = "post of the pod of index 1 ended with exit code 2: cat: /tmp/out: No such file or directory";
+    assert_eq!(outcome([0, 0, 0], ""), (None, succeeded.to_owned()));
+    let failure =
+        "post of the pod of index 1 ended with exit code 2: cat: /tmp/out: No such file or directory";
     assert_eq!(
-        told([0, 2, 0], container),
-        (text(ConditionStatus::False, one), format!("{succeeded}; {one}"))
+        outcome([0, 2, 0], container),
+        (
+            text(ConditionStatus::False, failure),
+            format!("{succeeded}; {failure}")
+        )
     );
-    let both = format!("{one} (and 1 more pod)");
+    let both = format!("{failure} (and 1 more pod)");
     assert_eq!(
-        told([0, 2, 1], container),
+        outcome([0, 2, 1], container),
         (
             text(ConditionStatus::False, &both),
             format!("{succeeded}; {both}")

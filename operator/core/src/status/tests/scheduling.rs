@@ -1,4 +1,4 @@
-//! What is said of pods that have no node yet.
+//! What the status says about pods that have no node yet.
 
 use serde_json::{Value, json};
 
@@ -26,10 +26,10 @@ fn elastic_cluster_names_queue_and_reason_when_it_cannot_grow() {
         ..job(3)
     });
     (observation.previous, observation.pods) = (observation.status(), vec![ready(0), held(1), held(2)]);
-    let told = observation.status();
-    assert_eq!(told.reason.as_deref(), Some("Queued"));
+    let after = observation.status();
+    assert_eq!(after.reason.as_deref(), Some("Queued"));
     assert_eq!(
-        told.message.as_deref(),
+        after.message.as_deref(),
         Some("waits in queue team for 2 of 3 pods")
     );
     observation.warning = Some(Trouble {
@@ -37,9 +37,9 @@ fn elastic_cluster_names_queue_and_reason_when_it_cannot_grow() {
         message: "no cpu".into(),
         ..Trouble::default()
     });
-    let told = observation.status();
+    let after = observation.status();
     assert_eq!(
-        told.message.as_deref(),
+        after.message.as_deref(),
         Some("waits in queue team for 2 of 3 pods: no cpu")
     );
     for (type_, status) in [
@@ -48,16 +48,16 @@ fn elastic_cluster_names_queue_and_reason_when_it_cannot_grow() {
         ("JobWaitingForResources", ConditionStatus::True),
     ] {
         assert_eq!(
-            condition(&told, type_).unwrap().status,
+            condition(&after, type_).unwrap().status,
             status,
             "{type_}: what runs goes on"
         );
     }
     assert_eq!(
-        condition(&told, "JobWaitingForResources").unwrap().message,
-        told.message.clone().unwrap()
+        condition(&after, "JobWaitingForResources").unwrap().message,
+        after.message.clone().unwrap()
     );
-    assert!(events::between(&observation.previous, &told).is_empty());
+    assert!(events::between(&observation.previous, &after).is_empty());
     observation.job = Some(job(3));
     assert_eq!(
         observation.status().reason.as_deref(),
@@ -73,7 +73,7 @@ fn elastic_cluster_names_queue_and_reason_when_it_cannot_grow() {
 }
 
 #[test]
-fn pods_that_their_scheduler_has_not_looked_at_name_it() {
+fn status_names_the_scheduler_of_unseen_pods() {
     let mut observation = observation("size: 1");
     observation.job = Some(job(1));
     let unseen = |name: &str| PodSeen {
@@ -87,21 +87,22 @@ fn pods_that_their_scheduler_has_not_looked_at_name_it() {
     assert_eq!(
         observation.status().message.as_deref(),
         Some(counts),
-        "nobody chose it"
+        "the default scheduler is not named"
     );
     observation.pods = vec![unseen("nobody")];
-    let told = format!("{counts}; scheduler nobody has not looked at all of them yet");
-    assert_eq!(observation.status().message, Some(told));
+    let expected = format!("{counts}; scheduler nobody has not looked at all of them yet");
+    assert_eq!(observation.status().message, Some(expected));
     let silent = silent_wait::unseen(0, "nobody", false);
     observation.warning = Some(silent.clone());
-    let told = observation.status();
+    let after = observation.status();
     assert_eq!(
-        (told.reason.as_deref(), told.message),
+        (after.reason.as_deref(), after.message),
         (Some("SchedulerSilent"), Some(silent.message))
     );
 }
 
-/// Which gates, which scheduler, and whether it has spoken: a pod as the API server sends it.
+/// Reads a pod as the API server sends it: its gates, its scheduler, and whether the scheduler has reported
+/// on it.
 #[test]
 fn what_keeps_a_pod_from_a_node_is_read_from_it() {
     let seen = |place: Value, conditions: Value| {
@@ -111,10 +112,10 @@ fn what_keeps_a_pod_from_a_node_is_read_from_it() {
         (
             seen.is_held_by_queue,
             seen.scheduler.as_deref().map(str::to_owned),
-            seen.trouble.map(|it| it.reason),
+            seen.trouble.map(|trouble| trouble.reason),
         )
     };
-    let said = |reason: &str| json!([{ "type": "PodScheduled", "status": "False", "reason": reason }]);
+    let unscheduled = |reason: &str| json!([{ "type": "PodScheduled", "status": "False", "reason": reason }]);
     let place = |more: Value| {
         let mut place = json!({ "schedulerName": "mine" });
         place
@@ -127,15 +128,18 @@ fn what_keeps_a_pod_from_a_node_is_read_from_it() {
     let none = || json!([]);
     let gated = Some("SchedulingGated".to_owned());
     assert_eq!(
-        seen(gates("kueue.x-k8s.io/elastic-job"), said("SchedulingGated")),
+        seen(
+            gates("kueue.x-k8s.io/elastic-job"),
+            unscheduled("SchedulingGated")
+        ),
         (true, None, gated.clone())
     );
     assert_eq!(
-        seen(gates("kueue.x-k8s.io/topology"), said("SchedulingGated")),
+        seen(gates("kueue.x-k8s.io/topology"), unscheduled("SchedulingGated")),
         (false, None, gated.clone())
     );
     assert_eq!(
-        seen(gates("example.org/mine"), said("SchedulingGated")),
+        seen(gates("example.org/mine"), unscheduled("SchedulingGated")),
         (false, None, gated)
     );
     assert_eq!(seen(place(json!({})), none()), (false, Some("mine".into()), None));
@@ -146,18 +150,18 @@ fn what_keeps_a_pod_from_a_node_is_read_from_it() {
     assert_eq!(
         seen(place(json!({ "nodeName": "a" })), none()),
         (false, None, None),
-        "it has a node"
+        "the pod has a node"
     );
     let nominated = serde_json::from_value(json!({ "nominatedNodeName": "a" })).unwrap();
     assert!(
         !PodSeen::of(&Default::default(), Some(&nominated)).is_unseen,
-        "it has a node in mind, and waits for something"
+        "the scheduler has nominated a node"
     );
     let error = Some("SchedulerError".to_owned());
     assert_eq!(
-        seen(place(json!({})), said("SchedulerError")),
+        seen(place(json!({})), unscheduled("SchedulerError")),
         (false, None, error),
-        "it says so itself"
+        "the scheduler reports the error itself"
     );
 }
 

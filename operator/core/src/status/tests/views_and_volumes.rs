@@ -1,4 +1,4 @@
-//! What is said of the view, of volumes and of the archive.
+//! What the status says about the view, the volumes and the archive.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn unmountable_view_is_reported_and_keeps_the_job() {
     assert_eq!(
         mounted(&observation.status()),
         None,
-        "nothing is mounted, nothing is told"
+        "nothing is mounted, so there is no condition"
     );
     observation.job = Some(mounts.clone());
     assert_eq!(
@@ -45,17 +45,17 @@ fn unmountable_view_is_reported_and_keeps_the_job() {
     observation.pods = vec![pod(0), stuck];
     let status = observation.status();
     assert!(image_volume_failed(&status));
-    let told = mounted(&status).unwrap();
+    let view = mounted(&status).unwrap();
     assert!(
-        told.message.contains("pod 1")
-            && told.message.contains("source: copy")
-            && told.message.contains("escapes")
+        view.message.contains("pod 1")
+            && view.message.contains("source: copy")
+            && view.message.contains("escapes")
     );
 
     (observation.previous, observation.job, observation.pods) = (status, Some(copied), vec![pod(0), pod(1)]);
     assert_eq!(
         mounted(&observation.status()).unwrap().message,
-        told.message,
+        view.message,
         "it stays, and so does the copy"
     );
 }
@@ -72,10 +72,10 @@ fn copied_view_names_its_node_while_the_job_exists() {
     observation.job = Some(job.clone());
     observation.copied_for = Some("node old (kubelet v1.34.1)".into());
     let status = observation.status();
-    let told = mounted(&status).unwrap();
+    let view = mounted(&status).unwrap();
     assert!(
-        told.reason == "ViewCopied" && told.message.contains("node old"),
-        "{told:?}"
+        view.reason == "ViewCopied" && view.message.contains("node old"),
+        "{view:?}"
     );
     assert!(
         !image_volume_failed(&status),
@@ -87,7 +87,7 @@ fn copied_view_names_its_node_while_the_job_exists() {
             .all(|event| event.reason != "ViewCopied")
     );
     (observation.previous, observation.copied_for) = (status, None);
-    assert_eq!(mounted(&observation.status()).unwrap().message, told.message);
+    assert_eq!(mounted(&observation.status()).unwrap().message, view.message);
     observation.copied_for = Some("node other".into());
     observation.job = Some(JobSeen {
         uid: "k".into(),
@@ -101,7 +101,7 @@ fn copied_view_names_its_node_while_the_job_exists() {
     );
 }
 
-/// A busy node says such things, and they pass.
+/// On a busy node such errors occur, and pass.
 #[test]
 fn job_stays_when_container_error_is_not_the_mount() {
     let mut observation = observation("size: 2");
@@ -133,7 +133,7 @@ fn job_stays_when_container_error_is_not_the_mount() {
 
 #[test]
 fn view_image_pull_failure_is_reported_with_its_fields() {
-    // As the test node's kubelet and containerd said it.
+    // As the test node's kubelet and containerd report it.
     let seen = |container: &str, image: &str, pulled: &str| {
         let message =
             format!("Back-off pulling image \"{pulled}\": ErrImagePull: failed to pull and unpack it");
@@ -144,7 +144,7 @@ fn view_image_pull_failure_is_reported_with_its_fields() {
         let status = serde_json::json!({ "phase": "Pending", "initContainerStatuses": [container] });
         PodSeen::of(&Default::default(), serde_json::from_value(status).ok().as_ref())
     };
-    let told = |pod: PodSeen, mounts_view: bool| {
+    let message_for = |pod: PodSeen, mounts_view: bool| {
         let mut observation = observation("flux: {container: {name: view}}");
         (observation.job, observation.pods) = (
             Some(JobSeen {
@@ -165,7 +165,7 @@ fn view_image_pull_failure_is_reported_with_its_fields() {
         (seen("flux-agent", "agent:1", "view:1"), true),
         (seen("view", "view:1", "view:1"), false),
     ] {
-        let message = told(pod, mounts_view);
+        let message = message_for(pod, mounts_view);
         assert!(
             message.starts_with("pod 0: the view's image cannot be pulled (spec.flux.container.image"),
             "{message}"
@@ -175,8 +175,8 @@ fn view_image_pull_failure_is_reported_with_its_fields() {
             "{message}"
         );
     }
-    // The image may be missing on one node alone.
-    let message = told(
+    // The image may be missing on only one node.
+    let message = message_for(
         PodSeen {
             node: Some("worker-3".into()),
             ..seen("app", "app:1", "app:1")
@@ -188,12 +188,12 @@ fn view_image_pull_failure_is_reported_with_its_fields() {
         "{message}"
     );
     // The agent's init container mounts the image of the container that runs Flux as well.
-    let message = told(seen("flux-agent", "agent:1", "app:1"), true);
+    let message = message_for(seen("flux-agent", "agent:1", "app:1"), true);
     assert!(
         message.starts_with("pod 0: the image of container mc cannot be pulled: container flux"),
         "{message}"
     );
-    let message = told(seen("flux-agent", "agent:1", "agent:1"), true);
+    let message = message_for(seen("flux-agent", "agent:1", "agent:1"), true);
     assert!(message.starts_with("pod 0: container flux-agent: "), "{message}");
 }
 
@@ -204,13 +204,13 @@ fn shared_disk_and_missing_class_are_reported_only() {
     assert_eq!(
         condition(&observation.status(), "VolumesValid"),
         None,
-        "nothing is known"
+        "the disks are not known"
     );
     observation.disks = Some(Vec::new());
     assert_eq!(
         condition(&observation.status(), "VolumesValid"),
         None,
-        "there are none"
+        "there are no disks"
     );
     let disk = |shared: Option<&str>, missing: bool| DiskSeen {
         key: "data".into(),
@@ -221,8 +221,8 @@ fn shared_disk_and_missing_class_are_reported_only() {
         is_class_missing: missing,
     };
     observation.disks = Some(vec![disk(Some("ns.other.data"), true)]);
-    let told = observation.status();
-    let volumes = condition(&told, "VolumesValid").unwrap();
+    let status = observation.status();
+    let volumes = condition(&status, "VolumesValid").unwrap();
     assert_eq!(
         (volumes.status, volumes.reason.as_str()),
         (ConditionStatus::False, "SharedHandle")
@@ -235,16 +235,16 @@ fn shared_disk_and_missing_class_are_reported_only() {
     ] {
         assert!(volumes.message.contains(words), "{words}: {}", volumes.message);
     }
-    assert!(is(&told, "Ready") && told.reason.is_none());
-    let warned = events::between(&MiniClusterStatus::default(), &told);
+    assert!(is(&status, "Ready") && status.reason.is_none());
+    let warned = events::between(&MiniClusterStatus::default(), &status);
     assert!(warned.iter().any(|event| event.reason == "SharedHandle"));
 
-    observation.previous = told;
+    observation.previous = status;
     observation.disks = None;
     assert_eq!(
         condition(&observation.status(), "VolumesValid").unwrap().reason,
         "SharedHandle",
-        "a new operator keeps it"
+        "a new operator keeps the condition"
     );
     observation.disks = Some(vec![disk(None, true)]);
     assert_eq!(
@@ -263,7 +263,7 @@ fn view_mount_failure_is_believed_only_for_the_view_volume() {
         ..job(1)
     });
     observation.pods = vec![pod(0)];
-    let mut says = |reason: &str, message: &str| {
+    let mut outcome = |reason: &str, message: &str| {
         let (reason, message) = (reason.into(), message.into());
         observation.warning = Some(Trouble {
             reason,
@@ -276,25 +276,25 @@ fn view_mount_failure_is_believed_only_for_the_view_volume() {
             condition(&status, "ViewMounted").unwrap().message.clone(),
         )
     };
-    // As kubelets of Kubernetes 1.31 to 1.35 say it without the feature.
+    // As kubelets of Kubernetes 1.31 to 1.35 report it without the feature.
     let plugin = |volume: &str| {
         format!(
             "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], failed to process \
              volumes=[{volume}]: failed to get Plugin from volumeSpec for volume \"{volume}\" err=no volume plugin matched"
         )
     };
-    let (failed, message) = says("FailedMount", &plugin("flux-view-image"));
+    let (failed, message) = outcome("FailedMount", &plugin("flux-view-image"));
     assert!(failed && message.starts_with("a pod could not") && message.contains("no volume plugin matched"));
-    assert!(!says("FailedMount", &plugin("data")).0, "a volume of the user's");
+    assert!(!outcome("FailedMount", &plugin("data")).0, "a volume of the user");
     assert!(
-        !says(
+        !outcome(
             "FailedMount",
             "MountVolume.SetUp failed for volume \"flux-view-image\" : busy"
         )
         .0
     );
     assert!(
-        !says("Failed", "Failed to pull image \"view:1\"").0,
+        !outcome("Failed", "Failed to pull image \"view:1\"").0,
         "the copy would need it as well"
     );
 }
@@ -306,14 +306,14 @@ fn archive_condition_is_set_once_known_when_archive_is_asked() {
         program_code: Some(code),
         ..Termination::new(Ender::Program, code)
     };
-    let told = |spec: &str, said: Option<Termination>| {
+    let archive_saved = |spec: &str, termination: Option<Termination>| {
         let mut observation = observation(spec);
         observation.job = Some(job(1));
         observation.pods = vec![ready(0)];
         let running = observation.status();
         assert_eq!(condition(&running, "ArchiveSaved"), None, "nobody knows yet");
         observation.pods = vec![ended(0, 0, 5)];
-        observation.pods[0].exit.as_mut().unwrap().termination = said;
+        observation.pods[0].exit.as_mut().unwrap().termination = termination;
         let after = observation.status();
         let events = events::between(&running, &after).into_iter();
         let warned = events.filter(|event| event.reason == "ArchiveNotSaved").count();
@@ -322,10 +322,10 @@ fn archive_condition_is_set_once_known_when_archive_is_asked() {
         Some((found.status, found.message.clone()))
     };
     let with = "size: 1\narchive: {path: /state/a.tgz}";
-    assert_eq!(told("size: 1", Some(program(0))), None);
+    assert_eq!(archive_saved("size: 1", Some(program(0))), None);
     let text = |status: ConditionStatus, message: &str| Some((status, message.to_owned()));
     assert_eq!(
-        told(with, Some(program(0))),
+        archive_saved(with, Some(program(0))),
         text(
             ConditionStatus::True,
             "the state of Flux was saved to /state/a.tgz"
@@ -337,8 +337,14 @@ fn archive_condition_is_set_once_known_when_archive_is_asked() {
         ..program(0)
     };
     let kept = format!("the archive /state/a.tgz was not saved and is unchanged: {why}");
-    assert_eq!(told(with, Some(not_saved)), text(ConditionStatus::False, &kept));
+    assert_eq!(
+        archive_saved(with, Some(not_saved)),
+        text(ConditionStatus::False, &kept)
+    );
     let gave_up = Termination::new(Ender::Agent, 245);
-    assert_eq!(told(with, Some(gave_up)).unwrap().0, ConditionStatus::False);
-    assert_eq!(told(with, None).unwrap().0, ConditionStatus::False);
+    assert_eq!(
+        archive_saved(with, Some(gave_up)).unwrap().0,
+        ConditionStatus::False
+    );
+    assert_eq!(archive_saved(with, None).unwrap().0, ConditionStatus::False);
 }

@@ -1,4 +1,4 @@
-//! Whose failure it was, and when the end is certain.
+//! Which pod caused a failure, and when the end is certain.
 
 use super::*;
 use crate::decide::ending;
@@ -95,7 +95,7 @@ fn by(by: Ender, code: u8) -> Exit {
     }
 }
 
-/// The end of a lead whose job lost a node.
+/// The exit of a lead whose job lost a node.
 fn by_node_failure(by: Ender, code: u8) -> Exit {
     let termination = Termination {
         node_failure: true,
@@ -249,7 +249,7 @@ fn end_is_not_certain_while_something_may_change_it() {
         vec![pod(0), ended(1, by(Ender::Snippet, 3))],
     );
     assert_eq!(lives.ending().failed, None, "the lead's own end is awaited");
-    // A follower that is on its way out may turn out to be the cause.
+    // A follower that is terminating may turn out to be the cause.
     let mut own = Seen::of(
         failing("mc-0-abcde"),
         vec![ended(0, by(Ender::Program, 1)), pod(1)],
@@ -289,7 +289,8 @@ fn success_that_the_runtime_did_not_see_completes() {
     );
 }
 
-/// Its node lost its power after the program had ended, and came back when the MiniCluster had been suspended and resumed.
+/// The lead's node lost power after the program had ended. It came back when the MiniCluster had been
+/// suspended and resumed.
 #[test]
 fn success_of_a_lead_that_a_suspension_deleted_is_the_end() {
     let succeeded = PodSeen {
@@ -348,7 +349,7 @@ fn end_of_a_lead_that_another_container_keeps_is_the_end() {
     );
 }
 
-/// Whether it was a success is not known to anybody.
+/// Nobody knows whether the program succeeded.
 #[test]
 fn job_that_was_deleted_while_no_operator_ran_is_not_restarted() {
     let status = MiniClusterStatus {
@@ -393,8 +394,8 @@ fn job_that_was_deleted_while_no_operator_ran_is_not_restarted() {
         matches!(restart, Decision::Restart { .. }),
         "an operator saw it deleted while it ran: {restart:?}"
     );
-    // A success is one also while a follower of the deleted Job still runs: it would be forgotten with the
-    // lead's pod.
+    // A success also counts while a follower of the deleted Job still runs. Otherwise it would be forgotten
+    // with the lead's pod.
     let (succeeded, follower) = (
         PodSeen {
             has_succeeded: true,
@@ -410,11 +411,11 @@ fn job_that_was_deleted_while_no_operator_ran_is_not_restarted() {
     assert_eq!(noticed(vec![&follower]), Decision::Wait);
 }
 
-/// The Job controller deletes the pods of a Job that fails, and with them their logs.
+/// When a Job fails, the Job controller deletes its pods, and with them their logs.
 #[test]
 fn pods_keep_their_logs_when_another_snippet_fails() {
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-    let told = |pod: PodSeen, seconds: i64| PodSeen {
+    let told_to_end = |pod: PodSeen, seconds: i64| PodSeen {
         told_to_end: Some(Timestamp::from_second(now.as_second() - seconds).unwrap()),
         ..pod
     };
@@ -442,17 +443,20 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
         Some(vec!["mc-0-abcde".into(), "mc-2-abcde".into()])
     );
     assert_eq!(
-        names(vec![told(pod(0), 1), failed(), pod(2)]),
+        names(vec![told_to_end(pod(0), 1), failed(), pod(2)]),
         Some(vec!["mc-2-abcde".into()]),
-        "another operator goes on"
+        "another operator tells the remaining pod"
     );
-    assert_eq!(names(vec![told(pod(0), 1), failed(), told(pod(2), 1)]), waits);
-    let lead = || told(ended(0, by(Ender::Stop, 143)), 2);
-    assert_eq!(names(vec![lead(), failed(), told(pod(2), 1)]), waits);
     assert_eq!(
-        names(vec![lead(), failed(), told(pod(2), TIME_TO_END)]),
+        names(vec![told_to_end(pod(0), 1), failed(), told_to_end(pod(2), 1)]),
+        waits
+    );
+    let lead = || told_to_end(ended(0, by(Ender::Stop, 143)), 2);
+    assert_eq!(names(vec![lead(), failed(), told_to_end(pod(2), 1)]), waits);
+    assert_eq!(
+        names(vec![lead(), failed(), told_to_end(pod(2), TIME_TO_END)]),
         None,
-        "it does not end"
+        "the pod does not end in time"
     );
     assert_eq!(
         names(vec![
@@ -460,7 +464,7 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
             failed(),
             PodSeen {
                 is_lost: true,
-                ..told(pod(2), 1)
+                ..told_to_end(pod(2), 1)
             }
         ]),
         None
@@ -474,16 +478,20 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
             }
         ]),
         None,
-        "it has no log"
+        "the pod has no log"
     );
-    // Of many pods, so many at once end because they were told to.
+    // Of many pods, only a limited number is told to end at once.
     let many = |told_pods: Vec<PodSeen>, untold: std::ops::Range<u32>| {
         let pods = [failed()].into_iter().chain(told_pods).chain(untold.map(pod));
         names(pods.collect()).map(|pods| pods.len())
     };
-    let told_since = |seconds: i64| (2..18).map(|index| told(pod(index), seconds)).collect::<Vec<_>>();
+    let told_since = |seconds: i64| {
+        (2..18)
+            .map(|index| told_to_end(pod(index), seconds))
+            .collect::<Vec<_>>()
+    };
     let have_ended = |seconds: i64| {
-        let ended = (2..18).map(|index| told(ended(index, by(Ender::Stop, 143)), seconds));
+        let ended = (2..18).map(|index| told_to_end(ended(index, by(Ender::Stop, 143)), seconds));
         ended.collect::<Vec<_>>()
     };
     assert_eq!(many(Vec::new(), 2..40), Some(ENDING_AT_ONCE));
@@ -493,7 +501,7 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
     assert_eq!(
         many(told_since(TIME_TO_END), 18..20),
         Some(2),
-        "what does not end holds up nothing"
+        "a pod that does not end delays no other"
     );
     assert_eq!(many(told_since(TIME_TO_END), 18..18), None);
     assert_eq!(
@@ -502,10 +510,10 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
         "the Job fails in the end"
     );
     assert_eq!(many(have_ended(1), 18..18), None, "all have ended");
-    // A lead's, with a follower that waits for it.
+    // The lead's snippet failed, and a follower waits for the lead.
     let lead = Seen::of(job(), vec![ended(0, by(Ender::Snippet, 1)), pod(1)]);
     assert!(matches!(lead.decision(), Decision::EndPods { pods, .. } if pods == ["mc-1-abcde"]));
-    // A program's or Flux's failure, and that of a follower beside a success.
+    // A failure of the program or of Flux, and a follower's failure beside a success.
     for ender in [Ender::Program, Ender::Agent] {
         let seen = Seen::of(job(), vec![pod(0), ended(1, by(ender, 1))]);
         assert!(matches!(seen.decision(), Decision::Fail { .. }), "{ender:?}");
@@ -571,17 +579,17 @@ fn index_that_has_failed_for_good_fails_the_job() {
         Decision::Continue,
         "the watch of pods lags behind"
     );
-    let taken = PodSeen {
+    let deleted = PodSeen {
         is_deleting: true,
         ..ended(0, by(Ender::Stop, 143))
     };
     assert!(
-        matches!(failed(0, vec![taken, pod(1)]), Decision::Restart { .. }),
+        matches!(failed(0, vec![deleted, pod(1)]), Decision::Restart { .. }),
         "a lead that somebody deleted"
     );
 }
 
-/// No operator was there to fail the Job: its pods have ended, and it with them.
+/// No operator was there to fail the Job, so all its pods have ended.
 #[test]
 fn end_of_all_pods_decides_as_a_policy_does() {
     let job = || JobSeen {
@@ -611,7 +619,7 @@ fn end_of_all_pods_decides_as_a_policy_does() {
     assert_eq!(limit.decision(), Decision::Continue, "a limit is final");
 }
 
-/// The Job controller makes no pod for such an index when the Job is resumed.
+/// When the Job is resumed, the Job controller creates no pod for an index that has failed.
 #[test]
 fn suspended_job_is_made_anew_when_an_index_has_failed() {
     for job in [
@@ -663,7 +671,7 @@ fn follower_that_does_not_start_is_tried_within_backoff_limit() {
         exit: None,
         ..pod(1)
     };
-    let of = |failures: u32, lost: u32, backoff_limit| {
+    let decision_of = |failures: u32, lost: u32, backoff_limit| {
         let mut pods = vec![pod(0)];
         pods.extend((0..failures).map(not_started));
         pods.extend((0..lost).map(|number| PodSeen {
@@ -676,9 +684,9 @@ fn follower_that_does_not_start_is_tried_within_backoff_limit() {
         }
         .decision()
     };
-    assert_eq!(of(1, 5, 1), Decision::Continue);
+    assert_eq!(decision_of(1, 5, 1), Decision::Continue);
     for (failures, limit) in [(1, 0), (2, 1)] {
-        let decision = of(failures, 0, limit);
+        let decision = decision_of(failures, 0, limit);
         assert!(
             matches!(&decision, Decision::Fail { reason, message, .. }
                 if reason == "MaxFailedIndexesExceeded" && message == "the pod of index 1 did not start"),
@@ -687,7 +695,7 @@ fn follower_that_does_not_start_is_tried_within_backoff_limit() {
     }
 }
 
-/// A kubelet may reject the lead's pod. The Job controller then makes another, which runs nothing.
+/// A kubelet may reject the lead's pod. The Job controller then creates another, which runs nothing.
 #[test]
 fn rejected_lead_is_named_when_no_restart_is_left() {
     let words = "not enough devices are left";

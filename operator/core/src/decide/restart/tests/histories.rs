@@ -1,17 +1,17 @@
-//! Histories that once ended wrongly.
+//! Sequences of events that once led to a wrong end.
 
 use super::*;
 
-/// A history of a Job whose pods run, which no operator has seen yet.
+/// Events of a Job whose pods run and which no operator has seen yet, followed by `then`.
 fn once_running(then: &[Event]) -> Vec<Event> {
     let begin = [Event::Operator(9), Event::Controller, Event::Kubelets];
     [&begin[..], then].concat()
 }
 
-/// The lead was deleted, succeeded in the time it had left and was gone before a new operator came; then
-/// somebody deletes the Job.
+/// The lead was deleted, succeeded in its grace period and was gone before a new operator came. Then somebody
+/// deletes the Job.
 #[test]
-fn a_success_that_only_the_job_told_of_is_final() {
+fn success_reported_only_by_the_job_is_final() {
     let events = once_running(&[
         Event::Delete(0),
         Event::ProgramEnds(0),
@@ -22,7 +22,7 @@ fn a_success_that_only_the_job_told_of_is_final() {
     assert_eq!(played(1, 0, &events).wrong, None);
 }
 
-/// The program's own code is that of a follower to be replaced, the Job replaces the lead, and is deleted
+/// The program exits with the code of a follower to be replaced. The Job replaces the lead, and is deleted
 /// before an operator has seen any of it.
 #[test]
 fn replacement_of_unseen_lead_does_not_start_in_another_job() {
@@ -36,7 +36,7 @@ fn replacement_of_unseen_lead_does_not_start_in_another_job() {
     assert_eq!(played(1, 0, &events).wrong, None);
 }
 
-/// An init container of the user's: another Job would run it again.
+/// An init container of the user's fails. Another Job would run it again.
 #[test]
 fn lead_whose_init_failed_is_not_rerun_when_job_is_deleted() {
     let lead = |is_users: bool| {
@@ -91,8 +91,8 @@ fn lead_whose_init_failed_is_not_rerun_when_job_is_deleted() {
     );
 }
 
-/// A follower was evicted and killed, for which the Job fails; that the lead's program has ended with 0 has
-/// not come through yet.
+/// A follower was evicted and killed, so the Job fails. The watch has not yet reported that the lead's
+/// program ended with 0.
 #[test]
 fn success_not_seen_yet_is_final_when_a_follower_fails() {
     let begin = [
@@ -118,7 +118,7 @@ fn success_not_seen_yet_is_final_when_a_follower_fails() {
     assert_eq!(played(0, 1, &events).wrong, None);
 }
 
-/// The runtime was down, and nobody saw the pod before it was gone: the Job names it, and stops its
+/// The runtime was down, and nobody saw the pod before it was gone. The Job names it, and stops its
 /// followers.
 #[test]
 fn unseen_lead_is_not_restarted_for_stopped_followers() {
@@ -135,8 +135,8 @@ fn unseen_lead_is_not_restarted_for_stopped_followers() {
     assert_eq!(played(0, 1, &events).wrong, None);
 }
 
-/// The agent said 0, the runtime missed it, and the pod was being deleted: the Job counts a failure and makes
-/// another pod, which runs nothing.
+/// The agent reported 0, the runtime missed it, and the pod was being deleted. The Job counts a failure and
+/// creates another pod, which runs nothing.
 #[test]
 fn success_that_the_job_has_replaced_ends_the_minicluster() {
     let events = once_running(&[Event::Delete(0), Event::ProgramEndsUnseen(0), Event::Operator(0)]);
@@ -145,7 +145,7 @@ fn success_that_the_job_has_replaced_ends_the_minicluster() {
     assert!(previous_status::is_finished(&world.status.1), "it waits for ever");
 }
 
-/// The Job tells of it before the pods do.
+/// The Job reports the failure before the pods do.
 #[test]
 fn failed_follower_is_not_taken_for_lost_before_it_is_seen() {
     let events = [
@@ -162,7 +162,7 @@ fn failed_follower_is_not_taken_for_lost_before_it_is_seen() {
     assert_eq!(played(0, 1, &events).wrong, None);
 }
 
-/// Its index is all that the Job has: the Job fails with `FailedIndexes`.
+/// The lead's index is the only one, so the Job fails with `FailedIndexes`.
 #[test]
 fn lead_without_followers_starts_again_when_deleted() {
     for event in [Event::Delete(0), Event::Kill(0), Event::Evict(0)] {
@@ -183,7 +183,7 @@ fn lead_without_followers_starts_again_when_deleted() {
     }
 }
 
-/// `backoffLimit` bounds the starts of the program, which goes on beside an idle follower that is lost.
+/// `backoffLimit` limits the starts of the program. The program goes on when an idle follower is lost.
 #[test]
 fn idle_follower_is_replaced_however_often_it_is_lost() {
     for event in [Event::Reboot(1), Event::Delete(1), Event::Evict(1)] {

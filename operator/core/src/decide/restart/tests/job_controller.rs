@@ -5,7 +5,7 @@ use flux_shared::exit;
 use super::*;
 use crate::render::job::REPLACEMENTS;
 
-/// What the failure policy makes of a pod.
+/// What the pod failure policy decides about a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Judged {
     Ignored,
@@ -15,14 +15,14 @@ enum Judged {
 }
 
 impl Pod {
-    /// As the Job sees it.
+    /// Whether the Job counts the pod as a success.
     fn succeeds(&self) -> bool {
         self.seen.has_succeeded && !self.is_unseen
     }
 }
 
 impl World {
-    /// What is deleted, has ended and was counted goes.
+    /// Removes the pods that are deleted, have ended and were counted.
     pub(super) fn collect(&mut self) {
         let is_gone = |pod: &Pod| pod.seen.is_deleting && pod.seen.has_ended && !pod.has_finalizer;
         let gone: Vec<String> = self
@@ -128,7 +128,7 @@ impl World {
         }
     }
 
-    /// Of a Job that is gone or goes: the garbage collector deletes its pods, and nobody counts them.
+    /// The Job is gone or is being deleted: the garbage collector deletes its pods, and nobody counts them.
     fn clear_away(&mut self) {
         let names: Vec<String> = self.pods.keys().cloned().collect();
         for name in &names {
@@ -159,7 +159,7 @@ impl World {
         }
     }
 
-    /// The Job with what its pods say of it, and whether its lead has succeeded.
+    /// The Job as its pods make it, and whether its lead has succeeded.
     fn verdict_on(&self, job: &Job) -> (JobSeen, bool) {
         let failed: Vec<&Pod> = self
             .pods
@@ -201,7 +201,7 @@ impl World {
         (seen, succeeded)
     }
 
-    /// The pods first, then the word.
+    /// Deletes the pods first. The Job is finished once all of them have ended.
     fn end_job(&mut self, mut seen: JobSeen, succeeded: bool) {
         seen.succeeding = if seen.failing.is_none() {
             condition("SuccessPolicy")
@@ -227,7 +227,7 @@ impl World {
         self.tell_job();
     }
 
-    /// Makes the pod of an index that has none, with the counts of the last one that failed.
+    /// Creates the pod of an index that has none, with the counts of the last one that failed.
     fn replace(&mut self, job: &Job, index: u32) {
         let of_index = || self.pods.values().filter(|pod| pod.seen.index == index);
         let has_failed = if index == 0 {

@@ -47,12 +47,12 @@ impl World {
         }
     }
 
-    /// A new operator lists everything.
+    /// A new operator lists all objects.
     pub(super) fn restart(&mut self, skew: i64) {
         self.index = Index::default();
         self.skew = skew;
         if self.job.is_none() && !self.pods.values().any(|pod| pod.seen.index == 0) {
-            // Its Job was deleted, and all that told of its end is gone: nobody can know.
+            // The Job was deleted, and every trace of its end is gone, so nobody can know it.
             self.final_ends = 0;
         }
         self.index.join(&Key::new("ns", "service"), "mc");
@@ -69,7 +69,7 @@ impl World {
         }
     }
 
-    /// One reconcile, as `reconcile` does it. It is killed after `writes`.
+    /// One reconcile, with the same steps as `reconcile`. The operator is killed after `writes`.
     pub(super) fn operator(&mut self, mut writes: u8) {
         let mut may = || {
             let may = writes > 0;
@@ -85,10 +85,10 @@ impl World {
                 message,
                 limit,
             } => {
-                // Asked once more, without a cache.
-                let there = self.job.as_ref().map(|job| &job.uid);
+                // It reads the Job once more, without a cache.
+                let current_uid = self.job.as_ref().map(|job| &job.uid);
                 let has_completed = self.job.as_ref().is_some_and(|job| job.seen.complete.is_some());
-                if there != is_there.then_some(&job_uid) || has_completed {
+                if current_uid != is_there.then_some(&job_uid) || has_completed {
                     return;
                 }
                 if may() {
@@ -145,7 +145,7 @@ impl World {
         }
     }
 
-    /// The status with what the watches have seen go since, and what the operator's clock says.
+    /// The status with the losses that the watches have seen since, and the time by the operator's clock.
     fn known(&self) -> (MiniClusterStatus, Timestamp) {
         let now =
             Timestamp::from_second(1_000_000 + i64::try_from(self.version).unwrap() + self.skew).unwrap();
@@ -155,7 +155,7 @@ impl World {
             && !is_given_up(&known, job)
         {
             for lost in &observed.losses {
-                if !known.lost_pods.iter().any(|it| it.name == lost.name) {
+                if !known.lost_pods.iter().any(|pod| pod.name == lost.name) {
                     known.lost_pods.push(LostPod {
                         time: now.to_string(),
                         ..lost.clone()
@@ -209,7 +209,7 @@ impl World {
         }
     }
 
-    /// Makes the Job that is not there, and writes a status that tells of the Job, and of what was lost.
+    /// Creates the missing Job, and writes a status with the Job and the losses.
     fn make_and_tell(&mut self, mut known: MiniClusterStatus, now: Timestamp, mut may: impl FnMut() -> bool) {
         let observed = self.index.observed(&Key::new("ns", "mc"));
         match observed
@@ -227,7 +227,7 @@ impl World {
                         .complete
                         .as_ref()
                         .or(job.failed.as_ref())
-                        .map(|it| it.reason.clone());
+                        .map(|end| end.reason.clone());
                     self.finish(&reason.unwrap_or_default());
                 }
                 return;
@@ -285,7 +285,7 @@ impl World {
         });
         let version = self.tick();
         self.news_of_jobs.push_back(News::Is((version, seen.clone())));
-        // The answer of the API server, before any watch.
+        // The API server's answer arrives before any watch event.
         drop(self.index.update_job(&World::metadata("mc", &uid, version), seen));
     }
 }
