@@ -1600,7 +1600,7 @@ class MiniClusterSpec(BaseModel):
     tasks: int | None = 1
     """
     Total number of tasks of the job (`-n`). `-N size` is added if there are at least as many tasks as
-    pods; 0: `-N size` only.
+    pods; 0: `-N size` only. If minSize is below size, `-N size` is not added; 0: `-N minSize` only.
     """
     ttl_seconds_after_finished: Annotated[
         int | None, Field(alias="ttlSecondsAfterFinished")
