@@ -13,9 +13,12 @@ use crate::flux_rpc::usage;
 
 /// Jobs that have not begun: DEPEND, PRIORITY, SCHED (RFC 21).
 const WAITING: u32 = 2 | 4 | 8;
-/// Once the tasks of a node that shuts down have ended, its broker leaves within this time. A follower that drains its
-/// node before it leaves stays longer after a job (`departure`).
+/// Once the tasks of a node that shuts down have ended, its broker leaves within this time, unless the node is busy. A
+/// follower that drains its node before it leaves stays longer after a job (`departure`).
 const BROKER_LEAVES_WITHIN: Duration = Duration::from_millis(1500);
+/// The same if a signal ended the tasks, as a node that shuts down sends it. Then a lost node is likely, and the watch
+/// allows for a busy one.
+const BROKER_LEAVES_AFTER_SIGNAL_WITHIN: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// A job that ended longer ago is not the one that ended the program.
 const JUST_ENDED: Duration = Duration::from_secs(5);
@@ -52,7 +55,7 @@ async fn signal(broker: &Broker, signal: i32) -> bool {
 /// watches for a moment whether a broker that ran its tasks leaves. With `is_stopping` it does not, since then all
 /// brokers leave.
 pub async fn node_was_lost(broker: &Broker, is_stopping: bool) -> bool {
-    let newest = r#"{"max_entries":1,"attrs":["exception_occurred","exception_type","exception_note","success","ranks","t_cleanup"],"constraint":{}}"#;
+    let newest = r#"{"max_entries":1,"attrs":["exception_occurred","exception_type","exception_note","success","ranks","t_cleanup","waitstatus"],"constraint":{}}"#;
     let answer = broker.ask(ANY, "job-list.list", newest).await.unwrap_or_default();
     let job = &answer["jobs"][0];
     if has_lost_node(job) {
@@ -62,7 +65,12 @@ pub async fn node_was_lost(broker: &Broker, is_stopping: bool) -> bool {
     if is_stopping || followers.is_empty() {
         return false;
     }
-    let until = Instant::now() + BROKER_LEAVES_WITHIN;
+    let within = if is_ended_by_shutdown_signal(job) {
+        BROKER_LEAVES_AFTER_SIGNAL_WITHIN
+    } else {
+        BROKER_LEAVES_WITHIN
+    };
+    let until = Instant::now() + within;
     loop {
         if let Some(online) = usage::online(broker).await
             && !followers.is_subset(&online)
@@ -88,6 +96,23 @@ fn followers_of_failed(job: &Value, now: f64) -> BTreeSet<u32> {
     let ranks = job["ranks"].as_str().map(|ranks| ranks.trim_matches(['[', ']']));
     let ranks = ranks.and_then(hostlist::idset);
     ranks.into_iter().flatten().filter(|rank| *rank > 0).collect()
+}
+
+/// Whether SIGTERM or SIGKILL ended the job's tasks, and nobody cancelled the job: a node that shuts down sends both.
+fn is_ended_by_shutdown_signal(job: &Value) -> bool {
+    let status = job["waitstatus"]
+        .as_i64()
+        .and_then(|status| i32::try_from(status).ok());
+    // Flux's shell exits with 128 plus the signal of a task.
+    let signal = status.map(|status| {
+        if libc::WIFSIGNALED(status) {
+            libc::WTERMSIG(status)
+        } else {
+            libc::WEXITSTATUS(status) - 128
+        }
+    });
+    let is_cancelled = matches!(job["exception_type"].as_str(), Some("cancel" | "timeout"));
+    matches!(signal, Some(libc::SIGTERM | libc::SIGKILL)) && !is_cancelled
 }
 
 /// Seconds since 1970. Flux's job times are by the same clock, the lead's.
@@ -139,6 +164,22 @@ mod tests {
         assert!(!is_lost && questions > 5, "rank 2 ran nothing: {questions}");
         assert_eq!(looks(job("[0-1]"), true, &["0"]), (false, 1), "all of it ends");
         assert_eq!(looks(job("0"), false, &["0"]), (false, 1), "no follower ran it");
+    }
+
+    #[test]
+    fn broker_of_a_busy_node_may_leave_later_after_a_signal() {
+        // Two seconds at ten looks a second.
+        let late: Vec<&str> = std::iter::repeat_n("0-1", 20).chain(["0"]).collect();
+        let lost_after = |status: i32, exception: &str| {
+            let job = json!({ "success": false, "ranks": "[0-1]", "t_cleanup": now(), "waitstatus": status,
+                "exception_type": exception });
+            looks(job, false, &late).0
+        };
+        for status in [143 << 8, 137 << 8, libc::SIGTERM] {
+            assert!(lost_after(status, "exec"), "{status}");
+        }
+        assert!(!lost_after(143 << 8, "cancel"));
+        assert!(!lost_after(1 << 8, "exec"));
     }
 
     #[test]

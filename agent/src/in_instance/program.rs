@@ -14,6 +14,7 @@ use crate::execute::program_note::{note_end, note_start};
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::jobs;
 use crate::report::failure::Failure;
+use crate::supervise::Interrupted;
 use crate::supervise::policy::{AtStop, Order, Policy, PolicyRequest, SecondStop, Terms};
 use crate::supervise::program::{Environment, Output};
 
@@ -84,7 +85,15 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
         let node_failure = match &broker {
             Some(broker) if code != 0 => {
                 let is_stopping = runner.stop_code().is_some();
-                jobs::node_was_lost(broker, is_stopping).await
+                let work = jobs::node_was_lost(broker, is_stopping);
+                if is_stopping {
+                    work.await
+                } else {
+                    matches!(
+                        runner.supervisor.unless_stopped(work).await,
+                        Ok(Interrupted::Done(true))
+                    )
+                }
             }
             _ => false,
         };
