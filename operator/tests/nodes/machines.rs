@@ -102,11 +102,18 @@ pub fn cut(worker: u8, from: &str, seconds: u32) -> Cut {
 }
 
 impl Cut {
-    pub async fn end(mut self) {
-        while self.0.try_wait().unwrap().is_none() {
+    pub async fn end(self) {
+        assert!(self.try_end().await);
+    }
+
+    /// False: the cut failed, for example because one of the machines was not running.
+    pub async fn try_end(mut self) -> bool {
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status.success();
+            }
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         }
-        assert!(self.0.try_wait().unwrap().unwrap().success());
     }
 }
 
