@@ -735,9 +735,8 @@ class FluxContainer(BaseModel):
     source: Literal["", "auto", "imageVolume", "copy"] | None = None
     """
     How the view gets into the pods: imageVolume mounts its image read-only (Kubernetes 1.35,
-    containerd 2.1 or CRI-O
-    1.33); copy copies it in an init container; auto mounts it if every node can, else copies it. Default: the
-    operator's --view-source, else auto.
+    containerd 2.1 or CRI-O 1.33); copy copies it in an init container; auto mounts it if every node that the
+    pods may use can, else copies it. Default: the operator's --view-source, else auto.
     """
     working_dir: Annotated[str | None, Field(alias="workingDir")] = None
     """

@@ -162,9 +162,8 @@ block! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub image: Option<String>,
         /// How the view gets into the pods: imageVolume mounts its image read-only (Kubernetes 1.35,
-        /// containerd 2.1 or CRI-O
-        /// 1.33); copy copies it in an init container; auto mounts it if every node can, else copies it. Default: the
-        /// operator's --view-source, else auto.
+        /// containerd 2.1 or CRI-O 1.33); copy copies it in an init container; auto mounts it if every node that the
+        /// pods may use can, else copies it. Default: the operator's --view-source, else auto.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub source: Option<String>,
         /// Name of the init container and of its volume.
