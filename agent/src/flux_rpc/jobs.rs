@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
 
+use flux_shared::exit::of_signal;
 use flux_shared::hostlist;
 use serde_json::Value;
 
@@ -52,17 +53,26 @@ async fn signal(broker: &Broker, signal: i32) -> bool {
 ///
 /// A node that shuts down sends SIGTERM to tasks and brokers at once. Tasks can end a job before the broker
 /// leaves, and Flux then sees failed tasks and no lost node. So if a job has just failed, this
-/// watches for a moment whether a broker that ran its tasks leaves. With `is_stopping` it does not, since then all
-/// brokers leave.
-pub async fn node_was_lost(broker: &Broker, is_stopping: bool) -> bool {
+/// watches for a moment whether a broker that ran its tasks leaves. `stop` ends the watch, since after it all brokers
+/// leave.
+pub async fn node_was_lost(broker: &Broker, stop: impl Future<Output = ()>) -> bool {
     let newest = r#"{"max_entries":1,"attrs":["exception_occurred","exception_type","exception_note","success","ranks","t_cleanup","waitstatus"],"constraint":{}}"#;
     let answer = broker.ask(ANY, "job-list.list", newest).await.unwrap_or_default();
     let job = &answer["jobs"][0];
     if has_lost_node(job) {
         return true;
     }
+    tokio::select! {
+        biased;
+        () = stop => false,
+        is_lost = broker_leaves(broker, job) => is_lost,
+    }
+}
+
+/// Watches whether a broker leaves that ran the job's tasks, if the job has just failed.
+async fn broker_leaves(broker: &Broker, job: &Value) -> bool {
     let followers = followers_of_failed(job, now());
-    if is_stopping || followers.is_empty() {
+    if followers.is_empty() {
         return false;
     }
     let within = if is_ended_by_shutdown_signal(job) {
@@ -103,16 +113,19 @@ fn is_ended_by_shutdown_signal(job: &Value) -> bool {
     let status = job["waitstatus"]
         .as_i64()
         .and_then(|status| i32::try_from(status).ok());
-    // Flux's shell exits with 128 plus the signal of a task.
-    let signal = status.map(|status| {
+    // Flux's shell exits with the code for the signal of a task.
+    let code = status.map(|status| {
         if libc::WIFSIGNALED(status) {
-            libc::WTERMSIG(status)
+            i32::from(of_signal(libc::WTERMSIG(status)))
         } else {
-            libc::WEXITSTATUS(status) - 128
+            libc::WEXITSTATUS(status)
         }
     });
+    let is_by_signal = [libc::SIGTERM, libc::SIGKILL]
+        .into_iter()
+        .any(|signal| code == Some(of_signal(signal).into()));
     let is_cancelled = matches!(job["exception_type"].as_str(), Some("cancel" | "timeout"));
-    matches!(signal, Some(libc::SIGTERM | libc::SIGKILL)) && !is_cancelled
+    is_by_signal && !is_cancelled
 }
 
 /// Seconds since 1970. Flux's job times are by the same clock, the lead's.
@@ -151,7 +164,12 @@ mod tests {
             Some(answer_of(&json!({ "members": members.unwrap() }).to_string()))
         };
         let mut is_lost = false;
-        let work = async |broker| is_lost = node_was_lost(&broker, is_stopping).await;
+        let stop = async {
+            if !is_stopping {
+                std::future::pending::<()>().await;
+            }
+        };
+        let work = async |broker| is_lost = node_was_lost(&broker, stop).await;
         let questions = questions_asked_by(work, answer);
         (is_lost, questions.len())
     }

@@ -2,6 +2,7 @@
 //! not show this. After a stop signal it gives the program or its jobs time to end.
 
 use std::ffi::{OsStr, OsString};
+use std::future::pending;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,7 +15,6 @@ use crate::execute::program_note::{note_end, note_start};
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::jobs;
 use crate::report::failure::Failure;
-use crate::supervise::Interrupted;
 use crate::supervise::policy::{AtStop, Order, Policy, PolicyRequest, SecondStop, Terms};
 use crate::supervise::program::{Environment, Output};
 
@@ -84,16 +84,8 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
         drop(flux_wrapper);
         let node_failure = match &broker {
             Some(broker) if code != 0 => {
-                let is_stopping = runner.stop_code().is_some();
-                let work = jobs::node_was_lost(broker, is_stopping);
-                if is_stopping {
-                    work.await
-                } else {
-                    matches!(
-                        runner.supervisor.unless_stopped(work).await,
-                        Ok(Interrupted::Done(true))
-                    )
-                }
+                let stop = async { drop(runner.supervisor.unless_stopped(pending::<()>()).await) };
+                jobs::node_was_lost(broker, stop).await
             }
             _ => false,
         };
