@@ -128,9 +128,10 @@ pub fn build(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatu
     let mut last = begin;
     for (number, (name, at)) in (1..).zip(steps) {
         // A step that was never reached has no span, and the job did not run before its brokers were ready.
-        let Some(at) = at.filter(|_| name != "job" || timeline.ready.is_some()) else {
+        let Some(at) = at else { continue };
+        if name == "job" && timeline.ready.is_none() {
             continue;
-        };
+        }
         let at = at.clamp(last, end);
         spans.push(Span {
             // 0 is no valid id.

@@ -289,7 +289,7 @@ fn parse_without(text: &str, verbatim: &[VerbatimMember]) -> Result<Value, serde
 
 /// Writes an object, with the verbatim members back in their parents.
 fn write(object: &Value, verbatim: &[VerbatimMember], out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
-    let Some(members) = object.as_object().filter(|_| !verbatim.is_empty()) else {
+    let (Some(members), false) = (object.as_object(), verbatim.is_empty()) else {
         return serde_json::to_writer(out, object);
     };
     for (i, (key, value)) in members.iter().enumerate() {

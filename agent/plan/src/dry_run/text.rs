@@ -366,15 +366,14 @@ fn step(out: &mut String, number: &str, step: &Step, is_known: bool) {
                 block(out, text);
             }
         }
-        Step::WaitParent(Parent {
-            host, by_name: true, ..
-        }) => first(&format!(
+        Step::WaitParent(parent) if parent.by_name => first(&format!(
             "wait until the name {} has an address",
-            host.trim_end_matches('.')
+            host_name(parent)
         )),
-        Step::WaitParent(Parent { host, port, .. }) => first(&format!(
-            "wait until {} answers on port {port}",
-            host.trim_end_matches('.')
+        Step::WaitParent(parent) => first(&format!(
+            "wait until {} answers on port {}",
+            host_name(parent),
+            parent.port
         )),
         Step::WaitSocket { path } => first(&format!("wait until the broker answers on {}", quote(path))),
         Step::Launch(launch) => {
@@ -524,6 +523,11 @@ fn snippet_notes(snippet: &Snippet) -> String {
     format!("{name}; {end}{silent}")
 }
 
+/// The broker's DNS name, without the dot at its end.
+fn host_name(broker: &Parent) -> &str {
+    broker.host.trim_end_matches('.')
+}
+
 /// How the agent supervises the process, above all at a stop: one note for each line.
 fn supervision(launch: &Launch) -> Vec<String> {
     let who = match launch.signals {
@@ -531,8 +535,8 @@ fn supervision(launch: &Launch) -> Vec<String> {
         SignalTarget::Group => "its whole process group",
     };
     let mut notes = vec![match &launch.parent {
-        Some(Parent { host, port, .. }) => {
-            let host = host.trim_end_matches('.');
+        Some(parent) => {
+            let (host, port) = (host_name(parent), parent.port);
             let bound = launch
                 .hold_stop
                 .map_or(String::new(), |bound| format!(" up to {bound} s"));
@@ -542,10 +546,11 @@ fn supervision(launch: &Launch) -> Vec<String> {
         }
         None => format!("when the pod is stopped, signal {who}"),
     }];
-    notes.extend(launch.lead.as_ref().map(|Parent { host, port, .. }| {
+    notes.extend(launch.lead.as_ref().map(|lead| {
         format!(
-            "ask the lead at {}:{port} whether the instance has ended",
-            host.trim_end_matches('.')
+            "ask the lead at {}:{} whether the instance has ended",
+            host_name(lead),
+            lead.port
         )
     }));
     notes.extend(launch.drain.map(|rank| match launch.below.as_str() {
