@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descendants_of_orphans_are_killed_and_earlier_processes_are_not() {
+    fn orphans_descendants_are_killed_but_no_earlier_process() {
         let this = std::process::id().cast_signed();
         let process = |parent: i32, group: i32| ProcStat { parent, group };
         let processes = BTreeMap::from([

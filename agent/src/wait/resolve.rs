@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn lookup_of_an_address_needs_no_server_and_a_missing_server_is_an_error() {
+    fn address_needs_no_server_and_a_missing_server_is_an_error() {
         let root = root("", "");
         let resolver = Resolver::new(root.path());
         assert_eq!(

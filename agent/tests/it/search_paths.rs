@@ -107,7 +107,7 @@ fn launcher_has_the_users_paths() {
 
 /// For example a script that a snippet has written, or that exports its own path.
 #[test]
-fn users_paths_are_hidden_from_flux_in_a_script_and_tasks_see_them() {
+fn users_paths_in_a_script_are_hidden_from_flux_not_from_tasks() {
     let words = run_words(&[]);
     let script = "export PYTHONPATH=/user\necho script=$PYTHONPATH\nflux submit --quiet --watch sh -c 'echo task=$PYTHONPATH'\n\
                   flux jobs -a >/dev/null\n";
