@@ -28,5 +28,5 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// About a valid field that may not have the effect that its user expects.
+/// A message about a valid field that may not have the effect that its user expects.
 pub type Notice = Problem;

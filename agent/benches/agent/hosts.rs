@@ -42,6 +42,7 @@ pub fn address(rank: usize) -> String {
     format!("198.18.{}.{}", rank / 250, rank % 250 + 1)
 }
 
+/// Adds the address of each rank to the loopback interface.
 pub fn addresses(size: usize) {
     for rank in 0..size {
         let line = format!("addr replace {}/32 dev lo", address(rank));

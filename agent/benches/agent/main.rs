@@ -25,7 +25,7 @@ mod wait;
 use std::path::PathBuf;
 
 fn main() {
-    // This executable is also the fake flux: `place` copies it there.
+    // This executable is also the fake flux: `place::enter` copies it to `FAKE_FLUX`.
     if std::env::args_os()
         .next()
         .is_some_and(|name| name.as_encoded_bytes().ends_with(b"flux"))

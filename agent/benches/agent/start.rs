@@ -79,10 +79,11 @@ pub fn measure(report: &mut Report) {
         }
     }
     let [floor, with_agent, with_bash] = times.each_ref().map(|times| median(times));
-    let least = |number: usize| quantile(&times[number], 0.1) - quantile(&times[0], 0.1);
+    // The time that a tenth of the runs do not exceed, less that of the direct exec.
+    let fast_tenth = |number: usize| quantile(&times[number], 0.1) - quantile(&times[0], 0.1);
     report.figure("start-floor-ms", floor);
     report.figure("start-ms", with_agent - floor);
-    report.figure("start-ms-fast-tenth", least(1));
+    report.figure("start-ms-fast-tenth", fast_tenth(1));
     report.figure("start-bash-ms", with_bash - floor);
     report.figure("start-ratio", (with_agent - floor) / (with_bash - floor));
     let [floor, with_agent, with_bash] = cpu.each_ref().map(|times| median(times));
@@ -121,6 +122,7 @@ fn processes(command: Command) -> Option<usize> {
     }
     once(&mut traced);
     let trace = std::fs::read_to_string("/mnt/trace").unwrap();
+    // strace writes an interrupted call as two lines. The second one has the word `resumed`.
     let is_begin =
         |line: &&str| line.contains("fork(") || (line.contains("clone") && !line.contains("resumed"));
     let started = trace
@@ -128,5 +130,6 @@ fn processes(command: Command) -> Option<usize> {
         .filter(is_begin)
         .filter(|line| !line.contains("CLONE_THREAD"))
         .count();
+    // One of them is `flux start`.
     Some(started.saturating_sub(1))
 }

@@ -26,6 +26,7 @@ pub fn waits_for_pods(status: &MiniClusterStatus) -> bool {
 
 /// Whether a pod could not mount the view's image. From then on, Jobs are created with a copy of the view.
 pub fn image_volume_failed(status: &MiniClusterStatus) -> bool {
+    // With the reason `ViewCopied`, the pods have not tried to mount it.
     has(status, ConditionType::ViewMounted, ConditionStatus::False)
         .is_some_and(|condition| condition.reason != Reason::ViewCopied)
 }

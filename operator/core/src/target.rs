@@ -52,12 +52,13 @@ impl Target {
     /// Replaces `queueing` by the labels and annotations that the Job was created with, if there is a Job. Later
     /// changes of the MiniCluster count for the next Job.
     pub fn with_queueing_of(mut self, job: Option<&JobSeen>) -> Target {
-        // A queued Job without the annotation is from an earlier version of the operator, or Kueue has put it into a
-        // queue by itself. Then the MiniCluster's present labels count.
+        // A queued Job that records none of them is from an earlier version of the operator, or Kueue has put it into
+        // a queue by itself. Then the MiniCluster's present labels count.
         let Some(job) = job.filter(|job| job.queueing.is_some() || job.queue.is_none()) else {
             return self;
         };
         let from_object = std::mem::replace(&mut self.queueing, job.queueing.clone().unwrap_or_default());
+        // The Job does not record labels that come from `spec.jobLabels`.
         self.has_queueing_changed = match &self.spec {
             Ok(spec) => from_object.without_job_labels(&spec.job_labels) != self.queueing,
             Err(_) => from_object != self.queueing,

@@ -69,9 +69,9 @@ pub(super) fn check(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: 
         })
         .collect();
     let mut assigned_in: HashMap<&str, &str> = HashMap::new();
-    for (field, source) in sources {
+    for (name, source) in sources {
         for variable in assignments(source) {
-            assigned_in.entry(variable).or_insert(field);
+            assigned_in.entry(variable).or_insert(name);
         }
     }
     let read: BTreeSet<&str> = read_by(&cluster.runner.program).collect();

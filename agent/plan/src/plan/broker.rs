@@ -335,8 +335,8 @@ pub fn snippet_r_config(resolved: &Resolved) -> Result<SnippetRConfig, PlanError
         .cloned()
         .unwrap_or_default();
     let path = resolved.paths.resources();
-    // The second path is a link to the first (`paths::VIEW_LINKS`).
     if let Some(named) = resource.get("path") {
+        // The second path is a link to the first (`paths::VIEW_LINKS`).
         let agents_paths = [path, format!("{}/etc/flux/system/R", resolved.paths.view())];
         return Ok(if agents_paths.iter().any(|path| named.as_str() == Some(path)) {
             SnippetRConfig::BrokerToml

@@ -54,8 +54,8 @@ pub fn variable(resolved: &Resolved) -> Option<EnvChange> {
     folder(resolved).map(|folder| set(VARIABLE, &folder))
 }
 
-/// The option that keeps the variable from a program whose Python has its own compiled files: the user's, or the
-/// Flux RESTful API.
+/// The option of `flux-agent program` that removes the variable for a program whose Python has its own compiled files:
+/// the user's, or the Flux RESTful API.
 pub fn kept_from_program(resolved: &Resolved) -> Option<String> {
     let has_own_python = match resolved.spec.runner.program {
         Program::Launcher { .. } => true,

@@ -67,11 +67,11 @@ impl ServiceSeen {
     }
 
     /// Whether the MiniCluster with this uid can use the Service without a change. `minimal`: it needs a name only for
-    /// its lead. The MiniCluster must own the Service, unless that has the most owners already. (If all owners are
-    /// deleted before the MiniCluster, the Service is created again.)
+    /// its lead. The MiniCluster must own the Service, unless the Service already has [`OWNERS_MAX`] owners. (If all
+    /// owners are deleted before the MiniCluster, the Service is created again.)
     pub fn serves(&self, uid: &str, minimal: bool) -> bool {
-        let has_owners = self.owners.len() >= OWNERS_MAX || self.is_owned_by(uid);
-        !self.is_deleting && has_owners && (!self.is_minimal || minimal)
+        let is_owned_or_full = self.owners.len() >= OWNERS_MAX || self.is_owned_by(uid);
+        !self.is_deleting && is_owned_or_full && (!self.is_minimal || minimal)
     }
 }
 

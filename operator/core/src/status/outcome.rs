@@ -111,8 +111,8 @@ fn with_steady_reason(outcome: Outcome, previous: &MiniClusterStatus) -> Outcome
     }
 }
 
-/// Which container of somebody else keeps a pod alive after its program has ended, and the remedy. None: no container
-/// does.
+/// Which container that is not the MiniCluster's keeps a pod alive after its program has ended, and the remedy. None:
+/// no container does.
 fn kept_alive(inputs: &Inputs) -> Option<String> {
     let (pod, container) = inputs
         .pods
@@ -214,7 +214,7 @@ fn restarting(inputs: &Inputs, restart: &Restart) -> Outcome {
         .map(|pods| format!("; {pods}"))
         .unwrap_or_default();
     let message = restart_message(inputs.previous, restart) + &pods;
-    // Then the restart waits until the node is back or a person acts.
+    // If a pod's node is lost, the restart waits until the node is back or a person acts.
     let waits_for_node = living.first().is_some_and(|pod| pod.is_lost);
     Outcome::new(
         if waits_for_node {
@@ -342,7 +342,7 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
         known => known,
     };
     if known == Some(Reason::PodFailurePolicy)
-        && let Some(lost) = evicted(inputs)
+        && let Some(lost) = of_removed_pod(inputs)
     {
         return lost;
     }
@@ -403,11 +403,12 @@ fn ends_the_job(pod: &PodSeen) -> bool {
 }
 
 /// The outcome if the Job failed because a pod was removed: what was lost, and why there is no restart.
-fn evicted(inputs: &Inputs) -> Option<Outcome> {
+fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
     let (backoff_limit, max_restarts) = match inputs.spec {
         CheckedSpec::Valid(cluster) => (cluster.backoff_limit, cluster.max_restarts),
         CheckedSpec::Invalid(_) => (0, 0),
     };
+    // `follower_loss` and `follower_lost` do not read `restarts_on_failure` and `last_job`.
     let observation = Observation {
         status: inputs.previous,
         backoff_limit,

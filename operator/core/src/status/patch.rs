@@ -30,6 +30,7 @@ pub fn build(
     if is_first_of_job {
         operations.push(json!({ "op": "test", "path": "/metadata/generation", "value": target.generation }));
     }
+    // If `before` has fields, an earlier patch has added the status since `target` was read.
     if !target.has_status && *before == MiniClusterStatus::default() {
         operations.push(json!({ "op": "add", "path": "/status", "value": {} }));
     }
