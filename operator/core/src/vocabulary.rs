@@ -333,7 +333,7 @@ reasons! {
         JobDeleted => Warning: "the Job was deleted",
         NodeLost => Warning: "a pod's node has stopped answering",
         NodeRestarted => Warning:
-            "the pod's node, or its container runtime, was restarted, and nobody saw how the container ended",
+            "the pod's node, or its container runtime, was restarted: nobody saw how the container ended, or it can no longer start",
         Deleted: "the pod was deleted",
         Gone: "the pod is gone, for an unknown reason",
         Disrupted => Warning: "Kubernetes removed the pod without giving a reason",

@@ -1,4 +1,5 @@
-//! Reads from events why a MiniCluster waits, if no status says why. Recreates a ConfigMap that was deleted.
+//! Reads from events why a MiniCluster waits, if no status says why. Recreates a ConfigMap that was deleted, and deletes
+//! a pod that its node never starts.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use crate::reconcile::context::event_checks::Waiting;
 
 /// The last warning about an object that waits although no status says why, and the time until its events are
 /// read again. None: no object waits like this. If the warning is about a deleted ConfigMap of ours, creates
-/// it again.
+/// it again. If a pod waits that its node never starts, deletes it.
 pub(super) async fn diagnose_and_mend(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
@@ -41,6 +42,15 @@ pub(super) async fn diagnose_and_mend(
         has_waited: wait.has_waited(target.status.reason.as_deref()),
     };
     if context.event_checks.are_due(waiting, Instant::now()) {
+        if let SilentWait::NeverStarts { name, uid } = wait {
+            let deleted = context
+                .writer
+                .delete_pod_that_never_starts(&target.key, name, uid)
+                .await;
+            if deleted.map_err(ReconcileError::from)? {
+                tracing::info!(pod = name, "deleted a pod that its restarted node never starts");
+            }
+        }
         match read_warning(&target.key.namespace, wait, context).await {
             Ok(mut found) => {
                 if let (Some(cluster), Some(found)) = (cluster, found.as_mut()) {
@@ -107,6 +117,7 @@ async fn read_warning(
     let now = Timestamp::now();
     let (first, second) = match wait {
         SilentWait::Starts(uid) => return context.reader.last_warning(namespace, uid, now).await,
+        SilentWait::NeverStarts { .. } => return Ok(None),
         SilentWait::InQueue(uid) => return context.reader.why_queued(namespace, uid, now).await.map(Some),
         SilentWait::Unseen {
             index,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret, ServiceAccount};
@@ -109,6 +110,79 @@ fn a_volume_that_cannot_be_mounted_is_named() {
                 status["reason"] == Value::Null && status["phase"] == "Running"
             })
             .await;
+        operator.stop().await;
+    });
+}
+
+/// Plays the kubelet of a node that has rebooted before the pod's container had started.
+async fn lose_sandbox(fixture: &Fixture, pod: &Pod, has_sandbox: bool) {
+    let container = |name: &str, state: Value| json!({ "name": name, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state });
+    let runner = &pod.spec.as_ref().unwrap().containers[0].name;
+    let ended = json!({ "terminated": { "exitCode": 0, "reason": "Completed" } });
+    let waiting = json!({ "waiting": { "reason": "PodInitializing" } });
+    let status = json!({ "status": {
+        "phase": "Pending",
+        "conditions": [
+            { "type": "PodScheduled", "status": "True" },
+            { "type": "PodReadyToStartContainers", "status": if has_sandbox { "True" } else { "False" } },
+        ],
+        "initContainerStatuses": [container("flux-agent", ended)],
+        "containerStatuses": [container(runner, waiting)],
+    } });
+    fixture.patch_pod_status(pod, status).await;
+}
+
+/// With restartPolicy Never, the kubelet makes no other sandbox.
+#[test]
+fn pod_that_its_restarted_node_never_starts_is_replaced() {
+    test("never-starts", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        let pods = fixture.pods("mc", 2).await;
+        fixture.run_pod(&pods[&0]).await;
+        lose_sandbox(&fixture, &pods[&1], false).await;
+        let status = fixture
+            .when("mc", "explained", |status| status["reason"] == "NodeRestarted")
+            .await["status"]
+            .clone();
+        assert_message(
+            &status,
+            "pod 1: its node was restarted before its container had started",
+        );
+        let gone = &pods[&1];
+        let new = until("it is replaced", async || {
+            let new = fixture.pods("mc", 2).await.remove(&1);
+            new.filter(|new| new.uid() != gone.uid())
+        })
+        .await;
+        fixture.run_pod(&new).await;
+        fixture.when_condition("mc", "Ready", "True").await;
+        assert_eq!(
+            fixture.status("mc").await["restarts"],
+            Value::Null,
+            "only the follower"
+        );
+
+        // The same pod, changed after the operator has seen it: it is not deleted.
+        fixture.create("back", json!({ "size": 1 })).await.unwrap();
+        let pod = fixture.pods("back", 1).await.remove(&0).unwrap();
+        lose_sandbox(&fixture, &pod, false).await;
+        fixture
+            .when("back", "explained", |status| status["reason"] == "NodeRestarted")
+            .await;
+        lose_sandbox(&fixture, &pod, true).await;
+        fixture
+            .when("back", "going on", |status| status["reason"] == Value::Null)
+            .await;
+        tokio::time::sleep(Duration::from_secs(12)).await;
+        assert_eq!(fixture.pods("back", 1).await[&0].uid(), pod.uid());
+
+        // A lead is lost.
+        lose_sandbox(&fixture, &pod, false).await;
+        let is_restarted = |status: &Value| status["restarts"][0]["reason"] == "LeadLost";
+        let status = fixture.when("back", "restarted", is_restarted).await["status"].clone();
+        let why = status["restarts"][0]["message"].as_str().unwrap();
+        assert!(why.contains("NodeRestarted"), "{status:#}");
         operator.stop().await;
     });
 }

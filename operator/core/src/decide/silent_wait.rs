@@ -35,6 +35,8 @@ pub enum SilentWait<'a> {
         /// The Job's pods are a gang.
         is_gang: bool,
     },
+    /// The first pod that its node never starts.
+    NeverStarts { name: &'a str, uid: &'a str },
     /// Index and uid of the first one or two pods whose brokers are not ready, the lead first.
     Joins((u32, &'a str), Option<(u32, &'a str)>),
 }
@@ -46,16 +48,19 @@ impl SilentWait<'_> {
             SilentWait::Starts(uid) | SilentWait::Joins((_, uid), _) => (*uid).to_owned(),
             SilentWait::Unseen { uid, .. } => format!("scheduler of {uid}"),
             SilentWait::InQueue(uid) => format!("queue of {uid}"),
+            SilentWait::NeverStarts { uid, .. } => format!("start of {uid}"),
         }
     }
 
     /// Whether this wait was reported before, by the reason in the status. An operator that has just started then reads
-    /// the events at once. For a pod that no scheduler has reported on, only the reason SchedulerSilent counts.
+    /// the events at once. For a pod that no scheduler has reported on, only the reason SchedulerSilent counts. A pod
+    /// that never starts is not deleted at once: its state may be out of date.
     pub fn has_waited(&self, status_reason: Option<&str>) -> bool {
         match self {
             SilentWait::Unseen { .. } => {
                 status_reason.and_then(Reason::parse) == Some(Reason::SchedulerSilent)
             }
+            SilentWait::NeverStarts { .. } => false,
             _ => status_reason.is_some(),
         }
     }
@@ -72,6 +77,8 @@ impl SilentWait<'_> {
             SilentWait::InQueue(_) => known == Some(Reason::Queued),
             SilentWait::Unseen { .. } => known == Some(Reason::SchedulerSilent),
             SilentWait::Joins(..) => known == Some(Reason::BrokersNotReady),
+            // The pod's own state says it.
+            SilentWait::NeverStarts { .. } => false,
         };
         let earlier_trouble = || Trouble {
             reason: reason.to_owned(),
@@ -109,6 +116,10 @@ pub fn find<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Option<Sile
             .iter()
             .filter(|(_, pod)| pod.job_uid.as_deref() == Some(job.uid.as_str()))
     };
+    let lost = pods().filter(|(_, pod)| pod.never_starts());
+    if let Some((uid, pod)) = lost.min_by_key(|(_, pod)| pod.index) {
+        return Some(SilentWait::NeverStarts { name: &pod.name, uid });
+    }
     let present: HashSet<u32> = pods()
         .filter(|(_, pod)| !pod.has_ended || pod.ended_with_code_zero())
         .map(|(_, pod)| pod.index)
@@ -389,6 +400,7 @@ mod tests {
         let told = |silent_wait| match silent_wait {
             SilentWait::Starts(uid) => uid.to_owned(),
             SilentWait::InQueue(_) => silent_wait.object(),
+            SilentWait::NeverStarts { name, .. } => format!("{name} never starts"),
             SilentWait::Unseen { index, scheduler, .. } => format!("{scheduler} has not seen {index}"),
             SilentWait::Joins((_, first), second) => {
                 format!("{first} joins {:?}", second.map(|(index, _)| index))
@@ -421,6 +433,19 @@ mod tests {
             who([pod(0, |_| {}), done]),
             None,
             "a worker that has completed is not made again"
+        );
+        let never_starts = pod(1, |pod| {
+            pod.is_running = false;
+            pod.name = "mc-1".into();
+            pod.trouble = Some(Box::new(Trouble {
+                reason: Reason::NodeRestarted.into(),
+                ..Trouble::default()
+            }));
+        });
+        assert_eq!(
+            who([never_starts]).as_deref(),
+            Some("mc-1 never starts"),
+            "this can be mended, although a pod is missing"
         );
         let waits = |index| pod(index, |pod| pod.has_joined = false);
         assert_eq!(

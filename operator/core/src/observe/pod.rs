@@ -323,10 +323,33 @@ impl PodSeen {
         }
     }
 
+    /// Whether the kubelet will never start the container that runs Flux, although the pod has not ended
+    /// ([`has_lost_sandbox`]). If the pod is deleted, it is replaced.
+    pub fn never_starts(&self) -> bool {
+        let has_restarted_node = |trouble: &Trouble| trouble.reason == Reason::NodeRestarted;
+        !self.has_ended
+            && !self.is_deleting
+            && !self.is_lost
+            && self.trouble.as_deref().is_some_and(has_restarted_node)
+    }
+
     /// The pod as the watch reports it.
     pub fn of_object(pod: &PodStatusObject) -> PodSeen {
         let runner = pod.spec.runner();
-        let pod_seen = PodSeen::read(&pod.metadata, pod.status.as_ref(), runner).with_place(&pod.spec);
+        let mut pod_seen = PodSeen::read(&pod.metadata, pod.status.as_ref(), runner).with_place(&pod.spec);
+        let status = pod.status.as_ref();
+        // With OnFailure, the kubelet makes another sandbox.
+        if pod.spec.restart_policy == "Never"
+            && !pod_seen.has_ended
+            && !pod_seen.is_disrupted()
+            && status.is_some_and(has_lost_sandbox)
+        {
+            pod_seen.trouble = Some(Box::new(Trouble {
+                reason: Reason::NodeRestarted.into(),
+                message: NEVER_STARTS.into(),
+                ..Trouble::default()
+            }));
+        }
         // With OnFailure, the kubelet restarts the container that runs Flux if it has failed: the pod has not ended.
         let may_return = pod.spec.restart_policy == "OnFailure" && !pod_seen.has_agents_success();
         if may_return {
@@ -461,6 +484,21 @@ fn is_lost(status: &PodStatus) -> bool {
     condition(status, "Ready")
         .is_some_and(|(status, reason, _)| status == ConditionStatus::False && reason.is_empty())
         && condition(status, "ContainersReady").is_some_and(|(status, _, _)| status == ConditionStatus::True)
+}
+
+/// The message about a pod that never starts: of its trouble, and of the condition that the operator gives it.
+pub const NEVER_STARTS: &str = "its node was restarted before its container had started; Kubernetes does not start such a pod, so it is replaced";
+
+/// Whether the pod has lost its sandbox after an init container had started, and before any other container had. That
+/// happens if its node reboots. With restartPolicy Never, the kubelet makes no other sandbox, and the pod stays Pending
+/// (kubernetes#118321).
+fn has_lost_sandbox(status: &PodStatus) -> bool {
+    let init = status.init_container_statuses.as_deref().unwrap_or_default();
+    let regular = status.container_statuses.as_deref().unwrap_or_default();
+    condition(status, "PodReadyToStartContainers")
+        .is_some_and(|(status, _, _)| status == ConditionStatus::False)
+        && init.iter().any(has_begun)
+        && !regular.iter().any(has_begun)
 }
 
 /// Whether an error of the container runtime is about a mount. A busy node causes other errors, which pass by

@@ -1,4 +1,4 @@
-//! Deletes all pods of a deleted MiniCluster at once.
+//! Deletes all pods of a deleted MiniCluster at once, or one pod that its node never starts.
 //!
 //! The garbage collector would delete about 20 objects per second in any order. So the brokers of a large
 //! MiniCluster would stop one after the other while its job still runs.
@@ -6,14 +6,18 @@
 use flux_operator_core::labels;
 use flux_operator_core::observe::Key;
 use flux_operator_core::observe::deleted::{Deleted, Propagation};
+use flux_operator_core::observe::pod::{NEVER_STARTS, PodSeen, PodStatusObject};
+use flux_operator_core::vocabulary::Reason;
 use http::HeaderValue;
 use http::header::ACCEPT;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
-use kube::api::{Api, DeleteParams, ListParams};
+use kube::api::{Api, DeleteParams, ListParams, Preconditions};
 use kube::core::Request;
 use serde::de::IgnoredAny;
+use serde_json::json;
 
 use super::{ApplyError, Writer, api_error, delete_params, ignore_not_found};
 
@@ -42,15 +46,67 @@ impl Writer {
         self.delete_pods(cluster, job).await
     }
 
-    /// Deletes all pods of the Job with the uid `job` by one call. The answer lists each of them, and is ignored.
+    /// Deletes all pods of the Job with the uid `job` by one call.
     pub(super) async fn delete_pods(&self, cluster: &Key, job: &str) -> Result<(), ApplyError> {
+        let of_job = ListParams::default().labels(&format!("{}={job}", labels::JOB_UID));
+        self.delete_selected_pods(cluster, &of_job, &DeleteParams::background())
+            .await
+    }
+
+    /// Deletes the pod with this name and uid if the API server also says that its node never starts it. Before that, the
+    /// pod gets the condition DisruptionTarget: the Job then counts no failure, and the pod's end shows why it was lost.
+    /// Returns whether the pod was deleted.
+    pub async fn delete_pod_that_never_starts(
+        &self,
+        cluster: &Key,
+        name: &str,
+        uid: &str,
+    ) -> Result<bool, ApplyError> {
+        let of_name = ListParams::default().fields(&format!("metadata.name={name}"));
+        let api: Api<PodStatusObject> = Api::namespaced(self.client.clone(), &cluster.namespace);
+        let found = api.list(&of_name).await;
+        let found = found.map_err(|error| api_error::<Pod>("list", name, error))?;
+        let is_same = |pod: &&PodStatusObject| {
+            pod.metadata.uid.as_deref() == Some(uid) && PodSeen::of_object(pod).never_starts()
+        };
+        let Some(pod) = found.items.iter().find(is_same) else {
+            return Ok(false);
+        };
+        // Neither call succeeds if the pod has changed since it was read.
+        let change = json!({
+            "metadata": { "uid": uid, "resourceVersion": pod.metadata.resource_version },
+            "status": { "conditions": [{
+                "type": "DisruptionTarget", "status": "True", "reason": Reason::NodeRestarted.name(),
+                "message": NEVER_STARTS, "lastTransitionTime": Timestamp::now().to_string(),
+            }] },
+        });
+        let marked = self.patch_status_of(&cluster.namespace, name, &change).await;
+        let marked = marked.map_err(|error| api_error::<Pod>("patch", name, error))?;
+        let unchanged = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: marked.uid,
+                resource_version: marked.resource_version,
+            }),
+            ..DeleteParams::background()
+        };
+        self.delete_selected_pods(cluster, &of_name, &unchanged).await?;
+        Ok(true)
+    }
+
+    /// Deletes the selected pods by one call, for which the operator has permission in every namespace. The answer lists
+    /// each of them, and is ignored.
+    async fn delete_selected_pods(
+        &self,
+        cluster: &Key,
+        selected: &ListParams,
+        how: &DeleteParams,
+    ) -> Result<(), ApplyError> {
         const METADATA: HeaderValue = HeaderValue::from_static(
             "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json",
         );
-        let of_job = ListParams::default().labels(&format!("{}={job}", labels::JOB_UID));
         let pods = Request::new(Pod::url_path(&(), Some(&cluster.namespace)));
         let request = pods
-            .delete_collection(&DeleteParams::background(), &of_job)
+            .delete_collection(how, selected)
             .map_err(kube::Error::BuildRequest);
         let request = request.map(|mut request| {
             request.headers_mut().insert(ACCEPT, METADATA);

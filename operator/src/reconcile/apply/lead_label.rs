@@ -5,7 +5,7 @@ use flux_operator_core::labels;
 use flux_operator_core::observe::Unlabelled;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Resource;
-use kube::api::{Patch, PatchParams};
+use kube::api::{ObjectMeta, Patch, PatchParams};
 use kube::core::Request;
 use serde_json::{Value, json};
 
@@ -33,14 +33,20 @@ impl Writer {
     pub async fn end_pod(&self, namespace: &str, pod: &str, text: &str) -> Result<(), ApplyError> {
         let change = json!({ "metadata": { "annotations": { labels::END: text } } });
         match self.patch_status_of(namespace, pod, &change).await {
-            Ok(()) => Ok(()),
+            Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             Err(error) => Err(api_error::<Pod>("end", pod, error)),
         }
     }
 
     /// Patches a pod through its status subresource: the operator has no permission to patch other parts of pods.
-    async fn patch_status_of(&self, namespace: &str, name: &str, change: &Value) -> Result<(), kube::Error> {
+    /// Returns the pod's new metadata.
+    pub(super) async fn patch_status_of(
+        &self,
+        namespace: &str,
+        name: &str,
+        change: &Value,
+    ) -> Result<ObjectMeta, kube::Error> {
         let parameters = PatchParams {
             field_manager: Some(labels::MANAGER.into()),
             ..PatchParams::default()
@@ -49,6 +55,5 @@ impl Writer {
         let request = pods.patch_subresource("status", name, &parameters, &Patch::Strategic(change));
         self.send_for_metadata(request.map_err(kube::Error::BuildRequest))
             .await
-            .map(drop)
     }
 }

@@ -1,10 +1,11 @@
 //! A node that is back before its pods are evicted. The container runtime then finds containers that have
 //! ended, and nobody knows how they ended.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::machines::{power_on, shut_down};
+use crate::machines::{make_image, power_on, shut_down};
 use crate::stage::{ExpectedEnd, Program, sleep, test};
+use crate::timeline::now;
 use test_support::node::has_flux_itself;
 
 /// worker-2 goes down and comes back while it has a lead, a follower without a task, and followers with one.
@@ -87,5 +88,60 @@ fn orderly_reboot_is_never_the_users_failure() {
         shut_down(2).await;
         sleep(5.0).await;
         power_on(2).await;
+    });
+}
+
+/// With restartPolicy Never, the kubelet starts nothing in a pod whose init containers had ended before the reboot.
+/// Without its image, a pod stays in that state until the reboot.
+#[test]
+fn reboot_while_pods_start_replaces_them() {
+    let folder =
+        std::env::var("E2E_APP_FOLDER").expect("E2E_APP_FOLDER must name the root folder of an image");
+    let image = format!("e2e/late-{}:1", std::process::id());
+    test("starting", async |stage| {
+        make_image(3, &image, &folder).await;
+        let spec = json!({ "image": image });
+        let lead = Program {
+            name: "lead",
+            lead_on: 2,
+            first: 3,
+            spec: spec.clone(),
+            ..Program::default()
+        };
+        let follower = Program {
+            name: "follower",
+            lead_on: 3,
+            followers_on: &[2],
+            tasks: 2,
+            first: 3,
+            spec,
+            ..Program::default()
+        };
+        let created_at = now();
+        for program in [&lead, &follower] {
+            stage.create(program).await;
+        }
+        for name in ["lead", "follower"] {
+            let names_image = |status: &Value| {
+                let message = status["message"].as_str().unwrap_or_default();
+                message.contains("worker-2") && message.contains(&image)
+            };
+            stage
+                .until_status(name, created_at, "node and image", names_image)
+                .await;
+        }
+        shut_down(2).await;
+        let rebooted_at = now();
+        power_on(2).await;
+        make_image(2, &image, &folder).await;
+        for name in ["lead", "follower"] {
+            stage.until_reason(name, rebooted_at, "NodeRestarted").await;
+        }
+        let restarted_before_it_started = ExpectedEnd {
+            restarts: &["LeadLost"],
+            ..ExpectedEnd::undisturbed()
+        };
+        stage.ended("lead", &restarted_before_it_started).await;
+        stage.ended("follower", &ExpectedEnd::undisturbed()).await;
     });
 }

@@ -104,3 +104,89 @@ fn failed_job_names_the_pod_in_its_message() {
     assert_eq!(index(by_condition), Some(0));
     assert_eq!(index("Job was active longer than specified deadline"), None);
 }
+
+/// A pod whose init container has ended, and whose sandbox is gone. `other`: the rest of its status.
+fn without_sandbox(policy: &str, init: serde_json::Value, other: serde_json::Value) -> PodSeen {
+    let container = |name: &str, state: serde_json::Value| {
+        serde_json::json!({
+            "name": name, "image": "i", "imageID": "i", "ready": false, "restartCount": 0, "state": state,
+        })
+    };
+    let waiting = serde_json::json!({ "waiting": { "reason": "PodInitializing" } });
+    let mut status = serde_json::json!({
+        "phase": "Pending",
+        "conditions": [{ "type": "PodReadyToStartContainers", "status": "False" }],
+        "initContainerStatuses": [container("flux-agent", init)],
+        "containerStatuses": [container("mc", waiting)],
+    });
+    status
+        .as_object_mut()
+        .unwrap()
+        .extend(other.as_object().unwrap().clone());
+    let pod = serde_json::json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "mc-0-abcde" },
+        "spec": { "restartPolicy": policy, "nodeName": "n1" }, "status": status,
+    });
+    PodSeen::of_object(&serde_json::from_value(pod).unwrap())
+}
+
+#[test]
+fn pod_that_lost_its_sandbox_before_its_container_never_starts() {
+    use serde_json::json;
+    let ended = || json!({ "terminated": { "exitCode": 0, "reason": "Completed" } });
+    let pod = without_sandbox("Never", ended(), json!({}));
+    assert!(pod.never_starts());
+    assert_eq!(pod.trouble.as_ref().unwrap().reason, "NodeRestarted");
+    assert_eq!(end_of(&pod, false), None, "it still exists");
+    let deleted = PodSeen {
+        is_deleting: true,
+        ..pod
+    };
+    assert!(!deleted.never_starts(), "it is deleted already");
+    // The operator gives the pod this condition before it deletes it. The kubelet then ends the pod.
+    let disrupted = json!([{ "type": "DisruptionTarget", "status": "True", "reason": "NodeRestarted" }]);
+    let gone = without_sandbox(
+        "Never",
+        ended(),
+        json!({ "phase": "Failed", "conditions": disrupted }),
+    );
+    assert_eq!(
+        (
+            end_of(&gone, false),
+            loss(&gone).reason.as_str(),
+            gone.is_disrupted()
+        ),
+        (Some(PodEnd::Removed), "NodeRestarted", true)
+    );
+
+    let conditions = |ready: &str| json!([{ "type": "PodReadyToStartContainers", "status": ready }]);
+    let running = json!({ "name": "mc", "image": "i", "imageID": "i", "ready": true, "restartCount": 0, "state": { "running": {} } });
+    let waiting = json!({ "waiting": { "reason": "PodInitializing" } });
+    for (why, policy, init, other) in [
+        ("the kubelet makes another", "OnFailure", ended(), json!({})),
+        ("it has none yet", "Never", waiting, json!({})),
+        (
+            "it has one",
+            "Never",
+            ended(),
+            json!({ "conditions": conditions("True") }),
+        ),
+        (
+            "old kubelets do not say",
+            "Never",
+            ended(),
+            json!({ "conditions": [] }),
+        ),
+        (
+            "its container has started",
+            "Never",
+            ended(),
+            json!({ "containerStatuses": [running] }),
+        ),
+        ("it has ended", "Never", ended(), json!({ "phase": "Failed" })),
+    ] {
+        let pod = without_sandbox(policy, init, other);
+        assert!(!pod.never_starts(), "{why}");
+        assert_eq!(pod.trouble, None, "{why}");
+    }
+}
