@@ -24,13 +24,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use flux_operator::definition::{self, crd};
 use flux_shared::crd::v1alpha2::{ConditionStatus, MiniCluster, MiniClusterStatus};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
-use plane::{DEADLINE, Operator, client};
+use plane::{DEADLINE, Operator, client, control_plane};
 use test_support::control_plane::ControlPlane;
 use test_support::report::{Report, setting};
 
@@ -72,7 +71,7 @@ impl Drop for Fleet {
 
 impl Fleet {
     async fn start() -> Fleet {
-        let plane = ControlPlane::start(&crd(&definition::Options::default()).unwrap()).unwrap();
+        let plane = control_plane();
         let client = client(plane.kubeconfig_path()).await;
         let kwok = std::env::var("KWOK").expect("KWOK names the kwok program: use .ci/bench large");
         let stages = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/kwok/stages.yaml");

@@ -34,7 +34,6 @@ mod plane;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use flux_operator::definition::{self, crd};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use futures::StreamExt;
 use k8s_openapi::api::batch::v1::Job;
@@ -42,7 +41,7 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams};
 use kube::{Api, Client};
 use kubelets::Kubelets;
-use plane::{DEADLINE, Operator, SIZE, client, count, create_by_hand, create_cluster};
+use plane::{DEADLINE, Operator, SIZE, client, control_plane, count, create_by_hand, create_cluster};
 use test_support::control_plane::ControlPlane;
 use test_support::report::{Report, setting};
 
@@ -79,7 +78,7 @@ fn main() {
 }
 
 async fn started() -> (ControlPlane, Client) {
-    let plane = ControlPlane::start(&crd(&definition::Options::default()).unwrap()).unwrap();
+    let plane = control_plane();
     let client = client(plane.kubeconfig_path()).await;
     (plane, client)
 }

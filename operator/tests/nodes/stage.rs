@@ -360,7 +360,8 @@ impl Drop for Stage {
 }
 
 /// One pod on each node, evicted after this many seconds. The lead's name is in its environment.
-fn pod_template(program: &Program) -> Value {
+/// The spec of its pods' template: one pod on each node.
+pub fn pod_template(program: &Program) -> Value {
     let of_this_job = json!({ "matchLabels": { "batch.kubernetes.io/job-name": program.name } });
     json!({
         "tolerations": tolerations(program.evicted_after),

@@ -4,9 +4,9 @@
 use serde_json::{Value, json};
 
 use crate::machines::{make_image, power_on, shut_down};
-use crate::stage::{ExpectedEnd, Program, sleep, test};
+use crate::stage::{ExpectedEnd, Program, pod_template, sleep, test};
 use crate::timeline::now;
-use test_support::node::has_flux_itself;
+use test_support::node::{app_image, has_flux_itself};
 
 /// worker-2 goes down and comes back while it has a lead, a follower without a task, and followers with one.
 /// One of their jobs ends with its first failed task, as MPI ends a job: before its broker has left.
@@ -91,32 +91,40 @@ fn orderly_reboot_is_never_the_users_failure() {
     });
 }
 
-/// With restartPolicy Never, the kubelet starts nothing in a pod whose init containers had ended before the reboot.
-/// Without its image, a pod stays in that state until the reboot.
+/// With restartPolicy Never, the kubelet starts nothing in a pod whose first init container had ended before the reboot.
+/// Another init container without its image keeps the pods in that state until the reboot.
 #[test]
 fn reboot_while_pods_start_replaces_them() {
     let folder =
         std::env::var("E2E_APP_FOLDER").expect("E2E_APP_FOLDER must name the root folder of an image");
     let image = format!("e2e/late-{}:1", std::process::id());
+    let with_late_init = |program: Program| {
+        let mut template = pod_template(&program);
+        template["initContainers"] = json!([
+            { "name": "first", "image": app_image(), "command": ["true"] },
+            { "name": "late", "image": image, "command": ["true"] },
+        ]);
+        Program {
+            spec: json!({ "podTemplate": { "spec": template } }),
+            ..program
+        }
+    };
     test("starting", async |stage| {
         make_image(3, &image, &folder).await;
-        let spec = json!({ "image": image });
-        let lead = Program {
+        let lead = with_late_init(Program {
             name: "lead",
             lead_on: 2,
             first: 3,
-            spec: spec.clone(),
             ..Program::default()
-        };
-        let follower = Program {
+        });
+        let follower = with_late_init(Program {
             name: "follower",
             lead_on: 3,
             followers_on: &[2],
             tasks: 2,
             first: 3,
-            spec,
             ..Program::default()
-        };
+        });
         let created_at = now();
         for program in [&lead, &follower] {
             stage.create(program).await;
