@@ -64,7 +64,8 @@ impl Kubelets {
             .get(&all[0].name_any())
             .await
             .unwrap();
-        let status = Patch::Merge(running(&first));
+        // A merge patch would remove the conditions that the operator has set.
+        let status = Patch::Strategic(running(&first));
         futures::stream::iter(all.iter().enumerate())
             .map(async |(number, pod)| {
                 let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap());
