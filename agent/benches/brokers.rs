@@ -28,16 +28,18 @@ use std::time::{Duration, Instant};
 use hosts::{CLUSTER, Hosts};
 use test_support::report::{Report, median, setting};
 
+/// Time limit for the quorum, and for the end of all hosts.
 const DEADLINE: Duration = Duration::from_secs(1200);
 /// Where the lead's program notes the depth of the tree when it runs.
 const NOTE: &str = "/mnt/brokers";
 
-/// A name in the report, and `tbon.topo`.
+/// Each tree's name in the report, and its `tbon.topo`. With up to 257 brokers, `kary:256` is flat.
 const TREES: [(&str, &str); 2] = [("flat", "kary:256"), ("kary-16", "kary:16")];
 
 #[derive(Clone, Copy, PartialEq)]
 enum Entrypoint {
     Agent,
+    /// A script that starts the broker, without the agent.
     Plain,
 }
 
@@ -60,16 +62,16 @@ fn main() {
     hosts::prepare(&flux);
     let mut report = Report::new(include_str!("ranges.toml"));
     for (tree, topology) in TREES {
-        let (mut agent, mut plain) = (Vec::new(), Vec::new());
+        let (mut agent_runs, mut plain_runs) = (Vec::new(), Vec::new());
         for _ in 0..setting("BENCH_RUNS", 1) {
-            agent.push(run(&flux, size, topology, Entrypoint::Agent));
-            plain.push(run(&flux, size, topology, Entrypoint::Plain));
+            agent_runs.push(run(&flux, size, topology, Entrypoint::Agent));
+            plain_runs.push(run(&flux, size, topology, Entrypoint::Plain));
         }
         assert!(
-            agent
+            agent_runs
                 .iter()
-                .chain(&plain)
-                .all(|figures| figures.depth == plain[0].depth),
+                .chain(&plain_runs)
+                .all(|figures| figures.depth == plain_runs[0].depth),
             "the trees of {topology} differ in depth"
         );
         let median_of = |all: &[Figures], figure: fn(&Figures) -> f64| {
@@ -80,10 +82,10 @@ fn main() {
             ("memory", "mib", |figures| figures.mib_per_host),
             ("stop", "s", |figures| figures.stop_s),
         ] {
-            let (agent, plain) = (median_of(&agent, figure), median_of(&plain, figure));
-            report.figure(&format!("brokers-{tree}-{quantity}-agent-{unit}"), agent);
-            report.figure(&format!("brokers-{tree}-{quantity}-plain-{unit}"), plain);
-            report.figure(&format!("brokers-{tree}-{quantity}-ratio"), agent / plain);
+            let (ours, theirs) = (median_of(&agent_runs, figure), median_of(&plain_runs, figure));
+            report.figure(&format!("brokers-{tree}-{quantity}-agent-{unit}"), ours);
+            report.figure(&format!("brokers-{tree}-{quantity}-plain-{unit}"), theirs);
+            report.figure(&format!("brokers-{tree}-{quantity}-ratio"), ours / theirs);
         }
     }
     report.print(&format!("Instances of {size} real brokers"));
@@ -93,6 +95,7 @@ fn run(flux: &Path, size: usize, topology: &str, entrypoint: Entrypoint) -> Figu
     let _ = fs::remove_file(NOTE);
     let program = format!("flux getattr tbon.maxlevel >{NOTE}.new && mv {NOTE}.new {NOTE} && sleep 3600");
     write_spec(flux, size, topology, &program);
+    // The names of all ranks, from 0 on.
     fs::write("/etc/hosts", hosts::names(size, 0)).unwrap();
     hosts::addresses(size);
     let begin = Instant::now();
@@ -136,16 +139,19 @@ fn run(flux: &Path, size: usize, topology: &str, entrypoint: Entrypoint) -> Figu
     }
 }
 
+/// The script of a host without the agent.
 fn plain(size: usize, rank: usize, topology: &str, program: &str) -> String {
     let program = if rank == 0 {
         format!("sh -c '{program}'")
     } else {
         String::new()
     };
+    // `; true` keeps bash as process 1, because bash replaces itself with the last command.
     hosts::plain(size, rank, &format!("-Stbon.topo={topology} {program}; true"))
 }
 
 fn write_spec(flux: &Path, size: usize, topology: &str, program: &str) {
+    // `flux` is ROOT/bin/flux.
     let root = flux.ancestors().nth(2).unwrap().display();
     let text = format!(
         "name = \"{CLUSTER}\"\nsize = {size}\ntasks = 1\n[view]\nenabled = false\ninstall_root = \"{root}\"\n\
@@ -173,6 +179,7 @@ fn children() -> BTreeMap<u32, Vec<u32>> {
     children
 }
 
+/// The pids of the hosts' first processes and of all processes below them.
 fn with_descendants(hosts: &[Child]) -> BTreeSet<u32> {
     let children = children();
     let mut found = BTreeSet::new();
@@ -184,7 +191,7 @@ fn with_descendants(hosts: &[Child]) -> BTreeSet<u32> {
     found
 }
 
-/// The memory of the hosts' processes (PSS).
+/// The memory of the hosts' processes (PSS: a page that several processes share counts once in all).
 fn memory_mib(hosts: &[Child]) -> f64 {
     let kib = |pid| -> Option<f64> {
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
@@ -194,6 +201,7 @@ fn memory_mib(hosts: &[Child]) -> f64 {
     with_descendants(hosts).into_iter().filter_map(kib).sum::<f64>() / 1024.0
 }
 
+/// The pid of the lead's broker. A broker's process name is `flux-broker` with the rank after it.
 fn lead_broker(lead: &Child) -> u32 {
     let is_broker = |pid: &u32| {
         fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("flux-broker"))

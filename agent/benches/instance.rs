@@ -32,7 +32,9 @@ use std::time::{Duration, Instant};
 use hosts::{CLUSTER, Hosts};
 use test_support::report::{Report, median, setting};
 
+/// Time limit for one run.
 const DEADLINE: Duration = Duration::from_secs(1800);
+/// The script of `output`: 200,000 lines, and one line of a mebibyte.
 const FLOOD: &str = "awk 'BEGIN { for (i = 0; i < 200000; i++) print \"line\", i, \"of the flood\" }'\n\
                      head -c 1048576 /dev/zero | tr '\\0' x\necho\n";
 
@@ -186,7 +188,8 @@ impl Fixture {
         );
         for (place, hosts, variables) in [("within", 1, ""), ("between", 2, library.tcp)] {
             let script = format!("export {variables}\n{program}\n");
-            // MPICH 4.0 with UCX over TCP sometimes hangs at its end, which is not measured here.
+            // `last`: the run is over at the last result. MPICH 4.0 with UCX over TCP sometimes hangs at its end, which
+            // is not measured here.
             let job = Job {
                 hosts,
                 tasks: 2,
@@ -197,6 +200,7 @@ impl Fixture {
                 "cd /mnt && env {variables} HOME=/mnt timeout -k 1 60 {} {program} 2>&1",
                 library.bare
             );
+            // For bare processes, plain Flux and the agent: the times of both sizes in each run.
             let mut times: [Vec<[f64; 2]>; 3] = Default::default();
             for _ in 0..self.runs {
                 let output = Command::new("bash").args(["-c", &bare]).output().unwrap();
@@ -206,7 +210,7 @@ impl Fixture {
             }
             for (size, at) in [("byte", 0), ("mebibyte", 1)] {
                 let median_of =
-                    |setup: usize| median(&times[setup].iter().map(|times| times[at]).collect::<Vec<_>>());
+                    |setup: usize| median(&times[setup].iter().map(|both| both[at]).collect::<Vec<_>>());
                 let name = format!("mpi-{}-{place}-{size}", library.name);
                 report.figure(&format!("{name}-us"), median_of(2));
                 report.figure(&format!("{name}-of-plain"), median_of(2) / median_of(1));
@@ -216,12 +220,13 @@ impl Fixture {
     }
 
     fn lammps(&self, report: &mut Report) {
-        let run = format!("export {}\nlmp -in /mnt/in.lj -log none\n", LIBRARIES[0].tcp);
+        // The variables of Open MPI.
+        let script = format!("export {}\nlmp -in /mnt/in.lj -log none\n", LIBRARIES[0].tcp);
         for (place, hosts) in [("one-pod", 1), ("two-pods", 2)] {
             let job = Job {
                 hosts,
                 tasks: 2,
-                script: &run,
+                script: &script,
                 last: None,
             };
             let (agent, plain) = self.in_turn(|is_agent| {
@@ -233,10 +238,10 @@ impl Fixture {
         }
     }
 
-    /// Median times with the agent and without it.
+    /// Median times with the agent (`run(true)`) and without it.
     fn in_turn(&self, run: impl Fn(bool) -> f64) -> (f64, f64) {
         let times: Vec<[f64; 2]> = (0..self.runs).map(|_| [run(true), run(false)]).collect();
-        let median_of = |setup: usize| median(&times.iter().map(|times| times[setup]).collect::<Vec<_>>());
+        let median_of = |setup: usize| median(&times.iter().map(|both| both[setup]).collect::<Vec<_>>());
         (median_of(0), median_of(1))
     }
 
@@ -257,7 +262,8 @@ impl Fixture {
         self.run(hosts, is_agent, &submit, job.last)
     }
 
-    /// Runs from the start of the hosts to the end of the lead.
+    /// Runs `program` on the lead, from the start of the hosts to the end of the lead, or until the lead has printed
+    /// `last`. The agent runs the program of the spec instead.
     fn run(&self, hosts: usize, is_agent: bool, program: &str, last: Option<&str>) -> Run {
         let begin = Instant::now();
         let start = |rank: usize| {
@@ -284,8 +290,10 @@ impl Fixture {
     }
 }
 
+/// Writes the spec for the agent.
 fn spec(size: usize, tasks: usize, program: &str) {
     let flux = std::env::var("FLUX").unwrap();
+    // FLUX is ROOT/bin/flux.
     let root = Path::new(&flux).ancestors().nth(2).unwrap().display();
     let text = format!(
         "name = \"{CLUSTER}\"\nsize = {size}\ntasks = {tasks}\n[view]\nenabled = false\ninstall_root = \"{root}\"\n\
@@ -310,6 +318,7 @@ fn fastest(output: &str) -> [f64; 2] {
     [1, 1 << 20].map(|bytes| {
         let head = format!("ping {bytes} ");
         let line = output.lines().find_map(|line| line.strip_prefix(&head));
+        // The rest of the line is the median and the fastest tenth.
         line.and_then(|line| line.split(' ').nth(1)?.trim().parse().ok())
             .unwrap_or_else(|| panic!("no figures: {output}{}", errors()))
     })

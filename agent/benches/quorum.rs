@@ -40,6 +40,7 @@ const TIMEOUTS: [Option<&str>; 3] = [Some("1s"), Some("5s"), None];
 const LATE: Duration = Duration::from_secs(3);
 /// How long packets to the lead are lost.
 const LOST: Duration = Duration::from_secs(8);
+/// Time limit for a quorum.
 const DEADLINE: Duration = Duration::from_secs(120);
 /// The usual grace period of a pod.
 const GRACE: Duration = Duration::from_secs(30);
@@ -179,9 +180,10 @@ impl Fixture {
         }
     }
 
-    /// DNS queries per second of one follower whose lead has no name, in its first seconds.
+    /// DNS queries per second of one follower whose lead has no name: over ten seconds, after its first three.
     fn queries_per_second(&self, entrypoint: Entrypoint, queries: &AtomicUsize) -> f64 {
         self.write_program(None, "true");
+        // From rank 1 on: the lead has no name.
         fs::write("/etc/hosts", hosts::names(self.size, 1)).unwrap();
         hosts::addresses(self.size);
         let _follower = Hosts(vec![self.start(1, entrypoint, None)]);
@@ -191,8 +193,8 @@ impl Fixture {
         (queries.load(Ordering::Relaxed) - before) as f64 / begin.elapsed().as_secs_f64()
     }
 
-    /// Seconds from SIGTERM to the entrypoint of each host, which is process 1, to the end of the last host. At
-    /// most the grace period.
+    /// Seconds from the moment when the entrypoint of each host, which is process 1, gets SIGTERM until the last host
+    /// has ended. If this takes longer than the grace period: the grace period.
     fn stop(&self, entrypoint: Entrypoint) -> f64 {
         let _ = fs::remove_file(NOTE);
         self.write_program(Some("5s"), &format!("date +%s.%N >{NOTE} && sleep 600"));
@@ -219,6 +221,7 @@ impl Fixture {
 
     /// Writes the lead's program, a shell script, into a spec for the agent, and into a file for plain brokers.
     fn write_program(&self, timeout: Option<&str>, script: &str) {
+        // `flux` is ROOT/bin/flux.
         let root = self.flux.ancestors().nth(2).unwrap().display();
         let timeout = timeout.map_or(String::new(), |timeout| {
             format!("connect_timeout = \"{timeout}\"\n")

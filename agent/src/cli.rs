@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+// `explain`, since this crate has a module `dry_run`, too.
 use flux_agent_plan::dry_run as explain;
 use flux_agent_plan::plan::PodContainer;
 use flux_shared::exit::Category;
@@ -403,8 +404,8 @@ fn install_binary(
     install::link(&mount, path)
 }
 
-/// In the same init container: merges the packages of the view's image, which is mounted at `view`, and the
-/// /opt/software of the runner's image, which is mounted at `runner`, into one folder.
+/// In the init container of the agent's image: merges the packages of the view's image, which is mounted at `view`,
+/// and the /opt/software of the runner's image, which is mounted at `runner`, into one folder.
 fn merge_mounted(view: &Path, runner: PathBuf) -> Result<(), Failure> {
     let packages = below(view, SOFTWARE_DIR);
     view::merge_software(&view::SoftwareOptions {

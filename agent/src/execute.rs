@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Nothing here reads the spec: the plan has everything, except facts that are known only at run time. One of
-//! them is how the broker ended, which decides whether its dump is published. If the container is killed and
-//! started again, every step except the launch can run again with the same result.
+//! them is how the broker ended, which decides whether its dump (the saved state of Flux) is published. If the
+//! container is killed and started again, every step except the launch can run again with the same result.
 //!
 //! Words:
 //!
@@ -130,6 +130,7 @@ impl Executor<'_> {
         // No program comes before Replan, so the first part has no exit code that the second could overwrite.
         if matches!(end, StepsEnd::Completed { .. }) && !rest.is_empty() {
             let plan = replan()?;
+            // The steps up to Replan have run already.
             let skipped_count = plan.steps.iter().position(is_replan).map_or(0, |index| index + 1);
             end = self.steps(&plan.steps[skipped_count..]).await?;
         }
@@ -153,7 +154,7 @@ impl Executor<'_> {
                     continue;
                 }
             }
-            // A sidecar whose command has failed exits with its code.
+            // A sidecar whose command has failed does not stay: it exits with the command's code.
             if *step == Step::Stay && failure_code.is_some() {
                 break;
             }
@@ -202,6 +203,7 @@ impl Executor<'_> {
                 Step::Snippet(snippet) if snippet.phase == SnippetPhase::After => Some(snippet),
                 _ => None,
             };
+            // `Volume`: most failures of steps that may be temporary are those of writing a file.
             match (
                 attempts.after(failure, Awaited::Volume, self.supervisor).await?,
                 snippet_after_program,
@@ -253,6 +255,7 @@ impl Executor<'_> {
                 self.files.ensure_link(path, target)?;
                 self.timeline.record("config", begin);
             }
+            // `all_steps` makes the new plan after this step.
             Step::Replan => {}
             Step::Environment { changes } => changes.iter().for_each(|change| self.session.apply(change)),
             Step::Shell(shell) => self.planned_shell = Some(shell.clone()),
@@ -316,6 +319,7 @@ impl Executor<'_> {
     /// Waits until the container is stopped.
     async fn stay(&mut self) -> Result<Flow, Failure> {
         tracing::info!(stage = "stay", "finished; waiting for the pod to be deleted");
+        // The command has ended, so a stop need not be held back for it.
         self.supervisor.hold_no_stop();
         let stopped = self.supervisor.unless_stopped(std::future::pending::<()>()).await;
         stopped.map(|_| Flow::Exit(0)).map_err(wait_failed)
@@ -357,6 +361,7 @@ impl Executor<'_> {
         let stopped = self.supervisor.unless_stopped(std::future::pending::<()>()).await;
         match stopped.map_err(wait_failed)? {
             Interrupted::Stopped(stop) => Ok(Flow::Exit(self.stop_code(stop))),
+            // This does not happen, since `pending` never ends.
             Interrupted::Done(()) => Ok(Flow::Exit(0)),
         }
     }

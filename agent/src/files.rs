@@ -364,6 +364,7 @@ fn is_same(folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner, content: &[
     has_same_attributes
         && openat(folder, name, flags, FileMode::empty()).is_ok_and(|file| {
             File::from(file)
+                // One byte more shows that the file has grown.
                 .take(content.len() as u64 + 1)
                 .read_to_end(&mut current)
                 .is_ok()

@@ -5,8 +5,9 @@
 //! /proc/self/exe ─► DIR/.flux-agent.new (written in pieces, synced) ─► compared byte for byte ─► renamed to DIR/flux-agent
 //! ```
 //!
-//! No other container may write to that volume. Below the mount path there is a link to the binary. If the copy is
-//! killed at any moment, DIR/flux-agent is the old binary, the whole new one, or missing, and never a part of one.
+//! No other container may write to that volume. Below the mount path of the volume that the pod's containers share
+//! there is a link to the binary (`link`). If the copy is killed at any moment, DIR/flux-agent is the old binary, the
+//! whole new one, or missing, and never a part of one.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -18,6 +19,7 @@ use crate::report::failure::Failure;
 
 /// The binary's name in the volume.
 pub const NAME: &str = "flux-agent";
+/// The binary's permissions: every container's user may run it.
 const MODE: u32 = 0o755;
 /// Bytes that are written before they are synced, so that dirty pages do not use up a small memory limit.
 const PIECE: usize = 1 << 20;
@@ -78,7 +80,7 @@ fn write_copy(source: &Path, temporary: &Path) -> io::Result<()> {
     let mut to = OpenOptions::new()
         .write(true)
         .create_new(true)
-        .mode(0o600)
+        .mode(0o600) // `MODE` follows when the copy is complete
         .open(temporary)?;
     let mut piece = vec![0; PIECE];
     loop {

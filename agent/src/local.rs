@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! FILE ─► AgentSpec (as in dry-run), arrangement (pure: containers, mounts, what is not supported)
-//!   ─► run_folder (locked; files, key) ─► namespaces, network ─► run (a process for each container) ─► the lead's code
+//!   ─► run_folder (locked; files, key) ─► namespaces, network ─► run (a process for each container) ─► exit code
 //! in each process: inside (mounts, host name) ─► `flux-agent run`, as in a pod
 //! ```
 //!
@@ -131,6 +131,7 @@ fn machine(args: &LocalArgs) -> Result<Machine, Failure> {
     let home = text("HOME")
         .map(PathBuf::from)
         .filter(|home| home.is_absolute() && home.is_dir());
+    // FAKE_FLUX_RECORD is for the fake Flux of the agent's tests.
     let passed_variables = ["LANG", "LC_ALL", "TERM", "TZ", "FAKE_FLUX_RECORD"];
     let environment: BTreeMap<String, String> = passed_variables
         .into_iter()
@@ -171,6 +172,7 @@ fn prefix(given: Option<&Path>) -> Result<PathBuf, Failure> {
         return real(prefix);
     }
     let environment: Environment = std::env::vars_os().collect();
+    // `/`: where relative folders on the PATH would begin.
     let Lookup::Program(program) = find(OsStr::new("flux"), &environment, Path::new("/")) else {
         return Err(view_missing("there is no `flux` on the PATH".into()));
     };

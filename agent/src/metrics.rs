@@ -40,7 +40,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Most bytes of a request's head.
 const MAX_HEAD: usize = 4 << 10;
 
-/// A server, until this is dropped.
+/// A running server of metrics. Dropping this ends the server.
 #[derive(Debug)]
 pub struct MetricsServer(JoinHandle<()>);
 
@@ -192,7 +192,8 @@ impl Question {
     fn is_usable(&self) -> bool {
         match self.answer.borrow().as_ref() {
             Some(answer) => answer.at.elapsed() < FRESH,
-            None => self.answer.has_changed().is_ok(), // the answer is pending
+            // Pending, unless the task has ended without an answer: this closes the channel.
+            None => self.answer.has_changed().is_ok(),
         }
     }
 }

@@ -78,7 +78,7 @@ pub fn run_container(options: &RunOptions, container: &PodContainer) -> u8 {
     let (mut timeline, mut ending) = (ContainerTimeline::start(), ContainerEnd::default());
     // Until the spec has been read, only the command line names a format.
     log::set_format(options.log_format.unwrap_or_default());
-    // Stays here if the work fails: the termination message needs it.
+    // The plan. It stays here even if the work fails: the termination message needs it.
     let mut planned = None;
     let work = entrypoint(options, container, &mut timeline, &mut ending, &mut planned);
     let result = crate::system::runtime::block_on(Box::pin(work));
@@ -86,6 +86,7 @@ pub fn run_container(options: &RunOptions, container: &PodContainer) -> u8 {
         log::failure(failure);
     }
     let termination = ending.termination(&result);
+    // The operator makes the timeline a part of the trace.
     let message = match planned.filter(|plan| plan.trace.is_some()) {
         Some(plan) => termination.encode_with(&timeline.for_message(&plan.hostname, role_name(&plan))),
         None => termination.encode(),
@@ -120,6 +121,7 @@ async fn entrypoint(
         Ok(Interrupted::Done((plan, mount))) => {
             log::set_format(options.log_format.unwrap_or_else(|| plan.log.format.into()));
             log::set_quiet(plan.log.quiet);
+            // The stages of the init containers.
             timeline.add_earlier(&options.root, &mount);
             timeline.record("plan", begin);
             let plan = known.insert(plan);
@@ -233,7 +235,8 @@ async fn plan_with_retries(
     }
 }
 
-/// The exit code after a stop before the spec is read. Only the pod's index says then whether this is the lead.
+/// The exit code after a stop before the spec is read. Until then, only the pod's index says whether this is the lead
+/// (index 0).
 fn stop_code(stop: Stop) -> u8 {
     of_stop_before_program(
         stop.signal,

@@ -22,7 +22,7 @@ impl ReadError {
         }
     }
 
-    /// Whether it may be temporary: the spec's volume is mounted late, or its server does not answer.
+    /// Whether the error may be temporary: the spec's volume is mounted late, or its server does not answer.
     pub fn is_passing(&self) -> bool {
         match self {
             ReadError::Unreadable { source, .. } => {
@@ -32,7 +32,7 @@ impl ReadError {
         }
     }
 
-    /// What a person can do about it.
+    /// What a person can do about the error.
     pub fn hint(&self) -> &'static str {
         match self {
             ReadError::Unreadable { .. } => "is the ConfigMap `<cluster>-agent` mounted in this container?",

@@ -324,10 +324,11 @@ impl Supervisor {
                 stopping.suspended = true;
                 self.suspend_self();
             }
-            if let (Some(stop), None) = (self.stop, stopping.since) {
+            if let (Some(stop), None) = (self.stop, stopping.stop) {
                 stopping.begin(stop, self.kill_deadline(), &child, terms, policy);
             }
-            let held = stopping.since.map(|stop| stop.at);
+            // When the policy began to hold the stop back, if it does.
+            let held = stopping.stop.map(|stop| stop.at);
             tokio::select! {
                 biased;
                 event = self.event() => match event? {
@@ -356,7 +357,7 @@ impl Supervisor {
         Ok(EndedChild {
             end,
             at,
-            stopped: stopping.since,
+            stopped: stopping.stop,
             passed_on: stopping.passed_on,
             first_output,
         })
@@ -394,6 +395,7 @@ impl Supervisor {
         match terms.second_stop {
             SecondStop::IsIgnored => {}
             SecondStop::Kills if self.is_duplicate_stop() => {}
+            // The policy holds the first stop back: the second one ends this.
             _ if !stopping.passed_on => {
                 stopping.pass_on(Order::signal(signal), self.kill_deadline(), child, terms, policy);
             }
@@ -405,8 +407,8 @@ impl Supervisor {
         }
     }
 
-    /// After the child was stopped from the terminal: stops this process, so that the shell above gets its
-    /// terminal back.
+    /// After the child was suspended from the terminal: suspends this process, so that the shell above gets its
+    /// terminal back. Process 1 has no shell above.
     fn suspend_self(&self) {
         if self.terminal && std::process::id() != 1 {
             terminal::reclaim();
@@ -415,7 +417,7 @@ impl Supervisor {
     }
 
     /// Waits until all output of an ended child is copied. After a stop there is time for that until the
-    /// deadline; if there is no deadline, a stop ends the wait.
+    /// deadline; if there is no deadline, a stop ends the wait. A second stop signal always ends it.
     async fn drain(&mut self, copier: output::OutputCopier) -> io::Result<()> {
         let done = raw::watch(copier.finish())?;
         let copied = done.readable();
@@ -438,7 +440,7 @@ impl Supervisor {
 #[derive(Default)]
 struct Stopping {
     /// The stop, once this child is being stopped for it.
-    since: Option<Stop>,
+    stop: Option<Stop>,
     /// Whether an order to end was passed on to the child.
     passed_on: bool,
     /// The child was stopped (SIGTSTP, SIGSTOP) and not continued by us.
@@ -455,16 +457,17 @@ struct Asked {
     purpose: Purpose,
 }
 
+/// What a request is for.
 #[derive(Clone, Copy)]
 enum Purpose {
-    /// It is made in place of this signal.
+    /// The request is made in place of this signal.
     Stop(i32),
-    /// It kills the processes that the child waits for.
+    /// The request kills the processes that the child waits for.
     Kill,
 }
 
 impl Stopping {
-    /// Begins to stop this child. `kill_at`: as for `pass_on`.
+    /// Begins to stop this child. `kill_at`: when remaining processes are killed.
     fn begin(
         &mut self,
         stop: Stop,
@@ -473,7 +476,7 @@ impl Stopping {
         terms: Terms,
         policy: &mut dyn Policy,
     ) {
-        self.since = Some(stop);
+        self.stop = Some(stop);
         match policy.at_stop(stop.signal) {
             AtStop::PassOn(order) => self.pass_on(order, kill_at, child, terms, policy),
             AtStop::Hold(bound) => self.deadline = Some(Instant::now() + bound),
@@ -535,7 +538,7 @@ impl Stopping {
         send(child, SignalTarget::Group, libc::SIGKILL);
     }
 
-    /// `useful`: whether the request helped.
+    /// Handles the answer to the pending request. `useful`: whether the request helped.
     fn handle_answer(&mut self, useful: bool, child: &Child, terms: Terms) {
         match self.asked.take().map(|asked| asked.purpose) {
             Some(Purpose::Stop(signal)) if !useful => self.send_stop(signal, child, terms),
@@ -546,7 +549,7 @@ impl Stopping {
     }
 }
 
-/// Never resolves if no request is pending.
+/// Waits for the answer to the pending request: whether it helped. Never resolves if no request is pending.
 async fn answer(asked: &mut Option<Asked>) -> bool {
     match asked {
         Some(asked) => asked.request.as_mut().await,
@@ -563,7 +566,7 @@ fn send(child: &Child, target: SignalTarget, signal: i32) {
     let _ = result;
 }
 
-/// Never resolves if `deadline` is None.
+/// Waits until `deadline`. Never resolves if `deadline` is None.
 pub async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,

@@ -63,7 +63,7 @@ pub fn install(places: &Places) -> Result<(), Failure> {
     }
     // Without the marker, a run that is interrupted from here on is repeated.
     tree::remove(&marker)?;
-    let spare_memory = copy::is_memory_scarce(&places.root);
+    let save_memory = copy::is_memory_scarce(&places.root);
     make_parents(&places.mount)?;
     // Needed even if the image has no /opt/software: other containers mount this folder.
     make_parents(&places.staging)?;
@@ -71,7 +71,7 @@ pub fn install(places: &Places) -> Result<(), Failure> {
         fold::fold_folders(&mut view, software, Path::new(SOFTWARE_DIR));
     }
     let progress = Progress::new(view.bytes + software.as_ref().map_or(0, |tree| tree.bytes));
-    let result = copy_trees(places, &view, software.as_ref(), &target, spare_memory, &progress);
+    let result = copy_trees(places, &view, software.as_ref(), &target, save_memory, &progress);
     if result.is_err() {
         remove_partial_copies(places);
     }
@@ -113,21 +113,21 @@ fn list_trees(view: &Path, software: &Path) -> Result<(Tree, Option<Tree>), Tree
     Ok((view?, software_tree?))
 }
 
-/// `spare_memory`: written data goes to the disk at once, so that it does not fill the memory limit.
+/// `save_memory`: written data goes to the disk at once, so that it does not fill the memory limit.
 fn copy_trees(
     places: &Places,
     view: &Tree,
     software: Option<&Tree>,
     target: &Path,
-    spare_memory: bool,
+    save_memory: bool,
     progress: &Progress,
 ) -> Result<(), Failure> {
     if let Some(software) = software {
-        copy_software(software, &places.staging, spare_memory, progress)?;
+        copy_software(software, &places.staging, save_memory, progress)?;
     }
     let temporary = places.mount.join(".view.new");
     tree::remove(&temporary)?;
-    copy::copy_tree(view, &temporary, spare_memory, progress)?;
+    copy::copy_tree(view, &temporary, save_memory, progress)?;
     tree::remove(target)?;
     fs::rename(&temporary, target).map_err(|error| Failure::write("put in place", target, &error))
 }
@@ -137,13 +137,13 @@ fn copy_trees(
 fn copy_software(
     software: &Tree,
     staging: &Path,
-    spare_memory: bool,
+    save_memory: bool,
     progress: &Progress,
 ) -> Result<(), Failure> {
     make_parents(staging)?;
     let temporary = staging.join(".software.new");
     tree::remove(&temporary)?;
-    copy::copy_tree(software, &temporary, spare_memory, progress)?;
+    copy::copy_tree(software, &temporary, save_memory, progress)?;
     for name in software.top_names() {
         let target = staging.join(name);
         tree::remove(&target)?;

@@ -1,7 +1,8 @@
 //! Waiting for others: the parent broker (name, route, port) and Unix sockets.
 //!
-//! Each attempt makes a new connection, and looks a name up again if the last look-up is a second old. The pauses between attempts grow to a cap, with jitter. Waits have no deadline, unless the caller
-//! sets one. They log what is missing, every ten seconds at most.
+//! Each attempt makes a new connection, and looks a name up again unless the last look-up was shortly before. The
+//! pauses between attempts grow to a cap, with jitter. Waits have no deadline, unless the caller sets one. They log
+//! what is missing, every ten seconds at most.
 
 mod backoff;
 pub mod end;

@@ -112,7 +112,7 @@ pub(crate) fn command() -> clap::Command {
 
 /// Parses the command line and runs the command; returns the program's exit code.
 pub fn main(version: &'static str) -> ExitCode {
-    let command = match completer_words() {
+    let cli = match completer_words() {
         Some(words) => Cli {
             access: Access::default(),
             output: Output::default(),
@@ -120,7 +120,8 @@ pub fn main(version: &'static str) -> ExitCode {
         },
         None => command_line(version),
     };
-    ExitCode::from(dispatch(command, version).unwrap_or_else(|failure| {
+    ExitCode::from(dispatch(cli, version).unwrap_or_else(|failure| {
+        // The reader of standard output is gone (`| head`): this is no news for the user.
         if !matches!(failure, Failure::Unread) {
             screen::tell(&causes(&failure));
         }
@@ -267,6 +268,7 @@ async fn run_on_target(
                 is_asked_for: is_namespace_given,
             };
             let mut judgements = Vec::new();
+            // The administrator's options are not known here: the operator's defaults stand for them.
             for file in &files {
                 let judgement =
                     on_server::judge(&target.client, namespace, &read(file)?, &Options::default()).await?;

@@ -60,7 +60,7 @@ pub async fn complete(command: &Command, words: &[String]) -> String {
         .map_or(("", &[][..]), |(last, rest)| (last.as_str(), rest));
     let (candidates, directive) = match choose(command, before, current) {
         Choice::Files => (Vec::new(), FILES),
-        Choice::Words(words) => (words, NO_FILES),
+        Choice::Words(candidates) => (candidates, NO_FILES),
         Choice::Names => (
             tokio::time::timeout(TIMEOUT, names(&access(before)))
                 .await
@@ -94,11 +94,11 @@ fn access(before: &[String]) -> Access {
             Some((option, value)) => (option, Some(value.to_owned())),
             None => (word.as_str(), None),
         };
-        let mut value = || value.clone().or_else(|| words.next().cloned());
+        let mut value_or_next_word = || value.clone().or_else(|| words.next().cloned());
         match option {
-            "-n" | "--namespace" => access.namespace = value(),
-            "--context" => access.context = value(),
-            "--kubeconfig" => access.kubeconfig = value().map(PathBuf::from),
+            "-n" | "--namespace" => access.namespace = value_or_next_word(),
+            "--context" => access.context = value_or_next_word(),
+            "--kubeconfig" => access.kubeconfig = value_or_next_word().map(PathBuf::from),
             _ => {}
         }
     }
@@ -111,6 +111,7 @@ fn choose(command: &Command, before: &[String], current: &str) -> Choice {
     let mut positionals = 0;
     let mut words = before.iter();
     while let Some(word) = words.next() {
+        // The words after `--` are a command that runs in a pod.
         if word == "--" {
             return Choice::Files;
         }
@@ -146,6 +147,7 @@ fn choose(command: &Command, before: &[String], current: &str) -> Choice {
         .filter(|argument| !argument.is_last_set())
         .nth(positionals)
     {
+        // In all commands, the argument `name` is the name of a MiniCluster.
         Some(positional) if positional.get_id() == "name" => Choice::Names,
         Some(positional) => values(positional),
         None => Choice::Words(Vec::new()),

@@ -1,4 +1,4 @@
-//! `connect`, `submit` and `jobs`: run programs in a running instance. They exec the agent in a pod, which knows
+//! `connect`, `submit` and `jobs`: run programs in a running instance. They exec the agent in a pod. The agent knows
 //! the instance's Flux, user and environment.
 
 mod terminal;
@@ -120,6 +120,7 @@ pub async fn jobs(target: &Target, args: &JobsArgs, output: Output) -> Result<u8
     .await?;
     match serde_json::from_slice::<serde_json::Value>(&printed) {
         Ok(jobs) => format.show(&jobs)?,
+        // No JSON: the message of a failure.
         Err(_) => screen::put_error(&printed),
     }
     Ok(code)
@@ -162,7 +163,7 @@ pub async fn running_pod(target: &Target, name: &str, index: u32) -> Result<Pod,
     }
 }
 
-/// Starts the agent's command `words` in the pod's runner.
+/// Starts the agent's command `words` in the pod's runner. `terminal`: the command gets a terminal.
 async fn start(
     target: &Target,
     pod: &Pod,
@@ -210,6 +211,7 @@ pub async fn answer(target: &Target, pod: &Pod, words: &[&str]) -> Result<(u8, V
         Some(mut from) => collect(&mut from, to).await,
         None => Ok(()),
     };
+    // The type of `stderr` is not that of `stdout`, so `read` cannot take it.
     let (first, second) = futures::join!(read(stdout, &mut output), async {
         match stderr {
             Some(mut from) => collect(&mut from, &mut errors).await,
@@ -234,7 +236,8 @@ async fn collect(from: &mut (impl AsyncRead + Unpin), to: &mut Vec<u8>) -> std::
     from.read_to_end(to).await.map(drop)
 }
 
-/// Copies bytes in both directions until the program has ended; returns its exit code.
+/// Copies bytes in both directions until the program has ended; returns its exit code. `terminal`: the program has a
+/// terminal, so the user's terminal is in raw mode meanwhile.
 async fn copy_both_ways(mut attached: AttachedProcess, terminal: bool) -> Result<u8, Failure> {
     if !terminal {
         return copy_all(attached).await;

@@ -98,7 +98,8 @@ async fn collect(target: &Target, name: &str, plugin_version: &str) -> Result<Ve
         let name = format!("pods/{}.yaml", observed::name(pod));
         entries.push(Entry::new(name, yaml(pod)?));
     }
-    // Every broker's pod has an index. A pod without one is no broker's, although it has the label.
+    // Every broker's pod has an index. A pod without one is no broker's, although it has the label that `pods_named`
+    // selects by.
     for pod in pods
         .iter()
         .filter(|pod| observed::index(pod).is_some())

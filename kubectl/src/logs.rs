@@ -150,11 +150,13 @@ fn container<'a>(pod: &'a Pod, args: &'a Args) -> &'a str {
 }
 
 async fn print_one(target: &Target, pod: &Pod, args: &Args) -> Result<(), Failure> {
-    // `follow` resumes after a broken connection, but only knows the starts of the container that runs Flux.
+    // The function `follow` resumes after a broken connection, but only knows the starts of the container that runs
+    // Flux.
     if args.follow
         && args.container.is_none()
         && let Some(start) = observed::started(pod)
     {
+        // Nothing has to be done before something is printed: `|| ()`.
         return follow(&target.pods(), pod, &start, &mut Resume::default(), || ()).await;
     }
     stream(&target.pods(), pod, args, screen::put).await
@@ -260,7 +262,8 @@ pub async fn follow(
             },
         };
         let is_complete = matches!(read.end, CopyEnd::Complete);
-        // Lines are missing. But if the log had been read completely and has nothing new, it was only rotated.
+        // `resume.end()`: lines are missing. But if the log had been read completely and has nothing new, it was only
+        // rotated.
         if is_complete && resume.end() && (read.has_progressed || !was_complete) {
             if was_complete && has_restarted(pods, name, start).await {
                 // The log had been read completely, and these were the next container's lines.

@@ -68,7 +68,7 @@ impl Snapshot {
         self.is_true("JobMiniClusterReady") || timeline.is_some_and(|timeline| timeline.ready.is_some())
     }
 
-    /// Its pods, without those of another MiniCluster with the same name.
+    /// The MiniCluster's pods, without those of another MiniCluster with the same name.
     pub fn own_pods(&self) -> impl Iterator<Item = &Pod> {
         let is_own = |pod: &&Pod| {
             self.cluster
@@ -192,7 +192,7 @@ pub fn is_over(pod: &Pod, start: &RunnerStart) -> bool {
         || restarts(pod) > start.restarts
 }
 
-/// Whether it is the pod of this start, not another pod with the same name.
+/// Whether `pod` is the pod of this start, not another pod with the same name.
 pub fn is_pod_of(pod: &Pod, start: &RunnerStart) -> bool {
     pod.metadata.uid.as_deref() == Some(start.pod_uid.as_str())
 }
@@ -205,6 +205,7 @@ pub fn is_scheduled(pod: &Pod) -> bool {
 /// Name of the first init container that has not finished, and the reason if it waits.
 pub fn initializing(pod: &Pod) -> Option<(&str, Option<&str>)> {
     let all = pod.status.as_ref()?.init_container_statuses.as_ref()?;
+    // A sidecar (an init container that keeps running) counts as finished once it has started.
     let is_over = |container: &ContainerStatus| {
         let state = container.state.as_ref();
         state.is_some_and(|state| state.terminated.as_ref().is_some_and(|end| end.exit_code == 0))
@@ -232,8 +233,8 @@ pub fn is_finished(status: Option<&MiniClusterStatus>) -> bool {
         .is_some_and(Phase::is_finished)
 }
 
-/// The plugin's exit code for a job that has ended. It is never 0 for a failed job, although a program that was
-/// stopped at its deadline may have exited with 0.
+/// The plugin's exit code for a job that has ended. `is_complete`: the job has not failed. The code is never 0 for a
+/// failed job, although a program that was stopped at its deadline may have exited with 0.
 pub fn code_of(exit_code: Option<i32>, is_complete: bool) -> u8 {
     match exit_code {
         Some(0) if !is_complete => FAILED,

@@ -122,6 +122,7 @@ fn preparing(lead: &Pod) -> String {
         other => format!("init container {other} prepares the lead's pod"),
     };
     match waiting_reason {
+        // PodInitializing says only that an earlier init container still runs.
         Some(reason) if reason != "PodInitializing" => format!("{what} ({reason})"),
         _ => what,
     }

@@ -124,6 +124,7 @@ fn pods(size: i32) -> String {
 /// Keeps it with `--keep`, or if its output was not printed completely.
 async fn tidy_up(target: &Target, id: ClusterId<'_>, followed: &Followed, keep: bool) {
     let ClusterId { name, uid } = id;
+    // After another ending, the MiniCluster is already deleted, or is left as it is.
     let (RunEnd::Finished { .. } | RunEnd::Unread) = followed.end else {
         return;
     };

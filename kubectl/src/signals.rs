@@ -11,8 +11,8 @@ fn listen(kind: SignalKind) -> Result<Signal, Failure> {
     signal(kind).map_err(Failure::on_this_machine("listen for signals"))
 }
 
-/// Listens for SIGINT, SIGTERM and SIGHUP, so that the terminal can be restored before the program ends. The future
-/// waits for the first one and returns the exit code, as in shells: 128 + the signal's number.
+/// Listens for SIGINT, SIGTERM and SIGHUP, so that the terminal can be restored before the program ends. The returned
+/// future waits for the first signal. Its result is the exit code, as in shells: 128 + the signal's number.
 pub fn until_signalled() -> Result<Pin<Box<dyn Future<Output = u8>>>, Failure> {
     let mut interrupt = listen(SignalKind::interrupt())?;
     let (mut terminate, mut hangup) = (listen(SignalKind::terminate())?, listen(SignalKind::hangup())?);

@@ -20,7 +20,7 @@ const ATTEMPTS: u32 = 6;
 const PAUSE: Duration = Duration::from_secs(1);
 /// The snippet that runs after Flux has ended.
 const POST_SNIPPET: &str = "post";
-/// Exit code of a command in a container that ended meanwhile.
+/// Exit code of a command in a container that ended meanwhile: 128 + SIGKILL.
 const KILLED: u8 = 137;
 /// States of a broker whose instance does not run yet: Flux refuses to shut it down.
 const BEFORE_RUN: [&str; 6] = ["none", "load-builtins", "join", "config-sync", "init", "quorum"];
@@ -129,6 +129,7 @@ impl Attempts<'_> {
     async fn make(&mut self) -> Result<Option<Way>, Failure> {
         let (target, name) = (self.target, self.name);
         let cluster = match target.clusters().get(name).await {
+            // The MiniCluster with this uid existed before. (Without a uid, none was found so far: an error.)
             Err(error) if failure::is_code(&error, 404) && self.uid.is_some() => {
                 return Ok(Some(Way::HadEnded));
             }
@@ -167,7 +168,7 @@ impl Attempts<'_> {
                 } else {
                     output
                 };
-                self.without_broker(cluster, lead, &uid, code).await
+                self.when_not_shut_down(cluster, lead, &uid, code).await
             }
             Err(failure @ Failure::NoExec(_)) => Err(failure),
             Err(failure) => {
@@ -179,7 +180,7 @@ impl Attempts<'_> {
 
     /// Decides what to do if the agent could not shut the instance down. Deletes the MiniCluster if no instance runs
     /// yet. `code`: the exit code of the agent's command `stop`. None: try again.
-    async fn without_broker(
+    async fn when_not_shut_down(
         &mut self,
         cluster: MiniCluster,
         lead: &Pod,
@@ -226,6 +227,7 @@ pub async fn at_once(target: &Target, name: &str, uid: Option<&str>) -> Result<W
     match target.clusters().delete(name, &parameters).await {
         Ok(_) => Ok(Way::Deleted),
         Err(error) if failure::is_code(&error, 404) => Ok(Way::HadEnded),
+        // 403: no permission. 409: a conflict, for example with the uid.
         Err(error) if failure::is_code(&error, 403) || failure::is_code(&error, 409) => {
             let cluster = target.cluster(name).await?;
             if uid.is_some_and(|uid| cluster.metadata.uid.as_deref() != Some(uid)) {

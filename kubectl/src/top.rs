@@ -96,6 +96,7 @@ async fn find_usage(target: &Target, name: &str) -> Result<(Pod, Usage), NoUsage
     if let Some(no_usage) = no_usage(name, cluster, lead.is_some()) {
         return Err(no_usage);
     }
+    // This cannot happen: without a lead that runs, there is a `no_usage`.
     let Some(lead) = lead else {
         return Err(Failure::Message(format!("{name} has no lead")).into());
     };
@@ -153,6 +154,7 @@ async fn ask(target: &Target, name: &str, lead: &Pod) -> Result<Usage, Failure> 
     let message = || {
         String::from_utf8_lossy(&output)
             .trim()
+            // The agent begins its error messages with its name.
             .trim_start_matches("flux-agent: ")
             .to_owned()
     };

@@ -56,6 +56,7 @@ pub struct Scale {
 /// Waits for the state; returns the exit code.
 pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
     let reached = async {
+        // Only a wait for the deletion may begin without a MiniCluster.
         if args.until != For::Deleted {
             target.cluster(&args.name).await?;
         }
@@ -81,7 +82,7 @@ async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
     while let Some(event) = events.next().await {
         match event {
             Ok(watcher::Event::Apply(cluster) | watcher::Event::InitApply(cluster)) => {
-                // Another MiniCluster has the name now.
+                // If the uid has changed, another MiniCluster has the name now.
                 if *uid.get_or_insert(cluster.uid()) != cluster.uid() {
                     return gone(args);
                 }
@@ -98,6 +99,7 @@ async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
                     causes(&error)
                 ));
             }
+            // The lost connection was reported before.
             Err(_) => {}
         }
         if let Some(code) = code(&observed, args.until) {
@@ -125,6 +127,7 @@ fn code(snapshot: &Snapshot, until: For) -> Option<u8> {
         )
     };
     match until {
+        // `gone` is called for a deleted MiniCluster.
         For::Deleted => None,
         _ if snapshot.is_invalid() => Some(FAILED),
         For::Finished => is_finished.then(ended),

@@ -16,7 +16,7 @@
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "it looks, acts and tells"
+    reason = "a bench prints its figures"
 )]
 
 use std::panic::AssertUnwindSafe;
@@ -34,12 +34,17 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use test_support::report::{Report, median, setting};
 
+/// Longest time to wait for one state.
 const DEADLINE: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(50);
+/// Number of pods of each object.
 const SIZE: usize = 4;
+/// What the program, `echo hello`, prints.
 const LINE: &str = "hello";
+/// Name of the CustomResourceDefinition.
 const CRD: &str = "miniclusters.flux-framework.org";
 
+/// The image that the environment variable `name` names, else the image `usual`.
 fn image(name: &str, usual: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| usual.into())
 }
@@ -94,6 +99,7 @@ async fn make_crd(client: &Client) -> bool {
     }
     let crd = serde_saphyr::from_str(&crd(&definition::Options::default()).unwrap()).unwrap();
     crds.create(&PostParams::default(), &crd).await.unwrap();
+    // The API server serves a new resource only after a moment.
     tokio::time::sleep(Duration::from_secs(3)).await;
     true
 }
@@ -125,6 +131,7 @@ async fn measure(client: Client, namespace: String) -> Report {
             ),
         ),
     ];
+    // For each kind, the times of each run.
     let mut journeys: [Vec<[f64; 3]>; 4] = Default::default();
     for run in 0..setting("BENCH_RUNS", 5) {
         for (number, (kind, object)) in kinds.iter().enumerate() {
@@ -137,6 +144,7 @@ async fn measure(client: Client, namespace: String) -> Report {
             journeys[number].push(journey);
         }
     }
+    // The medians of the three times, for the kind with this number.
     let figures = |number: usize| {
         [0, 1, 2].map(|at| {
             median(
@@ -147,6 +155,7 @@ async fn measure(client: Client, namespace: String) -> Report {
             )
         })
     };
+    // Kind 0 is `bare-job`.
     let bare = figures(0);
     for (number, (kind, _)) in kinds.iter().enumerate() {
         for (at, what) in ["running", "first-line", "complete"].into_iter().enumerate() {
@@ -157,6 +166,7 @@ async fn measure(client: Client, namespace: String) -> Report {
             }
         }
     }
+    // Of MiniClusters, and of a bare Job.
     let mut stops: [Vec<f64>; 2] = Default::default();
     for run in 0..setting("BENCH_STOPS", 3) {
         let staying = mini_cluster(
@@ -178,6 +188,7 @@ fn mini_cluster(image: &str, spec: Value) -> Value {
     spec["size"] = json!(SIZE);
     spec["tasks"] = json!(SIZE);
     spec["containers"] = json!([{ "image": image, "command": "echo hello" }]);
+    // An interactive MiniCluster runs no command: its instance stays up.
     if spec.get("interactive").is_some() {
         spec["containers"] = json!([{ "image": image }]);
     }
@@ -227,7 +238,7 @@ impl Fixture {
         }
     }
 
-    /// Background propagation, as with `kubectl delete`.
+    /// Deletes the object with background propagation, as `kubectl delete` does.
     async fn delete(&self, name: &str, object: &Value) {
         let background = DeleteParams::background();
         if object["kind"] == "Job" {
@@ -258,7 +269,7 @@ impl Fixture {
             .await;
         let complete = since();
         self.delete(name, object).await;
-        self.gone(name).await;
+        self.wait_until_gone(name).await;
         [running, first_line, complete]
     }
 
@@ -271,7 +282,7 @@ impl Fixture {
         tokio::time::sleep(Duration::from_secs(8)).await;
         let begin = Instant::now();
         self.delete(name, object).await;
-        self.gone(name).await;
+        self.wait_until_gone(name).await;
         begin.elapsed().as_secs_f64()
     }
 
@@ -284,6 +295,7 @@ impl Fixture {
             .items
     }
 
+    /// How many pods run or have succeeded.
     async fn running_or_more(&self, name: &str) -> usize {
         let pods = self.pods(name).await;
         let phase = |pod: &Pod| {
@@ -297,6 +309,7 @@ impl Fixture {
             .count()
     }
 
+    /// Whether the lead's log has the line. Follows the log until it ends or the line has come.
     async fn has_line(&self, name: &str) -> bool {
         let is_lead = |pod: &Pod| {
             pod.metadata
@@ -324,6 +337,7 @@ impl Fixture {
         false
     }
 
+    /// Whether the Job has the condition. Panics if the Job has failed.
     async fn has_condition(&self, name: &str, type_: &str) -> bool {
         let job = self.api::<Job>().get_opt(name).await.unwrap();
         let conditions = job
@@ -341,7 +355,7 @@ impl Fixture {
             .any(|condition| condition.type_ == type_ && condition.status == "True")
     }
 
-    async fn gone(&self, name: &str) {
+    async fn wait_until_gone(&self, name: &str) {
         let all = ListParams::default();
         self.until("nothing is left", async || {
             let is_gone =

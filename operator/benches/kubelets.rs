@@ -1,5 +1,5 @@
-//! Plays the scheduler and the kubelets: each pod gets a node, runs and is ready. The nodes stay ready while this
-//! value lives.
+//! Plays the scheduler and the kubelets: each pod gets a node, runs and is ready. The nodes stay ready while the value
+//! `Kubelets` lives.
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -16,18 +16,20 @@ use serde_json::{Value, json};
 use crate::plane::client;
 
 const NODES: usize = 100;
+/// Calls in flight.
 const CONCURRENT: usize = 32;
 /// Kubernetes considers a node lost when its Lease is older than 40 or 50 s, depending on its version.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
 pub struct Kubelets {
     client: Client,
+    /// When this is dropped, the thread that renews the Leases ends.
     _alive: Arc<()>,
 }
 
 impl Kubelets {
-    /// A separate thread renews the nodes' Leases, so the nodes stay ready while the caller's runtime is
-    /// blocked.
+    /// Creates the nodes. A separate thread renews the nodes' Leases, so the nodes stay ready while the caller's
+    /// runtime is blocked.
     pub async fn start(kubeconfig: &Path) -> Kubelets {
         let client = client(kubeconfig).await;
         let alive = Arc::new(());
@@ -56,10 +58,11 @@ impl Kubelets {
         }
     }
 
-    /// Runs all pods of the cluster.
+    /// Gives all pods of the cluster a node and the status of a pod that runs.
     pub async fn run_all(&self) {
         let pods: Api<Pod> = Api::all(self.client.clone());
         let all = pods.list_metadata(&ListParams::default()).await.unwrap().items;
+        // All pods have the same containers, so the status that fits the first pod fits all.
         let first = Api::<Pod>::namespaced(self.client.clone(), &all[0].namespace().unwrap())
             .get(&all[0].name_any())
             .await
@@ -140,6 +143,7 @@ fn name(number: usize) -> String {
     format!("node-{number}")
 }
 
+/// Renews the Leases until `is_alive` is dropped.
 fn keep_ready(kubeconfig: &Path, is_alive: &Weak<()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -155,7 +159,7 @@ fn keep_ready(kubeconfig: &Path, is_alive: &Weak<()>) {
     });
 }
 
-/// All at once: one after the other would take too long while the API server is busy.
+/// Renews the Leases of all nodes at once: one after the other would take too long while the API server is busy.
 async fn renew(client: &Client) -> kube::Result<()> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-node-lease");
     let now = Timestamp::try_from(SystemTime::now()).unwrap();

@@ -14,7 +14,7 @@
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "it looks, acts and tells"
+    reason = "a bench prints its figures"
 )]
 
 #[allow(dead_code, reason = "shared with other benches")]
@@ -113,6 +113,7 @@ impl Fleet {
         fleet
     }
 
+    /// Creates the namespace if it is missing, and a MiniCluster. `ends`: its lead ends with 0 (`kwok/stages.yaml`).
     async fn create(&self, namespace: &str, name: &str, size: usize, ends: bool) {
         let spaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(self.client.clone());
         let space = serde_json::from_value(serde_json::json!({"metadata": {"name": namespace}})).unwrap();
@@ -128,6 +129,7 @@ impl Fleet {
             .unwrap();
     }
 
+    /// Waits until the MiniCluster has the condition.
     async fn until(&self, namespace: &str, name: &str, condition: &str) {
         let api: Api<MiniCluster> = Api::namespaced(self.client.clone(), namespace);
         let is = |status: &MiniClusterStatus| {
@@ -156,7 +158,7 @@ fn nodes() -> String {
     (0..NODES).map(node).collect::<Vec<_>>().join("---\n")
 }
 
-/// Writes of MiniClusters from creation to end, one after the other.
+/// Reports the operator's writes for one MiniCluster from creation to end. The MiniClusters run one after the other.
 async fn whole_lives(size: usize, report: &mut Report) {
     let fleet = Fleet::start().await;
     let before = fleet.operator.writes().await;
@@ -174,17 +176,18 @@ async fn whole_lives(size: usize, report: &mut Report) {
     report.figure(&format!("life-{size}-writes-each"), writes as f64 / LIVES as f64);
 }
 
+/// Reports the times and costs until one MiniCluster of this size is ready. Its job does not end.
 async fn one_large(size: usize, report: &mut Report) {
     let fleet = Fleet::start().await;
     let (calls, writes) = (fleet.operator.calls().await, fleet.operator.writes().await);
     let begin = Instant::now();
     fleet.create("large", "mc", size, false).await;
     let jobs: Api<Job> = Api::namespaced(fleet.client.clone(), "large");
-    let mut made = None;
+    let mut job_made = None;
     let all_ready = loop {
         let job = jobs.get_opt("mc").await.unwrap();
         if job.is_some() {
-            made.get_or_insert_with(|| begin.elapsed());
+            job_made.get_or_insert_with(|| begin.elapsed());
         }
         let ready = job.and_then(|job| job.status?.ready).unwrap_or(0);
         if ready as usize >= size {
@@ -214,7 +217,7 @@ async fn one_large(size: usize, report: &mut Report) {
         fleet.operator.writes_by_kind().await
     );
     for (what, value) in [
-        ("job-s", made.unwrap_or_default().as_secs_f64()),
+        ("job-s", job_made.unwrap_or_default().as_secs_f64()),
         ("all-pods-ready-s", all_ready.as_secs_f64()),
         ("ready-s", ready.as_secs_f64()),
         (

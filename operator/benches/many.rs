@@ -15,7 +15,7 @@
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "it looks, acts and tells"
+    reason = "a bench prints its figures"
 )]
 
 #[allow(dead_code, reason = "shared with other benches")]
@@ -39,7 +39,7 @@ use test_support::report::{Report, median, quantile, setting};
 
 /// Creations in flight of the client of `rush`.
 const RUSH: usize = 32;
-/// Creations in flight of the client of `paced`, in four threads that wait for each answer.
+/// Creations in flight of the client of `paced`: as many as a client has with four threads that wait for each answer.
 const PACED: usize = 4;
 /// MiniClusters of each size whose writes are counted.
 const OF_A_SIZE: usize = 20;
@@ -112,7 +112,7 @@ async fn rush(number: usize, report: &mut Report) {
     }
 }
 
-/// Seconds until all Jobs exist. Adds the costs to the report.
+/// Seconds until the operator has created all Jobs. Adds the costs to the report, if one is given.
 async fn with_operator(number: usize, report: Option<&mut Report>) -> f64 {
     let plane = control_plane();
     let client = client(plane.kubeconfig_path()).await;
@@ -162,13 +162,13 @@ async fn with_operator(number: usize, report: Option<&mut Report>) -> f64 {
     all.as_secs_f64()
 }
 
-/// The pods that the Job controller has created so far. That work slows down everybody else.
+/// How many pods the Job controller has created so far. This work of the Job controller slows down everybody else.
 async fn pods(client: &Client, namespace: &str) -> f64 {
     count(&Api::<Pod>::namespaced(client.clone(), namespace)).await as f64
 }
 
-/// Creates `number` objects with `create`. Returns the time until all Jobs exist, and the sorted times of
-/// each.
+/// Creates the namespace, and `number` objects with `create`. Returns the time until all Jobs exist, and the sorted
+/// times from the creation of each object to its Job.
 async fn jobs_made<F: Future<Output = ()>>(
     client: &Client,
     namespace: &str,
@@ -190,6 +190,7 @@ async fn jobs_made<F: Future<Output = ()>>(
         .unwrap();
     let jobs: Api<Job> = Api::namespaced(client.clone(), namespace);
     let begin = Instant::now();
+    // kube accepts less than 295 s. "0": the watch begins with the objects that exist.
     let watch = async || {
         jobs.watch_metadata(&WatchParams::default().timeout(290), "0")
             .await
@@ -273,6 +274,7 @@ async fn paced(number: usize, report: &mut Report) {
 /// Waits until `number` MiniClusters of a namespace have a status that reports their Jobs.
 async fn until_all_reported(client: Client, namespace: &str, number: usize) {
     let clusters: Api<MiniCluster> = Api::namespaced(client, namespace);
+    // kube accepts less than 295 s. "0": the watch begins with the objects that exist.
     let watch = async || {
         clusters
             .watch(&WatchParams::default().timeout(290), "0")
@@ -288,6 +290,7 @@ async fn until_all_reported(client: Client, namespace: &str, number: usize) {
             .expect("in time")
             .unwrap()
         {
+            // The first status that reports a Job has a maximum size.
             Some(WatchEvent::Added(cluster) | WatchEvent::Modified(cluster)) => {
                 if cluster
                     .status
@@ -298,6 +301,7 @@ async fn until_all_reported(client: Client, namespace: &str, number: usize) {
                 }
             }
             Some(_) => {}
+            // The API server has ended the watch.
             None => watched = watch().await,
         }
     }

@@ -24,6 +24,7 @@ use kube::{Api, Client, Config};
 use test_support::control_plane::{ControlPlane, kubeconfig_via};
 use test_support::operator_process::OperatorProcess;
 
+/// Longest time to wait for one state.
 pub const DEADLINE: Duration = Duration::from_secs(600);
 /// The size of a MiniCluster where the size does not matter.
 pub const SIZE: u32 = 4;
@@ -42,12 +43,12 @@ pub fn control_plane() -> ControlPlane {
 /// both directions.
 pub fn counted(kubeconfig: &Path) -> (PathBuf, Arc<AtomicU64>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (path, server) = kubeconfig_via(kubeconfig, "counted", listener.local_addr().unwrap()).unwrap();
+    let (path, address) = kubeconfig_via(kubeconfig, "counted", listener.local_addr().unwrap()).unwrap();
     let bytes = Arc::new(AtomicU64::new(0));
     let counter = bytes.clone();
     std::thread::spawn(move || {
         for client in listener.incoming().flatten() {
-            let Ok(server) = TcpStream::connect(&server) else {
+            let Ok(server) = TcpStream::connect(&address) else {
                 return;
             };
             for (from, to) in [(&client, &server), (&server, &client)] {
@@ -108,6 +109,7 @@ impl Operator {
         operator
     }
 
+    /// The operator's HTTP answer for `path`, with its head. Empty if the operator does not listen.
     async fn ask(&self, path: &str) -> String {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let Ok(mut stream) = tokio::net::TcpStream::connect(self.0.address()).await else {
@@ -151,6 +153,7 @@ impl Operator {
             .join("; ")
     }
 
+    /// The sum of the calls in the lines of the metrics for which `counts` is true.
     async fn count(&self, counts: impl Fn(&str) -> bool) -> u64 {
         let text = self.ask("/metrics").await;
         let lines = text
@@ -169,12 +172,14 @@ impl Operator {
         }
     }
 
+    /// Waits for this time. Returns how many calls, without watches, the operator made meanwhile.
     pub async fn calls_in(&self, time: Duration) -> u64 {
         let before = self.calls().await;
         tokio::time::sleep(time).await;
         self.calls().await - before
     }
 
+    /// Memory of the process in MiB, from /proc: `VmHWM` is the peak, `VmRSS` the present use.
     pub fn memory(&self, field: &str) -> u64 {
         self.0.memory_kib(field) / 1024
     }
@@ -182,6 +187,7 @@ impl Operator {
     pub fn cpu_seconds(&self) -> f64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.pid())).unwrap();
         let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+        // Fields 14 and 15, utime and stime, in hundredths of a second. Fields 1 and 2, pid and name, are cut off.
         let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
         ticks as f64 / 100.0
     }

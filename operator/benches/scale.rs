@@ -24,7 +24,7 @@
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "it looks, acts and tells"
+    reason = "a bench prints its figures"
 )]
 
 mod kubelets;
@@ -45,8 +45,11 @@ use plane::{DEADLINE, Operator, SIZE, client, control_plane, count, create_by_ha
 use test_support::control_plane::ControlPlane;
 use test_support::report::{Report, setting};
 
+/// Creations in flight where the speed of the creations is measured.
 const PACED: usize = 4;
+/// Creations in flight where their speed is not measured.
 const RUSH: usize = 32;
+/// Namespaces over which the MiniClusters are spread.
 const NAMESPACES: usize = 100;
 /// After this time every MiniCluster has been reconciled.
 const SETTLING: Duration = Duration::from_secs(60);
@@ -77,6 +80,7 @@ fn main() {
     report.print("What grows with the number of MiniClusters");
 }
 
+/// A new control plane, and a client for it.
 async fn started() -> (ControlPlane, Client) {
     let plane = control_plane();
     let client = client(plane.kubeconfig_path()).await;
@@ -114,7 +118,7 @@ async fn create<F: Future<Output = ()>>(
         .await;
 }
 
-async fn has_jobs(client: &Client, number: usize) {
+async fn wait_for_jobs(client: &Client, number: usize) {
     let jobs: Api<Job> = Api::all(client.clone());
     let begin = Instant::now();
     loop {
@@ -127,8 +131,9 @@ async fn has_jobs(client: &Client, number: usize) {
     }
 }
 
-/// Waits until there are that many pods. This measures the Job controller, and the Endpoints that follow it.
-async fn has_pods(client: &Client, number: i64) {
+/// Waits until there are that many pods. How long that takes depends on the Job controller, and on the controller of
+/// Endpoints that follows it.
+async fn wait_for_pods(client: &Client, number: i64) {
     let begin = Instant::now();
     let pods: Api<Pod> = Api::all(client.clone());
     while count(&pods).await < number {
@@ -139,6 +144,7 @@ async fn has_pods(client: &Client, number: i64) {
 
 async fn neighbours(number: usize, report: &mut Report) {
     let mut of_client = BTreeMap::new();
+    // The operator's arguments. None: no operator runs, and the client creates the operator's objects itself.
     for (what, namespaces, arguments) in [
         ("client", 1, None),
         ("one-namespace", 1, Some(&[][..])),
@@ -159,9 +165,10 @@ async fn neighbours(number: usize, report: &mut Report) {
             None => create_by_hand(&client, &namespace, &name, SIZE).await,
         };
         create(number, namespaces, PACED, make).await;
-        has_jobs(&client, number).await;
+        wait_for_jobs(&client, number).await;
         let time = begin.elapsed().as_secs_f64();
-        has_pods(&client, number as i64 * i64::from(SIZE)).await;
+        wait_for_pods(&client, number as i64 * i64::from(SIZE)).await;
+        // The controllers still work for the last pods. That time counts too.
         tokio::time::sleep(Duration::from_secs(5)).await;
         for (figure, value) in [
             ("s", time),
@@ -184,17 +191,18 @@ async fn neighbours(number: usize, report: &mut Report) {
     }
 }
 
-/// Starts the operator among `number` MiniClusters: while all wait, and while all run.
+/// Starts the operator among `number` MiniClusters: while all wait (if `waiting`), and while all run (if `running`).
 async fn start_among(number: usize, waiting: bool, running: bool, report: &mut Report) {
     let (plane, client) = started().await;
     make_namespaces(&client, NAMESPACES).await;
     let mut operator = Operator::start(plane.kubeconfig_path()).await;
     let make = async |namespace: String, name: String| create_cluster(&client, &namespace, &name, SIZE).await;
     create(number, NAMESPACES, RUSH, make).await;
-    has_jobs(&client, number).await;
-    has_pods(&client, number as i64 * i64::from(SIZE)).await;
+    wait_for_jobs(&client, number).await;
+    wait_for_pods(&client, number as i64 * i64::from(SIZE)).await;
     if waiting {
-        // This does not wait until the operator is quiet: it reads the events of waiting MiniClusters, ten a second.
+        // This does not wait until the operator is quiet: the operator reads the events of waiting MiniClusters, ten a
+        // second.
         tokio::time::sleep(SETTLING).await;
         operator = start_again(operator, &plane, &format!("restart-{number}"), report).await;
     }
@@ -235,7 +243,8 @@ async fn start_again(operator: Operator, plane: &ControlPlane, what: &str, repor
     let begin = Instant::now();
     let lines = plane.kubectl(&["get", "pods", "-A"]).unwrap().lines().count();
     let baseline = begin.elapsed().as_secs_f64();
-    figure("pods", lines as f64);
+    // One line is the header.
+    figure("pods", (lines - 1) as f64);
     let begin = Instant::now();
     let operator = Operator::start(plane.kubeconfig_path()).await;
     let synced = begin.elapsed().as_secs_f64();
@@ -275,6 +284,7 @@ async fn memory_of_many(number: usize, is_held_up: bool, report: &mut Report) ->
                 silent.local_addr().unwrap()
             ))
             .unwrap();
+        // The API server calls a new webhook only after a moment.
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
     let operator = Operator::start(plane.kubeconfig_path()).await;
@@ -288,18 +298,19 @@ async fn memory_of_many(number: usize, is_held_up: bool, report: &mut Report) ->
     operator.memory("VmHWM") as f64
 }
 
+/// Reports how long it takes until all pods are told to end: of a deleted Job, and of a deleted MiniCluster.
 async fn deletion(size: usize, report: &mut Report) {
     let (plane, client) = started().await;
     make_namespaces(&client, 1).await;
     let pods: Api<Pod> = Api::namespaced(client.clone(), "bench-0");
     let number = u32::try_from(size).unwrap();
     create_by_hand(&client, "bench-0", "job", number).await;
-    has_pods(&client, size as i64).await;
+    wait_for_pods(&client, size as i64).await;
     let baseline = until_told_to_end::<Job>(&client, "job", &pods).await;
     until_gone(&pods).await;
     let operator = Operator::start(plane.kubeconfig_path()).await;
     create_cluster(&client, "bench-0", "mc", number).await;
-    has_pods(&client, size as i64).await;
+    wait_for_pods(&client, size as i64).await;
     operator.is_quiet().await;
     let calls = operator.calls().await;
     let time = until_told_to_end::<MiniCluster>(&client, "mc", &pods).await;

@@ -38,6 +38,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the operator: watch MiniClusters and reconcile them
+    // `agent_image` is an option in `Choices`, with a default. Here it is required.
     #[command(mut_arg("agent_image", |image| image.required(true).default_value(None)))]
     Run(Box<Run>),
     /// Run the webhook that converts MiniClusters between v1alpha1 and v1alpha2
@@ -137,8 +138,8 @@ pub fn main(version: &'static str) -> ExitCode {
 /// Executes a command and prints its result, if it has one.
 fn execute(command: Command) -> Result<(), CliError> {
     let text = match command {
-        Command::Run(run) => return serve(*run),
-        Command::Webhook(webhook) => return convert(*webhook),
+        Command::Run(run) => return run_operator(*run),
+        Command::Webhook(webhook) => return run_webhook(*webhook),
         Command::Crd(options) => definition::crd(&options)?,
         Command::Migrate => {
             block_on(async { Ok(migrate::migrate_all(connect(unserved_metrics()?).await?).await?) })?
@@ -180,6 +181,7 @@ fn ask_server(text: &str) -> Result<Judgement, CliError> {
         let client = connect(unserved_metrics()?).await?;
         let target = on_server::Target {
             namespace: client.default_namespace(),
+            // The namespace is only a default: a file may name another one.
             is_asked_for: false,
         };
         Ok(on_server::judge(&client, target, text, &Options::default()).await?)
@@ -187,7 +189,7 @@ fn ask_server(text: &str) -> Result<Judgement, CliError> {
 }
 
 /// Runs the operator until a signal ends it.
-fn serve(run: Run) -> Result<(), CliError> {
+fn run_operator(run: Run) -> Result<(), CliError> {
     log::start(&run.log);
     let metrics = Arc::new(Metrics::new()?);
     let candidate = run.lease_namespace.map(|namespace| Candidate {
@@ -208,8 +210,9 @@ fn serve(run: Run) -> Result<(), CliError> {
     })
 }
 
-/// Runs the webhook until a signal ends it. It serves for `drain` longer: API servers may still send requests.
-fn convert(webhook: Webhook) -> Result<(), CliError> {
+/// Runs the webhook until a signal ends it. After the signal it serves for `settings.drain` longer: API servers may
+/// still send requests.
+fn run_webhook(webhook: Webhook) -> Result<(), CliError> {
     log::start(&webhook.log);
     block_on(async {
         // With a certificate from files, the webhook makes no API call.

@@ -225,6 +225,7 @@ async fn control(
     let volumes = watch::volumes(client, namespace, index, outlets);
     health.set_serving(store.clone(), synced_kinds.clone(), context.queue.clone());
     let listed = all_listed(synced_kinds.clone());
+    // If 1024 keys wait, `dispatch` sends no more until there is room.
     let (queue_in, queue) = mpsc::channel(1024);
     let has_volumes = settings.options.volumes;
     let storage = async move {
@@ -341,6 +342,7 @@ async fn in_turn(
     id: u64,
 ) -> Result<Action, ReconcileError> {
     let key = Key::of(kube::Resource::meta(&*cluster));
+    // A retry does not come through `dispatch`, which notes the other MiniClusters.
     note_waiting(&context, &key);
     let large_size = cluster::left_out(&cluster);
     // A MiniCluster that failed has already waited for its pause. It gets no priority, and waits for no other Jobs.
@@ -359,13 +361,14 @@ async fn in_turn(
     let begin = Instant::now();
     let in_progress = context.queue.start(&key, begin);
     context.metrics.dequeued_after(in_progress.waited);
-    // It may have been edited or deleted while it waited. The pods of a deleted MiniCluster would run without
+    // The MiniCluster may have been edited or deleted while it waited. The pods of a deleted one would run without
     // an owner.
     let Some(cluster) = context.statuses.current(cluster) else {
         return Ok(Action::await_change());
     };
     let span = tracing::info_span!("reconcile", id, minicluster = %key);
     let uid = kube::Resource::meta(&*cluster).uid.clone().unwrap_or_default();
+    // A slow reconcile gives up its priority together with its slot.
     let result = reconcile_in_slot(cluster, context.clone(), &slots, (slot, priority))
         .instrument(span)
         .boxed()
@@ -380,7 +383,7 @@ async fn in_turn(
     };
     drop((room, in_progress));
     context.metrics.reconciled(outcome, begin.elapsed());
-    // The reconcile may have noted something about it after the watch reported its deletion.
+    // The reconcile may have noted something about the MiniCluster after the watch reported its deletion.
     if context.statuses.is_gone(&key, &uid) {
         context.forget(&key, &uid);
     }

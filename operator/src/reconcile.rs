@@ -125,6 +125,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
             return report(&object, &checked, &decision, done, &context, begin).await;
         }
     }
+    // The next reconcile continues with the changed or newly read state.
     Ok(Action::requeue(
         context.pauses.after_change(&target.key, Instant::now()),
     ))
@@ -196,6 +197,7 @@ async fn report(
             context.pauses.after_change(&target.key, Instant::now()),
         ));
     }
+    // One second more, since `restart` counts whole seconds.
     let until_pods_overdue = matches!(decision, Decision::EndPods { .. })
         .then(|| Duration::from_secs(restart::TIME_TO_END.unsigned_abs() + 1));
     let until_events_due = diagnosis.map(|(_, wait)| wait);
@@ -235,6 +237,7 @@ pub async fn report_overload(object: &Cluster, context: &Context) {
         ReconcileError::TooManySlow,
         Instant::now(),
     );
+    // When the reconcile began is not known here: `now` stands for it.
     if !context.pauses.is_lasting(&target.key, &error, now, now) {
         return;
     }
@@ -268,6 +271,7 @@ async fn is_confirmed(
         Decision::Restart {
             job_uid, is_there, ..
         } => is_there.then_some(job_uid),
+        // No further pod is told to end now, so nothing would be written.
         Decision::EndPods { pods, .. } if pods.is_empty() => return Ok(true),
         Decision::Fail { job_uid, .. } | Decision::EndPods { job_uid, .. } => Some(job_uid),
         Decision::Ended { .. } | Decision::Wait => None,
@@ -305,6 +309,7 @@ async fn carry_out(
     cluster: Option<&ValidMiniCluster>,
     context: &Context,
 ) -> Result<Done, ReconcileError> {
+    // Nothing can be created in a namespace that is being deleted, so its MiniClusters are not restarted or failed.
     let ends_or_restarts = !matches!(decision, Decision::Continue | Decision::Delete { .. });
     if ends_or_restarts
         && context
@@ -514,6 +519,7 @@ async fn restart_as_new_job(
         limit,
     } = decision
     else {
+        // Never the case: `carry_out` calls this for a restart only.
         return Ok(Done::All);
     };
     let after =
@@ -525,6 +531,7 @@ async fn restart_as_new_job(
             .patch_status_if_unchanged(&target.key, target.resource_version, &change)
             .await?;
         let Some(version) = counted else {
+            // The MiniCluster no longer exists.
             return Ok(Done::All);
         };
         context.statuses.remember(target, version, &after, Instant::now());

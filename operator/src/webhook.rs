@@ -40,7 +40,7 @@ pub use certificate::CertificateError;
 
 /// The path to which the API server sends its requests.
 pub const PATH: &str = "/convert";
-/// Name of the Service and of the Secret.
+/// Name of the webhook's Service, Deployment and Secret.
 pub const NAME: &str = "flux-operator-webhook";
 /// Port of the server in its pod.
 pub const PORT: u16 = 9443;
@@ -183,6 +183,7 @@ pub async fn run(
         metrics.clone(),
         drain_receiver,
     );
+    // The first branch never ends, so the webhook stops by the second.
     tokio::select! {
         _ = future::join3(serve_webhook, keep_certificate, serve_health) => Ok(()),
         () = stop_and_drain => Ok(()),

@@ -57,7 +57,7 @@ pub fn merged(
     parts: &BTreeMap<String, String>,
     mut hosts: Option<&[String]>,
 ) -> Result<Table, Vec<PartProblem>> {
-    let (mut all, mut wrong, mut written) = (Table::new(), Vec::new(), 0);
+    let (mut all, mut wrong, mut written_hosts) = (Table::new(), Vec::new(), 0);
     for (part, text) in parts {
         let mut refuse = |why: String| {
             wrong.push(PartProblem {
@@ -81,8 +81,8 @@ pub fn merged(
         {
             refuse(format!("`{}` must be a table", keys.join(".")));
         }
-        if let Some(why) = hosts.and_then(|hosts| wrong_hosts(&table, hosts, &mut written)) {
-            // Do not check the hosts of further parts: there may be thousands of them.
+        if let Some(why) = hosts.and_then(|hosts| wrong_hosts(&table, hosts, &mut written_hosts)) {
+            // One report of wrong hosts is enough: a further part may name thousands of hosts, so do not expand them.
             hosts = None;
             refuse(why);
         }

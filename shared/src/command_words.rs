@@ -133,6 +133,7 @@ impl<'a> Splitter<'a> {
                 '\'' => self.single_quoted()?,
                 '"' => self.double_quoted()?,
                 '\\' => match self.chars.next() {
+                    // The command goes on in the next line.
                     Some('\n') => {}
                     Some(escaped) => self.push(escaped),
                     None => self.push('\\'),
@@ -156,6 +157,7 @@ impl<'a> Splitter<'a> {
             words, line_starts, ..
         } = &mut self.out;
         line_starts.dedup();
+        // Index 0: only empty lines precede the first word.
         line_starts.retain(|start| {
             *start > 0
                 && words
@@ -164,7 +166,7 @@ impl<'a> Splitter<'a> {
         });
     }
 
-    /// Records the operator `c`, or `&&` at its first half.
+    /// Records the operator `c`, before the next character is read. Of `&&`, the first `&` records both.
     fn record_operator(&mut self, c: char) {
         let doubled = c == '&' && self.chars.peek() == Some(&'&');
         let text = if doubled { "&&".to_owned() } else { c.to_string() };
@@ -194,6 +196,7 @@ impl<'a> Splitter<'a> {
                         if let WordPart::Text(t) = p {
                             t
                         } else {
+                            // Does not occur: all parts are text.
                             String::new()
                         }
                     })
@@ -221,6 +224,7 @@ impl<'a> Splitter<'a> {
             match self.chars.next() {
                 Some('"') => return Ok(()),
                 Some('\\') => match self.chars.next() {
+                    // The command goes on in the next line.
                     Some('\n') => {}
                     Some(c @ ('$' | '"' | '\\' | '`')) => self.push(c),
                     Some(c) => {
@@ -236,7 +240,8 @@ impl<'a> Splitter<'a> {
         }
     }
 
-    /// Reads what follows a `$`: adds a reference if it is a name, else the `$` as text.
+    /// Reads what follows a `$`: adds a reference if it is a name, else the `$` as text. `unquoted`: the `$` is outside
+    /// of double quotes, where `$(` is recorded as shell syntax.
     fn dollar(&mut self, unquoted: bool) {
         if unquoted && self.chars.peek() == Some(&'(') && !self.out.shell_syntax.iter().any(|s| s == "$(") {
             self.out.shell_syntax.push("$(".into());

@@ -99,7 +99,7 @@ fn runner(cluster: &ValidMiniCluster) -> Runner {
         gpus: asks_for_gpus(&runner.container.resources),
         logs: runner.logs.clone().unwrap_or_else(|| Runner::default().logs),
         user: runner.user.clone(),
-        // The agent makes it writable for this user.
+        // Only if Flux runs as `user`: the agent makes the directory writable for that user.
         working_dir: match &runner.user {
             Some(user) if !user.run_flux_as_root => runner.container.working_dir.clone(),
             _ => None,
@@ -107,6 +107,7 @@ fn runner(cluster: &ValidMiniCluster) -> Runner {
         per_pod: per_pod(cluster.pod_template.as_ref(), &runner.container.name),
         snippets: runner.snippets.clone(),
         program: runner.program.clone(),
+        // The operator replaces the default repository by that of its option `--restful-repository`.
         restful: cluster.restful.as_ref().map(|restful| Restful {
             branch: restful.branch.clone(),
             port: restful.port,
@@ -138,6 +139,7 @@ fn per_pod(overlay: Option<&Overlay>, container: &str) -> Vec<String> {
 
 /// Whether a limit or request asks for GPUs or for slices of one (NVIDIA's MIG). An amount of 0 does not.
 fn asks_for_gpus(resources: &Resources) -> bool {
+    // Such as nvidia.com/gpu, gpu.intel.com/i915 and nvidia.com/mig-1g.5gb.
     let is_gpu = |name: &str| {
         name.split_once('/').is_some_and(|(vendor, device)| {
             device.contains("gpu")
@@ -145,6 +147,7 @@ fn asks_for_gpus(resources: &Resources) -> bool {
                 || (vendor == "nvidia.com" && device.starts_with("mig-"))
         })
     };
+    // A quantity is a text. It is not 0 if any of its digits is not 0.
     let is_positive = |quantity: &Quantity| quantity.0.contains(|c: char| matches!(c, '1'..='9'));
     resources
         .limits

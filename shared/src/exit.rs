@@ -28,7 +28,7 @@ pub enum Category {
     CurveUnreadable,
     /// A snippet was given, but the image has no shell.
     ShellMissing,
-    /// The lead's broker ended before the program began, or a follower's kept failing.
+    /// The lead's broker ended before the program began, or a follower's broker kept failing.
     BrokerFailed,
     /// Any other failure of the agent: a bug.
     Internal,

@@ -25,6 +25,7 @@ pub fn range(prefix: &str, first: u32, last: u32) -> String {
 pub fn expand(list: &str) -> Result<Vec<String>, String> {
     let mut seen = std::collections::HashSet::new();
     let mut hosts = Vec::new();
+    // Counts duplicates, too.
     let mut written = 0;
     for entry in split_entries(list)? {
         for host in expand_entry(&entry)? {
@@ -47,6 +48,7 @@ pub fn expand(list: &str) -> Result<Vec<String>, String> {
 
 /// The numbers of an idset, such as `0-3,7`. None: the text is not an idset.
 pub fn idset(set: &str) -> Option<Vec<u32>> {
+    // An entry that is only a bracket group expands to the bare numbers.
     let names = if set.is_empty() {
         Vec::new()
     } else {
@@ -74,7 +76,8 @@ pub fn to_idset(numbers: &BTreeSet<u32>) -> String {
     texts.collect::<Vec<_>>().join(",")
 }
 
-/// The hostlist of an instance: `given`, else the hosts `<name>-0` to `<name>-<size - 1>`.
+/// The hostlist of an instance: `given`, else the hosts `<name>-0` to `<name>-<size - 1>`. A size of 0, which is
+/// invalid, counts as 1.
 pub fn of_instance(given: Option<&str>, name: &str, size: u32) -> String {
     given.map_or_else(|| range(name, 0, size.saturating_sub(1)), str::to_owned)
 }
@@ -152,6 +155,7 @@ fn expand_entry(entry: &str) -> Result<Vec<String>, String> {
     Ok(hosts)
 }
 
+/// A number in brackets, of at most 15 digits: it fits into `u64`.
 fn number(text: &str) -> Result<u64, String> {
     if !text.is_empty() && text.len() < 16 && text.bytes().all(|b| b.is_ascii_digit()) {
         text.parse().map_err(|_| format!("`{text}` is not a number"))

@@ -69,16 +69,17 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
         )]
     })?;
     let documents: Vec<Value> = documents.into_iter().flat_map(items).collect();
-    let text = |document: &Value, key: &str| document.get(key).and_then(Value::as_str).map(str::to_owned);
+    let text_of = |document: &Value, key: &str| document.get(key).and_then(Value::as_str).map(str::to_owned);
     let misspelt = documents
         .iter()
-        .filter_map(|document| text(document, "kind"))
+        .filter_map(|document| text_of(document, "kind"))
         .find(|kind| resembles_minicluster(kind));
     // A misspelt kind of our API group counts as a MiniCluster, so that it is reported and not skipped, even beside
     // valid documents.
     let is_minicluster = |document: &Value| {
-        let is_of_group = text(document, "apiVersion").is_some_and(|version| version.starts_with(GROUP));
-        text(document, "kind").is_some_and(|kind| kind == KIND || is_of_group && resembles_minicluster(&kind))
+        let is_of_group = text_of(document, "apiVersion").is_some_and(|version| version.starts_with(GROUP));
+        text_of(document, "kind")
+            .is_some_and(|kind| kind == KIND || is_of_group && resembles_minicluster(&kind))
     };
     let miniclusters: Vec<Value> = documents.into_iter().filter(is_minicluster).collect();
     match (miniclusters.is_empty(), misspelt) {
@@ -123,6 +124,7 @@ pub fn duplicate_key(text: &str) -> Option<Notice> {
         .split(", set DuplicateKeyPolicy")
         .next()
         .unwrap_or_default();
+    // `documents` reports other errors.
     message
         .contains("duplicate")
         .then(|| Notice::new("", format!("{message}: only the last of them counts")))
@@ -176,8 +178,10 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
         texts(&document.metadata.annotations),
     );
     let queueing = Queueing::of(Some(&labels), Some(&annotations));
+    // In v1alpha1 a missing `cleanup` means true.
     let sets_cleanup = document.spec.get("cleanup").is_some_and(|value| !value.is_null());
     let cleans_by_default = version == Some(Version::V1alpha1) && !sets_cleanup;
+    // An unknown version has been reported above. The rest is then checked as v1alpha2.
     let (spec, misfits) = spec(document.spec, version.unwrap_or(Version::V1alpha2));
     problems.extend(misfits);
     match spec {
@@ -220,6 +224,7 @@ fn may_follow_from(problem: &Problem, misfits: &[Problem]) -> bool {
     let is_about = |misfit: &Problem| {
         misfit.field.starts_with(&problem.field) || problem.field.starts_with(&misfit.field)
     };
+    // The messages about something missing have one of these words.
     let misses = ["needs", "is needed", "at least", "exactly one"]
         .iter()
         .any(|word| problem.message.contains(word));
@@ -229,6 +234,7 @@ fn may_follow_from(problem: &Problem, misfits: &[Problem]) -> bool {
 /// The spec as v1alpha2, without the values that do not fit the schema of its version, and the problems with those
 /// values. (The API server rejects them if field validation is strict.)
 fn spec(mut value: Value, version: Version) -> (Option<MiniClusterSpec>, Vec<Problem>) {
+    // Elsewhere null means that the field is missing. Overlays keep their nulls.
     let overlays = OVERLAYS.map(|name| value.get_mut(name).map(Value::take));
     drop_nulls(&mut value);
     for (name, overlay) in OVERLAYS.iter().zip(overlays) {

@@ -39,7 +39,8 @@ pub const INDEX_FAILURES: (&str, &str) = (
     "FLUX_AGENT_INDEX_FAILURES",
     "batch.kubernetes.io/job-index-failure-count",
 );
-/// The same as [`INDEX_FAILURES`] for earlier pods of the index that were removed.
+/// The same as [`INDEX_FAILURES`] for earlier pods of the index that were removed (evicted, for example). The Job's
+/// failure policy ignores their failures: hence the annotation's name.
 pub const INDEX_DISRUPTIONS: (&str, &str) = (
     "FLUX_AGENT_INDEX_DISRUPTIONS",
     "batch.kubernetes.io/job-index-ignored-failure-count",
@@ -125,6 +126,7 @@ pub fn is_label_key(text: &str) -> bool {
 /// Length limit of a MiniCluster's name: the names of its hosts, `<name>-0` to `<name>-<hosts - 1>`, and of its services
 /// pod must be DNS labels.
 pub fn cluster_name_max(hosts: u32) -> usize {
+    // The last index is `hosts` - 1. One character is the `-` before it.
     let digits = hosts.saturating_sub(1).to_string().len();
     (LABEL_MAX - 1 - digits).min(LABEL_MAX - "-services".len())
 }
@@ -144,10 +146,11 @@ pub fn curve_secret(cluster: &str, uid: Option<&str>) -> String {
     of_uid(format!("{cluster}-curve"), uid)
 }
 
-/// Appends a hash (FNV-1a) of the MiniCluster's uid, so that no other MiniCluster has the same name: if such a Secret
-/// exists, its owner need not be checked. Without a uid: the name as shown to people.
+/// Appends a hash (FNV-1a) of the MiniCluster's uid to a Secret's name, so that no other MiniCluster's Secret has this
+/// name: if a Secret of this name exists, its owner need not be checked. Without a uid: the name as shown to people.
 fn of_uid(name: String, uid: Option<&str>) -> String {
     let Some(uid) = uid else { return name };
+    // The two constants are FNV-1a's prime and its initial hash.
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     format!("{name}-{:016x}", uid.bytes().fold(0xcbf2_9ce4_8422_2325, mix))
 }

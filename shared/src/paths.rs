@@ -1,11 +1,11 @@
 //! Every path inside a pod. Paths of Flux's files are below the mount path (`flux.container.mountPath`, by default
-//! `/mnt/flux`).
+//! `/mnt/flux`). A view is Flux with all its libraries, which is mounted or copied into the pod.
 
 /// Default of `flux.container.mountPath`.
 pub const DEFAULT_MOUNT_PATH: &str = "/mnt/flux";
 /// The folder of the agent's own mounts.
 pub const AGENT_FOLDER: &str = "/etc/flux-agent";
-/// Where the operator mounts the ConfigMap with the spec.
+/// Where the operator mounts the ConfigMap with the AgentSpec (in this file: the spec).
 pub const SPEC_DIR: &str = "/etc/flux-agent/spec";
 /// Default folder of the output of a batch's jobs.
 pub const DEFAULT_LOGS: &str = "/tmp/fluxout";
@@ -36,7 +36,7 @@ pub const SEED_FILE: &str = "/etc/flux-agent/seed/seed";
 pub const USERS_DIR: &str = "/etc/flux-agent/users";
 /// Where the operator mounts the Secret of the Flux RESTful API.
 pub const RESTFUL_DIR: &str = "/etc/flux-agent/restful";
-/// Key in that Secret of the secret that signs the payloads.
+/// Key in that Secret of the text by which the API encodes its payloads.
 pub const RESTFUL_SECRET_KEY: &str = "secret-key";
 /// Key in that Secret of the clients' user name.
 pub const RESTFUL_USERNAME: &str = "username";
@@ -103,6 +103,7 @@ pub fn own_folders(mount_path: &str) -> [&str; 6] {
 
 /// Whether an absolute path is one of these folders or within one. Repeated slashes and `.` do not matter.
 pub fn is_within<'a>(path: &str, folders: impl IntoIterator<Item = &'a str>) -> bool {
+    // Takes only texts with the folders' lifetime, so `path` is split by itself.
     let parts = |path: &'a str| path.split('/').filter(|part| !part.is_empty() && *part != ".");
     let path: Vec<&str> = path
         .split('/')
@@ -152,7 +153,7 @@ impl PodPaths {
         self.at("view")
     }
 
-    /// File that marks the view as complete; holds its digest.
+    /// File that marks the view as complete; holds the view's digest.
     pub fn view_done(&self) -> String {
         self.at(".flux-view.done")
     }

@@ -110,7 +110,7 @@ impl Queueing {
     /// ([`Queueing::without_job_labels`], as JSON). None: the text is too long or invalid, so the operator has not
     /// written it.
     pub fn noted(text: &str) -> Option<Queueing> {
-        // Twice as long, since JSON adds six bytes for each pair.
+        // Twice as long: JSON adds six bytes for each pair, fewer than the domain in its key has.
         let text = Some(text).filter(|text| text.len() <= 2 * MOST)?;
         let mut noted: Queueing = serde_json::from_str(text).ok()?;
         noted.labels.retain(|key, _| is_of_queue(key));

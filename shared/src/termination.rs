@@ -58,7 +58,7 @@ pub struct Termination {
     /// The exit code of that snippet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snippet_code: Option<u8>,
-    /// The last line of its standard error. Empty: it wrote nothing, or to a terminal.
+    /// The last line of the snippet's standard error. Empty: it wrote nothing, or to a terminal.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub snippet_error: String,
     /// Flux ended the job because one of its nodes was lost.

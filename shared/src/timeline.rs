@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// Version of the line; lines of other versions are not read.
 pub const VERSION: u32 = 1;
-/// Lower bound of a stage's length in JSON, in bytes.
+/// Lower bound of a stage's length in JSON (`["",0,0]`), in bytes.
 const SHORTEST_STAGE: usize = 8;
 
 /// The stages of one run of a container, with its host and role. Times are in microseconds.
@@ -53,6 +53,7 @@ impl PodTimeline {
     /// without stages fits.
     pub fn encode(&self, room: usize) -> Option<String> {
         let mut short = self.clone();
+        // More stages than this cannot fit. The loop removes the others that do not.
         short.stages.truncate(room / SHORTEST_STAGE);
         loop {
             let line = serde_json::to_string(&short).ok()?;

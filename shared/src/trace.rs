@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 /// Number of pods of a MiniCluster that have spans: the first ones. Nobody reads a trace of thousands of pods.
 pub const PODS: u32 = 64;
 
-/// A parent span in the form of `traceparent`: `00-<trace id>-<span id>-01`.
+/// A parent span in the form of `traceparent`: `00-<trace id>-<span id>-01`. `00` is the version of the format,
+/// and `01` says that the trace is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct TraceParent {
@@ -36,6 +37,7 @@ impl TraceParent {
 
 /// Parses a number other than 0 with exactly this many hexadecimal digits.
 fn number(text: &str, digits: usize) -> Option<u128> {
+    // `from_str_radix` accepts a sign as well.
     let is_hex = text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     u128::from_str_radix(text, 16)
         .ok()

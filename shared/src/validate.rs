@@ -161,6 +161,7 @@ fn network(spec: &MiniClusterSpec, report: &mut Report) -> Network {
         );
     }
     for (i, container) in spec.containers.iter().enumerate() {
+        // Only sidecars have a Service. A single container runs Flux even without runFlux.
         let has_service =
             spec.containers.len() > 1 && container.run_flux != Some(true) && !container.ports.is_empty();
         if has_service && container.name.as_ref() == Some(&network.headless_name) {
@@ -176,7 +177,7 @@ fn network(spec: &MiniClusterSpec, report: &mut Report) -> Network {
     network
 }
 
-/// Whether `maxSize` is given: the size may change while the cluster runs.
+/// Whether `maxSize` is given (0 counts as left out): the size may change while the cluster runs.
 fn resizes(spec: &MiniClusterSpec) -> bool {
     spec.max_size.is_some_and(|max| max != 0)
 }

@@ -12,6 +12,7 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use crate::cpu::cpu_of_children;
 use test_support::report::{Report, median, setting};
 
+/// The view's folder in the generated image. /opt/view is a link to it.
 const VIEW: &str = "opt/views/._view/abcdefghijklmnopqrstuvwxyz234567";
 /// As in the released images: 10,000 entries and 130 MB. The view itself has only links and folders.
 const PACKAGES: usize = 40;
@@ -33,6 +34,7 @@ const FOLDERS: [(&str, usize); 10] = [
     ("lib/python3.11/site-packages/PACKAGE/two", 10),
 ];
 
+/// Copies with both programs in turn. Each copies to folders of its own: `ours` is by the agent, `theirs` by `cp`.
 pub fn measure(agent: &Path, report: &mut Report) {
     let top =
         PathBuf::from(std::env::var("BENCH_DIR").unwrap_or_else(|_| env!("CARGO_TARGET_TMPDIR").into()));
@@ -76,9 +78,10 @@ pub fn measure(agent: &Path, report: &mut Report) {
     };
     for (name, pods) in [("one", 1), ("four", 4), ("again", 4)] {
         if name == "again" {
-            // As on a node whose previous MiniCluster has ended.
+            // As on a node whose previous MiniCluster has ended: the file system has just freed inodes.
             (0..runs).for_each(|run| fs::remove_dir_all(top.join(format!("four-{run}-theirs"))).unwrap());
         }
+        // The folders are removed only once.
         let runs = if name == "again" { 1 } else { runs };
         let (mut agent_copies, mut cp_copies) = (Vec::new(), Vec::new());
         for run in 0..runs {
@@ -108,7 +111,7 @@ pub fn measure(agent: &Path, report: &mut Report) {
 struct Copies {
     seconds: f64,
     cpu: f64,
-    /// Bytes.
+    /// Bytes that the processes wrote.
     written: u64,
 }
 
@@ -145,6 +148,7 @@ fn copies(top: &Path, pods: usize, size: u64, command: &dyn Fn(&Path) -> Command
         let counters = fs::read_to_string(format!("/proc/{id}/io")).unwrap_or_default();
         written += counters
             .lines()
+            // The bytes that the process has written.
             .find_map(|line| line.strip_prefix("wchar: ")?.parse::<u64>().ok())
             .unwrap_or(0);
     }
@@ -181,14 +185,17 @@ fn generate(image: &Path) {
                 .unwrap();
             };
             for file in 0..files_in_it {
+                // The other half of the bytes: half to one and a half of `small` for each file, on average `small`.
                 let small = BYTES / 2 / (files - LARGE);
                 let size = match number {
                     ..LARGE => BYTES / 2 / LARGE,
                     _ => small / 2 + small * (number % 5) / 4,
                 };
+                // Each file has other bytes.
                 let content: Vec<u8> = (0..size).map(|at| (at.wrapping_mul(31) ^ number) as u8).collect();
                 let name = format!("{package}-file-{file}");
                 add(name.clone(), &|path| fs::write(path, &content).unwrap());
+                // As for shared libraries: a link with a version.
                 if folder == "lib" {
                     add(format!("{name}.1"), &|path| symlink(&name, path).unwrap());
                 }

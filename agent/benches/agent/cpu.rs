@@ -2,7 +2,7 @@
 
 use nix::sys::resource::{UsageWho, getrusage};
 
-/// Seconds.
+/// User and system time, in seconds.
 pub fn cpu_of_children() -> f64 {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap();
     [usage.user_time(), usage.system_time()]

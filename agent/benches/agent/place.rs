@@ -6,11 +6,12 @@ use std::process::Command;
 
 use nix::sched::{CloneFlags, unshare};
 
-/// The cluster of the part `start`. This machine gets the host name of its lead.
+/// Name of the cluster in the measurement `start`. This machine gets the host name of that cluster's lead.
 pub const CLUSTER: &str = "hello-world";
 
-/// This program as the fake flux, and the agent at the path where `install` puts it.
+/// Where a copy of this program is, which then acts as a fake `flux`.
 pub const FAKE_FLUX: &str = "/mnt/flux/view/bin/flux";
+/// Where the agent is: the path to which `flux-agent install` installs it.
 pub const AGENT: &str = "/mnt/flux/flux-agent";
 
 /// Moves this process, which must have only one thread, into its own namespaces.
@@ -22,6 +23,7 @@ pub fn enter(agent: &Path) {
     }
     unshare(flags).expect("namespaces of its own (as root, or where users may have them)");
     if !uid.is_root() {
+        // The kernel requires this before a gid_map.
         fs::write("/proc/self/setgroups", "deny").unwrap();
         fs::write("/proc/self/uid_map", format!("0 {uid} 1")).unwrap();
         fs::write("/proc/self/gid_map", format!("0 {gid} 1")).unwrap();
@@ -43,6 +45,7 @@ pub fn enter(agent: &Path) {
         format!("nameserver 127.0.0.1\nsearch {search}\noptions ndots:5\n"),
     )
     .unwrap();
+    // Made-up keys: the fake flux does not use them.
     let certificate = flux_shared::curve::Certificate::from_keys(CLUSTER, &[1; 32], &[2; 32]);
     fs::write("/etc/flux-agent/curve/curve.cert", certificate.to_text()).unwrap();
     // Packets loop back to this host, which does not forward: addresses in this network are silent.

@@ -19,6 +19,7 @@ const WAYS: [&str; 4] = ["nameless", "silent", "refused", "dropped"];
 const MANY: usize = 64;
 /// The name of a cluster whose lead is there.
 const JOINED: &str = "joined";
+/// The port on which brokers listen: the default of `network.port` in the spec.
 const PORT: u16 = 8050;
 /// After this time, a waiting follower has finished its first, quick attempts.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -54,6 +55,7 @@ pub fn measure(report: &mut Report) {
         report.figure(&format!("wait-{way}-dns-per-s"), new_queries as f64 / seconds);
     }
     joined(report, watched);
+    // Many followers of a lead without a name.
     let spec = crate::write_spec(WAYS[0]);
     let followers: Vec<Follower> = (0..MANY).map(|_| Follower::start(WAYS[0], &spec)).collect();
     std::thread::sleep(SETTLE);
@@ -144,6 +146,7 @@ impl Follower {
                 .unwrap()
         };
         let nanoseconds = fs::read_to_string(format!("/proc/{id}/schedstat")).unwrap();
+        // The first word is the time on a CPU.
         let nanoseconds: f64 = nanoseconds.split(' ').next().unwrap().parse().unwrap();
         Sample {
             resident_mib: field("VmRSS") / 1024.0,

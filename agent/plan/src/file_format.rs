@@ -3,9 +3,11 @@
 /// Whether the first line that is neither blank nor a comment looks like TOML: the head of a table, or a key
 /// before `=`. Later lines are ignored, since a text value can contain lines of any format.
 pub(crate) fn is_toml(text: &str) -> bool {
+    // The byte order mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut lines = text.lines().map(str::trim);
     let Some(first) = lines.find(|line| !line.is_empty() && !line.starts_with('#')) else {
+        // An empty file is valid TOML.
         return true;
     };
     first.starts_with('[')

@@ -146,6 +146,7 @@ pub fn build(spec: &AgentSpec, facts: &Facts, container: &PodContainer) -> Resul
     };
     let mut steps = snippets::in_one_shell(&resolved, steps, sidecar_command)?;
     if matches!(container, PodContainer::Runner) {
+        // For the sidecars, which read the note.
         steps.extend(sidecar::note_end(&resolved));
     }
     let logging = &spec.logging;
@@ -168,6 +169,7 @@ pub fn build(spec: &AgentSpec, facts: &Facts, container: &PodContainer) -> Resul
             timed: logging.timed && !logging.quiet,
             format: logging.format,
         },
+        // `PODS`: the number of pods that take part in a trace, the first ones.
         trace: if resolved.index() < PODS && matches!(container, PodContainer::Runner) {
             spec.trace.clone()
         } else {

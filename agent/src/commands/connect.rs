@@ -24,6 +24,7 @@ pub fn connect(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
                 "flux-agent: no broker to connect to ({why}); `/mnt/flux/flux-agent status` says more\n"
             ));
         }
+        // Not used, and no exit code of this process.
         Ok(0)
     }))?;
     let argv = match (command, &pod.facts.shell) {
@@ -66,6 +67,7 @@ pub fn stop(place: &PodPlace) -> Result<u8, Failure> {
         let mut is_ending = false;
         runtime::block_on_interruptible(Box::pin(async {
             is_ending = observe::state(&pod).await.is_ok_and(|state| state.is_ending());
+            // Not used, and no exit code of this process.
             Ok(0)
         }))?;
         // Flux refuses a second shutdown.
@@ -110,6 +112,7 @@ fn session_in_instance(pod: &Pod) -> Session {
 fn become_program(session: Session, argv: &[OsString]) -> u8 {
     let name = argv.first().map_or(OsStr::new(""), OsString::as_os_str);
     let (path, why, code) = match find(name, &session.environment, &session.directory) {
+        // Used only if exec fails, which then says why.
         Lookup::Program(path) => (Some(path), String::new(), NOT_EXECUTABLE),
         Lookup::NotExecutable(_) => (None, "it is not executable".into(), NOT_EXECUTABLE),
         Lookup::NotFound => (None, "not found on the PATH".into(), NOT_FOUND),

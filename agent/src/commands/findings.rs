@@ -88,11 +88,13 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
                     .await,
             ));
         }
+        // Not used, and no exit code of this process.
         Ok(0)
     }))?;
     Ok(findings)
 }
 
+/// Looks up the names of the other hosts, except spare ones, whose pods need not exist.
 async fn other_names(pod: &Pod, resolver: &Resolver) -> Names {
     let begin = Instant::now();
     let mut names = Names {
@@ -124,8 +126,8 @@ async fn other_names(pod: &Pod, resolver: &Resolver) -> Names {
 /// `cgroup` the mount point of the cgroups (version 1 or 2).
 fn huge_pages(sizes: &Path, cgroup: &Path) -> Vec<HugePages> {
     let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    let sizes = fs::read_dir(sizes).into_iter().flatten().flatten();
-    let mut found: Vec<HugePages> = sizes
+    let folders = fs::read_dir(sizes).into_iter().flatten().flatten();
+    let mut found: Vec<HugePages> = folders
         .filter_map(|folder| {
             let name = folder.file_name().into_string().ok()?;
             let mebibytes = name
@@ -133,6 +135,7 @@ fn huge_pages(sizes: &Path, cgroup: &Path) -> Vec<HugePages> {
                 .strip_suffix("kB")?
                 .parse::<u64>()
                 .ok()?
+                // From kibibytes.
                 >> 10;
             let pages = number(folder.path().join("nr_hugepages")).filter(|pages| *pages > 0)?;
             // The kernel's spelling of sizes in the names of cgroup files.
@@ -141,6 +144,7 @@ fn huge_pages(sizes: &Path, cgroup: &Path) -> Vec<HugePages> {
             } else {
                 format!("{mebibytes}MB")
             };
+            // The file of cgroup version 2, else that of version 1.
             let limit = number(cgroup.join(format!("hugetlb.{unit}.max")))
                 .or_else(|| number(cgroup.join(format!("hugetlb/hugetlb.{unit}.limit_in_bytes"))));
             Some(HugePages {
@@ -154,21 +158,22 @@ fn huge_pages(sizes: &Path, cgroup: &Path) -> Vec<HugePages> {
     found
 }
 
-/// The machine's NUMA nodes. None: there is only one, or none has any of the CPUs in `cores`.
+/// The machine's NUMA nodes. `nodes` is the kernel's folder with one folder for each node. None: there is only one, or
+/// none has any of the CPUs in `cores`.
 fn numa(nodes: &Path, cores: &[Vec<u32>]) -> Option<Numa> {
     let lists = fs::read_dir(nodes).ok()?.flatten().filter_map(|folder| {
         let name = folder.file_name().into_string().ok()?;
         name.strip_prefix("node")?.parse::<u32>().ok()?;
         hostlist::idset(fs::read_to_string(folder.path().join("cpulist")).ok()?.trim())
     });
-    let nodes: Vec<Vec<u32>> = lists.collect();
-    let allowed = nodes
+    let cpus_of_nodes: Vec<Vec<u32>> = lists.collect();
+    let allowed = cpus_of_nodes
         .iter()
         .filter(|cpus| cores.iter().flatten().any(|cpu| cpus.contains(cpu)))
         .count();
-    let largest = nodes.iter().map(Vec::len).max()?;
-    (nodes.len() > 1 && allowed > 0).then_some(Numa {
-        nodes: nodes.len(),
+    let largest = cpus_of_nodes.iter().map(Vec::len).max()?;
+    (cpus_of_nodes.len() > 1 && allowed > 0).then_some(Numa {
+        nodes: cpus_of_nodes.len(),
         allowed,
         largest,
     })
@@ -206,7 +211,7 @@ fn resources(text: &str) -> Option<ResourceTotals> {
     })
 }
 
-/// The number of RDMA devices in `folder` (/dev/infiniband).
+/// The number of RDMA devices in `folder` (/dev/infiniband). Each has a file `uverbs<number>`.
 fn rdma(folder: &Path) -> usize {
     let names = fs::read_dir(folder)
         .into_iter()

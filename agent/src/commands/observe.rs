@@ -109,6 +109,7 @@ pub async fn all(
     let joined = pod.instance.is_lead || observed.state.as_ref().is_ok_and(|state| state.has_joined());
     if joined && observed.state.is_ok() {
         let broker = broker(pod);
+        // 0: the lead's rank.
         let ask = async |topic: &str, payload: &str| broker.ask(0, topic, payload).await.unwrap_or_default();
         observed.online = ranks(&ask("groups.get", "{\"name\":\"broker.online\"}").await["members"]);
         observed.torpid =
@@ -128,6 +129,7 @@ pub async fn all(
     for rank in offline.into_iter().take(MAX_PROBED_HOSTS) {
         let host = pod.instance.hosts.get(rank as usize).cloned().unwrap_or_default();
         let address = pod.instance.address_of(rank);
+        // A `ParentProbe` can probe any broker.
         let mut target = ParentProbe::new(&address.host, address.port, &pod.root);
         let why = target.probe().await.err();
         // A spare host without a pod is not missing.
@@ -222,7 +224,7 @@ pub fn become_owner(pod: &Pod) -> Result<(), Failure> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
     }
-    // The owner of the socket; the planned owner if that is root, or if there is no socket.
+    // The owner of the socket. If the socket belongs to root, or if there is none, the planned owner.
     let planned = pod.instance.owner;
     let socket_status = std::fs::symlink_metadata(socket(pod))
         .ok()

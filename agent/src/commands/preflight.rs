@@ -150,6 +150,7 @@ pub fn judge(findings: &Findings) -> Vec<Check> {
     }
     add("mpi", mpi(findings));
     add("user", user(findings));
+    // The first place is on Flux's own volume.
     for (index, (path, writable)) in findings.places.iter().enumerate() {
         add("write", place(index == 0, path, *writable));
     }
@@ -292,6 +293,7 @@ fn cores(findings: &Findings) -> (Level, String) {
         .cpu_quota
         .map_or(String::new(), |cpus| format!(", a quota of {cpus}"));
     let has = format!("{} cores{quota}, {} GPUs", facts.cores, facts.gpus);
+    // The CPUs of the cpuset, if the quota is less than they could use.
     let throttled = facts
         .cpuset
         .filter(|cpus| facts.cpu_quota.is_some_and(|quota| quota < f64::from(*cpus)));
@@ -379,6 +381,7 @@ fn huge_pages(
 ) -> (Level, String) {
     let has = format!("the node has {pages} huge pages of {mebibytes} MiB");
     match limit {
+        // Less than one page.
         Some(limit) if limit < mebibytes << 20 => (
             Warn,
             format!(

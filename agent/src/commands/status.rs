@@ -113,7 +113,7 @@ impl<'a> Observations<'a> {
         }
     }
 
-    /// Ranks of others that are not online, if that is known.
+    /// Ranks of other brokers that are not online. Empty if the online ranks are not known.
     pub fn offline(&self) -> Vec<u32> {
         let Some(online) = &self.online else {
             return Vec::new();
@@ -139,8 +139,9 @@ impl<'a> Observations<'a> {
             .collect()
     }
 
-    /// Whether this is a spare host of which no pod was found.
+    /// Whether `rank` is a spare host of which no pod was found. The rank is offline.
     fn is_idle_spare(&self, rank: u32) -> bool {
+        // The spare ranks are in ascending order.
         self.instance.spare.binary_search(&rank).is_ok()
             && !self.absent.iter().any(|absent| absent.rank == rank)
     }

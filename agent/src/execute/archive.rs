@@ -68,7 +68,7 @@ impl Executor<'_> {
     /// for the termination message.
     pub(super) async fn publish_archive(&mut self, from: &str, to: &str) -> Result<(), Failure> {
         let dump = self.files.at(from);
-        // `prepare_archive` has already found a reason.
+        // On a read-only volume, `prepare_archive` has already noted the reason.
         if self.ending.archive_not_saved.is_some() && is_read_only(&dump) {
             return Ok(());
         }
@@ -115,6 +115,7 @@ impl Executor<'_> {
                 return Ok(None);
             };
             let why = reason(&error);
+            // Only `is_passing` and the cause of this failure are read.
             let failure = Failure {
                 is_passing: is_passing(&error),
                 ..Failure::new(Category::WriteFailed, why.clone(), "")
@@ -145,6 +146,7 @@ fn save(dump: &Path, archive: &Path, is_known_whole: bool) -> io::Result<()> {
     save_with(dump, archive, is_known_whole, File::sync_all)
 }
 
+/// Does the work of [`save`]. `sync` syncs the dump; a test passes one that fails.
 fn save_with(
     dump: &Path,
     archive: &Path,
@@ -152,7 +154,9 @@ fn save_with(
     sync: impl Fn(&File) -> io::Result<()>,
 ) -> io::Result<()> {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_owned();
+    // `false`: a missing folder is not created.
     let folder = safe_path::open(dump.parent().unwrap_or(Path::new("/")), false)?;
+    // `folder` is open with O_PATH only, with which fsync fails.
     let to_sync = openat(
         &folder,
         ".",

@@ -223,6 +223,7 @@ fn stages(
         .filter(|(_, at)| *at <= latest_begin)
         .collect();
     let ends = marks.iter().skip(1).map(|(_, at)| *at).chain([ended.at]);
+    // No stage ends before it begins, even if the first output came before the state `run` was seen.
     marks
         .iter()
         .zip(ends)

@@ -72,6 +72,7 @@ pub(super) struct LaunchEnd {
 #[derive(Debug)]
 struct HeldStop<'a> {
     parent: &'a mut ParentProbe,
+    /// The results of the checks whether the parent is still up.
     presence: Presence,
     /// The longest time of the hold.
     bound: Duration,
@@ -269,7 +270,7 @@ impl HeldStop<'_> {
         }
     }
 
-    /// Whether a job runs on this node.
+    /// Whether a job runs on this node. `child`: the broker's process id.
     fn has_job(&self, child: i32) -> bool {
         self.job_shell
             .is_some_and(|name| orphans::has_descendant(child, name))

@@ -78,6 +78,7 @@ impl<'a> Executor<'a> {
         timeline: &'a mut ContainerTimeline,
         ending: &'a mut ContainerEnd,
     ) -> Self {
+        // Tells this container's temporary files from those of the pod's other containers.
         let tag = match &plan.role {
             Role::Lead | Role::Follower => "runner",
             Role::Sidecar(name) => name,

@@ -170,6 +170,7 @@ impl Executor<'_> {
         if let Some(goes_on) = ended.lead_goes_on {
             return Ok(goes_on);
         }
+        // The last attempt begins within `patience`, and all attempts end within the timeout.
         let gone = tokio::time::timeout(SHUTDOWN_TIMEOUT, is_gone_within(lead, patience));
         tokio::pin!(gone);
         if let Interrupted::Done(gone) = self
@@ -178,6 +179,7 @@ impl Executor<'_> {
             .await
             .map_err(wait_failed)?
         {
+            // A lead that is not known to be gone goes on.
             return Ok(gone != Ok(true));
         }
         // This pod got a stop, as all pods do when the lead has succeeded. So the stop does not show that the
@@ -258,10 +260,12 @@ impl Executor<'_> {
             "the instance has ended; this pod stays for the lead's next attempt"
         );
         let Some(parent) = parent else {
+            // There is no port to wait for: the next broker starts after a short pause.
             return Ok(matches!(self.pause(FIRST_PAUSE).await?, Interrupted::Stopped(_)).then_some(0));
         };
         let waited = async {
             until_down(parent).await;
+            // Without a deadline, this wait does not fail.
             let _ = parent.wait(None).await;
         };
         let waited = self
@@ -317,6 +321,7 @@ async fn is_gone_within(lead: &mut ParentProbe, patience: Duration) -> bool {
     let begin = Instant::now();
     loop {
         match lead.probe_known().await {
+            // The lead's host refuses the connection: the broker's port is closed.
             Err(Missing::Port(_)) => return true,
             Err(missing) if missing.is_name_gone() || lead.is_name_gone().await => return true,
             _ if begin.elapsed() >= patience => return false,
@@ -354,6 +359,7 @@ async fn until_parent_answers(
         }
         absence.within(gone_limit, silence_limit)?;
         report.tick(&parent.host, &missing.to_string());
+        // The caps for early attempts are shorter. After a failure of the broker, the cap is never below a second.
         backoff
             .pause(
                 parent
@@ -385,7 +391,7 @@ impl Absence {
         });
     }
 
-    /// Fails with what is missing if the lead has been absent for longer than one of the limits. No limit is none.
+    /// Fails with what is missing if the lead has been absent for one of the limits. A limit of None is never reached.
     fn within(&self, gone_limit: Option<Duration>, silence_limit: Option<Duration>) -> Result<(), Missing> {
         let has_passed =
             |since: Instant, limit: Option<Duration>| limit.is_some_and(|limit| since.elapsed() >= limit);
@@ -419,7 +425,7 @@ fn kept_failing(failures: u32, code: u8) -> Failure {
     )
 }
 
-/// The failure of a parent that never answered.
+/// The failure of a wait for a parent or lead that does not answer. `host`: its name or address.
 pub(super) fn unreachable_parent(host: &str, missing: &Missing) -> Failure {
     let remedy = match missing {
         Missing::Name(_) if missing.is_name_gone() => {
@@ -431,6 +437,7 @@ pub(super) fn unreachable_parent(host: &str, missing: &Missing) -> Failure {
     };
     let cause = format!(
         "failed to reach the parent broker {}: {missing}",
+        // Without the trailing dot of an absolute DNS name.
         host.trim_end_matches('.')
     );
     Failure::new(Category::ParentUnreachable, cause, remedy)

@@ -37,6 +37,7 @@ impl LastErrors {
         };
         let reader = last.clone();
         std::thread::Builder::new()
+            // Little memory is enough: the thread's stack holds one chunk of 4096 bytes.
             .stack_size(64 * 1024)
             .spawn(move || while is_readable(&polled_pipe, PollTimeout::NONE) && reader.read_chunk() {})?;
         Ok(last)

@@ -73,6 +73,7 @@ impl Executor<'_> {
         self.ending.is_node_failure = note.is_some_and(|note| note.node_failure);
         self.broker_end = Some(broker);
         let end = broker.job_end();
+        // Without a file for the program's note, the instance counts as begun unless the broker failed first.
         let has_begun = match launch.result {
             Some(_) => note.is_some(),
             None => came_up || broker_end == ChildEnd::Exited(0),
@@ -93,6 +94,7 @@ impl Executor<'_> {
             );
         }
         match (end, ended.stopped) {
+            // People work in such an instance: a stop does not complete it.
             (ChildEnd::Exited(0), Some(stop)) if launch.at_end == AtEnd::ExitUnlessStopped => {
                 of_signal(stop.signal)
             }

@@ -35,14 +35,14 @@ pub fn ensure(files: &Files, user: &str, source: &str) -> Result<(), Failure> {
                 gid: nix::unistd::getegid().as_raw(),
             },
         ),
-        text => {
+        result => {
             let unreadable = |error: io::Error| failed(&format!("read {}", shadow.display()), &error);
             let data = fs::metadata(&shadow).map_err(unreadable)?;
             let owner = Owner {
                 uid: data.uid(),
                 gid: data.gid(),
             };
-            (text.map_err(unreadable)?, Mode(data.mode() & 0o7777), owner)
+            (result.map_err(unreadable)?, Mode(data.mode() & 0o7777), owner)
         }
     };
     let password = fs::read(files.at(source))
@@ -80,6 +80,7 @@ fn with_password(shadow: &[u8], user: &str, hash: &str) -> Vec<u8> {
         text.push(b'\n');
     }
     if !found {
+        // After the hash: day of the last change (empty), minimum and maximum age in days, days of warning.
         text.extend(format!("{user}:{hash}::0:99999:7:::\n").into_bytes());
     }
     text

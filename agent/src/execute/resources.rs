@@ -45,8 +45,9 @@ impl Executor<'_> {
             Ok(description) => {
                 // Flux's user must be able to read it, whatever umask and user the snippet had.
                 self.files.ensure_file(path, MODE, *owner, &bytes)?;
-                if let Some((path, text)) = config {
-                    self.files.ensure_file(path, MODE, *owner, text.as_bytes())?;
+                if let Some((config_path, text)) = config {
+                    self.files
+                        .ensure_file(config_path, MODE, *owner, text.as_bytes())?;
                 }
                 tracing::info!(
                     stage = "config",
@@ -76,9 +77,9 @@ impl Executor<'_> {
         if let Some(r) = agents_r {
             self.files.ensure_file(path, MODE, *owner, r.as_bytes())?;
         }
-        if let Some((path, _)) = config {
+        if let Some((config_path, _)) = config {
             // An earlier start of this container may have written it.
-            let _ = std::fs::remove_file(self.files.at(path));
+            let _ = std::fs::remove_file(self.files.at(config_path));
         }
         if let Some(why) = why {
             tracing::warn!(

@@ -105,6 +105,7 @@ impl Attempts {
                 Ok(child) => return Ok(Start::Started { child, begin }),
                 Err(error) => error,
             };
+            // Only `is_passing` and the cause of this failure are read.
             let failure = Failure {
                 is_passing: error.is_passing,
                 ..Failure::internal(error.to_string())

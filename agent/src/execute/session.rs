@@ -33,7 +33,7 @@ pub struct Session {
 /// Variables that describe a user.
 const USER_VARIABLES: [&str; 3] = ["HOME", "USER", "LOGNAME"];
 
-/// The limits that shells can change, by the names that the state report uses.
+/// The limits that shells can change, by their names in a shell's report of its state (`shell_state`).
 const LIMITS: [(&str, Resource); 13] = [
     ("as", Resource::RLIMIT_AS),
     ("core", Resource::RLIMIT_CORE),
@@ -201,7 +201,7 @@ impl Session {
 }
 
 /// `bytes`, parts with separators between them, without the last one that equals `part`; none if there is no
-/// such part.
+/// such part. The first of several parts stays, since a snippet may have put it there.
 fn without_last_part(bytes: &[u8], separator: char, part: &str) -> Option<Vec<u8>> {
     let mut separator_bytes = [0; 4];
     let separator = separator.encode_utf8(&mut separator_bytes).as_bytes();
@@ -252,7 +252,7 @@ pub fn current_limits() -> impl Iterator<Item = Limit> {
     })
 }
 
-/// Parses a limit of the state report: `nofile:1024:4096`.
+/// Parses a limit of a shell's report: name, soft and hard limit, such as `nofile:1024:4096`.
 pub fn parse_limit(text: &str) -> Option<Limit> {
     let mut parts = text.split(':');
     let name = parts.next()?;

@@ -59,7 +59,9 @@ esac
 /// The script must work whatever the user has defined:
 ///
 /// - It calls builtins by `command`, since the user may have defined functions with their names.
-/// - It calls `read` again if TMOUT or a trap has ended it.
+/// - It calls `read` again if TMOUT or a trap has ended it: then the status has three digits. But 126 and 127 mean
+///   that the shell could not run it.
+/// - If `read` finds no byte (status 1), the shell kills itself.
 /// - Its conditions are keywords only: `! case x in x) ;; esac` always fails, but the user may have redefined
 ///   `false`.
 /// - If the user has replaced or disabled even `command` or `.`, the word of this round stays empty. Then the driver
@@ -290,6 +292,7 @@ impl Shell {
             shown: (!has_terminal).then(|| as_file(shown_of_shell)),
         };
         fill(&mut files.step, STEP.as_bytes()).map_err(failed)?;
+        // `false`: nothing of this is copied to the agent's own standard error. `true`, below: everything is.
         let hidden = LastErrors::read_from(hidden, false).map_err(failed)?;
         // With a terminal, standard error goes there directly: it appears at once, and programs see that it
         // is a terminal.
@@ -383,7 +386,8 @@ impl Shell {
     }
 
     /// Shell lines that come before the snippet: the variables that are not exported, the changes of the
-    /// environment since the last snippet, and the shell options.
+    /// environment since the last snippet, the variable for the working directory (unless the environment has
+    /// it), and the shell options.
     fn changes_before(&mut self, session: &Session, snippet: &Snippet) -> Vec<u8> {
         let mut lines = std::mem::take(&mut self.variables);
         lines.extend(shell_changes(

@@ -64,6 +64,7 @@ impl Executor<'_> {
             SnippetRun::ShellUnusable(code) => {
                 let error = "its shell could not start a program after it: a variable that it exports is too large, or a \
                              limit that it sets (ulimit) too low";
+                // `max`: an unusable shell is no success.
                 let ended = EndedSnippet {
                     error: error.to_owned(),
                     ..ended(code.max(1))
@@ -74,6 +75,7 @@ impl Executor<'_> {
                     self.end_entrypoint(snippet, ended)
                 })
             }
+            // How this shell ends does not matter: `end_before` turns the 0 into 1.
             SnippetRun::Unheard => Ok(self.end_before(snippet, ChildEnd::Exited(0))),
             SnippetRun::ShellEnded(code) if is_program => Ok(Flow::ProgramEnded(code)),
             SnippetRun::ShellEnded(code) => Ok(self.end_entrypoint(snippet, ended(code))),

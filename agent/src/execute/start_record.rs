@@ -41,7 +41,7 @@ impl Record {
         Record { path, start }
     }
 
-    /// For the start that follows those in the file `path`.
+    /// The record for the start that follows those in the file `path`.
     pub fn next(path: PathBuf) -> Result<Record, Failure> {
         let start = read(&path)?.starts + 1;
         Ok(Record::new(path, start))

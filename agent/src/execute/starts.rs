@@ -47,6 +47,7 @@ impl Executor<'_> {
                     self.record = Some(Record::new(path, starts));
                     self.record_end(code);
                 }
+                // When the program ended is not known here, so the present counts.
                 self.ending.program = Some((code, Instant::now()));
                 self.ending.is_node_failure = note.is_some_and(|note| note.node_failure);
                 self.ending.note(line);
@@ -73,6 +74,7 @@ impl Executor<'_> {
                     "to let it run again, raise backoffLimit",
                 ));
             }
+            // The program runs, for the first time or again.
             _ => {}
         }
         Ok(Flow::Next)

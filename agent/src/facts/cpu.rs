@@ -39,7 +39,7 @@ pub fn oom_score(host: &HostFiles) -> i32 {
 }
 
 /// The CPUs of the affinity mask. The system call supports 1024 CPUs, and fails on a larger machine. There they are
-/// read from /proc.
+/// read from /proc. If that fails too, the mask is CPU 0.
 fn mask(host: &HostFiles) -> Vec<usize> {
     if let Ok(set) = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)) {
         return (0..nix::sched::CpuSet::count())
@@ -73,6 +73,7 @@ fn group_by_core(cpus: &[usize], location: impl Fn(usize) -> Option<(i64, i64)>)
     let mut known: BTreeMap<(i64, i64), usize> = BTreeMap::new();
     for &cpu in cpus {
         let number = u32::try_from(cpu).unwrap_or(u32::MAX);
+        // A core that was not seen before gets the next index, `cores.len()`.
         match location(cpu).map(|location| *known.entry(location).or_insert(cores.len())) {
             Some(core) if core < cores.len() => cores[core].push(number),
             _ => cores.push(vec![number]),
@@ -98,6 +99,7 @@ pub fn quota(host: &HostFiles) -> Option<f64> {
 fn cgroup_folders(proc_self_cgroup: &str) -> Vec<String> {
     let mut folders = Vec::new();
     for line in proc_self_cgroup.lines() {
+        // `NUMBER:CONTROLLERS:PATH`. Version 2 has no controllers.
         let mut fields = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
             continue;
@@ -105,6 +107,7 @@ fn cgroup_folders(proc_self_cgroup: &str) -> Vec<String> {
         if controllers.is_empty() {
             folders.extend(ancestors_within("/sys/fs/cgroup", path));
         } else if controllers.split(',').any(|controller| controller == "cpu") {
+            // The tree may be mounted by the names of all its controllers (`cpu,cpuacct`), or as `cpu`.
             folders.extend(ancestors_within(&format!("/sys/fs/cgroup/{controllers}"), path));
             folders.extend(ancestors_within("/sys/fs/cgroup/cpu", path));
         }
@@ -126,6 +129,7 @@ fn ancestors_within(base: &str, path: &str) -> Vec<String> {
 fn from_v2(text: &str) -> Option<f64> {
     let mut words = text.split_whitespace();
     let quota: f64 = words.next()?.parse().ok()?;
+    // Without a period: the kernel's default, 100 ms.
     let period: f64 = words.next().unwrap_or("100000").parse().ok()?;
     ratio(quota, period)
 }

@@ -29,6 +29,7 @@ impl HostFiles {
             // The kernel follows links itself. This saves two hundred system calls in a pod.
             return Some(self.root.join(path));
         }
+        // The components that are left to follow, the next one at the end.
         let mut left = components(Path::new(path));
         let mut inside = PathBuf::new();
         let mut links = 0;

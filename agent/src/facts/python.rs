@@ -48,6 +48,7 @@ fn library(host: &HostFiles, installation: &str, python: &str) -> Option<String>
     let interpreter = wrapper
         .lines()
         .find_map(|line| line.strip_prefix("exec ")?.split_whitespace().next())?;
+    // The interpreter's prefix, such as `/usr` for `/usr/bin/python3`.
     Some(format!(
         "{}/lib/{python}/os.py",
         interpreter.rsplitn(3, '/').nth(2)?

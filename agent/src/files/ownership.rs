@@ -60,6 +60,7 @@ pub fn needs_change(descriptor: impl AsFd, subject: Subject, owner: Owner) -> io
     if (data.st_uid, data.st_gid) == (owner.uid, owner.gid) {
         return Ok(false);
     }
+    // Root may get any folder: the rules only keep folders from other users.
     if let Subject::Found(walked) = subject
         && owner.uid != 0
         && let Some(why) = reason_to_keep(&data, walked)

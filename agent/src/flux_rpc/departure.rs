@@ -126,6 +126,7 @@ impl Departure {
     }
 }
 
+/// Asks the lead (rank 0) to drain `ranks`.
 async fn drain(broker: &Broker, ranks: &BTreeSet<u32>, reason: &str) -> Result<(), AskError> {
     let drain = json!({ "targets": hostlist::to_idset(ranks), "reason": reason });
     broker

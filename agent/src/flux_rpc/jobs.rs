@@ -26,6 +26,7 @@ const JUST_ENDED: Duration = Duration::from_secs(5);
 
 /// Cancels jobs that wait, and sends SIGTERM to those that run. False: no job runs, or the broker does not answer.
 pub async fn stop(broker: &Broker) -> bool {
+    // User -1: the jobs of all users. Severity 0: the exception ends the job (RFC 21).
     let cancel = format!(
         r#"{{"dry_run":false,"userid":-1,"states":{WAITING},"severity":0,"type":"cancel","note":"the pod is to stop"}}"#
     );
@@ -41,6 +42,7 @@ pub async fn kill(broker: &Broker) -> bool {
 
 /// Sends a signal to all jobs that run. False: no job runs, or the broker does not answer.
 async fn signal(broker: &Broker, signal: i32) -> bool {
+    // User -1: the jobs of all users.
     let all = format!(r#"{{"dry_run":false,"userid":-1,"signum":{signal}}}"#);
     let answer = broker
         .ask(ANY, "job-manager.killall", &all)
@@ -96,6 +98,7 @@ async fn broker_leaves(broker: &Broker, job: &Value) -> bool {
 
 /// The ranks that ran a job, without the lead's, if the job has just failed. Empty for other jobs.
 fn followers_of_failed(job: &Value, now: f64) -> BTreeSet<u32> {
+    // A job without the time of its end counts as one that has just ended.
     let has_just_ended = job["t_cleanup"]
         .as_f64()
         .is_none_or(|ended| now - ended < JUST_ENDED.as_secs_f64());

@@ -40,7 +40,7 @@ impl LeadPresence {
         let Ok(mut conversation) = Conversation::open(broker).await else {
             return;
         };
-        let mut refused = Backoff::default();
+        let mut backoff = Backoff::default();
         for _ in 0..MAX_ATTEMPTS {
             if conversation
                 .send(&request(ANY, "groups.join", GROUP))
@@ -55,7 +55,7 @@ impl LeadPresence {
                     membership.connection = (!membership.is_over).then_some(conversation);
                     return;
                 }
-                Ok(BrokerReply::Error(_)) => refused.pause(LONGEST_PAUSE).await,
+                Ok(BrokerReply::Error(_)) => backoff.pause(LONGEST_PAUSE).await,
                 Err(_) => return,
             }
         }
@@ -74,7 +74,7 @@ impl LeadPresence {
     }
 }
 
-/// Whether the lead stays up, asked through this pod's broker. None: there is no answer.
+/// Whether the lead (rank 0) stays up, asked through this pod's broker. None: there is no answer.
 pub async fn lead_stays(broker: &Broker) -> Option<bool> {
     let answer = broker.ask(0, "groups.get", GROUP).await.ok()?;
     let members = answer["members"].as_str()?;

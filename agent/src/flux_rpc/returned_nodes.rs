@@ -35,7 +35,7 @@ const LOG_FAILURES_AFTER: Duration = Duration::from_secs(10);
 
 /// Undrains nodes that come back, until the broker ends. Drop the future when the broker shuts down.
 pub async fn undrain(broker: &Broker) {
-    let (mut returned, mut refused) = (Returned::default(), Backoff::default());
+    let (mut returned, mut backoff) = (Returned::default(), Backoff::default());
     for _ in 0..MAX_ATTEMPTS {
         let Ok(conversation) = Conversation::open(broker).await else {
             return;
@@ -43,7 +43,7 @@ pub async fn undrain(broker: &Broker) {
         if follow(broker, conversation, &mut returned).await.is_err() {
             return;
         }
-        refused.pause(LONGEST_PAUSE).await;
+        backoff.pause(LONGEST_PAUSE).await;
     }
 }
 
@@ -104,6 +104,7 @@ impl Returned {
         }
     }
 
+    /// Undrains those of the unchecked nodes that an agent has drained. After a failure, sets the time to try again.
     async fn check(&mut self, broker: &Broker) {
         match undrain_of(broker, &self.unchecked).await {
             Ok(()) => {
@@ -122,6 +123,7 @@ impl Returned {
                         "failed to check which nodes are drained: {why}; retrying"
                     );
                 }
+                // The longer the checks have failed, the longer is the pause.
                 self.check_at = Some(Instant::now() + (JOIN_WINDOW + since.elapsed()).min(LONGEST_PAUSE));
             }
         }

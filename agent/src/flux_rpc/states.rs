@@ -21,6 +21,7 @@ use crate::wait::{Backoff, LONGEST_PAUSE, socket};
 
 /// States in which the broker waits for its clients to disconnect.
 const LAST: [&str; 5] = ["shutdown", "finalize", "goodbye", "unload-builtins", "exit"];
+/// The state before these: the broker has begun to shut down, and still serves its clients.
 const CLEANUP: &str = "cleanup";
 
 /// Actions at changes of a broker's state.
@@ -108,12 +109,12 @@ pub fn is_ending(state: &str) -> bool {
 /// Notes the broker's states until it shuts down.
 async fn follow(mut conversation: Conversation, log: &Mutex<StateLog>) -> io::Result<()> {
     let monitor = stream_request(ANY, "state-machine.monitor", "{}");
-    let mut refused = Backoff::default();
+    let mut backoff = Backoff::default();
     conversation.send(&monitor).await?;
     loop {
         let BrokerReply::Payload(value) = conversation.receive().await? else {
             // A broker that has not joined yet answers with an error.
-            refused.pause(LONGEST_PAUSE).await;
+            backoff.pause(LONGEST_PAUSE).await;
             conversation.send(&monitor).await?;
             continue;
         };

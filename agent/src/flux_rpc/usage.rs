@@ -142,6 +142,7 @@ fn resources(answers: &Answers, instance: KnownHosts) -> Resources {
     let mut sum = Resources::default();
     for (rank, Amount { cores, gpus }) in all {
         let is_online = online.as_ref().is_none_or(|online| online.contains(&rank));
+        // The set `down` has all ranks that accept no jobs, the drained ones as well.
         let state = if !down.contains_key(&rank) {
             HostState::Up
         } else if is_online && drained.contains(&rank) {

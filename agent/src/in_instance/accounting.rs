@@ -59,6 +59,7 @@ fn commands(database: &Path, users: &[String]) -> Vec<Vec<OsString>> {
     if database.exists() {
         return vec![service];
     }
+    // The last word of `add-bank` is the bank's number of shares.
     let mut commands = vec![
         account(&["create-db"]),
         service,

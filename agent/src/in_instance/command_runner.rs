@@ -23,6 +23,7 @@ pub struct CommandRunner {
 
 impl CommandRunner {
     pub fn new() -> Result<CommandRunner, Failure> {
+        // The pod's entrypoint logs how a stop proceeds: this process does not log this as well.
         log::leave_out_supervision();
         let supervisor = Supervisor::new()
             .map_err(|error| Failure::internal(format!("failed to receive signals: {error}")))?;
@@ -43,7 +44,7 @@ impl CommandRunner {
         self.run_by(argv, output, terms, &mut DefaultPolicy).await
     }
 
-    /// The same with other terms and another policy.
+    /// Runs a command as `run` does, with these terms and this policy in place of the default ones.
     pub async fn run_by(
         &mut self,
         argv: &[OsString],
@@ -82,6 +83,7 @@ impl CommandRunner {
 
     /// The exit code after a stop before the command has started. None: there was no stop.
     pub fn stop_code(&mut self) -> Option<u8> {
+        // `stop` stops nothing: it returns the stop signal that has come.
         self.supervisor.stop().map(|stop| of_signal(stop.signal))
     }
 }

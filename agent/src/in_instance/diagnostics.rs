@@ -26,7 +26,7 @@ pub fn run() -> Result<u8, Failure> {
             stage = "diagnostics",
             "the instance stays up; `/mnt/flux/flux-agent stop` ends it"
         );
-        // The future never completes, so only a stop ends this.
+        // `pending` never completes, so only a stop signal ends this wait.
         let stopped = runner
             .supervisor
             .unless_stopped(std::future::pending::<()>())

@@ -57,12 +57,13 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
             .iter()
             .for_each(|name| give_back(&mut runner.session.environment, name));
         let flux_wrapper = match &broker {
+            // Only search paths are given back: they are what the wrapper hides from Flux.
             Some(broker) if !args.given_back.is_empty() => {
                 FluxWrapper::put_first_on_path(&mut runner.session.environment, &broker.socket)
             }
             _ => None,
         };
-        // Nothing is recorded, by which the entrypoint knows that the program has not started.
+        // After a stop, nothing is recorded: by this the entrypoint knows that the program has not started.
         if let Some(code) = runner.stop_code() {
             return Ok(code);
         }
@@ -84,6 +85,7 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
         drop(flux_wrapper);
         let node_failure = match &broker {
             Some(broker) if code != 0 => {
+                // A future that completes at a stop signal.
                 let stop = async { drop(runner.supervisor.unless_stopped(pending::<()>()).await) };
                 jobs::node_was_lost(broker, stop).await
             }

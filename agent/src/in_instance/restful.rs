@@ -5,8 +5,8 @@
 //! git clone ─► pip install (into a folder of its own) ─► database, users ─► uvicorn
 //! ```
 //!
-//! It runs as the user that Flux runs as, inside the instance: signals, logs and exit codes work as
-//! for any program. A later run uses the finished installation of an earlier one.
+//! The API runs as the user that Flux runs as, inside the instance: signals, logs and exit codes work as for any
+//! program. A later run uses the finished installation of an earlier one.
 
 use std::ffi::OsString;
 use std::fs;

@@ -12,7 +12,7 @@ use flux_shared::paths::{
 use flux_shared::validate::{Mount, ValidContainer, ValidMiniCluster, VolumeSource};
 use serde::{Deserialize, Serialize};
 
-/// Most pods of one run: each is a tree of processes.
+/// The largest number of pods in one run: each is a tree of processes.
 const MAX_PODS: u32 = 250;
 
 /// This machine, and the user who runs the command on it.
@@ -78,7 +78,7 @@ pub struct LocalContainer {
     pub owner: Option<(u32, u32)>,
     /// The mount path: where Flux's files are.
     pub mount_path: String,
-    /// Whether it links the view to that path.
+    /// Whether the container first links Flux's files (the view) to that path, as an init container does in a pod.
     pub view: bool,
 }
 
@@ -209,6 +209,7 @@ impl LocalContainer {
         let hostname = names::host(&spec.name, index);
         let words = match sidecar {
             Some(name) => vec!["sidecar".to_owned(), name.to_owned()],
+            // Nothing restarts a container here.
             None => vec!["run".to_owned(), format!("{RESTARTS_LEFT}=0")],
         };
         let mut container = LocalContainer {
@@ -263,7 +264,8 @@ impl LocalContainer {
             false,
         ));
         let home = machine.home.iter().map(|home| (home, false));
-        // Flux looks for its parts where it was installed.
+        // The home and the current folder are always mounted if they can be. The prefix is mounted only if one of the
+        // pod's own paths hides it: Flux looks for its parts where it was installed.
         for (path, writable) in home.chain([(&machine.prefix, false), (&machine.here, true)]) {
             // A folder with one of the pod's own paths in it, such as /, cannot be mounted as a whole.
             let can_be_mounted = self
@@ -309,6 +311,7 @@ fn environment(
 ) -> BTreeMap<String, String> {
     let mut environment = machine.environment.clone();
     let bin = format!("{}/bin", machine.prefix);
+    // With a view, the agent appends the view's folder of programs to the PATH.
     let path = if spec.view.enabled || machine.path.split(':').any(|folder| folder == bin) {
         machine.path.clone()
     } else {
@@ -454,6 +457,7 @@ fn drop_unsupported(spec: &mut AgentSpec, machine: &Machine, notices: &mut Vec<S
                 .into(),
         );
     }
+    // Only the operator collects the times of a trace.
     spec.trace = None;
     if spec.flux.metrics_port.take().is_some() {
         notices.push("metrics are not served: the pods' network is not this machine's".into());

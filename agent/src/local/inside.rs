@@ -51,6 +51,7 @@ pub fn become_container(file: &Path) -> Result<u8, Failure> {
     root.build(&container)?;
     root.enter()?;
     let owner = container.owner.map(|(uid, gid)| Owner { uid, gid });
+    // `Credentials::of` gives none if this process has that uid and gid already.
     if let Some(identity) = owner
         .map(|owner| Credentials::of(owner, Path::new("/")))
         .transpose()?
@@ -72,12 +73,14 @@ pub fn become_container(file: &Path) -> Result<u8, Failure> {
     Err(failed("start in", directory, &error))
 }
 
-/// Lays out the mount path, as the init containers do in a pod.
+/// Lays out the mount path, as the init containers do in a pod. Only for the container that runs Flux: the pod's
+/// sidecars have the same folder at this path.
 fn lay_out(container: &LocalContainer) -> Result<(), Failure> {
     if container.sidecar.is_some() {
         return Ok(());
     }
     let (mount, image) = (Path::new(&container.mount_path), Path::new(VIEW_IMAGE_MOUNT));
+    // Leaves out the lines of the init containers.
     log::set_quiet(true);
     if container.view {
         crate::view::link_view(image, mount)?
@@ -99,6 +102,7 @@ impl Root {
 
     fn build(&self, container: &LocalContainer) -> Result<(), Failure> {
         mounts::make_private().map_err(|error| failed("make private", Path::new("/"), &error))?;
+        // `pivot_root` needs a mount point.
         mounts::bind(&self.path, &self.path).map_err(|error| failed("mount", &self.path, &error))?;
         let opened = container.opened();
         let mut separate_paths = container.replaced();
@@ -114,9 +118,11 @@ impl Root {
             fs::write(&to, text).map_err(|error| failed("write", &to, &error))?;
         }
         let termination_log = self.at(TERMINATION_LOG);
+        // The container may run as any user.
         fs::set_permissions(&termination_log, PermissionsExt::from_mode(0o666))
             .map_err(|error| failed("open up", &termination_log, &error))?;
         let mut binds: Vec<&Bind> = container.mounts.iter().collect();
+        // Parents first: a later mount on a parent would hide the one in it.
         binds.sort_by_key(|bind| Path::new(&bind.to).components().count());
         for bind in &binds {
             self.bind(bind)?;
@@ -202,6 +208,7 @@ impl Root {
         for mount in
             mounts::below(&self.path).map_err(|error| failed("list", Path::new("the mounts"), &error))?
         {
+            // The root folder is the pod's own, and what is below /proc and /dev is the kernel's.
             let may_stay = mount.point == self.path
                 || writable
                     .iter()
@@ -224,6 +231,7 @@ impl Root {
     fn enter(&self) -> Result<(), Failure> {
         let enter = || {
             nix::unistd::chdir(&self.path)?;
+            // The old root then lies on the new one, from where `umount2` removes it (pivot_root(2)).
             nix::unistd::pivot_root(".", ".")?;
             umount2(".", MntFlags::MNT_DETACH)?;
             nix::unistd::chdir("/")
@@ -235,6 +243,7 @@ impl Root {
 /// Whether the user namespace maps one user only: its root has no more rights than the caller.
 fn maps_one_user() -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    // The third field is the number of users.
     map.split_whitespace().nth(2) == Some("1")
 }
 

@@ -23,7 +23,9 @@ pub fn enter(machine: &Machine) -> Result<(), Failure> {
 
 /// Makes the caller root in this namespace; no other user is mapped.
 fn map_ids(machine: &Machine) -> io::Result<()> {
+    // Without this, the kernel lets only root write the map of groups (user_namespaces(7)).
     std::fs::write("/proc/self/setgroups", "deny")?;
+    // Uid inside, uid outside, number of uids.
     std::fs::write("/proc/self/uid_map", format!("0 {} 1", machine.uid))?;
     std::fs::write("/proc/self/gid_map", format!("0 {} 1", machine.gid))
 }

@@ -35,6 +35,7 @@ const LOOPBACK: u32 = 1;
 
 /// The address of the pod with this index. It exists only in the network namespace of the run.
 pub fn address(index: u32) -> Ipv4Addr {
+    // 10.9.0.1 for the pod 0.
     let [_, _, high, low] = (index + 1).to_be_bytes();
     Ipv4Addr::new(10, 9, high, low)
 }
@@ -71,6 +72,7 @@ fn new_address(address: Ipv4Addr) -> Vec<u8> {
     let mut body = vec![INET, 32, 0, 0];
     body.extend(LOOPBACK.to_ne_bytes());
     for kind in [LOCAL, ADDRESS] {
+        // The length of the attribute: itself, the type and the address.
         body.extend(8_u16.to_ne_bytes());
         body.extend(kind.to_ne_bytes());
         body.extend(address.octets());

@@ -1,10 +1,10 @@
-//! Prints the output of the containers. The lead's is unchanged. Each line of another container begins with the
+//! Prints the output of the containers. The lead's output is unchanged. Each line of another container begins with the
 //! container's name.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::thread::JoinHandle;
 
-/// Most bytes of a line. Longer lines are split.
+/// The largest number of bytes in a line. Longer lines are split.
 const LONGEST: u64 = 64 << 10;
 
 /// Where a stream is copied to: this process's standard output or standard error.
@@ -24,7 +24,8 @@ impl To {
     }
 }
 
-/// Copies in a thread until the last writer has closed `from`. `name` is written before each line.
+/// Copies `from` to `to` in a thread, until the last writer has closed `from`. `name` is written before each line;
+/// none: the output is unchanged.
 pub fn copy(from: impl Read + Send + 'static, to: To, name: Option<String>) -> io::Result<JoinHandle<()>> {
     let work = move || match name {
         None => plain(from, to),

@@ -47,6 +47,7 @@ pub async fn run_containers(
 ) -> Result<u8, Failure> {
     let failed = |error: std::io::Error| Failure::internal(format!("failed to receive signals: {error}"));
     let mut supervisor = Supervisor::new().map_err(failed)?;
+    // A single broker needs no certificate: no other one connects to it.
     if arrangement.spec.max_size() > 1 {
         write_certificate(arrangement, run_folder, machine, &mut supervisor).await?;
         run_folder.hand_out(&arrangement.containers)?;
@@ -92,6 +93,7 @@ async fn write_certificate(
     if let Some(text) = &arrangement.certificate {
         return std::fs::write(&path, text).map_err(|error| Failure::write("write", &path, &error));
     }
+    // An earlier run with `--keep` may have left one.
     let _ = std::fs::remove_file(&path);
     let flux = format!("{}/bin/flux", machine.prefix);
     let name = format!("--name={}", names::host(&arrangement.spec.name, 0));
@@ -151,6 +153,7 @@ fn start(
         &mut command,
         ChildSetup {
             dies_with_agent: true,
+            // As process 1 of a pid namespace, the child would lose signals that come before it blocks them.
             has_signals_blocked: true,
             ..ChildSetup::default()
         },
@@ -204,7 +207,7 @@ struct RunState<'a> {
     all: Vec<Running<'a>>,
     /// Time from a stop to a kill.
     grace: Duration,
-    /// The next deadline. With `Kill`, the pods were stopped already.
+    /// The next deadline, and what to do then. With `Kill`, the pods were stopped already.
     next: Option<(Instant, AtTimeout)>,
     /// The exit code of the run, once it is known.
     result: Option<u8>,
@@ -305,7 +308,7 @@ impl RunState<'_> {
             .iter()
             .filter(|running| running.code.is_none() && is_target(running.container))
         {
-            // It may have just ended: its end is the next event.
+            // An error means that the process has just ended: its end is the next event.
             let _ = raw::send(running.pid, signal);
         }
     }

@@ -47,6 +47,7 @@ impl RunFolder {
             .read(true)
             .open(self.folder.join("lock"))
             .ok()?;
+        // A lock that cannot be taken is held by the run.
         if self.is_private().ok()? && Flock::lock(lock, FlockArg::LockExclusiveNonblock).is_err() {
             Some(&self.folder)
         } else {
@@ -147,7 +148,8 @@ impl LockedRunFolder {
         Ok(())
     }
 
-    /// Copies the certificate for each pod; the copy belongs to the user who reads it.
+    /// Copies the certificate for each pod. The copy, and the pod's folder `flux`, belong to the user that the
+    /// container runs as.
     pub fn hand_out(&self, containers: &[LocalContainer]) -> Result<(), Failure> {
         for container in containers.iter().filter(|container| container.sidecar.is_none()) {
             let pod = pod_folder(&self.folder, container.index);

@@ -55,7 +55,8 @@ pub fn enter_pod(
         })?;
     let container = inside::read(&pod.join("root.json"))?;
     let pod_namespaces = PathBuf::from(format!("/proc/{pid}/ns"));
-    // Only those that differ: the kernel refuses to enter the user namespace that a process is in already.
+    // Only the namespaces that differ from this process's: the kernel refuses to enter the user namespace that a
+    // process is in already.
     let namespaces: Vec<(File, CloneFlags)> = NAMESPACES
         .iter()
         .filter(|(name, _)| {

@@ -19,7 +19,7 @@ pub struct ContainerEnd {
     pub snippet: Option<EndedSnippet>,
     /// Flux ended the job because a node of it was lost.
     pub is_node_failure: bool,
-    /// The broker could not be started, or the lead's ended before the program began.
+    /// The broker could not be started, or the lead's broker ended before the program began.
     pub has_no_instance: bool,
     /// Why the archive was not saved, if that was planned.
     pub archive_not_saved: Option<String>,
@@ -99,6 +99,7 @@ impl ContainerEnd {
             _ if stopped_first => Ender::Stop,
             Some((program, _)) if program == code => Ender::Program,
             _ if self.snippet.as_ref().is_some_and(|snippet| snippet.code == code) => Ender::Snippet,
+            // For example a follower: it has no program of its own, and ends with the lead's.
             _ => Ender::Program,
         }
     }

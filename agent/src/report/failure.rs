@@ -15,7 +15,7 @@ pub struct Failure {
     pub cause: String,
     /// What a person can do about it; a sentence without its full stop, or empty.
     pub remedy: String,
-    /// Whether it may be temporary, and worth another attempt.
+    /// Whether the failure may be temporary (it may pass), and is worth another attempt.
     pub is_passing: bool,
 }
 
@@ -37,7 +37,7 @@ impl Failure {
         Failure::new(Category::Internal, cause, "this is a bug, please report it")
     }
 
-    /// `error` while doing `what` ("write", "rename" …) to `path`.
+    /// The failure to do `what` ("write", "rename" …) to `path`, for which the system gave `error`.
     pub fn write(what: &str, path: &Path, error: &std::io::Error) -> Failure {
         let remedy = match error.raw_os_error() {
             Some(libc::ENOSPC | libc::EDQUOT) => {
@@ -56,7 +56,8 @@ impl Failure {
         }
     }
 
-    /// Writes the line as the container's termination message, if the file exists. Never fails.
+    /// Writes this failure's line as the container's termination message, if the file `termination_log` exists. Never
+    /// fails.
     pub fn report(&self, termination_log: &Path) {
         write_termination(termination_log, &self.to_string());
     }
@@ -112,7 +113,7 @@ pub fn write_termination(path: &Path, line: &str) {
     }
 }
 
-/// An I/O error without Rust's "(os error N)".
+/// An I/O error without Rust's "(os error N)". A system's error is put in lower case, to stand within a sentence.
 pub fn plain(error: &std::io::Error) -> String {
     let text = error.to_string();
     match without_number(&text) {

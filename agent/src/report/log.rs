@@ -71,7 +71,7 @@ pub fn format() -> LineFormat {
     }
 }
 
-/// Whether only warnings and errors are written.
+/// Sets whether only warnings, errors and plain messages are written.
 pub fn set_quiet(quiet: bool) {
     QUIET.store(quiet, Ordering::Relaxed);
 }
@@ -98,7 +98,8 @@ pub fn failure(failure: &Failure) {
         message: failure.to_string(),
     };
     let mut text = String::new();
-    // Not through the subscriber: a panic in the subscriber is reported here, too.
+    // Not through the subscriber: a panic in the subscriber is reported here, too. `true`: unchanged, since the message
+    // has the agent's name already.
     if line(&mut text, format(), true, Level::ERROR, &entry).is_ok() {
         write_whole(text);
     }
@@ -142,6 +143,7 @@ where
         let (level, target) = (*event.metadata().level(), event.metadata().target());
         let is_plain = target == PLAIN;
         let is_left_out = is_quiet() || target == SUPERVISION && WITHOUT_SUPERVISION.load(Ordering::Relaxed);
+        // tracing orders levels by how much they log: info is greater than warn.
         if is_left_out && !is_plain && level > Level::WARN {
             return Ok(());
         }

@@ -55,7 +55,7 @@ pub async fn kill(supervisor: &mut Supervisor, earlier: &EarlierProcesses) -> io
             return Ok(killed.len());
         }
         for pid in left {
-            // An error means that it has ended meanwhile.
+            // An error means that the process has ended meanwhile.
             let _ = raw::send(pid, libc::SIGKILL);
             killed.insert(pid);
         }
@@ -88,6 +88,7 @@ fn processes(proc: &Path) -> BTreeMap<i32, ProcStat> {
         let mut words = text.rsplit_once(") ")?.1.split(' ');
         let (state, parent, group) = (words.next()?, words.next()?, words.next()?);
         let (parent, group) = (parent.parse().ok()?, group.parse().ok()?);
+        // Z and X: the process has ended.
         (!matches!(state, "Z" | "X")).then_some(ProcStat { parent, group })
     };
     let process = |entry: std::fs::DirEntry| {

@@ -143,6 +143,7 @@ fn copy(mut streams: Vec<Stream>, child_ended: &OwnedFd) {
         if poll(&mut fds, PollTimeout::NONE).is_err() {
             continue;
         }
+        // `any` gives none if nix does not know the event: a read shows what it is.
         let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(true)).collect();
         let has_ended = ready.last() == Some(&true);
         let mut ready = ready.into_iter();
@@ -153,6 +154,7 @@ fn copy(mut streams: Vec<Stream>, child_ended: &OwnedFd) {
                 // if there is none.
                 let _ = nix::fcntl::fcntl(&stream.source, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
             }
+            // A stream stays in the list until `copy` says that no more output can follow.
             !(has_data || has_ended) || stream.copy(&mut buffer)
         });
     }

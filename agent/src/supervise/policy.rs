@@ -53,7 +53,7 @@ impl Order {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtStop {
     PassOn(Order),
-    /// It is held back for this time at most.
+    /// The signal is held back for this time at most.
     Hold(Duration),
 }
 

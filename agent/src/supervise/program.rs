@@ -85,6 +85,7 @@ impl ChildProgram<'_> {
             }
             Lookup::NotFound => return Err(fail(NOT_FOUND, "not found")),
         };
+        // `argv` has a first word: without one, `find` has found nothing.
         let first = self.spawn(&path, &self.argv[1..]);
         let result = match first {
             // A script without a `#!` line runs in /bin/sh, as with execvp and every shell.
@@ -166,7 +167,7 @@ fn interpreter(script: &Path) -> Option<String> {
     let mut head = Vec::new();
     std::fs::File::open(script)
         .ok()?
-        .take(256)
+        .take(256) // as much as the kernel reads
         .read_to_end(&mut head)
         .ok()?;
     let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
@@ -186,7 +187,7 @@ pub enum Lookup {
     NotFound,
 }
 
-/// Looks `name` up as a shell does: with a slash as it is, else along the PATH.
+/// Looks `name` up as a shell does: with a slash as it is, else along the PATH. Relative paths begin at `directory`.
 pub fn find(name: &OsStr, environment: &Environment, directory: &Path) -> Lookup {
     if name.is_empty() {
         return Lookup::NotFound;

@@ -67,6 +67,7 @@ pub fn newest_glibc(file: &[u8]) -> Option<u32> {
         .position(|window| window == GLIBC_PREFIX)
     {
         rest = &rest[at + GLIBC_PREFIX.len()..];
+        // No version has an N of more than three digits.
         let digits = rest.iter().take(3).take_while(|byte| byte.is_ascii_digit());
         newest = newest.max(digits.fold(None, |sum, byte| {
             Some(sum.unwrap_or(0) * 10 + u32::from(byte - b'0'))

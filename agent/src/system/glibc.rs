@@ -61,6 +61,7 @@ impl Libc {
             offered,
             ..
         } = self;
+        // An unknown version is no trouble. (None is less than every version.)
         match (self.has_loader, wanted > offered && offered.is_some()) {
             (false, _) if loader.contains("musl") => Some(format!(
                 "the image has no {loader}, which the program is linked with: use an image with musl"

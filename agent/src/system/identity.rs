@@ -112,6 +112,7 @@ fn groups_of(owner: Owner, agent_uid: u32, of_this_process: &[u32], passwd: &str
             .get(owner_names.len().saturating_sub(1)..)
             .unwrap_or_default(),
     );
+    // Group 0 is root's: Flux's user does not get it.
     let of_the_pod = of_this_process
         .iter()
         .copied()

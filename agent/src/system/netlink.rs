@@ -21,6 +21,7 @@ pub struct Message<'a> {
 impl Message<'_> {
     /// The errno that an answer of type `ERROR` begins with; 0: all went well.
     pub fn error(&self) -> Option<i32> {
+        // The kernel sends the errno as a negative number.
         self.body.first_chunk().map(|number| -i32::from_ne_bytes(*number))
     }
 }
@@ -33,6 +34,7 @@ pub fn request(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
         .to_vec();
     bytes.extend(kind.to_ne_bytes());
     bytes.extend((REQUEST | flags).to_ne_bytes());
+    // Sequence and port.
     bytes.extend([0; 8]);
     bytes.extend(body);
     bytes
@@ -49,6 +51,7 @@ pub fn next(answer: &[u8]) -> io::Result<Option<(Message<'_>, &[u8])>> {
     let body = answer.get(HEADER..length).ok_or_else(broken)?;
     Ok(Some((
         Message { kind, body },
+        // Each message begins at a multiple of four bytes.
         answer.get(length.next_multiple_of(4)..).unwrap_or_default(),
     )))
 }

@@ -105,7 +105,7 @@ pub fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 /// A limit of a process (getrlimit(2)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// The name in the state report of a shell.
+    /// The name by which a shell of the snippets reports the limit to the agent.
     pub name: &'static str,
     pub resource: Resource,
     pub soft: u64,
@@ -162,7 +162,7 @@ pub fn prepare(command: &mut Command, setup: ChildSetup) {
             // SAFETY: the default disposition runs no code of ours.
             unsafe { nix::sys::signal::signal(signal, SigHandler::SigDfl) }?;
         }
-        // The standard library has unblocked them.
+        // Until here, the child has the signal mask of the thread that started it.
         let all = SigSet::all();
         Ok(if setup.has_signals_blocked {
             all.thread_block()

@@ -23,6 +23,7 @@ pub struct Received {
 
 /// Blocks every signal in this thread and in those that it starts later, since a signalfd reports blocked signals only.
 pub fn block() -> io::Result<()> {
+    // SIGCHLD may have been ignored when this process started.
     crate::system::raw::remember_children()?;
     Ok(SigSet::all().thread_block()?)
 }
@@ -70,6 +71,7 @@ fn read(fd: &SignalFd) -> io::Result<Option<Received>> {
     Ok(Some(Received {
         number: info.ssi_signo.cast_signed(),
         by_kernel: info.ssi_code == libc::SI_KERNEL,
+        // A process sends codes up to 0, and only the kernel sends greater ones.
         by_self: info.ssi_pid == std::process::id() && info.ssi_code <= 0,
     }))
 }

@@ -36,6 +36,7 @@ const KEPT: Timespec = Timespec {
 
 /// Whether this container has a small memory limit. `root`: the root of its file system.
 pub fn is_memory_scarce(root: &Path) -> bool {
+    // The files of version 2 and version 1 of cgroups. No limit (`max`) is not a number.
     let limits = [
         "sys/fs/cgroup/memory.max",
         "sys/fs/cgroup/memory/memory.limit_in_bytes",
@@ -50,12 +51,12 @@ pub fn is_memory_scarce(root: &Path) -> bool {
     limit.is_some_and(|limit| limit < SCARCE_MEMORY)
 }
 
-/// Copies `tree` into the new folder `target`. `spare_memory`: written files are flushed to the
+/// Copies `tree` into the new folder `target`. `save_memory`: written files are flushed to the
 /// disk and dropped from the page cache.
 pub fn copy_tree(
     tree: &Tree,
     target: &Path,
-    spare_memory: bool,
+    save_memory: bool,
     progress: &Progress,
 ) -> Result<(), TreeError> {
     fs::create_dir(target).map_err(writing(target))?;
@@ -103,7 +104,7 @@ pub fn copy_tree(
             from: &from,
             to: &to,
             umask,
-            spare_memory,
+            save_memory,
         };
         for entry in entries {
             copier.copy(entry, buffer)?;
@@ -167,7 +168,7 @@ struct Copier<'a> {
     from: &'a Path,
     to: &'a Path,
     umask: u32,
-    spare_memory: bool,
+    save_memory: bool,
 }
 
 impl Copier<'_> {
@@ -235,7 +236,7 @@ impl Copier<'_> {
             copy.write_all(content.ok_or(io::ErrorKind::UnexpectedEof)?)?;
             remaining = remaining.saturating_sub(read as u64);
             unflushed += read;
-            if self.spare_memory && (remaining == 0 || unflushed > PIECE) {
+            if self.save_memory && (remaining == 0 || unflushed > PIECE) {
                 flush_and_drop_cache(copy)?;
                 unflushed = 0;
             }
@@ -247,6 +248,7 @@ impl Copier<'_> {
 /// Writes the file to the disk and drops it from the page cache, which counts as the container's memory.
 fn flush_and_drop_cache(file: &File) -> io::Result<()> {
     file.sync_data()?;
+    // `0, 0`: the whole file.
     let _ = nix::fcntl::posix_fadvise(file, 0, 0, nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED);
     Ok(())
 }

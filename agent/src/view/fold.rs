@@ -28,16 +28,16 @@ pub fn fold_folders(view: &mut Tree, software: &Tree, place: &Path) {
         .rev()
         .filter(|folder| may_be_a_link(&folder.path))
     {
-        // The folder that an entry leads into, if it has the same name there.
-        let parent = |entry| parent(leads_to(folder, entry, &folded)?, &entry.name);
-        let Some(target) = folder.entries.first().and_then(parent) else {
+        // The folder that an entry of the view leads into, if the entry has the same name in that folder.
+        let led_into = |entry| parent(leads_to(folder, entry, &folded)?, &entry.name);
+        let Some(target) = folder.entries.first().and_then(led_into) else {
             continue;
         };
-        // Whether the view's folder has all entries of that folder, and no others.
+        // Whether the view's folder has all entries of `target`, and no others.
         let is_whole = contents
             .get(target)
             .is_some_and(|target_folder| target_folder.names().eq(folder.names()));
-        if is_whole && folder.entries.iter().all(|entry| parent(entry) == Some(target)) {
+        if is_whole && folder.entries.iter().all(|entry| led_into(entry) == Some(target)) {
             folded.insert(folder.path.clone(), target.to_owned());
         }
     }

@@ -36,7 +36,7 @@ pub struct SoftwareOptions {
     pub to: PathBuf,
 }
 
-/// Creates the folder, in place of one from an earlier run.
+/// Creates the folder `to` of the options, in place of one from an earlier run.
 pub fn merge_software(options: &SoftwareOptions) -> Result<(), Failure> {
     let SoftwareOptions { root, packages, to } = options;
     let image_software = HostFiles::new(root)
@@ -100,7 +100,7 @@ fn links(tree: &mut Tree, packages: &Path) -> Result<Vec<PathBuf>, TreeError> {
             let path = folder.path.join(&entry.name);
             match &mut entry.kind {
                 EntryKind::Directory { mode } if *is_folder => {
-                    // Links are created in it.
+                    // Links are created in this folder.
                     *mode |= 0o700;
                     view_entries.remove(&entry.name);
                     in_both.insert(path);

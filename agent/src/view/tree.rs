@@ -131,7 +131,7 @@ impl Tree {
         let mut paths = vec![PathBuf::new()];
         let mut buffers = Buffers {
             entries: vec![MaybeUninit::uninit(); 32 << 10],
-            target: vec![MaybeUninit::uninit(); 4096],
+            target: vec![MaybeUninit::uninit(); 4096], // Linux has no longer paths (PATH_MAX)
         };
         while let Some(path) = paths.pop() {
             let entries = entries(top, &path, &mut buffers)?;
@@ -177,6 +177,7 @@ impl Tree {
             for entry in &folder.entries {
                 entry.name.hash(&mut hasher);
                 match &entry.kind {
+                    // 0, 1 and 2 stand for the kinds.
                     EntryKind::Directory { mode } => (0, mode).hash(&mut hasher),
                     EntryKind::File {
                         mode, size, modified, ..

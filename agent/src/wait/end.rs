@@ -16,7 +16,7 @@ const SLOW_POLL: Duration = Duration::from_secs(10);
 /// Waits until `file` has a reason, and then sends this process SIGTERM.
 pub async fn stop_when_requested(file: PathBuf) {
     loop {
-        // The kubelet replaces a link in this folder. Watch before reading, so that no change is missed.
+        // The kubelet replaces a link in the folder of `file`. Watch before reading, so that no change is missed.
         let watch = watch_nearest(&file);
         if let Some(why) = reason(&file) {
             tracing::error!(stage = "end", "{why}: this pod ends");

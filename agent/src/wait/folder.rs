@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
 
-/// Watches the nearest folder above `path` that exists. It is readable once something has changed there.
-/// None: inotify is not available.
+/// Watches the nearest folder above `path` that exists. The watch is readable once something has changed in that
+/// folder. None: inotify is not available.
 pub fn watch_nearest(path: &Path) -> Option<AsyncFd<OwnedFd>> {
     let folder: PathBuf = path
         .ancestors()

@@ -24,7 +24,7 @@ const LATE_TIME_PER_QUERY: Duration = Duration::from_secs(5);
 /// Longest late pause per DNS query. A random pause takes three quarters of this on average (`Backoff`), which is
 /// `LATE_TIME_PER_QUERY`.
 const LONGEST_LATE_PAUSE_PER_QUERY: Duration = Duration::from_millis(6700);
-/// No pause is longer. An attempt with so many queries takes long itself.
+/// The longest pause, however many queries an attempt needs: one with many queries takes long itself.
 const LONGEST_PAUSE_OF_ALL: Duration = Duration::from_secs(40);
 /// Early in the wait: how long an address whose host refuses is used before the name is looked up again.
 const REUSE_ADDRESSES_FOR: Duration = Duration::from_secs(1);
@@ -125,6 +125,7 @@ impl ParentProbe {
     /// `probed_by_name`.
     pub async fn probe(&mut self) -> Result<(), Missing> {
         if self.should_connect {
+            // `&mut None`: nobody asks for the time of the look-up.
             self.try_connect(&mut None).await
         } else {
             self.look_up().await.map(drop)
@@ -163,6 +164,7 @@ impl ParentProbe {
     /// One attempt that always connects, whatever `probed_by_name` says: for a parent that was lost, or is shutting
     /// down.
     pub async fn probe_port(&mut self) -> Result<(), Missing> {
+        // `&mut None`: nobody asks for the time of the look-up.
         self.try_connect(&mut None).await
     }
 
@@ -195,6 +197,7 @@ impl ParentProbe {
     /// wait began, which the next attempt takes into account too.
     pub fn longest_pause(&mut self, missing: &Missing, waited: Duration) -> Duration {
         self.is_late = waited >= EARLY;
+        // The resolver still counts the queries of a look-up that failed or was not followed by a connection.
         missing.longest_pause(waited, self.resolver.take_queries() + self.queries)
     }
 
@@ -206,6 +209,7 @@ impl ParentProbe {
         } else {
             CONNECT_TIMEOUT
         };
+        // Replaced below: there is at least one address.
         let mut missing = Missing::Name(NameError::NoServer);
         for &address in addresses {
             let target = SocketAddr::new(address, self.port);

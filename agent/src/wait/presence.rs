@@ -9,7 +9,8 @@ use super::parent::{Missing, ParentProbe};
 /// The parent counts as gone only after this time: a parent that shuts down dismisses this broker, which then
 /// disconnects, and ends by itself shortly after.
 const SURE_AFTER: Duration = Duration::from_millis(500);
-/// The same for a host that does not answer, but whose name still exists: a busy node loses packets.
+/// The time in place of `SURE_AFTER` if the parent's host does not answer, but its name still exists: a busy node loses
+/// packets.
 const SURE_WITHOUT_ANSWER: Duration = Duration::from_secs(10);
 /// Longest time between two checks of a parent whose silence is limited.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
@@ -51,6 +52,7 @@ impl Presence {
             tokio::time::sleep_until(self.next_check.into()).await;
             let missing = parent.probe_port().await.err();
             self.record(missing.is_some());
+            // `bound / 2`: a short bound has at least two checks in it.
             self.next_check = Instant::now() + CHECK_INTERVAL.min(bound / 2).max(SURE_AFTER);
             if self.is_missing_for(bound)
                 && let Some(missing) = missing

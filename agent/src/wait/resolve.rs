@@ -101,6 +101,7 @@ impl Resolver {
         for full_name in settings.candidates(name) {
             match self.ask_servers(&settings.servers, &full_name).await {
                 Ok(addresses) => return Ok(addresses),
+                // The next name would cost the same timeouts.
                 Err(error @ NameError::Silent(_)) => return Err(error),
                 Err(error) => last_error = error,
             }
@@ -144,6 +145,7 @@ impl Resolver {
     /// Sends one query to each server in turn, up to once for each of `QUERY_TIMEOUTS`. The first answer counts,
     /// whichever server and send it belongs to. A server that answers with a failure is not asked again.
     async fn query(&self, servers: &[IpAddr], name: &str, kind: TYPE) -> Result<Answer, NameError> {
+        // A random number.
         let id = RandomState::new().build_hasher().finish().to_le_bytes();
         let id = u16::from_le_bytes([id[0], id[1]]);
         let question = question(id, name, kind)?;
@@ -210,6 +212,7 @@ struct Answer {
 async fn first_answer(sockets: &[(IpAddr, UdpSocket)], id: u16) -> (IpAddr, Result<Vec<IpAddr>, NameError>) {
     std::future::poll_fn(|context| {
         for (server, socket) in sockets {
+            // By UDP, the answer to a query without extensions has 512 bytes at most.
             let mut bytes = [0_u8; 1500];
             let mut buffer = ReadBuf::new(&mut bytes);
             while let Poll::Ready(received) = socket.poll_recv(context, &mut buffer) {

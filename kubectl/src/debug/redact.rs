@@ -27,6 +27,7 @@ pub fn object(value: &mut Value) {
     match value {
         Value::Object(map) => {
             map.remove("managedFields");
+            // This annotation repeats the whole object as text.
             map.remove("kubectl.kubernetes.io/last-applied-configuration");
             for (name, inner) in map.iter_mut() {
                 match name.as_str() {
@@ -36,6 +37,7 @@ pub fn object(value: &mut Value) {
                         .into_iter()
                         .flatten()
                         .for_each(redact_variable),
+                    // A secret, although `is_secret` does not see that in its name.
                     "curveCert" => *inner = Value::from(LEFT_OUT),
                     name if !HARMLESS_NAMES.contains(&name) && is_secret(name) && inner.is_string() => {
                         *inner = Value::from(LEFT_OUT)
@@ -83,6 +85,7 @@ fn redact_line(line: &str) -> String {
         let (name, after) = rest.split_at(end);
         clean.push_str(name);
         rest = after;
+        // The name of the HTTP header `Authorization` is none that `is_secret` accepts.
         if is_name_char(first) && (is_secret(name) || name.eq_ignore_ascii_case("authorization")) {
             rest = redact_value(name.starts_with('-'), rest, &mut clean);
         }
@@ -99,6 +102,7 @@ fn redact_value<'a>(is_option: bool, text: &'a str, clean: &mut String) -> &'a s
         return text;
     }
     clean.push_str(gap);
+    // Of the value of an HTTP header `Authorization`, the scheme is kept.
     for scheme in ["Bearer ", "bearer ", "Basic ", "basic "] {
         if let Some(after) = rest.strip_prefix(scheme) {
             clean.push_str(scheme);

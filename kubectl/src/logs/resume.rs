@@ -82,7 +82,7 @@ impl Default for Resume {
 }
 
 impl Resume {
-    /// Call this before the log of the pod's next container is read. It does not have the earlier lines.
+    /// Call this before the log of the pod's next container is read. That log does not have the earlier lines.
     pub fn begin_container(&mut self) {
         self.is_new_log = true;
     }
@@ -140,6 +140,7 @@ impl Resume {
                 return;
             }
         }
+        // A blank after the timestamp is not part of the line.
         if byte == b'\n' {
             self.within_line(byte, new);
         }

@@ -43,7 +43,7 @@ pub enum RunEnd {
     /// The user interrupted a second time, or the MiniCluster was suspended because the user may not delete it. None:
     /// it is unknown what became of the MiniCluster.
     Interrupted(Option<Way>),
-    /// The operator cannot use its spec.
+    /// The operator cannot use the MiniCluster's spec.
     Invalid(String),
     /// Standard output was closed, so the job was stopped.
     Unread,
@@ -108,7 +108,7 @@ struct Follower<'a> {
     uid: &'a str,
     screen: &'a Screen,
     snapshot: Snapshot,
-    /// Starts of the lead whose logs were printed.
+    /// Starts of the lead whose logs were printed, or are being printed.
     read: BTreeSet<RunnerStart>,
     /// The uid of the pod whose log was read last, and how far it was read.
     resume: Option<(String, Resume)>,
@@ -118,7 +118,7 @@ struct Follower<'a> {
     has_listed: bool,
     /// Number of restarts that were printed.
     restarts: i32,
-    /// How many of them the kubelet made, with restartPolicy OnFailure.
+    /// How many of these restarts the kubelet made, with restartPolicy OnFailure.
     container_restarts: i32,
     /// Whether the connection to the API server is lost.
     is_lost: bool,
@@ -186,7 +186,7 @@ impl<'a> Follower<'a> {
     ) -> Result<RunEnd, Failure> {
         let (target, name, uid) = (self.target, self.name, self.uid);
         let mut log: Option<LogPrint<'a>> = None;
-        // How it was stopped, if it was.
+        // How this command has stopped the MiniCluster, if it has.
         let mut way = None;
         let mut operator_deadline = Some(Box::pin(tokio::time::sleep(SILENT_OPERATOR)));
         loop {
@@ -204,6 +204,7 @@ impl<'a> Follower<'a> {
                             self.screen.say(&format!("nobody reads the output: shutting down {name}"));
                             stopping = Some(Box::pin(stop::in_order(target, name, Some(uid))));
                         }
+                        // The MiniCluster is already being stopped.
                         Err(Failure::Unread) => {}
                         // The rest of the log is lost, but the status has the job's result.
                         Err(failure) => self.note_unread(&failure.to_string()),
@@ -222,10 +223,11 @@ impl<'a> Follower<'a> {
                             self.screen.say(&done.text(name));
                             way = Some(done);
                         }
+                        // The sender of SIGTERM waits for the end of this command, and does not ask again.
                         Err(failure) if interrupts.is_terminated => return Err(failure),
                         Err(failure) => {
                             self.screen.say(&failure.to_string());
-                            // Standard output is closed, so there is no use in following it any longer.
+                            // Standard output is closed, so following the MiniCluster any longer is of no use.
                             if self.is_unread {
                                 return Ok(RunEnd::Unread);
                             }
@@ -272,6 +274,7 @@ impl<'a> Follower<'a> {
                 }
                 return Ok(ending);
             }
+            // The progress of the first start only.
             if self.snapshot.cluster.is_some() && self.interrupts == 0 && self.restarts == 0 {
                 self.screen.show(&progress::stages(&self.snapshot));
             }
@@ -477,6 +480,7 @@ async fn wait<F: Future + ?Sized>(what: &mut Option<Pin<Box<F>>>) -> F::Output {
 }
 
 /// A description of the last restart. The status lists the operator's restarts; it only counts the kubelet's.
+/// `container_restarts`: how many of the kubelet's were printed before.
 fn restart_of(status: &MiniClusterStatus, container_restarts: i32) -> String {
     match status.restarts.last() {
         Some(last) if status.container_restarts <= container_restarts => {

@@ -62,7 +62,9 @@ pub struct Made {
 /// name and the annotation `RUN`.
 pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, Vec<Problem>> {
     let document = match file {
+        // A text without a MiniCluster is an error, so there is a first one.
         Some(text) => manifest::documents(text)?.swap_remove(0),
+        // `tasks: 0`: one task for each pod.
         None => json!({
             "apiVersion": flux_operator_core::labels::API_VERSION, "kind": "MiniCluster", "metadata": {},
             "spec": { "tasks": 0, "containers": [{}] },
@@ -104,6 +106,7 @@ pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, V
         spec.logging.get_or_insert_default().quiet = true;
     }
     let namespace = document["metadata"]["namespace"].as_str().map(str::to_owned);
+    // This namespace only serves the validation. The MiniCluster gets none here.
     let checked_namespace = namespace.clone().unwrap_or_else(|| "default".into());
     let manifest = Manifest {
         name,

@@ -37,6 +37,7 @@ impl Display {
             Some(trouble) => format!("! {trouble}"),
             None => format!("every {interval} s; q ends"),
         };
+        // Two lines are not for `lines`: the last line, and the one above it, which stays empty.
         let lines = lines(usize::from(height).saturating_sub(2));
         let mut output = std::io::BufWriter::new(std::io::stdout());
         let mut write = || {

@@ -19,8 +19,8 @@ pub enum DryRunAnswer {
     Refused(Box<Status>),
 }
 
-/// Dry run of creating `object` in the collection at `path`, such as `/api/v1/namespaces/NAMESPACE/pods`. Any
-/// other failure, such as a missing permission, is an error.
+/// Dry run of creating `object` in the collection at `path`, such as `/api/v1/namespaces/NAMESPACE/pods`. A failure
+/// that says nothing about the object, such as a missing permission, is an error.
 pub async fn create(
     client: &Client,
     path: &str,
@@ -44,6 +44,7 @@ pub async fn create(
         Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
             Ok(DryRunAnswer::Exists)
         }
+        // 400: unknown fields, among others; 422: invalid values.
         Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => {
             Ok(DryRunAnswer::Refused(status))
         }

@@ -1,5 +1,5 @@
-//! Code that `flux-operator` and `kubectl minicluster` share: they read the command line and files, and ask the
-//! API server about them.
+//! Code that `flux-operator` and `kubectl minicluster` share: it reads the command line and files, and asks the API
+//! server whether it would accept the files' objects.
 //!
 //! ```text
 //! input ─► flux_operator_core::offline ─► on_server ─► dry_run (the API server) ─► Judgement

@@ -139,8 +139,9 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Asks about its Job and its services pod.
+    /// Asks about the MiniCluster's Job and services pod.
     async fn check_pods(&mut self, namespace: &str, cluster: &ValidMiniCluster) -> Result<(), CheckError> {
+        // The placeholder stands for the certificate, so that no secret is needed.
         let objects = render::objects(
             cluster,
             self.options,
@@ -164,12 +165,14 @@ impl Check<'_> {
         path: &str,
         object: &Overlaid<K>,
     ) -> Result<(), CheckError> {
+        // As `refusal::problem` reads it: the object that the API server would store (None: unknown), or its refusal.
         let tried = match self.try_object(what, path, object).await? {
             None => return Ok(()),
             Some(DryRunAnswer::Accepted(stored)) => Ok(Some(stored)),
             Some(DryRunAnswer::Exists) => Ok(None),
             Some(DryRunAnswer::Refused(status)) => Err(status.message.clone()),
         };
+        // `applied` is the user's overlay, if the object has one.
         self.problems.extend(match (&object.applied, tried) {
             (Some(applied), tried) => refusal::problem(applied, &tried),
             (None, Err(message)) => Some(Problem::new(
@@ -208,6 +211,7 @@ impl Check<'_> {
             }
             Err(error) => {
                 let why = match error {
+                    // The answer about a missing object has details; that about a missing resource has none.
                     kube::Error::Api(status) if status.code == 404 && status.details.is_none() => {
                         "no such resource: is the operator's CustomResourceDefinition installed?".to_owned()
                     }

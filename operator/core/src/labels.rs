@@ -1,4 +1,8 @@
 //! Labels and annotations of the objects that the operator creates, and names that these objects share.
+//!
+//! Words: the agent is the entrypoint of every pod. The lead is the pod of index 0. The view is Flux with its
+//! libraries, from an image of its own. The pods of a gang start all or none. A snippet is shell code in `commands` of
+//! the spec.
 
 use std::collections::BTreeMap;
 
@@ -40,11 +44,11 @@ pub const SPEC_HASH: &str = "flux-framework.org/spec-hash";
 pub const QUEUEING: &str = "flux-framework.org/queueing";
 /// On the Job, if the spec has pod templates: their hash (`render::overlay_hash`).
 pub const OVERLAY_HASH: &str = "flux-framework.org/pod-template-hash";
-/// On the Job, if its pods are a gang (all start, or none): API and name of the gang's object (`render::gang`).
+/// On the Job, if its pods are a gang: API and name of the object that makes them one (`render::gang`).
 pub const GANG: &str = "flux-framework.org/gang";
 /// On the Job: how its pods get the view (`render::view`).
 pub const VIEW: &str = "flux-framework.org/view";
-/// Value of `VIEW` where the view's image is mounted.
+/// Value of `VIEW` if the pods mount the view's image as a volume.
 pub const VIEW_IS_MOUNTED: &str = "imageVolume";
 /// On pods: names of the init containers that come from the user's pod template, separated by commas.
 pub const USER_INIT: &str = "flux-framework.org/user-init-containers";
@@ -57,9 +61,10 @@ pub const END: &str = "flux-framework.org/end";
 pub const NAMESPACE: &str = "flux-framework.org/namespace";
 /// Annotation of a PersistentVolume, which no namespaced object can own: the MiniCluster's uid.
 pub const OWNER: &str = "flux-framework.org/owner-uid";
-/// On a PersistentVolume that is kept when its MiniCluster is deleted.
+/// On a PersistentVolume that is kept when its MiniCluster is deleted. Only whether it exists counts, not its value.
 pub const KEEP: &str = "flux-framework.org/keep";
-/// On a PersistentVolume of a CSI driver: driver and handle ([`disk`]). Two volumes should not have the same.
+/// On a PersistentVolume of a CSI driver: driver and handle ([`disk`]). Two volumes should not have the same: a node
+/// may mount one with the attributes and the Secret of the other.
 pub const DISK: &str = "flux-framework.org/disk";
 /// On the claim of a PersistentVolume that the operator created, once both exist: the uid of the volume.
 pub const VOLUME_UID: &str = "flux-framework.org/volume-uid";
@@ -67,7 +72,7 @@ pub const VOLUME_UID: &str = "flux-framework.org/volume-uid";
 pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// Kubernetes' own label on the pods of a Job: its uid.
 pub const JOB_UID: &str = "batch.kubernetes.io/controller-uid";
-/// A label that the documentation promises: `0` on the lead's pod, `services` on the services pod.
+/// A label that the documentation promises: `0` on the lead's pod, `services` on the services pod. Other pods lack it.
 pub const JOB_INDEX: &str = "job-index";
 /// Condition that the operator sets on the lead's pod. The Job's failure policy recognises the lead by it: if a pod
 /// with this condition fails, the Job fails.
@@ -106,6 +111,7 @@ pub fn of_pod(
     for (key, value) in [
         ("namespace", namespace),
         (AUTOSCALER, cluster),
+        // The documentation promises this value.
         ("app", "flux-operator"),
         (HEADLESS, headless),
     ] {

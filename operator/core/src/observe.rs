@@ -150,6 +150,7 @@ struct State {
     nodes: Nodes,
     /// Names of the nodes that have stopped responding.
     silent_nodes: HashSet<String>,
+    /// The CSI volumes behind the operator's PersistentVolumes, and the storage classes.
     storage: Storage,
 }
 
@@ -236,7 +237,7 @@ impl Index {
         self.state().storage.disks_of(cluster)
     }
 
-    /// Stores a node's current state. `node`: None if no pod can be scheduled there, or the node no longer exists.
+    /// Stores a node's current state. `node`: None if no pod can be scheduled on it, or it no longer exists.
     pub fn update_node(&self, name: &str, node: Option<NodeSeen>) {
         self.state().nodes.update(name, node);
     }
@@ -288,7 +289,8 @@ impl Index {
         woken
     }
 
-    /// Whether the nodes that pods with this placement may use can mount an image as a volume.
+    /// Whether the nodes that pods with this placement may use can mount the view's image (the image with Flux) as a
+    /// volume. `placement` is called only if the answer depends on it.
     pub fn view_nodes(&self, placement: impl FnOnce() -> Placement) -> ViewNodes {
         self.state().nodes.view_nodes(placement)
     }
@@ -309,7 +311,8 @@ impl Index {
     }
 
     /// Stores a Job's current state. Returns the MiniCluster to reconcile if this is a change. Ignores a Job whose name
-    /// is not the one in its label, and a report that is older than the last one.
+    /// is not the one in its label (the operator's Jobs have the name of their MiniCluster), and a report that is older
+    /// than the last one.
     pub fn update_job(&self, metadata: &ObjectMeta, seen: JobSeen) -> Option<Key> {
         let key = Key::cluster_of(metadata, labels::CLUSTER).filter(|key| *key == Key::of(metadata))?;
         let version = cluster::version(metadata);
@@ -330,7 +333,7 @@ impl Index {
             .or(observed.last_job.as_deref())
             .is_some_and(|before| before.uid != seen.uid)
         {
-            // They belong to the Job before this one.
+            // These leads and losses belong to the Job before this one.
             observed.gone_leads.clear();
             observed.losses.clear();
         }
@@ -374,6 +377,7 @@ impl Index {
         if !before.is_some_and(PodSeen::was_removed) && observed.is_loss(&seen) {
             observed.remember_loss(loss(&seen));
         }
+        // The same value again: the change above ended the first borrow.
         let before = observed.pods.get(&uid(metadata)).map(Box::as_ref);
         let is_of_job = observed
             .job
@@ -471,6 +475,7 @@ impl Index {
                 let key = Key::cluster_of(metadata, labels::CLUSTER)
                     .or_else(|| Key::cluster_of(metadata, labels::SERVICES_OF));
                 let Some(key) = key else { return Vec::new() };
+                // `members` has the MiniClusters that exist: `forget_cluster` removes a deleted one.
                 let is_alive = state.members.has(&key);
                 let observed = state.clusters.get_mut(&key);
                 let is_change = observed.is_some_and(|observed| {
@@ -528,7 +533,8 @@ impl State {
         }
     }
 
-    /// Frees memory after many MiniClusters were deleted: a map does not shrink by itself.
+    /// Frees memory after many MiniClusters were deleted: a map does not shrink by itself. Only a large map that is
+    /// mostly empty is worth a copy.
     fn shrink_clusters(&mut self) {
         if self.clusters.capacity() > 1024 && self.clusters.len() < self.clusters.capacity() / 4 {
             self.clusters.shrink_to(self.clusters.len() * 2);

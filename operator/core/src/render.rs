@@ -52,8 +52,8 @@ pub use volumes::IMAGE as VIEW_IMAGE_VOLUME;
 /// The view's image for clusters that name none: it has the oldest libc of the published ones, so it suits
 /// most images.
 pub const DEFAULT_VIEW_IMAGE: &str = "ghcr.io/converged-computing/flux-view-rocky:tag-9";
-/// The agent of the same version as this operator, under the name that `make images` gives it. No registry has
-/// it, so `flux-operator run` requires the option.
+/// The agent's image of the same version as this operator, under the name that `make images` gives it. No registry has
+/// it, so `flux-operator run` requires the option `--agent-image`.
 pub const DEFAULT_AGENT_IMAGE: &str = concat!("flux-agent:", env!("CARGO_PKG_VERSION"));
 
 /// The administrator's choices for all MiniClusters.
@@ -189,7 +189,7 @@ pub struct RenderFacts {
     pub initial_size: Option<u32>,
     /// The largest size, fixed when the MiniCluster was created. None: the spec's.
     pub maximum_size: Option<u32>,
-    /// Every node can mount images.
+    /// Every node that the pods may use can mount images.
     pub nodes_mount_images: bool,
     /// A pod of this cluster could not mount the view's image.
     pub image_volume_failed: bool,
@@ -214,7 +214,7 @@ pub struct Objects {
     pub secrets: Vec<hidden_secret::HiddenSecret>,
     /// PersistentVolumes and claims for `spec.volumes`.
     pub volumes: Vec<storage::MadeVolume>,
-    /// Restricts who reaches its brokers.
+    /// Restricts who reaches the MiniCluster's brokers.
     pub network_policy: Option<NetworkPolicy>,
     /// The Service that gives the pods their names; may be shared with other MiniClusters.
     pub headless: Service,

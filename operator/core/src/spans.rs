@@ -158,6 +158,7 @@ pub fn of_pod(pod: &PodStatusObject, known: Option<u32>, now: Timestamp) -> Vec<
     let annotation = || pod.metadata.annotations.as_ref()?.get(labels::TRACE);
     let parent = annotation().and_then(|text| text.parse::<TraceParent>().ok());
     let index = labels::completion_index(&pod.metadata);
+    // Only the first pods of a MiniCluster have spans.
     let (Some(parent), Some(index @ 0..PODS)) = (parent, index) else {
         return Vec::new();
     };
@@ -199,9 +200,11 @@ fn pod_spans(
     let code =
         Termination::decode(message).map_or(terminated.exit_code, |termination| termination.code.into());
     // The same run always gets the same ids, even if two leaders send its spans.
+    // Number 0 is the run itself, and its stages follow from 1.
     let id = |number: usize| {
         let mut hasher = DefaultHasher::new();
         (parent.span, &pod.metadata.uid, timeline.started, number).hash(&mut hasher);
+        // 0 is no valid id.
         hasher.finish().max(1)
     };
     let at = |micros: u64| Duration::from_micros(micros);
@@ -248,7 +251,7 @@ fn time(text: Option<&str>) -> Option<Duration> {
     since_epoch(text?.parse().ok()?)
 }
 
-/// None: the time is before the epoch.
+/// The time since the epoch (1970). None: it is before the epoch.
 fn since_epoch(time: Timestamp) -> Option<Duration> {
     Duration::try_from(time.as_duration()).ok()
 }

@@ -83,6 +83,7 @@ impl Inputs<'_> {
         let differs = self
             .job
             .is_some_and(|job| !job.is_deleting && job.differs_from(self.spec_hash));
+        // Every status with the Job has the maximum size.
         differs && (self.previous.maximum_size.is_none() || was_reported)
     }
 
@@ -174,9 +175,10 @@ pub fn compute(inputs: &Inputs) -> MiniClusterStatus {
 /// number of pods that still run. The Job and its pods change nothing else.
 fn after_the_end(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     let previous = inputs.previous;
-    let is_gone = inputs.job.is_none() || is_cleaned_up(previous);
+    let no_pods_left = inputs.job.is_none() || is_cleaned_up(previous);
+    // The conditions in `CHANGE_AFTER_THE_END` do not depend on the outcome, so an empty one is passed.
     let outcome = Outcome::default();
-    let updates = if is_gone {
+    let updates = if no_pods_left {
         Vec::new()
     } else {
         conditions::compute(inputs, summary, &outcome)
@@ -202,20 +204,24 @@ fn after_the_end(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
                 .all(|before| before.type_ != update.type_)
     };
     let conditions = kept.chain(updates.iter().filter(is_new).cloned()).collect();
-    let lead = if is_gone { None } else { lead_exit(inputs, summary) };
+    let lead_exit = if no_pods_left {
+        None
+    } else {
+        lead_exit(inputs, summary)
+    };
     MiniClusterStatus {
         phase: if inputs.is_deleting {
             Some(Phase::Terminating.to_string())
         } else {
             previous.phase.clone()
         },
-        size: if is_gone { 0 } else { count(summary.living) },
+        size: if no_pods_left { 0 } else { count(summary.living) },
         ready_size: 0,
         observed_generation: inputs.generation,
-        exit_code: previous.exit_code.or(lead.map(|exit| exit.code)),
+        exit_code: previous.exit_code.or(lead_exit.map(|exit| exit.code)),
         signal: previous
             .signal
-            .or(lead.and_then(|exit| exit.signal.or(outcome::signal_of(exit.code)))),
+            .or(lead_exit.and_then(|exit| exit.signal.or(outcome::signal_of(exit.code)))),
         conditions,
         ..previous.clone()
     }
@@ -259,6 +265,8 @@ fn with_generation(condition: &Condition, generation: Option<i64>) -> Condition 
 fn decisive_lead<'a>(inputs: &Inputs<'a>, summary: &PodSummary<'a>) -> Option<&'a PodSeen> {
     let leads = inputs.pods.iter().copied().filter(|pod| pod.index == 0);
     let decides = |pod: &PodSeen| {
+        // `false`: the pod counts as existing. For one that is gone, `true` could only add the end `Removed`, which
+        // does not decide.
         matches!(
             end_of(pod, false),
             Some(PodEnd::FailedByItself | PodEnd::NodeFailure | PodEnd::Succeeded)
@@ -278,8 +286,12 @@ fn start_time(inputs: &Inputs) -> Option<String> {
     let job = inputs
         .job
         .filter(|job| !restart::is_given_up(inputs.previous, job));
-    let now = job.and_then(|job| job.start_time).map(rfc3339);
-    if is_first { now.or(before) } else { before.or(now) }
+    let of_job = job.and_then(|job| job.start_time).map(rfc3339);
+    if is_first {
+        of_job.or(before)
+    } else {
+        before.or(of_job)
+    }
 }
 
 /// Uid of the current or last Job. None if the Job is about to be replaced, for a restart or by one that copies the
@@ -330,6 +342,7 @@ fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
         }
         CheckedSpec::Invalid(_) => u32::MAX,
     };
+    // `container_restarts` counts for the whole Job. If a new lead pod has fewer restarts, nothing is added.
     let by_kubelet = summary.lead.map_or(0, |lead| count(lead.restarts.min(allowed)));
     let new_restarts = by_kubelet.saturating_sub(known.container_restarts).max(0);
     known.restart_count += new_restarts;
@@ -487,6 +500,7 @@ impl<'a> PodSummary<'a> {
             CheckedSpec::Invalid(_) => wanted,
         };
         PodSummary {
+            // Of two with the same creation time, the one that has not ended.
             lead: pods()
                 .filter(|pod| pod.index == 0)
                 .max_by_key(|pod| (pod.created, !pod.has_ended)),
@@ -507,7 +521,7 @@ impl<'a> PodSummary<'a> {
         self.lead.is_some_and(|lead| lead.is_running)
     }
 
-    /// Number of pods that must be ready: the quorum without followers that have completed.
+    /// Number of pods that must be ready: the quorum without followers that have completed. At least 1, for the lead.
     fn needed(&self) -> u32 {
         self.quorum.saturating_sub(self.completed_followers).max(1)
     }
@@ -556,7 +570,7 @@ fn has_been_ready(status: &MiniClusterStatus) -> bool {
         .is_some_and(|timeline| timeline.ready.is_some())
 }
 
-/// A number for the status, which has i32.
+/// Converts a number to i32, the type of numbers in the status.
 fn count(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }

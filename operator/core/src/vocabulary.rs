@@ -19,7 +19,7 @@ macro_rules! words {
         }
 
         impl $type_ {
-            /// All, in the order of the reference pages.
+            /// All words, in the order of the reference pages.
             pub const ALL: &[$type_] = &[$($type_::$word),*];
 
             /// The word as it is written in a status or an event.
@@ -188,20 +188,21 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// Its group in the reference.
+            /// The reason's group in the reference.
             pub const fn subject(self) -> Subject {
                 match self {
                     $($(Reason::$name)|* => Subject::$subject,)*
                 }
             }
 
+            /// What the reason means, in words for the reference.
             pub const fn meaning(self) -> &'static str {
                 match self {
                     $($(Reason::$name => $meaning,)*)*
                 }
             }
 
-            /// The type of its event. None: it has no event.
+            /// The type of the reason's event. None: the reason has no event.
             pub fn event(self) -> Option<EventType> {
                 // A list has one type, or none if the reason has no event.
                 let types: &[EventType] = match self {

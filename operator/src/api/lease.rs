@@ -73,7 +73,7 @@ impl Candidate {
     }
 
     /// How long the holder leads after it has sent a request to take or renew the Lease. This is shorter than
-    /// the duration, so that it stops before another replica can take the Lease.
+    /// the duration, by half a pause, so that it stops before another replica can take the Lease.
     fn time_to_lead(&self) -> Duration {
         self.duration - self.pause() / 2
     }
@@ -125,6 +125,7 @@ impl Candidate {
             .as_ref()
             .and_then(|spec| spec.lease_duration_seconds)
             .unwrap_or(0);
+        // Without a duration, the Lease counts as expired.
         let duration = Duration::from_secs(u64::try_from(duration).unwrap_or(0));
         let since = match last_change {
             Some(last) if last.version == version => last.since,
@@ -225,6 +226,7 @@ impl HeldLease {
         tokio::time::sleep(pause).await;
         let api = self.candidate.leases(client);
         let begin = Instant::now();
+        // Only the time of the renewal is written: the patch leaves the other fields.
         let LeaseSpec { renew_time, .. } = self.candidate.spec();
         let spec = LeaseSpec {
             renew_time,
@@ -251,9 +253,9 @@ impl HeldLease {
         Some(self.pause_since(begin))
     }
 
-    /// The remaining pause until the next renewal, `pause` after the last `request`.
-    fn pause_since(&self, request: Instant) -> Duration {
-        self.candidate.pause().saturating_sub(request.elapsed())
+    /// What is left of the pause between renewals, which began with the request sent at `sent`.
+    fn pause_since(&self, sent: Instant) -> Duration {
+        self.candidate.pause().saturating_sub(sent.elapsed())
     }
 
     fn is_holder_of(&self, lease: &Lease) -> bool {
@@ -264,6 +266,7 @@ impl HeldLease {
     /// Releases the Lease, so that another replica can lead at once.
     pub async fn release(self, client: &Client) {
         let api = self.candidate.leases(client);
+        // A Lease with an empty holder is free.
         let spec = LeaseSpec {
             holder_identity: Some(String::new()),
             lease_duration_seconds: Some(1),

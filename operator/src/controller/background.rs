@@ -48,6 +48,7 @@ pub(super) async fn sweep(
 /// Writes the documented label and the condition of the lead on lead pods, with one call for each pod.
 pub(super) async fn label_leads(context: &Context, unlabelled: mpsc::UnboundedReceiver<Unlabelled>) {
     let write = |pod: Unlabelled| async move {
+        // Creating Jobs is more urgent than labels.
         context.job_first.wait_for_jobs().await;
         context.writer.label_lead(&pod).await
     };

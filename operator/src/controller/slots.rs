@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Some slots are not for retries, and some are not for retries that were slow. A reconcile may be given up
-//! during any call: it could also end there because the process is killed, and the next reconcile then does
-//! the rest.
+//! during any call: it could also end during that call because the process is killed, and the next reconcile
+//! then does the rest.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 

@@ -46,6 +46,7 @@ const SHORT: Kind = Kind::Histogram(&[0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 
 /// Buckets in seconds, for times from a second to half an hour.
 const LONG: Kind = Kind::Histogram(&[1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0]);
 
+/// A metric of the operator and the webhook.
 const fn both(name: &'static str, help: &'static str, kind: Kind, labels: &'static [&'static str]) -> Family {
     Family {
         name,
@@ -56,6 +57,7 @@ const fn both(name: &'static str, help: &'static str, kind: Kind, labels: &'stat
     }
 }
 
+/// A metric of the operator alone.
 const fn operator(
     name: &'static str,
     help: &'static str,
@@ -71,6 +73,7 @@ const fn operator(
     }
 }
 
+/// A metric of the webhook alone.
 const fn webhook(
     name: &'static str,
     help: &'static str,

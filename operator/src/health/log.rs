@@ -45,6 +45,7 @@ pub fn warn(what: &str, error: &(dyn std::error::Error + 'static)) {
 /// An error and its sources in one line. The API server's message appears once; in kube's own text it is repeated.
 pub fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     causes_by(error, |error| {
+        // A `kube::Error` in the chain of sources may be in a `Box`.
         let boxed = error.downcast_ref::<Box<kube::Error>>().map(Box::as_ref);
         match boxed.or(error.downcast_ref()) {
             Some(kube::Error::Api(status)) => Break(format!("{} ({})", status.message, status.code)),

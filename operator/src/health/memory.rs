@@ -6,6 +6,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
+/// Pause between two calls of `trim`.
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// Returns freed memory to the kernel twice a minute. Never ends.
@@ -16,7 +17,7 @@ pub async fn give_back() -> Infallible {
     }
 }
 
-/// Does nothing with a C library other than glibc.
+/// Returns freed memory to the kernel. Does nothing with a C library other than glibc.
 #[allow(unsafe_code, reason = "malloc_trim may be called at any time, by any thread")]
 fn trim() {
     #[cfg(target_env = "gnu")]

@@ -97,6 +97,7 @@ impl Metrics {
     /// Registers all metrics. It fails only if the table of families has a mistake.
     pub fn new() -> Result<Metrics> {
         let registry = MetricRegistry::default();
+        // The values of the label `controller`, and of the labels `controller` and `name`.
         let controller = &[CONTROLLER];
         let queue = &[CONTROLLER, CONTROLLER];
         let metrics = Metrics {
@@ -133,7 +134,7 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// A reconcile has ended.
+    /// Counts a reconcile that has ended.
     pub fn reconciled(&self, outcome: ReconcileOutcome, took: Duration) {
         let result = if outcome == ReconcileOutcome::Success {
             "success"
@@ -156,32 +157,33 @@ impl Metrics {
         self.reconcile_time.observe(&[CONTROLLER], took.as_secs_f64());
     }
 
-    /// A MiniCluster was put into the queue.
+    /// Counts a MiniCluster that was put into the queue.
     pub fn queued(&self) {
         self.adds.count(&[CONTROLLER, CONTROLLER]);
     }
 
-    /// A MiniCluster left the queue to be reconciled; `waited` is its time in the queue.
+    /// Records that a MiniCluster left the queue to be reconciled; `waited` is its time in the queue.
     pub fn dequeued_after(&self, waited: Duration) {
         self.queue_time
             .observe(&[CONTROLLER, CONTROLLER], waited.as_secs_f64());
     }
 
-    /// A MiniCluster is queued again because its reconcile failed.
+    /// Counts a MiniCluster that is queued again because its reconcile failed.
     pub fn retried(&self) {
         self.retries.count(&[CONTROLLER, CONTROLLER]);
     }
 
-    /// A MiniCluster became ready; `age` is the time since its creation.
+    /// Records that a MiniCluster became ready; `age` is the time since its creation.
     pub fn ready_after(&self, age: Duration) {
         self.time_to_ready.observe(&[], age.as_secs_f64());
     }
 
+    /// Records whether this process leads.
     pub fn set_leader(&self, leads: bool) {
         self.leads.set(&[labels::MANAGER], f64::from(u8::from(leads)));
     }
 
-    /// An API call has ended. `path` is the path of its URL. `status` is None if there was no answer.
+    /// Records an API call that has ended. `path` is the path of its URL. `status` is None if there was no answer.
     pub fn called(&self, method: &str, path: &str, is_watch: bool, status: Option<u16>, took: Duration) {
         let (resource, has_name) = resource(path);
         let verb = match method {
@@ -202,6 +204,7 @@ impl Metrics {
         };
         self.calls
             .count(&[verb, known_or_other(&resource, RESOURCES), class]);
+        // A number that is no HTTP status counts as no answer, so that the number of series is bounded.
         let code = status
             .filter(|code| (100..600).contains(code))
             .map(|code| code.to_string());
@@ -218,12 +221,14 @@ impl Metrics {
     /// All metrics in Prometheus' text format.
     pub fn text<'a>(&self, state: LiveState<impl Iterator<Item = &'a str>>) -> String {
         self.process.update(state.is_ready);
-        let (snapshot, queue) = (state.queue, &[CONTROLLER, CONTROLLER]);
-        self.depth.set(queue, snapshot.depth as f64);
+        let (snapshot, queue_labels) = (state.queue, &[CONTROLLER, CONTROLLER]);
+        self.depth.set(queue_labels, snapshot.depth as f64);
         self.oldest.set(&[], snapshot.oldest.as_secs_f64());
         self.workers.set(&[CONTROLLER], snapshot.workers as f64);
-        self.longest_work.set(queue, snapshot.longest.as_secs_f64());
-        self.unfinished_work.set(queue, snapshot.unfinished.as_secs_f64());
+        self.longest_work
+            .set(queue_labels, snapshot.longest.as_secs_f64());
+        self.unfinished_work
+            .set(queue_labels, snapshot.unfinished.as_secs_f64());
         // A phase without MiniClusters is set to 0: else it would keep its last value.
         let mut counts: BTreeMap<&str, u32> = Phase::ALL.map(|phase| (phase.as_str(), 0)).into();
         counts.insert("other", 0);
@@ -244,11 +249,13 @@ impl Metrics {
 pub fn resource(path: &str) -> (String, bool) {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let rest = match parts.as_slice() {
+        // The lists of APIs.
         ["api" | "apis"] | ["api", _] | ["apis", _, _] => return ("apis".to_owned(), false),
         ["version"] => return ("version".to_owned(), false),
         ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => rest,
         _ => return (String::new(), false),
     };
+    // A path that ends with the namespace names the namespace itself.
     let rest = match rest {
         ["namespaces", _, rest @ ..] if !rest.is_empty() => rest,
         rest => rest,

@@ -20,7 +20,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// `component` is `operator` or `webhook`.
+    /// Registers the metrics. `component` is `operator` or `webhook`.
     pub fn new(registry: &MetricRegistry, component: &'static str) -> Result<Process> {
         registry
             .gauge(&families::BUILD_INFO)?

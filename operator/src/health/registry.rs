@@ -29,6 +29,7 @@ impl Counter {
 
     pub fn add(&self, labels: &[&str], more: f64) {
         if let Ok(series) = self.0.get_metric_with_label_values(labels) {
+            // A counter never decreases.
             series.inc_by(more.max(0.0));
         }
     }

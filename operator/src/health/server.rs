@@ -74,6 +74,7 @@ async fn handle_connection(stream: TcpStream, answers: &impl Answers) {
         Ok::<_, Infallible>(respond(request.method(), request.uri().path(), answers))
     });
     let mut http = http1::Builder::new();
+    // `half_close`: a client that has closed its sending side still gets its answer.
     http.keep_alive(false).half_close(true).max_buf_size(REQUEST_MAX);
     // Ignore clients that disconnect or do not speak HTTP.
     let _ = http.serve_connection(TokioIo::new(stream), service).await;

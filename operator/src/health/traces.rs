@@ -49,8 +49,8 @@ struct Sender {
 }
 
 impl Traces {
-    /// Panics outside a tokio runtime if there is an endpoint: the requests run on the caller's runtime. Without an
-    /// endpoint nothing is sent, and no thread is started.
+    /// Starts to send to the endpoint. Without an endpoint nothing is sent, and no thread is started. With one, this
+    /// panics outside a tokio runtime: the requests run on the caller's runtime.
     pub fn new(endpoint: Option<&Endpoint>) -> Traces {
         let Some(endpoint) = endpoint else {
             return Traces::default();
@@ -136,11 +136,12 @@ fn span_data(trace: u128, scope: &InstrumentationScope, span: Span) -> SpanData 
             .checked_add(since_epoch)
             .unwrap_or(SystemTime::UNIX_EPOCH)
     };
+    let is_remote = false;
     let context = SpanContext::new(
         TraceId::from(trace),
         SpanId::from(span.id),
         TraceFlags::SAMPLED,
-        false,
+        is_remote,
         TraceState::NONE,
     );
     let attributes = span.attributes.into_iter().map(|(key, attribute)| {
@@ -157,6 +158,7 @@ fn span_data(trace: u128, scope: &InstrumentationScope, span: Span) -> SpanData 
         span_kind: SpanKind::Internal,
         name: span.name.into(),
         start_time: time(span.begin),
+        // A span must not end before it begins.
         end_time: time(span.end.max(span.begin)),
         attributes: attributes.collect(),
         dropped_attributes_count: 0,

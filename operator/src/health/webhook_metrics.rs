@@ -74,39 +74,39 @@ impl WebhookMetrics {
         Ok(metrics)
     }
 
-    /// A request to convert has begun.
+    /// Counts a request to convert as in progress.
     pub fn request_started(&self) {
         self.in_flight.add(&[PATH], 1.0);
     }
 
-    /// A request to convert has ended, answered or not.
+    /// Counts a request to convert as no longer in progress: it has ended, answered or not.
     pub fn request_ended(&self) {
         self.in_flight.add(&[PATH], -1.0);
     }
 
-    /// A request to convert was answered, with this HTTP status.
+    /// Records that a request to convert was answered, with this HTTP status.
     pub fn answered(&self, status: u16, took: Duration) {
         self.requests.count(&[PATH, &status.to_string()]);
         self.time.observe(&[PATH], took.as_secs_f64());
     }
 
-    /// A conversion review was answered; `is_success` if all its objects were converted.
+    /// Counts a conversion review that was answered; `is_success` if all its objects were converted.
     pub fn converted(&self, is_success: bool) {
         self.conversions
             .count(&[if is_success { "success" } else { "failure" }]);
     }
 
-    /// A connection was rejected.
+    /// Counts a connection that was rejected.
     pub fn rejected(&self, why: RejectReason) {
         self.refusals.count(&[why.name()]);
     }
 
-    /// When the served certificate expires, in seconds since 1970.
+    /// Records when the served certificate expires, in seconds since 1970.
     pub fn certificate_ends(&self, at: i64) {
         self.expiry.set(&[], at as f64);
     }
 
-    /// The certificate could not be read, renewed, stored or published.
+    /// Counts a failure to read, renew, store or publish the certificate.
     pub fn renewal_failed(&self) {
         self.renewal_failures.count(&[]);
     }

@@ -279,10 +279,12 @@ where
             let bytes_max = if self.limit > self.selection.page {
                 PAGE_BYTES_MAX
             } else {
+                // No limit. Less than the maximum, since one is added below.
                 u64::MAX - 1
             };
             let mut bytes = Vec::new();
             let answer = self.client.request_stream(request).await?;
+            // One byte more than the limit, to notice a page that is larger.
             answer
                 .take(bytes_max + 1)
                 .read_to_end(&mut bytes)

@@ -60,7 +60,7 @@ pub struct Outlets {
 
 /// Objects in the first page of a list. Each may have 1.5 MiB, and a page is in memory as a whole.
 const PAGE: u32 = 20;
-/// The same for MiniClusters, which are read with all their fields.
+/// MiniClusters in the first page of their list. They are fewer, since they are read with all their fields.
 const LARGE_PAGE: u32 = 10;
 
 /// Number of kinds that must be listed before the first reconcile: MiniCluster, Job, Pod, Service, Node.
@@ -103,6 +103,7 @@ fn labelled(label: &str) -> Selection {
     }
 }
 
+/// All objects: the empty label selector.
 fn all() -> Selection {
     labelled("")
 }
@@ -149,6 +150,7 @@ pub fn clusters<R: Fn(&str, u64) + Send + 'static, F: Fn(&Key, &str) + Send + 's
         };
     let update = events.for_each(move |event| {
         let is_stored = matches!(event, Ok(Event::Apply(_)));
+        // Key and uid of each MiniCluster that no longer exists.
         let gone = match event {
             Ok(Event::Apply(cluster) | Event::InitApply(cluster)) => {
                 if is_stored {
@@ -162,6 +164,7 @@ pub fn clusters<R: Fn(&str, u64) + Send + 'static, F: Fn(&Key, &str) + Send + 's
                 } else if seen.is_news {
                     listed_news.push(Key::of(cluster.meta()));
                 }
+                // An earlier MiniCluster of this name no longer exists.
                 seen.replaced.into_iter().collect()
             }
             Ok(Event::Delete(cluster)) => {
@@ -261,6 +264,7 @@ pub async fn pods(
 ) {
     let events = list_watch(
         api::<PodStatusObject>(&client, namespace.as_deref()),
+        // All pods of MiniClusters have this label.
         labelled(labels::HEADLESS),
     );
     let updated_index = index.clone();
@@ -284,6 +288,7 @@ pub async fn pods(
 pub async fn services(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
     let events = list_watch(
         api::<ServiceObject>(&client, namespace.as_deref()),
+        // All Services of the operator have this label, those of sidecars too.
         labelled(labels::HEADLESS),
     );
     let updated_index = index.clone();

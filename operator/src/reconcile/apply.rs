@@ -120,7 +120,7 @@ fn api_error<K: Resource<DynamicType = ()>>(
     api_error_of(&K::kind(&()), verb, name, source)
 }
 
-/// The same for a kind without a Rust type.
+/// Like [`api_error`], for a kind without a Rust type.
 fn api_error_of(kind: &str, verb: &'static str, name: &str, source: kube::Error) -> ApplyError {
     let kind = kind.to_owned();
     let reason = match &source {
@@ -128,6 +128,7 @@ fn api_error_of(kind: &str, verb: &'static str, name: &str, source: kube::Error)
             return ApplyError::NamespaceTerminating;
         }
         kube::Error::Api(status) if status.code == 403 => Reason::Forbidden,
+        // Bad request, too large, or invalid.
         kube::Error::Api(status) if matches!(status.code, 400 | 413 | 422) => Reason::Refused,
         _ => {
             return ApplyError::Api {
@@ -139,6 +140,7 @@ fn api_error_of(kind: &str, verb: &'static str, name: &str, source: kube::Error)
         }
     };
     let kube::Error::Api(status) = source else {
+        // Never the case: every other kind of error has returned above.
         return Obstacle {
             reason,
             message: String::new(),
@@ -289,6 +291,7 @@ impl Writer {
         owner: &str,
     ) -> Result<(), ApplyError> {
         let (Creation::Created(metadata) | Creation::Existed(metadata)) = self.create(service, owner).await?;
+        // Only the metadata is known. The watch reports the selector.
         index.update_service(
             &metadata,
             ServiceSeen::of(&ServiceObject::new(metadata.clone(), Selected::default())),
@@ -305,6 +308,7 @@ impl Writer {
     ) -> Result<(), ApplyError> {
         let (Creation::Created(metadata) | Creation::Existed(metadata)) =
             self.create_as(&pod.rendered, pod, owner).await?;
+        // Only the metadata is known. The watch reports the status.
         index.update_pod(&metadata, PodSeen::of(&metadata, None));
         Ok(())
     }
@@ -404,6 +408,8 @@ impl Writer {
             Err(error) => {
                 let existing = self.ours_if_it_exists(&job.rendered, owner, error).await?;
                 check_label(&existing)?;
+                // Only the metadata of the existing Job is known. Until the watch reports its size, the wanted size is
+                // used.
                 Ok(Partial::new(existing, JobSize::of(&job.rendered)))
             }
         }
@@ -569,7 +575,7 @@ fn check_owner<K: Resource<DynamicType = ()>>(
     check_owner_of(&K::kind(&()), existing, wanted, owner)
 }
 
-/// The same for a kind without a Rust type.
+/// Like [`check_owner`], for a kind without a Rust type.
 fn check_owner_of(kind: &str, existing: &Metadata, wanted: &Metadata, owner: &str) -> Result<(), Obstacle> {
     let is_deleting = existing.deletion_timestamp.is_some();
     if controller_uid(existing) == Some(owner) && !is_deleting {
@@ -593,6 +599,7 @@ fn check_owner_of(kind: &str, existing: &Metadata, wanted: &Metadata, owner: &st
 fn check_label(job: &Metadata) -> Result<(), Obstacle> {
     let name = job.name.as_deref().unwrap_or_default();
     let label = labels::CLUSTER;
+    // A Job that is being deleted needs no label any more.
     if job.deletion_timestamp.is_some()
         || job
             .labels
@@ -602,6 +609,7 @@ fn check_label(job: &Metadata) -> Result<(), Obstacle> {
     {
         return Ok(());
     }
+    // This operator creates every Job with this hash.
     let remedy = match rendered_hash(job) {
         Some(_) => format!("put it back: kubectl label job {name} --overwrite {label}={name}"),
         None => format!("another operator created it: kubectl delete job {name}"),
@@ -614,7 +622,7 @@ fn check_label(job: &Metadata) -> Result<(), Obstacle> {
     })
 }
 
-/// The annotation with the hash of the object as it was rendered.
+/// The hash of the object as this operator rendered it, from an annotation.
 fn rendered_hash(metadata: &Metadata) -> Option<&String> {
     metadata.annotations.as_ref()?.get(labels::RENDERED_HASH)
 }
@@ -628,7 +636,7 @@ fn owner_name(metadata: &Metadata) -> Option<&str> {
         .map(|owner| owner.name.as_str())
 }
 
-/// Whether it has one of our labels. They have our domain, so no other operator sets them.
+/// Whether an object has one of our labels. They have our domain, so no other operator sets them.
 fn has_our_label(metadata: &Metadata) -> bool {
     metadata.labels.as_ref().is_some_and(|all| {
         [labels::CLUSTER, labels::SERVICES_OF]

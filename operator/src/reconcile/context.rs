@@ -34,11 +34,14 @@ pub struct Context {
     pub options: Options,
     pub metrics: Arc<Metrics>,
     pub traces: Arc<Traces>,
+    /// For the metrics: which MiniClusters wait for a reconcile, and which reconciles run.
     pub queue: QueueRecord<Key>,
+    /// Lets Jobs be created before less urgent writes.
     pub job_first: JobFirst,
     pub statuses: Statuses,
     pub pauses: Pauses,
     pub event_checks: EventChecks,
+    /// Memory for large specs.
     pub room: Room,
     pub server_clock: ServerClock,
     pub terminating: TerminatingNamespaces,

@@ -51,6 +51,7 @@ pub(super) async fn create_or_update(
     let observed = context.index.observed(&target.key);
     let headless = cluster.and_then(|cluster| context.index.headless(&next_action::headless_key(cluster)));
     let action = next_action::decide(target, cluster, &observed, headless.as_deref());
+    // Without a valid spec, the action is `Nothing`.
     let Some(cluster) = cluster else {
         return Ok(Done::All);
     };

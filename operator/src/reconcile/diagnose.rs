@@ -18,7 +18,7 @@ use crate::reconcile::context::event_checks::Waiting;
 
 /// The last warning about an object that waits although no status says why, and the time until its events are
 /// read again. None: no object waits like this. If the warning is about a deleted ConfigMap of ours, creates
-/// it again. If a pod waits that its node never starts, deletes it.
+/// it again. If what waits is a pod that its node never starts, deletes the pod.
 pub(super) async fn diagnose_and_mend(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
@@ -59,7 +59,8 @@ pub(super) async fn diagnose_and_mend(
                             let created = recreate_config_map(target, cluster, job, context).await;
                             created.inspect_err(|error| note_refusal(error, target, context))?;
                         }
-                        Some(Missing::Secret(lost)) => *found = *lost,
+                        // Report the lost Secret instead of the event's warning.
+                        Some(Missing::Secret(trouble)) => *found = *trouble,
                         None => {}
                     }
                 }
@@ -71,7 +72,7 @@ pub(super) async fn diagnose_and_mend(
     let last = context.event_checks.last_finding(&target.uid, Instant::now());
     Ok(last.map(|(finding, until_next_check)| {
         let warning = match finding {
-            // This operator has just started: keep what the status shows from the events that another one has read.
+            // This process has just started: keep the trouble in the status, if an earlier one read it from events.
             Finding::Unread => wait.trouble_of_earlier_events(&target.status, &job.uid),
             Finding::Nothing => None,
             Finding::Warning(warning) => Some(*warning),

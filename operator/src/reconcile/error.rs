@@ -18,6 +18,7 @@ pub enum ReconcileError {
     Apply(#[from] ApplyError),
     #[error(transparent)]
     Render(#[from] RenderError),
+    /// No random certificate, password or key could be made.
     #[error(transparent)]
     Key(#[from] random::RandomError),
     #[error("failed to get the MiniCluster, whose spec is too large for the cache")]
@@ -84,6 +85,7 @@ impl ReconcileError {
 /// The API server's message with its HTTP code, or an error of the connection with all its causes.
 fn describe_cause(error: &kube::Error) -> String {
     match error {
+        // Without the message's final dot, since the code follows it.
         kube::Error::Api(status) => format!("{} ({})", status.message.trim_end_matches('.'), status.code),
         other => {
             let causes = std::iter::successors(Some(other as &dyn std::error::Error), |error| error.source());

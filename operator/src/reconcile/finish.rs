@@ -14,8 +14,8 @@ use k8s_openapi::jiff::Timestamp;
 use super::error::ReconcileError;
 use crate::reconcile::context::Context;
 
-/// Deletes pods and volumes of a completed job (`cleanupPods`), then sets the status. An operator that is
-/// killed in between repeats this.
+/// Deletes pods and volumes of a completed job (`cleanupPods`), then sets the status. If the operator is
+/// killed in between, the next one repeats this.
 pub(super) async fn clean_up(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
@@ -32,10 +32,12 @@ pub(super) async fn clean_up(
     let Some(job) = observed.job_of(&target.uid) else {
         return Ok(());
     };
+    // If the whole MiniCluster is deleted now, `delete_or_time_left` does that, and nothing else has to be cleaned up.
     let is_deleted_now = next_action::seconds_to_live(spec, after, Timestamp::now()) == Some(0);
     if is_deleted_now || !next_action::is_to_be_cleaned_up(spec, after, &observed, &job.uid) {
         return Ok(());
     }
+    // Volumes depend on no other facts.
     let facts = RenderFacts {
         uid: Some(target.uid.clone()),
         ..RenderFacts::default()
@@ -49,10 +51,10 @@ pub(super) async fn clean_up(
     // The index copies the objects of a MiniCluster if they change while a reconcile holds them. The pods are
     // deleted now.
     drop(observed);
-    let services_pod = services_pod.as_ref().map(|pod| &pod.uid);
+    let services_pod_uid = services_pod.as_ref().map(|pod| &pod.uid);
     context
         .writer
-        .clean_up(&target.key, &job_uid, services_pod, &volumes, &target.uid)
+        .clean_up(&target.key, &job_uid, services_pod_uid, &volumes, &target.uid)
         .await?;
     let cleaned = status::cleaned_up(after, Timestamp::now());
     if let Some(change) = patch::build(target, after, &cleaned).map_err(ReconcileError::Status)?
@@ -101,14 +103,16 @@ pub(super) async fn delete_or_time_left(
     let Some(spec) = target.spec.as_ref().ok() else {
         return Ok(None);
     };
+    // With `cleanup` the MiniCluster is deleted as soon as it has finished, so the time does not matter.
     let has_ttl = !spec.cleanup && spec.ttl_seconds_after_finished.is_some();
     let now = if has_ttl && status::is_finished(after) {
-        // The Job's end was measured by the control plane's clock.
+        // The Job's end was measured by the control plane's clock, which may differ from this process's.
         context
             .server_clock
             .now(&context.writer, &target.key.namespace)
             .await
     } else {
+        // Not used: without a time to live or an end, no time is left to measure.
         Timestamp::now()
     };
     match next_action::seconds_to_live(spec, after, now) {

@@ -23,15 +23,16 @@ pub fn certificate(name: &str) -> Result<Certificate, RandomError> {
 /// The characters of a random word, without those that look alike. There are 32, so that `byte % 32` makes
 /// each equally likely.
 const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
-/// Number of characters in a random word: 160 random bits.
+/// Number of characters in a random word. Each is one of 32, so it has 5 random bits: 160 in all.
 const WORD_LENGTH: usize = 32;
 
 /// All random values that a MiniCluster may need.
 pub fn generate(cluster: &ValidMiniCluster) -> Result<Generated, RandomError> {
-    // One for each user, and two for the Flux RESTful API.
+    // One for each user's password, and two for the Flux RESTful API: its key and its token.
     let words = (0..cluster.users.len() + 2)
         .map(|_| word())
         .collect::<Result<_, _>>()?;
+    // The certificate has the name of the lead's host, pod 0.
     Ok(Generated::new(
         certificate(&names::host(&cluster.name, 0))?,
         words,

@@ -78,6 +78,7 @@ impl Pair {
         authority
             .distinguished_name
             .push(DnType::CommonName, format!("flux-operator webhook, {now}"));
+        // 0: the authority signs no other authorities.
         authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let authority_text = authority.self_signed(&authority_key)?.pem();
@@ -181,6 +182,7 @@ pub(super) fn certified(chain: &[u8], key: &[u8]) -> Result<CertifiedKey, Certif
 fn params(names: &[String], now: Timestamp, end: Timestamp) -> Result<CertificateParams, CertificateError> {
     let day = |time: Timestamp| {
         let date = time.to_zoned(TimeZone::UTC).date();
+        // Month and day are positive: `unsigned_abs` only converts their type.
         rcgen::date_time_ymd(
             date.year().into(),
             date.month().unsigned_abs(),

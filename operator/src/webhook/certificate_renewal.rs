@@ -101,16 +101,20 @@ pub(super) async fn keep(
         is_owned: false,
     };
     let named = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let secrets: Api<PartialObjectMeta<Secret>> =
+    // Of a change, only the fact is used: `renew_if_due` reads the objects itself.
+    let secret_metadata: Api<PartialObjectMeta<Secret>> =
         Api::namespaced(client.clone(), &renewal.settings.namespace);
-    let secrets = watcher(secrets, named(NAME)).default_backoff().map(drop).boxed();
-    let definitions: Api<PartialObjectMeta<CustomResourceDefinition>> = Api::all(client);
-    let definitions = watcher(definitions, named(CRD))
+    let secret_changes = watcher(secret_metadata, named(NAME))
         .default_backoff()
         .map(drop)
         .boxed();
-    let mut changes = futures::stream::select(secrets, definitions);
-    // Not `retry::until_done`: its pauses do not grow.
+    let definition_metadata: Api<PartialObjectMeta<CustomResourceDefinition>> = Api::all(client);
+    let definition_changes = watcher(definition_metadata, named(CRD))
+        .default_backoff()
+        .map(drop)
+        .boxed();
+    let mut changes = futures::stream::select(secret_changes, definition_changes);
+    // Not `retry::until_done`, whose pauses do not grow with the number of failures.
     let mut failures = 0;
     loop {
         if let Err(error) = renewal.renew_if_due().await {
@@ -208,22 +212,24 @@ impl Renewal {
     /// has changed since it was read, this fails (409), and the caller retries.
     async fn publish(&self, bundle: &str) -> Result<(), RenewalError> {
         let definition = self.definitions.get(CRD).await.map_err(crd_error("get"))?;
-        let client = definition
+        let client_config = definition
             .spec
             .conversion
             .and_then(|conversion| conversion.webhook?.client_config);
-        let Some(client) = client else { return Ok(()) };
-        let known = client
+        let Some(client_config) = client_config else {
+            return Ok(());
+        };
+        let known = client_config
             .ca_bundle
             .map(|bundle| String::from_utf8_lossy(&bundle.0).into_owned())
             .unwrap_or_default();
-        let Some(bundle) = certificate::merge_bundles(bundle, &known) else {
+        let Some(merged) = certificate::merge_bundles(bundle, &known) else {
             return Ok(());
         };
-        let bundle = ByteString(bundle.into_bytes());
+        let merged = ByteString(merged.into_bytes());
         let change = json!({
             "metadata": { "resourceVersion": definition.metadata.resource_version },
-            "spec": { "conversion": { "webhook": { "clientConfig": { "caBundle": bundle } } } },
+            "spec": { "conversion": { "webhook": { "clientConfig": { "caBundle": merged } } } },
         });
         let parameters = PatchParams {
             field_manager: Some(labels::MANAGER.into()),
@@ -240,6 +246,7 @@ impl Renewal {
 
 /// Serves the certificate of files that another program writes and renews, such as cert-manager; never returns.
 pub(super) async fn keep_files(directory: &Path, current: &Current, metrics: &WebhookMetrics) {
+    // The chain and the key that are served.
     let mut last = (Vec::new(), Vec::new());
     loop {
         let result = read_files(directory).and_then(|found| {

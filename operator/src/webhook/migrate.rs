@@ -107,6 +107,7 @@ where
         };
         let is_temporary = match &error {
             kube::Error::Api(status) => status.code >= 500 || status.code == 429,
+            // The connection failed.
             kube::Error::Service(_) | kube::Error::HyperError(_) => true,
             _ => false,
         };

@@ -187,7 +187,8 @@ impl<'de> Visitor<'de> for ObjectConverter<'_> {
             if number > 0 {
                 self.out.push(b',');
             }
-            // `Vec` would double its capacity, and the answer may already be half of all memory.
+            // Room for the converted object, to which conversion may add fields. `Vec` itself would double its capacity,
+            // and the answer may already be half of all memory.
             if self.out.capacity() - self.out.len() < text.get().len() + SPARE / 2 {
                 self.out.reserve_exact(2 * text.get().len() + SPARE);
             }
@@ -207,8 +208,9 @@ impl<'de> Visitor<'de> for ObjectConverter<'_> {
 /// Converts the text of one object, and writes the result to `out`.
 fn convert_one(text: &str, to: Version, out: &mut Vec<u8>) -> Result<(), String> {
     let verbatim = verbatim_members(text);
-    let verbatim_values: usize = verbatim.iter().map(|member| values(member.text)).sum();
-    if text.len() > OBJECT_MAX || values(text).saturating_sub(verbatim_values) > VALUES_MAX {
+    // Values of members that are copied as text do not count, since they are not parsed.
+    let verbatim_values: usize = verbatim.iter().map(|member| count_values(member.text)).sum();
+    if text.len() > OBJECT_MAX || count_values(text).saturating_sub(verbatim_values) > VALUES_MAX {
         return Err(format!(
             "is larger than a MiniCluster can be: more than {OBJECT_MAX} bytes, or {VALUES_MAX} values"
         ));
@@ -298,6 +300,7 @@ fn write(object: &Value, verbatim: &[VerbatimMember], out: &mut Vec<u8>) -> Resu
         out.push(b':');
         serde_json::to_writer(&mut *out, value)?;
         let own_verbatim = verbatim.iter().filter(|member| member.parent == key);
+        // The first member of an empty parent needs no comma before it.
         let mut comma = if value.as_object().is_some_and(Map::is_empty) {
             ""
         } else {
@@ -315,7 +318,7 @@ fn write(object: &Value, verbatim: &[VerbatimMember], out: &mut Vec<u8>) -> Resu
 }
 
 /// The number of values in a JSON text, or a few more. A `{` counts as three (see `VALUES_MAX`).
-fn values(text: &str) -> usize {
+fn count_values(text: &str) -> usize {
     let (mut number, mut in_string, mut escaped) = (1, false, false);
     for byte in text.bytes() {
         match byte {

@@ -124,6 +124,7 @@ pub(super) async fn serve(
     let mut connections = JoinSet::new();
     loop {
         let (stream, peer) = match listener.accept().await {
+            // An IPv4 peer has one address, also if the socket shows it as an IPv6 address.
             Ok((stream, address)) => (stream, address.ip().to_canonical()),
             Err(error) => {
                 // A temporary error, such as too many open files.

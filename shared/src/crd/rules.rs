@@ -3,6 +3,9 @@
 //! Rules are CEL expressions. The API server limits their estimated cost. So `definition::add_bounds` gives every
 //! string, list and map an upper bound, and a message is a constant text unless it needs the compared numbers.
 //!
+//! Clients with Go types send the zero values (`''`, `0`, `false`) of fields that are not set. So rules treat such a
+//! value like a missing field.
+//!
 //! The API server evaluates all of an object's rules at each write, also at a write of the status. Looking up one field
 //! of a large object takes about 10 us. So there are few rules, each as deep in the schema as possible.
 //! `operator/benches/README.md` says what they cost.
@@ -60,8 +63,8 @@ pub(super) const RULES: &[Rule] = &[
             "must not be larger than size",
         )
     },
-    // The other fixed fields may change until the Job is created. This one may not: two controllers could otherwise
-    // both start the MiniCluster.
+    // The other fixed fields (`FIXED`) may change until the Job is created. This one may not: two controllers could
+    // otherwise both start the MiniCluster.
     rule(
         "spec",
         ".managedBy",
@@ -273,6 +276,7 @@ pub(super) const RANGES: &[(&str, i64, i64)] = &[
     ("spec.containers.[].cores", 1, 65_536),
     ("spec.containers.[].ports.[]", 1, 65_535),
     ("spec.services.[].ports.[]", 1, 65_535),
+    // The user ids that `validate` accepts: all but the two largest numbers of 32 bits.
     ("spec.containers.[].fluxUser.uid", 0, 4_294_967_293),
     ("spec.containers.[].fluxuser.uid", 0, 4_294_967_293),
 ];

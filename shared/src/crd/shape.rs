@@ -100,13 +100,13 @@ fn walk(value: &mut Value, shape: &Shape, path: &str, problems: &mut Vec<Problem
             }
         }
         (value, Value::String(wanted)) if is_a(value, wanted) => {}
-        (value, shape) => {
-            let hint = if shape == "string" || shape == "quantity" {
+        (value, wanted) => {
+            let hint = if wanted == "string" || wanted == "quantity" {
                 " (quote it)"
             } else {
                 ""
             };
-            let message = format!("is {}, must be {}{hint}", describe(value), describe_shape(shape));
+            let message = format!("is {}, must be {}{hint}", describe(value), describe_shape(wanted));
             problems.push(Problem::new(path, message));
             return false;
         }
@@ -160,6 +160,7 @@ fn is_a(value: &Value, wanted: &str) -> bool {
         "boolean" => value.is_boolean(),
         // Kubernetes accepts fractions here only as text.
         "quantity" => value.is_string() || value.is_i64() || value.is_u64(),
+        // "any"
         _ => true,
     }
 }

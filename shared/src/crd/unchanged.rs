@@ -45,12 +45,15 @@ struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
+    /// Compares all fields of the object at `path`. Paths are CEL's optional selection (`.?a.?b`), which does not fail
+    /// if a field is missing; the empty path is the object itself.
     fn object(&mut self, schema: &Value, path: &str) {
         for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
             self.field(schema, name, path);
         }
     }
 
+    /// Compares the field `name` of the object at the path `above`.
     fn field(&mut self, schema: &Value, name: &str, above: &str) {
         let path = format!("{above}.?{name}");
         let type_ = schema["type"].as_str().unwrap_or_default();

@@ -28,7 +28,8 @@ pub(super) fn problems(field: &str, overlay: &Value) -> Vec<Problem> {
     problems
 }
 
-/// Number of items and keys that the merge compares with others, in the value of the field `name`.
+/// Number of items and keys that the merge compares with others, in the value of the field `name` (empty: the whole
+/// overlay, or an item of a list).
 fn compared(name: &str, value: &Value) -> usize {
     match value {
         Value::Object(map) => map.iter().map(|(key, inner)| compared(key, inner)).sum(),
@@ -41,8 +42,8 @@ fn compared(name: &str, value: &Value) -> usize {
     }
 }
 
-/// Checks the value of the field `name`. `merges`: the value is merged; false below a list that is replaced, where
-/// directives have no effect.
+/// Checks the value of the field `name` (empty: an item of a list). `merges`: the value is merged; false below a
+/// list that is replaced, where directives have no effect.
 fn check_value(path: &str, name: &str, value: &Value, merges: bool, problems: &mut Vec<Problem>) {
     match value {
         Value::Object(map) => check_object(path, map, merges, problems),
@@ -66,6 +67,7 @@ fn check_items(path: &str, list: &[Value], key: &str, problems: &mut Vec<Problem
             problems.push(Problem::new(path, "must be an object"));
             continue;
         };
+        // `$patch: replace` in an item replaces the whole list, so this item needs no key.
         let replaces = map.get(PATCH).is_some_and(|directive| directive == "replace");
         if !replaces
             && !map

@@ -125,7 +125,7 @@ const RESTART: (&str, &str) = (
 const INIT_CONTAINERS: usize = 12;
 
 impl RenderedPod {
-    /// Whether it is the services pod.
+    /// Whether this is the services pod.
     fn is_services(&self) -> bool {
         self.containers
             .iter()
@@ -190,6 +190,7 @@ impl RenderedPod {
                         }
                     }
                 }
+                // `reject_removal` has rejected them above.
                 PATCH | RETAIN_KEYS => {}
                 "finalizers" => found.add(path, "the pods would never be deleted"),
                 _ => found.add(
@@ -274,6 +275,7 @@ impl RenderedPod {
                     found.add(path, "is one of the pod's containers: put it there");
                     continue;
                 }
+                // An item with a directive adds no container.
                 None if !is_init && directive(item).is_none() => {
                     found.add(
                         format!("{path}.name"),
@@ -341,6 +343,7 @@ impl RenderedPod {
     }
 
     fn mounts(&self, path: &str, mounts: &Value, kind: Option<ContainerKind>, found: &mut Found) {
+        // A container that the overlay adds (None) has no mounts of the operator.
         if kind.is_some() {
             found.reject_list_removal(path, mounts);
         }
@@ -443,6 +446,7 @@ fn items(value: &Value) -> impl Iterator<Item = (usize, &Value)> {
     value.as_array().into_iter().flatten().enumerate()
 }
 
+/// The text in the field `key` of an object.
 fn text<'a>(item: &'a Value, key: &str) -> Option<&'a str> {
     item.get(key)?.as_str()
 }

@@ -72,6 +72,8 @@ fn merge_maps(mut below: Object, mut over: Object) -> Object {
                     None => new,
                 };
             }
+            // The old field is missing or of another type, so the new one is not merged: with a directive it is
+            // dropped, as in `new_field`.
             (_, value) if directive(&value).is_some() => drop(below.shift_remove(&key)),
             (_, value) => drop(below.insert(key, new_field(value))),
         }
@@ -97,6 +99,7 @@ fn merge_lists(mut below: Vec<Value>, over: Vec<Value>, by: &str) -> Vec<Value> 
     for item in items {
         let is_same = |other: &Value| other.get(by) == item.get(by);
         let (old, place) = match (touched.iter().position(is_same), below.iter().position(is_same)) {
+            // The overlay has named this item before.
             (Some(place), _) => (touched.remove(place), place),
             (None, Some(place)) => (below.remove(place), touched.len()),
             (None, None) => (Value::Null, touched.len()),

@@ -79,6 +79,7 @@ pub(super) fn restful(
     }
     let restful = restful?;
     for (i, container) in spec.containers.iter().enumerate() {
+        // A single container runs Flux even without runFlux.
         let is_sidecar = spec.containers.len() > 1 && container.run_flux != Some(true);
         if is_sidecar && container.ports.contains(&i32::from(restful.port)) {
             report.problem(
@@ -103,6 +104,7 @@ fn has_values(given: &FluxRestful) -> bool {
         .branch
         .as_deref()
         .is_none_or(|branch| matches!(branch, "" | "main"));
+    // 5000 is the default (see `check`).
     let is_usual_port = given.port.is_none_or(|port| port == 5000);
     !is_usual_branch
         || !is_usual_port

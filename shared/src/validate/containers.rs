@@ -160,14 +160,14 @@ fn runner(
         .take(format!("{field}.commands.prefix"), command_words::split(prefix))
         .unwrap_or_default();
     let user = user(field, container, &commands, report);
-    for (list, is_given) in [
+    for (list, is_set) in [
         (
             "environment",
             container.environment.contains_key(names::COMPLETION_INDEX),
         ),
         ("secrets", container.secrets.contains_key(names::COMPLETION_INDEX)),
     ] {
-        if is_given {
+        if is_set {
             report.problem(
                 format!("{field}.{list}[{}]", names::COMPLETION_INDEX),
                 names::COMPLETION_INDEX_IS_SET,
@@ -176,6 +176,7 @@ fn runner(
     }
     let mut valid = common_fields(field, container, surroundings, report);
     valid.name = runner_name(container, surroundings.cluster).to_owned();
+    // The MiniCluster's own name is checked in `sizes`.
     if valid.name != surroundings.cluster && !names::is_dns_label(&valid.name) {
         report.problem(
             format!("{field}.name"),
@@ -287,6 +288,7 @@ fn user(
                 "has no effect without fluxUser: Flux runs as the container's own user",
             );
         }
+        // With this user, too, the agent keeps the container's own user. It adds a notice if that is not root.
         return commands.run_flux_as_root.then(|| agent_spec::User {
             name: "root".into(),
             uid: 0,
@@ -320,7 +322,8 @@ fn user(
     })
 }
 
-/// Whether `fluxUser` or `fluxuser` differs from the default user.
+/// Whether `fluxUser` or `fluxuser` differs from the default user: `flux`, 1000. An empty name and uid 0 count as left
+/// out.
 fn names_a_user(user: &Option<FluxUser>) -> bool {
     let is_default = |user: &FluxUser| {
         let (name, uid) = (
@@ -379,6 +382,7 @@ fn sidecar(
         }
     }
     let mut spec = agent_spec::Sidecar {
+        // Set below. Ports are no work for the agent, so `has_work` does not depend on them.
         serves: false,
         wait_socket,
         init: snippet(&commands.init),
@@ -494,6 +498,7 @@ fn service(
         ("commands", has_values(&commands)),
         (
             "noWrapEntrypoint",
+            // Without a command, the image's own entrypoint runs anyway.
             container.no_wrap_entrypoint && is_given(&container.command),
         ),
     ] {

@@ -13,7 +13,7 @@ use crate::curve::Certificate;
 use crate::toml_error::one_line;
 use crate::{broker_config, command_words, flux_duration, hostlist, names};
 
-/// Default log level.
+/// Default log level: informational messages.
 pub(super) const DEFAULT_LOG_LEVEL: u8 = 6;
 /// Names of the operator's own volumes in the pod.
 pub(super) const OWN_VOLUMES: [&str; 11] = [
@@ -230,6 +230,7 @@ fn log_level(spec: &MiniClusterSpec, flux: &Flux, report: &mut Report) -> u8 {
     };
     let field = format!("{field}.fluxLogLevel");
     let older = check(&field, older);
+    // The default cannot be told from a field that is left out, so it contradicts nothing.
     if log_level != DEFAULT_LOG_LEVEL && log_level != older {
         report.problem(field, "contradicts spec.flux.logLevel: set only one");
     }
@@ -316,8 +317,9 @@ fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<
         "spec.flux.leadBroker"
     };
     let lead = in_bursting.or(alias).cloned();
-    let given = |list: &Option<String>| list.clone().filter(|list| !list.trim().is_empty());
-    let list = given(&bursting.hostlist).or_else(|| lead.as_ref().and_then(|lead| given(&lead.hostlist)));
+    let not_blank = |list: &Option<String>| list.clone().filter(|list| !list.trim().is_empty());
+    let list =
+        not_blank(&bursting.hostlist).or_else(|| lead.as_ref().and_then(|lead| not_blank(&lead.hostlist)));
     // All clusters may have the same block. In the cluster that it names, the lead broker is not remote.
     let is_lead = lead
         .as_ref()
@@ -352,8 +354,8 @@ fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<
                     );
                 }
                 let known: std::collections::HashSet<&String> = hosts.iter().collect();
-                let all = (0..sizes.max_size).map(|index| names::host(name, index));
-                if let Some(absent) = all.into_iter().find(|host| !known.contains(host)) {
+                let own = (0..sizes.max_size).map(|index| names::host(name, index));
+                if let Some(absent) = own.into_iter().find(|host| !known.contains(host)) {
                     report.problem(
                         "spec.flux.bursting",
                         format!(
@@ -403,6 +405,7 @@ fn generated_hosts(
             report.problem(format!("{field}.size"), "must be 1 or more");
             continue;
         }
+        // The documented default.
         let prefix = given(&cluster.name).unwrap_or_else(|| format!("burst-{i}"));
         lists.push(hostlist::range(&prefix, 0, size.unsigned_abs() - 1));
     }
@@ -465,6 +468,7 @@ pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer
     ]);
     if !names::is_dns_label(&view.name)
         || OWN_VOLUMES.contains(&view.name.as_str())
+        // The init container that installs the agent has this name.
         || view.name == "flux-agent"
     {
         report.problem(
@@ -475,12 +479,14 @@ pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer
     let mount_path = report.take(format!("{field}.mountPath"), absolute(&view.mount_path));
     let mount_path = mount_path.unwrap_or_else(|| crate::paths::DEFAULT_MOUNT_PATH.into());
     let (image, home) = (crate::paths::VIEW_IMAGE_MOUNT, crate::paths::FALLBACK_HOME);
+    // These folders themselves cannot be the mount path; a folder within them can.
     let is_taken = [image, home, "/etc", "/usr", "/bin", "/lib", "/opt"].contains(&mount_path.as_str());
     let is_within = |folder: &&str| {
         mount_path
             .strip_prefix(folder)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
+    // Within these folders, the mount path is refused as well.
     if is_taken
         || ["/proc", "/sys", "/dev", "/etc/flux-agent", "/opt/software"]
             .iter()
@@ -504,6 +510,8 @@ pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer
     let root = root.and_then(|root| report.take("spec.flux.installRoot", absolute(&root)));
     ViewContainer {
         enabled: !view.disable,
+        // v1alpha1's default `/usr` counts as left out: the agent then takes the prefix of the `flux` on the PATH, or
+        // else `/usr`.
         install_root: root.filter(|root| root != "/usr"),
         image: given(&view.image),
         source: view

@@ -1,5 +1,5 @@
-//! Hints on valid specs whose effect may surprise. Only `validate` and `dry-run` show them; no condition
-//! does, since nothing is wrong.
+//! Hints on valid specs whose effect may surprise. Only `validate`, `dry-run` and `kubectl minicluster run` show them;
+//! no condition does, since nothing is wrong.
 
 use std::path::Path;
 
@@ -108,6 +108,7 @@ fn installs_into_view(line: &str, mount_path: &str) -> bool {
         .iter()
         .any(|words| line.contains(words));
     let view = format!("{mount_path}/view/");
+    // `viewroot` and `viewbin` are variables of the snippets: folders of the view.
     let names_view = [view.as_str(), "viewroot", "viewbin"]
         .iter()
         .any(|place| line.contains(place));

@@ -32,6 +32,7 @@ pub(super) fn port(
         report.problem(FIELD, why);
     }
     let restful = spec.flux_restful.as_ref().filter(|restful| !restful.disable);
+    // 5000 is the default of fluxRestful.port.
     if restful.is_some_and(|restful| restful.port.unwrap_or(5000) == given) {
         report.problem(
             FIELD,

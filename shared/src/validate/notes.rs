@@ -67,7 +67,7 @@ pub(super) fn report_unused(
     }
 }
 
-/// Whether it is an object with a field.
+/// Whether `block` is an object with a field.
 fn has_values(block: &Value) -> bool {
     block.as_object().is_some_and(|fields| !fields.is_empty())
 }
@@ -83,24 +83,25 @@ fn options(spec: &MiniClusterSpec, submits: bool, is_raw: bool, report: &mut Rep
     let flux = spec.flux.as_ref().unwrap_or(&usual);
     let view = flux.container.as_ref().unwrap_or(&usual_view);
     let has_own_command = !flux.submit_command.is_empty() && flux.submit_command != usual.submit_command;
-    // With the RESTful API they have an effect: they are defaults of its jobs.
+    // With the RESTful API the flags have an effect: they are defaults of its jobs.
     let has_unused_flags = !flux.option_flags.is_empty() && spec.flux_restful.is_none();
     let has_config = flux.broker_config.iter().any(|config| !config.trim().is_empty());
     let has_policy = flux
         .scheduler
         .iter()
         .any(|scheduler| is_given(&scheduler.queue_policy));
-    let idle = !submits;
+    let no_job = !submits;
     for (is_unused, field, why) in [
-        (idle && spec.tasks != 1, "spec.tasks", SUBMITTED),
-        (idle && has_unused_flags, "spec.flux.optionFlags", SUBMITTED),
+        // 1 is the default.
+        (no_job && spec.tasks != 1, "spec.tasks", SUBMITTED),
+        (no_job && has_unused_flags, "spec.flux.optionFlags", SUBMITTED),
         (
-            (idle || is_raw) && has_own_command,
+            (no_job || is_raw) && has_own_command,
             "spec.flux.submitCommand",
             SUBMITTED,
         ),
         (
-            idle && spec.logging.iter().any(|logging| logging.debug),
+            no_job && spec.logging.iter().any(|logging| logging.debug),
             "spec.logging.debug",
             SUBMITTED,
         ),

@@ -30,11 +30,13 @@ pub(super) fn check(
         },
         (None, None) => Program::Persistent,
         (None, Some(_)) if container.batch && container.batch_raw => {
+            // The script as the user wrote it: `command` is trimmed.
             let text = container.command.clone().unwrap_or_default();
             search_paths(field, &text, report);
             Program::BatchRaw { text }
         }
         (None, Some(_)) if container.batch => Program::Batch {
+            // Not trimmed either: the numbers of its lines name the output files.
             lines: lines(container.command.as_deref().unwrap_or_default()),
         },
         (None, Some(command)) => words_of(field, command, launcher, report),
@@ -93,6 +95,7 @@ fn conflicts(
 fn words_of(field: &str, command: &str, launcher: bool, report: &mut Report) -> Program {
     let field = format!("{field}.command");
     let Some(split) = report.take(&field, command_words::split(command)) else {
+        // A problem was reported, so nothing reads this value.
         return Program::Persistent;
     };
     if !split.shell_syntax.is_empty() {
@@ -182,6 +185,7 @@ impl Scan {
             let begins_word = !std::mem::replace(&mut self.in_word, true);
             match (self.quote, letter) {
                 _ if self.is_escaped => self.is_escaped = false,
+                // A backslash between single quotes escapes nothing.
                 (Some('\''), '\\') => {}
                 (_, '\\') => self.is_escaped = true,
                 (Some(open), _) if letter == open => self.quote = None,

@@ -7,7 +7,8 @@ use crate::names;
 /// Most pods of a cluster.
 pub const MAX_SIZE: i32 = 10_000;
 
-/// The sizes. Invalid ones are moved into the allowed range, so that further checks can use them.
+/// The sizes. A `maxSize` or `minSize` of 0 counts as left out. Invalid sizes are moved into the allowed range, so that
+/// further checks can use them.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
     pub size: u32,

@@ -36,6 +36,7 @@ pub struct ValidMiniCluster {
     pub backoff_limit: i32,
     /// How often the MiniCluster may restart after a job that failed because of a lost follower.
     pub max_restarts: i32,
+    /// Once the job has finished, delete the MiniCluster and everything that belongs to it.
     pub cleanup: bool,
     /// Once the job has completed, delete its pods and the volumes that were created for it.
     pub cleanup_pods: bool,
@@ -110,7 +111,7 @@ pub struct ValidRestful {
     pub token: Option<String>,
 }
 
-/// Leaves the password out.
+/// The output leaves the password out.
 impl std::fmt::Debug for ValidUser {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter
@@ -120,7 +121,7 @@ impl std::fmt::Debug for ValidUser {
     }
 }
 
-/// Leaves key and token out.
+/// The output leaves key and token out.
 impl std::fmt::Debug for ValidRestful {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut debug = formatter.debug_struct("ValidRestful");
@@ -181,7 +182,7 @@ impl PersistentSource {
 pub struct ViewContainer {
     /// Flux comes from a view; false: from the runner's own image.
     pub enabled: bool,
-    /// Prefix of the image's own Flux, without a view.
+    /// Prefix of the image's own Flux, without a view. None: the agent finds it.
     pub install_root: Option<String>,
     /// None: the operator's default.
     pub image: Option<String>,
@@ -217,11 +218,11 @@ pub struct FluxOptions {
     pub curve_cert_secret: Option<String>,
     pub connect_timeout: Option<String>,
     pub heartbeat_timeout: Option<String>,
-    /// In seconds.
+    /// How long a follower waits for its parent broker at the start, in seconds.
     pub parent_deadline: Option<u64>,
-    /// In seconds.
+    /// How long the lead's DNS name may be missing before a follower exits, in seconds.
     pub lead_gone: Option<u64>,
-    /// In seconds.
+    /// How long a lead that has answered before may be silent before a follower exits, in seconds.
     pub lead_silent: Option<u64>,
     /// Port on which the lead serves the instance's metrics.
     pub metrics_port: Option<u16>,

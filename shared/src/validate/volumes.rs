@@ -10,7 +10,7 @@ use crate::crd::v1alpha2::{Container, ExistingVolume, MadeVolume, Volume};
 use crate::names;
 use crate::paths::{SOFTWARE_DIR, is_within, own_folders};
 
-/// Where empty directories in memory are mounted.
+/// Where empty directories are mounted that are in memory, or have no path.
 const SHARED_MEMORY: &str = "/dev/shm";
 
 /// What the check of a container needs to know of the rest of the spec.
@@ -41,6 +41,7 @@ pub(super) fn check(
     for (name, volume, list) in volumes.chain(existing) {
         let field = format!("{field}.{list}[{name}]");
         check_name(&field, name, report);
+        // The view's volume has the name of its container.
         if *name == surroundings.view.name {
             report.problem(&field, "this name is reserved for the operator: choose another");
         }
@@ -286,8 +287,8 @@ fn empty_dir(field: &str, volume: &Volume, report: &mut Report) -> Option<Volume
     })
 }
 
-/// Where the volume is mounted, checked. Empty directories may leave it out: they are then at [`SHARED_MEMORY`], as are
-/// those in memory always.
+/// Where the volume is mounted, checked. An empty directory without a path is at [`SHARED_MEMORY`]; one in memory is
+/// always there.
 fn mount_path(field: &str, volume: &Volume, source: &VolumeSource, report: &mut Report) -> Option<String> {
     let path = volume.path.as_deref().unwrap_or_default();
     match source {

@@ -1,5 +1,5 @@
 //! A namespace for each test on the real control plane, and an operator for this namespace, which runs with the
-//! permissions of the chart. Its calls are counted.
+//! permissions of the chart. The operator's calls are counted.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -41,14 +41,14 @@ use crate::installation::{Installation, NAMESPACE};
 /// Far longer than anything takes on a quiet machine.
 pub const DEADLINE: Duration = Duration::from_secs(150);
 const POLL: Duration = Duration::from_millis(50);
-/// Long enough for an operator to react; it collects a burst of events for a tenth of this.
+/// Long enough for an operator to react: the operator collects a burst of events for a tenth of this.
 pub const SETTLE: Duration = Duration::from_secs(1);
 /// Longer than an operator delays new counts in a status after the first statuses (1 s, then 2 s).
 const QUIET: Duration = Duration::from_secs(3);
 
 struct Plane {
     /// Stopped when this process ends.
-    _plane: ControlPlane,
+    control_plane: ControlPlane,
     runtime: tokio::runtime::Runtime,
     operator_kubeconfig: PathBuf,
     admin: Client,
@@ -70,7 +70,7 @@ fn plane() -> &'static Plane {
         let admin =
             runtime.block_on(async { Client::try_from(config(plane.kubeconfig_path()).await).unwrap() });
         Plane {
-            _plane: plane,
+            control_plane: plane,
             runtime,
             operator_kubeconfig,
             admin,
@@ -93,14 +93,15 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Whether its calls get no answer any more (`dies_after`).
+    /// Whether the operator's calls get no answer any more (`dies_after`).
     pub fn is_dead(&self) -> bool {
         self.calls
             .dies_after
             .is_some_and(|last| self.calls.writes.load(Ordering::SeqCst) > last)
     }
 
-    /// Waits until it makes no more calls, so that late writes disturb neither this test nor the next operator.
+    /// Waits until the operator makes no more calls, so that late writes disturb neither this test nor the next
+    /// operator.
     pub async fn settled(&self) {
         until("it has nothing left to do", async || {
             let before = self.calls.all().len();
@@ -115,7 +116,7 @@ impl Operator {
         (&mut self.task).await.unwrap().unwrap();
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the operator ends by itself.
     pub async fn end(mut self) -> Result<(), controller::ControllerError> {
         (&mut self.task).await.unwrap()
     }
@@ -173,6 +174,7 @@ where
     F: Future<Output = ()>,
 {
     let runtime = runtime();
+    // The conversion webhook of the chart is not installed on this control plane.
     let without_webhook = definition::Options {
         without_conversion: true,
         ..definition::Options::default()
@@ -199,7 +201,7 @@ impl Fixture {
         self.operator_with(Calls::default()).await
     }
 
-    /// An operator that dies at its `last`-th write: the call arrives, the answer does not.
+    /// An operator that dies at its `last`-th write (from 0): the call arrives, the answer does not.
     pub async fn operator_that_dies(&self, last: usize) -> Operator {
         self.operator_with(Calls {
             dies_after: Some(last),
@@ -287,7 +289,7 @@ impl Fixture {
     pub fn kubeconfig_of(&self, account: &str) -> PathBuf {
         let token = self.kubectl(&["create", "token", account]).unwrap();
         plane()
-            ._plane
+            .control_plane
             .kubeconfig_for_token(&format!("{}-{account}", self.namespace), &token)
             .unwrap()
     }
@@ -295,7 +297,7 @@ impl Fixture {
     /// The administrator's kubectl, in this namespace.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String, String> {
         plane()
-            ._plane
+            .control_plane
             .kubectl(&[&["-n", self.namespace.as_str()][..], arguments].concat())
     }
 
@@ -321,7 +323,7 @@ impl Fixture {
 
     /// A client that impersonates this user.
     pub async fn client_as(&self, user: &str) -> Client {
-        let mut config = config(plane()._plane.kubeconfig_path()).await;
+        let mut config = config(plane().control_plane.kubeconfig_path()).await;
         config.auth_info.impersonate = Some(user.to_owned());
         Client::try_from(config).unwrap()
     }
@@ -344,6 +346,7 @@ impl Fixture {
         let mut spec = json!({ "size": 1, "services": [{ "image": "cache:1", "name": "cache" }] });
         spec["containers"] = json!([{ "image": "app:1" }]);
         let uid = self.create("exists", spec.clone()).await.unwrap().uid().unwrap();
+        // The first round creates the objects. In the second they exist, and the Job has another size.
         for size in [1, 2] {
             spec["size"] = json!(size);
             let manifest = Manifest {
@@ -364,11 +367,13 @@ impl Fixture {
                 uid: uid.clone(),
                 minimal: false,
             };
+            // `|| false`: the MiniCluster is not deleted meanwhile.
             writer
                 .create_all(&Index::default(), &objects, &member, || false)
                 .await
                 .unwrap();
         }
+        // The second time, the Event of the first exists.
         for _ in 0..2 {
             let event = Event {
                 type_: EventType::Normal,
@@ -459,7 +464,7 @@ impl Fixture {
         .await
     }
 
-    /// The Job's pods, by index, when there are `count` that are not deleted.
+    /// The Job's pods, by index, when there are `count` that are neither being deleted nor ended.
     pub async fn pods(&self, cluster: &str, count: usize) -> BTreeMap<u32, Pod> {
         until(&format!("{cluster} has {count} pods"), async || {
             let pods = self.all_pods(cluster).await;
@@ -561,6 +566,7 @@ impl Fixture {
         let bound: Result<Value, _> = pods
             .create_subresource("binding", &name, &PostParams::default(), &binding)
             .await;
+        // 409 (Conflict): the pod has a node already.
         if let Err(error) = bound {
             assert!(
                 matches!(&error, kube::Error::Api(status) if status.code == 409),
@@ -613,7 +619,7 @@ impl Fixture {
 
 /// Applies YAML text as the administrator.
 pub fn apply(manifests: &str) {
-    plane()._plane.apply(manifests).unwrap();
+    plane().control_plane.apply(manifests).unwrap();
 }
 
 /// Kubeconfig of the operator's account.
@@ -623,12 +629,12 @@ pub fn operator_kubeconfig() -> PathBuf {
 
 /// The program that includes kubectl, and its first argument.
 pub fn kubectl_program() -> (PathBuf, &'static str) {
-    (plane()._plane.binary().to_owned(), "kubectl")
+    (plane().control_plane.binary().to_owned(), "kubectl")
 }
 
 /// The administrator's kubeconfig.
 pub fn kubeconfig() -> PathBuf {
-    plane()._plane.kubeconfig_path().to_owned()
+    plane().control_plane.kubeconfig_path().to_owned()
 }
 
 pub fn options() -> Options {

@@ -13,6 +13,7 @@ pub struct Call {
     pub group: String,
     pub resource: String,
     pub name: String,
+    /// The HTTP status of the API server's answer. 0: it has not answered.
     pub status: u16,
 }
 
@@ -22,8 +23,10 @@ impl Call {
         let (group, rest) = match parts.as_slice() {
             ["api", _, rest @ ..] => ("", rest),
             ["apis", group, _, rest @ ..] => (*group, rest),
+            // Paths outside of the API groups, such as /version.
             other => ("?", other),
         };
+        // Without the namespace; `namespaces/NAME` alone is a Namespace itself.
         let rest = if rest.first() == Some(&"namespaces") && rest.len() > 2 {
             &rest[2..]
         } else {
@@ -67,7 +70,8 @@ impl Call {
         matches!(self.verb.as_str(), "get" | "list" | "watch")
     }
 
-    /// Whether it sets the label on the lead's pod. Tests do not count this call.
+    /// Whether it patches a pod's status, by which the operator sets the label on the lead's pod. Tests do not count
+    /// this call.
     pub fn is_label(&self) -> bool {
         self.verb == "patch" && self.resource == "pods/status"
     }
@@ -85,7 +89,7 @@ pub fn of_all_parts() -> Value {
     })
 }
 
-/// Whether only an admission plugin requires it, so that no call shows it.
+/// Whether only an admission plugin requires this permission, so that no call shows the need for it.
 pub fn is_for_admission((group, resource, verb): &Permission) -> bool {
     (group.as_str(), resource.as_str(), verb.as_str())
         == ("flux-framework.org", "miniclusters/finalizers", "update")

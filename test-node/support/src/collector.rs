@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 pub const CLOSING: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 pub const REFUSING: &str = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
 
-/// Its thread ends with the process.
+/// A collector on a free port of 127.0.0.1. Its threads end with the process.
 pub struct Collector {
     address: String,
     bodies: Arc<Mutex<Vec<Vec<u8>>>>,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Compares the text with a committed file, or rewrites the file with `UPDATE=1`.
+/// Compares the text with a committed file, and panics if they differ. With `UPDATE=1`, rewrites the file instead.
 pub fn same(path: &Path, made: &str) {
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(path, made).unwrap();

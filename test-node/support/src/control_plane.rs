@@ -49,6 +49,7 @@ impl ControlPlane {
         file.write_all(manifests.as_bytes())
             .map_err(|e| format!("failed to write the manifests: {e}"))?;
         let folder = repository().join("test-node");
+        // `build` prints the folder in which it has built the program `node`.
         let binary = match std::env::var_os("CONTROLPLANE") {
             Some(binary) => binary.into(),
             None => {
@@ -81,6 +82,7 @@ impl ControlPlane {
 
     /// The CPU seconds that one of its programs has taken, such as `kube-apiserver`.
     pub fn cpu_seconds(&self, program: &str) -> Result<f64> {
+        // All programs of this control plane run in the folder of its kubeconfig, and none of another one does.
         let folder = self.kubeconfig.parent();
         let processes = fs::read_dir("/proc").map_err(|e| format!("failed to list processes: {e}"))?;
         let is_it = |process: &Path| {
@@ -97,6 +99,8 @@ impl ControlPlane {
         let process = process.ok_or_else(|| format!("{program} does not run"))?;
         let stat =
             fs::read_to_string(process.join("stat")).map_err(|e| format!("failed to read its times: {e}"))?;
+        // The text behind the program's name, which is in parentheses, begins with field 3 of proc_pid_stat(5).
+        // Items 11 and 12 are then fields 14 and 15: the user and system time, in hundredths of a second.
         let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
         let ticks = |field: usize| {
             fields

@@ -79,7 +79,7 @@ pub const COMPANIONS: &[(&str, &str)] = &[
 /// Fields that a leaf needs elsewhere in the spec: the start of its path, and a patch for the spec. The first
 /// entry that matches counts. With these fields, every value of the leaf must be valid.
 pub const SURROUNDINGS: &[(&str, &str)] = &[
-    // Only with this is the field in the Job.
+    // Only with OnFailure does the Job have this field.
     ("backoffLimit", r#"{"pod": {"restartPolicy": "OnFailure"}}"#),
     ("volumes.vol.path", MOUNTED),
     ("volumes.vol.storageClass", IN_CLOUD),
@@ -89,6 +89,7 @@ pub const SURROUNDINGS: &[(&str, &str)] = &[
     ("volumes.vol.attributes.", IN_CLOUD),
     ("volumes.vol.secret", IN_CLOUD),
     ("volumes.vol.", ON_NODE),
+    // The API is served only if there is no command.
     (
         "fluxRestful.",
         r#"{"containers": [{"command": ""}], "fluxRestful": {}}"#,
@@ -97,6 +98,7 @@ pub const SURROUNDINGS: &[(&str, &str)] = &[
         "flux.installRoot",
         r#"{"flux": {"container": {"disable": true}}}"#,
     ),
+    // A script replaces the command: only one of them may be set.
     (
         "containers.0.commands.script",
         r#"{"containers": [{"command": ""}]}"#,
@@ -113,6 +115,7 @@ pub const SURROUNDINGS: &[(&str, &str)] = &[
         "flux.bursting.leadBroker.hostlist",
         r#"{"flux": {"bursting": {"leadBroker": {"address": "10.0.0.9"}}}}"#,
     ),
+    // The hosts of the instance must include this MiniCluster's own (`mc`).
     (
         "flux.leadBroker.",
         r#"{"flux": {"leadBroker": {"name": "lead", "address": "10.0.0.9", "size": 3}, "bursting": {"clusters": [{"name": "mc"}]}}}"#,
@@ -173,6 +176,7 @@ pub fn values(path: &str, schema: &Value) -> Vec<Value> {
     if let Some(values) = named_values(path) {
         return values.into();
     }
+    // Null and the empty text count as left out.
     if let Some(values) = schema["enum"].as_array() {
         return values
             .iter()
@@ -203,11 +207,13 @@ fn leaves(path: &str, schema: &Value, out: &mut Vec<(String, Value)>) {
             leaves(&at(name), property, out);
         }
     } else if schema["items"].is_object() {
+        // `containers[0]` runs Flux, and `containers[1]` is a sidecar: see `base`.
         leaves(&at("0"), &schema["items"], out);
         if path == "containers" {
             leaves(&at("1"), &schema["items"], out);
         }
     } else if schema["additionalProperties"].is_object() {
+        // The tables above name a volume `vol`.
         leaves(
             &at(if path.ends_with("volumes") { "vol" } else { "key" }),
             &schema["additionalProperties"],
@@ -218,6 +224,7 @@ fn leaves(path: &str, schema: &Value, out: &mut Vec<(String, Value)>) {
     }
 }
 
+/// Merges `patch` into a value: objects by key, lists by position.
 pub fn merge(into: &mut Value, patch: &Value) {
     match (into, patch) {
         (Value::Object(into), Value::Object(patch)) => {
@@ -352,6 +359,7 @@ pub fn effects(spec: &Value) -> Result<Effects, Vec<Problem>> {
     } = objects(&RenderFacts::default());
     let secrets: Vec<_> = secrets.iter().map(|secret| secret.expose()).collect();
     let volumes: Vec<_> = volumes.iter().map(|made| (&made.volume, &made.claim)).collect();
+    // No pods are observed, so the Job's uid (empty) does not matter.
     let cleans = is_to_be_cleaned_up(&manifest.spec, &ended(), &Observed::default(), "");
     let left = seconds_to_live(&manifest.spec, &ended(), "2026-01-01T00:00:01Z".parse().unwrap());
     let mut job = serde_json::to_value(job).unwrap();
@@ -399,6 +407,7 @@ pub fn around(path: &str) -> (Value, bool) {
         merge(&mut around, &serde_json::from_str(text).unwrap());
     }
     if let Some((suffix, text)) = companions {
+        // Without the part of the path behind the `|`, and the `.` before it, the path is that of the object.
         let inner = suffix.split_once('|').unwrap().1.len();
         merge(
             &mut around,

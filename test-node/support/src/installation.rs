@@ -39,7 +39,7 @@ impl Installation {
         rendered(namespace, &values)
     }
 
-    /// Objects as YAML.
+    /// The objects in a YAML text.
     pub fn of_text(yaml: &str) -> Installation {
         let documents: Vec<Option<Value>> = serde_saphyr::from_multiple(yaml).unwrap();
         Installation {

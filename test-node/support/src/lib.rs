@@ -13,7 +13,9 @@
 //! installation                              what the chart renders, for a control plane
 //! sdk                                       the Go operator's Python SDK
 //! monitoring                                the chart's alerts and dashboard
+//! operator_process                          the operator's program as a separate process
 //! control_plane ─► api_server               the operator on an API server without nodes (feature `cluster`)
+//! call                                      the operator's calls and their permissions (feature `cluster`)
 //! node                                      a namespace of a cluster where pods really run (feature `cluster`)
 //! ```
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]

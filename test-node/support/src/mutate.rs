@@ -16,6 +16,7 @@ pub struct Dice(u64);
 
 impl Dice {
     pub fn new(seed: u64) -> Dice {
+        // `| 1`: the state must not be 0, since it would stay 0.
         Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
@@ -155,6 +156,7 @@ fn place<'a>(value: &'a mut Value, dice: &mut Dice) -> &'a mut Value {
     place(inner.unwrap(), dice)
 }
 
+/// Copies a random field of `from`, or of an object within both, into the other object.
 fn graft(into: &mut Map<String, Value>, from: &Map<String, Value>, dice: &mut Dice) {
     let Some((key, value)) = from.iter().nth(dice.roll(from.len())) else {
         return;

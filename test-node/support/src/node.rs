@@ -99,11 +99,11 @@ impl Fixture {
     }
 
     pub async fn when_finished(&self, name: &str) -> Value {
-        let has_finished = |status: &Value| {
+        let has_validly_finished = |status: &Value| {
             assert_ne!(status["phase"], "Invalid", "{name}: {status:#}");
             has_finished(status)
         };
-        self.when(name, "it has finished", has_finished).await
+        self.when(name, "it has finished", has_validly_finished).await
     }
 
     /// The pods that are not being deleted.
@@ -120,6 +120,7 @@ impl Fixture {
             .find(|pod| pod.labels()["batch.kubernetes.io/job-completion-index"] == index)
     }
 
+    /// The pod of index 0, even if it is being deleted.
     pub async fn lead(&self, name: &str) -> Option<Pod> {
         let selector =
             format!("flux-framework.org/minicluster={name},batch.kubernetes.io/job-completion-index=0");
@@ -232,6 +233,7 @@ fn print_namespace(namespace: &str) {
         // Not every cluster has these kinds.
         let printed = kubectl(&[&["--namespace", namespace], arguments].concat(), "").unwrap_or_default();
         let lines: Vec<&str> = printed.lines().collect();
+        // The last 60 lines, or fewer.
         let last = &lines[lines.len().saturating_sub(60)..];
         println!("{}", last.join("\n"));
     };
@@ -258,6 +260,7 @@ pub fn is_fake_flux() -> bool {
 /// Whether `feature`, which needs real Flux, can be tested. If not, prints a notice.
 pub fn has_flux_itself(feature: &str) -> bool {
     if is_fake_flux() {
+        // `FLUX=/prefix make e2e` takes the Flux that is installed there.
         not_tested(feature, "FLUX=/prefix");
     }
     !is_fake_flux()

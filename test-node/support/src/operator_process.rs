@@ -7,20 +7,21 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 
-/// The program, until this is dropped.
+/// A running operator, which is killed when this is dropped.
 pub struct OperatorProcess {
     child: Child,
     address: String,
 }
 
 impl OperatorProcess {
-    /// `flux-operator run` with these arguments.
+    /// Starts `flux-operator run` with these arguments. `errors` gets its log.
     pub fn start(
         program: &Path,
         kubeconfig: impl AsRef<OsStr>,
         arguments: &[&str],
         errors: Stdio,
     ) -> OperatorProcess {
+        // A free port: the listener is closed at once.
         let address = TcpListener::bind("127.0.0.1:0")
             .unwrap()
             .local_addr()
@@ -47,7 +48,8 @@ impl OperatorProcess {
         self.child.id()
     }
 
-    /// The whole log, after the end of the program. Needs a pipe as its output.
+    /// The whole log, which is complete when the program has ended. [`OperatorProcess::start`] must have got a pipe as
+    /// `errors`.
     pub fn log(&mut self) -> JoinHandle<String> {
         let log = self.child.stderr.take().unwrap();
         std::thread::spawn(move || std::io::read_to_string(log).unwrap())
@@ -60,6 +62,7 @@ impl OperatorProcess {
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
+    /// The HTTP response with the metrics.
     pub fn metrics(&self) -> String {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();

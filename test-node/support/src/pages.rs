@@ -63,6 +63,7 @@ fn below(folder: &Path, pages: &mut Vec<PathBuf>) {
     entries.sort();
     for path in entries {
         match path.is_dir() {
+            // `docs/book` is the rendered book.
             true if !path.ends_with("book") => below(&path, pages),
             true => {}
             false if path.extension().is_some_and(|ending| ending == "md") => pages.push(path),
@@ -88,6 +89,7 @@ pub fn blocks(page: &Path) -> Vec<Block> {
                 let page = page.strip_prefix(repository()).unwrap_or(page).to_owned();
                 let block = Block {
                     page,
+                    // `number` is the fence's, from 0. The text begins one line below.
                     line: number + 2,
                     language: language.trim().into(),
                     word,
@@ -142,6 +144,7 @@ pub fn differences(name: &str, program: &Path) -> (usize, Vec<String>) {
             bash.args(["-o", "pipefail", "-c", &command])
                 .current_dir(repository())
                 .env("PATH", &path);
+            // COLUMNS would change where help texts are wrapped.
             bash.stdin(std::process::Stdio::null()).env_remove("COLUMNS");
             let output = bash.output().unwrap();
             let printed = format!(
@@ -150,6 +153,7 @@ pub fn differences(name: &str, program: &Path) -> (usize, Vec<String>) {
                 String::from_utf8_lossy(&output.stderr)
             );
             run += 1;
+            // A `console` block shows the output, also of commands that fail.
             if !output.status.success() && block.language == "bash" {
                 wrong.push(format!(
                     "{}: `{command}` ends with {}\n{printed}",
@@ -212,6 +216,7 @@ pub fn help(name: &str, program: &Path) -> String {
         .skip_while(|line| *line != "Commands:")
         .skip(1)
         .take_while(|line| !line.is_empty());
+    // A command has an indent of two. Deeper lines continue a description.
     let names = commands
         .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
         .filter_map(|line| line.split_whitespace().next());

@@ -246,6 +246,7 @@ pub fn blocks_by_page() -> Vec<Vec<Block>> {
             .filter(|page| page.is_file()),
     );
     let blocks_by_page = pages.into_iter().map(|page| {
+        // The README.md at the top counts as a page of the book.
         let is_readme = page.ends_with("README.md") && page != repository().join("README.md");
         let mut blocks = pages::blocks(&page);
         blocks.retain(|block| {

@@ -190,13 +190,14 @@ pub fn late(ended_at: f64, finished_at: f64, faults: &[Interval]) -> Option<Stri
         .then(|| format!("its final status came {seconds:.0} s after its program had ended and all was calm"))
 }
 
+/// Whether a fault was so near to the end of the run that the result may be lost.
 fn is_disturbed_at_end(run: &Run, disturbances: &[Disturbance]) -> bool {
     disturbances
         .iter()
         .any(|fault| fault.from - SECONDS_TO_REPORT <= run.to && run.to <= fault.to + SECONDS_TO_REPORT)
 }
 
-/// Restarts of the container by the kubelet with OnFailure, which Kubernetes counts.
+/// Restarts of the container by the kubelet with OnFailure, which Kubernetes counts against `backoffLimit`.
 fn starts_in_place(wanted: &Wanted, status: &Value) -> u64 {
     let restarts = status["containerRestarts"].as_u64().unwrap_or(0);
     if wanted.is_retried { restarts } else { 0 }

@@ -90,6 +90,7 @@ fn machine() -> String {
     )
 }
 
+/// A figure as text, with fewer decimals the larger it is.
 fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 1000.0 => format!("{value:.0}"),

@@ -33,8 +33,8 @@ fn find(variable: &str, beside: &str, version: &str) -> Option<PathBuf> {
     None
 }
 
-/// A folder that the variable names must exist. It may hold only one of several versions, like the one that
-/// `.ci/public-manifests` creates.
+/// The folder that the variable names, or else the one beside the checkout. Panics if the named folder does not exist.
+/// It need not have a folder of every version: `.ci/public-manifests` creates one with a single version.
 fn existing<'a>(variable: &str, named: Option<&'a Path>, beside: &'a Path) -> &'a Path {
     if let Some(named) = named {
         assert!(

@@ -98,6 +98,7 @@ fn input(args: &Args, read: &Read) -> Result<(Source, Facts), DryRunError> {
     let (path, text) = match (&args.file, args.from_environment.in_place_of_spec()) {
         (Some(path), _) => (path.clone(), text_of(path, read)?),
         (None, Some(text)) => (PathBuf::from("the command line"), text.to_owned()),
+        // Only `--here` needs no file, and flux-agent handles `--here` without this function.
         (None, None) => return Err(DryRunError::NotInPod),
     };
     let source =
@@ -106,6 +107,7 @@ fn input(args: &Args, read: &Read) -> Result<(Source, Facts), DryRunError> {
             source: problems,
         })?;
     let mut facts = facts(args, facts_from_file, &source);
+    // `facts` may have its environment from the MiniCluster, without `--env`.
     facts.environment.extend(args.env.iter().cloned());
     facts.key = args
         .from_environment
@@ -120,6 +122,7 @@ fn facts(args: &Args, facts_from_file: Option<Facts>, source: &Source) -> Facts 
     let mut facts = facts_from_file.unwrap_or_else(|| source.assumed_facts());
     if let Some(cores) = args.cpus {
         facts.cores = cores;
+        // A quota could allow fewer cores.
         facts.cpu_quota = None;
     }
     if let Some(uid) = args.uid {

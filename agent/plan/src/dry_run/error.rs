@@ -19,6 +19,7 @@ pub enum DryRunError {
     Input { path: PathBuf, source: Problems },
     #[error("failed to read the facts in {}", path.display())]
     Facts { path: PathBuf, source: FactsError },
+    /// `pods`: the number of pods, whose indexes count from 0.
     #[error("failed to find a pod with index {index}: the highest index is {}", pods.saturating_sub(1))]
     Index { index: u32, pods: u32 },
     /// `index`: the pod that cannot be planned. None: the error is not about one pod, or the pod's

@@ -97,7 +97,7 @@ impl Source {
         }
     }
 
-    /// Parses a MiniCluster, in YAML or JSON, or an AgentSpec.
+    /// Parses a MiniCluster, in YAML or JSON, or an AgentSpec, in TOML.
     pub fn parse(text: &str) -> Result<Source, Problems> {
         Source::of(text, &FromEnvironment::default(), &BTreeMap::new())
     }
@@ -128,15 +128,18 @@ impl Source {
     /// The default facts, changed as the MiniCluster specifies for the container that runs Flux.
     pub fn assumed_facts(&self) -> Facts {
         let mut facts = Facts {
+            // No real address: the word is printed where a pod has its address.
             address: Some("POD_IP".into()),
             ..Facts::default()
         };
         let is_for_interactive_use =
             self.spec.runner.interactive || self.spec.runner.program == Program::Persistent;
+        // The operator gives a container for interactive use a terminal.
         facts.terminal = is_for_interactive_use;
         let Some(cluster) = &self.cluster else {
             return facts;
         };
+        // 0: the MiniCluster has not restarted yet.
         facts.restarts_left = Some(cluster.restarts_left(0));
         facts.grace_period = Some(cluster.grace_period());
         let container = &cluster.runner.container;
@@ -246,6 +249,7 @@ fn view(view: &ViewContainer) -> String {
     format!("{from}. If your image has files in {SOFTWARE_DIR}, they are copied next to the view's packages")
 }
 
+/// A problem of the whole input. It names no field (the empty path).
 fn problem(text: String) -> Problems {
     Problems(vec![Problem::new("", text)])
 }
@@ -259,6 +263,7 @@ fn agent_spec(
     from_environment
         .apply_to(&mut spec, environment)
         .map_err(|error| problem(error.to_string()))?;
+    // After the options: they may set required fields.
     spec.check().map_err(|error| problem(error.to_string()))?;
     Ok(Source {
         kind: SourceKind::AgentSpec,

@@ -71,6 +71,7 @@ fn lead(source: &Source, pods: &[PlannedContainer]) -> String {
         Step::Launch(launch) => Some(launch.program.iter().map(word).collect::<Vec<String>>()),
         _ => None,
     });
+    // A lead's plan has one step `Launch`, or none.
     match programs.next_back().unwrap_or_default().as_slice() {
         [] => "no program: the broker runs until you shut it down".into(),
         words => words.join(" "),
@@ -126,6 +127,7 @@ fn output(source: &Source) -> String {
     } else {
         &runner.logs
     };
+    // Whether no pod of this MiniCluster runs the program. If the lead is in another cluster, all pods are followers.
     let is_idle = runner.interactive || source.spec.network.lead.is_some();
     match runner.program {
         _ if is_idle => "from the commands that you run in a pod with flux-agent connect".into(),
@@ -163,6 +165,7 @@ pub fn paint(text: &str) -> String {
             }
             None if is_title || line.starts_with("MiniCluster ") => bold,
             None if line.trim_start().starts_with("Notice: ") => yellow,
+            // The last line, the content of files, and the lines under titles.
             None if line.starts_with("--full")
                 || line.trim_start().starts_with('│')
                 || line.starts_with('─') =>

@@ -190,6 +190,7 @@ pub fn host_facts(source: &Source, facts: &Facts) -> String {
 /// Writes the title of a container, and what holds for its whole plan.
 fn heading(out: &mut String, pod: &PlannedContainer) {
     let PlannedContainer { indexes, plan } = pod;
+    // A single index has no `-`.
     let is_range = indexes.contains('-');
     let title = match (&plan.role, plan.rank) {
         (Role::Sidecar(name), _) if is_range => format!("Sidecar {name}: indexes {indexes}"),
@@ -357,11 +358,11 @@ fn step(out: &mut String, number: &str, step: &Step, is_known: bool) {
                 2,
                 &format!("(it must be JSON and name the hosts {hosts}{unusable})"),
             );
-            if let Some((path, text)) = config {
+            if let Some((config_path, text)) = config {
                 line_of(
                     out,
                     2,
-                    &format!("(if Flux uses it, write the file {})", quote(path)),
+                    &format!("(if Flux uses it, write the file {})", quote(config_path)),
                 );
                 block(out, text);
             }
@@ -641,10 +642,10 @@ fn launch_details(out: &mut String, launch: &Launch) {
 /// Writes the command line as it would be typed in a shell. A line begins at each `-S` option, and after the last
 /// one.
 fn command_line(out: &mut String, launch: &Launch) {
-    let typed: Vec<String> = launch.argv.iter().map(word).collect();
-    let last_option = typed.iter().rposition(|typed| typed.starts_with("-S"));
+    let words: Vec<String> = launch.argv.iter().map(word).collect();
+    let last_option = words.iter().rposition(|typed| typed.starts_with("-S"));
     let mut lines: Vec<String> = Vec::new();
-    for (at, typed) in typed.iter().enumerate() {
+    for (at, typed) in words.iter().enumerate() {
         let breaks = typed.starts_with("-S") || last_option.is_some_and(|last| at == last + 1);
         match lines.last_mut() {
             Some(line) if !breaks && line.len() + typed.len() < WIDTH => *line += &format!(" {typed}"),

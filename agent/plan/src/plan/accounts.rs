@@ -27,6 +27,7 @@ pub fn notice(resolved: &Resolved) -> Option<String> {
             "the container runs as uid {uid}, so the users {users} cannot be created"
         ));
     }
+    // The lead adds the users to Flux Accounting.
     if !resolved.is_lead() {
         return None;
     }
@@ -80,6 +81,7 @@ fn user_steps(resolved: &Resolved, name: &str, planned_uids: &mut Vec<u32>) -> V
     let facts = resolved.facts;
     let mut steps = Vec::new();
     if account_by(&facts.passwd, |account, _| account == name).is_none() {
+        // Whether no user and no group has this id: the user's own group gets the same id.
         let is_free = |id: &u32| {
             !planned_uids.contains(id)
                 && account_by(&facts.passwd, |_, uid| uid == *id).is_none()

@@ -40,7 +40,7 @@ pub fn config_option(resolved: &Resolved) -> Option<String> {
     })
 }
 
-/// The file, in the folder that [`config_option`] names.
+/// The step that writes the configuration of the batch's brokers, into the folder that [`config_option`] names.
 pub fn config_file(resolved: &Resolved) -> Option<Step> {
     let seconds = kill_timeout(resolved)?;
     let file = Step::File {
@@ -78,6 +78,7 @@ pub fn script(resolved: &Resolved, lines: &[BatchLine]) -> Result<String, PlanEr
     for BatchLine { number, text } in lines {
         let output = |suffix: &str| quote(&format!("{logs}/job-{number}.{suffix}"));
         let (err, out) = (output("err"), output("out"));
+        // `waitable`: `flux job wait` below waits for these jobs only.
         script += &format!("{submit} --flags waitable --error={err} --output={out} {text}\n");
     }
     // The exit code of the last command is the batch's: 1 if a job has failed. The command names each failed job.

@@ -6,7 +6,7 @@ use flux_shared::paths::CURVE_FILE;
 
 use super::{Content, Mode, Resolved, Step};
 
-/// None: the instance needs no certificate.
+/// The step that writes the certificate. None: the instance needs no certificate.
 pub fn step(resolved: &Resolved) -> Option<Step> {
     if !resolved.needs_curve() {
         return None;
@@ -16,8 +16,8 @@ pub fn step(resolved: &Resolved) -> Option<Step> {
             source: CURVE_FILE.into(),
         },
         Some(inputs) => {
-            // The name is needed too: all Jobs of a JobSet have the same uid, and each Job is an instance of
-            // its own.
+            // The cluster's name is one of the values: all Jobs of a JobSet have the same uid, and each Job is
+            // an instance of its own.
             let name = &resolved.spec.name;
             let values = [name.clone()]
                 .into_iter()

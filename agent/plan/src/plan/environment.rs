@@ -142,6 +142,7 @@ fn scheduler_changes(resolved: &Resolved) -> Result<Vec<EnvChange>, PlanError> {
         None => Vec::new(),
         Some(_) if !resolved.spec.view.enabled => Vec::new(),
         Some(SchedulerKind::Simple) if resolved.facts.view.fluxion && loads_by_rc1 => {
+            // Fluxion's rc1 script then loads nothing.
             vec![
                 set("FLUXION_RESOURCE_RC_NOOP", "1"),
                 set("FLUXION_QMANAGER_RC_NOOP", "1"),
@@ -149,8 +150,10 @@ fn scheduler_changes(resolved: &Resolved) -> Result<Vec<EnvChange>, PlanError> {
         }
         Some(SchedulerKind::Simple) => Vec::new(),
         Some(SchedulerKind::Fluxion) => {
+            // The view's folder for rc1 scripts, which has Fluxion's script if there is one.
             let mut changes = vec![append("FLUX_RC_EXTRA", format!("{view}/etc/flux"))];
             if loads_by_rc1 {
+                // Flux's own rc1 script then loads no scheduler, since Fluxion's script does.
                 changes.push(set("FLUX_SCHED_MODULE", "none"))
             } else {
                 changes.push(append(

@@ -20,7 +20,7 @@ use crate::facts::KeyInputs;
 
 type Environment = BTreeMap<String, String>;
 
-/// The spec's text if the command line has everything else. 0 tasks: one task on each node.
+/// The text in place of a spec file, if the command line names the cluster. 0 tasks: one task on each node.
 const SPEC_WITHOUT_FILE: &str = "tasks = 0";
 
 /// Names of variables, and the program.

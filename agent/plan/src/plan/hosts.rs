@@ -79,7 +79,8 @@ pub fn encode(names: &[String]) -> String {
     entries.into_iter().map(entry).collect::<Vec<String>>().join(",")
 }
 
-/// A name's prefix and number, if it ends in a number without padding. Otherwise the whole name, without a number.
+/// A name's prefix and number, if it is a prefix and then a number of at most 12 digits without padding. Otherwise the
+/// whole name, without a number.
 fn numbered(name: &str) -> (String, Option<u64>) {
     let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let digits = &name[prefix.len()..];

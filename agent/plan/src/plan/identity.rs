@@ -103,6 +103,7 @@ pub fn account_by(passwd: &str, fits: impl Fn(&str, u32) -> bool) -> Option<Acco
 /// The id of the group `wanted` in the text of a group file.
 pub fn group_id(group: &str, wanted: &str) -> Option<u32> {
     group.lines().find_map(|line| {
+        // The fields are: name, password, gid, members.
         let mut fields = line.split(':');
         let name = fields.next()?;
         let gid = fields.nth(1)?.parse().ok()?;

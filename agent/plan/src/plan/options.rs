@@ -41,12 +41,14 @@ pub fn broker(resolved: &Resolved, without_initial_program: bool) -> Vec<String>
         options.push(attribute("tbon.zmqdebug", 1));
     }
     let level = match (spec.logging.quiet, spec.logging.zeromq) {
+        // Emergencies only.
         (true, _) => 0,
         // ZeroMQ's messages have the level debug.
         (false, true) => DEBUG,
         (false, false) => flux.log_level,
     };
     options.push(attribute("log-stderr-level", level));
+    // Each broker writes its own messages to its own pod's log.
     options.push("-Slog-stderr-mode=local".into());
     options
 }
@@ -56,6 +58,9 @@ fn attribute(name: &str, value: impl std::fmt::Display) -> String {
 }
 
 /// Number of brokers that must be up before the program starts. None: Flux's default, all of them.
+///
+/// If there are more hosts than the initial size, the others need not exist, so the program waits for the initial size.
+/// If the lead is in another cluster, `spec.size` is not the size of the instance, but of this cluster alone.
 fn quorum(resolved: &Resolved) -> Option<u32> {
     let spec = resolved.spec;
     spec.quorum

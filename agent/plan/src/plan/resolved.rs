@@ -48,7 +48,8 @@ impl<'a> Resolved<'a> {
                 hosts: hosts.names.len(),
             });
         }
-        // The result is not used: the call rejects an invalid topology, also on the lead.
+        // The result is not used: the call rejects an invalid topology. The lead has no parent, so its call is for
+        // rank 1.
         topology::parent(spec.flux.topology.as_deref(), rank.max(1), hosts.size())?;
         Ok(Resolved {
             spec,
@@ -178,6 +179,7 @@ impl<'a> Resolved<'a> {
 fn logs(spec: &AgentSpec, facts: &Facts) -> String {
     let wanted = &spec.runner.logs;
     let folders: Vec<&str> = Path::new(wanted).ancestors().filter_map(Path::to_str).collect();
+    // If none is in the facts (assumed facts may lack `/`), the last folder.
     let nearest_existing = folders
         .iter()
         .find(|folder| facts.is_present(folder))
@@ -193,8 +195,9 @@ fn logs(spec: &AgentSpec, facts: &Facts) -> String {
 /// end of the instance.
 pub fn time_to_end(resolved: &Resolved) -> f64 {
     let grace = resolved.facts.grace_period.unwrap_or(DEFAULT_GRACE_PERIOD) as f64;
-    // The instance shuts down in two seconds, on a busy node in four. How long it takes to dump its state to the
-    // archive is not known.
+    // The instance shuts down in two seconds, on a busy node in four: the reserve is a quarter of the grace period, but
+    // at least 4 seconds, and at most 10. How long it takes to dump the state to the archive is not known. The program
+    // gets at least half of the grace period.
     let reserve = if resolved.spec.archive.is_some() {
         grace / 2.0
     } else {
@@ -230,6 +233,7 @@ fn share(grace: u64, fraction: f64) -> f64 {
 fn hostname(spec: &AgentSpec, facts: &Facts) -> Result<String, PlanError> {
     let host = |index| Ok(flux_shared::names::host(&spec.name, index));
     match (facts.index, facts.hostname.is_empty()) {
+        // The host name is the node's.
         (Some(index), _) if spec.network.host_network => host(index),
         (None, false) if spec.network.host_network => Err(PlanError::NoIndex {
             host: facts.hostname.clone(),

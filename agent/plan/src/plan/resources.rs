@@ -1,8 +1,8 @@
 //! R, the resource set of the instance (RFC 20, version 1), in which every host has the same cores and GPUs. The agent
 //! writes it if the brokers do not discover their resources (`discovery`).
 //!
-//! Only the lead's R counts: the other brokers fetch it from there. Its hosts must be those of the instance,
-//! each once.
+//! Only the R on the lead counts: the other brokers fetch it from the lead. The hosts in R must be those of the
+//! instance, each once.
 
 use serde::Serialize;
 
@@ -83,6 +83,7 @@ pub fn snippet_step(resolved: &Resolved) -> Result<Option<Step>, PlanError> {
 
 /// The text of the agent's R.
 fn text(resolved: &Resolved) -> Result<String, PlanError> {
+    // 0 declared cores are the same as none declared.
     let cores = resolved
         .spec
         .runner
@@ -100,6 +101,7 @@ fn text(resolved: &Resolved) -> Result<String, PlanError> {
                     gpu: (gpus > 0).then(|| ids(gpus)),
                 },
             }],
+            // Both 0: the resources are available for any time.
             starttime: 0.0,
             expiration: 0.0,
             nodelist: [encode(&resolved.hosts.names)],

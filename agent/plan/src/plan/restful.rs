@@ -9,8 +9,9 @@ use super::{Content, Mode, Resolved, Step};
 /// The settings of the RESTful API, if this pod is the lead and runs it.
 pub fn wanted<'a>(resolved: &'a Resolved) -> Option<&'a Restful> {
     let runner = &resolved.spec.runner;
-    let has_no_program = runner.program == Program::Persistent && !runner.interactive && resolved.is_lead();
-    if has_no_program {
+    let is_lead_without_program =
+        runner.program == Program::Persistent && !runner.interactive && resolved.is_lead();
+    if is_lead_without_program {
         runner.restful.as_ref()
     } else {
         None

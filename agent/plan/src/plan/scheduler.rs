@@ -14,7 +14,7 @@ use flux_shared::agent_spec::SchedulerKind;
 
 use super::{PlanError, Resolved};
 
-/// None: Flux loads its own default.
+/// The scheduler that the agent makes Flux load. None: Flux loads its own default.
 pub fn chosen(resolved: &Resolved) -> Result<Option<SchedulerKind>, PlanError> {
     let flux = &resolved.spec.flux;
     let in_view = resolved.spec.view.enabled && resolved.facts.view.fluxion;
@@ -34,6 +34,7 @@ pub fn chosen(resolved: &Resolved) -> Result<Option<SchedulerKind>, PlanError> {
 /// Notices about the choice, on the lead.
 pub fn notices(resolved: &Resolved) -> Vec<String> {
     let flux = &resolved.spec.flux;
+    // `broker_config`, the user's own broker.toml, may choose the scheduler.
     if !resolved.spec.view.enabled || !resolved.is_lead() || flux.broker_config.is_some() {
         return Vec::new();
     }

@@ -63,6 +63,7 @@ fn runs_users_program(resolved: &Resolved) -> bool {
         Program::Submit { .. } | Program::Script { launch: false, .. } => has_prefix || !is_submitted_by_flux,
         Program::Batch { .. } => has_prefix,
         Program::Launcher { .. } | Program::Script { launch: true, .. } | Program::BatchRaw { .. } => true,
+        // The RESTful API is a program from the repository that the spec names.
         Program::Persistent => restful::wanted(resolved).is_some(),
         Program::Diagnostics => false,
     }
@@ -93,6 +94,7 @@ pub fn given_to_tasks(resolved: &Resolved) -> String {
     if lines.is_empty() {
         return lines;
     }
+    // Lua counts from 1: in `flux broker`, the second word shows that the task is a broker.
     format!(
         "-- Paths that were kept from Flux.\nif shell.info.jobspec.tasks[1].command[2] ~= \"broker\" then\n{lines}end\n"
     )

@@ -77,6 +77,7 @@ fn lua_text(text: &str) -> String {
     let escape = |byte: u8| match byte {
         b'"' | b'\\' => format!("\\{}", char::from(byte)),
         b' '..=b'~' => char::from(byte).to_string(),
+        // Lua reads a backslash and three decimal digits as one byte.
         _ => format!("\\{byte:03}"),
     };
     format!("\"{}\"", text.bytes().map(escape).collect::<String>())

@@ -51,6 +51,7 @@ const LINGER: f64 = 10.0;
 /// The step that holds back a stop after the end of Flux, so that the command can end by itself. None for a server,
 /// which never ends by itself.
 fn linger(resolved: &Resolved, sidecar: &Sidecar) -> Option<Step> {
+    // At most two thirds of the grace period: the command needs the rest to end after the stop.
     let seconds = LINGER.min(grace_share(resolved.facts, 2.0 / 3.0));
     let step = Step::Linger {
         note: resolved.paths.ended_note(),
@@ -59,7 +60,7 @@ fn linger(resolved: &Resolved, sidecar: &Sidecar) -> Option<Step> {
     (!sidecar.serves).then_some(step)
 }
 
-/// The runner's step that writes the note of [`Step::NoteEnd`]. None if no sidecar waits for it.
+/// The runner's step [`Step::NoteEnd`], which writes the note that sidecars wait for. None if no sidecar waits for it.
 pub fn note_end(resolved: &Resolved) -> Option<Step> {
     let is_awaited = resolved.spec.sidecars.values().any(|sidecar| !sidecar.serves);
     is_awaited.then(|| Step::NoteEnd {

@@ -1,5 +1,5 @@
-//! Shell variables for snippets. They have the names that the Go operator's entrypoint used, since public
-//! manifests rely on them. Programs do not see them.
+//! Shell variables for snippets. They have the names that the entrypoint of the earlier operator, in Go, used, since
+//! public manifests rely on them. Programs do not see them.
 
 use std::collections::BTreeMap;
 
@@ -90,6 +90,7 @@ fn broker_options(resolved: &Resolved, launch: Option<&Launch>) -> String {
     }
 }
 
+/// The word's text. The broker's options have no variables to fill in.
 fn literal(word: &Word) -> String {
     word.resolve(|_| None)
 }

@@ -40,6 +40,7 @@ fn in_phase(
 ) -> Option<Step> {
     let source = source.filter(|source| !source.trim().is_empty())?.clone();
     let logging = &resolved.spec.logging;
+    // With `quiet`, the output of the program and of `post` still appears.
     let silent = logging.quiet && phase == SnippetPhase::Before;
     let is_after = phase == SnippetPhase::After;
     // `post` is strict only if the spec asks for it explicitly.

@@ -22,6 +22,7 @@ enum Shape {
     Kary(u32),
     /// Ranks 1 to k are routers below the lead. The other ranks are assigned to them in turn.
     Mincrit(u32),
+    /// The parent's number is the broker's without its lowest binary 1.
     Binomial,
 }
 
@@ -44,6 +45,7 @@ impl Shape {
             ("kary", Some(k)) => Ok(Shape::Kary(k)),
             ("mincrit", k) => Ok(Shape::Mincrit(k.unwrap_or_else(|| routers(size)))),
             ("binomial", None) => Ok(Shape::Binomial),
+            // The parents would be in broker.toml. The agent's broker.toml has none, so the tree is flat.
             ("custom", None) => Ok(Shape::Kary(0)),
             _ => Err(PlanError::Topology(text.into())),
         }
@@ -52,6 +54,7 @@ impl Shape {
     /// The parent of `rank` (1 or more).
     fn parent(self, rank: u32) -> u32 {
         match self {
+            // The lead, rank 0, has the ranks 1 to k as children. A division by 0 gives None: a flat tree.
             Shape::Kary(k) => rank.saturating_sub(1).checked_div(k).unwrap_or(0),
             Shape::Mincrit(k) if k == 0 || rank <= k => 0,
             Shape::Mincrit(k) => (rank - k - 1) % k + 1,
@@ -83,6 +86,7 @@ fn routers(size: u32) -> u32 {
     if size <= MINCRIT_FANOUT + 1 {
         return 0;
     }
+    // The ranks that are neither the lead nor routers are divided among the routers.
     (2..)
         .find(|k| size.saturating_sub(1 + k).div_ceil(*k) <= MINCRIT_FANOUT)
         .unwrap_or(0)

@@ -30,6 +30,7 @@ pub fn is_whole(file: &File, path: &Path) -> io::Result<bool> {
             let tar_size = u64::from(u32::from_le_bytes(end));
             tar_size.is_multiple_of(BLOCK)
         }),
+        // 11 bytes: these 48 bits, the checksum's 32, and up to 7 bits that fill the last byte.
         Some(".tar.bz2") => last::<11>(file, size)?.is_some_and(|end| {
             let bits = end
                 .iter()

@@ -69,7 +69,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Remounts it read-only. Its flags are kept, since only the machine's root may remove one.
+    /// Remounts the mount read-only. Its flags are kept, since only the machine's root may remove one.
     pub fn make_read_only(&self) -> io::Result<()> {
         let flags = self.flags | MsFlags::MS_RDONLY | MsFlags::MS_REMOUNT | MsFlags::MS_BIND;
         Ok(mount(NONE, &self.point, NONE, flags, NONE)?)

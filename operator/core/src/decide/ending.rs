@@ -9,7 +9,8 @@ use crate::observe::pod::PodSeen;
 use crate::observe::pod_end::{PodEnd, end_of, has_failed_by_itself};
 use crate::vocabulary::Reason;
 
-/// The Job with the condition Complete or Failed, if its end is already certain. Otherwise the Job as it is.
+/// The Job with the condition Complete or Failed, if its end is already certain. If the Job has the condition Failed,
+/// but this does not end the MiniCluster (yet), the condition is left out. Otherwise the Job as it is.
 pub fn with_decided_end<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<'a, JobSeen> {
     if job.is_deleting || job.complete.is_some() || restart::is_given_up(observation.status, job) {
         return Cow::Borrowed(job);
@@ -61,7 +62,7 @@ fn success(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
     let (lead, _) = leads(observation).find(|(_, end)| *end == Some(PodEnd::Succeeded))?;
     let is_deleted = lead.is_deleting || observation.gone.iter().any(|gone| gone.name == lead.name);
     let is_replaced = leads(observation).any(|(lead, _)| lead.replaces());
-    // If none of this is true, the Job will report the success itself.
+    // If none of the following is true, the Job will report the success itself.
     let is_missed_by_job =
         failing.is_some() || lead.is_disrupted() || is_deleted || lead.kept_by.is_some() || is_replaced;
     if !is_missed_by_job || !lead.has_agents_success() {
@@ -70,16 +71,18 @@ fn success(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
     Some(completed_since(lead.exit.as_ref().and_then(|exit| exit.at)))
 }
 
-/// The failure of a lead whose pod still runs because a foreign container runs in it. The Job does not see this
-/// failure. The pods are kept, for their logs.
+/// The failure of a lead whose pod still runs because a foreign container runs in it (`kept_by`). The Job does not see
+/// this failure. The pods are kept, for their logs.
 fn failure_beside_foreign_container(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
     let is_failure = |end: &Option<PodEnd>| matches!(end, Some(PodEnd::FailedByItself | PodEnd::NodeFailure));
     let (lead, _) = leads(observation).find(|(lead, end)| lead.kept_by.is_some() && is_failure(end))?;
+    // A Job that fails anyway has its own condition. Another decision than Continue restarts or fails the Job.
     if job.failing.is_some() || restart::decide(observation) != Decision::Continue {
         return None;
     }
     let since = lead.exit.as_ref().and_then(|exit| exit.at);
     Some(TrueCondition {
+        // The reason that the Job controller gives if a lead's failure fails the Job.
         reason: Reason::PodFailurePolicy.into(),
         message: String::new(),
         since,
@@ -97,7 +100,8 @@ fn has_failed_for_good(observation: &Observation, job: &JobSeen) -> bool {
     }
     let is_final =
         !is_by_policy(observation, failing) || observation.pods.iter().any(|pod| has_failed_by_itself(pod));
-    // A lead that still runs is being stopped: wait for its exit code. A lead on a silent node will report none.
+    // A lead that still runs is being stopped: wait for its exit code. A lead on a silent node will report none: it is
+    // not awaited once the failure is final or the Job has failed.
     let is_awaited = |pod: &PodSeen| !(pod.is_lost && (is_final || job.failed.is_some()));
     if leads(observation).any(|(lead, end)| end.is_none() && is_awaited(lead)) {
         return false;
@@ -111,7 +115,7 @@ fn has_failed_for_good(observation: &Observation, job: &JobSeen) -> bool {
     !(may_restart && observation.pods.iter().any(|pod| pod.index > 0 && !pod.has_ended))
 }
 
-/// All pods of the lead, those that are gone first, and how each ended. None: it still runs.
+/// All pods of the lead, those that are gone first (`end_of` with `true`), and how each ended. None: it still runs.
 fn leads<'a>(observation: &Observation<'a>) -> impl Iterator<Item = (&'a PodSeen, Option<PodEnd>)> {
     let gone = observation
         .gone

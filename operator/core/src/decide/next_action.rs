@@ -33,7 +33,8 @@ pub enum NextAction {
     NameTaken,
     /// There is no Job: create everything.
     Create { facts: RenderFacts },
-    /// The spec was edited after the Job was created, and no container has started: delete the Job.
+    /// The spec was edited after the Job was created, and no container has started: delete the Job. The next reconcile
+    /// creates another one.
     RecreateJob { job_uid: String },
     /// The Job exists: create or change what is missing or differs.
     Keep(Differences),
@@ -42,7 +43,7 @@ pub enum NextAction {
 /// What is missing or differs if the Job stays.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Differences {
-    /// To render the missing objects.
+    /// What is needed to render the missing objects.
     pub facts: RenderFacts,
     pub job_uid: String,
     /// The Job's size and suspension, if they have to be written.
@@ -84,6 +85,7 @@ pub fn decide(
         return without_job(target, observed);
     };
     let Some(job) = observed.job_of(uid) else {
+        // The Job of this name, `seen`, belongs to another MiniCluster or to none.
         return if seen.owner_uid.is_some() || seen.is_deleting {
             NextAction::WaitForPrevious
         } else {
@@ -174,6 +176,7 @@ fn services_pod(cluster: &ValidMiniCluster, observed: &Observed, uid: &str, job:
 /// Whether the spec was edited after the Job was created, only in fields that a new Job can take over. This can
 /// happen only before the first status is written: from then on the API server rejects such an edit.
 fn is_edited(target: &Target, cluster: &ValidMiniCluster, job: &JobSeen) -> bool {
+    // The first status that reports a Job has its maximum size.
     if target.status.maximum_size.is_some() {
         return false;
     }
@@ -188,7 +191,8 @@ fn is_edited(target: &Target, cluster: &ValidMiniCluster, job: &JobSeen) -> bool
     same_objects && (exceeds_maximum || job.differs_from(hash.as_deref()))
 }
 
-/// Whether the Job is being deleted before any of its containers has started and before the first status was written.
+/// Whether the Job is being deleted before any of its containers has started and before the first status was written
+/// (which would have a maximum size).
 /// The operator deletes such a Job after an edit of the spec. The Job then counts as none, since the next Job is the
 /// MiniCluster's first.
 pub fn is_being_recreated(status: &MiniClusterStatus, job: &JobSeen, observed: &Observed) -> bool {
@@ -220,7 +224,8 @@ pub fn is_to_be_recreated(status: &MiniClusterStatus, job: &JobSeen) -> bool {
 }
 
 /// Whether pods and volumes have to be deleted (`cleanupPods`): the job has completed, all its pods were seen
-/// to end, and the cleanup was not done before. A failed job's pods stay for their logs.
+/// to end, and the cleanup was not done before. A pod in which only a foreign container still runs (`kept_by`) counts
+/// as ended. A failed job's pods stay for their logs.
 pub fn is_to_be_cleaned_up(
     spec: &MiniClusterSpec,
     status: &MiniClusterStatus,

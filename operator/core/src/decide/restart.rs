@@ -4,14 +4,14 @@
 //! (status, Job, its pods) ─► Decision: count a restart and give the Job up | delete the given-up Job | fail the Job | nothing
 //! ```
 //!
-//! **A Job runs the user's program at most once.** A lead's pod that replaces another one runs nothing: its
-//! annotations count the earlier pods. So every restart is another Job. `status` counts the restart, with the uid of
-//! the Job that is given up, before that Job is deleted. An operator that is killed at any step then finds by the uid
-//! what has been done. Times are only compared with times that an operator has recorded.
+//! **A Job runs the user's program at most once.** A lead's pod that replaces another one runs nothing: the
+//! annotations of the new pod count the earlier pods. So every restart is another Job. `status` counts the restart,
+//! with the uid of the Job that is given up, before that Job is deleted. An operator that is killed at any step then
+//! finds by the uid what has been done. The present time is only compared with times that an operator has recorded.
 //!
 //! **The operator fails a Job with a failed index.** The Job controller then deletes all pods that still run, with
-//! their logs. If a snippet has failed, the operator first asks the other pods to end, by an annotation that their
-//! agents read. Their logs then stay.
+//! their logs. If a snippet (one of the user's commands around the program) has failed, the operator first asks the
+//! other pods to end, by an annotation that their agents read. Their logs then stay.
 //!
 //! | event | restart |
 //! | --- | --- |
@@ -177,10 +177,12 @@ pub fn follower_loss<'a>(
     lead: &PodSeen,
     end: PodEnd,
 ) -> Option<FollowerLoss<'a>> {
+    // If a follower has failed by itself, that is the cause, and not the loss of one.
     if observation.pods.iter().any(|pod| has_failed_by_itself(pod)) {
         return None;
     }
     match end {
+        // Flux itself has reported to the lead's agent that it lost a follower.
         PodEnd::NodeFailure => Some(FollowerLoss {
             pod: recorded_lost_follower(observation, true),
         }),
@@ -304,6 +306,7 @@ fn decide_without_job(observation: &Observation) -> Decision {
     else {
         return Decision::Continue;
     };
+    // The restart that replaces this Job is already counted: create the next Job.
     if observation
         .status
         .restarts
@@ -323,7 +326,8 @@ fn decide_without_job(observation: &Observation) -> Decision {
             message,
         };
     }
-    // No restart, even if a limit allows one: a user who deletes a failed Job wants no other.
+    // No restart, even if a limit allows one: a user who deletes a failed Job wants no other. (`may_help: false`: a new
+    // pod would not start either.)
     let is_final = |end: PodEnd| {
         matches!(
             end,
@@ -340,6 +344,7 @@ fn decide_without_job(observation: &Observation) -> Decision {
     if observation.pods.iter().any(|pod| !pod.has_ended) {
         return Decision::Wait;
     }
+    // If the status says that the operator waits for pods of a deleted Job, an operator ran after the deletion.
     let was_seen = observation.last_job.is_some_and(|last| last.uid == uid);
     if !was_seen && leads.is_empty() && !previous_status::waits_for_pods(observation.status) {
         return Decision::Ended {
@@ -384,19 +389,22 @@ const MAY_HAVE_ENDED: &str = "an earlier pod of the lead has failed and is gone:
 /// Whether a lead's pod replaces one that failed and that this operator has not seen end.
 fn replaces_unseen(observation: &Observation, leads: &[(&PodSeen, Option<PodEnd>)]) -> bool {
     let replaces = |pod: &PodSeen| replaces_failed(observation, pod);
+    // Another lead's pod that was seen, and that has not failed by itself.
     let is_known = |(pod, end): &(&PodSeen, Option<PodEnd>)| {
         !replaces(pod) && matches!(end, Some(PodEnd::NotStarted { .. } | PodEnd::Removed))
     };
+    // The status lists a lost lead's pod, so an operator has seen its end.
     let is_remembered = observation.status.lost_pods.iter().any(|lost| lost.index == 0);
     leads.iter().any(|(pod, _)| replaces(pod)) && !leads.iter().any(is_known) && !is_remembered
 }
 
-/// Whether the Job counts the pod that this lead replaces as failed: its program may have ended by itself.
+/// Whether the Job counts the pod that this lead replaces as failed: its program may have ended by itself. (With
+/// `OnFailure`, the kubelet restarts a program that fails, in the same pod.)
 fn replaces_failed(observation: &Observation, lead: &PodSeen) -> bool {
     lead.index_failures > 0 && lead.index_disruptions == 0 && !observation.restarts_on_failure
 }
 
-/// All pods of the lead, those that are gone first, and how each ended.
+/// All pods of the lead, those that are gone first (`end_of` with `true`), and how each ended. None: it still runs.
 fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Option<PodEnd>)> {
     let gone = observation.gone.iter().map(|pod| (*pod, end_of(pod, true)));
     let present = observation
@@ -419,8 +427,8 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     if first_lead(|end| end == PodEnd::Succeeded).is_some() {
         return Decision::Continue;
     }
-    // A failure for another reason is final: the deadline, followers that do not start, or a reason that the operator
-    // itself has set.
+    // A Job that fails for another reason than how a pod ended fails for good: the deadline, followers that do not
+    // start, or a reason that the operator itself has set.
     let failing = job.failing.as_ref().or(job.failed.as_ref());
     if failing.is_some_and(|failing| !is_by_policy(observation, failing)) {
         return Decision::Continue;
@@ -444,6 +452,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     if job.is_suspended {
         return when_suspended(observation, job, to_replace());
     }
+    // Until the Job fails or replaces the pod, wait. The replacement of a lead's pod runs nothing, so it does not help.
     if let Some(lead) = first_lead(|end| matches!(end, PodEnd::NotStarted { may_help: true }))
         && (is_failing || replacement.is_some())
     {
@@ -532,6 +541,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
 /// The index of a follower that failed to start more often than `backoffLimit` allows. The Job's own limit for each
 /// index is larger, since it also counts the pods that were lost.
 fn index_that_never_starts(observation: &Observation) -> Option<u32> {
+    // With `OnFailure`, the Job's own limit for each index is `backoffLimit`, so the Job itself fails.
     if observation.restarts_on_failure {
         return None;
     }
@@ -554,14 +564,16 @@ pub fn is_by_policy(observation: &Observation, condition: &TrueCondition) -> boo
         };
         leads(observation).iter().any(is_own) || observation.pods.iter().any(|pod| has_failed_by_itself(pod))
     };
-    // With a failure policy, an index fails with its first pod that is not retried, even one that was removed. In a Job
-    // of one pod, the Job then fails for this reason.
+    // With a failure policy (which a Job has unless it is `OnFailure`), an index fails with its first pod that is not
+    // retried, even one that was removed. In a Job of one pod, the Job then fails with the reason FailedIndexes.
     condition.reason == Reason::PodFailurePolicy
         || (condition.reason == Reason::FailedIndexes && (!observation.restarts_on_failure || has_own_end()))
 }
 
 /// The decision when a follower's snippet or broker has failed.
 fn when_follower_failed(observation: &Observation, to_replace: JobToReplace, follower: &PodSeen) -> Decision {
+    // With `OnFailure`, the Job handles the failure, but it does not see that of a pod in which a foreign container
+    // still runs.
     if to_replace.is_failing || (observation.restarts_on_failure && follower.kept_by.is_none()) {
         return Decision::Continue;
     }
@@ -576,6 +588,7 @@ fn when_index_failed(observation: &Observation, to_replace: JobToReplace, index:
         // The watch of pods lags behind.
         return Decision::Continue;
     }
+    // Each pod counts the failed pods of its index before it, so the last one has the largest count.
     let last = pods().max_by_key(|pod| pod.index_failures);
     let has_no_retry_left =
         last.is_some_and(|pod| pod.exit.as_ref().is_none_or(|exit| is_retried(exit.code)));
@@ -726,13 +739,13 @@ fn when_lead_ended(
     if to_replace.is_failing {
         return Decision::Continue;
     }
-    // The Job ignores a pod that was also disrupted. Of a lead that is not labelled yet, it retries some exit codes.
+    // The Job ignores a pod that was also disrupted. If a lead is not labelled yet, the Job retries some exit codes.
     let is_passed_over_by_job = lead.is_disrupted()
         || is_replaced
         || (!lead.is_labelled && lead.exit.as_ref().is_some_and(|exit| is_retried(exit.code)));
     if !is_passed_over_by_job {
-        // The kubelet may restart its container, or a foreign container still runs in its pod, which is kept for its
-        // log.
+        // The kubelet may restart the lead's container, or a foreign container still runs in the pod, which is kept for
+        // its log.
         let stays = observation.restarts_on_failure || lead.kept_by.is_some();
         return if stays {
             Decision::Continue
@@ -775,9 +788,9 @@ fn when_lead_replaced(observation: &Observation, to_replace: JobToReplace, lead:
 /// The Job that a restart would replace.
 struct JobToReplace {
     job_uid: String,
-    /// It still exists.
+    /// The Job still exists.
     is_there: bool,
-    /// It has failed, or is about to fail.
+    /// The Job has failed, or is about to fail.
     is_failing: bool,
 }
 
@@ -805,6 +818,7 @@ fn restart_or_end(
             observation.max_restarts,
             "maxRestarts",
         ),
+        // Always allowed. No message names a field.
         Limit::None => (0, 1, ""),
     };
     let reason = reason.into();

@@ -72,7 +72,9 @@ impl SilentWait<'_> {
         let known = Reason::parse(reason);
         let is_of_events = match self {
             SilentWait::Starts(uid) if *uid == job => known == Some(Reason::FailedCreate),
+            // FailedCreate is a reason of a Job's events, and this object is a pod.
             SilentWait::Starts(_) if known == Some(Reason::FailedCreate) => false,
+            // A reason of a pod's events, such as FailedMount, or the one that replaces it (`missing`).
             SilentWait::Starts(_) => reason.starts_with("Failed") || known == Some(Reason::SecretDeleted),
             SilentWait::InQueue(_) => known == Some(Reason::Queued),
             SilentWait::Unseen { .. } => known == Some(Reason::SchedulerSilent),
@@ -116,8 +118,8 @@ pub fn find<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Option<Sile
             .iter()
             .filter(|(_, pod)| pod.job_uid.as_deref() == Some(job.uid.as_str()))
     };
-    let lost = pods().filter(|(_, pod)| pod.never_starts());
-    if let Some((uid, pod)) = lost.min_by_key(|(_, pod)| pod.index) {
+    let never_started = pods().filter(|(_, pod)| pod.never_starts());
+    if let Some((uid, pod)) = never_started.min_by_key(|(_, pod)| pod.index) {
         return Some(SilentWait::NeverStarts { name: &pod.name, uid });
     }
     let present: HashSet<u32> = pods()
@@ -196,6 +198,7 @@ pub fn unseen(index: u32, scheduler: &str, is_gang: bool) -> Trouble {
 /// Combines the startup probes' messages of one or two pods, by index, into one trouble. None: there are none.
 pub fn not_ready(found: &[(u32, Trouble)]) -> Option<Trouble> {
     let line = |(index, trouble): &(u32, Trouble)| {
+        // The kubelet puts the first of these before what the probe prints, the agent's probe the second.
         let text = trouble
             .message
             .trim_start_matches("Startup probe failed: ")
@@ -342,6 +345,8 @@ impl Turns {
     /// Otherwise the time at which to ask again, and what is reserved at that time. Nothing is reserved for later than
     /// [`LONGEST_PAUSE`], since many reserved times are never used: the object starts, or is deleted.
     pub fn take_or_defer(&mut self, namespace: &str, turn: Turn, now: Instant) -> Option<(Instant, Turn)> {
+        // A free time that has passed was not used. Only the last `BURST` of them are kept. (`None`: this machine has
+        // not run for so long.)
         let earliest = |interval: Duration| now.checked_sub(interval * BURST).unwrap_or(now);
         if turn == Turn::None {
             self.of_namespace
@@ -362,6 +367,7 @@ impl Turns {
         }
         let next = self.of_all.unwrap_or(now).max(earliest(TOTAL_INTERVAL));
         if next > now + LONGEST_PAUSE {
+            // The time within the limit of the namespace was taken above, or by an earlier call.
             return Some((now + LONGEST_PAUSE, turn.max(Turn::OfNamespace)));
         }
         self.of_all = Some(next + TOTAL_INTERVAL);

@@ -16,7 +16,8 @@ use crate::observe::partial;
 /// Deepest nesting of an object that is parsed: `spec.podTemplate` may hold anything, and at 128 levels the JSON
 /// parser would fail for the whole list.
 const DEPTH_MAX: usize = 100;
-/// Most values of an object that is parsed.
+/// Most values of an object that is parsed. A value may have only two bytes of text, but takes more than a hundred
+/// bytes of memory when it is parsed.
 const VALUES_MAX: usize = 200_000;
 
 /// A MiniCluster. An object that does not fit the type is kept with an error, since otherwise the whole list could
@@ -228,10 +229,11 @@ impl Resource for Cluster {
 const KEPT_MAX: usize = 8 << 10;
 /// Longest error text, in characters, that is kept for a MiniCluster that cannot be read.
 const ERROR_MAX: usize = 1000;
-/// Annotation that exists in the cache only: the size of a spec that was left out of it. (The cache keeps no
-/// other annotation with our domain.)
+/// Annotation that exists in the cache only: the size of a spec that was left out of the cache. (A user cannot forge
+/// it: the cache keeps no annotation of the MiniCluster with our domain.)
 const LEFT_OUT: &str = "flux-framework.org/left-out";
-/// The same: hash of the labels and annotations for a queue, which are left out together with the spec.
+/// Annotation that exists in the cache only, too: hash of the labels and annotations for a queue, which are left out
+/// together with the spec.
 const LEFT_OUT_QUEUEING: &str = "flux-framework.org/left-out-queueing";
 
 /// Reduces a MiniCluster to what the cache keeps: the labels and annotations for a queue, and the spec unless it

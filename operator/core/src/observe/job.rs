@@ -83,7 +83,7 @@ pub struct TrueCondition {
 impl TrueCondition {
     /// Index of the pod that failed the Job, from the condition's message. None: the message names no pod. The Job
     /// controller writes `NAMESPACE/NAME` after the word `pod`, and the pods of an Indexed Job are called
-    /// `NAME-INDEX-RANDOM`.
+    /// `JOB-INDEX-RANDOM`.
     pub fn index_of_pod(&self) -> Option<u32> {
         let mut words = self.message.split_whitespace();
         words.find(|word| word.eq_ignore_ascii_case("pod"))?;
@@ -203,7 +203,7 @@ impl JobSeen {
 
 /// Whether index 0 is in a Job's ascending list of indexes, such as `0,2-4`, and the lowest other index in it.
 fn failed_indexes(list: &str) -> (bool, Option<u32>) {
-    let first = |range: &str| {
+    let first_of = |range: &str| {
         range
             .split('-')
             .next()
@@ -213,13 +213,14 @@ fn failed_indexes(list: &str) -> (bool, Option<u32>) {
     let Some(range) = ranges.next().filter(|range| !range.is_empty()) else {
         return (false, None);
     };
-    if first(range) != Some(0) {
-        return (false, first(range));
+    if first_of(range) != Some(0) {
+        return (false, first_of(range));
     }
+    // A range that begins with 0 contains 1.
     let after_lead = if range.contains('-') {
         Some(1)
     } else {
-        ranges.next().and_then(first)
+        ranges.next().and_then(first_of)
     };
     (true, after_lead)
 }

@@ -12,7 +12,7 @@ use crate::observe::partial::Partial;
 
 /// Oldest kubelet (major, minor) that mounts images as volumes by default, also with subPath.
 const MIN_KUBELET: (u32, u32) = (1, 35);
-/// The same of the container runtimes.
+/// Oldest version (major, minor) of each container runtime that can do so.
 const MIN_RUNTIMES: [(&str, (u32, u32)); 2] = [("containerd", (2, 1)), ("cri-o", (1, 33))];
 
 /// A node without the parts that the operator does not read: addresses, images, capacities.
@@ -21,7 +21,7 @@ pub type NodeObject = Partial<Node, NodePlan, NodeState>;
 /// The part of a node's spec that is read.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct NodePlan {
-    /// No new pods are scheduled there.
+    /// No new pods are scheduled on the node.
     #[serde(default)]
     pub unschedulable: bool,
     #[serde(default)]
@@ -107,7 +107,7 @@ pub struct OldNode {
 }
 
 impl NodeSeen {
-    /// None: no pod can be scheduled there.
+    /// What is kept of a node. None: no pod can be scheduled on it.
     pub fn of(node: &NodeObject) -> Option<NodeSeen> {
         if node.spec.unschedulable {
             return None;
@@ -158,11 +158,12 @@ impl Placement {
             .node_selector
             .iter()
             .all(|(key, value)| node.labels.get(key) == Some(value));
-        let fits = self
+        let matches_affinity = self
             .terms
             .as_ref()
             .is_none_or(|terms| terms.iter().any(|term| fits(term, node)));
         let repels = |taint: &Taint| {
+            // With this effect, the scheduler only prefers other nodes.
             taint.effect != "PreferNoSchedule"
                 && !self
                     .tolerations
@@ -171,7 +172,7 @@ impl Placement {
         };
         self.node_name.as_ref().is_none_or(|name| *name == node.name)
             && has_labels
-            && fits
+            && matches_affinity
             && !node.taints.iter().any(repels)
     }
 }
@@ -180,7 +181,7 @@ impl Placement {
 fn fits(term: &NodeSelectorTerm, node: &OldNode) -> bool {
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
-    // Kubernetes has no other field for node affinity.
+    // Kubernetes allows no other field in a node affinity.
     let field_value = |field: &str| (field == "metadata.name").then_some(&node.name);
     !(expressions.is_empty() && fields.is_empty())
         && expressions
@@ -207,6 +208,7 @@ fn holds(requirement: &NodeSelectorRequirement, label: Option<&String>) -> bool 
     }
 }
 
+/// Whether the toleration matches the taint. A missing or empty effect or key matches every one.
 fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let is_any = |text: &Option<String>| text.as_deref().is_none_or(str::is_empty);
     let same_effect = is_any(&toleration.effect) || toleration.effect.as_deref() == Some(&taint.effect);
@@ -214,6 +216,7 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let value = |text: &Option<String>| text.clone().unwrap_or_default();
     let same_value = match toleration.operator.as_deref() {
         Some("Exists") => true,
+        // The other operator, Equal, needs a key.
         _ => !is_any(&toleration.key) && value(&toleration.value) == value(&taint.value),
     };
     same_effect && same_key && same_value

@@ -24,6 +24,7 @@ impl Observed {
             gone_leads,
             losses,
             last_job,
+            // It is never cleared: if it counted, the entry of a deleted MiniCluster would stay forever.
             job_version: _,
         } = self;
         job.is_none()
@@ -115,9 +116,9 @@ impl Observed {
         self.last_job = None;
     }
 
-    /// Whether the pod was removed from a running Job, but not by the Job controller. That one removes pods when the
-    /// Job ends, is suspended or shrinks. (A pod whose end has ended the Job was seen before the pods that are removed
-    /// for that: the watch reports changes of pods in order.)
+    /// Whether the pod was removed from a running Job, but not by the Job controller. The Job controller removes pods
+    /// when the Job ends, is suspended or shrinks. (A pod whose end has ended the Job was seen before the pods that are
+    /// removed for that: the watch reports changes of pods in order.)
     pub(super) fn is_loss(&self, pod: &PodSeen) -> bool {
         let Some(job) = self
             .job
@@ -128,11 +129,13 @@ impl Observed {
         };
         let is_running = !job.is_finished() && job.failing.is_none() && !job.is_deleting && !job.is_suspended;
         let others = || self.pods_of(job).filter(|other| other.name != pod.name);
+        // (`is_gone` makes no difference here: `None` and `Removed` are treated alike.)
         let ended_by_itself = !matches!(end_of(pod, false), None | Some(PodEnd::Removed));
         pod.was_removed()
             && !ended_by_itself
             && is_running
             && pod.index < job.completions
+            // No other pod has ended the Job: the lead has not ended, and no follower has failed.
             && !others().any(|other| {
                 (other.index == 0 && pod.index > 0 && other.has_ended) || has_failed_by_itself(other)
             })

@@ -338,7 +338,8 @@ impl PodSeen {
         let runner = pod.spec.runner();
         let mut pod_seen = PodSeen::read(&pod.metadata, pod.status.as_ref(), runner).with_place(&pod.spec);
         let status = pod.status.as_ref();
-        // With OnFailure, the kubelet makes another sandbox.
+        // A pod that has lost its sandbox never starts if its restartPolicy is Never. With OnFailure, the kubelet makes
+        // a new sandbox.
         if pod.spec.restart_policy == "Never"
             && !pod_seen.has_ended
             && !pod_seen.is_disrupted()
@@ -350,7 +351,8 @@ impl PodSeen {
                 ..Trouble::default()
             }));
         }
-        // With OnFailure, the kubelet restarts the container that runs Flux if it has failed: the pod has not ended.
+        // With OnFailure, the kubelet restarts the container that runs Flux if it has failed. So the pod does not count
+        // as ended, which `kept_by` would mean.
         let may_return = pod.spec.restart_policy == "OnFailure" && !pod_seen.has_agents_success();
         if may_return {
             PodSeen {
@@ -370,7 +372,7 @@ impl PodSeen {
     /// Reads a pod. `runner`: name of the container that runs Flux; None: the first one. (The MiniCluster's sidecars
     /// are restartable init containers, so they are not in `container_statuses`.)
     fn read(metadata: &ObjectMeta, status: Option<&PodStatus>, runner: Option<&str>) -> PodSeen {
-        let annotation = |key: &str| {
+        let number_in_annotation = |key: &str| {
             metadata
                 .annotations
                 .as_ref()
@@ -378,8 +380,8 @@ impl PodSeen {
         };
         let label = |key: &str| metadata.labels.as_ref().and_then(|all| all.get(key));
         let index_label = label(labels::COMPLETION_INDEX);
-        let none = PodStatus::default();
-        let status = status.unwrap_or(&none);
+        let empty_status = PodStatus::default();
+        let status = status.unwrap_or(&empty_status);
         let phase = status.phase.as_deref().unwrap_or_default();
         let ended = matches!(phase, "Succeeded" | "Failed");
         let regular = status.container_statuses.as_deref().unwrap_or_default();
@@ -407,9 +409,11 @@ impl PodSeen {
             name: metadata.name.clone().unwrap_or_default(),
             job_uid: job_uid(metadata),
             index: index_label.and_then(|text| text.parse().ok()).unwrap_or(0),
-            index_failures: annotation(names::INDEX_FAILURES.1).unwrap_or(0),
-            index_disruptions: annotation(names::INDEX_DISRUPTIONS.1).unwrap_or(0),
+            // Each of the two constants is a pair: an environment variable and an annotation.
+            index_failures: number_in_annotation(names::INDEX_FAILURES.1).unwrap_or(0),
+            index_disruptions: number_in_annotation(names::INDEX_DISRUPTIONS.1).unwrap_or(0),
             restarts: runner.map_or(0, restarts),
+            // At least the number of restarts, also if the status shows no end.
             runner_ends: runner.map_or(0, |runner| {
                 runner_ends(runner)
                     .last()
@@ -474,8 +478,9 @@ fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
         .chain(status.container_statuses.as_deref().unwrap_or_default())
 }
 
+/// Whether the container was ever started.
 fn has_begun(container: &ContainerStatus) -> bool {
-    !never_ran(container) || container.restart_count > 0
+    !is_idle(container) || container.restart_count > 0
 }
 
 /// Whether the pod's node has stopped responding: then the node controller sets Ready to False, without a reason, and
@@ -645,7 +650,7 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool, user_init: &str) -> Opt
                 .as_deref()
                 .unwrap_or_default()
                 .iter()
-                .all(never_ran)
+                .all(is_idle)
         {
             let exit = exit(terminated);
             return Some(Trouble {
@@ -710,8 +715,8 @@ fn pull(container: &ContainerStatus, waiting: &ContainerStateWaiting) -> Option<
     })
 }
 
-/// Whether the container does not run and has not ended.
-fn never_ran(container: &ContainerStatus) -> bool {
+/// Whether the container does not run and has not ended: it was not started yet, or waits for a restart.
+fn is_idle(container: &ContainerStatus) -> bool {
     container
         .state
         .as_ref()

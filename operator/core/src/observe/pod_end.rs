@@ -68,10 +68,12 @@ pub fn end_of(pod: &PodSeen, is_gone: bool) -> Option<PodEnd> {
     })
 }
 
-/// Whether this pod is a follower that has failed by itself, which fails the Job.
+/// Whether this pod is a follower that has failed by itself, which fails the Job. The exit code `REPLACE` does not: the
+/// pod alone was stopped, and the Job may replace it.
 pub fn has_failed_by_itself(pod: &PodSeen) -> bool {
     let code = pod.exit.as_ref().map(|exit| exit.code);
     pod.index > 0
+        // (`is_gone` makes no difference here: `None` and `Removed` are treated alike.)
         && match end_of(pod, false) {
             Some(PodEnd::FailedByItself | PodEnd::NodeFailure | PodEnd::Refused) => {
                 code != Some(i32::from(REPLACE))
@@ -81,6 +83,7 @@ pub fn has_failed_by_itself(pod: &PodSeen) -> bool {
         }
 }
 
+/// The message about a pod with an unseen end ([`PodSeen::unseen_end`]).
 const UNSEEN_MESSAGE: &str =
     "its node or the container runtime there was restarted, and nobody saw how the container ended";
 
@@ -101,6 +104,7 @@ pub fn loss(pod: &PodSeen) -> LostPod {
         .as_ref()
         .filter(|trouble| pod.was_removed() && trouble.init.is_none());
     let (reason, message) = match (trouble, pod.unseen_end()) {
+        // If the pod was deleted, only a disruption is a cause of that. Other trouble is not.
         (Some(trouble), _) if trouble.is_disruption || !pod.is_deleting => {
             (trouble.reason.clone(), trouble.message.clone())
         }

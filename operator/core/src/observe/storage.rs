@@ -12,7 +12,8 @@ use crate::labels::disk;
 /// The CSI volume behind a PersistentVolume that the operator created for a MiniCluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disk {
-    /// Driver and handle ([`labels::disk`]). Two PersistentVolumes should not have the same.
+    /// Driver and handle ([`labels::disk`]). Two PersistentVolumes should not have the same: a node may mount one with
+    /// the attributes and the Secret of the other.
     pub text: String,
     pub cluster: Key,
 }
@@ -32,8 +33,8 @@ impl Disk {
     }
 }
 
-/// A PersistentVolume that the operator deletes once its MiniCluster is gone. Kubernetes does not, since a namespaced
-/// object cannot own a cluster-scoped one.
+/// A PersistentVolume that the operator deletes once its MiniCluster is gone. Kubernetes does not delete it, since a
+/// namespaced object cannot own a cluster-scoped one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Orphan {
     pub name: String,
@@ -44,7 +45,8 @@ pub struct Orphan {
 }
 
 impl Orphan {
-    /// None: the PersistentVolume has to be kept, is being deleted, or was not created by the operator.
+    /// What is kept of a PersistentVolume that has to be deleted with its MiniCluster. None: it has to be kept, is
+    /// being deleted, or was not created by the operator.
     pub fn of(metadata: &ObjectMeta) -> Option<Orphan> {
         if metadata.deletion_timestamp.is_some() || annotation(metadata, labels::KEEP).is_some() {
             return None;

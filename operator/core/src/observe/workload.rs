@@ -30,6 +30,7 @@ pub struct WorkloadStatus {
     pub admission_checks: Vec<AdmissionCheck>,
 }
 
+/// A condition of a Workload's admission, besides quota, that another controller has to fulfil.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 pub struct AdmissionCheck {
     pub name: String,
@@ -104,11 +105,11 @@ fn explain(workload: &Workload) -> String {
         Some(_) if is_true("QuotaReserved") => Some(checks(&status.admission_checks)),
         // The queue may be inactive because of an admission check. Then Kueue's message does not name the check.
         Some(quota) if quota.reason == "Inadmissible" => {
-            let checks = not_ready(&status.admission_checks);
-            let named = if checks.is_empty() {
-                checks
+            let unready = not_ready(&status.admission_checks);
+            let named = if unready.is_empty() {
+                unready
             } else {
-                format!(" (its admission checks: {checks})")
+                format!(" (its admission checks: {unready})")
             };
             Some(format!("{}{named}", quota.message))
         }
@@ -127,7 +128,7 @@ fn explain(workload: &Workload) -> String {
 fn checks(checks: &[AdmissionCheck]) -> String {
     match not_ready(checks) {
         none if none.is_empty() => "its quota is reserved, and it is about to be admitted".to_owned(),
-        check => format!("its quota is reserved, and it waits for the admission check {check}"),
+        unready => format!("its quota is reserved, and it waits for the admission check {unready}"),
     }
 }
 

@@ -19,6 +19,7 @@ pub(super) fn config_map(
         spec.size = size;
     }
     if let Some(maximum) = facts.maximum_size {
+        // Unset means the size.
         spec.max_size = (maximum != spec.size).then_some(maximum);
     }
     // The default `true` is not written: an explicit `true` also makes the snippet `post` strict.

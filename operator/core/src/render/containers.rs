@@ -112,8 +112,8 @@ fn staged_mount() -> String {
     format!("{MOUNT_STAGING}/{MOUNT_FOLDER}")
 }
 
-/// The init container with the view's image: it copies the view, or links to it if the others run the same
-/// image.
+/// The init container with the view's image: it copies the view, or links to it if the other containers
+/// run the same image.
 fn provide_view(
     cluster: &ValidMiniCluster,
     options: &Options,
@@ -187,7 +187,8 @@ fn sidecar_of(
     Ok(container)
 }
 
-/// The container that runs Flux: the only one that is no init container.
+/// The container that runs Flux: the only one that is no init container. `restarts_left`: how often the MiniCluster may
+/// still restart.
 pub(super) fn runner(
     cluster: &ValidMiniCluster,
     view: ViewFrom,
@@ -200,15 +201,15 @@ pub(super) fn runner(
     let grace = format!("{}={}", names::GRACE_PERIOD, cluster.grace_period());
     let restarts = format!("{}={restarts_left}", names::RESTARTS_LEFT);
     container.command = Some(vec![AGENT_FILE.into(), "run".into(), grace, restarts]);
-    // From these the agent knows that its pod is not the first of its index: a lead that replaces another runs
-    // nothing.
+    // By these two variables the agent knows that its pod is not the first of its index: a lead that replaces another
+    // runs nothing.
     let earlier_pods = [names::INDEX_FAILURES, names::INDEX_DISRUPTIONS]
         .map(|(name, annotation)| from_annotation(name, annotation));
     container.env.get_or_insert_default().extend(earlier_pods);
     if derive::has_host_network(cluster.pod_template.as_ref()) {
         use_host_network(&mut container);
     }
-    // Scrapers find the port by its name; only the lead listens.
+    // The port with metrics. Scrapers find it by its name; only the lead listens.
     container
         .ports
         .get_or_insert_default()
@@ -217,7 +218,7 @@ pub(super) fn runner(
             ..port_of(port)
         }));
     container.ports = container.ports.filter(|ports| !ports.is_empty());
-    // Without a socket the broker cannot be asked: then a running container counts as ready.
+    // The probe asks the broker by its socket. If the socket is disabled, a running container counts as ready.
     container.startup_probe = (!cluster.flux.disable_socket).then(startup_probe);
     container.volume_mounts = some(volumes::merged(
         volumes::for_runner(cluster, view),
@@ -371,8 +372,8 @@ fn lifecycle(container: &ValidContainer) -> Option<Lifecycle> {
 /// Resources of the operator's own init containers: those of `flux.container`, else the runner's cpu and memory.
 ///
 /// A quota on cpu or memory rejects a pod if one of its containers lacks them, and such a pod is not of Kubernetes'
-/// class Guaranteed. They cost nothing: for a pod, Kubernetes counts its init containers or its containers, whichever
-/// need more.
+/// class Guaranteed. These resources cost nothing: for a pod, Kubernetes counts its init containers or its
+/// containers, whichever need more.
 fn own_init_resources(cluster: &ValidMiniCluster) -> Option<ResourceRequirements> {
     let view_resources = &cluster.view.resources;
     if !view_resources.limits.is_empty() || !view_resources.requests.is_empty() {

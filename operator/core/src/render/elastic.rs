@@ -35,6 +35,7 @@ impl Elastic {
     /// which the queue has changed it.
     pub fn is_held(self, job: &JobSeen) -> bool {
         let is_admitted = job.queue.is_some() && !job.is_elastic && !job.is_suspended;
+        // The hash also covers `suspend`, whose value at that time is not known: all three are tried.
         let is_applied =
             |suspend| job.rendered_hash.as_deref() == Some(Elastic { suspend, ..self }.hash().as_str());
         is_admitted && ![None, Some(true), Some(false)].into_iter().any(is_applied)
@@ -53,7 +54,7 @@ impl Elastic {
     /// suspended.
     pub fn patch(self, cluster: &ValidMiniCluster, uid: &str, before: Option<&str>, maximum: u32) -> Value {
         let mut spec = json!({ "parallelism": self.size, "completions": self.size });
-        // The hash also covers the size. `suspend` has not changed if the hash is the one for some size.
+        // The hash also covers the size. `suspend` has not changed if `before` is the hash of it with any size.
         let is_suspend_applied =
             (1..=maximum).any(|size| before == Some(Elastic { size, ..self }.hash().as_str()));
         if !is_suspend_applied && let Some(suspend) = self.suspend {

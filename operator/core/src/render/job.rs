@@ -125,7 +125,8 @@ pub(super) fn build(
     Ok(job)
 }
 
-/// Names of init containers from the user's pod template, without restartable ones (sidecars).
+/// Names of the init containers that the user's pod template adds: without restartable ones (sidecars), and without
+/// items that only change or remove a container (`$patch` is a directive of a strategic merge patch).
 fn user_init(cluster: &ValidMiniCluster, template: &PodTemplateSpec) -> Vec<String> {
     let overlay_items = cluster
         .pod_template
@@ -186,9 +187,10 @@ fn failure_policy(cluster: &ValidMiniCluster, own_init: &[String], user_init: &[
         .map(|name| on_exit("FailJob", name, "NotIn", vec![0]));
     let rules = [
         on_condition("Ignore", "DisruptionTarget"),
-        // This rule comes before the lead's, which would fail the Job at once: nothing of the index runs again, and the
-        // other pods stay until the operator fails the Job (`decide::restart`). A program may itself end with one of
-        // the excepted codes. Then the operator decides by the agent's message.
+        // Excepted are the codes of a follower whose pod alone was stopped, and of an end that nobody saw. With
+        // FailIndex nothing of the index runs again, and the other pods stay until the operator fails the Job
+        // (`decide::restart`). So this rule comes before the lead's, which would fail the Job at once. A program may
+        // itself end with one of the excepted codes. Then the operator decides by the agent's message.
         on_exit(
             "FailIndex",
             runner,

@@ -31,6 +31,7 @@ pub(super) fn policy(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Option<
         pod_selector: Some(brokers.clone()),
         ..NetworkPolicyPeer::default()
     };
+    // All ports but the broker's, which uses TCP.
     let others = [
         ports("TCP", 1, BROKER_PORT - 1),
         ports("TCP", BROKER_PORT + 1, 65535),

@@ -64,8 +64,8 @@ impl<K: Serialize> Overlaid<K> {
         })
     }
 
-    /// Adds fields to the object as it is sent. Each is a JSON pointer to its parent, which is created if it is
-    /// missing, the key and the value.
+    /// Adds fields to the object as it is sent. Each field is given by a JSON pointer to its parent (which is created
+    /// if it is missing), its key and its value.
     pub(super) fn with_fields<const N: usize>(
         mut self,
         fields: [(String, &'static str, Value); N],

@@ -25,6 +25,7 @@ pub(super) fn on_job(cluster: &ValidMiniCluster, metadata: &mut ObjectMeta) {
         annotations.entry(key.clone()).or_insert_with(|| value.clone());
     }
     for (key, value) in of_size(cluster, cluster.size) {
+        // (A null would only remove the annotation of an existing Job.)
         if let Value::String(value) = value {
             annotations.insert(key, value);
         }
@@ -41,10 +42,11 @@ pub(super) fn of_size(cluster: &ValidMiniCluster, size: u32) -> Map<String, Valu
         return Map::new();
     }
     let least = cluster.queueing.least(size, cluster.min_size);
-    let equal = least.map(|_| Value::from("true"));
+    // If the queue reduces the number of pods, it has to change the Job's completions as well.
+    let changes_completions = least.map(|_| Value::from("true"));
     [
         (MIN_PARALLELISM, least.map(|least| Value::from(least.to_string()))),
-        (EQUAL_PARALLELISM, equal),
+        (EQUAL_PARALLELISM, changes_completions),
     ]
     .map(|(key, value)| (key.to_owned(), value.unwrap_or_default()))
     .into_iter()

@@ -28,6 +28,7 @@ pub fn problem(applied: &AppliedOverlay, tried: &Result<Option<Value>, String>) 
 }
 
 /// The beginning of the API server's message. The message may name many thousand items, and a status has room for less.
+/// It is longer than a message in a status, since `with_overlay_paths` may drop its first words.
 fn beginning_of(words: &str) -> &str {
     &words[..words.floor_char_boundary(8 * MESSAGE_MAX)]
 }
@@ -64,7 +65,7 @@ fn next_path(text: &str, applied: &AppliedOverlay) -> Option<usize> {
     let mut from = 0;
     loop {
         let found = starts.iter().filter_map(|start| text[from..].find(start)).min()? + from;
-        // Not in the middle of another word, but after the name of a Go type.
+        // A path does not begin in the middle of another word. (It may follow the name of a Go type and a dot.)
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if !text[..found].ends_with(is_word) {
             return Some(found);
@@ -89,7 +90,7 @@ fn path_in_overlay(path: &str, applied: &AppliedOverlay) -> Option<String> {
         Some(&applied.overlay),
     );
     let mut path = applied.field.to_owned();
-    // The API server names a template's metadata like this.
+    // The API server leaves out `metadata` in the paths of a template's labels and annotations.
     if ["labels", "annotations"]
         .iter()
         .any(|name| below.starts_with(name))
@@ -143,6 +144,7 @@ pub fn left_out(kept: &Value, applied: &AppliedOverlay) -> Vec<String> {
 /// Adds the paths of the fields in `mine` that `kept` lacks to `missing`. `path` is the path of `mine`. `name` is its
 /// key, which determines the merge key of a list.
 fn compare(path: &str, name: &str, mine: &Value, kept: &Value, missing: &mut Vec<String>) {
+    // `$patch` and other keys that begin with `$` are directives of a strategic merge patch, not fields of the object.
     match mine {
         Value::Object(map) if !map.contains_key("$patch") => {
             for (key, value) in map
@@ -158,7 +160,7 @@ fn compare(path: &str, name: &str, mine: &Value, kept: &Value, missing: &mut Vec
         }
         Value::Array(list) => {
             let kept_items = kept.as_array().map_or(&[][..], Vec::as_slice);
-            for (i, item) in list
+            for (index, item) in list
                 .iter()
                 .enumerate()
                 .filter(|(_, item)| item.get("$patch").is_none())
@@ -168,16 +170,16 @@ fn compare(path: &str, name: &str, mine: &Value, kept: &Value, missing: &mut Vec
                         .iter()
                         .find(|kept_item| kept_item.get(key) == item.get(key)),
                     None => {
-                        let others = near(kept_items, i, kept_items.len().saturating_sub(list.len()));
+                        let others = near(kept_items, index, kept_items.len().saturating_sub(list.len()));
                         kept_items
-                            .get(i)
+                            .get(index)
                             .into_iter()
                             .chain(others)
                             .find(|kept_item| contains(kept_item, item))
-                            .or(kept_items.get(i))
+                            .or(kept_items.get(index))
                     }
                 };
-                let path = format!("{path}[{i}]");
+                let path = format!("{path}[{index}]");
                 match found {
                     Some(found) => compare(&path, "", item, found, missing),
                     None => missing.push(path),
@@ -209,7 +211,7 @@ fn contains(kept: &Value, mine: &Value) -> bool {
     missing.is_empty()
 }
 
-/// Whether Go would serialize the value: empty values are left out.
+/// Whether Go would serialize the value: empty values are left out. A map with the directive `$patch` sets no fields.
 fn has_values(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,

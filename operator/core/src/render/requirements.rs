@@ -13,8 +13,8 @@ const IMAGE_VOLUMES_BY_HAND: u32 = 33;
 /// Most bytes of a ConfigMap's values.
 const CONFIG_MAP_MAX: usize = 1 << 20;
 
-/// Why the AgentSpec does not fit into its ConfigMap, and the remedy. None: it fits. (The user's text is longer there,
-/// because it is quoted.)
+/// Why the AgentSpec does not fit into its ConfigMap, and the remedy. None: it fits. (The user's text is longer in
+/// the AgentSpec than in the spec, because it is quoted.)
 pub fn too_large(objects: &Objects) -> Option<String> {
     let bytes: usize = objects
         .config_map
@@ -133,8 +133,9 @@ pub fn needs_image_volume_gate(objects: &Objects, minor: u32) -> bool {
 }
 
 /// Whether the objects may need a newer Kubernetes than the oldest supported one, so that its version has to be looked
-/// up. With `nodes_mount_images` every node is new enough for image volumes, and no API server is older than its nodes.
+/// up. With `nodes_mount_images`, nodes are new enough for image volumes, and no API server is older than its nodes.
 pub fn needs_version_check(objects: &Objects, nodes_mount_images: bool) -> bool {
+    // 0 is older than every version that a field needs. false: no dry run was made yet.
     unsupported(objects, if nodes_mount_images { IMAGE_VOLUMES } else { 0 }, false).is_some()
 }
 

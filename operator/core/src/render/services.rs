@@ -46,8 +46,10 @@ pub fn headless(namespace: &str, name: &str, members: &[Member]) -> Service {
     if members.iter().all(|member| member.minimal) {
         selector.insert(labels::COMPLETION_INDEX.into(), "0".into());
     }
+    // A member has no uid if the Service is rendered for output to a person.
     let owners = members.iter().filter(|member| !member.uid.is_empty());
     let owners = owners.map(|member| OwnerReference {
+        // Only one owner of an object can be its controller.
         controller: None,
         ..owner(&member.name, &member.uid)
     });

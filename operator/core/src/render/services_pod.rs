@@ -32,7 +32,7 @@ pub(super) fn build(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Result<O
     pod_labels.remove(labels::AUTOSCALER);
     pod_labels.remove(labels::CLUSTER);
     pod_labels.insert(labels::SERVICES_OF.into(), cluster.name.clone());
-    // The documentation promises this label on every pod.
+    // The documentation promises this label on the services pod.
     pod_labels.insert(labels::JOB_INDEX.into(), "services".into());
     if cluster.flux.minimal_service {
         // With minimalService the headless Service selects only this index, so the pod needs the label for its

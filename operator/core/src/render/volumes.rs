@@ -30,11 +30,17 @@ const SOFTWARE: &str = "flux-software";
 pub const IMAGE: &str = "flux-view-image";
 /// Volume with the runner's image, for the init container that reads its packages.
 const RUNNER_IMAGE: &str = "flux-runner-image";
+/// Volume with the AgentSpec and the operator's request to end.
 const SPEC: &str = "flux-agent-spec";
+/// Volume with the curve certificate, by which brokers recognise each other.
 const CURVE: &str = "flux-agent-curve";
+/// Volume with the passwords of `spec.users`.
 const USERS: &str = "flux-agent-users";
+/// Volume with the credentials of the Flux RESTful API.
 const RESTFUL: &str = "flux-agent-restful";
+/// Volume for the home of containers whose image sets no usable HOME.
 const HOME: &str = "flux-operator-home";
+/// Volume with the user's Secret `flux.mungeSecret`.
 const MUNGE: &str = "flux-munge";
 
 /// The user's volumes of a pod.

@@ -128,6 +128,7 @@ pub(super) fn compute(inputs: &Inputs, summary: &PodSummary, outcome: &Outcome) 
             outcome.message.clone(),
         )
     } else {
+        // False, since the Job has not ended. So the reason and the message for the true condition are not used.
         state.ended(ConditionType::JobFinished, JobState::Completed, "", "")
     };
     let is_suspended = state == JobState::Suspended;
@@ -252,9 +253,9 @@ fn brokers(state: JobState, summary: &PodSummary) -> Statement {
     const TYPE: ConditionType = ConditionType::JobMiniClusterReady;
     match state {
         JobState::Active if summary.is_ready() => {
-            Statement::new(TYPE, True, Reason::BrokersReady, quorum(summary))
+            Statement::new(TYPE, True, Reason::BrokersReady, readiness(summary))
         }
-        JobState::Active => Statement::new(TYPE, False, Reason::BrokersNotReady, quorum(summary)),
+        JobState::Active => Statement::new(TYPE, False, Reason::BrokersNotReady, readiness(summary)),
         _ => Statement::new(TYPE, False, state.explanation().0, state.explanation().1),
     }
 }
@@ -271,7 +272,7 @@ fn ready(state: JobState, summary: &PodSummary, outcome: &Outcome) -> Statement 
             "the job has completed: nothing is left to do",
         ),
         JobState::Active if summary.is_ready() => {
-            Statement::new(TYPE, True, Reason::BrokersReady, quorum(summary))
+            Statement::new(TYPE, True, Reason::BrokersReady, readiness(summary))
         }
         JobState::Active | JobState::NotRequested if !outcome.reason.is_empty() => {
             Statement::new(TYPE, False, outcome.reason.clone(), outcome.message.clone())
@@ -279,7 +280,7 @@ fn ready(state: JobState, summary: &PodSummary, outcome: &Outcome) -> Statement 
         JobState::Suspended if outcome.reason == Reason::Queued => {
             Statement::new(TYPE, False, Reason::Queued, outcome.message.clone())
         }
-        JobState::Active => Statement::new(TYPE, False, Reason::BrokersNotReady, quorum(summary)),
+        JobState::Active => Statement::new(TYPE, False, Reason::BrokersNotReady, readiness(summary)),
         _ => Statement::new(TYPE, False, state.explanation().0, state.explanation().1),
     }
 }
@@ -320,6 +321,7 @@ fn reconciling(
 /// true.
 fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcome) -> Option<Statement> {
     const TYPE: ConditionType = ConditionType::Stalled;
+    // An obstacle that may end by itself needs no action.
     let obstacle = inputs.obstacle.filter(|obstacle| !obstacle.is_passing());
     match state {
         JobState::Completed => None,
@@ -503,8 +505,9 @@ fn post(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
     if before.is_some() && summary.lead.is_none_or(|lead| lead.exit.is_none()) {
         return before;
     }
-    let lead = summary.lead?.exit.as_ref()?.termination.as_ref()?;
-    let has_run = lead.by == Ender::Program && lead.program_code.is_some();
+    let termination = summary.lead?.exit.as_ref()?.termination.as_ref()?;
+    // `post` runs after the program. A failed `post` was handled above.
+    let has_run = termination.by == Ender::Program && termination.program_code.is_some();
     has_run.then(|| {
         Statement::new(
             ConditionType::PostSucceeded,
@@ -541,6 +544,7 @@ fn not_mounted<'a>(inputs: &'a Inputs) -> Option<(String, &'a str)> {
             .filter(|error| is_about_mount(error))?;
         Some((format!("pod {}", pod.index), error))
     };
+    // The kubelet's message has the volume's name in double quotes, as `{:?}` writes it.
     let is_unsupported = |warning: &&Trouble| {
         warning.reason == Reason::FailedMount
             && warning.message.contains(&format!("{VIEW_IMAGE_VOLUME:?}"))
@@ -582,8 +586,8 @@ pub(super) fn awaited(inputs: &Inputs, summary: &PodSummary) -> Option<String> {
     Some(progress(summary) + &other.unwrap_or_default())
 }
 
-/// How many brokers are ready, and how many are enough.
-fn quorum(summary: &PodSummary) -> String {
+/// How many brokers are ready, and how many are enough, for messages.
+fn readiness(summary: &PodSummary) -> String {
     let PodSummary {
         ready,
         wanted,

@@ -11,8 +11,8 @@ pub use crate::vocabulary::EventType;
 /// Longest note of an event that the API server accepts, in bytes.
 const NOTE_MAX: usize = 1024;
 
-/// Conditions whose change to this status causes an event, and the event's action. The event's reason is that of the
-/// condition. There is no event if `vocabulary::event_type` has none for the reason.
+/// Each condition with a status to which a change causes an event, and the event's action. The event's reason is that
+/// of the condition. There is no event if `vocabulary::event_type` has none for the reason.
 const CONDITIONS: [(ConditionType, ConditionStatus, &str); 5] = [
     (ConditionType::Valid, False, "Validate"),
     (ConditionType::Valid, True, "Validate"),
@@ -56,7 +56,7 @@ pub fn of_restart(status: &MiniClusterStatus) -> Option<Event> {
 
 /// The events for a change of the status.
 pub fn between(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Event> {
-    // The condition in the new status, if it has the status `to` only there.
+    // The condition in the new status `after`, if it has the status `to` in `after` and not in `before`.
     let turned = |type_: ConditionType, to: ConditionStatus| -> Option<&Condition> {
         let was = condition(before, type_).is_some_and(|condition| condition.status == to);
         condition(after, type_).filter(|condition| condition.status == to && !was)

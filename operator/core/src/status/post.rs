@@ -55,6 +55,7 @@ pub(super) fn with_failure(mut outcome: Outcome, inputs: &Inputs) -> Outcome {
     let has_ended = inputs
         .job
         .is_some_and(|job| job.is_finished() || job.failing.is_some());
+    // If the outcome itself is about `post`, nothing is appended.
     if !has_ended || outcome.message.is_empty() || outcome.snippet.as_deref() == Some(POST) {
         return outcome;
     }

@@ -35,12 +35,11 @@ impl Writer {
             Propagation::Foreground => self.delete_job(cluster, job).await?,
             Propagation::Background => {
                 let jobs: Api<Job> = Api::namespaced(self.client.clone(), &cluster.namespace);
-                let deleted = jobs
+                let result = jobs
                     .delete(&cluster.name, &delete_params(Some(job.clone())))
                     .await
                     .map(drop);
-                ignore_not_found(deleted)
-                    .map_err(|error| api_error::<Job>("delete", &cluster.name, error))?;
+                ignore_not_found(result).map_err(|error| api_error::<Job>("delete", &cluster.name, error))?;
             }
         }
         self.delete_pods(cluster, job).await
@@ -62,6 +61,7 @@ impl Writer {
         name: &str,
         uid: &str,
     ) -> Result<bool, ApplyError> {
+        // A list of one pod: in every namespace the operator may list pods, but not get one.
         let of_name = ListParams::default().fields(&format!("metadata.name={name}"));
         let api: Api<PodStatusObject> = Api::namespaced(self.client.clone(), &cluster.namespace);
         let found = api.list(&of_name).await;

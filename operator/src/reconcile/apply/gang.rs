@@ -1,5 +1,5 @@
 //! The object that makes schedulers start a Job's pods together. It is JSON, since there are no Rust types
-//! for its APIs.
+//! for its APIs. In all functions here, `owner` is the MiniCluster's uid.
 
 use flux_operator_core::labels;
 use flux_operator_core::observe::{Key, controller_uid};
@@ -114,11 +114,12 @@ impl Writer {
             controller_uid(metadata) == Some(owner) && metadata.deletion_timestamp.is_none()
         };
         for existing in found.into_iter().filter(must_delete) {
-            let (Some(name), Some(uid)) = (existing.name, existing.uid) else {
+            let (Some(gang_name), Some(uid)) = (existing.name, existing.uid) else {
                 continue;
             };
-            if Some(name.as_str()) != kept {
-                self.delete_found(namespace, &GangRef { api, name }, uid).await?;
+            if Some(gang_name.as_str()) != kept {
+                let gang = GangRef { api, name: gang_name };
+                self.delete_found(namespace, &gang, uid).await?;
             }
         }
         Ok(())

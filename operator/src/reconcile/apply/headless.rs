@@ -63,8 +63,8 @@ impl Queue {
         }
     }
 
-    /// Makes `member` an owner of the Service. If the member needs names for all pods, also makes the Service
-    /// select all pods.
+    /// Makes `member` an owner of the Service. If the member needs names for all pods (it is not `minimal`), also
+    /// makes the Service select all pods.
     pub(super) async fn join(
         &self,
         writer: &Writer,
@@ -108,6 +108,7 @@ impl Queue {
         }
         let mut members = self.take(service);
         members.insert(member.uid.clone(), member.clone());
+        // If the Service selects leads only, all its owners are minimal. Otherwise each may need all names.
         for (name, uid) in &existing.owners {
             let known = Member {
                 name: name.clone(),
@@ -117,7 +118,8 @@ impl Queue {
             members.entry(uid.clone()).or_insert(known);
         }
         let mut members: Vec<Member> = members.into_values().collect();
-        // Owners beyond the limit may be left out, but not members that need all names.
+        // Owners beyond the limit may be left out: first minimal ones, and of these first the new ones. The number of
+        // owners that the Service already has is not reduced.
         members.sort_by_key(|member| (member.minimal, !existing.is_owned_by(&member.uid)));
         members.truncate(OWNERS_MAX.max(existing.owners.len()));
         let mut wanted = services::headless(&service.namespace, &service.name, &members);
@@ -185,8 +187,8 @@ impl Queue {
         patched.map_err(|error| api_error::<Service>("patch", &service.name, error))
     }
 
-    /// Notes that the caller waits for the Service, and that `member` is to be added. Returns the lock to hold while
-    /// writing.
+    /// Notes that the caller waits for the Service, and that `member`, if given, is to be added. Returns the lock to
+    /// hold while writing.
     fn enter(&self, service: &Key, member: Option<&Member>) -> Arc<tokio::sync::Mutex<()>> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = waiting.entry(service.clone()).or_default();

@@ -61,6 +61,7 @@ where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + std::fmt::Debug,
 {
     let objects = Request::new(K::url_path(&(), object.meta().namespace.as_deref()));
+    // By force: fields that another manager has set to other values are overwritten too.
     let parameters = PatchParams::apply(labels::MANAGER).force();
     let request = objects.patch(&object.name_any(), &parameters, &Patch::Apply(object));
     request.map_err(kube::Error::BuildRequest)

@@ -44,7 +44,7 @@ enum ExistingVolume {
     Foreign,
 }
 
-/// `owner`: the MiniCluster's uid.
+/// What an existing PersistentVolume `found` is to the MiniCluster that needs `wanted`. `owner`: the MiniCluster's uid.
 fn classify(found: &Metadata, wanted: &Metadata, owner: &str) -> ExistingVolume {
     let is_same = annotation(found, labels::RENDERED_HASH) == annotation(wanted, labels::RENDERED_HASH);
     let is_kept = annotation(found, labels::KEEP).is_some();
@@ -74,7 +74,7 @@ fn no_permission(cause: &str) -> Obstacle {
     }
 }
 
-/// None: the object does not exist.
+/// Turns the error 404 into None: the object does not exist.
 fn none_if_not_found<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
     match result {
         Ok(found) => Ok(Some(found)),
@@ -83,8 +83,8 @@ fn none_if_not_found<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kub
     }
 }
 
-/// Waits until a volume or a claim is bound, or for three seconds. With an unbound claim the scheduler would
-/// put the pod aside, and write a warning.
+/// Waits until a volume or a claim is bound or cannot be read, but at most three seconds. With an unbound claim
+/// the scheduler would put the pod aside, and write a warning.
 async fn wait_until_bound<K>(api: &Api<K>, name: &str, phase: impl Fn(K) -> Option<String>)
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
@@ -267,6 +267,7 @@ impl Writer {
         let name = rendered.volume.name_any();
         let found = none_if_not_found(self.persistent_volumes().get_metadata(&name).await);
         let found = found.map_err(|error| api_error::<PersistentVolume>("get", &name, error))?;
+        // `Orphan::of` returns None for a volume that is to be kept.
         match found
             .and_then(|found| Orphan::of(&found.metadata))
             .filter(|found| found.owner == owner)

@@ -13,7 +13,7 @@ use crate::reconcile::error::ReconcileError;
 
 /// The first pause after a failure; it doubles with each one.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// Longest pause when only a change by a person can help. The spread adds up to a quarter, so that it may be
+/// Longest pause when only a change by a person can help. `after_failure` adds up to a quarter, so that it may be
 /// 60 s. Usually a watch reports the change and ends the pause, but no watch reports that a quota has room
 /// again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(48);
@@ -86,6 +86,7 @@ impl Pauses {
         let pause = backoff::after(failures.count, FIRST_PAUSE, longest)
             .max(error.retry_after())
             .max(shortest);
+        // Up to a quarter of the pause is added, by a hash of the MiniCluster's key and the number of failures.
         let mut hasher = DefaultHasher::new();
         (key, failures.count).hash(&mut hasher);
         pause.mul_f64(1.0 + (hasher.finish() % 256) as f64 / 1024.0)
@@ -114,6 +115,7 @@ impl Pauses {
             .and_then(|failures| failures.since)
             .unwrap_or(begin)
             .min(begin);
+        // `+ 1`: this error is not counted yet.
         before.is_some_and(|failures| failures.count + 1 >= LASTING_FAILURES)
             && !error.is_of_terminating_namespace()
             || now.saturating_duration_since(since) >= LASTING_TIME

@@ -23,6 +23,7 @@ impl Room {
     /// Waits until there is memory to reconcile a spec of this size in bytes. It is free again when the
     /// permit is dropped.
     pub async fn wait_for(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
+        // A spec that needs more than all memory waits for all of it.
         let permits = bytes
             .saturating_mul(MEMORY_PER_BYTE)
             .min(MEMORY_MAX)

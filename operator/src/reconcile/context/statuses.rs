@@ -29,6 +29,7 @@ struct WrittenAt {
 }
 
 impl WrittenAt {
+    /// A status was written at `now`, and the one before it at `before`.
     fn now(before: Option<WrittenAt>, now: Instant) -> WrittenAt {
         let follows_closely =
             |before: &WrittenAt| now.saturating_duration_since(before.time) < before.pause * 2;
@@ -83,6 +84,7 @@ impl Statuses {
     /// The MiniCluster as the watch last reported it. None: it no longer exists, or another one has its name.
     pub fn current(&self, cluster: Arc<Cluster>) -> Option<Arc<Cluster>> {
         let Some(store) = self.store.get() else {
+            // The watch has not started.
             return Some(cluster);
         };
         let stored = store.get(&object_ref(&Key::of(cluster.meta())))?;
@@ -99,7 +101,8 @@ impl Statuses {
         self.is_without(key, uid, |metadata| metadata.deletion_timestamp.is_none())
     }
 
-    /// The same, but not if Kubernetes keeps the objects that the MiniCluster owns (`--cascade=orphan`).
+    /// Like [`Statuses::is_deleted`], but false while Kubernetes prepares to keep the objects that the MiniCluster owns
+    /// (`--cascade=orphan`).
     pub fn is_deleted_with_objects(&self, key: &Key, uid: &str) -> bool {
         self.is_without(key, uid, |metadata| {
             metadata.deletion_timestamp.is_none() || deleted::is_orphaning(metadata)
@@ -184,7 +187,8 @@ impl Statuses {
     pub fn remember(&self, target: &Target, version: u64, status: &MiniClusterStatus, now: Instant) {
         let Target { key, uid, .. } = target;
         self.note_write(uid, now);
-        // The watch may have reported it before the answer to the write came.
+        // The watch may have reported this version, or a newer one, before the answer to the write came. (`stored`
+        // returns only what is newer than the given version, so one less is given.)
         if self.stored(key, uid, version.saturating_sub(1)).is_none() {
             self.written().insert(uid.clone(), (version, status.clone()));
         } else {

@@ -18,6 +18,8 @@ pub(super) async fn served(cluster: &ValidMiniCluster, context: &Context) -> Res
     if !context.options.gang || cluster.gang == Gang::Off {
         return Ok(Served::default());
     }
+    // With `gang: auto` any answer is enough, since the pods can start without a gang. With `gang: on` the answer must
+    // have an API for this MiniCluster; a known answer without one is soon replaced by a new one.
     let is_enough = |served| cluster.gang == Gang::Auto || api_for(cluster, served).is_some();
     match context.reader.gangs(is_enough).await {
         Err(kube::Error::Api(status)) if matches!(status.code, 401 | 403) => {
@@ -35,7 +37,7 @@ pub(super) async fn served(cluster: &ValidMiniCluster, context: &Context) -> Res
             })
             .into())
         }
-        served => served.map_err(ReconcileError::Gangs),
+        result => result.map_err(ReconcileError::Gangs),
     }
 }
 
@@ -63,7 +65,7 @@ pub(super) async fn delete_earlier(
     let GangOf::Object(object) = &objects.gang else {
         return;
     };
-    // The largest size is fixed in the status when the first Job is created.
+    // There is no earlier Job: the first one fixes the maximum size in the status.
     if target.status.maximum_size.is_none() && observed.last_job.is_none() {
         return;
     }
@@ -153,8 +155,9 @@ pub(super) async fn resize(
     let Some(at) = job.gang.as_deref().and_then(GangRef::read) else {
         return Ok(());
     };
-    let full_size = cluster.min_size.or(job.initial_size);
-    let (before, now) = (count(full_size, job.completions), count(full_size, size));
+    // The gang never has more pods than this: `minSize` or, without it, the size when the Job was created.
+    let largest_gang = cluster.min_size.or(job.initial_size);
+    let (before, now) = (count(largest_gang, job.completions), count(largest_gang, size));
     if before != now {
         context
             .writer

@@ -18,9 +18,10 @@ use kube::{Api, Client, Resource};
 use crate::api::version;
 use crate::reconcile::lookups::gangs;
 
-/// An older warning (in minutes) counts as resolved: Kubernetes retries, and warns again, at least every two minutes.
+/// A warning that is older than this many minutes counts as resolved: Kubernetes retries, and warns again, at least
+/// every two minutes.
 const FRESH_MINUTES: i64 = 3;
-/// The same for a failing probe, about which the kubelet writes an event at least every five minutes.
+/// The same age for a failing probe, about which the kubelet writes an event at least every five minutes.
 const PROBE_FRESH_MINUTES: i64 = 7;
 
 /// Most events that one call reads.
@@ -101,15 +102,15 @@ impl Reader {
     pub async fn why_queued(
         &self,
         namespace: &str,
-        job: &str,
+        job_uid: &str,
         now: Timestamp,
     ) -> Result<Trouble, kube::Error> {
-        let message = match self.workloads(namespace, job).await {
+        let message = match self.workloads(namespace, job_uid).await {
             Ok(Some(workloads)) => workload::why(workloads),
             Ok(None) => workload::NOT_INSTALLED.to_owned(),
             // No permission for Workloads: use the last warning about the Job instead.
             Err(kube::Error::Api(status)) if status.code == 403 => {
-                match self.last_warning(namespace, job, now).await? {
+                match self.last_warning(namespace, job_uid, now).await? {
                     Some(warning) => warning.message,
                     None if self.serves(workload::GROUP).await? => workload::NOT_FOR_US.to_owned(),
                     None => workload::NOT_INSTALLED.to_owned(),
@@ -124,16 +125,17 @@ impl Reader {
         })
     }
 
-    /// Kueue's Workloads for a Job. None: Kueue is not installed.
-    async fn workloads(&self, namespace: &str, job: &str) -> Result<Option<Vec<Workload>>, kube::Error> {
+    /// Kueue's Workloads for the Job with this uid. None: Kueue is not installed.
+    async fn workloads(&self, namespace: &str, job_uid: &str) -> Result<Option<Vec<Workload>>, kube::Error> {
         let of_job = ListParams::default()
-            .labels(&format!("{}={job}", workload::JOB_UID))
+            .labels(&format!("{}={job_uid}", workload::JOB_UID))
             .limit(WORKLOADS);
         for version in workload::VERSIONS {
             let resource = workload::resource(version);
             let api: Api<Workload> = Api::namespaced_with(self.client.clone(), namespace, &resource);
             match first_pages(&api, &of_job).await {
                 Ok(found) => return Ok(Some(found)),
+                // This version is not served: try the next one.
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 Err(error) => return Err(error),
             }
@@ -201,6 +203,7 @@ fn newest(events: Vec<Event>, not_before: Timestamp) -> Option<Trouble> {
             ""
         };
         // Not cut shorter than a status allows: Pod Security lists missing fields up to the end of its message.
+        // The remedy is added within the same limit.
         let line = message.trim().lines().next().unwrap_or_default();
         let kept: String = line
             .chars()

@@ -24,7 +24,7 @@ fn is_disabled(flux: &Block) -> bool {
     object(flux, "container").is_some_and(|container| is_true(container, "disable"))
 }
 
-/// The block that only disables the view, with the defaults.
+/// The fields of a container's block that only disables the view: `disable` and the defaults.
 fn disabled_container() -> Vec<(&'static str, Value)> {
     container()
         .into_iter()
@@ -84,6 +84,7 @@ fn write_source(spec: &mut Block) {
     let Some(flux) = object_mut(spec, "flux") else {
         return;
     };
+    // The default of v1alpha1, which v1alpha2 rejects beside a view (`V1ALPHA2_RULES`).
     if !is_disabled(flux) && flux.get("installRoot") == Some(&json!("/usr")) {
         flux.shift_remove("installRoot");
     }

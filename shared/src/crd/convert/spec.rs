@@ -13,6 +13,7 @@ pub(super) fn to_v1alpha2(spec: &mut Block) {
     if is_missing(spec, "cleanupPods") {
         spec.insert("cleanupPods".into(), json!(true));
     } else if !is_true(spec, "cleanupPods") && spec.get("cleanupPods").is_some_and(Value::is_boolean) {
+        // It is `false`, the default of v1alpha2. A value of a wrong type stays.
         spec.shift_remove("cleanupPods");
     }
     flux::to_v1alpha2(spec);
@@ -65,12 +66,12 @@ fn token_to_v1alpha1(spec: &mut Block) {
     remove_if_default(spec, "pod", TOKEN, &json!(true));
 }
 
-/// Removes the field from the block `name` if it has the value `value`, and the block if nothing is left.
-fn remove_if_default(spec: &mut Block, name: &str, field: &str, value: &Value) {
+/// Removes the field from the block `name` if it has the value `default`, and the block if nothing is left.
+fn remove_if_default(spec: &mut Block, name: &str, field: &str, default: &Value) {
     let Some(block) = object_mut(spec, name) else {
         return;
     };
-    if block.get(field) == Some(value) {
+    if block.get(field) == Some(default) {
         block.shift_remove(field);
     }
     if block.is_empty() {
@@ -87,6 +88,7 @@ fn restful_to_v1alpha2(spec: &mut Block) {
     let serves_by_default = has_nothing_else_to_run(spec);
     if is_missing(spec, "fluxRestful") {
         if serves_by_default {
+            // Without the other default, the port, so that `restful_to_v1alpha1` recognizes this block and removes it.
             spec.insert("fluxRestful".into(), json!({ "branch": "main" }));
         }
         return;
@@ -130,12 +132,12 @@ pub(super) fn has_nothing_else_to_run(spec: &Block) -> bool {
             .iter()
             .any(|field| has_text(lead, field))
     };
-    let lead_of = |block: Option<&Block>| {
+    let has_lead = |block: Option<&Block>| {
         block
             .and_then(|block| object(block, "leadBroker"))
             .is_some_and(names_a_lead)
     };
-    let lead_is_elsewhere = lead_of(flux) || lead_of(flux.and_then(|flux| object(flux, "bursting")));
+    let lead_is_elsewhere = has_lead(flux) || has_lead(flux.and_then(|flux| object(flux, "bursting")));
     let is_idle = |runner: &Block| {
         let script = object(runner, "commands").is_some_and(|commands| has_text(commands, "script"));
         !has_text(runner, "command") && !script && !is_true(runner, "diagnostics")
@@ -160,11 +162,12 @@ fn only_disables(block: &Block, defaults: &[(&'static str, Value)]) -> bool {
 }
 
 fn user_to_v1alpha2(runner: &mut Block) {
-    // The user is given under the alias.
+    // The user is given under the alias `fluxuser`: no default applies.
     if !is_missing(runner, "fluxuser") {
         return;
     }
     if is_missing(runner, "fluxUser") {
+        // Without the other default, the uid, so that `user_to_v1alpha1` recognizes this block and removes it.
         runner.insert("fluxUser".into(), json!({ "name": "flux" }));
     } else if object(runner, "fluxUser").is_some_and(|block| only_disables(block, &user())) {
         runner.shift_remove("fluxUser");
@@ -172,7 +175,7 @@ fn user_to_v1alpha2(runner: &mut Block) {
 }
 
 fn user_to_v1alpha1(runner: &mut Block) {
-    // The user is given under the alias.
+    // The user is given under the alias `fluxuser`: no default applies.
     if !is_missing(runner, "fluxuser") {
         return;
     }

@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 
 use super::{Version, convert_spec};
 
-/// The API server's limit of all annotations of an object, in bytes. If the annotation exceeds it, conversion keeps
-/// the object's meaning, but not its spelling.
+/// The API server's limit of all annotations of an object, in bytes. If they would exceed it with this one, conversion
+/// keeps the object's meaning, but not its spelling.
 const TOTAL_MAX: usize = 256 << 10;
 
 /// Limit in bytes of an annotation that is written or applied. Without this limit and the next one, an annotation
@@ -49,7 +49,7 @@ pub(super) fn take(object: &mut Map<String, Value>, version: Version) -> Differe
 }
 
 /// Applies `differences` to a converted spec, unless the result would not convert back to `original`, the spec before
-/// this conversion, in version `from`: then it was changed since the annotation was written.
+/// this conversion, in version `from`: in that case `original` was changed since the annotation was written.
 pub(super) fn restore(spec: &mut Value, differences: &Differences, original: &Value, from: Version) {
     if differences.is_empty() {
         return;

@@ -12,11 +12,14 @@ use tower::BoxError;
 
 use crate::call::Call;
 
+/// A record of an operator's calls, and which of them fail.
 #[derive(Clone, Default)]
 pub struct Calls {
     pub(super) log: Arc<Mutex<Vec<Call>>>,
-    /// Number of writes after which no call is answered any more. None: all calls are answered.
+    /// Number of writes that are answered. The next write arrives, but gets no answer; later calls do not arrive. None:
+    /// all calls are answered.
     pub(super) dies_after: Option<usize>,
+    /// Number of writes so far.
     pub(super) writes: Arc<AtomicUsize>,
     /// The answers to about every fourth write are lost.
     pub(super) is_flaky: bool,
@@ -64,6 +67,7 @@ impl Fault {
             })
         };
         let (code, body) = match self {
+            // A test checks that no status shows this text.
             Fault::Panic => panic!("over a word with a secret: hunter2"),
             Fault::Lost => return Err("the connection broke".into()),
             Fault::Answer(code) => (code, status(code)),
@@ -112,6 +116,8 @@ impl Calls {
 
 /// True for about a quarter of all numbers, irregularly, so that a reconcile's calls do not match the pattern.
 fn is_unlucky(number: usize) -> bool {
+    // The multiplier is 2^64 divided by the golden ratio: it scatters the numbers over all values of 64 bits. The two
+    // highest bits are 0 in a quarter of them.
     (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 62 == 0
 }
 
@@ -126,6 +132,7 @@ fn hold_back(body: Box<DynBody>, is_held: watch::Receiver<bool>) -> Box<DynBody>
     Box::new(StreamBody::new(Box::pin(frames)))
 }
 
+/// The service between an operator and the API server: records each call in `log`, and makes some fail.
 #[derive(Clone)]
 pub(super) struct Counting<S> {
     pub(super) inner: S,
@@ -170,6 +177,7 @@ where
                 None => {}
             }
         }
+        // Writes are numbered from 0. A read gets the number of the next write.
         let number = log
             .writes
             .fetch_add(usize::from(!call.is_read()), Ordering::SeqCst);

@@ -30,7 +30,7 @@ pub fn with_counted_restart(
     match limit {
         Limit::Backoff => after.backoff_limit_used += 1,
         Limit::MaxRestarts => after.max_restarts_used += 1,
-        // The start time is reset, like that of the Job.
+        // The start time is reset, as Kubernetes does with that of a suspended Job.
         Limit::None => after.start_time = None,
     }
     MiniClusterStatus {
