@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 /// The schema of a container's securityContext: Kubernetes' own, and the older addCapabilities.
 pub fn security_context(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
     let mut schema = generator.subschema_for::<k8s_openapi::api::core::v1::SecurityContext>();
-    inline(&mut schema, generator);
     if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
         properties.insert(
             "addCapabilities".into(),
@@ -21,9 +20,7 @@ pub fn security_context(generator: &mut schemars::SchemaGenerator) -> schemars::
 
 /// The schema of a pod's securityContext: Kubernetes' own.
 pub fn pod_security_context(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-    let mut schema = generator.subschema_for::<k8s_openapi::api::core::v1::PodSecurityContext>();
-    inline(&mut schema, generator);
-    schema
+    generator.subschema_for::<k8s_openapi::api::core::v1::PodSecurityContext>()
 }
 
 /// The schema of a pod overlay: any object. It is atomic, so that server-side apply does not track its inner
@@ -37,17 +34,4 @@ pub fn overlay(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         "x-kubernetes-preserve-unknown-fields": true,
         "x-kubernetes-map-type": "atomic",
     })
-}
-
-/// Replaces a reference by what it refers to: a CRD's schema has no references.
-fn inline(schema: &mut schemars::Schema, generator: &schemars::SchemaGenerator) {
-    let name = schema
-        .get("$ref")
-        .and_then(Value::as_str)
-        .and_then(|path| path.rsplit('/').next());
-    if let Some(found) = name.and_then(|name| generator.definitions().get(name)).cloned()
-        && let Ok(found) = schemars::Schema::try_from(found)
-    {
-        *schema = found;
-    }
 }
