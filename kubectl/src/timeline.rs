@@ -112,9 +112,10 @@ fn bars(steps: &[Step], width: usize) -> String {
                 format!("{seconds:8.1} s"),
                 columns(step.begin + seconds) - columns(step.begin),
             ),
-            None => ("      now  ".to_owned(), 1),
+            None => (format!("{:>8}  ", "now"), 1),
         };
-        let before = " ".repeat(columns(step.begin));
+        // A step that has just begun may begin in the last column.
+        let before = " ".repeat(columns(step.begin).min(width.saturating_sub(length)));
         text += format!("{:<30} {duration}  {before}{}", step.name, "█".repeat(length)).trim_end();
         text.push('\n');
     }
@@ -167,6 +168,18 @@ mod tests {
         assert!(text.lines().nth(5).unwrap().ends_with("10.0 s"), "{text}");
         let narrow = bars(&steps, 60 - TEXT);
         assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
+
+        let open = json!({
+            "startTime": "2026-01-01T00:00:00Z", "timeline": { "scheduled": "2026-01-01T00:00:01Z" },
+        });
+        let narrow = bars(&super::steps(&cluster(open)), 60 - TEXT);
+        let last = narrow.lines().rev().nth(1).unwrap();
+        assert!(last.contains("     now  "), "{narrow}");
+        assert_eq!(
+            (last.chars().count(), last.chars().last()),
+            (60, Some('█')),
+            "{narrow}"
+        );
     }
 
     #[test]

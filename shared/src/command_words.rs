@@ -139,8 +139,13 @@ impl<'a> Splitter<'a> {
                     None => self.push('\\'),
                 },
                 '$' => self.dollar(true),
+                '&' if self.chars.next_if_eq(&'&').is_some() => {
+                    self.record_operator("&&");
+                    self.push('&');
+                    self.push('&');
+                }
                 '|' | ';' | '>' | '<' | '&' | '`' => {
-                    self.record_operator(c);
+                    self.record_operator(c.encode_utf8(&mut [0; 4]));
                     self.push(c);
                 }
                 c => self.push(c),
@@ -166,13 +171,9 @@ impl<'a> Splitter<'a> {
         });
     }
 
-    /// Records the operator `c`, before the next character is read. Of `&&`, the first `&` records both.
-    fn record_operator(&mut self, c: char) {
-        let doubled = c == '&' && self.chars.peek() == Some(&'&');
-        let text = if doubled { "&&".to_owned() } else { c.to_string() };
-        let second_half = c == '&' && self.out.shell_syntax.last().is_some_and(|last| last == "&&");
-        if !second_half && !self.out.shell_syntax.contains(&text) {
-            self.out.shell_syntax.push(text);
+    fn record_operator(&mut self, operator: &str) {
+        if !self.out.shell_syntax.iter().any(|known| known == operator) {
+            self.out.shell_syntax.push(operator.to_owned());
         }
     }
 
@@ -306,6 +307,10 @@ mod tests {
         let split = split("a | b && c > $(d) ; 'x|y' | z").unwrap();
         assert_eq!(split.shell_syntax, ["|", "&&", ">", "$(", ";"]);
         assert_eq!(split.words.len(), 11);
+        let operators = |text: &str| super::split(text).unwrap().shell_syntax;
+        assert_eq!(operators("a && b & c"), ["&&", "&"]);
+        assert_eq!(operators("a && b | c && d"), ["&&", "|"]);
+        assert_eq!(operators("a&b&&c&&&d"), ["&", "&&"]);
     }
 
     #[test]

@@ -122,7 +122,7 @@ pub(super) async fn delete_or_time_left(
                 .writer
                 .delete_minicluster(&target.key, &target.uid)
                 .await?;
-            tracing::info!("deleted the MiniCluster: ttlSecondsAfterFinished has passed");
+            tracing::info!("deleted the finished MiniCluster (cleanup, or ttlSecondsAfterFinished)");
             Ok(None)
         }
         Some(seconds) => Ok(Some(Duration::from_secs(seconds))),
