@@ -1,6 +1,6 @@
 //! Drains a follower's node before the follower leaves an instance that stays up: the node gets no new jobs, and
-//! its running jobs can finish. In a tree, the brokers below it are connected through it: their nodes are drained
-//! with it.
+//! its running jobs can finish. In a tree, the brokers below it are connected through it, and are cut off when it
+//! leaves: their nodes are drained with it. A broker below whose own pod is being removed, too, leaves by itself.
 //!
 //! ```text
 //! drain this node ─► at each look: drain the nodes below that accept jobs ─► idle at 2 looks in a row ─► it may go
@@ -19,20 +19,20 @@ use serde_json::json;
 
 /// Drain reason that marks a drain as the agent's.
 pub(super) const REASON: &str = "flux-agent: its pod is being removed";
-/// The same for a node below one that leaves; its own pod may stay.
+/// The same for a node below one that leaves.
 pub(super) const REASON_BELOW: &str = "flux-agent: the pod of a broker above it is being removed";
 /// Looks in a row without a job before the node may leave. One is not enough: a job that was being started when
 /// the node was drained is visible only at the second.
 const IDLE_LOOKS: u32 = 2;
-/// The same for a node with brokers below it. They leave first, since a broker whose parent exits during its
-/// shutdown is cut off. With a look every 2 s (`broker_policy`) they have 10 s for it.
+/// The same for a node with brokers below it. Those whose pods are being removed, too, have to leave first: a broker
+/// whose parent exits during its shutdown is cut off. With a look every 2 s (`broker_policy`) they have 10 s for it.
 const IDLE_LOOKS_WITH_CHILDREN: u32 = 5;
 
 /// Progress of draining one node.
 #[derive(Debug)]
 pub struct Departure {
     rank: u32,
-    /// Ranks below it in the tree, which leave with it.
+    /// Ranks below it in the tree, which are cut off when it leaves.
     below: BTreeSet<u32>,
     is_drained: bool,
     idle_looks: u32,

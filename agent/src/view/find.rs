@@ -38,6 +38,7 @@ pub fn find_view(root: &Path) -> Result<PathBuf, Failure> {
     match (linked, folders.as_slice()) {
         (Some(path), _) => Ok(path),
         (None, [one]) => Ok(one.clone()),
+        // An image with a folder in place of the link, or, if `root` is `/`, a link that leads elsewhere.
         (None, []) if link.is_dir() => Ok(link),
         (None, []) => Err(missing(format!(
             "failed to find a view: neither {VIEW_IMAGE_LINK} nor {VIEW_IMAGE_VIEWS} exists"

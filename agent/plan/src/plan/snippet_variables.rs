@@ -10,7 +10,7 @@ use super::identity::account_by;
 use super::shell_quote::word;
 use super::{Launch, Resolved, options};
 
-/// Name of the variable with the working directory, as `init` has left it.
+/// Name of the variable with the working directory. After `init`, it has the directory in which `init` ended.
 pub const DIRECTORY: &str = "workdir";
 
 /// Names and values of all variables. `launch`: the launch of the broker. `command`: the command of a sidecar; None for
@@ -30,6 +30,8 @@ pub fn all(
     };
     let flux = resolved.flux().unwrap_or_else(|_| format!("{view_bin}/flux"));
     let (name, uid) = user(resolved);
+    // Pod 0 of this MiniCluster, also if the user's hostlist begins with another host. None: the lead is in another
+    // cluster.
     let own_lead = resolved
         .spec
         .network
@@ -50,6 +52,7 @@ pub fn all(
         ),
         ("fluxuser", name),
         ("fluxuid", uid.to_string()),
+        // Before `init`. `snippets` sets it again after `init`.
         (DIRECTORY, facts.working_directory.clone()),
         ("cfg", paths.broker_config_dir()),
         ("fluxsocket", format!("local://{}", resolved.socket())),

@@ -56,7 +56,7 @@ impl EventChecks {
             .or_insert_with(|| EventCheck::new(object, first_pause, now));
         if !check.is_about(object) {
             *check = EventCheck::new(object, first_check_after, now);
-            // Not `Unread`: what the status shows is about the earlier wait.
+            // `new` sets `Unread`, with which the status keeps what it shows. But that is about the earlier wait.
             check.found = Finding::Nothing;
         }
         if !check.is_due(now) {
@@ -90,7 +90,8 @@ impl EventChecks {
         }
     }
 
-    /// Records why a missing object could not be created. The status shows this until the next attempt.
+    /// Records why an object that events report as missing could not be created again. The status shows this until the
+    /// next check, which tries again.
     pub fn note_refusal(&self, uid: &str, refusal: Trouble, now: Instant) {
         if let Some(check) = self.checks().get_mut(uid) {
             check.note_refusal(refusal, now);
