@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use futures::StreamExt;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
@@ -58,35 +58,20 @@ impl Kubelets {
         }
     }
 
-    /// Gives all pods of the cluster a node and the status of a pod that runs.
+    /// Gives all pods of the cluster a node and the status of a pod that runs, one namespace after the other.
     pub async fn run_all(&self) {
-        let pods: Api<Pod> = Api::all(self.client.clone());
-        let all = pods.list_metadata(&ListParams::default()).await.unwrap().items;
-        // All pods have the same containers, so the status that fits the first pod fits all.
-        let first = Api::<Pod>::namespaced(self.client.clone(), &all[0].namespace().unwrap())
-            .get(&all[0].name_any())
-            .await
-            .unwrap();
-        // A merge patch would remove the conditions that the operator has set.
-        let status = Patch::Strategic(running(&first));
-        futures::stream::iter(all.iter().enumerate())
-            .map(async |(number, pod)| {
-                let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap());
-                let binding = json!({
-                    "apiVersion": "v1", "kind": "Binding", "metadata": { "name": pod.name_any() },
-                    "target": { "apiVersion": "v1", "kind": "Node", "name": name(number % NODES) },
-                });
-                let _: Value = pods
-                    .create_subresource("binding", &pod.name_any(), &PostParams::default(), &binding)
-                    .await
-                    .unwrap();
-                pods.patch_status(&pod.name_any(), &PatchParams::default(), &status)
-                    .await
-                    .unwrap();
-            })
-            .buffer_unordered(CONCURRENT)
-            .collect::<Vec<_>>()
-            .await;
+        let namespaces = Api::<Namespace>::all(self.client.clone());
+        let mut number = 0;
+        for namespace in namespaces.list_metadata(&ListParams::default()).await.unwrap() {
+            let pods: Api<Pod> = Api::namespaced(self.client.clone(), &namespace.name_any());
+            let all = pods.list(&ListParams::default()).await.unwrap().items;
+            futures::stream::iter(all.iter().zip(number..))
+                .map(async |(pod, number)| run(&pods, pod, &name(number % NODES)).await)
+                .buffer_unordered(CONCURRENT)
+                .collect::<Vec<_>>()
+                .await;
+            number += all.len();
+        }
     }
 
     /// Ends all pods at once, including those that were not told to stop.
@@ -103,6 +88,24 @@ impl Kubelets {
             .collect::<Vec<_>>()
             .await;
     }
+}
+
+/// Places the pod on the node, and runs it.
+async fn run(pods: &Api<Pod>, pod: &Pod, node: &str) {
+    let name = pod.name_any();
+    let binding = json!({
+        "apiVersion": "v1", "kind": "Binding", "metadata": { "name": name },
+        "target": { "apiVersion": "v1", "kind": "Node", "name": node },
+    });
+    let _: Value = pods
+        .create_subresource("binding", &name, &PostParams::default(), &binding)
+        .await
+        .unwrap();
+    // A merge patch would remove the conditions that the operator has set.
+    let status = Patch::Strategic(running(pod));
+    pods.patch_status(&name, &PatchParams::default(), &status)
+        .await
+        .unwrap();
 }
 
 /// The status of a pod that runs, as a kubelet reports it.
