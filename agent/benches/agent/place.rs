@@ -29,6 +29,7 @@ pub fn enter(agent: &Path) {
         fs::write("/proc/self/gid_map", format!("0 {gid} 1")).unwrap();
     }
     nix::unistd::sethostname(format!("{CLUSTER}-0")).unwrap();
+    // Like a view's, the folder `view` has programs and Python's packages: the agent looks for both.
     for line in [
         "mount --make-rprivate /",
         "mount -t tmpfs tmpfs /mnt",

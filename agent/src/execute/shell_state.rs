@@ -18,7 +18,9 @@ use crate::system::raw::Limit;
 pub const AGENT_PREFIX: &str = "flux_agent_";
 /// Variables that shells set for themselves. A snippet's changes of them are ignored.
 const SHELL_VARIABLES: [&str; 3] = ["_", "SHLVL", "OLDPWD"];
-/// Begins the report of a shell that cannot read the agent's commands. The snippet did not run.
+/// Begins the report of a shell whose `command` or `.` the user has replaced or disabled. The agent's script in the
+/// shell (`DRIVER` in `shell.rs`) then cannot read the agent's next command: it reports this instead, and ends. The
+/// snippet did not run.
 const UNHEARD: &[u8] = b"status=unheard\0";
 /// The last record of a report.
 const LAST: &[u8] = b"\0end\0";
@@ -108,8 +110,8 @@ fn is_shells_own(name: &OsStr) -> bool {
     SHELL_VARIABLES.iter().any(|own| name == *own) || name == "PWD"
 }
 
-/// The first report in `bytes`. None: it is not complete yet. (A shell whose `.` was replaced sends a second report
-/// right after it, [`UNHEARD`].)
+/// The first report in `bytes`. None: it is not complete yet. (After a snippet that has replaced `.`, the report
+/// [`UNHEARD`] comes right after that of the snippet.)
 pub fn parse(bytes: &[u8]) -> Option<ShellState> {
     let end = bytes.windows(LAST.len()).position(|part| part == LAST)?;
     let body = &bytes[..end];

@@ -15,7 +15,8 @@ use crate::flux_rpc::usage;
 /// Jobs that have not begun: DEPEND, PRIORITY, SCHED (RFC 21).
 const WAITING: u32 = 2 | 4 | 8;
 /// Once the tasks of a node that shuts down have ended, its broker leaves within this time, unless the node is busy. A
-/// follower that drains its node before it leaves stays longer after a job (`departure`).
+/// follower whose pod is removed while the instance stays up is no lost node: after its last job it stays for some
+/// seconds (`IDLE_LOOKS` in `departure.rs`), which is longer.
 const BROKER_LEAVES_WITHIN: Duration = Duration::from_millis(1500);
 /// The same if a signal ended the tasks, as a node that shuts down sends it. Then a lost node is likely, and the watch
 /// allows for a busy one.

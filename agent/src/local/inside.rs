@@ -104,6 +104,8 @@ impl Root {
         mounts::make_private().map_err(|error| failed("make private", Path::new("/"), &error))?;
         // `pivot_root` needs a mount point.
         mounts::bind(&self.path, &self.path).map_err(|error| failed("mount", &self.path, &error))?;
+        // A folder of the machine in which the container has something of its own cannot be mounted as a whole. Its
+        // entries are mounted one by one, apart from such a folder inside it, whose entries are mounted in turn.
         let opened = container.opened();
         let mut separate_paths = container.replaced();
         separate_paths.extend(&opened);
@@ -195,8 +197,8 @@ impl Root {
             .map_err(|error| mount_failed("/dev/ptmx", error))
     }
 
-    /// Makes every mount read-only that is not meant to be writable. A failure is an error only for the
-    /// machine's root: other users can write only to their own files anyway.
+    /// Makes every mount read-only that is not meant to be writable. A failure is an error only if this runs as the
+    /// machine's user root: other users can write only to their own files anyway.
     fn protect(&self, container: &LocalContainer) -> Result<(), Failure> {
         let writable: Vec<PathBuf> = container
             .mounts

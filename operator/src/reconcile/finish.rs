@@ -33,6 +33,7 @@ pub(super) async fn clean_up(
         return Ok(());
     };
     // If the whole MiniCluster is deleted now, `delete_or_time_left` does that, and nothing else has to be cleaned up.
+    // (If this process's clock is ahead of the control plane's, the cleanup is only left to that deletion.)
     let is_deleted_now = next_action::seconds_to_live(spec, after, Timestamp::now()) == Some(0);
     if is_deleted_now || !next_action::is_to_be_cleaned_up(spec, after, &observed, &job.uid) {
         return Ok(());

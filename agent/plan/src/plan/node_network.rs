@@ -11,7 +11,8 @@ use super::{EnvChange, Resolved, set};
 const ATTRIBUTE: &str = "hostname";
 const VARIABLE: &str = "FLUX_FAKE_HOSTNAME";
 
-/// The broker's name, if it is not the host's.
+/// The pod's own name, which the broker has to be given, if the host has another name. (`Resolved::hostname` is the
+/// pod's name in the hostlist, not the host's.)
 fn name<'a>(resolved: &'a Resolved) -> Option<&'a str> {
     resolved
         .spec

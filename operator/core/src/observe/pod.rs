@@ -23,7 +23,8 @@ use crate::vocabulary::Reason;
 /// A pod's status, and the part of its spec in [`PodPlace`]. (The spec has most of a pod's bytes.)
 pub type PodStatusObject = Partial<Pod, PodPlace, PodStatus>;
 
-/// The part of a pod's spec that is read: its node, its scheduler and gates, and its containers' commands.
+/// The part of a pod's spec that is read: its node, its scheduler and gates, its restart policy, and its containers'
+/// commands.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodPlace {
