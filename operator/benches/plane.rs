@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use flux_operator::definition::{self, crd};
 use flux_operator_core::render::{Options, RenderFacts, objects};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use flux_shared::curve::Certificate;
@@ -21,23 +20,13 @@ use kube::api::{ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 
-use test_support::control_plane::{ControlPlane, kubeconfig_via};
+use test_support::control_plane::kubeconfig_via;
 use test_support::operator_process::OperatorProcess;
 
 /// Longest time to wait for one state.
 pub const DEADLINE: Duration = Duration::from_secs(600);
 /// The size of a MiniCluster where the size does not matter.
 pub const SIZE: u32 = 4;
-
-/// A control plane that serves v1alpha2 only. With v1alpha1 and no webhook, its API server would list all MiniClusters
-/// once a second, and fail to convert them.
-pub fn control_plane() -> ControlPlane {
-    let without_webhook = definition::Options {
-        without_conversion: true,
-        ..definition::Options::default()
-    };
-    ControlPlane::start(&crd(&without_webhook).unwrap()).unwrap()
-}
 
 /// A kubeconfig that connects through a forwarder, and the number of bytes (of TLS) that passed through it in
 /// both directions.

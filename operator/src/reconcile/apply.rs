@@ -105,9 +105,14 @@ pub(crate) fn delete_params(uid: Option<String>) -> DeleteParams {
 /// Turns an error into success if the object no longer exists (404), or another one has its name (409).
 pub(crate) fn ignore_not_found(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
     match result {
-        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        Err(error) if is_gone_or_changed(&error) => Ok(()),
         other => other,
     }
+}
+
+/// Whether a call failed because the object is gone, or is not as the call's preconditions say.
+fn is_gone_or_changed(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if matches!(status.code, 404 | 409))
 }
 
 /// The error of a call. If the API server refuses the object, or the operator lacks a permission, it is an obstacle.

@@ -1,9 +1,11 @@
 //! Waits that no status explains: events say why. What somebody has deleted is created again, or named.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use flux_operator::health::metrics::{LiveState, Metrics};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret, ServiceAccount};
 use k8s_openapi::jiff::Timestamp;
@@ -183,6 +185,49 @@ fn pod_that_its_restarted_node_never_starts_is_replaced() {
         let status = fixture.when("back", "restarted", is_restarted).await["status"].clone();
         let why = status["restarts"][0]["message"].as_str().unwrap();
         assert!(why.contains("NodeRestarted"), "{status:#}");
+        operator.stop().await;
+    });
+}
+
+/// Between the operator's calls, a pod may change. That is no failure: the next check reads it again.
+#[test]
+fn pod_that_changes_before_it_is_deleted_is_no_error() {
+    test("never-starts-changed", async |fixture| {
+        let faults = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let [was_patched, was_deleted] = faults.clone();
+        let calls = Calls::with_faults(move |call: &Call| {
+            let is_first = match (call.verb.as_str(), call.resource.as_str()) {
+                ("patch", "pods/status") if call.name.starts_with("patched-") => {
+                    !was_patched.swap(true, Ordering::SeqCst)
+                }
+                ("deletecollection", "pods") => !was_deleted.swap(true, Ordering::SeqCst),
+                _ => false,
+            };
+            is_first.then_some(Fault::Answer(409))
+        });
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let counts = metrics.clone();
+        let operator = fixture
+            .operator_of(calls, |settings| settings.metrics = counts)
+            .await;
+        let mut lost = BTreeMap::new();
+        for name in ["patched", "deleted"] {
+            fixture.create(name, json!({ "size": 1 })).await.unwrap();
+            let pod = fixture.pods(name, 1).await.remove(&0).unwrap();
+            lose_sandbox(&fixture, &pod, false).await;
+            lost.insert(name, pod.uid());
+        }
+        for (name, lost) in lost {
+            let is_restarted = |status: &Value| status["restarts"][0]["reason"] == "LeadLost";
+            fixture.when(name, "restarted", is_restarted).await;
+            assert_ne!(fixture.pods(name, 1).await[&0].uid(), lost, "{name}");
+        }
+        assert!(faults.iter().all(|happened| happened.load(Ordering::SeqCst)));
+        let text = metrics.text(LiveState::<std::iter::Empty<&str>>::default());
+        assert!(
+            text.contains("controller_runtime_reconcile_errors_total{controller=\"minicluster\"} 0\n"),
+            "{text}"
+        );
         operator.stop().await;
     });
 }

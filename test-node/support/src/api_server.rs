@@ -167,6 +167,16 @@ pub fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Fixture) -> F)
     });
 }
 
+/// The YAML of a definition for clusters without webhooks, with v1alpha2 only. If it also had v1alpha1, the API server would
+/// list all MiniClusters once a second, and fail to convert them.
+pub fn crd_without_conversion() -> String {
+    crd(&definition::Options {
+        without_conversion: true,
+        ..definition::Options::default()
+    })
+    .unwrap()
+}
+
 /// Runs a test on its own control plane. Tests need this for what all namespaces share: nodes, and flags of the API
 /// server. `variables` are those of `test-node/control-plane`.
 pub fn test_alone<F>(variables: &[(&str, &str)], body: impl FnOnce(Fixture, PathBuf) -> F)
@@ -174,12 +184,7 @@ where
     F: Future<Output = ()>,
 {
     let runtime = runtime();
-    // The conversion webhook of the chart is not installed on this control plane.
-    let without_webhook = definition::Options {
-        without_conversion: true,
-        ..definition::Options::default()
-    };
-    let plane = ControlPlane::start_with(&crd(&without_webhook).unwrap(), variables).unwrap();
+    let plane = ControlPlane::start_with(&crd_without_conversion(), variables).unwrap();
     let kubeconfig = plane.kubeconfig_path().to_owned();
     runtime.block_on(async {
         let client = Client::try_from(config(&kubeconfig).await).unwrap();

@@ -19,7 +19,7 @@ use kube::core::Request;
 use serde::de::IgnoredAny;
 use serde_json::json;
 
-use super::{ApplyError, Writer, api_error, delete_params, ignore_not_found};
+use super::{ApplyError, Writer, api_error, delete_params, ignore_not_found, is_gone_or_changed};
 
 impl Writer {
     /// Deletes the Job of a deleted MiniCluster, so that no pod is replaced, and then the Job's pods. If the
@@ -50,6 +50,7 @@ impl Writer {
         let of_job = ListParams::default().labels(&format!("{}={job}", labels::JOB_UID));
         self.delete_selected_pods(cluster, &of_job, &DeleteParams::background())
             .await
+            .map_err(|error| api_error::<Pod>("delete", &cluster.name, error))
     }
 
     /// Deletes the pod with this name and uid if the API server also says that its node never starts it. Before that, the
@@ -80,8 +81,11 @@ impl Writer {
                 "message": NEVER_STARTS, "lastTransitionTime": Timestamp::now().to_string(),
             }] },
         });
-        let marked = self.patch_status_of(&cluster.namespace, name, &change).await;
-        let marked = marked.map_err(|error| api_error::<Pod>("patch", name, error))?;
+        let marked = match self.patch_status_of(&cluster.namespace, name, &change).await {
+            Ok(marked) => marked,
+            Err(error) if is_gone_or_changed(&error) => return Ok(false),
+            Err(error) => return Err(api_error::<Pod>("patch", name, error)),
+        };
         let unchanged = DeleteParams {
             preconditions: Some(Preconditions {
                 uid: marked.uid,
@@ -89,8 +93,11 @@ impl Writer {
             }),
             ..DeleteParams::background()
         };
-        self.delete_selected_pods(cluster, &of_name, &unchanged).await?;
-        Ok(true)
+        match self.delete_selected_pods(cluster, &of_name, &unchanged).await {
+            Ok(()) => Ok(true),
+            Err(error) if is_gone_or_changed(&error) => Ok(false),
+            Err(error) => Err(api_error::<Pod>("delete", name, error)),
+        }
     }
 
     /// Deletes the selected pods by one call, for which the operator has permission in every namespace. The answer lists
@@ -100,7 +107,7 @@ impl Writer {
         cluster: &Key,
         selected: &ListParams,
         how: &DeleteParams,
-    ) -> Result<(), ApplyError> {
+    ) -> Result<(), kube::Error> {
         const METADATA: HeaderValue = HeaderValue::from_static(
             "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json",
         );
@@ -112,7 +119,6 @@ impl Writer {
             request.headers_mut().insert(ACCEPT, METADATA);
             request
         });
-        let deleted = self.send::<IgnoredAny>(request).await.map(drop);
-        deleted.map_err(|error| api_error::<Pod>("delete", &cluster.name, error))
+        self.send::<IgnoredAny>(request).await.map(drop)
     }
 }
