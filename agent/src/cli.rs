@@ -425,8 +425,8 @@ fn copy_or_link_view(places: view::Places, link: bool) -> Result<(), Failure> {
     with_timeline_note("view", mount, || view::install(&places))
 }
 
-/// Does `work` and, if it succeeded, leaves a note for the timelines of the pod's other containers. A stop signal during
-/// the work, or later, ends the process at once.
+/// Does `work` and, if it succeeded, leaves a note for the timelines of the pod's other containers. A stop signal
+/// during the work, or later, ends the process at once.
 fn with_timeline_note<T>(
     stage: &str,
     mount: &Path,

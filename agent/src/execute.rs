@@ -174,8 +174,8 @@ impl Executor<'_> {
         Ok(StepsEnd::Completed { program_code })
     }
 
-    /// Whether a stop makes this step, which comes after the program, be skipped. Only snippets are skipped. This is
-    /// reported.
+    /// Decides after a stop whether this step, which comes after the program, is skipped. Only snippets are skipped. A
+    /// skipped snippet is reported.
     fn skip_after_stop(&mut self, step: &Step) -> bool {
         let Step::Snippet(snippet) = step else {
             return false;
@@ -191,7 +191,8 @@ impl Executor<'_> {
         self.ending.note(line);
     }
 
-    /// Executes a step. Retries it after a failure that may be temporary, since every step may run twice.
+    /// Executes a step. Retries it after a failure that may be temporary: the step has then not started a program or
+    /// snippet of the user, and everything else may run twice.
     async fn step_with_retries(&mut self, step: &Step) -> Result<Flow, Failure> {
         let mut attempts = self.attempts();
         loop {

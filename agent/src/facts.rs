@@ -63,7 +63,7 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
             .get(names::COMPLETION_INDEX)
             .and_then(|index| index.parse().ok()),
         earlier_pods,
-        // `RunOptions::facts` sets these, and `spec_file`.
+        // `RunOptions::facts` sets the next three fields, and `spec_file`.
         restarts_left: None,
         grace_period: None,
         key: None,

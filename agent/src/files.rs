@@ -268,7 +268,7 @@ fn create_directory(path: &Path, mode: Mode) -> io::Result<()> {
     let folder = safe_path::open(path.parent().unwrap_or(Path::new("/")), true)?;
     let name = path.file_name().unwrap_or_default();
     match mkdirat(&folder, name, FileMode::from_raw_mode(mode.0)) {
-        // It exists after all: the check was not allowed to see it, or another container was faster.
+        // It exists after all: `ensure_directory` was not allowed to see it, or another container was faster.
         Err(Errno::EXIST) => {}
         made => made?,
     }
@@ -287,7 +287,7 @@ fn adopt_directory(path: &Path, mode: Mode, owner: Owner) -> io::Result<()> {
 }
 
 fn set_directory(folder: &OwnedFd, mode: Mode, subject: Subject, owner: Owner) -> io::Result<()> {
-    // Fails before the mode is changed, if the owner must not be.
+    // If the owner must not change, this fails, and the mode stays as well.
     ownership::needs_change(folder, subject, owner)?;
     let data = fstat(folder)?;
     if data.st_mode & 0o7777 != mode.0 {

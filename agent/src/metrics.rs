@@ -136,7 +136,7 @@ struct Question {
     _task: JoinSet<()>,
 }
 
-/// The broker's answer, and when it came. Without `usage`, the broker did not answer.
+/// The broker's answer, and when it came. `usage` is None if `BROKER_DEADLINE` was over, and empty after an error.
 #[derive(Debug, Clone)]
 struct BrokerAnswer {
     at: Instant,
@@ -152,7 +152,7 @@ impl InstanceMetrics {
         }
     }
 
-    /// The current metrics. None: the broker does not answer.
+    /// The current metrics. None: the broker did not answer in time.
     async fn now(&self) -> Option<Usage> {
         let mut answer = self.question();
         let answer = answer.wait_for(Option::is_some).await.ok()?;

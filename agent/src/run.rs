@@ -145,7 +145,7 @@ async fn entrypoint(
 }
 
 /// Executes the plan; returns the exit code. Meanwhile, the container that runs Flux also ends when the operator
-/// requests it, by a file beside the spec. `replan` makes the plan again.
+/// requests it, by a file beside the spec. `replan` makes a new plan at `Step::Replan`.
 async fn execute_plan(
     plan: &Plan,
     replan: &dyn Fn() -> Result<Plan, Failure>,

@@ -232,7 +232,7 @@ impl Supervisor {
         }
     }
 
-    /// Reads the signals that have come, without waiting. Those that are neither a stop nor SIGCHLD are dropped: there is
+    /// Reads the signals that have come, without waiting. Signals that would only be forwarded are dropped: there is
     /// nothing to forward them to.
     fn read_signals(&mut self) {
         while let Some(received) = self.signals.try_next() {
@@ -395,7 +395,7 @@ impl Supervisor {
         match terms.second_stop {
             SecondStop::IsIgnored => {}
             SecondStop::Kills if self.is_duplicate_stop() => {}
-            // The policy holds the first stop back: the second one ends this.
+            // The policy holds the first stop back: the second one ends the hold.
             _ if !stopping.passed_on => {
                 stopping.pass_on(Order::signal(signal), self.kill_deadline(), child, terms, policy);
             }
@@ -445,7 +445,8 @@ struct Stopping {
     passed_on: bool,
     /// The child was stopped (SIGTSTP, SIGSTOP) and not continued by us.
     suspended: bool,
-    /// Until the order is passed on: the end of the hold. After that: when remaining processes are killed.
+    /// Until the order is passed on: the end of the policy's hold ([`AtStop::Hold`]). After that: when remaining
+    /// processes are killed.
     deadline: Option<Instant>,
     /// A pending request of the policy.
     asked: Option<Asked>,
@@ -514,7 +515,7 @@ impl Stopping {
         }
     }
 
-    /// The hold has lasted its longest time, or it is time to kill what is left.
+    /// The policy's hold has lasted its longest time, or it is time to kill what is left.
     fn handle_deadline(
         &mut self,
         kill_at: Option<Instant>,

@@ -140,7 +140,7 @@ async fn in_lead(target: &Target, name: &str, words: &[&str]) -> Result<u8, Fail
     copy_both_ways(attached, false).await
 }
 
-/// The latest pod of this index. Its runner is running; otherwise an error.
+/// The latest pod of this index, if its runner (the container that runs Flux) is running. Otherwise an error.
 pub async fn running_pod(target: &Target, name: &str, index: u32) -> Result<Pod, Failure> {
     let cluster = target.cluster(name).await?;
     let pods = target.pods_of(&cluster).await?;
@@ -199,8 +199,8 @@ async fn start(
         })
 }
 
-/// Runs the agent's command `words` in the pod, without standard input. Returns its exit code and standard output;
-/// if it failed without any, its standard error.
+/// Runs the agent's command `words` in the pod, without standard input. Returns its exit code and standard output. If
+/// the command failed and standard output is empty, returns standard error in its place.
 pub async fn answer(target: &Target, pod: &Pod, words: &[&str]) -> Result<(u8, Vec<u8>), Failure> {
     let mut attached = start(target, pod, words, false).await?;
     drop(attached.stdin());

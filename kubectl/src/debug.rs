@@ -25,7 +25,8 @@ use crate::status;
 use crate::target::Target;
 use crate::timeline;
 
-/// Most lines and bytes of a log; of a longer log, the last lines are collected.
+/// Most lines and bytes of a log. Of a longer log, the last lines are collected. If these have too many bytes, the API
+/// server cuts their end.
 const MAX_LOG_LINES: i64 = 5000;
 const MAX_LOG_BYTES: i64 = 4 * 1024 * 1024;
 /// Most pods whose logs are collected: those with the lowest indexes, of which the lead's is the first.

@@ -12,15 +12,16 @@ use k8s_openapi::jiff::Timestamp;
 /// The remedy for a MiniCluster without a status.
 pub const NO_OPERATOR: &str = "The operator has not processed it yet. If that does not change, the operator is not running or watches another namespace: ask your administrator.";
 
-/// A MiniCluster and its brokers' pods, as last seen.
+/// A MiniCluster and the pods of brokers, as last seen.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     pub cluster: Option<MiniCluster>,
-    /// Pods by name.
+    /// Pods by name. Some may belong to an earlier MiniCluster with the same name: [`Snapshot::own_pods`] leaves these
+    /// out.
     pub pods: BTreeMap<String, Pod>,
 }
 
-/// One run of a pod's runner.
+/// One run of a pod's runner, which is the container that runs Flux.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RunnerStart {
     pub pod_uid: String,
@@ -132,7 +133,7 @@ pub fn name(pod: &Pod) -> &str {
     pod.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// Name of the container that runs Flux, the only one that is not an init container.
+/// Name of the container that runs Flux: the pod's first. (The MiniCluster's sidecars are init containers.)
 pub fn runner(pod: &Pod) -> Option<&str> {
     Some(pod.spec.as_ref()?.containers.first()?.name.as_str())
 }

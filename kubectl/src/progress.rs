@@ -1,4 +1,4 @@
-//! The progress of a start in four stages: pods, view, brokers, quorum. Pure.
+//! The progress of a start in four stages: pods, view (Flux and its libraries), brokers, quorum. Pure.
 
 use flux_operator_core::labels;
 use flux_operator_core::vocabulary::Reason;

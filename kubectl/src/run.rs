@@ -22,7 +22,7 @@ use crate::target::Target;
 use follow::{ClusterId, Followed, RunEnd};
 use manifest::{RUN, Wanted};
 
-/// Most attempts to create the MiniCluster if the API server does not answer.
+/// Most attempts to create the MiniCluster, and to list its pods after the job's end.
 const TRIES: u32 = 5;
 /// Time between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -17,7 +17,7 @@ use crate::output::Output;
 use crate::screen;
 use crate::target::Target;
 
-/// Most pods that are listed, those that do not run first.
+/// Most pods that the text lists. Pods that do not run come first.
 const PODS: usize = 16;
 /// Most warnings that are listed, the latest ones.
 const EVENTS: usize = 6;

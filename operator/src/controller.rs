@@ -345,7 +345,8 @@ async fn in_turn(
     // A retry does not come through `dispatch`, which notes the other MiniClusters.
     note_waiting(&context, &key);
     let large_size = cluster::left_out(&cluster);
-    // A MiniCluster that failed has already waited for its pause. It gets no priority, and waits for no other Jobs.
+    // A MiniCluster that failed has already waited for its pause. It gets no priority, and waits for no other Jobs. The
+    // same holds for a large spec: if it had priority, small ones would wait until it has room.
     let last_outcome = context.pauses.last_outcome(&key);
     let is_ordered = large_size.is_none() && last_outcome == LastOutcome::NotFailed;
     let priority = (is_ordered && has_priority(&cluster, &context)).then(|| context.job_first.begin());

@@ -132,7 +132,8 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
 }
 
 /// Writes the status after `carry_out`, which may have failed. If the MiniCluster has ended, deletes what the
-/// spec says. Returns when to reconcile next.
+/// spec says. Deletes a Job whose pods cannot mount the view's image, once the status says so. Returns when to
+/// reconcile next.
 async fn report(
     object: &Cluster,
     checked: &Result<ValidMiniCluster, Vec<Problem>>,
@@ -215,8 +216,8 @@ fn requeue_after_shortest(times: [Option<Duration>; 4]) -> Action {
     shortest.map_or_else(Action::await_change, Action::requeue)
 }
 
-/// Whether the status shows the error: at once if a person can remove its cause, otherwise if it lasts or if the
-/// status shows it already.
+/// Whether the status shows the error: at once if it is an obstacle, otherwise if it lasts or if the status shows it
+/// already.
 fn is_shown(error: &ReconcileError, target: &Target, context: &Context, begin: Instant) -> bool {
     let is_already_shown = || target.status.reason.as_deref() == Some(error.as_obstacle().reason.name());
     error.obstacle().is_some()
@@ -377,8 +378,8 @@ async fn carry_out(
     }
 }
 
-/// Writes the status and its events, if anything differs. The first status of a Job, and a status that
-/// differs in numbers only, may be delayed. Returns for how long; None if nothing is left to write.
+/// Writes the status and its events, if anything differs. The first status of a Job, and a status without news
+/// (`patch::is_news`), may be delayed. Returns for how long; None if nothing is left to write.
 async fn write_status(
     object: &Cluster,
     target: &Target,

@@ -1,8 +1,8 @@
 //! [`AgentSpec`]: the configuration of a MiniCluster's pods, as TOML in a ConfigMap. The operator writes it, the
 //! agent reads it.
 //!
-//! An unknown field is an error. Every field but `name` has a default, so people can write a spec by hand for a
-//! plain Indexed Job. `docs/AGENTSPEC.md` is generated from the doc comments of these types. The curve
+//! An unknown field is an error. Of the top-level fields, only `name` is needed, so people can write a spec by hand for
+//! a plain Indexed Job. `docs/AGENTSPEC.md` is generated from the doc comments of these types. The curve
 //! certificate is not in the spec: it is in a Secret of its own.
 
 use std::collections::BTreeMap;

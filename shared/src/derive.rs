@@ -47,7 +47,7 @@ pub fn agent_spec(cluster: &ValidMiniCluster) -> AgentSpec {
             zeromq: cluster.logging.zeromq,
             format: cluster.log_format,
         },
-        // The operator sets it: only it knows whether traces are sent, and the MiniCluster's uid.
+        // The operator sets the trace: only the operator knows whether traces are sent, and the MiniCluster's uid.
         trace: None,
         runner: runner(cluster),
         users: cluster.users.iter().map(|user| user.name.clone()).collect(),

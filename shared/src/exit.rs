@@ -80,7 +80,7 @@ impl Category {
         )
     }
 
-    /// The category with this exit code. None: the code is not one of the agent's.
+    /// The category with this exit code. None: no category has it.
     pub fn from_code(code: i32) -> Option<Category> {
         Category::ALL
             .into_iter()

@@ -234,7 +234,7 @@ fn may_follow_from(problem: &Problem, misfits: &[Problem]) -> bool {
 /// The spec as v1alpha2, without the values that do not fit the schema of its version, and the problems with those
 /// values. (The API server rejects them if field validation is strict.)
 fn spec(mut value: Value, version: Version) -> (Option<MiniClusterSpec>, Vec<Problem>) {
-    // Elsewhere null means that the field is missing. Overlays keep their nulls.
+    // Overlays keep their nulls. Elsewhere null means that the field is missing.
     let overlays = OVERLAYS.map(|name| value.get_mut(name).map(Value::take));
     drop_nulls(&mut value);
     for (name, overlay) in OVERLAYS.iter().zip(overlays) {
@@ -260,7 +260,7 @@ fn spec(mut value: Value, version: Version) -> (Option<MiniClusterSpec>, Vec<Pro
     }
 }
 
-/// Fields in which null has a meaning: it removes the rendered value.
+/// The pod overlays. In them, null has a meaning: it removes the value that the operator renders.
 const OVERLAYS: [&str; 2] = ["podTemplate", "servicesPodTemplate"];
 
 #[cfg(test)]
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
     use crate::validate::validate_and_note;
 
-    /// Null removes the rendered value there.
+    /// In an overlay, null removes the value that the operator renders.
     #[test]
     fn null_is_kept_only_in_pod_overlays() {
         let text = "{apiVersion: flux-framework.org/v1alpha2, kind: MiniCluster, metadata: {name: a}, \
@@ -382,7 +382,7 @@ mod tests {
             "spec.size: must be 1 to 10000",
         ];
         assert_eq!(problems(&misspelt), wanted);
-        // Beside one that is spelt right, too; what is not of our group may be called so.
+        // A misspelt kind is reported beside a correct one, too. In another API group, the kind may have that name.
         let right = format!("{HEAD}spec: {{containers: [{{image: a}}]}}\n---\n");
         assert_eq!(documents(&format!("{right}{misspelt}")).unwrap().len(), 2);
         let strange = misspelt.replace("flux-framework.org", "example.org");

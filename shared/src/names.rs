@@ -3,7 +3,7 @@
 /// Environment variable with the completion index of a pod of an Indexed Job. The Job controller sets it unless the
 /// pod template does.
 pub const COMPLETION_INDEX: &str = "JOB_COMPLETION_INDEX";
-/// The message if a user sets it.
+/// The message if a user sets [`COMPLETION_INDEX`].
 pub const COMPLETION_INDEX_IS_SET: &str =
     "is set by Kubernetes: the agent knows by it whether its pod leads, and leads run the program";
 /// Name of the init container that fills the volume of `/opt/software`.

@@ -59,9 +59,9 @@ pub const MOUNT_FOLDER: &str = "flux";
 pub const SOFTWARE_STAGING: &str = "/mnt/flux-software";
 /// The folder in that volume that the other containers mount at `/opt/software`.
 pub const SOFTWARE_FOLDER: &str = "software";
-/// The folder in that volume with the copied view's packages.
+/// The folder in the volume of `/opt/software` with the copied view's packages.
 pub const PACKAGES_FOLDER: &str = "packages";
-/// Where all containers mount that folder: the links in `/opt/software` lead there.
+/// Where all containers mount [`PACKAGES_FOLDER`]: the links in `/opt/software` lead there.
 pub const COPIED_PACKAGES: &str = "/mnt/flux-software/packages";
 /// Where the operator mounts `flux.mungeSecret`.
 pub const MUNGE_DIR: &str = "/etc/munge";
@@ -103,7 +103,7 @@ pub fn own_folders(mount_path: &str) -> [&str; 6] {
 
 /// Whether an absolute path is one of these folders or within one. Repeated slashes and `.` do not matter.
 pub fn is_within<'a>(path: &str, folders: impl IntoIterator<Item = &'a str>) -> bool {
-    // Takes only texts with the folders' lifetime, so `path` is split by itself.
+    // The closure takes only texts with the folders' lifetime. `path` has another, so it is split separately below.
     let parts = |path: &'a str| path.split('/').filter(|part| !part.is_empty() && *part != ".");
     let path: Vec<&str> = path
         .split('/')

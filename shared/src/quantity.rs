@@ -48,7 +48,7 @@ impl Quantity {
     }
 }
 
-/// Whether it is a decimal exponent, such as `e3` or `E-2`.
+/// Whether the suffix is a decimal exponent of one or two digits, such as `e3` or `E-2`.
 fn is_exponent(suffix: &str) -> bool {
     suffix.strip_prefix(['e', 'E']).is_some_and(|rest| {
         let digits = rest.strip_prefix(['+', '-']).unwrap_or(rest);

@@ -19,7 +19,8 @@ pub const EQUAL_PARALLELISM: &str = "kueue.x-k8s.io/job-completions-equal-parall
 pub const ELASTIC_JOB: &str = "kueue.x-k8s.io/elastic-job";
 /// Prefix of the pods' annotations for topology-aware scheduling.
 const OF_PODS: &str = "kueue.x-k8s.io/podset-";
-/// Those that fix the placement of all pods when they are admitted, so that no pod can be added later.
+/// The pods' annotations by which the queue fixes the placement of all pods when it admits them. So no pod can be added
+/// later.
 const FIXES_PLACEMENT: [&str; 2] = [
     "kueue.x-k8s.io/podset-required-topology",
     "kueue.x-k8s.io/podset-preferred-topology",
@@ -87,13 +88,13 @@ impl Queueing {
             .filter(|(key, _)| key.starts_with(OF_PODS))
     }
 
-    /// The smallest number of pods that the queue may admit. None: it must admit all.
+    /// The smallest number of pods that the queue may admit. None: it must admit all, or there is no queue.
     pub fn least(&self, size: u32, min_size: Option<u32>) -> Option<u32> {
         min_size.filter(|min| self.admits_parts() && *min < size)
     }
 
-    /// Whether the queue may admit a part of the pods, down to `minSize`. (A queue that takes all Jobs of a
-    /// namespace needs no name.)
+    /// Whether a queue may admit a part of the pods, down to `minSize`. Without the name of a queue,
+    /// [`MIN_PARALLELISM`] says so: a queue that takes all Jobs of a namespace needs no name.
     pub fn admits_parts(&self) -> bool {
         self.queue().is_some() || self.annotations.contains_key(MIN_PARALLELISM)
     }
@@ -110,7 +111,8 @@ impl Queueing {
     /// ([`Queueing::without_job_labels`], as JSON). None: the text is too long or invalid, so the operator has not
     /// written it.
     pub fn noted(text: &str) -> Option<Queueing> {
-        // Twice as long: JSON adds six bytes for each pair, fewer than the domain in its key has.
+        // `MOST` limits keys and values alone. JSON adds six bytes for each pair, fewer than the key's domain has. So
+        // twice the limit is enough, unless most characters need an escape.
         let text = Some(text).filter(|text| text.len() <= 2 * MOST)?;
         let mut noted: Queueing = serde_json::from_str(text).ok()?;
         noted.labels.retain(|key, _| is_of_queue(key));

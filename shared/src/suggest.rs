@@ -13,7 +13,7 @@ pub fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&
 }
 
 /// Number of letters inserted, removed, replaced or swapped. Words whose lengths differ by more than two are not
-/// compared: the largest number.
+/// compared: the result is `usize::MAX`.
 fn distance(one: &str, other: &str) -> usize {
     match one.chars().count().abs_diff(other.chars().count()) {
         0..=2 => strsim::osa_distance(one, other),

@@ -16,7 +16,7 @@ pub const VERSION: u32 = 1;
 /// Name of the snippet that runs after the program.
 pub const POST: &str = "post";
 /// Longest message, in bytes. The kubelet keeps the last 4,096 bytes of a message, and of these the first 12,288 / n in
-/// a pod of n containers (init containers count).
+/// a pod of n containers (init containers count). So it keeps the whole message in a pod of up to four containers.
 pub const MAX: usize = 3072;
 /// Longest first line, in bytes: the kubelet keeps all of it in a pod of up to eight containers.
 const LINE_MAX: usize = 1536;
@@ -233,7 +233,7 @@ mod tests {
         }
     }
 
-    /// The kubelet cuts what a pod's containers say together.
+    /// In a pod of many containers, the kubelet cuts a message at its end.
     #[test]
     fn a_cut_message_keeps_its_result() {
         let termination = Termination::new(Ender::Program, 7);

@@ -64,7 +64,7 @@ impl PodTimeline {
         }
     }
 
-    /// The timeline in a termination message. None: it has no timeline, or was truncated.
+    /// The timeline in a termination message. None: the message has no timeline of this version, or was truncated.
     pub fn decode(message: &str) -> Option<PodTimeline> {
         let found: PodTimeline = serde_json::from_str(message.trim().lines().nth(1)?).ok()?;
         (found.version == VERSION).then_some(found)

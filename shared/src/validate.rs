@@ -235,7 +235,7 @@ fn managed_by(spec: &MiniClusterSpec, report: &mut Report) {
     }
 }
 
-/// Checks deadlines, restart limits and the Job's labels.
+/// Checks `managedBy`, the Job's labels, times and restart limits.
 fn limits(spec: &MiniClusterSpec, report: &mut Report) {
     managed_by(spec, report);
     labels("spec.jobLabels", &spec.job_labels, report);

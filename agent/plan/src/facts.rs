@@ -29,11 +29,12 @@ pub use view::ViewFacts;
 pub struct Facts {
     /// The host name, from gethostname. Empty (only in a file): `<cluster>-<index>`.
     pub hostname: String,
-    /// The pod's completion index, `JOB_COMPLETION_INDEX`.
+    /// The pod's completion index, `JOB_COMPLETION_INDEX`. None: plans take it from the end of the host name.
     pub index: Option<u32>,
     /// Number of earlier pods of this index that failed or were removed.
     pub earlier_pods: u32,
-    /// How often the whole MiniCluster may still restart. The operator sets it (`--restarts-left`).
+    /// How often the whole MiniCluster may still restart. The operator sets it (`--restarts-left`). None: there is no
+    /// operator.
     pub restarts_left: Option<u32>,
     /// The pod's terminationGracePeriodSeconds. None: unknown.
     pub grace_period: Option<u64>,
@@ -87,7 +88,7 @@ pub struct Facts {
     pub shell: Option<String>,
     /// Whether standard input is a terminal.
     pub terminal: bool,
-    /// Those of the paths that a plan asks about (`questions` in `agent/src/facts.rs`) that exist.
+    /// Those of the paths that a plan asks about (`paths_to_check` in `agent/src/facts.rs`) that exist.
     pub present: BTreeSet<String>,
     /// Those of the paths that a plan asks about that the agent may write to.
     pub writable: BTreeSet<String>,

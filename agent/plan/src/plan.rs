@@ -146,7 +146,7 @@ pub fn build(spec: &AgentSpec, facts: &Facts, container: &PodContainer) -> Resul
     };
     let mut steps = snippets::in_one_shell(&resolved, steps, sidecar_command)?;
     if matches!(container, PodContainer::Runner) {
-        // For the sidecars, which read the note.
+        // The last step writes a note. By this note, the sidecars know that Flux has ended.
         steps.extend(sidecar::note_end(&resolved));
     }
     let logging = &spec.logging;

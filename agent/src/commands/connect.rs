@@ -24,7 +24,7 @@ pub fn connect(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
                 "flux-agent: no broker to connect to ({why}); `/mnt/flux/flux-agent status` says more\n"
             ));
         }
-        // Not used, and no exit code of this process.
+        // Nobody reads this exit code.
         Ok(0)
     }))?;
     let argv = match (command, &pod.facts.shell) {
@@ -67,7 +67,7 @@ pub fn stop(place: &PodPlace) -> Result<u8, Failure> {
         let mut is_ending = false;
         runtime::block_on_interruptible(Box::pin(async {
             is_ending = observe::state(&pod).await.is_ok_and(|state| state.is_ending());
-            // Not used, and no exit code of this process.
+            // Nobody reads this exit code.
             Ok(0)
         }))?;
         // Flux refuses a second shutdown.

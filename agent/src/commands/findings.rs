@@ -88,7 +88,7 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
                     .await,
             ));
         }
-        // Not used, and no exit code of this process.
+        // Nobody reads this exit code.
         Ok(0)
     }))?;
     Ok(findings)

@@ -23,7 +23,7 @@ use crate::system::below;
 use crate::system::identity::Credentials;
 use crate::wait::{Missing, ParentProbe};
 
-/// Most absent hosts that are probed. The others are only counted.
+/// How many absent hosts are probed at most. The others are only counted.
 const MAX_PROBED_HOSTS: usize = 8;
 /// Shortest and longest pause between two requests to a broker that is not ready.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);

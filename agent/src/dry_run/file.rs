@@ -4,7 +4,8 @@ use std::path::Path;
 
 use flux_agent_plan::dry_run::{DryRunError, Source};
 
-/// The text of a file; `-` is standard input. (`operator/client/src/input.rs` has the same lines and says why.)
+/// The text of a file; `-` is standard input. (`operator/client/src/input.rs` has the same lines, but this program is
+/// built without that crate.)
 pub fn read(path: &Path) -> std::io::Result<String> {
     if path == Path::new("-") {
         std::io::read_to_string(std::io::stdin())

@@ -184,8 +184,8 @@ impl Executor<'_> {
     }
 }
 
-/// The result of a stop before the program has started. Whether this is a follower is taken from the launch,
-/// since the plan's role may differ from it.
+/// The result of a stop before the program has started. Whether this is a follower is taken from the launch:
+/// after `Step::Replan`, the launch is from a newer plan than `Executor::role`.
 fn stopped_before(launch: &Launch, stop: Stop) -> Launched {
     Launched::NotStarted(of_stop_before_program(
         stop.signal,

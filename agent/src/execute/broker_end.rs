@@ -15,7 +15,8 @@ pub struct BrokerEnd {
 }
 
 impl BrokerEnd {
-    /// Why the broker's dump cannot be trusted; none: it can, unless it is cut off.
+    /// Why the broker's dump cannot be trusted, by how the broker ended; none: there is no such reason. The dump may
+    /// then still lack its end (`archive::tail`).
     pub fn trouble(self) -> Option<String> {
         match (self.end, self.program) {
             (ChildEnd::Signaled(signal), _) => Some(format!("the broker was ended by signal {signal}")),

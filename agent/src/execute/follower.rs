@@ -58,9 +58,9 @@ struct Above {
 
 impl Executor<'_> {
     /// Runs a follower's broker until the instance has ended; returns the container's exit code. `limit`: how
-    /// often in a row the broker is restarted. Without a limit it is never restarted: the container ends with
-    /// 0 if the broker had joined, and otherwise fails. `can_lead_restart`: the lead may start again in its
-    /// pod, so this pod waits for it.
+    /// often in a row the broker is restarted. None: instead of a restart the container ends, with 0 if the
+    /// broker had joined, otherwise with a failure. `can_lead_restart`: the lead may start again in its pod, so
+    /// this pod waits for it.
     pub(super) async fn launch_follower(
         &mut self,
         launch: &Launch,

@@ -28,7 +28,7 @@ pub struct LastErrors {
 impl LastErrors {
     /// Begins to read `pipe`. `is_copied`: whether everything is copied to the agent's own standard error.
     pub fn read_from(pipe: OwnedFd, is_copied: bool) -> io::Result<LastErrors> {
-        // The thread waits for this copy, since the lock must be free meanwhile.
+        // The thread polls this copy of the descriptor. So it does not hold the lock of the pipe while it waits.
         let polled_pipe = pipe.try_clone()?;
         let last = LastErrors {
             pipe: Arc::new(Mutex::new(File::from(pipe))),

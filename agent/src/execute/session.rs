@@ -22,7 +22,7 @@ pub struct Session {
     pub umask: u32,
     /// Limits that a snippet has changed, by name.
     pub limits: BTreeMap<&'static str, Limit>,
-    /// Variables that a snippet's `asFlux` sets for Flux only.
+    /// Variables for Flux only. A snippet sets them by words `NAME=VALUE` after `-E` in `$asFlux`.
     pub as_flux: Environment,
     /// `$brokerOptions`, as the last snippet left it.
     pub broker_options: Option<String>,
@@ -201,7 +201,7 @@ impl Session {
 }
 
 /// `bytes`, parts with separators between them, without the last one that equals `part`; none if there is no
-/// such part. The first of several parts stays, since a snippet may have put it there.
+/// such part. A part at the beginning of a longer list stays, since a snippet may have put it there.
 fn without_last_part(bytes: &[u8], separator: char, part: &str) -> Option<Vec<u8>> {
     let mut separator_bytes = [0; 4];
     let separator = separator.encode_utf8(&mut separator_bytes).as_bytes();

@@ -195,7 +195,7 @@ impl ShellFiles {
     }
 }
 
-/// Before the code, in the reply of a shell that cannot start `flux-agent snippet-state`.
+/// Precedes the exit code in the reply of a shell that cannot start `flux-agent snippet-state`.
 const LOST: &[u8] = b"lost=";
 
 /// A running shell.

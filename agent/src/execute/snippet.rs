@@ -199,7 +199,8 @@ impl Executor<'_> {
     }
 
     /// Reports a snippet whose shell has ended or is unusable; returns what follows. Before the program, the
-    /// container ends. After the program, it ends only if the snippet decides its exit code and has failed.
+    /// container ends. After the program, the container ends only if the snippet has failed and decides the
+    /// container's exit code.
     fn end_entrypoint(&mut self, snippet: &Snippet, ended: EndedSnippet) -> Flow {
         let (name, code) = (snippet.name, ended.code);
         let is_after = snippet.phase == SnippetPhase::After;

@@ -15,7 +15,7 @@ use crate::report::failure::{Failure, plain};
 impl Executor<'_> {
     /// Decides whether this start of the container may run the program. It may not if an earlier start ended with
     /// 0, or if the program has run again `restarts` times. `record`: the file with the earlier starts. `result`:
-    /// the program's note, which has its end if the container ended before it could record that.
+    /// the program's note. If the record lacks the program's exit code, the note may still have it.
     pub(super) fn check_earlier_starts(
         &mut self,
         record: &str,

@@ -33,7 +33,7 @@ struct Stage {
     seconds: f64,
 }
 
-/// Stages of the init containers, each of which leaves a note in the pod's volume.
+/// Stages of the init containers. Each leaves a note ([`leave_note`]).
 const INIT_STAGES: [&str; 2] = ["install", "view"];
 
 /// Writes a note below `mount` that the stage `name` of an init container began at `begin` and ends now: its start in

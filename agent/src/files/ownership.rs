@@ -71,8 +71,8 @@ pub fn needs_change(descriptor: impl AsFd, subject: Subject, owner: Owner) -> io
 }
 
 /// Why a folder that was found keeps its owner. It is one of the system's directories. Or it is on a volume and does
-/// not belong to root. Or another user could have put it in place of the intended folder, and root may have kept it
-/// secret.
+/// not belong to root. Or another user could have moved it to this path, and it is not a folder of root's that
+/// everybody may read.
 fn reason_to_keep(data: &Stat, walked: &Walked) -> Option<String> {
     let path = &walked.path;
     if is_of_the_system(path) {

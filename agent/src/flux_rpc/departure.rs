@@ -1,6 +1,7 @@
 //! Drains a follower's node before the follower leaves an instance that stays up: the node gets no new jobs, and
-//! its running jobs can finish. In a tree, the brokers below it are connected through it, and are cut off when it
-//! leaves: their nodes are drained with it. A broker below whose own pod is being removed, too, leaves by itself.
+//! its running jobs can finish. In a tree, the brokers below the follower are cut off when the follower leaves. So
+//! their nodes are drained with its node. If the pod of a broker below is being removed, too, that broker leaves by
+//! itself.
 //!
 //! ```text
 //! drain this node ─► at each look: drain the nodes below that accept jobs ─► idle at 2 looks in a row ─► it may go

@@ -79,7 +79,7 @@ fn message(rank: u32, topic: &str, payload: &str, flags: u8) -> Vec<u8> {
         &[payload.as_bytes(), b"\0"].concat(),
         &header,
     ] {
-        // Every frame of our requests is shorter than 255 bytes, so its length takes one byte.
+        // The length takes one byte, which is right only for frames shorter than 255 bytes (see `frames`).
         message.push(part.len().to_le_bytes()[0]);
         message.extend_from_slice(part);
     }

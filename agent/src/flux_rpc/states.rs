@@ -27,7 +27,8 @@ const CLEANUP: &str = "cleanup";
 /// Actions at changes of a broker's state.
 #[derive(Debug, Default)]
 pub struct StateActions {
-    /// For the lead: shows the followers that it stays up, until the broker shuts down.
+    /// For the lead: shows the followers that it stays up, until the broker shuts down. Meanwhile, the watcher
+    /// also undrains nodes that come back. None: this broker is not the lead's.
     pub presence: Option<LeadPresence>,
     /// Whether to ask the lead, when this broker shuts down, whether the whole instance ends.
     pub asks_lead: bool,
@@ -76,7 +77,7 @@ impl StateWatcher {
                     lock(&shared).lead_goes_on = goes_on;
                 }
             }
-            // If the broker's states are unknown, the task goes on until the broker ends.
+            // If the broker's states are unknown, the undraining goes on until the broker ends.
             while undrain_task.join_next().await.is_some() {}
         });
         StateWatcher { log, task }

@@ -81,7 +81,7 @@ impl CommandRunner {
             .map_err(|error| Failure::internal(format!("failed to supervise: {error}")))
     }
 
-    /// The exit code after a stop before the command has started. None: there was no stop.
+    /// The exit code for the stop signal that has come. None: there was no stop.
     pub fn stop_code(&mut self) -> Option<u8> {
         // `stop` stops nothing: it returns the stop signal that has come.
         self.supervisor.stop().map(|stop| of_signal(stop.signal))

@@ -78,7 +78,8 @@ pub struct LocalContainer {
     pub owner: Option<(u32, u32)>,
     /// The mount path: where Flux's files are.
     pub mount_path: String,
-    /// Whether the container first links Flux's files (the view) to that path, as an init container does in a pod.
+    /// Whether the container first links Flux's files (the view) below the mount path, as an init container does in a
+    /// pod.
     pub view: bool,
 }
 

@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! $TMPDIR/flux-local-UID-NAME/lock
+//!                            /curve.cert
 //!                            /volumes/CLAIM
-//!                            /pods/INDEX/{spec.toml,curve.cert,flux,root,volumes/KEY}  and /pods/INDEX/sidecar-NAME
+//!                            /pods/INDEX/{spec.toml,curve.cert,pid,flux,root,root.json,volumes/KEY}
+//!                            /pods/INDEX/{sidecar-NAME,sidecar-NAME.json}
 //! ```
 
 use std::fs::{self, DirBuilder, File, OpenOptions};

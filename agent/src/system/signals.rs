@@ -15,9 +15,9 @@ use tokio::io::unix::AsyncFd;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
     pub number: i32,
-    /// Made by the kernel (a key on the terminal, a broken pipe), not sent by a process.
+    /// Made by the kernel (a key on the terminal), not sent by a process.
     pub by_kernel: bool,
-    /// Sent by the agent to itself (SIGPIPE of its own writes).
+    /// Sent by the agent to itself. For SIGPIPE the kernel also names the process that wrote to the closed pipe.
     pub by_self: bool,
 }
 

@@ -84,7 +84,7 @@ pub struct ParentProbe {
     resolver: Resolver,
     /// Number of connection attempts.
     attempts: u32,
-    /// If the last attempt was refused: until when its addresses are used again without a look-up, and these.
+    /// If the last attempt was refused: its addresses, and until when they are used again without a look-up.
     refused: Option<(Instant, Vec<IpAddr>)>,
     /// Whether the wait is no longer early.
     is_late: bool,

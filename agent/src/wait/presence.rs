@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::parent::{Missing, ParentProbe};
 
-/// The parent counts as gone only after this time: a parent that shuts down dismisses this broker, which then
+/// The parent counts as gone only after this time. A parent that shuts down dismisses this broker. This broker then
 /// disconnects, and ends by itself shortly after.
 const SURE_AFTER: Duration = Duration::from_millis(500);
 /// The time in place of `SURE_AFTER` if the parent's host does not answer, but its name still exists: a busy node loses

@@ -33,7 +33,7 @@ pub async fn wait(path: &Path) {
     until_answered(path, |_| {}).await;
 }
 
-/// Waits until something answers at `path`. After each attempt, `report` gets the error.
+/// Waits until something answers at `path`. After each failed attempt, `report` gets the error.
 async fn until_answered(path: &Path, mut report: impl FnMut(&str)) {
     let mut refused = Backoff::default();
     loop {

@@ -98,7 +98,7 @@ impl Resume {
     }
 
     /// Begins a new connection. Returns the time from which to request the log; None: from its beginning. The time is
-    /// rounded down to a second: kube rounds an exact time, which lost up to half a second of lines.
+    /// rounded down to a second: kube itself rounds to the nearest second, which may skip half a second of lines.
     pub fn connect(&mut self) -> Option<Timestamp> {
         (self.head, self.repeated) = (Some(Vec::new()), Place::default());
         (self.is_behind, self.is_last_found) = (self.latest.is_some(), false);

@@ -187,13 +187,13 @@ pub struct RenderFacts {
     pub uid: Option<String>,
     /// The size when the Job was created, which later pods must agree on. None: the spec's.
     pub initial_size: Option<u32>,
-    /// The largest size, fixed when the MiniCluster was created. None: the spec's.
+    /// The largest size, fixed when the MiniCluster's first Job was created. None: the spec's.
     pub maximum_size: Option<u32>,
     /// Every node that the pods may use can mount images.
     pub nodes_mount_images: bool,
     /// A pod of this cluster could not mount the view's image.
     pub image_volume_failed: bool,
-    /// How many of the starts that `backoffLimit` allows have been used.
+    /// How many of the restarts that `backoffLimit` allows have been used.
     pub backoff_limit_used: u32,
     /// What is left of `deadlineSeconds` after earlier starts. None: all.
     pub deadline_left: Option<i64>,

@@ -20,8 +20,9 @@ use crate::labels;
 use crate::observe::Key;
 use crate::observe::pod::PodStatusObject;
 
-/// If a pod is seen for the first time, its ends within this time get spans. It may have ended while no operator led.
-/// If another leader has sent the spans already, these have the same ids. There may be thousands of earlier ends.
+/// If a pod is seen for the first time, its ends within this time get spans: it may have ended while no operator led.
+/// If another leader has sent these spans already, they get the same ids again. Earlier ends get no spans, since there
+/// may be thousands of them.
 const RECENT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Most stages of a pod that get spans. The agent has about 18; a forged message has room for hundreds.

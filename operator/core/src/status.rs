@@ -63,7 +63,8 @@ pub struct Inputs<'a> {
     pub obstacle: Option<&'a Obstacle>,
     /// Whether every node that the pods may use is known to support image volumes.
     pub nodes_mount_images: bool,
-    /// The node because of which the view is copied, if that cannot mount images while others can.
+    /// The node because of which the view is copied: the pods may use this node, and it cannot mount images, while
+    /// other nodes can. None: there is no such node, or the nodes do not decide.
     pub copied_for: Option<&'a str>,
     /// The cluster's CSI volumes. None if the PersistentVolumes or storage classes have not been listed yet.
     pub disks: Option<Vec<DiskSeen>>,
@@ -103,7 +104,8 @@ pub fn compute(inputs: &Inputs) -> MiniClusterStatus {
         return after_the_end(inputs, &summary);
     }
     let outcome = post::with_failure(outcome::compute(inputs, &summary), inputs);
-    // The job has not ended if its lead was stopped for a suspension, or will be recreated.
+    // While the Job is suspended, the exit code of its stopped lead is not the job's: the Job creates the lead again
+    // when it is resumed.
     let is_suspended = inputs
         .job
         .is_some_and(|job| job.is_suspended && !job.is_finished());

@@ -46,7 +46,7 @@ const CONTROLLER: &str = "minicluster";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReconcileOutcome {
     Success,
-    /// It failed, and will fail until a user or an administrator changes something.
+    /// It failed because of an obstacle, or because the namespace is being deleted. A retry alone does not help.
     Obstacle,
     Error,
     /// It panicked: a bug in the operator.

@@ -64,7 +64,7 @@ impl Traces {
         }
     }
 
-    /// Whether there is an endpoint.
+    /// Whether spans are sent: there is an endpoint, and the sender could be created.
     pub fn are_wanted(&self) -> bool {
         self.0.is_some()
     }

@@ -1,7 +1,7 @@
 //! The watches: they put their events into the index, and report the MiniClusters to reconcile.
 //!
 //! Of Jobs, pods, Services and PersistentVolumes, only those with a label of the operator are watched. ConfigMaps and
-//! Secrets are not watched: they never change after their creation.
+//! Secrets are not watched: the operator does not change their content once the Job exists.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -133,7 +133,8 @@ pub fn clusters<R: Fn(&str, u64) + Send + 'static, F: Fn(&Key, &str) + Send + 's
     // reconciled only then.
     let mut listed_news: Vec<Key> = Vec::new();
     let mut is_first = true;
-    // Reports the Job of a MiniCluster whose objects Kubernetes deletes: the operator deletes its pods sooner.
+    // Reports the Job of a MiniCluster whose objects Kubernetes deletes, so that the operator deletes the pods sooner.
+    // `propagation` is None if Kubernetes does not delete the objects (yet), or if this was reported before.
     let report_deletion =
         |index: &Index, outlets: &Outlets, cluster: &Cluster, propagation: Option<Propagation>| {
             let (key, uid) = (Key::of(cluster.meta()), cluster.uid().unwrap_or_default());

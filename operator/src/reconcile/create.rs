@@ -36,7 +36,7 @@ pub(super) enum Done {
     JobChanged,
     /// A restart was counted, and the earlier Job deleted.
     Restarted,
-    /// The cached Job differs from the API server's.
+    /// The cached Job, or its lead pods, differ from the API server's.
     OutOfDate,
     /// No Job is created: earlier starts have used up `deadlineSeconds`.
     OutOfTime,

@@ -36,7 +36,7 @@ pub enum ReconcileError {
 }
 
 impl ReconcileError {
-    /// The obstacle that the status shows at once, since a person can remove it.
+    /// The obstacle, which the status shows at once. None: the status shows this error only if it lasts.
     pub fn obstacle(&self) -> Option<&Obstacle> {
         match self {
             ReconcileError::Apply(ApplyError::Obstacle(obstacle)) => Some(obstacle),
@@ -44,7 +44,7 @@ impl ReconcileError {
         }
     }
 
-    /// The obstacle that the status shows if the error lasts.
+    /// The obstacle by which the status shows this error.
     pub fn as_obstacle(&self) -> Obstacle {
         if let Some(obstacle) = self.obstacle() {
             return obstacle.clone();

@@ -1,5 +1,5 @@
-//! Deletes objects after a job has ended: pods and volumes (`cleanupPods`), the MiniCluster
-//! (`ttlSecondsAfterFinished`), or a Job whose pods cannot mount the view's image.
+//! Deletes objects after a job has ended: pods and volumes (`cleanupPods`), or the MiniCluster (`cleanup`,
+//! `ttlSecondsAfterFinished`). Before a job has begun, deletes a Job whose pods cannot mount the view's image.
 
 use std::time::{Duration, Instant};
 
@@ -92,7 +92,8 @@ pub(super) async fn recreate_with_copied_view(
     Ok(())
 }
 
-/// Deletes a MiniCluster whose `ttlSecondsAfterFinished` has passed, or returns what is left of that time.
+/// Deletes a finished MiniCluster: at once with `cleanup`, otherwise when its `ttlSecondsAfterFinished` has passed.
+/// Returns what is left of that time. None: the MiniCluster is being deleted, has not finished, or stays.
 pub(super) async fn delete_or_time_left(
     target: &Target,
     after: &MiniClusterStatus,

@@ -156,7 +156,8 @@ impl Pair {
         }
     }
 
-    /// Whether the certificate must be renewed: it is for other names than `names`, or it expires soon (`RENEWAL`).
+    /// Whether the certificate must be renewed: it is for other names than `names`, it expires soon (`RENEWAL`), or its
+    /// expiry cannot be read.
     pub(super) fn is_stale(&self, names: &[String], now: Timestamp) -> bool {
         let expires_soon = |end: Timestamp| end - RENEWAL <= now;
         self.names != names.join(",") || self.not_after.parse().map_or(true, expires_soon)

@@ -143,7 +143,7 @@ impl Limits {
             if let Some(slot) = self.try_enter(peer) {
                 return Some(slot);
             }
-            // If `try_enter` has asked an idle connection to close, that closes at once.
+            // If `try_enter` has asked an idle connection to close, the end of that connection notifies `freed`.
             tokio::time::timeout_at(until, freed).await.ok()?;
         }
     }

@@ -15,8 +15,8 @@ use serde_json::{Map, Value, json};
 
 const API_VERSION: &str = "apiextensions.k8s.io/v1";
 const KIND: &str = "ConversionReview";
-/// Longest text of an object, in bytes. The API server stores at most 1.5 MiB, but Go's JSON has six characters for
-/// some (`\u003c`).
+/// Longest text of an object, in bytes. The API server stores at most 1.5 MiB. But Go's JSON writes some characters as
+/// six (`<` as `\u003c`).
 const OBJECT_MAX: usize = 10 << 20;
 /// Most values of an object. A value may have only two bytes of text, but takes more than a hundred bytes of memory
 /// when it is parsed. A map with one member takes four times as much, so its `{` counts as three values.
@@ -29,7 +29,7 @@ const MESSAGE_MAX: usize = 2000;
 const GROWTH_MAX: usize = 4;
 /// Largest answer, in bytes.
 const ANSWER_MAX: usize = 40 << 20;
-/// Bytes by which the answer's buffer grows, beyond the size of the objects.
+/// Bytes of room beyond the size of the objects: in the answer's buffer, and in the limit by `GROWTH_MAX`.
 const SPARE: usize = 64 << 10;
 
 /// The HTTP answer to the API server.
@@ -424,8 +424,7 @@ mod tests {
         assert!(matches!(answer.status, 200 | 400));
     }
 
-    /// The API server stores any depth of it, and a list of all objects fails with one that cannot be
-    /// converted.
+    /// The API server stores overlays of any depth. A list of all objects fails if one of them cannot be converted.
     #[test]
     fn conversion_keeps_overlays_of_any_depth_or_width() {
         let deep = format!("{}{}", "{\"a\":[".repeat(5000), "]}".repeat(5000));
@@ -452,7 +451,7 @@ mod tests {
         }
     }
 
-    /// One object that is refused fails every list of its version.
+    /// If one object is refused, every list that needs its conversion fails.
     #[test]
     fn conversion_keeps_metadata_of_any_size() {
         let mut object = cluster("a", "v1alpha2");

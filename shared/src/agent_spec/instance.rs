@@ -270,7 +270,7 @@ impl std::str::FromStr for LogFormat {
 }
 
 impl Logging {
-    /// Whether a command that fails in a snippet before the program ends the entrypoint.
+    /// Whether the entrypoint ends if a command fails in a snippet that runs before the program.
     pub fn is_strict(&self) -> bool {
         self.strict.unwrap_or(true)
     }

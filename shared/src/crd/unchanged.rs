@@ -191,7 +191,8 @@ fn literal(text: &Value) -> String {
     format!("'{}'", text.as_str().unwrap_or_default())
 }
 
-/// The CEL expression of a value that is known to exist: the path without its `?`.
+/// CEL's plain selection of a value: the path without its `?`. Only for a value that is known to exist, and as the
+/// argument of `has`.
 fn present(side: &str, path: &str) -> String {
     format!("{side}{}", path.replace(".?", "."))
 }

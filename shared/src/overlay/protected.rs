@@ -115,7 +115,7 @@ const RUNNER: [(&str, &str); 7] = [
         "the program would run again: set spec.backoffLimit and spec.maxRestarts",
     ),
 ];
-/// Such a field of the runner and the sidecars.
+/// A field that an overlay may not set in the runner and the sidecars, and why.
 const RESTART: (&str, &str) = (
     "restartPolicy",
     "with it the pod would not end with the container that runs Flux",

@@ -288,7 +288,8 @@ fn user(
                 "has no effect without fluxUser: Flux runs as the container's own user",
             );
         }
-        // With this user, too, the agent keeps the container's own user. It adds a notice if that is not root.
+        // This value does not change the user: the agent keeps the container's own one. If that one is not root, the
+        // agent adds a notice.
         return commands.run_flux_as_root.then(|| agent_spec::User {
             name: "root".into(),
             uid: 0,
@@ -322,8 +323,8 @@ fn user(
     })
 }
 
-/// Whether `fluxUser` or `fluxuser` differs from the default user: `flux`, 1000. An empty name and uid 0 count as left
-/// out.
+/// Whether `fluxUser` or `fluxuser` is disabled, or differs from the default user: `flux`, 1000. An empty name and
+/// uid 0 count as left out.
 fn names_a_user(user: &Option<FluxUser>) -> bool {
     let is_default = |user: &FluxUser| {
         let (name, uid) = (

@@ -41,6 +41,7 @@ pub struct ValidMiniCluster {
     /// Once the job has completed, delete its pods and the volumes that were created for it.
     pub cleanup_pods: bool,
     pub ttl_seconds_after_finished: Option<i32>,
+    /// None: the operator does not change the Job's `suspend`.
     pub suspend: Option<bool>,
     pub share_process_namespace: bool,
     /// Absolute path of the archive of Flux's state.
@@ -74,7 +75,7 @@ pub struct ValidMiniCluster {
 }
 
 impl ValidMiniCluster {
-    /// How often the MiniCluster may still restart, after `used` restarts.
+    /// How often `backoffLimit` still lets the MiniCluster restart. `used`: the restarts that count towards it so far.
     pub fn restarts_left(&self, used: u32) -> u32 {
         u32::try_from(self.backoff_limit)
             .unwrap_or(0)

@@ -98,7 +98,7 @@ fn input(args: &Args, read: &Read) -> Result<(Source, Facts), DryRunError> {
     let (path, text) = match (&args.file, args.from_environment.in_place_of_spec()) {
         (Some(path), _) => (path.clone(), text_of(path, read)?),
         (None, Some(text)) => (PathBuf::from("the command line"), text.to_owned()),
-        // Only `--here` needs no file, and flux-agent handles `--here` without this function.
+        // clap allows this only with `--here`. flux-agent handles `--here` itself, so this program is kubectl's plugin.
         (None, None) => return Err(DryRunError::NotInPod),
     };
     let source =

@@ -26,10 +26,11 @@ pub fn file(resolved: &Resolved, text: String) -> Step {
     }
 }
 
-/// The option of `flux batch` that makes the brokers of the batch read [`config_file`]. It gives the batch's jobs as
-/// much time to end as a program gets. None if Flux's default gives them no less time, or if these brokers may run
-/// in pods of another cluster, which lack the file. (If a node is lost, the batch does not take longer to end: the
-/// surrounding instance loses the node as well, and does not wait that long.)
+/// The option of `flux batch` that makes the brokers of the batch read [`config_file`]. The file gives the batch's jobs
+/// the time to end that a program gets, less a reserve for the shutdown of the batch's instance. None if Flux's default
+/// is at least as long, or if these brokers may run in pods of another cluster, which lack the file. (If a node is
+/// lost, the batch does not take longer to end: the surrounding instance loses the node as well, and does not wait
+/// that long.)
 pub fn config_option(resolved: &Resolved) -> Option<String> {
     let has_config_file = kill_timeout(resolved).is_some();
     has_config_file.then(|| {

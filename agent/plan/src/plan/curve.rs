@@ -16,8 +16,8 @@ pub fn step(resolved: &Resolved) -> Option<Step> {
             source: CURVE_FILE.into(),
         },
         Some(inputs) => {
-            // The cluster's name is one of the values: all Jobs of a JobSet have the same uid, and each Job is
-            // an instance of its own.
+            // Each Job of a JobSet is an instance of its own, but all of them may pass the same values: the JobSet's
+            // uid and attempt. So the cluster's name, which is the Job's, is one of the values.
             let name = &resolved.spec.name;
             let values = [name.clone()]
                 .into_iter()

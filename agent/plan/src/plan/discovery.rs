@@ -51,7 +51,8 @@ pub fn may_hold_old_r(resolved: &Resolved) -> bool {
     resolved.spec.archive.is_some() || resolved.spec.restart_policy == RestartPolicy::OnFailure
 }
 
-/// Whether that R is removed from the state before it is used.
+/// Whether the lead's broker removes the R of an earlier instance from the state, before Flux uses it. False on
+/// followers, which have no such task.
 fn removes_old_r(resolved: &Resolved) -> bool {
     resolved.is_lead() && may_hold_old_r(resolved) && resolved.facts.flux_modprobe
 }

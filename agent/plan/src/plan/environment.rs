@@ -78,7 +78,7 @@ pub fn around_init(resolved: &Resolved, init: Option<Step>) -> Vec<Step> {
         value.is_some_and(|value| value.split(':').any(|present| present == path))
     };
     let mut appended: Vec<EnvChange> = view_paths(resolved);
-    // Not what the variable already lists: `Withdraw` would remove it.
+    // A folder that the variable already lists is left out, since `Withdraw` would remove the container's own entry.
     appended.retain(|change| match change {
         EnvChange::Append { name, value, .. } => !is_listed(name, value),
         _ => true,

@@ -18,7 +18,8 @@ pub enum EnvChange {
         separator: char,
         value: String,
     },
-    /// Undoes an append: removes the last part that equals the value. Removes the variable if nothing is left.
+    /// Undoes an append: removes the last part that equals the value. Removes the variable if nothing is left. A part
+    /// at the beginning of a longer list stays, since a snippet may have put it there.
     Withdraw {
         name: String,
         separator: char,

@@ -92,6 +92,7 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Step, PlanError
             .map(Word::Literal),
     );
     let run_as = user::run_as(resolved);
+    // The agent drains while it holds back a stop, for which it watches the parent. It asks the broker at the socket.
     let can_drain = parent.is_some() && runner::socket(resolved).is_some();
     let drain = can_drain.then_some(resolved.rank);
     let below = drain.map(|rank| {

@@ -54,8 +54,8 @@ pub struct Launch {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub below: String,
     /// Name of the process that shows that a job runs on this node: a descendant of the broker. If the lead stays and
-    /// this broker leaves during a job, the agent kills it. Flux then ends the job at once. After an orderly shutdown
-    /// of the broker, this would take half a minute. None: the agent does not look for jobs.
+    /// this broker leaves during a job, the agent kills the broker. Flux then ends the job at once. After an orderly
+    /// shutdown of the broker, this would take half a minute. None: the agent does not look for jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job_shell: Option<&'static str>,
     /// The metrics of the instance to serve.
@@ -64,8 +64,8 @@ pub struct Launch {
     /// The file in which `flux-agent program` notes how the program ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
-    /// The file that records each start (before it) and each end. It limits how often the program runs again, or
-    /// prevents that.
+    /// The file in which the agent records that the program starts, before the start, and how the program ends. By it,
+    /// [`super::Step::CheckEarlierStarts`] limits or prevents further starts. None: nothing is recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<String>,
     /// Whether the container fails with `broker-failed`, instead of the broker's code, if the instance does not come
@@ -152,7 +152,8 @@ pub enum AtEnd {
         #[serde(rename = "again", skip_serializing_if = "std::ops::Not::not")]
         lead_can_restart: bool,
     },
-    /// The same, but no broker is restarted: the container ends with 0 if it had joined, and otherwise fails.
+    /// As `RestartFollower`, but instead of a restart the container ends: with 0 if the broker had joined the instance,
+    /// otherwise with a failure.
     Complete {
         #[serde(rename = "again", skip_serializing_if = "std::ops::Not::not")]
         lead_can_restart: bool,

@@ -76,7 +76,8 @@ pub fn given_to_tasks(resolved: &Resolved) -> String {
             let carrier = users_value_name(name);
             // Lua: whether the job has set no value of its own.
             let is_unchanged = match value_for_flux(resolved, name) {
-                // It may be unset or empty: a `flux` in a script runs without it (`in_instance::flux_wrapper`).
+                // The variable then contains Flux's path, or is unset or empty: in a script on the lead, `flux` runs
+                // without the variable (`in_instance::flux_wrapper`).
                 Some(path) => format!(
                     "((shell.getenv (\"{name}\") or \"\") == \"\" or string.find (shell.getenv (\"{name}\"), \"{path}\", 1, true))"
                 ),

@@ -7,7 +7,9 @@ use serde::Serialize;
 
 use super::{EnvChange, Launch, Mode, Owner, Parent};
 
-/// A step of a container. Every step may run twice with the same result.
+/// A step of a container. Every step but `Launch` may run twice with the same result (a `Snippet` if its source allows
+/// that): in a container that starts again, and after a failure that may be temporary. `CheckEarlierStarts` decides
+/// whether the lead's program may run again.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "step", rename_all = "kebab-case")]
 pub enum Step {
@@ -57,8 +59,8 @@ pub enum Step {
     /// Wait until a Unix socket exists and answers.
     WaitSocket { path: String },
     /// Check the record of earlier starts of this container before any program of the user runs. If the program has
-    /// ended with 0, it never runs again; otherwise up to `restarts` times. The note `result` has the program's end
-    /// if the container ended before it could record that.
+    /// ended with 0, it never runs again; otherwise up to `restarts` times (`u32::MAX`: without a limit). The note
+    /// `result` has the program's end if the container ended before it could record that.
     #[serde(rename = "once")]
     CheckEarlierStarts {
         record: String,
@@ -144,7 +146,8 @@ pub struct SnippetResources {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<(String, String)>,
     pub owner: Owner,
-    /// Whether the container fails if R cannot be used. Otherwise the agent's own R replaces it.
+    /// Whether the container fails if R cannot be used. Otherwise Flux uses the agent's own R or, without one, the
+    /// resources that each broker discovers.
     pub strict: bool,
 }
 

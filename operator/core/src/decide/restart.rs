@@ -4,10 +4,11 @@
 //! (status, Job, its pods) ─► Decision: count a restart and give the Job up | delete the given-up Job | fail the Job | nothing
 //! ```
 //!
-//! **A Job runs the user's program at most once.** A lead's pod that replaces another one runs nothing: the
-//! annotations of the new pod count the earlier pods. So every restart is another Job. `status` counts the restart,
-//! with the uid of the Job that is given up, before that Job is deleted. An operator that is killed at any step then
-//! finds by the uid what has been done. The present time is only compared with times that an operator has recorded.
+//! **A Job runs the user's program at most once.** (With `OnFailure`, the kubelet may run it again, in the same pod.) A
+//! lead's pod that replaces another one runs nothing: the annotations of the new pod count the earlier pods. So every
+//! restart of the MiniCluster is another Job. `status` counts the restart, with the uid of the Job that is given up,
+//! before that Job is deleted. An operator that is killed at any step then finds by the uid what has been done. The
+//! present time is only compared with times that an operator has recorded.
 //!
 //! **The operator fails a Job with a failed index.** The Job controller then deletes all pods that still run, with
 //! their logs. If a snippet (one of the user's commands around the program) has failed, the operator first asks the
@@ -18,6 +19,7 @@
 //! | the lead's pod was removed before its program had ended, or never started | within `backoffLimit` |
 //! | the job failed because a follower was removed | within `maxRestarts` |
 //! | somebody deleted the Job | within `backoffLimit` |
+//! | the Job counted pods that a suspension stopped as failed | without a limit |
 //! | the lead ended by itself (even if its pod was removed later), or with success | never |
 
 use std::borrow::Cow;
@@ -389,11 +391,11 @@ const MAY_HAVE_ENDED: &str = "an earlier pod of the lead has failed and is gone:
 /// Whether a lead's pod replaces one that failed and that this operator has not seen end.
 fn replaces_unseen(observation: &Observation, leads: &[(&PodSeen, Option<PodEnd>)]) -> bool {
     let replaces = |pod: &PodSeen| replaces_failed(observation, pod);
-    // Another lead's pod that was seen, and that has not failed by itself.
+    // Another pod of the lead that was seen, and that has not failed by itself.
     let is_known = |(pod, end): &(&PodSeen, Option<PodEnd>)| {
         !replaces(pod) && matches!(end, Some(PodEnd::NotStarted { .. } | PodEnd::Removed))
     };
-    // The status lists a lost lead's pod, so an operator has seen its end.
+    // The status lists a lost pod of the lead, so an operator has seen the end of that pod.
     let is_remembered = observation.status.lost_pods.iter().any(|lost| lost.index == 0);
     leads.iter().any(|(pod, _)| replaces(pod)) && !leads.iter().any(is_known) && !is_remembered
 }

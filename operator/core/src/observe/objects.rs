@@ -150,8 +150,8 @@ impl Observed {
         }
     }
 
-    /// A copy in which the lead pods of the Job with the uid `job` are those of a new list (uid and pod). The watch may
-    /// lag behind the list.
+    /// A copy in which the lead pods of the Job with the uid `job` are those of a new list (uid and pod). A lead pod
+    /// that the list lacks goes to `gone_leads`. The watch may lag behind the list.
     pub fn with_leads(&self, job: &str, leads: Vec<(String, PodSeen)>) -> Observed {
         let mut now = self.clone();
         let is_gone = |uid: &String, pod: &PodSeen| {

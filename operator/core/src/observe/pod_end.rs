@@ -18,8 +18,8 @@ pub enum PodEnd {
     FailedByItself,
     /// Flux ended the job because it had lost one of its nodes, which are the pods.
     NodeFailure,
-    /// It is a lead's pod that replaced an earlier one. Its agent refused to run the program, which may have run
-    /// already.
+    /// The lead's agent refused to run the program, which may have run already: in an earlier pod of the lead, or in an
+    /// earlier start of this container.
     Refused,
     /// It was removed before its program had ended.
     Removed,

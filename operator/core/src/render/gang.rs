@@ -276,8 +276,8 @@ pub fn object_with_count(
 ) -> GangObject {
     let api = at.api;
     let mut metadata = metadata(at.name.clone(), cluster, facts);
-    // Kubernetes keeps a PodGroup until its pods are gone; a foreground deletion of the MiniCluster does not
-    // wait for it.
+    // Kubernetes keeps a PodGroup until its pods are gone. Without this field, a foreground deletion of the MiniCluster
+    // does not wait for the PodGroup.
     for owner in metadata.owner_references.iter_mut().flatten() {
         owner.block_owner_deletion = None;
     }

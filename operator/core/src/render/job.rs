@@ -87,8 +87,9 @@ pub(super) fn build(
                 .deadline_left
                 .or(cluster.deadline_seconds)
                 .map(|seconds| seconds.min(DEADLINE_MAX)),
-            // With OnFailure, the Job fails after this many restarts of containers: one more than is allowed, since the
-            // Job would kill the last allowed one. At the one beyond, the agent does not run the program.
+            // With OnFailure, the Job fails as soon as containers have restarted this often. At the allowed number, the
+            // Job would kill the last allowed start, so the value is one more. In the start after that one, the agent
+            // does not run the program.
             backoff_limit: (!never_restarts)
                 .then_some(i32::try_from(restarts_left).unwrap_or(i32::MAX).saturating_add(1)),
             // Per index, since only then does the Job controller write into each pod how many pods of its index have

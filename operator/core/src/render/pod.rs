@@ -249,9 +249,9 @@ mod tests {
                     let allowed = match mount.name.as_str() {
                         "flux-agent-bin" => read_only != is("flux-agent"),
                         "flux-agent-config" => !is_ours && read_only != is_runner,
-                        // The pod's user is not root, and another runs Flux.
-                        // The runner's user made it of a copied view, who need not be the sidecars'.
+                        // With a copied view, the folder belongs to the runner's user. Sidecars may have other users.
                         "flux-software" => is_ours || (of_folder && read_only),
+                        // The pod's user is not root, and another user runs Flux.
                         "flux-view" if user != 0 => is_ours || (of_folder && read_only),
                         "flux-view" => is_ours || of_folder,
                         "flux-operator-home" => of_folder,

@@ -35,8 +35,9 @@ pub(super) fn on_job(cluster: &ValidMiniCluster, metadata: &mut ObjectMeta) {
     }
 }
 
-/// Annotations that tell the queue how far it may reduce the number of pods. If all pods are needed, the values are
-/// null, which removes the annotations in a patch.
+/// Annotations that tell the queue how far it may reduce the number of pods. Empty without `minSize`, or if the queue
+/// may not admit a part of the pods. If `minSize` is not below `size`, all pods are needed: the values are null, which
+/// removes the annotations in a patch.
 pub(super) fn of_size(cluster: &ValidMiniCluster, size: u32) -> Map<String, Value> {
     if !cluster.queueing.admits_parts() || cluster.min_size.is_none() {
         return Map::new();

@@ -74,8 +74,8 @@ fn next_path(text: &str, applied: &AppliedOverlay) -> Option<usize> {
     }
 }
 
-/// The path in the overlay for a path in the object. Items of lists are matched by their merge keys. None: the overlay
-/// does not set it.
+/// The path in the overlay for a path in the object. Items of lists are matched by their merge keys. None: the path
+/// names an item of a list with a merge key, and the overlay has no such item.
 fn path_in_overlay(path: &str, applied: &AppliedOverlay) -> Option<String> {
     let below = path.strip_prefix(applied.at)?.trim_start_matches('.');
     let sent = applied

@@ -8,7 +8,8 @@ use crate::render::Objects;
 
 /// The first minor version of Kubernetes 1 that enables image volumes by default.
 const IMAGE_VOLUMES: u32 = 35;
-/// The first minor version that can mount a part of an image, if the feature gate ImageVolume is enabled.
+/// The first minor version with which the operator mounts images if the feature gate ImageVolume is enabled: image
+/// volumes are beta since this version.
 const IMAGE_VOLUMES_BY_HAND: u32 = 33;
 /// Most bytes of a ConfigMap's values.
 const CONFIG_MAP_MAX: usize = 1 << 20;

@@ -302,7 +302,8 @@ fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
     }
 }
 
-/// Mounts of the init container that installs the agent. No other container may write to the first mount.
+/// Mounts of the init container that installs the agent. No other container may write to the first mount, which has the
+/// agent's binary. If no other init container fills the view's volume, this one does.
 pub(super) fn for_install(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<VolumeMount> {
     let mut mounts = vec![mount(AGENT, paths::AGENT_DIR, false)];
     if matches!(view, ViewFrom::ImageVolume | ViewFrom::Nowhere) {

@@ -11,8 +11,8 @@ pub use crate::vocabulary::EventType;
 /// Longest note of an event that the API server accepts, in bytes.
 const NOTE_MAX: usize = 1024;
 
-/// Each condition with a status to which a change causes an event, and the event's action. The event's reason is that
-/// of the condition. There is no event if `vocabulary::event_type` has none for the reason.
+/// A condition that changes to the status beside it causes an event. The word is the event's action. The event's reason
+/// is that of the condition. There is no event if `vocabulary::event_type` has none for the reason.
 const CONDITIONS: [(ConditionType, ConditionStatus, &str); 5] = [
     (ConditionType::Valid, False, "Validate"),
     (ConditionType::Valid, True, "Validate"),

@@ -14,7 +14,7 @@ use crate::vocabulary::Reason;
 /// Reason and message of the status; empty if nothing is wrong.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
-    /// Index of the pod that failed first.
+    /// Index of the pod because of which the Job fails. None: the Job does not fail, or no pod is known as the cause.
     pub(super) index: Option<i32>,
     pub(super) reason: String,
     pub(super) message: String,
@@ -145,6 +145,7 @@ fn queued(queue: &str, why: Option<&Trouble>) -> Outcome {
             // The message was taken from the previous status, so it has the prefix already.
             Some(message) if message.starts_with(&format!("{waits}: ")) => message.clone(),
             Some(why) if !why.starts_with(WAITS) => format!("{waits}: {why}"),
+            // There is no reason, or it is from the previous status and about another queue or number of pods.
             _ => waits,
         },
     )
@@ -316,9 +317,10 @@ fn is_of_kubernetes(reason: &str) -> bool {
         )
 }
 
-/// Why the Job failed, with `reason` and `message` from its condition. If the Job's deadline was exceeded, these are
-/// reported. Otherwise the outcome is that of the pod that failed the Job: the first one that is not created again, or
-/// the last one if pods were retried too often.
+/// Why the Job failed, with `reason` and `message` from its condition. These are reported if the Job's deadline was
+/// exceeded, or if the operator has failed the Job with a reason of its own. (For `LeadFailed`, the outcome of the
+/// lead's pod is reported, if that pod exists.) Otherwise the outcome is that of the pod that failed the Job: the first
+/// one that is not created again, or the last one if pods were retried too often.
 fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
     if !is_of_kubernetes(reason) {
         let lead = inputs

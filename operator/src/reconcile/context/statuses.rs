@@ -12,8 +12,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use kube::runtime::reflector::{ObjectRef, Store};
 
-/// Shortest time between two statuses that differ in numbers only. It doubles while they follow each other, so that
-/// thousands of pods that become ready within minutes cause about twenty writes.
+/// Shortest time between two statuses that differ in numbers only (`patch::is_news` is false). It doubles while they
+/// follow each other, so that thousands of pods that become ready within minutes cause about twenty writes.
 const BETWEEN_NUMBERS: Duration = Duration::from_secs(1);
 const LONGEST_BETWEEN_NUMBERS: Duration = Duration::from_secs(30);
 /// Shortest time between two such statuses while the Job controller still creates pods.

@@ -143,7 +143,7 @@ impl Reader {
         Ok(None)
     }
 
-    /// Whether the cluster serves this API group. Asking for this needs no permission.
+    /// Whether the cluster serves this API group. By default, every account may ask (ClusterRole system:discovery).
     async fn serves(&self, group: &str) -> Result<bool, kube::Error> {
         let groups = self.client.list_api_groups().await?.groups;
         Ok(groups.iter().any(|served| served.name == group))

@@ -58,9 +58,9 @@ pub(super) fn to_v1alpha2(spec: &mut Block) {
     }
 }
 
-/// Writes `disable` if v1alpha1 has no container, which means the image's own Flux, and removes a container that has
-/// only defaults. `installRoot` is written with `disable`, so that conversion back keeps a block that the author has
-/// written.
+/// Writes `disable` if v1alpha1 has no container, which means the image's own Flux. Removes a container that has only
+/// defaults. If the author has written a `flux` block, `installRoot` is written with `disable`: `to_v1alpha1` removes
+/// a block that only disables the view, but keeps one with `installRoot`.
 fn write_source(spec: &mut Block) {
     if is_missing(spec, "flux") {
         spec.insert("flux".into(), json!({ "container": { "disable": true } }));

@@ -8,6 +8,7 @@ use super::flux;
 const TOKEN: &str = "automountServiceAccountToken";
 
 pub(super) fn to_v1alpha2(spec: &mut Block) {
+    // `cleanup` first: the second field takes its name.
     rename(spec, "cleanup", "cleanupPods");
     rename(spec, "cleanupMiniCluster", "cleanup");
     if is_missing(spec, "cleanupPods") {
@@ -25,6 +26,7 @@ pub(super) fn to_v1alpha2(spec: &mut Block) {
 }
 
 pub(super) fn to_v1alpha1(spec: &mut Block) {
+    // `cleanup` first: the second field takes its name.
     rename(spec, "cleanup", "cleanupMiniCluster");
     rename(spec, "cleanupPods", "cleanup");
     fill(spec, &[("cleanup", json!(false))]);
@@ -88,7 +90,7 @@ fn restful_to_v1alpha2(spec: &mut Block) {
     let serves_by_default = has_nothing_else_to_run(spec);
     if is_missing(spec, "fluxRestful") {
         if serves_by_default {
-            // Without the other default, the port, so that `restful_to_v1alpha1` recognizes this block and removes it.
+            // The port, the other default, is left out: so `restful_to_v1alpha1` recognizes and removes the block.
             spec.insert("fluxRestful".into(), json!({ "branch": "main" }));
         }
         return;
@@ -167,7 +169,7 @@ fn user_to_v1alpha2(runner: &mut Block) {
         return;
     }
     if is_missing(runner, "fluxUser") {
-        // Without the other default, the uid, so that `user_to_v1alpha1` recognizes this block and removes it.
+        // The uid, the other default, is left out: so `user_to_v1alpha1` recognizes and removes the block.
         runner.insert("fluxUser".into(), json!({ "name": "flux" }));
     } else if object(runner, "fluxUser").is_some_and(|block| only_disables(block, &user())) {
         runner.shift_remove("fluxUser");

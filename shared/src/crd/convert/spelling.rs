@@ -9,12 +9,12 @@ use serde_json::{Map, Value};
 
 use super::{Version, convert_spec};
 
-/// The API server's limit of all annotations of an object, in bytes. If they would exceed it with this one, conversion
-/// keeps the object's meaning, but not its spelling.
+/// The API server's limit of all annotations of an object, in bytes. If the spelling's annotation would exceed this
+/// limit, conversion keeps the object's meaning, but not its spelling.
 const TOTAL_MAX: usize = 256 << 10;
 
-/// Limit in bytes of an annotation that is written or applied. Without this limit and the next one, an annotation
-/// could nest values deeper than the webhook's stack allows.
+/// Limit in bytes of an annotation that is written or applied. Without this limit and `DEPTH_MAX`, an annotation could
+/// nest values deeper than the webhook's stack allows.
 const LENGTH_MAX: usize = 16 << 10;
 /// Most parts of a JSON pointer in an annotation; others are ignored.
 const DEPTH_MAX: usize = 16;

@@ -268,7 +268,8 @@ block! {
 }
 
 impl LeadBroker {
-    /// Whether a field has a value. Clients with Go types send the block with empty fields if it is not set.
+    /// Whether a field has another value than the empty or the default one. Clients with Go types send the block even
+    /// if its author has not set it.
     pub(crate) fn is_given(&self) -> bool {
         let is_text = |text: &Option<String>| text.as_deref().is_some_and(|text| !text.trim().is_empty());
         let is_default = self.size.is_none_or(|size| size == 0) && [0, broker_port()].contains(&self.port);
