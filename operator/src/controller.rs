@@ -376,11 +376,7 @@ async fn in_turn(
         .await;
     let outcome = match &result {
         Ok(_) => ReconcileOutcome::Success,
-        Err(error) if error.obstacle().is_some() || error.is_of_terminating_namespace() => {
-            ReconcileOutcome::Obstacle
-        }
-        Err(ReconcileError::Panicked(_)) => ReconcileOutcome::Panic,
-        Err(_) => ReconcileOutcome::Error,
+        Err(error) => error.outcome(),
     };
     drop((room, in_progress));
     context.metrics.reconciled(outcome, begin.elapsed());

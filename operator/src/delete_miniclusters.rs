@@ -90,15 +90,15 @@ pub async fn delete_all(client: &Client, seconds: u32) -> Result<String, Deletio
     // Every MiniCluster that was listed at least once. All of them are deleted when the loop ends.
     let mut deleted = BTreeSet::new();
     let mut last_report: Option<(BTreeSet<String>, Instant)> = None;
+    // A temporary error is retried until the deadline.
+    let judge = |error: DeletionError| {
+        if !error.may_pass() || Instant::now() >= deadline {
+            return Err(error);
+        }
+        log::warn("the API server did not answer; retrying", &error);
+        Ok(())
+    };
     loop {
-        // A temporary error is retried until the deadline.
-        let judge = |error: DeletionError| {
-            if !error.may_pass() || Instant::now() >= deadline {
-                return Err(error);
-            }
-            log::warn("the API server did not answer; retrying", &error);
-            Ok(())
-        };
         let left = until_done(PAUSE, || delete_and_list(client), judge).await?;
         if left.is_empty() {
             break;
@@ -123,7 +123,7 @@ pub async fn delete_all(client: &Client, seconds: u32) -> Result<String, Deletio
         deleted.extend(left);
         tokio::time::sleep(PAUSE).await;
     }
-    let volumes = delete_volumes(client).await?;
+    let volumes = until_done(PAUSE, || delete_volumes(client), judge).await?;
     Ok(format!(
         "deleted {} MiniClusters, with their pods and {volumes} PersistentVolumes\n",
         deleted.len()

@@ -45,6 +45,7 @@ const CONTROLLER: &str = "minicluster";
 /// How a reconcile ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReconcileOutcome {
+    /// It succeeded, or waits for something that ends by itself.
     Success,
     /// It failed because of an obstacle, or because the namespace is being deleted. A retry alone does not help.
     Obstacle,

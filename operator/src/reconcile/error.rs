@@ -8,6 +8,7 @@ use flux_operator_core::status::Panicked;
 use flux_operator_core::vocabulary::Reason;
 
 use crate::api::retry::retry_after;
+use crate::health::metrics::ReconcileOutcome;
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::random;
 
@@ -68,6 +69,20 @@ impl ReconcileError {
         }
     }
 
+    /// What the metrics count for a reconcile that ended with this error.
+    pub fn outcome(&self) -> ReconcileOutcome {
+        if matches!(self, ReconcileError::Panicked(_)) {
+            return ReconcileOutcome::Panic;
+        }
+        match self.obstacle() {
+            // What it waits for ends by itself. That is no error, and a user need not change anything.
+            Some(obstacle) if obstacle.reason == Reason::WaitingForPrevious => ReconcileOutcome::Success,
+            Some(obstacle) if !obstacle.is_passing() => ReconcileOutcome::Obstacle,
+            _ if self.is_of_terminating_namespace() => ReconcileOutcome::Obstacle,
+            _ => ReconcileOutcome::Error,
+        }
+    }
+
     /// Whether the namespace is being deleted.
     pub fn is_of_terminating_namespace(&self) -> bool {
         matches!(self, ReconcileError::Apply(ApplyError::NamespaceTerminating))
@@ -96,3 +111,24 @@ fn describe_cause(error: &kube::Error) -> String {
 
 /// Longest pause that the operator accepts from the API server.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wait_that_ends_by_itself_counts_as_no_error() {
+        let outcome = |reason| {
+            let message = String::new();
+            ReconcileError::Apply(ApplyError::Obstacle(Obstacle { reason, message })).outcome()
+        };
+        assert_eq!(outcome(Reason::WaitingForPrevious), ReconcileOutcome::Success);
+        assert_eq!(outcome(Reason::ApiError), ReconcileOutcome::Error);
+        assert_eq!(outcome(Reason::NameTaken), ReconcileOutcome::Obstacle);
+        assert_eq!(
+            ReconcileError::Apply(ApplyError::NamespaceTerminating).outcome(),
+            ReconcileOutcome::Obstacle
+        );
+        assert_eq!(ReconcileError::TooManySlow.outcome(), ReconcileOutcome::Error);
+    }
+}

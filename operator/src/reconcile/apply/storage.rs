@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::{
     ApplyError, Creation, Metadata, Writer, api_error, delete_params, ignore_not_found, name_taken,
-    post_params, rendered_hash, still_deleting,
+    own_still_deleting, post_params, rendered_hash, still_deleting,
 };
 
 /// Pauses in milliseconds between reads of a volume or a claim that is to be bound, three seconds in total.
@@ -125,7 +125,7 @@ impl Writer {
                 if rendered_hash(&existing) != rendered_hash(&rendered.claim.metadata) =>
             {
                 self.delete_claim(&key, existing.uid).await?;
-                return Err(still_deleting("PersistentVolumeClaim", &key.name).into());
+                return Err(own_still_deleting("PersistentVolumeClaim", &key.name).into());
             }
             Creation::Existed(claim) | Creation::Created(claim) => claim.uid,
         };
@@ -181,7 +181,7 @@ impl Writer {
             }
             ExistingVolume::Outdated => {
                 self.delete_volume(&name, found.uid).await?;
-                Err(still_deleting("PersistentVolume", &name).into())
+                Err(own_still_deleting("PersistentVolume", &name).into())
             }
         }
     }
