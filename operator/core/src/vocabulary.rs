@@ -121,8 +121,8 @@ conditions! {
         "the job has completed or failed",
         "it has not ended";
     ViewMounted:
-        "the view's image is mounted; absent if that was not tried",
-        "it could not be mounted, so the view is copied";
+        "the view's image is mounted; absent if the view is copied for another reason, or not needed",
+        "the view is copied: its image could not be mounted, or a node that the pods may use cannot mount images";
     VolumesValid:
         "no CSI volume of `spec.volumes` shares its handle or lacks its storage class; absent without such volumes",
         "a handle is shared, or a storage class does not exist";

@@ -225,7 +225,7 @@ pub const REQUEST_TIME: Family = operator(
 );
 pub const CALLS: Family = operator(
     "flux_operator_api_calls_total",
-    "The same calls by resource. The code is 2xx, 409, 4xx, 5xx or none.",
+    "Calls to the API server, by verb and resource. The code is 2xx, 409, 4xx, 5xx or none.",
     Kind::Counter,
     &["verb", "resource", "code"],
 );

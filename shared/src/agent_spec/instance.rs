@@ -216,9 +216,9 @@ pub struct Logging {
     /// Only the job's output, warnings and errors.
     #[serde(default, skip_serializing_if = "is_false")]
     pub quiet: bool,
-    /// A command that fails in a snippet before the program ends the entrypoint. Unset: true. Written out, it
-    /// also says what a failing `post` of the lead means: with true, the container ends with its code where
-    /// the job's was 0.
+    /// If a command fails in a snippet that runs before the program, the entrypoint ends. Unset: true. If true is
+    /// set explicitly, `post` is strict as well: if the job ended with 0 and `post` fails on the lead, the
+    /// container ends with the exit code of `post`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strict: Option<bool>,
     /// Log wall times: FLUXTIME lines and, at the end, the stages with their times as a table and as one line

@@ -57,7 +57,7 @@ pub struct BatchLine {
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Runner {
-    /// Start no initial program, even if one is given (`broker.rc2_none`).
+    /// Start no initial program, even if one is given (`broker.rc2_none`). The broker runs until it is shut down.
     #[serde(default, skip_serializing_if = "is_false")]
     pub interactive: bool,
     /// Words before submit, batch, the launcher's command, the broker and the followers' start.
@@ -79,7 +79,7 @@ pub struct Runner {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_dir: Option<String>,
     /// Variables that differ between pods (the downward API's): a task has those of its own pod. `HOSTNAME`
-    /// and `JOB_COMPLETION_INDEX` always are.
+    /// and `JOB_COMPLETION_INDEX` always differ, and need not be listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub per_pod: Vec<String>,
     /// The user's snippets.

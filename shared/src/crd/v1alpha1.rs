@@ -110,8 +110,9 @@ pub struct MiniClusterSpec {
     /// Number of brokers that must be online before the job starts. Default: size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_size: Option<i32>,
-    /// Total number of tasks of the job (`-n`). `-N size` is added if there are at least as many tasks as
-    /// pods; 0: `-N size` only. If minSize is below size, `-N size` is not added; 0: `-N minSize` only.
+    /// Total number of tasks of the job (`-n`). `-N size` is added if there are at least as many tasks as pods
+    /// and minSize is not below size. With 0 there is no `-n`: the job asks for all nodes only, `-N size`, or
+    /// `-N minSize` if minSize is below size.
     #[serde(default = "one")]
     pub tasks: i32,
     /// Start the broker without a program and keep it up, for `kubectl exec`. `flux shutdown` then ends it

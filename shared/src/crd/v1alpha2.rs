@@ -106,8 +106,9 @@ pub struct MiniClusterSpec {
     /// Number of brokers that must be online before the job starts. Default: size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_size: Option<i32>,
-    /// Total number of tasks of the job (`-n`). `-N size` is added if there are at least as many tasks as
-    /// pods; 0: `-N size` only. If minSize is below size, `-N size` is not added; 0: `-N minSize` only.
+    /// Total number of tasks of the job (`-n`). `-N size` is added if there are at least as many tasks as pods
+    /// and minSize is not below size. With 0 there is no `-n`: the job asks for all nodes only, `-N size`, or
+    /// `-N minSize` if minSize is below size.
     #[serde(default = "one")]
     pub tasks: i32,
     /// Start the broker without a program and keep it up, for `kubectl exec`. `flux shutdown` then ends it
@@ -265,10 +266,10 @@ block! {
         /// Only the job's own output (errors and warnings still show).
         #[serde(default, skip_serializing_if = "is_false")]
         pub quiet: bool,
-        /// A command that fails in a snippet before the program ends the pod with its exit code (errexit and
-        /// pipefail). false: the failure is reported and ignored. true, written out: `post` is strict as
-        /// well, and its failure on the lead turns a job's 0 into its exit code. Default: true, unless the
-        /// installation sets another (`snippets.strict`).
+        /// If a command fails in a snippet that runs before the program, the pod ends with its exit code
+        /// (errexit and pipefail). false: the failure is reported and ignored. If you set true yourself, `post`
+        /// is strict as well: if the job ended with 0 and `post` fails on the lead, the exit code of `post` is
+        /// the result. Default: true, unless the installation sets another (`snippets.strict`).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub strict: Option<bool>,
         /// Report the wall time of flux start and of the job (lines that begin with FLUXTIME).

@@ -175,7 +175,8 @@ block! {
         /// PYTHONPATH of the view. Default: its own site-packages.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub python_path: Option<String>,
-        /// Resources of the init containers, which install the agent and copy the view; by default the cpu and memory of the Flux runner.
+        /// Resources of the init containers, which install the agent and copy the view. Default: the cpu and
+        /// memory of the Flux runner.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub resources: Option<Resources>,
         /// Working directory of the init container that copies the view.

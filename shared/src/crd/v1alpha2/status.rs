@@ -42,7 +42,7 @@ block! {
         /// The signal that ended the lead.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub signal: Option<i32>,
-        /// Index of the pod that failed first.
+        /// Index of the pod because of which the job failed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub failed_index: Option<i32>,
         /// Reason for the phase, in one word.
