@@ -88,7 +88,7 @@ struct HeldStop<'a> {
 #[derive(Debug)]
 struct Leaving<'a> {
     broker: &'a Broker,
-    /// The drain before the node leaves; none: it leaves as soon as no job is on it.
+    /// The drain before the node leaves. The plan gives one to every follower that has a parent and a socket.
     departure: Option<Departure>,
     /// Whether the lead is known to stay.
     lead_stays: bool,
@@ -218,6 +218,7 @@ impl Policy for BrokerPolicy<'_> {
         if let Some(hold) = &self.hold
             && hold.leaving.as_ref().is_some_and(Leaving::has_begun)
         {
+            // Only a drained node: if Flux could not drain it, it gets SIGTERM below.
             return hold.order_to_leave("jobs on this node have not ended in time", child);
         }
         tracing::info!(
@@ -232,7 +233,8 @@ impl Policy for BrokerPolicy<'_> {
 enum HoldEnd {
     /// The parent is gone.
     Lost(Missing),
-    /// The lead stays, and no job uses this node.
+    /// The lead stays, and no job used this node or those below it at the last check. (If a job has started since, the
+    /// broker is killed, so that Flux sees the lost node at once.)
     MayLeave,
 }
 

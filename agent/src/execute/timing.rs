@@ -148,6 +148,7 @@ impl ContainerTimeline {
             })
             .collect();
         serde_json::json!({
+            // The version of this line's format, which is not that of the termination message's `PodTimeline`.
             "timeline": 1, "role": role, "started": timestamp(self.started_at),
             "seconds": rounded(total.as_secs_f64()), "exit_code": exit_code, "stages": stages,
         })

@@ -1,6 +1,6 @@
-//! Notices that a file or a socket appears, by inotify.
+//! Notices by inotify that a file or a socket appears, gets its content, or can be opened by others.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
@@ -21,5 +21,5 @@ pub fn watch_nearest(path: &Path) -> Option<AsyncFd<OwnedFd>> {
         | AddWatchFlags::IN_ATTRIB
         | AddWatchFlags::IN_DELETE_SELF;
     inotify.add_watch(&folder, events).ok()?;
-    crate::system::raw::watch(inotify.as_fd().try_clone_to_owned().ok()?).ok()
+    crate::system::raw::watch(inotify.into()).ok()
 }

@@ -69,6 +69,7 @@ pub(super) async fn create_or_update(
             .into())
         }
         NextAction::WaitForPods { message, is_passing } => {
+            // With `WaitingForPrevious`, the wait ends by itself, so it counts as no error and sets no `Stalled`.
             let reason = if is_passing {
                 Reason::WaitingForPrevious
             } else {
@@ -124,6 +125,7 @@ pub(super) async fn create_or_update(
                 .create_all(&context.index, &objects, &member(target, cluster), is_deleted)
                 .await;
             gang::note_creation(&objects, &result, context).await;
+            // Unless it was deleted with `--cascade=orphan`: then the new Job stays.
             if context.statuses.is_deleted_with_objects(&target.key, &target.uid) {
                 delete_late_job(target, context).await?;
             }
@@ -194,6 +196,7 @@ async fn update(
         services_pod,
     } = differences;
     if let Some(elastic) = elastic {
+        // By this hash, `patch` finds whether `suspend` differs from what was last applied.
         let hash_before = context.index.job(&target.key).and_then(|job| job.rendered_hash);
         let fields = elastic.patch(
             cluster,
@@ -201,6 +204,7 @@ async fn update(
             hash_before.as_deref(),
             facts.maximum_size.unwrap_or(elastic.size),
         );
+        // Before the Job: it compares the size with the Job's in the index, which `scale_job` updates.
         gang::resize(target, cluster, elastic.size, context).await?;
         context
             .writer
@@ -371,7 +375,7 @@ fn member(target: &Target, cluster: &ValidMiniCluster) -> Member {
     }
 }
 
-/// Notes in the index that the MiniCluster uses its headless Service.
+/// Notes in the index that the MiniCluster uses its headless Service: it is then reconciled when that Service is deleted.
 pub(super) fn join_index(target: &Target, cluster: &ValidMiniCluster, context: &Context) {
     context
         .index

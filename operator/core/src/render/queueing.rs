@@ -17,6 +17,8 @@ pub(super) fn on_job(cluster: &ValidMiniCluster, metadata: &mut ObjectMeta) {
         labels.entry(key.clone()).or_insert_with(|| value.clone());
     }
     let annotations = metadata.annotations.get_or_insert_default();
+    // The MiniCluster's own labels and annotations with which this Job was created. If they change later, only the next
+    // Job gets the new ones (`target.rs`).
     let queueing = cluster.queueing.clone().without_job_labels(&cluster.job_labels);
     if queueing != Queueing::default() {
         annotations.insert(labels::QUEUEING.to_owned(), json!(queueing).to_string());

@@ -28,7 +28,8 @@ const CONFIG: &str = "flux-agent-config";
 const SOFTWARE: &str = "flux-software";
 /// Volume with the view's image.
 pub const IMAGE: &str = "flux-view-image";
-/// Volume with the runner's image, for the init container that reads its packages.
+/// Volume with the runner's image. With a mounted view, the agent's init container reads this image's `/opt/software`,
+/// because the containers see its packages and the view's in one folder.
 const RUNNER_IMAGE: &str = "flux-runner-image";
 /// Volume with the AgentSpec and the operator's request to end.
 const SPEC: &str = "flux-agent-spec";
@@ -303,7 +304,8 @@ fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
 }
 
 /// Mounts of the init container that installs the agent. No other container may write to the first mount, which has the
-/// agent's binary. If no other init container fills the view's volume, this one does.
+/// agent's binary. If no other init container fills the view's volume, this one does: it has none if the view is
+/// mounted, or if there is no view.
 pub(super) fn for_install(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<VolumeMount> {
     let mut mounts = vec![mount(AGENT, paths::AGENT_DIR, false)];
     if matches!(view, ViewFrom::ImageVolume | ViewFrom::Nowhere) {
@@ -325,8 +327,8 @@ fn image_mount(view: ViewFrom) -> Option<VolumeMount> {
     (view == ViewFrom::ImageVolume).then(|| mount(IMAGE, paths::VIEW_IMAGE_MOUNT, true))
 }
 
-/// Mounts of the init container that fills the volume for `/opt/software`. In this container, `/opt/software` itself is
-/// that of the image.
+/// Mounts of the init container that adds the packages of the runner's image to the volume for `/opt/software`, if the
+/// view is copied. It runs the runner's image, so `/opt/software` itself has these packages.
 pub(super) fn for_software() -> Vec<VolumeMount> {
     vec![
         mount(AGENT, paths::AGENT_DIR, true),
@@ -374,6 +376,7 @@ fn for_any(cluster: &ValidMiniCluster, view: ViewFrom, container: &ValidContaine
     ];
     mounts.extend(image_mount(view));
     if view == ViewFrom::Copy {
+        // The volume's other folder, `/opt/software` below, has links to the packages in this one.
         mounts.push(folder(
             paths::PACKAGES_FOLDER,
             mount(SOFTWARE, paths::COPIED_PACKAGES, true),

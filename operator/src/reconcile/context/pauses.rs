@@ -35,6 +35,8 @@ pub enum LastOutcome {
     /// It did not fail, or there was none.
     NotFailed,
     Failed,
+    /// It failed after it had taken longer than `controller::slots` allows for a quick one. Few of these are retried at
+    /// the same time.
     FailedSlowly,
 }
 
@@ -98,7 +100,8 @@ impl Pauses {
         let mut all = self.failures();
         let failures = all.entry(key.clone()).or_default();
         failures.changes = failures.changes.saturating_add(1);
-        // The first change ends a row of failures. Further changes count as a failure that begins with the second.
+        // The first change ends a row of failures. Repeated changes are no progress: from the second on, `since` runs, so
+        // that the status soon shows an error that follows them.
         if failures.changes == 1 {
             (failures.count, failures.since) = (0, None);
         } else {
@@ -115,7 +118,8 @@ impl Pauses {
             .and_then(|failures| failures.since)
             .unwrap_or(begin)
             .min(begin);
-        // `+ 1`: this error is not counted yet.
+        // `+ 1`: this error is not counted yet. In a terminating namespace the number says nothing, because each object that
+        // is deleted there causes a reconcile.
         before.is_some_and(|failures| failures.count + 1 >= LASTING_FAILURES)
             && !error.is_of_terminating_namespace()
             || now.saturating_duration_since(since) >= LASTING_TIME
