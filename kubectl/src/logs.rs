@@ -83,6 +83,7 @@ pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
     for printed in futures::future::join_all(each).await {
         match printed {
             Ok(()) => {}
+            // Nobody reads the standard output any more (`| head`).
             Err(Failure::Unread) => return Err(Failure::Unread),
             Err(failure) => screen::tell(&failure.to_string()),
         }
@@ -262,7 +263,8 @@ pub async fn follow(
             },
         };
         let is_complete = matches!(read.end, CopyEnd::Complete);
-        // `resume.end()`: lines are missing. But if the log had been read completely and has nothing new, it was only
+        // `resume.end()`: lines are missing, because each read of the same log begins with the last line of the read before,
+        // and this one did not. But if the log had been read completely and has nothing new, it was only
         // rotated.
         if is_complete && resume.end() && (read.has_progressed || !was_complete) {
             if was_complete && has_restarted(pods, name, start).await {

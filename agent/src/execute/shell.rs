@@ -408,7 +408,9 @@ impl Shell {
         lines
     }
 
-    /// Sends a word, after the shell lines `changes`, and wakes the shell. The word is valid for this round only.
+    /// Sends a word, after the shell lines `changes`, and wakes the shell. The word is valid for this round only: if a
+    /// snippet has replaced `command`, the shell sources the changes of the last round again, and must not run its snippet
+    /// a second time.
     fn send_word(&mut self, word: &str, mut changes: Vec<u8>) -> io::Result<()> {
         self.round += 1;
         let round = self.round;

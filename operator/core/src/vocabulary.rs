@@ -323,7 +323,8 @@ reasons! {
         Internal => Warning: "exit code 249",
         BackoffLimitExceeded => Warning:
             "a pod was recreated as often as `backoffLimit` allows (set by Kubernetes)",
-        MaxFailedIndexesExceeded => Warning: "a pod has failed as often as allowed",
+        MaxFailedIndexesExceeded => Warning:
+            "the pods of an index have failed as often as allowed (set by Kubernetes or the operator)",
         FailedIndexes => Warning: "all pods have ended, and some have failed (set by Kubernetes)",
         PodFailurePolicy => Warning: "a pod's failure ended the Job, and no pod is left that shows why",
     }

@@ -82,6 +82,7 @@ impl Comparison<'_> {
             "string" => self.texts.push(path),
             "boolean" => self.booleans.push(path),
             "integer" if NUMBERS.contains(&name) => self.numbers.push(path),
+            // Every list has `maxItems`: `definition` adds it before.
             "array" if items["properties"].is_object() && !OF_KUBERNETES.contains(&name) => {
                 self.list(items, &path, schema["maxItems"].as_u64().unwrap_or_default());
             }
@@ -102,6 +103,7 @@ impl Comparison<'_> {
 
     /// Compares lists of objects, index by index: CEL has no other way to walk along two lists. `most`: the limit of
     /// the list's length.
+    /// The schema has no list of objects within another one: both would use the variable `i`.
     fn list(&mut self, items: &Value, path: &str, most: u64) {
         let (new, old) = (
             format!("{}{path}.orValue([])", self.new),

@@ -562,6 +562,8 @@ fn supervision(launch: &Launch) -> Vec<String> {
             )
         }
     }));
+    // A follower with `job_shell` also has the drain above. Flux ends the jobs of a killed broker at once, but those of one
+    // that shuts down only after half a minute.
     notes.extend(
         launch
             .job_shell

@@ -27,6 +27,7 @@ pub enum PlanError {
     UnknownSidecar(String),
     #[error("failed to use {option} {variable}: {why}")]
     Variable {
+        /// The option of `flux-agent run` that names the variable, such as `--name-from-env`.
         option: &'static str,
         variable: String,
         why: String,

@@ -139,7 +139,8 @@ fn launcher(resolved: &Resolved, command: &[Word]) -> Wrapped {
     Wrapped::timed(resolved, [&resolved.spec.runner.prefix, command].concat())
 }
 
-/// The agent submits the batch, waits for it, and exits with its exit code. The agent also prints the batch's
+/// The agent submits the batch, waits for it, and exits with its exit code. If the batch fails, the agent prints the end of
+/// the batch's output, so it must know that file (`--shows`). The agent also prints the batch's
 /// events: `flux batch` has no option `-v`, and the job shell of Flux 0.88 crashes with `-o verbose` on two nodes.
 fn run_batch(resolved: &Resolved) -> Wrapped {
     let prefix = resolved.spec.runner.prefix.as_slice();
@@ -232,7 +233,7 @@ fn flags(resolved: &Resolved) -> Vec<String> {
     let tasks = ["-n".to_owned(), spec.tasks.to_string()];
     let mut flags = Vec::new();
     match (spec.tasks, spec.elastic) {
-        // No number of tasks is given: the job gets all nodes.
+        // 0 tasks (the default is 1): only the number of nodes is given, so the job gets all of them.
         (0, false) => flags.extend(nodes(spec.size)),
         // An elastic cluster: only the quorum is sure to be up.
         (0, true) => flags.extend(nodes(spec.quorum.unwrap_or(1).min(spec.size))),

@@ -41,6 +41,8 @@ pub fn steps(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Vec<S
     steps.extend(command.as_ref().and(linger(resolved, sidecar)));
     steps.extend(command);
     steps.extend(snippets::post(resolved, sidecar.post.as_ref()));
+    // After a command that has failed, the agent exits with its code before this step. Otherwise the container stays until
+    // the pod ends, since Kubernetes would restart it.
     steps.push(Step::Stay);
     Ok(steps)
 }
@@ -69,7 +71,7 @@ pub fn note_end(resolved: &Resolved) -> Option<Step> {
 }
 
 /// The step that runs the sidecar's command: the script as a program or, without a script, the command as shell source
-/// in the shell of the earlier snippets. Its exit code becomes the container's.
+/// in the shell of the earlier snippets. If it fails, its exit code becomes the container's.
 fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool) -> Option<Step> {
     if !has_script {
         return snippets::program(resolved, sidecar.command.as_ref());

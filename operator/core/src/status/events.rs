@@ -44,7 +44,8 @@ impl Event {
     }
 }
 
-/// The event about the last restart in the status. None: there was none.
+/// The event about the last restart in the status. None: there was none. Only the reconcile that has just counted the
+/// restart calls this, so the event is written once.
 pub fn of_restart(status: &MiniClusterStatus) -> Option<Event> {
     let restart = status.restarts.last()?;
     let note = format!(
