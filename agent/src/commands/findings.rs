@@ -37,7 +37,7 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
     let mut findings = Findings {
         instance: &pod.instance,
         facts: &pod.facts,
-        claimed_cores: pod.spec.runner.cores,
+        claimed_cores: pod.spec.runner.declared_cores(),
         places: places.into(),
         shared_memory: nix::sys::statvfs::statvfs(&at("/dev/shm"))
             .ok()
