@@ -28,18 +28,16 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
     let home = session.lookup("HOME").unwrap_or_default();
     let pod_paths = pod.spec.paths();
     observe::become_owner(pod)?;
-    // Flux's own folder or, if the entrypoint has not created it yet, the folder of the configuration, which belongs
-    // to the agent's user.
-    let flux_folder = [pod_paths.run_dir(), pod_paths.config_root()]
-        .into_iter()
-        .find(|path| at(path).is_dir())
-        .unwrap_or_default();
+    // The entrypoint creates Flux's own folder last. The folder of the configuration belongs to the agent's user.
+    let folders = [pod_paths.run_dir(), pod_paths.config_root()];
+    let flux_folder = folders.iter().find(|path| at(path).is_dir());
+    let flux_folder = flux_folder.unwrap_or(&pod.spec.mount_path);
     let places = [flux_folder.as_str(), &home, "/tmp"]
         .map(|path| (path.to_owned(), access(&at(path), AccessFlags::W_OK).is_ok()));
     let mut findings = Findings {
         instance: &pod.instance,
         facts: &pod.facts,
-        claimed_cores: pod.spec.runner.cores,
+        claimed_cores: pod.spec.runner.declared_cores(),
         places: places.into(),
         shared_memory: nix::sys::statvfs::statvfs(&at("/dev/shm"))
             .ok()
@@ -130,31 +128,31 @@ fn huge_pages(sizes: &Path, cgroup: &Path) -> Vec<HugePages> {
     let mut found: Vec<HugePages> = folders
         .filter_map(|folder| {
             let name = folder.file_name().into_string().ok()?;
-            let mebibytes = name
+            let kibibytes: u64 = name
                 .strip_prefix("hugepages-")?
                 .strip_suffix("kB")?
-                .parse::<u64>()
-                .ok()?
-                // From kibibytes.
-                >> 10;
+                .parse()
+                .ok()?;
             let pages = number(folder.path().join("nr_hugepages")).filter(|pages| *pages > 0)?;
             // The kernel's spelling of sizes in the names of cgroup files.
-            let unit = if mebibytes >= 1024 {
-                format!("{}GB", mebibytes >> 10)
+            let unit = if kibibytes >= 1 << 20 {
+                format!("{}GB", kibibytes >> 20)
+            } else if kibibytes >= 1 << 10 {
+                format!("{}MB", kibibytes >> 10)
             } else {
-                format!("{mebibytes}MB")
+                format!("{kibibytes}KB")
             };
             // The file of cgroup version 2, else that of version 1.
             let limit = number(cgroup.join(format!("hugetlb.{unit}.max")))
                 .or_else(|| number(cgroup.join(format!("hugetlb/hugetlb.{unit}.limit_in_bytes"))));
             Some(HugePages {
-                mebibytes,
+                kibibytes,
                 pages,
                 limit,
             })
         })
         .collect();
-    found.sort_by_key(|huge_pages| huge_pages.mebibytes);
+    found.sort_by_key(|huge_pages| huge_pages.kibibytes);
     found
 }
 
@@ -261,33 +259,42 @@ mod tests {
         write("pages/hugepages-2048kB/nr_hugepages", "64\n");
         write("pages/hugepages-1048576kB/nr_hugepages", "2\n");
         write("pages/hugepages-32768kB/nr_hugepages", "0\n");
+        write("pages/hugepages-64kB/nr_hugepages", "16\n");
+        write("v2/hugetlb.64KB.max", "65536\n");
         write("v2/hugetlb.2MB.max", "0\n");
         write("v2/hugetlb.1GB.max", "max\n");
+        write("v1/hugetlb/hugetlb.64KB.limit_in_bytes", "0\n");
         write("v1/hugetlb/hugetlb.2MB.limit_in_bytes", "4194304\n");
         let found = |cgroup: &str| huge_pages(&root.path().join("pages"), &root.path().join(cgroup));
         let small = HugePages {
-            mebibytes: 2,
+            kibibytes: 2048,
             pages: 64,
             limit: Some(0),
         };
         assert_eq!(
             found("v2"),
             [
+                HugePages {
+                    kibibytes: 64,
+                    pages: 16,
+                    limit: Some(64 << 10),
+                },
                 small,
                 HugePages {
-                    mebibytes: 1024,
+                    kibibytes: 1 << 20,
                     pages: 2,
                     limit: None
                 }
             ]
         );
         assert_eq!(
-            found("v1")[0],
+            found("v1")[1],
             HugePages {
                 limit: Some(4 << 20),
                 ..small
             }
         );
+        assert_eq!(found("v1")[0].limit, Some(0));
         assert_eq!(huge_pages(&root.path().join("none"), root.path()), []);
 
         write("nodes/node0/cpulist", "0-3,8-11\n");

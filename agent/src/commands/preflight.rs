@@ -69,7 +69,7 @@ pub struct Findings<'a> {
 /// Huge pages of one size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HugePages {
-    pub mebibytes: u64,
+    pub kibibytes: u64,
     /// Pages of this size on the node.
     pub pages: u64,
     /// Bytes of them that the container may use; none: the kernel does not say.
@@ -374,23 +374,28 @@ fn shared_memory(bytes: Option<u64>, tasks: u32) -> (Level, String) {
 
 fn huge_pages(
     HugePages {
-        mebibytes,
+        kibibytes,
         pages,
         limit,
     }: HugePages,
 ) -> (Level, String) {
-    let has = format!("the node has {pages} huge pages of {mebibytes} MiB");
+    let (size, unit) = if kibibytes >= 1 << 10 {
+        (kibibytes >> 10, "Mi")
+    } else {
+        (kibibytes, "Ki")
+    };
+    let has = format!("the node has {pages} huge pages of {size} {unit}B");
     match limit {
         // Less than one page.
-        Some(limit) if limit < mebibytes << 20 => (
+        Some(limit) if limit < kibibytes << 10 => (
             Warn,
             format!(
-                "{has}, this container may use none: programs that map them are killed by SIGBUS. Set limits.hugepages-{mebibytes}Mi"
+                "{has}, this container may use none: programs that map them are killed by SIGBUS. Set limits.hugepages-{size}{unit}"
             ),
         ),
-        Some(limit) if limit < (pages * mebibytes) << 20 => (
+        Some(limit) if limit < (pages * kibibytes) << 10 => (
             Pass,
-            format!("{has}, this container may use {}", limit / (mebibytes << 20)),
+            format!("{has}, this container may use {}", limit / (kibibytes << 10)),
         ),
         _ => (Pass, has),
     }

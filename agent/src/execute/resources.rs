@@ -39,7 +39,7 @@ impl Executor<'_> {
         };
         // No snippet has changed the agent's R.
         if agents_r.as_ref().is_some_and(|r| r.as_bytes() == bytes) {
-            return Ok(Flow::Next);
+            return self.use_agents(step, None);
         }
         match describe(&bytes, hosts) {
             Ok(description) => {

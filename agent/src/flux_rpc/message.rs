@@ -30,6 +30,8 @@ const STREAMING: u8 = 0x40;
 pub const ANY: u32 = u32::MAX;
 /// Bytes before the frames of a message: magic and length.
 pub const HEAD_LENGTH: usize = 8;
+/// In place of the length of a frame: the length follows, in four bytes.
+const LONG_FRAME: u8 = 255;
 /// Longest message that is accepted, in bytes. Every real reply is shorter.
 const LONGEST_MESSAGE: usize = 64 << 20;
 
@@ -79,12 +81,22 @@ fn message(rank: u32, topic: &str, payload: &str, flags: u8) -> Vec<u8> {
         &[payload.as_bytes(), b"\0"].concat(),
         &header,
     ] {
-        // The length takes one byte, which is right only for frames shorter than 255 bytes (see `frames`).
-        message.push(part.len().to_le_bytes()[0]);
-        message.extend_from_slice(part);
+        push_frame(&mut message, part);
     }
     let length = (message.len() as u32).to_be_bytes();
     [&MAGIC, &length, message.as_slice()].concat()
+}
+
+/// Appends a frame, with its length in the form that `frames` reads.
+fn push_frame(message: &mut Vec<u8>, frame: &[u8]) {
+    match u8::try_from(frame.len()) {
+        Ok(length) if length < LONG_FRAME => message.push(length),
+        _ => {
+            message.push(LONG_FRAME);
+            message.extend((frame.len() as u32).to_be_bytes());
+        }
+    }
+    message.extend_from_slice(frame);
 }
 
 /// Length in bytes of the frames that follow `head`. None if `head` is not valid, or the message is too long.
@@ -131,7 +143,7 @@ fn frames(message: &[u8]) -> Option<Vec<&[u8]>> {
     let mut rest = message;
     while let Some((&first, after)) = rest.split_first() {
         let (length, after) = match first {
-            255 => {
+            LONG_FRAME => {
                 let (length, after) = after.split_first_chunk::<4>()?;
                 (u32::from_be_bytes(*length) as usize, after)
             }
@@ -202,6 +214,36 @@ mod tests {
             ]
             .concat()
         );
+    }
+
+    #[test]
+    fn request_frames_are_read_back_when_long() {
+        for payload_length in [0, 253, 254, 255, 256, 70_000] {
+            let payload = "x".repeat(payload_length);
+            let bytes = request(ANY, "resource.drain", &payload);
+            let (head, message) = bytes.split_first_chunk::<HEAD_LENGTH>().unwrap();
+            assert_eq!(length(*head), Some(message.len()));
+            let frames = frames(message).unwrap();
+            let with_nul = payload + "\0";
+            assert_eq!(
+                frames[..3],
+                [b"".as_slice(), b"resource.drain", with_nul.as_bytes()]
+            );
+            assert_eq!(
+                (frames.len(), frames[3].len()),
+                (4, HEADER_LENGTH),
+                "{payload_length}"
+            );
+        }
+        // 255 takes the long form: in one byte, it would be read as the mark of this form.
+        let at = |length| {
+            let mut message = Vec::new();
+            push_frame(&mut message, &vec![0; length]);
+            message[..message.len() - length].to_vec()
+        };
+        assert_eq!(at(254), [254]);
+        assert_eq!(at(255), [255, 0, 0, 0, 255]);
+        assert_eq!(at(70_000), [255, 0, 1, 0x11, 0x70]);
     }
 
     proptest::proptest! {

@@ -23,7 +23,12 @@ pub fn run(database: &Path, users: &[String], command: &[OsString]) -> Result<u8
 
 /// Runs the commands that add the users, until one fails or a stop arrives.
 async fn add_users(runner: &mut CommandRunner, database: &Path, users: &[String]) -> Result<(), Failure> {
-    for command in commands(database, users) {
+    for Addition { exists, command } in additions(database, users) {
+        if let Some(exists) = exists
+            && runner.run(&exists, Output::Discard).await? == 0
+        {
+            continue;
+        }
         let code = runner.run(&command, Output::Discard).await?;
         if runner.stop_code().is_some() {
             return Ok(());
@@ -46,27 +51,52 @@ async fn add_users(runner: &mut CommandRunner, database: &Path, users: &[String]
     Ok(())
 }
 
+/// A command, and one that succeeds if what the first would add exists already.
+struct Addition {
+    exists: Option<Vec<OsString>>,
+    command: Vec<OsString>,
+}
+
 /// The commands that create the database, start the accounting service and add the users.
-fn commands(database: &Path, users: &[String]) -> Vec<Vec<OsString>> {
+fn additions(database: &Path, users: &[String]) -> Vec<Addition> {
     let with_database = |command: &[&str], arguments: &[&str]| -> Vec<OsString> {
         let command = command.iter().map(OsString::from);
         let arguments = arguments.iter().map(OsString::from);
         command.chain([database.into()]).chain(arguments).collect()
     };
     let account = |arguments: &[&str]| with_database(&["flux", "account", "-p"], arguments);
-    let service = with_database(&["flux", "account-service", "--test-background", "-p"], &[]);
-    // An existing database already has the users: an earlier run added them.
-    if database.exists() {
-        return vec![service];
+    let always = |command| Addition {
+        exists: None,
+        command,
+    };
+    // An earlier run may have ended before it had added everything.
+    let has_database = database.exists();
+    let if_missing = |view: &[&str], add: &[&str]| Addition {
+        exists: has_database.then(|| account(view)),
+        command: account(add),
+    };
+    let mut additions = Vec::new();
+    if !has_database {
+        additions.push(always(account(&["create-db"])));
     }
     // The last word of `add-bank` is the bank's number of shares.
-    let mut commands = vec![
-        account(&["create-db"]),
-        service,
-        account(&["add-bank", "root", "1"]),
-        account(&["add-bank", "--parent-bank=root", BANK, "1"]),
-    ];
-    let add_user = |user: &String| account(&["add-user", "--username", user, "--bank", BANK]);
-    commands.extend(users.iter().map(add_user));
-    commands
+    additions.extend([
+        always(with_database(
+            &["flux", "account-service", "--test-background", "-p"],
+            &[],
+        )),
+        if_missing(&["view-bank", "root"], &["add-bank", "root", "1"]),
+        if_missing(
+            &["view-bank", BANK],
+            &["add-bank", "--parent-bank=root", BANK, "1"],
+        ),
+    ]);
+    let add_user = |user: &String| {
+        if_missing(
+            &["view-user", user],
+            &["add-user", "--username", user, "--bank", BANK],
+        )
+    };
+    additions.extend(users.iter().map(add_user));
+    additions
 }

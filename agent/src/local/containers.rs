@@ -1,7 +1,7 @@
 //! The containers of a MiniCluster on this machine: what each sees, and what is not supported. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use flux_agent_plan::dry_run::Source;
 use flux_shared::agent_spec::AgentSpec;
@@ -264,16 +264,17 @@ impl LocalContainer {
             &format!("{VIEW_IMAGE_MOUNT}{VIEW_IMAGE_LINK}"),
             false,
         ));
+        // The machine's folders do not stand in each other's way: one may contain another.
+        let own_paths: BTreeSet<PathBuf> = self.replaced().into_iter().map(Path::to_owned).collect();
         let home = machine.home.iter().map(|home| (home, false));
         // The home and the current folder are always mounted if they can be. The prefix is mounted only if one of the
         // pod's own paths hides it: Flux looks for its parts where it was installed.
         for (path, writable) in home.chain([(&machine.prefix, false), (&machine.here, true)]) {
             // A folder with one of the pod's own paths in it, such as /, cannot be mounted as a whole.
-            let can_be_mounted = self
-                .replaced()
+            let can_be_mounted = own_paths
                 .iter()
-                .all(|own| !own.starts_with(path) || own == &Path::new(path));
-            let is_hidden = self.replaced().iter().any(|own| Path::new(path).starts_with(own));
+                .all(|own| !own.starts_with(path) || own == Path::new(path));
+            let is_hidden = own_paths.iter().any(|own| Path::new(path).starts_with(own));
             if can_be_mounted && (writable || is_hidden || Some(path) == machine.home.as_ref()) {
                 self.mounts.push(Bind::new(path, path, writable));
             }
@@ -543,6 +544,24 @@ mod tests {
             .filter(|mount| mount.writable)
             .collect();
         assert_eq!(writable, [&Bind::new("/home/ada/work", "/home/ada/work", true)]);
+    }
+
+    #[test]
+    fn pods_write_to_the_commands_folder_when_flux_is_below_it() {
+        let machine = Machine {
+            prefix: "/home/ada/miniconda3/envs/flux".into(),
+            here: "/home/ada".into(),
+            ..machine()
+        };
+        let mut container = LocalContainer::default();
+        container.add_machine_mounts(&machine);
+        let at_home: Vec<&Bind> = container
+            .mounts
+            .iter()
+            .filter(|mount| mount.to == "/home/ada")
+            .collect();
+        let mount = |writable| Bind::new("/home/ada", "/home/ada", writable);
+        assert_eq!(at_home, [&mount(false), &mount(true)]);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use flux_agent_plan::plan::Owner;
 use flux_shared::paths::{AGENT_FILE, TERMINATION_LOG, VIEW_IMAGE_MOUNT};
 use nix::mount::{MntFlags, umount2};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::Signal;
 
 use super::containers::{Bind, LocalContainer};
 use super::run_folder::failed;
@@ -60,6 +61,9 @@ pub fn become_container(file: &Path) -> Result<u8, Failure> {
         identity
             .assume()
             .map_err(|error| failed("run as another user", Path::new(&container.name()), &error))?;
+        // With the change of user, the kernel has forgotten that this process dies with `flux-agent local`.
+        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)
+            .map_err(|error| failed("set up", Path::new(&container.name()), &error.into()))?;
     }
     lay_out(&container)?;
     let directory = Path::new(&container.directory);

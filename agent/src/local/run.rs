@@ -50,8 +50,9 @@ pub async fn run_containers(
     // A single broker needs no certificate: no other one connects to it.
     if arrangement.spec.max_size() > 1 {
         write_certificate(arrangement, run_folder, machine, &mut supervisor).await?;
-        run_folder.hand_out(&arrangement.containers)?;
+        run_folder.copy_certificate(&arrangement.containers)?;
     }
+    run_folder.hand_out(&arrangement.containers)?;
     let (mut all, mut copiers) = (Vec::new(), Vec::new());
     for container in &arrangement.containers {
         let pid = start(container, run_folder, arrangement, machine, &mut copiers)?;

@@ -150,20 +150,28 @@ impl LockedRunFolder {
         Ok(())
     }
 
-    /// Copies the certificate for each pod. The copy, and the pod's folder `flux`, belong to the user that the
-    /// container runs as.
-    pub fn hand_out(&self, containers: &[LocalContainer]) -> Result<(), Failure> {
+    /// Copies the certificate for each pod.
+    pub fn copy_certificate(&self, containers: &[LocalContainer]) -> Result<(), Failure> {
         for container in containers.iter().filter(|container| container.sidecar.is_none()) {
-            let pod = pod_folder(&self.folder, container.index);
-            let certificate = pod.join("curve.cert");
+            let certificate = pod_folder(&self.folder, container.index).join("curve.cert");
             fs::copy(self.certificate(), &certificate)
                 .and_then(|_| fs::set_permissions(&certificate, PermissionsExt::from_mode(0o400)))
                 .map_err(|error| Failure::write("write", &certificate, &error))?;
-            if let Some((uid, gid)) = container.owner {
-                for path in [certificate, pod.join("flux")] {
-                    std::os::unix::fs::chown(&path, Some(uid), Some(gid))
-                        .map_err(|error| Failure::write("give away", &path, &error))?;
-                }
+        }
+        Ok(())
+    }
+
+    /// Gives each pod's folder `flux`, and its certificate if it has one, to the user that the container runs as.
+    pub fn hand_out(&self, containers: &[LocalContainer]) -> Result<(), Failure> {
+        for container in containers.iter().filter(|container| container.sidecar.is_none()) {
+            let Some((uid, gid)) = container.owner else {
+                continue;
+            };
+            let pod = pod_folder(&self.folder, container.index);
+            let paths = [pod.join("curve.cert"), pod.join("flux")];
+            for path in paths.iter().filter(|path| path.exists()) {
+                std::os::unix::fs::chown(path, Some(uid), Some(gid))
+                    .map_err(|error| Failure::write("give away", path, &error))?;
             }
         }
         Ok(())

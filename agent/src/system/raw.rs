@@ -140,9 +140,6 @@ pub fn prepare(command: &mut Command, setup: ChildSetup) {
             // SIGTTOU is still blocked here, so a background process may do this.
             let _ = nix::unistd::tcsetpgrp(io::stdin(), nix::unistd::getpid());
         }
-        if setup.dies_with_agent {
-            nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-        }
         if let Some(mask) = setup.umask {
             umask(Mode::from_bits_truncate(mask));
         }
@@ -156,6 +153,10 @@ pub fn prepare(command: &mut Command, setup: ChildSetup) {
         }
         if let Some(identity) = &setup.identity {
             identity.assume()?;
+        }
+        // After the change of user, at which the kernel clears it.
+        if setup.dies_with_agent {
+            nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
         }
         // Signals are handled by default again: `nohup` or a shell's `&` may have started the agent with some ignored.
         for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM] {

@@ -21,15 +21,26 @@ pub fn question(stream: &UnixStream) -> Option<String> {
     reader.read_exact(&mut head).ok()?;
     let mut message = vec![0; u32::from_be_bytes(head[4..].try_into().ok()?) as usize];
     reader.read_exact(&mut message).ok()?;
-    // The end of an empty route, then the topic.
-    let length = usize::from(*message.get(1)?);
-    let (topic, rest) = message.get(2..)?.split_at_checked(length)?;
-    let payload = rest.get(1..usize::from(*rest.first()?))?;
+    // The end of an empty route, the topic, and the payload with a NUL.
+    let (_, rest) = frame(&message)?;
+    let (topic, rest) = frame(rest)?;
+    let payload = frame(rest)?.0.strip_suffix(b"\0")?;
     Some(format!(
         "{MESSAGE}{}\n{}",
         String::from_utf8_lossy(topic),
         String::from_utf8_lossy(payload)
     ))
+}
+
+/// The first frame of a message, and what follows it.
+fn frame(message: &[u8]) -> Option<(&[u8], &[u8])> {
+    match message.split_first()? {
+        (255, rest) => {
+            let (length, rest) = rest.split_first_chunk::<4>()?;
+            rest.split_at_checked(u32::from_be_bytes(*length) as usize)
+        }
+        (length, rest) => rest.split_at_checked(usize::from(*length)),
+    }
 }
 
 /// The topic and the payload, if it is a message.

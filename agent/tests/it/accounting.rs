@@ -64,10 +64,22 @@ fn users_are_added_once_and_the_code_is_the_commands() {
     // In a second run of the container, the database exists.
     fs::write(instance.0.path().join("db"), "").unwrap();
     assert_eq!(instance.run().status.code(), Some(3));
-    assert_eq!(
-        instance.take_record(),
-        "account-service --test-background -p db\n"
-    );
+    assert_eq!(instance.take_record(), VIEWS);
+}
+
+/// The commands of a run that finds everything in the database.
+const VIEWS: &str = "account-service --test-background -p db\naccount -p db view-bank root\n\
+                     account -p db view-bank default\naccount -p db view-user ada\naccount -p db view-user bob\n";
+
+#[test]
+fn missing_user_is_added_when_the_database_exists() {
+    let instance = Instance::new("view-user?bob");
+    fs::write(instance.0.path().join("db"), "").unwrap();
+    let output = instance.run();
+    assert_eq!(output.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("ada, bob are in Flux Accounting"));
+    let add = "account -p db add-user --username bob --bank default\n";
+    assert_eq!(instance.take_record(), format!("{VIEWS}{add}"));
 }
 
 #[test]

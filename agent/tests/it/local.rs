@@ -272,6 +272,20 @@ fn local_pods_die_with_a_killed_run_and_next_run_cleans_up() {
 }
 
 #[test]
+fn single_local_pod_of_another_user_runs_and_dies_with_the_run() {
+    let spec = "  size: 1\n  containers: [{image: app, command: \"sh -c 'id -u; echo up; sleep 3600.5'\", \
+                securityContext: {runAsUser: 1000}}]";
+    let laptop = Laptop::new("alone", spec);
+    let (mut child, printed) = laptop.until_up(&[]);
+    assert!(printed().contains("1000\n"), "{}", printed());
+    let pid = fs::read_to_string(laptop.ground("0").join("pods/0/pid")).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let process = Path::new("/proc").join(pid);
+    eventually("the pod is gone", || (!process.exists()).then_some(()));
+}
+
+#[test]
 fn local_pod_that_fails_ends_all_with_a_reason() {
     let spec = "  size: 2\n  containers: [{image: app, command: \"sleep 600\", commands: {workerPre: \"echo looked at; exit 9\"}}]";
     let laptop = Laptop::new("failing", spec);

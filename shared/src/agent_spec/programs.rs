@@ -93,6 +93,19 @@ pub struct Runner {
     pub restful: Option<Restful>,
 }
 
+impl Runner {
+    /// The cores that the spec declares for every node. 0 declares none.
+    pub fn declared_cores(&self) -> Option<u32> {
+        self.cores.filter(|cores| *cores > 0)
+    }
+
+    /// Whether the instance stays up for its users, and no initial program runs. Diagnostics run in an interactive
+    /// MiniCluster, too.
+    pub fn is_left_to_users(&self) -> bool {
+        self.interactive && self.program != Program::Diagnostics
+    }
+}
+
 /// The Flux RESTful API. Its key, user and token are files of the mounted Secret.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]

@@ -109,10 +109,11 @@ fn input(args: &Args, read: &Read) -> Result<(Source, Facts), DryRunError> {
     let mut facts = facts(args, facts_from_file, &source);
     // `facts` may have its environment from the MiniCluster, without `--env`.
     facts.environment.extend(args.env.iter().cloned());
-    facts.key = args
+    let key = args
         .from_environment
         .key(&environment)
         .map_err(|source| DryRunError::Plan { index: None, source })?;
+    facts.key = key.or(facts.key);
     Ok((source, facts))
 }
 

@@ -81,7 +81,9 @@ fn lead(source: &Source, pods: &[PlannedContainer]) -> String {
 /// The users that the agent creates, and which of them runs Flux. None if it creates none.
 fn users(source: &Source) -> Option<String> {
     let spec = &source.spec;
-    let flux_user = spec.runner.user.iter().map(|user| {
+    // Every pod has the user root already.
+    let flux_user = spec.runner.user.iter().filter(|user| user.name != "root");
+    let flux_user = flux_user.map(|user| {
         if user.run_flux_as_root {
             user.name.clone()
         } else {
@@ -128,7 +130,7 @@ fn output(source: &Source) -> String {
         &runner.logs
     };
     // Whether no pod of this MiniCluster runs the program. If the lead is in another cluster, all pods are followers.
-    let is_idle = runner.interactive || source.spec.network.lead.is_some();
+    let is_idle = runner.is_left_to_users() || source.spec.network.lead.is_some();
     match runner.program {
         _ if is_idle => "from the commands that you run in a pod with flux-agent connect".into(),
         Program::Persistent => "from the commands that you run in a pod with flux-agent connect".into(),

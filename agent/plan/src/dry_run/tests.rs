@@ -152,6 +152,20 @@ fn facts_file_is_used_and_its_errors_are_reported() {
 }
 
 #[test]
+fn key_of_the_facts_file_counts_without_an_option() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("facts.toml");
+    std::fs::write(&file, "[key]\nseed = '/my/seed'\nof = ['1-2']\n").unwrap();
+    let args = Args {
+        facts: Some(file),
+        format: Format::Json,
+        ..args(&input("hello.yaml"))
+    };
+    let json = run(&args).unwrap();
+    assert!(json.contains("/my/seed"), "{json}");
+}
+
+#[test]
 fn facts_with_a_host_name_are_those_of_the_pod_of_that_name() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("facts.toml");
@@ -265,6 +279,32 @@ fn summary_is_six_lines_and_uncoloured_unless_painted() {
         .iter()
         .fold(painted, |text, style| text.replace(style, ""));
     assert_eq!(plain, text);
+}
+
+#[test]
+fn summary_has_the_reports_of_interactive_diagnostics() {
+    let text = summary_of("size: 2\n  interactive: true\n  containers: [{image: app, diagnostics: true}]");
+    assert!(
+        text.contains("output     three reports in the lead's log"),
+        "{text}"
+    );
+}
+
+#[test]
+fn summary_names_no_created_user_when_flux_runs_as_root() {
+    let text = summary_of("containers: [{image: app, command: id, commands: {runFluxAsRoot: true}}]");
+    assert!(!text.contains("created in every pod"), "{text}");
+}
+
+/// The summary of a MiniCluster with these fields.
+fn summary_of(fields: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mc.yaml");
+    let text = format!(
+        "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: mc}}\nspec:\n  {fields}\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    run(&args(&file)).unwrap()
 }
 
 /// Every file with a MiniCluster below `examples/`, and the same specs in other spellings.

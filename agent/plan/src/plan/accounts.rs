@@ -31,7 +31,7 @@ pub fn notice(resolved: &Resolved) -> Option<String> {
     if !resolved.is_lead() {
         return None;
     }
-    if resolved.spec.runner.interactive {
+    if resolved.spec.runner.is_left_to_users() {
         return Some(format!(
             "the users {users} are not added to Flux Accounting: the cluster is interactive"
         ));
@@ -123,7 +123,7 @@ fn user_steps(resolved: &Resolved, name: &str, planned_uids: &mut Vec<u32>) -> V
 
 #[cfg(test)]
 mod tests {
-    use flux_shared::agent_spec::AgentSpec;
+    use flux_shared::agent_spec::{AgentSpec, Program};
 
     use super::*;
     use crate::facts::Facts;
@@ -198,6 +198,19 @@ mod tests {
         assert!(notice(&resolved).unwrap().contains("does not have it"));
         let program = vec![Word::literal("run")];
         assert_eq!(with_accounting(&resolved, program.clone()), program);
+    }
+
+    #[test]
+    fn users_count_as_added_when_diagnostics_run_interactively() {
+        let facts = facts_with_accounting();
+        let notice_of = |program: Program| {
+            let mut spec = spec();
+            spec.runner.interactive = true;
+            spec.runner.program = program;
+            notice(&Resolved::new(&spec, &facts).unwrap())
+        };
+        assert_eq!(notice_of(Program::Diagnostics), None);
+        assert!(notice_of(Program::Persistent).unwrap().contains("is interactive"));
     }
 
     #[test]

@@ -281,7 +281,7 @@ fn generate(resolved: &Resolved) -> Result<String, PlanError> {
 /// - with hostNetwork: Flux compares host names, and these are the nodes' own;
 /// - if a snippet may write R.
 fn resource(resolved: &Resolved) -> Option<Resource> {
-    let declared = resolved.spec.runner.cores;
+    let declared = resolved.spec.runner.declared_cores();
     if discovery::is_discovered(resolved) {
         // A check against discovered resources always passes. But R may come from an earlier instance with another
         // node, if Flux is too old to remove that R, or from a snippet.

@@ -41,7 +41,10 @@ pub fn is_discovered(resolved: &Resolved) -> bool {
     resolved.hosts.size() > 1
         && all_are_awaited
         && spec.network.lead.is_none()
-        && spec.runner.cores.is_none_or(|cores| cores <= MOST_CORES)
+        && spec
+            .runner
+            .declared_cores()
+            .is_none_or(|cores| cores <= MOST_CORES)
         && spec.flux.broker_config.is_none()
         && (!resolved.is_lead() || !is_restored || removes_old_r(resolved))
 }
@@ -116,7 +119,7 @@ fn xml(resolved: &Resolved) -> String {
     let count = resolved
         .spec
         .runner
-        .cores
+        .declared_cores()
         .unwrap_or_else(|| resolved.facts.usable_cores()) as usize;
     let real_cores = resolved.facts.cpus.iter().take(count).cloned();
     // More cores, of one CPU each, if the spec declares more than there are or assumed facts name no CPUs. Their CPUs
@@ -338,6 +341,7 @@ mod tests {
             (cores_of(1), cores_of(2), cores_of(3)),
             ((1, 2, false), (2, 4, false), (3, 5, true))
         );
+        assert_eq!(cores_of(0), cores_of(2), "0 declares none");
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub fn of(resolved: &Resolved) -> Vec<String> {
     notices.extend(scheduler::notices(resolved));
     notices.extend(node_network::notice(resolved));
     let available = resolved.facts.cores;
-    if let Some(declared) = runner.cores.filter(|declared| *declared > available) {
+    if let Some(declared) = runner.declared_cores().filter(|declared| *declared > available) {
         notices.push(format!(
             "{declared} cores are declared, but there are {available}: tasks share them, unbound"
         ));

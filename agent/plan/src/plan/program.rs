@@ -42,9 +42,7 @@ impl Wrapped {
 /// The initial program of the lead. None: the broker runs without one until it is shut down.
 pub fn initial(resolved: &Resolved) -> Option<Initial> {
     let runner = &resolved.spec.runner;
-    // Diagnostics run in an interactive MiniCluster, too.
-    let is_left_to_users = runner.interactive && runner.program != Program::Diagnostics;
-    if is_left_to_users {
+    if runner.is_left_to_users() {
         return None;
     }
     let (mut command, stdout) = match &runner.program {

@@ -9,6 +9,7 @@
 
 use flux_shared::agent_spec::Program;
 
+use super::shell_defaults::lua_text;
 use super::{EnvChange, Mode, Resolved, Step, restful, set};
 
 /// The variable with the folder's path.
@@ -70,10 +71,10 @@ pub fn kept_from_program(resolved: &Resolved) -> Option<String> {
 
 /// Lua for the job shell: keeps the variable from tasks, unless they are brokers.
 pub fn kept_from_tasks(resolved: &Resolved) -> Option<String> {
-    let folder = folder(resolved)?;
+    let folder = lua_text(&folder(resolved)?);
     Some(format!(
         "-- Where Flux's own Python keeps what it has compiled is no business of tasks.\n\
-         if shell.getenv (\"{VARIABLE}\") == \"{folder}\" then\n    \
+         if shell.getenv (\"{VARIABLE}\") == {folder} then\n    \
          local command = shell.info.jobspec.tasks[1].command\n    \
          if command[2] ~= \"broker\" then shell.unsetenv (\"{VARIABLE}\") end\nend\n"
     ))

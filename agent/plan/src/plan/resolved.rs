@@ -60,7 +60,7 @@ impl<'a> Resolved<'a> {
             rank,
             identity: Identity::of(spec.runner.user.as_ref(), facts),
             domain: hosts::domain(spec, facts.cluster_domain.as_deref()),
-            binding: Binding::of(spec.runner.cores, facts),
+            binding: Binding::of(spec.runner.declared_cores(), facts),
             hosts,
         })
     }

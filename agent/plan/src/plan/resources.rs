@@ -83,12 +83,10 @@ pub fn snippet_step(resolved: &Resolved) -> Result<Option<Step>, PlanError> {
 
 /// The text of the agent's R.
 fn text(resolved: &Resolved) -> Result<String, PlanError> {
-    // 0 declared cores are the same as none declared.
     let cores = resolved
         .spec
         .runner
-        .cores
-        .filter(|cores| *cores > 0)
+        .declared_cores()
         .unwrap_or_else(|| resolved.facts.usable_cores());
     let gpus = resolved.facts.gpus;
     let resources = ResourceSet {

@@ -9,6 +9,7 @@
 use flux_shared::agent_spec::Program;
 use flux_shared::command_words::{Word, WordPart};
 
+use super::shell_defaults::lua_text;
 use super::{EnvChange, Resolved, restful, set};
 use crate::known_paths::{KEPT_FROM_FLUX, users_value_name};
 
@@ -79,7 +80,8 @@ pub fn given_to_tasks(resolved: &Resolved) -> String {
                 // The variable then contains Flux's path, or is unset or empty: in a script on the lead, `flux` runs
                 // without the variable (`in_instance::flux_wrapper`).
                 Some(path) => format!(
-                    "((shell.getenv (\"{name}\") or \"\") == \"\" or string.find (shell.getenv (\"{name}\"), \"{path}\", 1, true))"
+                    "((shell.getenv (\"{name}\") or \"\") == \"\" or string.find (shell.getenv (\"{name}\"), {}, 1, true))",
+                    lua_text(&path)
                 ),
                 None => format!("shell.getenv (\"{name}\") == nil"),
             };

@@ -73,7 +73,7 @@ fn own_values(resolved: &Resolved) -> String {
 }
 
 /// `text` as a Lua string literal.
-fn lua_text(text: &str) -> String {
+pub(super) fn lua_text(text: &str) -> String {
     let escape = |byte: u8| match byte {
         b'"' | b'\\' => format!("\\{}", char::from(byte)),
         b' '..=b'~' => char::from(byte).to_string(),
@@ -115,6 +115,25 @@ mod tests {
             },
         ));
         assert!(on.lines().all(|line| line.starts_with("--")), "{on}");
+    }
+
+    #[test]
+    fn shell_defaults_escape_paths_with_quotes_and_backslashes() {
+        let spec = "name='mc'\nmount_path='/m\"n\\t'\n[view]\npython_path='/p\"y\\'\n\
+                    [runner.program]\nmode='submit'\nwords=['a']\n";
+        let facts = Facts {
+            python_compiled: false,
+            ..Facts::default()
+        };
+        let spec = AgentSpec::from_toml(spec).unwrap();
+        let resolved = Resolved::new(&spec, &facts).unwrap();
+        let text = python::kept_from_tasks(&resolved).unwrap() + &search_paths::given_to_tasks(&resolved);
+        for want in [
+            r#"== "/m\"n\\t/config/python/0" then"#,
+            r#"(shell.getenv ("PYTHONPATH"), "/p\"y\\", 1, true)"#,
+        ] {
+            assert!(text.contains(want), "{want}: {text}");
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ fn troubles(facts: Facts, change: impl FnOnce(&mut Findings)) -> Vec<(Level, &'s
         places: vec![("/mnt/flux".into(), true), ("/root".into(), true)],
         shared_memory: Some(1 << 30),
         huge_pages: vec![HugePages {
-            mebibytes: 2,
+            kibibytes: 2048,
             pages: 64,
             limit: Some(64 << 21),
         }],
@@ -96,6 +96,12 @@ fn each_trouble_is_found_alone_and_has_its_remedy() {
     only(Warn, "shm", "64 MiB", |f| f.shared_memory = Some(64 << 20));
     only(Warn, "shm", "emptyDir", |f| f.shared_memory = None);
     only(Warn, "huge", "hugepages-2Mi", |f| f.huge_pages[0].limit = Some(0));
+    let remedy = "of 64 KiB, this container may use none: programs that map them are killed by SIGBUS. \
+                  Set limits.hugepages-64Ki";
+    only(Warn, "huge", remedy, |f| {
+        f.huge_pages[0].kibibytes = 64;
+        f.huge_pages[0].limit = Some(0);
+    });
     only(Warn, "names", "1 of 3 other hosts have no address: mc-2", |f| {
         f.other_names.as_mut().unwrap().missing.push("mc-2".into());
     });

@@ -1,6 +1,6 @@
 //! The executor follows the plan, for the user's snippets and their shell.
 
-use flux_agent_plan::plan::{Snippet, SnippetPhase, SnippetShell};
+use flux_agent_plan::plan::{Owner, Snippet, SnippetPhase, SnippetResources, SnippetShell};
 
 use super::*;
 
@@ -291,4 +291,32 @@ fn exit_trap_is_logged_before_shell_ends() {
             assert!(at("trap") < at("ended"), "{round}");
         }
     }
+}
+
+#[test]
+fn left_over_r_config_is_removed_when_no_snippet_writes_r() {
+    alone(
+        "snippets::left_over_r_config_is_removed_when_no_snippet_writes_r",
+        |folder| {
+            let at = |name: &str| folder.join(name).display().to_string();
+            fs::write(at("R"), "the agent's").unwrap();
+            // An earlier start of the container has written it, for the R of a snippet.
+            fs::write(at("resources.toml"), "old").unwrap();
+            let step = SnippetResources {
+                path: at("R"),
+                hosts: "mc-0".into(),
+                agents_r: Some("the agent's".into()),
+                config: Some((at("resources.toml"), "new".into())),
+                owner: Owner {
+                    uid: nix::unistd::geteuid().as_raw(),
+                    gid: nix::unistd::getegid().as_raw(),
+                },
+                strict: false,
+            };
+            let steps = vec![Step::SnippetResources(step)];
+            assert_eq!(execute_all(Role::Lead, true, steps).unwrap(), 0);
+            assert_eq!(fs::read_to_string(at("R")).unwrap(), "the agent's");
+            assert!(!Path::new(&at("resources.toml")).exists());
+        },
+    );
 }
