@@ -3,6 +3,7 @@
 
 mod terminal;
 
+use flux_shared::paths::AGENT_FILE;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::api::{AttachParams, AttachedProcess};
@@ -88,20 +89,19 @@ pub async fn submit(target: &Target, args: &SubmitArgs, output: Output) -> Resul
     let Some(format) = output.format else {
         return in_lead(target, &args.name, &words).await;
     };
-    let (code, printed) = answer(
-        target,
-        &running_pod(target, &args.name, 0).await?,
-        &connect_command(&words),
-    )
-    .await?;
-    match code {
+    let pod = running_pod(target, &args.name, 0).await?;
+    let answer = ask(target, &pod, &connect_command(&words)).await?;
+    match answer.code {
         // One job id per line.
         0 => {
-            format.show(&json!({ "jobs": String::from_utf8_lossy(&printed).lines().collect::<Vec<_>>() }))?
+            let printed = String::from_utf8_lossy(&answer.output);
+            format.show(&json!({ "jobs": printed.lines().collect::<Vec<_>>() }))?;
         }
-        _ => screen::put_error(&printed),
+        // The ids of jobs that were submitted before the failure.
+        _ => screen::put_error(&answer.output),
     }
-    Ok(code)
+    screen::put_error(&answer.errors);
+    Ok(answer.code)
 }
 
 /// Lists the jobs; with `-o` as `flux jobs --json` does.
@@ -112,18 +112,15 @@ pub async fn jobs(target: &Target, args: &JobsArgs, output: Output) -> Result<u8
         return in_lead(target, &args.name, &words).await;
     };
     words.push("--json");
-    let (code, printed) = answer(
-        target,
-        &running_pod(target, &args.name, 0).await?,
-        &connect_command(&words),
-    )
-    .await?;
-    match serde_json::from_slice::<serde_json::Value>(&printed) {
+    let pod = running_pod(target, &args.name, 0).await?;
+    let answer = ask(target, &pod, &connect_command(&words)).await?;
+    match serde_json::from_slice::<serde_json::Value>(&answer.output) {
         Ok(jobs) => format.show(&jobs)?,
-        // No JSON: the message of a failure.
-        Err(_) => screen::put_error(&printed),
+        // No JSON: a failure.
+        Err(_) => screen::put_error(&answer.output),
     }
-    Ok(code)
+    screen::put_error(&answer.errors);
+    Ok(answer.code)
 }
 
 /// The agent's command that runs `words` in the instance.
@@ -171,7 +168,6 @@ async fn start(
     terminal: bool,
 ) -> Result<AttachedProcess, Failure> {
     let (name, runner) = (observed::name(pod), observed::runner(pod).unwrap_or_default());
-    let agent = observed::agent(pod).unwrap_or(flux_shared::paths::DEFAULT_MOUNT_PATH);
     let parameters = AttachParams {
         container: Some(runner.to_owned()),
         stdin: true,
@@ -183,7 +179,7 @@ async fn start(
         max_stdout_buf_size: Some(CHUNK),
         max_stderr_buf_size: Some(CHUNK),
     };
-    let command: Vec<&str> = [&[agent], words].concat();
+    let command: Vec<&str> = [&[AGENT_FILE], words].concat();
     target
         .pods()
         .exec(name, command, &parameters)
@@ -199,9 +195,25 @@ async fn start(
         })
 }
 
+/// What a program in a pod has answered.
+struct Answer {
+    code: u8,
+    /// Standard output.
+    output: Vec<u8>,
+    /// Standard error.
+    errors: Vec<u8>,
+}
+
 /// Runs the agent's command `words` in the pod, without standard input. Returns its exit code and standard output. If
 /// the command failed and standard output is empty, returns standard error in its place.
 pub async fn answer(target: &Target, pod: &Pod, words: &[&str]) -> Result<(u8, Vec<u8>), Failure> {
+    let Answer { code, output, errors } = ask(target, pod, words).await?;
+    let has_only_errors = code != 0 && output.is_empty();
+    Ok((code, if has_only_errors { errors } else { output }))
+}
+
+/// Runs the agent's command `words` in the pod, without standard input.
+async fn ask(target: &Target, pod: &Pod, words: &[&str]) -> Result<Answer, Failure> {
     let mut attached = start(target, pod, words, false).await?;
     drop(attached.stdin());
     let (mut output, mut errors) = (Vec::new(), Vec::new());
@@ -225,11 +237,11 @@ pub async fn answer(target: &Target, pod: &Pod, words: &[&str]) -> Result<(u8, V
         Some(status) => status.await,
         None => None,
     };
-    let code = code(status)?;
-    if code != 0 && output.is_empty() {
-        output = errors;
-    }
-    Ok((code, output))
+    Ok(Answer {
+        code: code(status)?,
+        output,
+        errors,
+    })
 }
 
 async fn collect(from: &mut (impl AsyncRead + Unpin), to: &mut Vec<u8>) -> std::io::Result<()> {

@@ -12,7 +12,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use flux_shared::causes::causes;
-use futures::AsyncReadExt;
+use futures::{AsyncRead, AsyncReadExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::LogParams;
 use serde::Serialize;
@@ -25,10 +25,12 @@ use crate::status;
 use crate::target::Target;
 use crate::timeline;
 
-/// Most lines and bytes of a log. Of a longer log, the last lines are collected. If these have too many bytes, the API
-/// server cuts their end.
+/// Most lines and bytes of a log. Of a longer log, the last lines are collected. (The API server's `limitBytes` would
+/// cut the end of the last `tailLines` lines, so the bytes are counted here.)
 const MAX_LOG_LINES: i64 = 5000;
-const MAX_LOG_BYTES: i64 = 4 * 1024 * 1024;
+const MAX_LOG_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes of a log that are read at a time.
+const CHUNK: usize = 64 * 1024;
 /// Most pods whose logs are collected: those with the lowest indexes, of which the lead's is the first.
 const MAX_PODS_WITH_LOGS: usize = 16;
 
@@ -152,7 +154,6 @@ async fn logs(target: &Target, pod: &Pod) -> Vec<Entry> {
                 container: Some(container.name.clone()),
                 previous,
                 tail_lines: Some(MAX_LOG_LINES),
-                limit_bytes: Some(MAX_LOG_BYTES),
                 timestamps: true,
                 ..LogParams::default()
             };
@@ -165,20 +166,45 @@ async fn logs(target: &Target, pod: &Pod) -> Vec<Entry> {
     entries
 }
 
-/// The log. If it cannot be read to its end, the part that was read and the cause. Bytes that are not UTF-8, such
-/// as a character that `MAX_LOG_BYTES` cuts, are replaced.
+/// The log. If it cannot be read to its end, the part that was read and the cause. Bytes that are not UTF-8 are
+/// replaced.
 async fn log_text(target: &Target, pod: &str, parameters: &LogParams) -> String {
-    let mut log = match target.pods().log_stream(pod, parameters).await {
+    let log = match target.pods().log_stream(pod, parameters).await {
         Ok(log) => log,
         Err(error) => return format!("failed to read this log: {}\n", failure::cause_of(&error)),
     };
-    let mut bytes = Vec::new();
-    let read = log.read_to_end(&mut bytes).await;
+    let (bytes, read) = read_last(log, MAX_LOG_BYTES).await;
     let mut text = String::from_utf8_lossy(&bytes).into_owned();
     if let Err(error) = read {
         text.push_str(&format!("\nfailed to read the rest of this log: {error}\n"));
     }
     text
+}
+
+/// Reads a log to its end or to a failure. Returns its last lines, `most` bytes at most, and a line that says so if
+/// there were more. They begin with a whole line, so that the name of a secret is not cut off from its value.
+async fn read_last(mut log: impl AsyncRead + Unpin, most: usize) -> (Vec<u8>, std::io::Result<()>) {
+    let (mut kept, mut chunk, mut is_cut) = (Vec::new(), vec![0; CHUNK], false);
+    let read = loop {
+        match log.read(&mut chunk).await {
+            Ok(0) => break Ok(()),
+            Ok(count) => kept.extend_from_slice(chunk.get(..count).unwrap_or_default()),
+            Err(error) => break Err(error),
+        }
+        // Not for each chunk, since this moves all bytes that are kept.
+        if kept.len() > 2 * most {
+            kept.drain(..kept.len() - most);
+            is_cut = true;
+        }
+    };
+    let excess = kept.len().saturating_sub(most);
+    if excess == 0 && !is_cut {
+        return (kept, read);
+    }
+    let line_end = kept.iter().skip(excess).position(|byte| *byte == b'\n');
+    let begin = line_end.map_or(kept.len(), |end| excess + end + 1);
+    kept.splice(..begin, *b"(earlier lines are left out)\n");
+    (kept, read)
 }
 
 /// Writes the archive, readable by its owner only.
@@ -228,6 +254,39 @@ mod tests {
             text.contains("before\u{fffd}") && text.contains("after"),
             "{text}"
         );
+    }
+
+    #[tokio::test]
+    async fn debug_keeps_the_end_of_a_log_with_too_many_bytes() {
+        let all: String = (0..100_000).map(|line| format!("line {line}\n")).collect();
+        for most in [1000, 100_000] {
+            let (kept, read) = read_last(all.as_bytes(), most).await;
+            let kept = String::from_utf8(kept).unwrap();
+            let lines = kept.strip_prefix("(earlier lines are left out)\n").unwrap();
+            assert!(read.is_ok() && lines.starts_with("line ") && all.ends_with(lines));
+            assert!((most - 11..=most).contains(&lines.len()), "{}", lines.len());
+        }
+        assert_eq!(read_last(&b"a\nb"[..], 3).await.0, b"a\nb");
+        let (kept, _) = read_last(&b"--token hunter2"[..], 7).await;
+        assert_eq!(kept, b"(earlier lines are left out)\n");
+    }
+
+    #[tokio::test]
+    async fn debug_asks_for_no_limit_that_cuts_a_log_at_its_end() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": { "name": "mc-0-x" },
+            "status": { "containerStatuses": [{ "name": "flux", "image": "i", "imageID": "", "ready": true,
+                "restartCount": 0 }] },
+        }))
+        .unwrap();
+        let log = Log {
+            bytes: b"a\n",
+            end: LogEnd::Whole,
+        };
+        let (target, _, requests) = testing::server([Some(pod.clone())], [log]);
+        logs(&target, &pod).await;
+        let requests = requests.lock().unwrap();
+        assert!(requests[0].contains("tailLines=5000") && !requests[0].contains("limitBytes"));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::failure::FAILED;
 use flux_operator_core::labels;
+use flux_operator_core::observe::pod::is_runner;
 use flux_shared::crd::v1alpha2::{Condition, ConditionStatus, MiniCluster, MiniClusterStatus};
 use flux_shared::phase::Phase;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
@@ -79,6 +80,19 @@ impl Snapshot {
         self.pods.values().filter(is_own)
     }
 
+    /// The latest pod of each index. The pods that these have replaced may still exist.
+    pub fn latest_pods(&self) -> impl Iterator<Item = &Pod> {
+        let mut latest = BTreeMap::new();
+        for pod in self.own_pods() {
+            let Some(index) = index(pod) else { continue };
+            let known = latest.entry(index).or_insert(pod);
+            if created(pod) >= created(known) {
+                *known = pod;
+            }
+        }
+        latest.into_values()
+    }
+
     /// The latest pod of index 0.
     pub fn lead(&self) -> Option<&Pod> {
         lead_of(self.own_pods())
@@ -133,23 +147,14 @@ pub fn name(pod: &Pod) -> &str {
     pod.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// Name of the container that runs Flux: the pod's first. (The MiniCluster's sidecars are init containers.)
+/// Name of the container that runs Flux. If none is recognised, because a webhook has wrapped its command, that of the
+/// pod's first. (The MiniCluster's sidecars are init containers.)
 pub fn runner(pod: &Pod) -> Option<&str> {
-    Some(pod.spec.as_ref()?.containers.first()?.name.as_str())
-}
-
-/// Path of the agent in the runner's container.
-pub fn agent(pod: &Pod) -> Option<&str> {
-    Some(
-        pod.spec
-            .as_ref()?
-            .containers
-            .first()?
-            .command
-            .as_ref()?
-            .first()?
-            .as_str(),
-    )
+    let containers = &pod.spec.as_ref()?.containers;
+    let runner = containers
+        .iter()
+        .find(|container| is_runner(container.command.as_deref().unwrap_or_default()));
+    Some(runner.or(containers.first())?.name.as_str())
 }
 
 fn runner_status(pod: &Pod) -> Option<&ContainerStatus> {
@@ -273,6 +278,28 @@ mod tests {
             pods: seen.pods,
         };
         assert!(unprocessed.lead().is_none());
+    }
+
+    #[test]
+    fn runner_is_found_when_webhook_adds_container_first() {
+        let agent = flux_shared::paths::AGENT_FILE;
+        let pod = |agent: &str| -> Pod {
+            serde_json::from_value(serde_json::json!({
+                "metadata": { "name": "mc-0-x", "uid": "u" },
+                "spec": { "containers": [{ "name": "istio-proxy" }, { "name": "app", "command": [agent, "run"] }] },
+                "status": { "containerStatuses": [
+                    { "name": "app", "image": "", "imageID": "", "ready": false, "restartCount": 2,
+                        "state": { "terminated": { "exitCode": 0 } } },
+                    { "name": "istio-proxy", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                        "state": { "running": {} } },
+                ] },
+            }))
+            .unwrap()
+        };
+        let seen = pod(agent);
+        assert_eq!(runner(&seen), Some("app"));
+        assert!(!is_running(&seen) && restarts(&seen) == 2);
+        assert_eq!(runner(&pod("/wrapper")), Some("istio-proxy"));
     }
 
     #[test]

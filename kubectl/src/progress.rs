@@ -68,11 +68,11 @@ fn trouble(snapshot: &Snapshot) -> Option<String> {
 fn pods(snapshot: &Snapshot) -> Stage {
     let (size, existing) = (snapshot.size(), snapshot.own_pods().count());
     let scheduled = snapshot
-        .own_pods()
+        .latest_pods()
         .filter(|pod| observed::is_scheduled(pod))
         .count();
     let started = snapshot
-        .own_pods()
+        .latest_pods()
         .filter(|pod| observed::started(pod).is_some())
         .count();
     let count = format!("{started} of {size} running");
@@ -261,6 +261,22 @@ mod tests {
             "lastTransitionTime": "", "reason": "", "message": "" }] });
         let up = states(&snapshot(up, &[pod(0, true, run.clone()), pod(1, true, run)]));
         assert!(up.iter().all(|(state, _)| *state == State::Done), "{up:?}");
+    }
+
+    #[test]
+    fn progress_counts_an_index_once_when_its_pod_is_replaced() {
+        let status = |state: Value| {
+            json!({ "containerStatuses": [{ "name": "main", "image": "", "imageID": "", "ready": false,
+                "restartCount": 0, "state": state }] })
+        };
+        let mut first = pod(1, true, status(json!({ "terminated": { "exitCode": 1 } })));
+        first["metadata"]["name"] = json!("mc-1-a");
+        first["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+        let mut second = pod(1, true, status(json!({ "running": {} })));
+        second["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:09Z");
+        let lead = pod(0, true, status(json!({ "waiting": {} })));
+        let shown = states(&snapshot(json!({}), &[lead, first, second])).swap_remove(0);
+        assert_eq!(shown, (State::Now, "1 of 2 running, 2 scheduled".into()));
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use flux_shared::causes::causes;
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use futures::StreamExt;
 use kube::ResourceExt;
@@ -11,6 +10,7 @@ use serde_json::json;
 
 use crate::failure::{FAILED, Failure};
 use crate::observed::{Snapshot, code_of};
+use crate::outages::{Outage, Outages, Watched, refusal_text};
 use crate::output::Output;
 use crate::screen;
 use crate::stop::change;
@@ -78,8 +78,13 @@ pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
 async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
     let mut events = target.watch(&args.name);
     let mut observed = Snapshot::default();
-    let (mut uid, mut is_lost) = (None, false);
+    let (mut uid, mut outages) = (None, Outages::default());
     while let Some(event) = events.next().await {
+        if let Ok(event) = &event
+            && outages.note_event(Watched::Cluster, event)
+        {
+            screen::tell("the API server answers again");
+        }
         match event {
             Ok(watcher::Event::Apply(cluster) | watcher::Event::InitApply(cluster)) => {
                 // If the uid has changed, another MiniCluster has the name now.
@@ -92,15 +97,15 @@ async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
             Ok(watcher::Event::Delete(_)) => return gone(args),
             Ok(watcher::Event::InitDone) if observed.cluster.is_none() => return gone(args),
             Ok(watcher::Event::InitDone) => {}
-            Err(error) if !is_lost => {
-                is_lost = true;
-                screen::tell(&format!(
-                    "no answer from the API server ({}); retrying",
-                    causes(&error)
-                ));
-            }
-            // The lost connection was reported before.
-            Err(_) => {}
+            Err(error) => match outages.note_error(Watched::Cluster, &error) {
+                Some(Outage::Lost { why }) => {
+                    screen::tell(&format!("no answer from the API server ({why}); retrying"));
+                }
+                Some(Outage::Refused { watched, why }) => {
+                    screen::tell(&refusal_text(&args.name, watched, &why));
+                }
+                None => {}
+            },
         }
         if let Some(code) = code(&observed, args.until) {
             return Ok(code);

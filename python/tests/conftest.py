@@ -51,7 +51,7 @@ def cluster(api: FakeApi, instance: Instance, cluster_name: str) -> MiniCluster:
     api.start_job(cluster_name)
 
     async def connect(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
-        assert words[:6] == ["/mnt/flux/flux-agent", "connect", "--", "flux", "python", "-c"]
+        assert words[:6] == ["/etc/flux-agent/bin/flux-agent", "connect", "--", "flux", "python", "-c"]
         return await run_process(api, [*instance.flux_python(), "-c", *words[6:]], socket)
 
     api.programs["connect"] = connect

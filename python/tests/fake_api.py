@@ -142,7 +142,10 @@ class FakeApi:
                 "labels": {INDEX: str(index), CLUSTER: cluster, JOB_UID: job},
                 "creationTimestamp": "2026-01-01T00:00:00Z",
             },
-            "spec": {"nodeName": "node", "containers": [{"name": cluster, "command": ["/mnt/flux/flux-agent", "run"]}]},
+            "spec": {
+                "nodeName": "node",
+                "containers": [{"name": cluster, "command": ["/etc/flux-agent/bin/flux-agent", "run"]}],
+            },
             "status": status,
         }
         self.put("pods", pod)

@@ -57,7 +57,7 @@ def test_log_that_nobody_reads_on_is_closed(cluster: MiniCluster, api: FakeApi) 
 
 def test_why_has_the_operator_s_reason_and_the_agent_s_words(cluster: MiniCluster, api: FakeApi) -> None:
     async def status(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
-        assert words == ["/mnt/flux/flux-agent", "status", "--json"]
+        assert words == ["/etc/flux-agent/bin/flux-agent", "status", "--json"]
         await socket.send_bytes(b"\x01" + json.dumps({"lines": [["state", "waits for rank 1"]]}).encode())
         return 0
 

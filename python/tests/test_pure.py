@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from flux_minicluster import Invalid, manifest, models
 from flux_minicluster.errors import remedy_for
 from flux_minicluster.manifest import Wanted
-from flux_minicluster.observed import Observed
+from flux_minicluster.observed import Observed, runner_of
 from flux_minicluster.progress import State, stages
 from flux_minicluster.report import build
 from flux_minicluster.result import Result, code_of
@@ -187,6 +187,24 @@ def test_each_step_of_a_start_has_its_line() -> None:
 
     up = {"readySize": 2, "conditions": [{"type": "JobMiniClusterReady", "status": "True"}]}
     assert {it.state for it in stages(seen(up, pod(0, True, RUNNING), pod(1, True, RUNNING)))} == {State.DONE}
+
+
+def test_progress_counts_an_index_once_when_its_pod_is_replaced() -> None:
+    def follower(name: str, created: str, state: str) -> dict[str, Any]:
+        found = pod(1, True, {"containerStatuses": [{"name": "main", "restartCount": 0, "state": {state: {}}}]})
+        found["metadata"] |= {"name": name, "creationTimestamp": created}
+        return found
+
+    ended = follower("mc-1-a", "2026-01-01T00:00:00Z", "terminated")
+    running = follower("mc-1-b", "2026-01-01T00:00:09Z", "running")
+    shown = stages(seen({}, pod(0, True, {}), ended, running))[0]
+    assert (shown.state, shown.text) == (State.NOW, "1 of 2 running, 2 scheduled")
+
+
+def test_runner_is_found_when_webhook_adds_container_first() -> None:
+    runner = {"name": "app", "command": ["/etc/flux-agent/bin/flux-agent", "run"]}
+    assert runner_of({"spec": {"containers": [{"name": "istio-proxy"}, runner]}}) == "app"
+    assert runner_of({"spec": {"containers": [{"name": "main"}]}}) == "main"
 
 
 def test_start_that_does_not_go_on_says_why() -> None:

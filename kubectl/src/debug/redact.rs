@@ -46,10 +46,30 @@ pub fn object(value: &mut Value) {
                 }
             }
         }
-        Value::Array(list) => list.iter_mut().for_each(object),
+        Value::Array(list) => redact_list(list),
         Value::String(words) => *words = text(words),
         _ => {}
     }
+}
+
+/// Redacts the items of a list. Strings may be the words of a command, so the word after `--password` is a secret.
+fn redact_list(list: &mut [Value]) {
+    let mut is_secret_value = false;
+    for item in list {
+        let precedes_secret = item.as_str().is_some_and(precedes_secret);
+        if is_secret_value && item.is_string() {
+            *item = Value::from(LEFT_OUT);
+        } else {
+            object(item);
+        }
+        is_secret_value = precedes_secret;
+    }
+}
+
+/// Whether the word after this one is a secret on a command line.
+fn precedes_secret(word: &str) -> bool {
+    let line = word.lines().last().unwrap_or_default();
+    redact_line(&format!("{line} value")).ends_with(LEFT_OUT)
 }
 
 /// Removes all values of an object.
@@ -96,9 +116,12 @@ fn redact_line(line: &str) -> String {
 /// Replaces the value at the beginning of `text`, which follows a secret's name. Returns the rest of the text.
 /// `is_option`: the name is an option such as `--token`, so a blank may separate the value from it.
 fn redact_value<'a>(is_option: bool, text: &'a str, clean: &mut String) -> &'a str {
-    let is_separator = |c: char| matches!(c, ' ' | '\t' | '"' | '\'' | '\\' | '=' | ':');
+    // In a list of quoted words, a comma separates the value from the option.
+    let is_quoted = is_option && text.starts_with(['"', '\'', '\\']);
+    let is_separator =
+        |c: char| matches!(c, ' ' | '\t' | '"' | '\'' | '\\' | '=' | ':') || is_quoted && c == ',';
     let (gap, mut rest) = text.split_at(text.find(|c| !is_separator(c)).unwrap_or(text.len()));
-    if !(gap.contains(['=', ':']) || (is_option && !gap.is_empty())) {
+    if !(gap.contains(['=', ':']) || (is_option && gap.contains([' ', '\t', ',']))) {
         return text;
     }
     clean.push_str(gap);
@@ -109,8 +132,13 @@ fn redact_value<'a>(is_option: bool, text: &'a str, clean: &mut String) -> &'a s
             rest = after;
         }
     }
-    let end = rest
-        .find([' ', '\t', '\n', '\r', '"', '\'', '\\', ',', ';', '}'])
+    // A quoted value may have blanks.
+    let quote = [r#"\""#, "\"", "'"]
+        .into_iter()
+        .find(|quote| gap.ends_with(quote));
+    let end = quote
+        .and_then(|quote| rest.find(quote))
+        .or_else(|| rest.find([' ', '\t', '\n', '\r', '"', '\'', '\\', ',', ';', '}']))
         .unwrap_or(rest.len());
     if end > 0 {
         clean.push_str(LEFT_OUT);
@@ -161,6 +189,51 @@ mod tests {
                 .unwrap()
                 .starts_with("run --db-password (left out) ")
         );
+    }
+
+    #[test]
+    fn secret_of_a_command_list_is_left_out() {
+        let mut value = json!({ "lifecycle": { "postStart": { "exec": { "command":
+            ["login", "--password", "hunter2 two", "--user", "ann", "--token=hunter2", "next", "--api-key:", "hunter2",
+                "-H", "Authorization: Bearer hunter2", "sh -c 'x --secret hunter2'", "end"] } } } });
+        object(&mut value);
+        assert_eq!(
+            value["lifecycle"]["postStart"]["exec"]["command"],
+            json!([
+                "login",
+                "--password",
+                LEFT_OUT,
+                "--user",
+                "ann",
+                "--token=(left out)",
+                "next",
+                "--api-key:",
+                LEFT_OUT,
+                "-H",
+                "Authorization: Bearer (left out)",
+                "sh -c 'x --secret (left out)'",
+                "end"
+            ])
+        );
+    }
+
+    #[test]
+    fn secret_of_a_list_in_a_text_is_left_out() {
+        for line in [
+            r#"exec ["login", "--password", "hunter2"]: no such file"#,
+            r#"{"command":["login","--password","hunter2"]}"#,
+            "login --password 'hunter2' --user ann",
+            r#"{\"command\":[\"login\",\"--password\",\"hunter2\"]}"#,
+        ] {
+            let clean = text(line);
+            assert_eq!(clean, line.replace("hunter2", LEFT_OUT));
+        }
+        assert_eq!(
+            text("login --password 'hunter2 two' x"),
+            "login --password '(left out)' x"
+        );
+        let last = r#"["--password"], next"#;
+        assert_eq!(text(last), last);
     }
 
     #[test]

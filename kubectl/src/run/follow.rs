@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use flux_operator_client::retry::until_done;
-use flux_shared::causes::causes;
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
@@ -15,6 +14,7 @@ use kube::runtime::watcher::{self, Event};
 use crate::failure::{FAILED, Failure, UNREAD};
 use crate::logs::{self, Resume};
 use crate::observed::{self, RunnerStart, Snapshot, code_of};
+use crate::outages::{Outage, Outages, Watched, refusal_text};
 use crate::progress;
 use crate::screen::Screen;
 use crate::signals::Interrupts;
@@ -120,8 +120,7 @@ struct Follower<'a> {
     restarts: i32,
     /// How many of these restarts the kubelet made, with restartPolicy OnFailure.
     container_restarts: i32,
-    /// Whether the connection to the API server is lost.
-    is_lost: bool,
+    outages: Outages,
     /// Number of requests to stop: by Ctrl-C, by SIGTERM, or since standard output was closed.
     interrupts: u32,
     /// Whether the MiniCluster was deleted.
@@ -159,7 +158,7 @@ pub async fn until_end(
         has_listed: false,
         restarts: 0,
         container_restarts: 0,
-        is_lost: false,
+        outages: Outages::default(),
         interrupts: 0,
         is_gone: false,
         is_unread: false,
@@ -301,7 +300,7 @@ impl<'a> Follower<'a> {
     fn on_cluster_event(&mut self, event: watcher::Result<Event<MiniCluster>>) {
         match event {
             Ok(event) => {
-                self.note_reconnected();
+                self.note_event(Watched::Cluster, &event);
                 match event {
                     Event::Apply(cluster) | Event::InitApply(cluster) if self.is_ours(&cluster) => {
                         self.note_restart(cluster.status.as_ref());
@@ -315,11 +314,14 @@ impl<'a> Follower<'a> {
                     Event::Delete(_) => {}
                 }
             }
-            Err(error) => self.note_disconnected(&error),
+            Err(error) => self.note_error(Watched::Cluster, &error),
         }
     }
 
     fn on_pod_event(&mut self, event: watcher::Result<Event<Pod>>) {
+        if let Ok(event) = &event {
+            self.note_event(Watched::Pods, event);
+        }
         match event {
             Ok(Event::Init) => self.snapshot.pods.clear(),
             Ok(Event::Apply(pod) | Event::InitApply(pod)) => {
@@ -329,7 +331,7 @@ impl<'a> Follower<'a> {
                 self.snapshot.pods.remove(observed::name(&pod));
             }
             Ok(Event::InitDone) => {}
-            Err(error) => self.note_disconnected(&error),
+            Err(error) => self.note_error(Watched::Pods, &error),
         }
     }
 
@@ -337,18 +339,21 @@ impl<'a> Follower<'a> {
         cluster.metadata.uid.as_deref() == Some(self.uid)
     }
 
-    fn note_disconnected(&mut self, error: &watcher::Error) {
-        if !std::mem::replace(&mut self.is_lost, true) {
-            let why = causes(error);
-            self.screen.say(&format!(
+    fn note_error(&mut self, watched: Watched, error: &watcher::Error) {
+        match self.outages.note_error(watched, error) {
+            Some(Outage::Lost { why }) => self.screen.say(&format!(
                 "no answer from the API server ({why}); {} goes on, reconnecting",
                 self.name
-            ));
+            )),
+            Some(Outage::Refused { watched, why }) => {
+                self.screen.say(&refusal_text(self.name, watched, &why));
+            }
+            None => {}
         }
     }
 
-    fn note_reconnected(&mut self) {
-        if std::mem::replace(&mut self.is_lost, false) {
+    fn note_event<K>(&mut self, watched: Watched, event: &Event<K>) {
+        if self.outages.note_event(watched, event) {
             self.screen.say("the API server answers again");
         }
     }

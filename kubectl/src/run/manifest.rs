@@ -73,21 +73,19 @@ pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, V
     let has_logging = document["spec"]["logging"].is_object();
     let Manifest {
         name,
+        is_name_generated,
         mut spec,
         queueing,
         cleans_by_default,
         ..
     } = manifest::from_value(&document)?;
-    // `manifest` completes `generateName` with `xxxxx`.
-    let name = match (&wanted.name, name.is_empty() || name.ends_with("xxxxx"), file) {
-        (Some(name), ..) => name.clone(),
-        (None, true, _) | (None, _, None) => {
-            format!(
-                "{}{random}",
-                document["metadata"]["generateName"].as_str().unwrap_or("run-")
-            )
-        }
-        (None, false, Some(_)) => name,
+    let name = match &wanted.name {
+        Some(name) => name.clone(),
+        None if is_name_generated || name.is_empty() => format!(
+            "{}{random}",
+            document["metadata"]["generateName"].as_str().unwrap_or("run-")
+        ),
+        None => name,
     };
     spec.size = wanted.size.unwrap_or(spec.size);
     spec.tasks = wanted.tasks.unwrap_or(spec.tasks);
@@ -110,6 +108,8 @@ pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, V
     let checked_namespace = namespace.clone().unwrap_or_else(|| "default".into());
     let manifest = Manifest {
         name,
+        // It is complete now.
+        is_name_generated: false,
         namespace: checked_namespace,
         queueing,
         cleans_by_default,
@@ -302,6 +302,13 @@ mod tests {
         let file = FILE.replace("name: mine", "generateName: batch-");
         let made = make(&wanted(None, &[]), Some(&file), "abcde").unwrap();
         assert_eq!(made.cluster.metadata.name.as_deref(), Some("batch-abcde"));
+    }
+
+    #[test]
+    fn name_of_file_is_kept_when_it_ends_like_a_generated_one() {
+        let file = FILE.replace("name: mine", "name: mine-xxxxx");
+        let made = make(&wanted(None, &[]), Some(&file), "abcde").unwrap();
+        assert_eq!(made.cluster.metadata.name.as_deref(), Some("mine-xxxxx"));
     }
 
     #[test]

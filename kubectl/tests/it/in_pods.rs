@@ -49,6 +49,13 @@ pub fn agents() -> impl Fn(Session) -> BoxFuture<'static, ()> + Send + Sync {
                         .await;
                     0
                 }
+                ["connect", "--", "flux", "submit", "--cc=1-2", ..] => {
+                    session.say("ƒabc\n").await;
+                    session
+                        .complain("flux-submit: ERROR: the queue is closed\n")
+                        .await;
+                    1
+                }
                 ["connect", "--", "flux", "submit", ..] => {
                     session.say("ƒabc\n").await;
                     0
@@ -311,6 +318,11 @@ fn machine_output_is_uniform_and_refused_where_missing() {
             serde_json::from_str::<Value>(&submitted.out).unwrap(),
             json!({ "jobs": ["ƒabc"] })
         );
+        // A bulk submission that fails after its first job.
+        let bulk = ["submit", "mc", "-o", "json", "--", "--cc=1-2", "true"];
+        let failed = person.run(&bulk).await;
+        assert_eq!((failed.code, failed.out.as_str()), (1, ""), "{failed:?}");
+        assert_eq!(failed.err, "ƒabc\nflux-submit: ERROR: the queue is closed\n");
         for arguments in [
             &["logs", "mc", "-o", "json"][..],
             &["wait", "mc", "-o", "json"],

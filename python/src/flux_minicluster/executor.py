@@ -247,7 +247,7 @@ class FluxExecutor(concurrent.futures.Executor):
         if self._start is not None and start != self._start and any(task.is_sent for task in self._tasks.values()):
             raise Lost("the instance was restarted, which ended its jobs", name=self._name, remedy="")
         self._start = start
-        command = [observed.agent_of(lead), "connect", "--", "flux", "python", "-c", BOOTSTRAP, self._session]
+        command = [observed.AGENT, "connect", "--", "flux", "python", "-c", BOOTSTRAP, self._session]
         async with target.execute(lead, command, stdin=True) as connection:
             outbox: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
             writer = asyncio.ensure_future(self._write(connection, outbox))

@@ -15,7 +15,8 @@ RUN_ANNOTATION = "flux-framework.org/run"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 _JOB_UID_LABEL = "batch.kubernetes.io/controller-uid"
-_DEFAULT_AGENT = "/mnt/flux/flux-agent"
+# Path of the agent in pods.
+AGENT = "/etc/flux-agent/bin/flux-agent"
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,12 @@ class Observed:
         return own_pods(self.cluster, self.pods.values())
 
     @property
+    def latest_pods(self) -> list[dict[str, Any]]:
+        """The latest pod of each index. The pods that these have replaced may still exist."""
+        indexes = {index for pod in self.own_pods if (index := index_of(pod)) is not None}
+        return [pod for index in indexes if (pod := latest_of(index, self.own_pods)) is not None]
+
+    @property
     def lead(self) -> dict[str, Any] | None:
         return latest_of(0, self.own_pods)
 
@@ -105,14 +112,10 @@ def name_of(pod: Object) -> str:
 
 
 def runner_of(pod: Object) -> str:
-    """Name of the container that runs Flux, the only one that is no init container."""
-    return str(pod["spec"]["containers"][0]["name"])
-
-
-def agent_of(pod: Object) -> str:
-    """Path of the agent in the runner's container."""
-    command = pod["spec"]["containers"][0].get("command") or [_DEFAULT_AGENT]
-    return str(command[0])
+    """Name of the container that runs Flux: its entrypoint is the agent. Webhooks may have put others before it."""
+    containers = pod["spec"]["containers"]
+    runners = [it for it in containers if (it.get("command") or [""])[0] == AGENT]
+    return str((runners or containers)[0]["name"])
 
 
 def _runner_status(pod: Object) -> Object:

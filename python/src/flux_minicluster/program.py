@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 
 from .errors import CallFailed
-from .observed import agent_of, is_running, latest_of, own_pods
+from .observed import AGENT, is_running, latest_of, own_pods
 from .target import FAILURES, Target, words
 
 STDIN, STDOUT, STDERR, STATUS = range(4)
@@ -52,7 +52,7 @@ async def answer(target: Target, pod: dict[str, Any], command: Sequence[str]) ->
     parts: dict[int, bytearray] = {STDOUT: bytearray(), STDERR: bytearray()}
     status: bytes | None = None
     try:
-        async with target.execute(pod, [agent_of(pod), *command], stdin=False) as connection:
+        async with target.execute(pod, [AGENT, *command], stdin=False) as connection:
             async for channel, data in messages(connection):
                 if channel == STATUS:
                     status = data

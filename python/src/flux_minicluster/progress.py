@@ -40,8 +40,9 @@ def stages(seen: Observed) -> list[Stage]:
 
 
 def _pods(seen: Observed) -> Stage:
-    placed = sum(map(observed.is_scheduled, seen.own_pods))
-    begun = sum(observed.started(pod) is not None for pod in seen.own_pods)
+    latest = seen.latest_pods
+    placed = sum(map(observed.is_scheduled, latest))
+    begun = sum(observed.started(pod) is not None for pod in latest)
     count = f"{begun} of {seen.size} running"
     if seen.has_been_up or begun >= seen.size:
         return Stage("pods", State.DONE, count)

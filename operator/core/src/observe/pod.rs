@@ -46,15 +46,18 @@ pub struct ContainerCommand {
     pub command: Vec<String>,
 }
 
+/// Whether a container with this command is the one that runs Flux: its entrypoint is the agent. Its place in the list
+/// does not tell, since webhooks may have added other containers before it.
+pub fn is_runner(command: &[String]) -> bool {
+    command.first().is_some_and(|word| word == AGENT_FILE)
+}
+
 impl PodPlace {
-    /// Name of the container that runs Flux, recognised by the agent as its entrypoint. Webhooks may have added other
-    /// containers.
+    /// Name of the container that runs Flux.
     fn runner(&self) -> Option<&str> {
-        let runs_agent =
-            |container: &&ContainerCommand| container.command.first().is_some_and(|word| word == AGENT_FILE);
         self.containers
             .iter()
-            .find(runs_agent)
+            .find(|container| is_runner(&container.command))
             .map(|container| container.name.as_str())
     }
 }

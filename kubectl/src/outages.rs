@@ -1,0 +1,162 @@
+//! Failures of watches, each reported once. Pure.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use flux_shared::causes::causes;
+use kube::runtime::watcher::{self, Event};
+
+/// What is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Watched {
+    Cluster,
+    Pods,
+}
+
+/// A failure that was not reported yet.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outage {
+    /// The API server does not answer.
+    Lost { why: String },
+    /// The API server has answered that the user may not watch these objects.
+    Refused { watched: Watched, why: String },
+}
+
+/// The failures that were reported.
+#[derive(Debug, Default)]
+pub struct Outages {
+    /// Watches without an answer since their last event.
+    lost: BTreeSet<Watched>,
+    /// Watches that were refused since their last event.
+    refused: BTreeSet<Watched>,
+    /// Whether the API server is reported as lost.
+    is_lost: bool,
+}
+
+impl Outages {
+    /// Notes an event of a watch. Returns whether the API server was reported as lost and answers again. Only a watch
+    /// that has failed can tell: otherwise, if only one watch fails, each event of the other would be such news.
+    pub fn note_event<K>(&mut self, watched: Watched, event: &Event<K>) -> bool {
+        // A watch reports `Init` before it asks the API server.
+        if matches!(event, Event::Init) {
+            return false;
+        }
+        self.refused.remove(&watched);
+        self.lost.remove(&watched) && std::mem::take(&mut self.is_lost)
+    }
+
+    /// Notes a failure of a watch, and returns it if it is to be reported.
+    pub fn note_error(&mut self, watched: Watched, error: &watcher::Error) -> Option<Outage> {
+        if let Some(why) = refusal(error) {
+            // A refusal is an answer.
+            if self.lost.remove(&watched) {
+                self.is_lost = false;
+            }
+            let why = why.to_owned();
+            return self
+                .refused
+                .insert(watched)
+                .then_some(Outage::Refused { watched, why });
+        }
+        let is_news = self.lost.insert(watched) && !self.is_lost;
+        self.is_lost |= is_news;
+        is_news.then(|| Outage::Lost { why: causes(error) })
+    }
+}
+
+/// What the API server said, if it forbids the watch.
+fn refusal(error: &watcher::Error) -> Option<&str> {
+    let status = match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status))
+        | watcher::Error::WatchError(status) => status,
+        _ => return None,
+    };
+    status.is_forbidden().then_some(status.message.as_str())
+}
+
+/// The message about a refused watch, for the MiniCluster `name`.
+pub fn refusal_text(name: &str, watched: Watched, why: &str) -> String {
+    let what = match watched {
+        Watched::Cluster => format!("MiniCluster {name}"),
+        Watched::Pods => format!("the pods of {name}"),
+    };
+    format!(
+        "failed to watch {what}: {why}. You need permission to `list` and `watch` `{watched}` in this namespace \
+         (docs/tasks/kubectl.md has a Role with all permissions that this program uses): ask your administrator"
+    )
+}
+
+/// The resource's name.
+impl fmt::Display for Watched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Watched::Cluster => "miniclusters",
+            Watched::Pods => "pods",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    fn failed(code: u16) -> watcher::Error {
+        let status = Status {
+            code,
+            message: "no".into(),
+            ..Status::default()
+        };
+        watcher::Error::InitialListFailed(kube::Error::Api(status.boxed()))
+    }
+
+    const EVENT: Event<()> = Event::InitDone;
+
+    #[test]
+    fn refused_watch_is_reported_once_and_is_no_outage() {
+        let mut outages = Outages::default();
+        let refused = Outage::Refused {
+            watched: Watched::Pods,
+            why: "no".into(),
+        };
+        assert_eq!(outages.note_error(Watched::Pods, &failed(403)), Some(refused));
+        for _ in 0..3 {
+            assert!(!outages.note_event(Watched::Pods, &Event::<()>::Init));
+            assert_eq!(outages.note_error(Watched::Pods, &failed(403)), None);
+            assert!(!outages.note_event(Watched::Cluster, &EVENT));
+        }
+        let text = refusal_text("mc", Watched::Pods, "no");
+        assert!(
+            text.starts_with(
+                "failed to watch the pods of mc: no. You need permission to `list` and `watch` `pods`"
+            ),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn failures_of_one_watch_are_reported_once() {
+        let mut outages = Outages::default();
+        assert!(outages.note_error(Watched::Pods, &failed(500)).is_some());
+        for _ in 0..3 {
+            assert!(!outages.note_event(Watched::Cluster, &EVENT));
+            assert!(!outages.note_event(Watched::Pods, &Event::<()>::Init));
+            assert_eq!(outages.note_error(Watched::Pods, &failed(500)), None);
+        }
+        assert!(outages.note_event(Watched::Pods, &EVENT));
+    }
+
+    #[test]
+    fn each_outage_is_reported_with_its_end() {
+        let mut outages = Outages::default();
+        for _ in 0..2 {
+            assert!(outages.note_error(Watched::Cluster, &failed(500)).is_some());
+            assert_eq!(outages.note_error(Watched::Pods, &failed(500)), None);
+            assert!(outages.note_event(Watched::Cluster, &EVENT));
+            assert!(!outages.note_event(Watched::Pods, &EVENT));
+        }
+    }
+}
