@@ -243,7 +243,7 @@ fn job_is_unaffected_by_helm_install_upgrade_uninstall() {
                     &["--wait", "--timeout", "5m"],
                 )
                 .unwrap();
-            assert_eq!(memory_limit(), "256Mi");
+            assert_eq!(memory_limit(), "384Mi");
             assert_eq!(authority(), first, "a rollback leaves it, too");
 
             assert_eq!(own().len(), 2, "{:?}", own());
