@@ -224,9 +224,7 @@ fn texts(map: &Value) -> BTreeMap<String, String> {
 /// Whether a problem may exist only because a value that did not fit (in `misfits`) was removed: it is about the same
 /// field, or about something missing.
 fn may_follow_from(problem: &Problem, misfits: &[Problem]) -> bool {
-    let is_about = |misfit: &Problem| {
-        misfit.field.starts_with(&problem.field) || problem.field.starts_with(&misfit.field)
-    };
+    let is_about = |misfit: &Problem| misfit.is_within(&problem.field) || problem.is_within(&misfit.field);
     // The messages about something missing have one of these words.
     let misses = ["needs", "is needed", "at least", "exactly one"]
         .iter()
@@ -405,6 +403,19 @@ mod tests {
             "spec.containers[0].cores: must be 1 or more; leave it out for the cores that the container may use",
         ];
         assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn required_field_is_not_missed_when_an_item_has_a_wrong_type() {
+        let found = problems(&format!("{HEAD}spec: {{containers: [foo]}}\n"));
+        assert_eq!(
+            found,
+            ["spec.containers[0]: is the text `foo`, must be an object"]
+        );
+        // `containersx` is no part of `containers`.
+        let found = problems(&format!("{HEAD}spec: {{containersx: []}}\n"));
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert_eq!(found[1], "spec.containers: is needed");
     }
 
     #[test]

@@ -187,8 +187,10 @@ pub fn persistent_volume(namespace: &str, cluster: &str, key: &str) -> String {
     format!("{namespace}.{cluster}.{key}")
 }
 
-/// Whether `text` can name a user: lower case letters, digits, `-`, `_`, `.`, 32 at most, beginning with a
-/// letter or `_`.
+/// The message if a name is none that [`is_user_name`] accepts.
+pub const USER_NAME_RULE: &str = "must be a user's name: lower case letters, digits, `-`, `_`, `.`, 32 at most, beginning with a letter or `_`";
+
+/// Whether `text` can name a user, by [`USER_NAME_RULE`].
 pub fn is_user_name(text: &str) -> bool {
     text.len() <= 32
         && text.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
@@ -206,6 +208,19 @@ mod tests {
         assert!(is_dns_label("flux-sample") && is_dns_label("0a"));
         for bad in ["", "-a", "a-", "A", "a_b", "a.b", &"a".repeat(64)] {
             assert!(!is_dns_label(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn user_name_follows_the_rule_in_its_message() {
+        for good in ["a", "_a", "a.b-c_1", &"a".repeat(32)] {
+            assert!(is_user_name(good), "{good}");
+        }
+        for bad in ["", "A", "1a", "-a", ".a", "a b", &"a".repeat(33)] {
+            assert!(!is_user_name(bad), "{bad}");
+        }
+        for part in ["`-`, `_`, `.`", "32 at most", "beginning with a letter or `_`"] {
+            assert!(USER_NAME_RULE.contains(part), "{part}");
         }
     }
 

@@ -16,6 +16,12 @@ impl Problem {
             message: message.into(),
         }
     }
+
+    /// Whether the problem is about the field `path` or a part of it.
+    pub(crate) fn is_within(&self, path: &str) -> bool {
+        let is_part = |rest: &str| path.is_empty() || rest.is_empty() || rest.starts_with(['.', '[']);
+        self.field.strip_prefix(path).is_some_and(is_part)
+    }
 }
 
 impl std::fmt::Display for Problem {

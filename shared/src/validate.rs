@@ -100,6 +100,7 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let mut parts = containers::check(spec, &manifest.name, &view, flux.wait_socket, &mut report);
     let users = access::users(spec, parts.runner.as_ref(), &mut report);
     let restful = access::restful(spec, parts.runner.as_mut(), flux.lead.is_some(), &mut report);
+    metrics::check_restful(flux.metrics_port, restful.as_ref(), &mut report);
     let arch = pod::arch(spec, &pod, &mut report);
     let (pod_template, services_pod_template) = overlay::check(spec, &view, &parts, &mut report);
     let gang = gang::check(spec, pod_template.as_ref(), &mut report);

@@ -81,12 +81,10 @@ fn walk(value: &mut Value, shape: &Shape, path: &str, problems: &mut Vec<Problem
                 walk(value, &shape.at(inner), &below, problems)
             });
             let required = fields.keys().filter_map(|field| field.strip_suffix('!'));
-            // The loop above may have removed the field, and reported it.
-            let is_reported =
-                |path: &str, problems: &[Problem]| problems.iter().any(|problem| problem.field == path);
             for field in required.filter(|field| !map.contains_key(*field)) {
                 let below = format!("{path}.{field}");
-                if !is_reported(&below, problems) {
+                // The loop above may have removed the field, and reported it or a part of it.
+                if !problems.iter().any(|problem| problem.is_within(&below)) {
                     problems.push(Problem::new(below, "is needed"));
                 }
             }

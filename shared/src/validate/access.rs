@@ -22,10 +22,7 @@ pub(super) fn users(
     for (i, user) in spec.users.iter().enumerate() {
         let field = format!("spec.users[{i}]");
         if !names::is_user_name(&user.name) {
-            report.problem(
-                format!("{field}.name"),
-                "must be a user's name: lower case letters, digits, `-`, `_`, 32 at most, beginning with a letter",
-            );
+            report.problem(format!("{field}.name"), names::USER_NAME_RULE);
         } else if user.name == "root" || flux_user == Some(user.name.as_str()) {
             report.problem(
                 format!("{field}.name"),

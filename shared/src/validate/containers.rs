@@ -305,10 +305,7 @@ fn user(
         .filter(|name| !name.is_empty())
         .unwrap_or_else(|| "flux".into());
     if !names::is_user_name(&name) {
-        report.problem(
-            format!("{field}.{spelling}.name"),
-            "must be a user's name: lower case letters, digits, `-`, `_`, 32 at most",
-        );
+        report.problem(format!("{field}.{spelling}.name"), names::USER_NAME_RULE);
     }
     let uid = u32::try_from(user.uid.unwrap_or(1000))
         .ok()
@@ -529,16 +526,13 @@ fn common_fields(
     surroundings: &Surroundings<'_>,
     report: &mut Report,
 ) -> ValidContainer {
-    for name in container
-        .environment
-        .keys()
-        .chain(container.secrets.keys())
-        .filter(|name| !names::is_env_name(name))
+    let variables = container.environment.keys().map(|name| ("environment", name));
+    let of_secrets = container.secrets.keys().map(|name| ("secrets", name));
+    for (list, name) in variables
+        .chain(of_secrets)
+        .filter(|(_, name)| !names::is_env_name(name))
     {
-        report.problem(
-            format!("{field}.environment[{name}]"),
-            "is not the name of a variable",
-        );
+        report.problem(format!("{field}.{list}[{name}]"), "is not the name of a variable");
     }
     for (name, secret) in &container.secrets {
         report.take(format!("{field}.secrets[{name}].name"), object_name(&secret.name));

@@ -11,7 +11,7 @@ use crate::choices::QUEUE_POLICIES;
 use crate::crd::v1alpha2::{self, Bursting, Container, Flux, LeadBroker, MiniClusterSpec};
 use crate::curve::Certificate;
 use crate::toml_error::one_line;
-use crate::{broker_config, command_words, flux_duration, hostlist, names};
+use crate::{broker_config, command_words, flux_duration, hostlist, names, paths};
 
 /// Default log level: informational messages.
 pub(super) const DEFAULT_LOG_LEVEL: u8 = 6;
@@ -477,21 +477,22 @@ pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer
         );
     }
     let mount_path = report.take(format!("{field}.mountPath"), absolute(&view.mount_path));
-    let mount_path = mount_path.unwrap_or_else(|| crate::paths::DEFAULT_MOUNT_PATH.into());
-    let (image, home) = (crate::paths::VIEW_IMAGE_MOUNT, crate::paths::FALLBACK_HOME);
+    let mount_path = mount_path.unwrap_or_else(|| paths::DEFAULT_MOUNT_PATH.into());
     // These folders themselves cannot be the mount path; a folder within them can.
-    let is_taken = [image, home, "/etc", "/usr", "/bin", "/lib", "/opt"].contains(&mount_path.as_str());
-    let is_within = |folder: &&str| {
-        mount_path
-            .strip_prefix(folder)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
-    // Within these folders, the mount path is refused as well.
-    if is_taken
-        || ["/proc", "/sys", "/dev", "/etc/flux-agent", "/opt/software"]
-            .iter()
-            .any(is_within)
-    {
+    let is_taken =
+        [paths::FALLBACK_HOME, "/etc", "/usr", "/bin", "/lib", "/opt"].contains(&mount_path.as_str());
+    // Within these folders, the mount path is refused as well: most of the operator's mounts are read-only.
+    let closed = [
+        "/proc",
+        "/sys",
+        "/dev",
+        paths::AGENT_FOLDER,
+        paths::MUNGE_DIR,
+        paths::SOFTWARE_DIR,
+        paths::SOFTWARE_STAGING,
+        paths::VIEW_IMAGE_MOUNT,
+    ];
+    if is_taken || paths::is_within(&mount_path, closed) {
         report.problem(
             format!("{field}.mountPath"),
             "would hide the image's files there: choose an unused folder",

@@ -1,5 +1,6 @@
 //! Checks the port on which the lead serves the instance's metrics: nothing else in the pod may use it.
 
+use super::ValidRestful;
 use super::report::Report;
 use crate::agent_spec::Network;
 use crate::crd::v1alpha2::{Flux, MiniClusterSpec};
@@ -18,6 +19,17 @@ pub(super) fn port(
         report.problem(FIELD, "must be 1 to 65535");
         return None;
     };
+    let without_effect = if flux.disable_socket {
+        Some("the broker cannot be asked without its socket (disableSocket)")
+    } else if lead_is_elsewhere {
+        Some("the lead broker is in another cluster")
+    } else {
+        None
+    };
+    if let Some(why) = without_effect {
+        report.notice(FIELD, format!("has no effect: {why}"));
+        return None;
+    }
     if port == Network::default().port {
         report.problem(FIELD, format!("{port} is the brokers' own port: choose another"));
     }
@@ -31,19 +43,17 @@ pub(super) fn port(
             format!("{port} is a port of spec.containers[{i}] as well, in the same pod: choose another");
         report.problem(FIELD, why);
     }
-    let restful = spec.flux_restful.as_ref().filter(|restful| !restful.disable);
-    // 5000 is the default of fluxRestful.port.
-    if restful.is_some_and(|restful| restful.port.unwrap_or(5000) == given) {
+    Some(port)
+}
+
+/// Reports the port for metrics if the Flux RESTful API has it too. `restful`: None if this cluster does not serve it.
+pub(super) fn check_restful(port: Option<u16>, restful: Option<&ValidRestful>, report: &mut Report) {
+    if let (Some(port), Some(restful)) = (port, restful)
+        && restful.port == port
+    {
         report.problem(
             FIELD,
             format!("{port} is the port of spec.fluxRestful as well: choose another"),
         );
     }
-    let why = match (flux.disable_socket, lead_is_elsewhere) {
-        (true, _) => "the broker cannot be asked without its socket (disableSocket)",
-        (_, true) => "the lead broker is in another cluster",
-        _ => return Some(port),
-    };
-    report.notice(FIELD, format!("has no effect: {why}"));
-    None
 }

@@ -167,6 +167,8 @@ struct Scan {
     /// A backslash precedes the next letter.
     is_escaped: bool,
     in_word: bool,
+    /// `in_word` before the last backslash that escapes.
+    was_in_word: bool,
     /// In a comment, which a backslash does not continue.
     in_comment: bool,
     /// Number of backslashes at the end.
@@ -182,16 +184,25 @@ impl Scan {
     fn read(&mut self, text: &str) {
         for letter in text.chars() {
             self.backslashes = if letter == '\\' { self.backslashes + 1 } else { 0 };
-            let begins_word = !std::mem::replace(&mut self.in_word, true);
+            let was_in_word = std::mem::replace(&mut self.in_word, true);
             match (self.quote, letter) {
-                _ if self.is_escaped => self.is_escaped = false,
+                _ if self.is_escaped => {
+                    self.is_escaped = false;
+                    // A shell removes the backslash and the newline.
+                    if letter == '\n' {
+                        self.in_word = self.was_in_word;
+                    }
+                }
                 // A backslash between single quotes escapes nothing.
                 (Some('\''), '\\') => {}
-                (_, '\\') => self.is_escaped = true,
+                (_, '\\') => {
+                    self.is_escaped = true;
+                    self.was_in_word = was_in_word;
+                }
                 (Some(open), _) if letter == open => self.quote = None,
                 (Some(_), _) => {}
                 (None, '\'' | '"') => self.quote = Some(letter),
-                (None, '#') if begins_word => self.in_comment = true,
+                (None, '#') if !was_in_word => self.in_comment = true,
                 (None, _) => self.in_word = !letter.is_whitespace() && !";&|()".contains(letter),
             }
         }

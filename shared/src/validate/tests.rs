@@ -444,6 +444,77 @@ fn lines_of_a_batch_keep_their_text_and_their_number() {
 }
 
 #[test]
+fn comment_ends_a_batch_job_when_it_begins_a_continued_line() {
+    let lines = |command: &str| {
+        let command = serde_json::to_string(command).unwrap();
+        match runner(&format!("batch: true, command: {command}")).runner.program {
+            Program::Batch { lines } => lines.into_iter().map(|line| line.text).collect::<Vec<_>>(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(lines("echo a \\\n#x \\\necho b"), ["echo a \\\n#x \\", "echo b"]);
+    assert_eq!(lines("echo \\\n\\\n#x \\\nb"), ["echo \\\n\\\n#x \\", "b"]);
+    // No comment: the `#` is within a word, or quoted.
+    for command in ["echo a\\\n#x \\\nb", "echo \"a \\\n#x\" \\\nb"] {
+        assert_eq!(lines(command), [command]);
+    }
+}
+
+#[test]
+fn metrics_port_is_refused_only_if_both_ports_are_served() {
+    let both = "flux: {metricsPort: 5000}\nfluxRestful: {}\n";
+    assert_eq!(problems(both), [""; 0], "a command replaces the API");
+    assert_eq!(
+        problems(&format!("{both}containers: [{{image: a}}]")),
+        ["spec.flux.metricsPort: 5000 is the port of spec.fluxRestful as well: choose another"]
+    );
+    let without_socket =
+        "flux: {metricsPort: 9000, disableSocket: true}\ncontainers: [{image: a, ports: [9000]}]";
+    assert_eq!(problems(without_socket), [""; 0], "no metrics");
+}
+
+#[test]
+fn name_of_a_variable_is_reported_in_its_own_list() {
+    let why = "is not the name of a variable";
+    assert_eq!(
+        problems("containers: [{image: a, environment: {A=B: c}, secrets: {C=D: {name: s, key: k}}}]"),
+        [
+            format!("spec.containers[0].environment[A=B]: {why}"),
+            format!("spec.containers[0].secrets[C=D]: {why}"),
+        ]
+    );
+}
+
+#[test]
+fn view_is_not_mounted_within_the_operators_folders() {
+    let is_refused = |path: &str| {
+        problems(&format!("flux: {{container: {{mountPath: {path}}}}}"))
+            .iter()
+            .any(|problem| problem.starts_with("spec.flux.container.mountPath: would hide"))
+    };
+    for path in [
+        "/mnt/flux-image",
+        "/mnt/flux-image/x",
+        "/mnt//flux-image/x",
+        "/mnt/flux-software/packages",
+        "/etc/munge/x",
+        "/opt/software/x",
+        "/home/flux-operator",
+    ] {
+        assert!(is_refused(path), "{path}");
+    }
+    for path in [
+        "/mnt/flux-images",
+        "/mnt/flux",
+        "/etc/mungee",
+        "/home/flux-operator/x",
+        "/usr/x",
+    ] {
+        assert!(!is_refused(path), "{path}");
+    }
+}
+
+#[test]
 fn a_script_is_kept_but_for_the_escaped_dollar() {
     let text = |script: &str| match runner(&format!("commands: {{script: {script}}}")).runner.program {
         Program::Script { text, launch: false } => text,

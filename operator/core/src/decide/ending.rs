@@ -3,10 +3,10 @@
 
 use std::borrow::Cow;
 
-use super::restart::{self, Decision, Observation, is_by_policy};
+use super::restart::{self, Decision, Observation, is_by_policy, leads};
 use crate::observe::job::{JobSeen, TrueCondition};
 use crate::observe::pod::PodSeen;
-use crate::observe::pod_end::{PodEnd, end_of, has_failed_by_itself};
+use crate::observe::pod_end::{PodEnd, has_failed_by_itself};
 use crate::vocabulary::Reason;
 
 /// The Job with the condition Complete or Failed, if its end is already certain. If the Job has the condition Failed,
@@ -59,9 +59,10 @@ fn success(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
     {
         return None;
     }
-    let (lead, _) = leads(observation).find(|(_, end)| *end == Some(PodEnd::Succeeded))?;
+    let leads = leads(observation);
+    let (lead, _) = leads.iter().find(|(_, end)| *end == Some(PodEnd::Succeeded))?;
     let is_deleted = lead.is_deleting || observation.gone.iter().any(|gone| gone.name == lead.name);
-    let is_replaced = leads(observation).any(|(lead, _)| lead.replaces());
+    let is_replaced = leads.iter().any(|(lead, _)| lead.replaces());
     // If none of the following is true, the Job will report the success itself.
     let is_missed_by_job =
         failing.is_some() || lead.is_disrupted() || is_deleted || lead.kept_by.is_some() || is_replaced;
@@ -75,7 +76,9 @@ fn success(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
 /// this failure. The pods are kept, for their logs.
 fn failure_beside_foreign_container(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
     let is_failure = |end: &Option<PodEnd>| matches!(end, Some(PodEnd::FailedByItself | PodEnd::NodeFailure));
-    let (lead, _) = leads(observation).find(|(lead, end)| lead.kept_by.is_some() && is_failure(end))?;
+    let (lead, _) = leads(observation)
+        .into_iter()
+        .find(|(lead, end)| lead.kept_by.is_some() && is_failure(end))?;
     // A Job that fails anyway has its own condition. Another decision than Continue restarts or fails the Job.
     if job.failing.is_some() || restart::decide(observation) != Decision::Continue {
         return None;
@@ -103,30 +106,15 @@ fn has_failed_for_good(observation: &Observation, job: &JobSeen) -> bool {
     // A lead that still runs is being stopped: wait for its exit code. A lead on a silent node will report none: it is
     // not awaited once the failure is final or the Job has failed.
     let is_awaited = |pod: &PodSeen| !(pod.is_lost && (is_final || job.failed.is_some()));
-    if leads(observation).any(|(lead, end)| end.is_none() && is_awaited(lead)) {
+    let leads = leads(observation);
+    if leads.iter().any(|(lead, end)| end.is_none() && is_awaited(lead)) {
         return false;
     }
     // No pod of the lead is known, so its end is not known: wait until the Job has failed.
-    if job.failed.is_none() && leads(observation).next().is_none() {
+    if job.failed.is_none() && leads.is_empty() {
         return false;
     }
     // The lead may have failed because of a follower whose loss is not known yet.
     let may_restart = !is_final && observation.status.max_restarts_used < observation.max_restarts;
     !(may_restart && observation.pods.iter().any(|pod| pod.index > 0 && !pod.has_ended))
-}
-
-/// All pods of the lead, those that are gone first (`end_of` with `true`), and how each ended. None: it still runs.
-fn leads<'a>(observation: &Observation<'a>) -> impl Iterator<Item = (&'a PodSeen, Option<PodEnd>)> {
-    let gone = observation
-        .gone
-        .clone()
-        .into_iter()
-        .map(|pod| (pod, end_of(pod, true)));
-    let present = observation
-        .pods
-        .clone()
-        .into_iter()
-        .filter(|pod| pod.index == 0)
-        .map(|pod| (pod, end_of(pod, false)));
-    gone.chain(present)
 }

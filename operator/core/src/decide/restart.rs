@@ -407,7 +407,7 @@ fn replaces_failed(observation: &Observation, lead: &PodSeen) -> bool {
 }
 
 /// All pods of the lead, those that are gone first (`end_of` with `true`), and how each ended. None: it still runs.
-fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Option<PodEnd>)> {
+pub(super) fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Option<PodEnd>)> {
     let gone = observation.gone.iter().map(|pod| (*pod, end_of(pod, true)));
     let present = observation
         .pods

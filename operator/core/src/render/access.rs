@@ -3,23 +3,36 @@
 //!
 //! The kubelet writes a Secret's files as root, with the volume's mode. A runner that is not root can read
 //! them through the pod's fsGroup: the kubelet gives the files that group, and the container belongs to it.
-//! But an fsGroup also makes the kubelet change the group of everything on PersistentVolumeClaims and CSI
-//! volumes, which are the user's data. So:
+//! But an fsGroup also makes the kubelet change the group of everything on PersistentVolumeClaims, CSI volumes and
+//! other storage, which is the user's data. Such volumes come from the containers and from `spec.podTemplate`. So:
 //!
 //! | the runner | the pod has | then |
 //! |---|---|---|
 //! | any | an fsGroup from the spec | nothing is changed: the Secret's files get that group too |
 //! | runs as root, according to the spec | any | nothing is changed: root can read mode 0400 |
-//! | not root, or unknown (the image decides) | no claim, no CSI volume | fsGroup 65532 |
-//! | not root, or unknown | a claim or a CSI volume | mode 0444 inside this one container |
+//! | not root, or unknown (the image decides) | no volume with user data | fsGroup 65532 |
+//! | not root, or unknown | a volume with user data | mode 0444 inside this one container |
 
-use flux_shared::validate::{ValidMiniCluster, VolumeSource};
-use k8s_openapi::api::core::v1::{PodSecurityContext, SecurityContext};
+use flux_shared::overlay::Overlay;
+use k8s_openapi::api::core::v1::{PodSecurityContext, SecurityContext, Volume};
+use serde_json::{Value, json};
 
 /// The fsGroup if the spec has none. By convention this group is `nonroot`, and has no members in images.
 const GROUP: i64 = 65532;
 const OWNER_ONLY: i32 = 0o400;
 const EVERYONE: i32 = 0o444;
+/// The sources of volumes without user data that an fsGroup would change: the kubelet makes their files for the pod, or
+/// leaves their ownership as it is.
+const UNCHANGED: [&str; 8] = [
+    "configMap",
+    "downwardAPI",
+    "emptyDir",
+    "hostPath",
+    "image",
+    "nfs",
+    "projected",
+    "secret",
+];
 
 /// How the pod's processes get access to its Secrets.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,13 +43,23 @@ pub(super) struct Access {
     pub(super) mode: i32,
 }
 
-/// Whether the pod mounts data whose ownership an fsGroup would change.
-pub(super) fn holds_user_data(cluster: &ValidMiniCluster) -> bool {
-    let sidecars = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
-    let mut mounts = sidecars
-        .chain([&cluster.runner.container])
-        .flat_map(|container| &container.mounts);
-    mounts.any(|mount| matches!(mount.source, VolumeSource::Claim(_) | VolumeSource::Csi { .. }))
+/// Whether the pod has data whose ownership an fsGroup would change. `volumes`: the user's, before the overlay.
+pub(super) fn holds_user_data(
+    volumes: &[Volume],
+    overlay: Option<&Overlay>,
+) -> Result<bool, serde_json::Error> {
+    let mut template = json!({ "spec": { "volumes": serde_json::to_value(volumes)? } });
+    if let Some(overlay) = overlay {
+        template = overlay.over(template);
+    }
+    let volumes = template.pointer("/spec/volumes").and_then(Value::as_array);
+    let mut fields = volumes
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_object)
+        .flat_map(|volume| volume.keys());
+    // A source that is not known here may be storage.
+    Ok(fields.any(|field| field != "name" && !UNCHANGED.contains(&field.as_str())))
 }
 
 /// fsGroup and mode, by the table in this module's doc.

@@ -33,10 +33,13 @@ pub(super) fn template(
 
     let context: Option<PodSecurityContext> =
         typed("spec.pod.securityContext", pod.security_context.as_ref())?;
+    let users = user_volumes.volumes();
+    let holds_user_data =
+        access::holds_user_data(&users, cluster.pod_template.as_ref()).map_err(RenderError::Overlay)?;
     let access = access::decide(
         context.as_ref(),
         runner_container.security_context.as_ref(),
-        access::holds_user_data(cluster),
+        holds_user_data,
     );
     let context = match access.fs_group {
         Some(group) => Some(PodSecurityContext {
@@ -46,7 +49,7 @@ pub(super) fn template(
         None => context,
     };
     let mut all_volumes = volumes::own(cluster, options, facts.uid.as_deref(), view, access.mode);
-    all_volumes.extend(user_volumes.volumes());
+    all_volumes.extend(users);
 
     let view_secret = if cluster.view.enabled {
         cluster.view.image_pull_secret.as_ref()
@@ -274,6 +277,47 @@ mod tests {
         let cluster = crate::testing::cluster(spec);
         let template = template(&cluster, &Options::default(), &RenderFacts::default(), view, 0);
         template.unwrap().spec.unwrap()
+    }
+
+    #[test]
+    fn pod_has_no_own_fs_group_if_a_volume_holds_user_data() {
+        let container = |volume: &str| format!("containers: [{{image: a, volumes: {{data: {volume}}}}}]");
+        let overlay = |volume: &str| format!("podTemplate: {{spec: {{volumes: [{volume}]}}}}");
+        let claim = "{name: data, persistentVolumeClaim: {claimName: c}}";
+        let sidecar = "containers: [{image: a, runFlux: true}, {image: b, name: b, volumes: {data: {path: /d, claimName: c}}}]";
+        for spec in [
+            container("{path: /d, claimName: c}"),
+            container("{path: /d, csiDriver: c}"),
+            "volumes: {data: {storage: 1Gi}}\n".to_owned() + &container("{path: /d}"),
+            sidecar.to_owned(),
+            overlay(claim),
+            overlay("{name: data, csi: {driver: c}}"),
+            overlay("{name: data, ephemeral: {volumeClaimTemplate: {spec: {}}}}"),
+            overlay("{name: data, iscsi: {iqn: i}}"),
+            // The overlay replaces the source.
+            overlay("{name: data, emptyDir: null, persistentVolumeClaim: {claimName: c}}")
+                + "\n"
+                + &container("{path: /d, emptyDir: true}"),
+        ] {
+            let pod = spec_of(&spec, ViewFrom::Copy);
+            assert_eq!(pod.security_context, None, "{spec}");
+            let volumes = pod.volumes.unwrap();
+            let curve = volumes.iter().find(|volume| volume.name == "flux-agent-curve");
+            let mode = curve.and_then(|volume| volume.secret.as_ref()?.default_mode);
+            assert_eq!(mode, Some(0o444), "{spec}");
+        }
+        for spec in [
+            container("{path: /d, hostPath: /d}"),
+            overlay("{name: data, emptyDir: {}}, {name: more, nfs: {server: s, path: /d}}"),
+            overlay("{name: data, $patch: delete}") + "\n" + &container("{path: /d, claimName: c}"),
+        ] {
+            let context = spec_of(&spec, ViewFrom::Copy).security_context;
+            assert_eq!(
+                context.and_then(|context| context.fs_group),
+                Some(65532),
+                "{spec}"
+            );
+        }
     }
 
     /// Kubernetes' class Guaranteed takes equal requests and limits of cpu and memory, of every container.
