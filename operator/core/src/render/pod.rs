@@ -288,7 +288,7 @@ mod tests {
         for spec in [
             container("{path: /d, claimName: c}"),
             container("{path: /d, csiDriver: c}"),
-            "volumes: {data: {storage: 1Gi}}\n".to_owned() + &container("{path: /d}"),
+            "volumes: {data: {path: /srv, capacity: 1Gi}}\n".to_owned() + &container("{path: /d}"),
             sidecar.to_owned(),
             overlay(claim),
             overlay("{name: data, csi: {driver: c}}"),
