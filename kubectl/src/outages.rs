@@ -73,7 +73,7 @@ fn refusal(error: &watcher::Error) -> Option<&str> {
         | watcher::Error::WatchError(status) => status,
         _ => return None,
     };
-    status.is_forbidden().then_some(status.message.as_str())
+    (status.code == 403).then_some(status.message.as_str())
 }
 
 /// The message about a refused watch, for the MiniCluster `name`.
