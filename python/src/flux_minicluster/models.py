@@ -724,7 +724,8 @@ class FluxContainer(BaseModel):
     """
     resources: Resources | None = None
     """
-    Resources of the init containers, which install the agent and copy the view; by default the cpu and memory of the Flux runner.
+    Resources of the init containers, which install the agent and copy the view. Default: the cpu and
+    memory of the Flux runner.
     """
     security_context: Annotated[
         SecurityContext | None, Field(alias="securityContext")
@@ -961,10 +962,10 @@ class Logging(BaseModel):
     """
     strict: bool | None = None
     """
-    A command that fails in a snippet before the program ends the pod with its exit code (errexit and
-    pipefail). false: the failure is reported and ignored. true, written out: `post` is strict as
-    well, and its failure on the lead turns a job's 0 into its exit code. Default: true, unless the
-    installation sets another (`snippets.strict`).
+    If a command fails in a snippet that runs before the program, the pod ends with its exit code
+    (errexit and pipefail). false: the failure is reported and ignored. If you set true yourself, `post`
+    is strict as well: if the job ended with 0 and `post` fails on the lead, the exit code of `post` is
+    the result. Default: true, unless the installation sets another (`snippets.strict`).
     """
     timed: bool | None = None
     """
@@ -1598,8 +1599,9 @@ class MiniClusterSpec(BaseModel):
     """
     tasks: int | None = 1
     """
-    Total number of tasks of the job (`-n`). `-N size` is added if there are at least as many tasks as
-    pods; 0: `-N size` only. If minSize is below size, `-N size` is not added; 0: `-N minSize` only.
+    Total number of tasks of the job (`-n`). `-N size` is added if there are at least as many tasks as pods
+    and minSize is not below size. With 0 there is no `-n`: the job asks for all nodes only, `-N size`, or
+    `-N minSize` if minSize is below size.
     """
     ttl_seconds_after_finished: Annotated[
         int | None, Field(alias="ttlSecondsAfterFinished")
@@ -1776,7 +1778,7 @@ class MiniClusterStatus(BaseModel):
     """
     failed_index: Annotated[int | None, Field(alias="failedIndex")] = None
     """
-    Index of the pod that failed first.
+    Index of the pod because of which the job failed.
     """
     flux_restful_secret: Annotated[str | None, Field(alias="fluxRestfulSecret")] = None
     """
