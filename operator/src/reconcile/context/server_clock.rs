@@ -44,20 +44,51 @@ impl ServerClock {
 
     /// Measures how many seconds the API server's clock is ahead of ours. If that fails, returns the last value, or 0.
     async fn measure(&self, writer: &Writer, namespace: &str) -> i64 {
-        let last = self.skew().map_or(0, |skew| skew.seconds);
-        let (ours, begin) = (Timestamp::now(), Instant::now());
-        let (seconds, valid_for) = match writer.server_time(namespace).await {
-            Ok(Some(server)) => (server.as_second() - ours.as_second(), SKEW_VALID_FOR),
-            Ok(None) => (last, PAUSE_AFTER_FAILURE),
+        let begin = Timestamp::now();
+        let measured = match writer.server_time(namespace).await {
+            Ok(server) => server.map(|server| server.as_second() - begin.as_second()),
             Err(error) => {
                 crate::health::log::warn("failed to ask for the API server's time", &error);
-                (last, PAUSE_AFTER_FAILURE)
+                None
             }
         };
-        *self.skew() = Some(Skew {
-            seconds,
-            valid_until: begin + valid_for,
-        });
-        seconds
+        self.note(measured, Instant::now())
+    }
+
+    /// Notes how many seconds the API server's clock is ahead; None if it could not be asked. Returns the seconds to use.
+    fn note(&self, measured: Option<i64>, now: Instant) -> i64 {
+        let mut skew = self.skew();
+        // Another reconcile may have measured meanwhile: a failure replaces no value that is still valid.
+        match (measured, *skew) {
+            (None, Some(known)) if now < known.valid_until => known.seconds,
+            (None, known) => {
+                let seconds = known.map_or(0, |known| known.seconds);
+                let valid_until = now + PAUSE_AFTER_FAILURE;
+                skew.insert(Skew { seconds, valid_until }).seconds
+            }
+            (Some(seconds), _) => {
+                let valid_until = now + SKEW_VALID_FOR;
+                skew.insert(Skew { seconds, valid_until }).seconds
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_measurement_replaces_no_measured_skew() {
+        let (clock, begin) = (ServerClock::default(), Instant::now());
+        let is_valid = |after: Duration| clock.skew().is_some_and(|skew| begin + after < skew.valid_until);
+        assert_eq!(clock.note(None, begin), 0);
+        assert!(is_valid(PAUSE_AFTER_FAILURE / 2) && !is_valid(PAUSE_AFTER_FAILURE));
+        assert_eq!(clock.note(Some(7200), begin), 7200);
+        // A call that began before that one, and fails later.
+        assert_eq!(clock.note(None, begin + PAUSE_AFTER_FAILURE), 7200);
+        assert!(is_valid(SKEW_VALID_FOR / 2));
+        assert_eq!(clock.note(None, begin + SKEW_VALID_FOR), 7200, "the last one");
+        assert!(is_valid(SKEW_VALID_FOR));
     }
 }
