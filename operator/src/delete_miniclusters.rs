@@ -123,10 +123,14 @@ pub async fn delete_all(client: &Client, seconds: u32) -> Result<String, Deletio
         deleted.extend(left);
         tokio::time::sleep(PAUSE).await;
     }
-    let volumes = until_done(PAUSE, || delete_volumes(client), judge).await?;
+    let volumes = until_done(PAUSE, || orphans(client), judge).await?;
+    for volume in &volumes {
+        until_done(PAUSE, || delete_volume(client, volume), judge).await?;
+    }
     Ok(format!(
-        "deleted {} MiniClusters, with their pods and {volumes} PersistentVolumes\n",
-        deleted.len()
+        "deleted {} MiniClusters, with their pods and {} PersistentVolumes\n",
+        deleted.len(),
+        volumes.len()
     ))
 }
 
@@ -168,21 +172,18 @@ async fn delete_and_list(client: &Client) -> Result<BTreeSet<String>, DeletionEr
     Ok(names)
 }
 
-/// Deletes the PersistentVolumes of deleted MiniClusters; returns their number. The operator may be removed
-/// before it has deleted them, and Kubernetes' garbage collector never does: they have no owner.
-async fn delete_volumes(client: &Client) -> Result<usize, DeletionError> {
+/// The PersistentVolumes to delete with their MiniClusters. The operator may be removed before it has deleted them, and
+/// Kubernetes' garbage collector never does: they have no owner.
+async fn orphans(client: &Client) -> Result<Vec<Orphan>, DeletionError> {
     let selector = format!("{}={}", labels::MANAGED_BY, labels::MANAGER);
     let volumes = list::<PersistentVolume>(client, "PersistentVolumes", &selector).await?;
-    let orphans: Vec<Orphan> = volumes.iter().filter_map(Orphan::of).collect();
+    Ok(volumes.iter().filter_map(Orphan::of).collect())
+}
+
+async fn delete_volume(client: &Client, Orphan { name, uid, .. }: &Orphan) -> Result<(), DeletionError> {
     let api: Api<PartialObjectMeta<PersistentVolume>> = Api::all(client.clone());
-    for Orphan { name, uid, .. } in &orphans {
-        let deleted = api
-            .delete(name, &delete_params(Some(uid.clone())))
-            .await
-            .map(drop);
-        ignore_not_found(deleted).map_err(failed("delete PersistentVolume", name))?;
-    }
-    Ok(orphans.len())
+    let deleted = api.delete(name, &delete_params(Some(uid.clone()))).await;
+    ignore_not_found(deleted.map(drop)).map_err(failed("delete PersistentVolume", name))
 }
 
 /// The metadata of all objects of a kind; none if the API server does not know the kind. `kind` is its plural, for
@@ -198,5 +199,64 @@ where
     match all_metadata(&Api::<K>::all(client.clone()), selector).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
         all => all.map_err(failed("list", kind)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use kube::client::{Body, ClientBuilder};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A client of an API server without MiniClusters and with these PersistentVolumes. It fails the first call for each
+    /// path with 503.
+    fn server(volumes: Vec<Value>) -> (Client, Arc<Mutex<Vec<String>>>) {
+        let calls: Arc<Mutex<Vec<String>>> = Arc::default();
+        let log = calls.clone();
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let call = format!("{} {}", request.method(), request.uri().path());
+            let mut log = log.lock().unwrap();
+            let is_first = !log.contains(&call);
+            let items = if call.ends_with("persistentvolumes") {
+                volumes.clone()
+            } else {
+                Vec::new()
+            };
+            log.push(call);
+            let (code, body) = if is_first {
+                (503, json!({ "kind": "Status", "status": "Failure", "code": 503 }))
+            } else {
+                (200, json!({ "metadata": {}, "items": items }))
+            };
+            let body = Body::from(body.to_string().into_bytes());
+            let answer = http::Response::builder().status(code).body(body).unwrap();
+            std::future::ready(Ok::<_, tower::BoxError>(answer))
+        });
+        (ClientBuilder::new(service, "default").build(), calls)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_volume_is_deleted_and_counted_despite_passing_errors() {
+        let volume = |name: &str| {
+            json!({ "metadata": {
+                "name": name, "uid": name,
+                "labels": { labels::NAMESPACE: "default", labels::CLUSTER: "mc" },
+                "annotations": { labels::OWNER: "uid" },
+            } })
+        };
+        let (client, calls) = server(vec![volume("a"), volume("b")]);
+        let message = delete_all(&client, 60).await.unwrap();
+        assert_eq!(
+            message,
+            "deleted 0 MiniClusters, with their pods and 2 PersistentVolumes\n"
+        );
+        let calls = calls.lock().unwrap();
+        for name in ["a", "b"] {
+            let path = format!("DELETE /api/v1/persistentvolumes/{name}");
+            assert_eq!(calls.iter().filter(|call| **call == path).count(), 2, "{calls:?}");
+        }
     }
 }
