@@ -29,8 +29,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
-use plane::{DEADLINE, Operator, client};
-use test_support::api_server::crd_without_conversion;
+use plane::{DEADLINE, Operator, client, control_plane};
 use test_support::control_plane::ControlPlane;
 use test_support::report::{Report, setting};
 
@@ -72,7 +71,7 @@ impl Drop for Fleet {
 
 impl Fleet {
     async fn start() -> Fleet {
-        let plane = ControlPlane::start(&crd_without_conversion()).unwrap();
+        let plane = control_plane();
         let client = client(plane.kubeconfig_path()).await;
         let kwok = std::env::var("KWOK").expect("KWOK names the kwok program: use .ci/bench large");
         let stages = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/kwok/stages.yaml");

@@ -32,9 +32,9 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{ListParams, ObjectMeta, PostParams, WatchParams};
 use kube::core::WatchEvent;
 use kube::{Api, Client, ResourceExt};
-use plane::{DEADLINE, Operator, SIZE, client, count, counted, create_by_hand, create_cluster};
-use test_support::api_server::crd_without_conversion;
-use test_support::control_plane::ControlPlane;
+use plane::{
+    DEADLINE, Operator, SIZE, client, control_plane, count, counted, create_by_hand, create_cluster,
+};
 use test_support::report::{Report, median, quantile, setting};
 
 /// Creations in flight of the client of `rush`.
@@ -77,7 +77,7 @@ async fn rush(number: usize, report: &mut Report) {
     let rounds = if number < 500 { 5 } else { 1 };
     let (mut baselines, mut alls) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
-        let plane = ControlPlane::start(&crd_without_conversion()).unwrap();
+        let plane = control_plane();
         let client = client(plane.kubeconfig_path()).await;
         let by_hand = |namespace| {
             let client = client.clone();
@@ -114,7 +114,7 @@ async fn rush(number: usize, report: &mut Report) {
 
 /// Seconds until the operator has created all Jobs. Adds the costs to the report, if one is given.
 async fn with_operator(number: usize, report: Option<&mut Report>) -> f64 {
-    let plane = ControlPlane::start(&crd_without_conversion()).unwrap();
+    let plane = control_plane();
     let client = client(plane.kubeconfig_path()).await;
     let (kubeconfig, bytes) = counted(plane.kubeconfig_path());
     let operator = Operator::start(&kubeconfig).await;
@@ -233,7 +233,7 @@ async fn jobs_made<F: Future<Output = ()>>(
 /// A client that waits for each answer, as most clients do, until every MiniCluster has a status that reports
 /// its Job.
 async fn paced(number: usize, report: &mut Report) {
-    let plane = ControlPlane::start(&crd_without_conversion()).unwrap();
+    let plane = control_plane();
     let client = client(plane.kubeconfig_path()).await;
     let by_hand = |name: String| {
         let client = client.clone();
@@ -242,7 +242,7 @@ async fn paced(number: usize, report: &mut Report) {
     let (baseline, _) = jobs_made(&client, "baseline", number, PACED, by_hand).await;
     drop(plane);
 
-    let plane = ControlPlane::start(&crd_without_conversion()).unwrap();
+    let plane = control_plane();
     let client = plane::client(plane.kubeconfig_path()).await;
     let operator = Operator::start(plane.kubeconfig_path()).await;
     let cluster = |namespace| {
@@ -309,7 +309,7 @@ async fn until_all_reported(client: Client, namespace: &str, number: usize) {
 
 /// The writes for a MiniCluster of this size, until all its pods exist (they get no node).
 async fn of_size(size: u32, report: &mut Report) {
-    let plane = ControlPlane::start(&crd_without_conversion()).unwrap();
+    let plane = control_plane();
     let client = client(plane.kubeconfig_path()).await;
     let operator = Operator::start(plane.kubeconfig_path()).await;
     let cluster = |namespace| {

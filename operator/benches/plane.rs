@@ -20,13 +20,19 @@ use kube::api::{ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 
-use test_support::control_plane::kubeconfig_via;
+use test_support::api_server::crd_without_conversion;
+use test_support::control_plane::{ControlPlane, kubeconfig_via};
 use test_support::operator_process::OperatorProcess;
 
 /// Longest time to wait for one state.
 pub const DEADLINE: Duration = Duration::from_secs(600);
 /// The size of a MiniCluster where the size does not matter.
 pub const SIZE: u32 = 4;
+
+/// A control plane that serves v1alpha2 only.
+pub fn control_plane() -> ControlPlane {
+    ControlPlane::start(&crd_without_conversion()).unwrap()
+}
 
 /// A kubeconfig that connects through a forwarder, and the number of bytes (of TLS) that passed through it in
 /// both directions.

@@ -41,8 +41,7 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams};
 use kube::{Api, Client};
 use kubelets::Kubelets;
-use plane::{DEADLINE, Operator, SIZE, client, count, create_by_hand, create_cluster};
-use test_support::api_server::crd_without_conversion;
+use plane::{DEADLINE, Operator, SIZE, client, control_plane, count, create_by_hand, create_cluster};
 use test_support::control_plane::ControlPlane;
 use test_support::report::{Report, setting};
 
@@ -83,7 +82,7 @@ fn main() {
 
 /// A new control plane, and a client for it.
 async fn started() -> (ControlPlane, Client) {
-    let plane = ControlPlane::start(&crd_without_conversion()).unwrap();
+    let plane = control_plane();
     let client = client(plane.kubeconfig_path()).await;
     (plane, client)
 }

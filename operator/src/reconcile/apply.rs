@@ -104,15 +104,24 @@ pub(crate) fn delete_params(uid: Option<String>) -> DeleteParams {
 
 /// Turns an error into success if the object no longer exists (404), or another one has its name (409).
 pub(crate) fn ignore_not_found(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
+    none_if_gone_or_changed(result).map(|_| ())
+}
+
+/// Turns an error into None if the object no longer exists (404), or is not as the call's preconditions say (409).
+fn none_if_gone_or_changed<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
     match result {
-        Err(error) if is_gone_or_changed(&error) => Ok(()),
-        other => other,
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
+        other => none_if_not_found(other),
     }
 }
 
-/// Whether a call failed because the object is gone, or is not as the call's preconditions say.
-fn is_gone_or_changed(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if matches!(status.code, 404 | 409))
+/// Turns the error 404 into None: the object does not exist.
+fn none_if_not_found<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The error of a call. If the API server refuses the object, or the operator lacks a permission, it is an obstacle.
@@ -481,9 +490,8 @@ impl Writer {
                 .insert(http::header::CONTENT_TYPE, JSON_PATCH);
             self.send_for_metadata(Ok(request)).await
         };
-        match answer.await {
-            Ok(metadata) => Ok(Some(version(&metadata))),
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        match none_if_not_found(answer.await) {
+            Ok(metadata) => Ok(metadata.as_ref().map(version)),
             Err(source) => Err(ApplyError::Api {
                 verb: "patch the status of",
                 kind: KIND.into(),

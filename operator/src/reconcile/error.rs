@@ -71,14 +71,15 @@ impl ReconcileError {
 
     /// What the metrics count for a reconcile that ended with this error.
     pub fn outcome(&self) -> ReconcileOutcome {
-        if matches!(self, ReconcileError::Panicked(_)) {
-            return ReconcileOutcome::Panic;
-        }
-        match self.obstacle() {
-            // What it waits for ends by itself. That is no error, and a user need not change anything.
-            Some(obstacle) if obstacle.reason == Reason::WaitingForPrevious => ReconcileOutcome::Success,
-            Some(obstacle) if !obstacle.is_passing() => ReconcileOutcome::Obstacle,
-            _ if self.is_of_terminating_namespace() => ReconcileOutcome::Obstacle,
+        match self {
+            ReconcileError::Panicked(_) => ReconcileOutcome::Panic,
+            ReconcileError::Apply(ApplyError::NamespaceTerminating) => ReconcileOutcome::Obstacle,
+            ReconcileError::Apply(ApplyError::Obstacle(obstacle)) => match obstacle.reason {
+                // What it waits for ends by itself. That is no error, and a user need not change anything.
+                Reason::WaitingForPrevious => ReconcileOutcome::Success,
+                _ if obstacle.is_passing() => ReconcileOutcome::Error,
+                _ => ReconcileOutcome::Obstacle,
+            },
             _ => ReconcileOutcome::Error,
         }
     }

@@ -356,7 +356,6 @@ impl Fixture {
             spec["size"] = json!(size);
             let manifest = Manifest {
                 name: "exists".into(),
-                is_name_generated: false,
                 namespace: self.namespace.clone(),
                 queueing: Default::default(),
                 cleans_by_default: false,

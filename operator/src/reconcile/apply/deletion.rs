@@ -19,7 +19,7 @@ use kube::core::Request;
 use serde::de::IgnoredAny;
 use serde_json::json;
 
-use super::{ApplyError, Writer, api_error, delete_params, ignore_not_found, is_gone_or_changed};
+use super::{ApplyError, Writer, api_error, delete_params, ignore_not_found, none_if_gone_or_changed};
 
 impl Writer {
     /// Deletes the Job of a deleted MiniCluster, so that no pod is replaced, and then the Job's pods. If the
@@ -81,10 +81,11 @@ impl Writer {
                 "message": NEVER_STARTS, "lastTransitionTime": Timestamp::now().to_string(),
             }] },
         });
-        let marked = match self.patch_status_of(&cluster.namespace, name, &change).await {
-            Ok(marked) => marked,
-            Err(error) if is_gone_or_changed(&error) => return Ok(false),
-            Err(error) => return Err(api_error::<Pod>("patch", name, error)),
+        let marked = self.patch_status_of(&cluster.namespace, name, &change).await;
+        let marked =
+            none_if_gone_or_changed(marked).map_err(|error| api_error::<Pod>("patch", name, error))?;
+        let Some(marked) = marked else {
+            return Ok(false);
         };
         let unchanged = DeleteParams {
             preconditions: Some(Preconditions {
@@ -93,11 +94,10 @@ impl Writer {
             }),
             ..DeleteParams::background()
         };
-        match self.delete_selected_pods(cluster, &of_name, &unchanged).await {
-            Ok(()) => Ok(true),
-            Err(error) if is_gone_or_changed(&error) => Ok(false),
-            Err(error) => Err(api_error::<Pod>("delete", name, error)),
-        }
+        let deleted = self.delete_selected_pods(cluster, &of_name, &unchanged).await;
+        none_if_gone_or_changed(deleted)
+            .map(|deleted| deleted.is_some())
+            .map_err(|error| api_error::<Pod>("delete", name, error))
     }
 
     /// Deletes the selected pods by one call, for which the operator has permission in every namespace. The answer lists

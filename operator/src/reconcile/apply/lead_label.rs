@@ -9,7 +9,7 @@ use kube::api::{ObjectMeta, Patch, PatchParams};
 use kube::core::Request;
 use serde_json::{Value, json};
 
-use super::{ApplyError, Writer, api_error};
+use super::{ApplyError, Writer, api_error, none_if_not_found};
 
 impl Writer {
     /// Sets the documented label on the lead's pod, and the condition by which the Job's failure policy
@@ -19,24 +19,21 @@ impl Writer {
             "metadata": { "uid": pod.uid, "labels": { labels::JOB_INDEX: "0" } },
             "status": { "conditions": [{ "type": labels::LEAD, "status": "True" }] },
         });
-        match self.patch_status_of(&pod.namespace, &pod.name, &change).await {
-            Ok(_) => Ok(()),
-            // The pod no longer exists. (No other pod can have its name, because Jobs do not reuse the names
-            // of pods.)
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            Err(error) => Err(api_error::<Pod>("label", &pod.name, error)),
-        }
+        let patched = self.patch_status_of(&pod.namespace, &pod.name, &change).await;
+        // If the pod no longer exists, no other one can have its name: Jobs do not reuse the names of pods.
+        none_if_not_found(patched)
+            .map(|_| ())
+            .map_err(|error| api_error::<Pod>("label", &pod.name, error))
     }
 
     /// Asks a pod to end, by an annotation that its agent reads. The pod and its log stay. `text`: since
     /// when, and why.
     pub async fn end_pod(&self, namespace: &str, pod: &str, text: &str) -> Result<(), ApplyError> {
         let change = json!({ "metadata": { "annotations": { labels::END: text } } });
-        match self.patch_status_of(namespace, pod, &change).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            Err(error) => Err(api_error::<Pod>("end", pod, error)),
-        }
+        let patched = self.patch_status_of(namespace, pod, &change).await;
+        none_if_not_found(patched)
+            .map(|_| ())
+            .map_err(|error| api_error::<Pod>("end", pod, error))
     }
 
     /// Patches a pod through its status subresource: the operator has no permission to patch other parts of pods.

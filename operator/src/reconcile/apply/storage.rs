@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::{
     ApplyError, Creation, Metadata, Writer, api_error, delete_params, ignore_not_found, name_taken,
-    own_still_deleting, post_params, rendered_hash, still_deleting,
+    none_if_not_found, own_still_deleting, post_params, rendered_hash, still_deleting,
 };
 
 /// Pauses in milliseconds between reads of a volume or a claim that is to be bound, three seconds in total.
@@ -71,15 +71,6 @@ fn no_permission(cause: &str) -> Obstacle {
     Obstacle {
         reason: Reason::Forbidden,
         message,
-    }
-}
-
-/// Turns the error 404 into None: the object does not exist.
-fn none_if_not_found<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
-    match result {
-        Ok(found) => Ok(Some(found)),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(error) => Err(error),
     }
 }
 
