@@ -234,14 +234,18 @@ mod tests {
     use super::*;
     use crate::testing::{self, Log, LogEnd};
 
-    #[tokio::test]
-    async fn debug_keeps_a_log_with_a_byte_that_is_no_utf_8() {
-        let pod: Pod = serde_json::from_value(serde_json::json!({
+    fn pod_with_status() -> Pod {
+        serde_json::from_value(serde_json::json!({
             "metadata": { "name": "mc-0-x" },
             "status": { "containerStatuses": [{ "name": "flux", "image": "i", "imageID": "", "ready": true,
                 "restartCount": 0 }] },
         }))
-        .unwrap();
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn debug_keeps_a_log_with_a_byte_that_is_no_utf_8() {
+        let pod = pod_with_status();
         let log = Log {
             bytes: b"before\xff\nafter\xc3",
             end: LogEnd::Whole,
@@ -273,12 +277,7 @@ mod tests {
 
     #[tokio::test]
     async fn debug_asks_for_no_limit_that_cuts_a_log_at_its_end() {
-        let pod: Pod = serde_json::from_value(serde_json::json!({
-            "metadata": { "name": "mc-0-x" },
-            "status": { "containerStatuses": [{ "name": "flux", "image": "i", "imageID": "", "ready": true,
-                "restartCount": 0 }] },
-        }))
-        .unwrap();
+        let pod = pod_with_status();
         let log = Log {
             bytes: b"a\n",
             end: LogEnd::Whole,

@@ -19,7 +19,7 @@ pub enum Outage {
     /// The API server does not answer.
     Lost { why: String },
     /// The API server has answered that the user may not watch these objects.
-    Refused { watched: Watched, why: String },
+    Refused { why: String },
 }
 
 /// The failures that were reported.
@@ -53,10 +53,7 @@ impl Outages {
                 self.is_lost = false;
             }
             let why = why.to_owned();
-            return self
-                .refused
-                .insert(watched)
-                .then_some(Outage::Refused { watched, why });
+            return self.refused.insert(watched).then_some(Outage::Refused { why });
         }
         let is_news = self.lost.insert(watched) && !self.is_lost;
         self.is_lost |= is_news;
@@ -118,10 +115,7 @@ mod tests {
     #[test]
     fn refused_watch_is_reported_once_and_is_no_outage() {
         let mut outages = Outages::default();
-        let refused = Outage::Refused {
-            watched: Watched::Pods,
-            why: "no".into(),
-        };
+        let refused = Outage::Refused { why: "no".into() };
         assert_eq!(outages.note_error(Watched::Pods, &failed(403)), Some(refused));
         for _ in 0..3 {
             assert!(!outages.note_event(Watched::Pods, &Event::<()>::Init));

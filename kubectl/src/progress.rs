@@ -67,14 +67,11 @@ fn trouble(snapshot: &Snapshot) -> Option<String> {
 
 fn pods(snapshot: &Snapshot) -> Stage {
     let (size, existing) = (snapshot.size(), snapshot.own_pods().count());
-    let scheduled = snapshot
-        .latest_pods()
-        .filter(|pod| observed::is_scheduled(pod))
-        .count();
-    let started = snapshot
-        .latest_pods()
-        .filter(|pod| observed::started(pod).is_some())
-        .count();
+    let (mut scheduled, mut started) = (0, 0);
+    for pod in snapshot.latest_pods() {
+        scheduled += usize::from(observed::is_scheduled(pod));
+        started += usize::from(observed::started(pod).is_some());
+    }
     let count = format!("{started} of {size} running");
     if snapshot.has_been_up() || usize::try_from(size).is_ok_and(|size| started >= size) {
         return stage("pods", State::Done, count);

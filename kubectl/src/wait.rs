@@ -101,8 +101,8 @@ async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
                 Some(Outage::Lost { why }) => {
                     screen::tell(&format!("no answer from the API server ({why}); retrying"));
                 }
-                Some(Outage::Refused { watched, why }) => {
-                    screen::tell(&refusal_text(&args.name, watched, &why));
+                Some(Outage::Refused { why }) => {
+                    screen::tell(&refusal_text(&args.name, Watched::Cluster, &why));
                 }
                 None => {}
             },

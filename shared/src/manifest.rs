@@ -166,8 +166,7 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
         problems.push(Problem::new("spec", "is missing"));
         return Err(problems);
     }
-    let is_name_generated = document.metadata.name.is_empty() && !document.metadata.generate_name.is_empty();
-    let name = if is_name_generated {
+    let name = if document.metadata.name.is_empty() && !document.metadata.generate_name.is_empty() {
         // The API server appends five characters.
         format!("{}xxxxx", document.metadata.generate_name)
     } else {
@@ -188,7 +187,6 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
     match spec {
         Some(spec) if problems.is_empty() => Ok(Manifest {
             name,
-            is_name_generated,
             namespace,
             queueing,
             cleans_by_default,
@@ -198,7 +196,6 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
         Some(spec) => {
             let others = validate(&Manifest {
                 name,
-                is_name_generated,
                 namespace,
                 queueing,
                 cleans_by_default,

@@ -59,8 +59,6 @@ pub const DEFAULT_BACKOFF_LIMIT: i32 = 100;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Manifest {
     pub name: String,
-    /// Whether the API server completes the name: `name` is `generateName` with `xxxxx`.
-    pub is_name_generated: bool,
     /// Namespace; `default` if the manifest names none.
     pub namespace: String,
     /// Labels and annotations for a queue.

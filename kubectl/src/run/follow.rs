@@ -345,7 +345,7 @@ impl<'a> Follower<'a> {
                 "no answer from the API server ({why}); {} goes on, reconnecting",
                 self.name
             )),
-            Some(Outage::Refused { watched, why }) => {
+            Some(Outage::Refused { why }) => {
                 self.screen.say(&refusal_text(self.name, watched, &why));
             }
             None => {}

@@ -73,19 +73,22 @@ pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, V
     let has_logging = document["spec"]["logging"].is_object();
     let Manifest {
         name,
-        is_name_generated,
         mut spec,
         queueing,
         cleans_by_default,
         ..
     } = manifest::from_value(&document)?;
+    // (Without a name, `name` has `xxxxx` in place of the letters.)
+    let has_name = document["metadata"]["name"]
+        .as_str()
+        .is_some_and(|name| !name.is_empty());
     let name = match &wanted.name {
         Some(name) => name.clone(),
-        None if is_name_generated || name.is_empty() => format!(
+        None if has_name => name,
+        None => format!(
             "{}{random}",
             document["metadata"]["generateName"].as_str().unwrap_or("run-")
         ),
-        None => name,
     };
     spec.size = wanted.size.unwrap_or(spec.size);
     spec.tasks = wanted.tasks.unwrap_or(spec.tasks);
@@ -108,8 +111,6 @@ pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, V
     let checked_namespace = namespace.clone().unwrap_or_else(|| "default".into());
     let manifest = Manifest {
         name,
-        // It is complete now.
-        is_name_generated: false,
         namespace: checked_namespace,
         queueing,
         cleans_by_default,

@@ -78,7 +78,6 @@ impl Target {
         let queueing = self.queueing.clone();
         let manifest = Manifest {
             name,
-            is_name_generated: false,
             namespace,
             queueing,
             cleans_by_default: false,

@@ -75,8 +75,11 @@ class Observed:
     @property
     def latest_pods(self) -> list[dict[str, Any]]:
         """The latest pod of each index. The pods that these have replaced may still exist."""
-        indexes = {index for pod in self.own_pods if (index := index_of(pod)) is not None}
-        return [pod for index in indexes if (pod := latest_of(index, self.own_pods)) is not None]
+        latest: dict[int, dict[str, Any]] = {}
+        for pod in sorted(self.own_pods, key=_created):
+            if (index := index_of(pod)) is not None:
+                latest[index] = pod
+        return list(latest.values())
 
     @property
     def lead(self) -> dict[str, Any] | None:
@@ -99,7 +102,11 @@ def own_pods(cluster: Object | None, pods: Iterable[dict[str, Any]]) -> list[dic
 def latest_of(index: int, pods: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
     """The latest pod of a completion index."""
     matching = [pod for pod in pods if index_of(pod) == index]
-    return max(matching, key=lambda pod: pod["metadata"].get("creationTimestamp") or "", default=None)
+    return max(matching, key=_created, default=None)
+
+
+def _created(pod: Object) -> str:
+    return str(pod["metadata"].get("creationTimestamp") or "")
 
 
 def index_of(pod: Object) -> int | None:
