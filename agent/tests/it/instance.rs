@@ -194,7 +194,7 @@ fn lost_node_is_distinguished_from_a_failed_job() {
             termination.node_failure && ended.code != 0 && termination.by == Ender::Program,
             "{termination:?}"
         );
-        // A pod that is stopped gives its jobs nine tenths of the grace period.
+        // A pod that is stopped gives its jobs most of the grace period.
         let most = if stop { 45 } else { 20 };
         assert!(
             begin.elapsed() < Duration::from_secs(most),

@@ -206,16 +206,19 @@ pub fn time_to_end(resolved: &Resolved) -> f64 {
     grace - reserve.min(grace / 2.0)
 }
 
-/// The longest time that a follower delays a stop, in seconds, so that the lead can end the instance. It is longer than
-/// the time that the lead gives its program.
+/// The longest time that a follower delays a stop, in seconds, so that the lead can end the instance: nine tenths of the
+/// grace period, and from 40 seconds on all but 4. It is longer than the lead gives its program ([`time_to_end`]).
 pub fn hold_stop(facts: &Facts) -> f64 {
-    grace_share(facts, 0.9)
+    let grace = facts.grace_period.unwrap_or(DEFAULT_GRACE_PERIOD);
+    (grace as f64 - 4.0).max(share(grace, 0.9))
 }
 
-/// Seconds from a stop until the agent kills what still runs, shortly before the kubelet would kill everything. None:
-/// the grace period is unknown.
+/// Seconds from a stop until the agent kills what still runs, shortly before the kubelet would kill everything: 5 % of
+/// the grace period before its end, but at most 2 seconds. It is longer than [`hold_stop`]. None: the grace period is
+/// unknown.
 pub fn kill_after(facts: &Facts) -> Option<f64> {
-    facts.grace_period.map(|grace| share(grace, 0.95))
+    let after = |grace: u64| (grace as f64 - 2.0).max(share(grace, 0.95));
+    facts.grace_period.map(after)
 }
 
 /// A fraction (0 to 1) of the pod's grace period, in seconds. If the grace period is unknown, of Kubernetes' default.
@@ -288,6 +291,31 @@ mod tests {
             matches!(error, PlanError::NotInHostlist { .. }),
             "names of pods are not guessed: {error}"
         );
+    }
+
+    /// If a follower left before the lead has ended its program, the program would lose its nodes. If the agent killed
+    /// before, the program would not have the time that the lead promised.
+    #[test]
+    fn a_stop_of_any_grace_period_has_its_steps_in_order() {
+        for grace in [1, 2, 5, 10, 30, 39, 40, 41, 60, 100, 200, 300, 3600, 86_400] {
+            for archive in ["", "archive = '/state.tgz'"] {
+                let spec = AgentSpec::from_toml(&format!("name = 'mc'\n{archive}")).unwrap();
+                let facts = Facts {
+                    hostname: "mc-0".into(),
+                    grace_period: Some(grace),
+                    ..Facts::default()
+                };
+                let program = time_to_end(&Resolved::new(&spec, &facts).unwrap());
+                let (hold, kill) = (hold_stop(&facts), kill_after(&facts).unwrap());
+                let ordered = program < hold && hold < kill && kill < grace as f64;
+                assert!(ordered, "of {grace} s: {program} < {hold} < {kill}");
+            }
+        }
+        let at_30 = Facts {
+            grace_period: Some(30),
+            ..Facts::default()
+        };
+        assert_eq!((hold_stop(&at_30), kill_after(&at_30)), (27.0, Some(28.5)));
     }
 
     #[test]
