@@ -81,6 +81,7 @@ impl Executor<'_> {
             socket: self.files.at(path),
             owner: broker_owner,
         });
+        // By its membership in a group of the instance, the followers see whether the lead stays.
         let staying = (launch.part == InstancePart::Lead).then(LeadPresence::default);
         let actions = StateActions {
             presence: staying.clone(),

@@ -106,6 +106,7 @@ impl Sender {
             .with_protocol(Protocol::HttpBinary)
             .with_http_client(client)
             .build()?;
+        // The processor drops single spans if its queue is full. `send` counts those that wait, to drop whole traces.
         let waiting = Arc::new(AtomicUsize::new(0));
         let config = BatchConfigBuilder::default()
             .with_max_queue_size(QUEUE)

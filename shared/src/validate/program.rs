@@ -30,13 +30,13 @@ pub(super) fn check(
         },
         (None, None) => Program::Persistent,
         (None, Some(_)) if container.batch && container.batch_raw => {
-            // The script as the user wrote it: `command` is trimmed.
+            // The script as the user wrote it, since `command` is trimmed.
             let text = container.command.clone().unwrap_or_default();
             search_paths(field, &text, report);
             Program::BatchRaw { text }
         }
         (None, Some(_)) if container.batch => Program::Batch {
-            // Not trimmed either: the numbers of its lines name the output files.
+            // Not trimmed: the numbers of its lines name the output files.
             lines: lines(container.command.as_deref().unwrap_or_default()),
         },
         (None, Some(command)) => words_of(field, command, launcher, report),

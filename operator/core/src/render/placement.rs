@@ -71,7 +71,8 @@ fn node_affinity(wanted: &BTreeMap<String, Vec<String>>) -> Option<NodeAffinity>
     })
 }
 
-/// Where the pods may run, with the spec's overlay applied.
+/// Where the pods may run, with the spec's overlay (`podTemplate`) applied. The overlay is merged as JSON, so the result is
+/// read from JSON, too.
 pub fn of_pods(cluster: &ValidMiniCluster) -> Placement {
     let spec = PodSpec {
         node_selector: node_selector(cluster),
@@ -83,7 +84,6 @@ pub fn of_pods(cluster: &ValidMiniCluster) -> Placement {
     if let Some(overlay) = &cluster.pod_template {
         template = overlay.over(template);
     }
-    // (The API server rejects what does not fit these types.)
     let spec = template["spec"].take();
     let affinity: Option<Affinity> = serde_json::from_value(spec["affinity"].clone()).unwrap_or_default();
     let required = affinity
@@ -93,6 +93,7 @@ pub fn of_pods(cluster: &ValidMiniCluster) -> Placement {
                 .required_during_scheduling_ignored_during_execution
         })
         .map(|required| required.node_selector_terms);
+    // What an overlay's wrong type leaves unread does not matter: the API server rejects the pods.
     Placement {
         terms: required,
         ..serde_json::from_value(spec).unwrap_or_default()

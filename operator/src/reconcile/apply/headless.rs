@@ -18,7 +18,9 @@ use serde_json::json;
 use super::requests::{apply_request, create_request};
 use super::{ApplyError, Writer, api_error, name_taken, post_params};
 
-/// The Services that are to be written, each with its new members.
+/// The Services that are to be written, each with its new members. A MiniCluster first needs the Service to exist
+/// (`ensure`), since its pods look for names there. When it has its Job, it is noted as a member that waits
+/// (`announce`). A later reconcile of it, or of another one in the namespace, then adds all that wait (`join`).
 #[derive(Debug, Default)]
 pub struct Queue {
     waiting: Mutex<HashMap<Key, PendingMembers>>,
@@ -49,7 +51,7 @@ impl Queue {
         let guard = lock.lock().await;
         let result = match index.headless(service) {
             Some(_) => Ok(()),
-            None => self.create(writer, index, service, member).await,
+            None => self.create(writer, index, service, member).await.map(drop),
         };
         drop(guard);
         self.leave(service);
@@ -92,8 +94,9 @@ impl Queue {
         service: &Key,
         member: &Member,
     ) -> Result<(), ApplyError> {
-        let Some(existing) = index.headless(service) else {
-            return self.create(writer, index, service, member).await;
+        let existing = match index.headless(service) {
+            Some(existing) => existing,
+            None => self.create(writer, index, service, member).await?,
         };
         if existing.serves(&member.uid, member.minimal) {
             return Ok(());
@@ -134,14 +137,15 @@ impl Queue {
         Ok(())
     }
 
-    /// Creates the Service, owned by `member`. If it exists and is ours, only stores it in the index.
+    /// Creates the Service, owned by `member`. If it exists and is ours, which the index did not know, it is not changed:
+    /// `member` then still has to join. Stores the Service in the index, and returns it.
     async fn create(
         &self,
         writer: &Writer,
         index: &Index,
         service: &Key,
         member: &Member,
-    ) -> Result<(), ApplyError> {
+    ) -> Result<Arc<ServiceSeen>, ApplyError> {
         let api: Api<ServiceObject> = Api::namespaced(writer.client.clone(), &service.namespace);
         let wanted = services::headless(&service.namespace, &service.name, std::slice::from_ref(member));
         let object = match writer
@@ -161,8 +165,9 @@ impl Queue {
             }
             Err(error) => return Err(api_error::<Service>("create", &service.name, error)),
         };
-        index.update_service(&object.metadata, ServiceSeen::of(&object));
-        Ok(())
+        let seen = ServiceSeen::of(&object);
+        index.update_service(&object.metadata, seen.clone());
+        Ok(Arc::new(seen))
     }
 
     /// Removes the lead's index from the selector if the apply has not removed it. This happens if another
@@ -236,7 +241,56 @@ fn is_served(index: &Index, service: &Key, member: &Member) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::BodyExt;
+    use kube::client::{Body, ClientBuilder};
+    use serde_json::Value;
+
     use super::*;
+
+    /// The watch of Services may be behind: another operator has just created the Service, or the operator has started.
+    #[tokio::test]
+    async fn member_joins_a_service_that_the_index_did_not_know() {
+        fn existing(owner: &str) -> Value {
+            let key = Key::new("ns", "flux-service");
+            let owner = Member {
+                name: owner.into(),
+                uid: owner.into(),
+                minimal: false,
+            };
+            let mut service = services::headless(&key.namespace, &key.name, &[owner]);
+            service.metadata.uid = Some("earlier".into());
+            json!(service)
+        }
+        let server = tower::service_fn(move |request: http::Request<Body>| async move {
+            let (code, answer) = match request.method().as_str() {
+                "POST" => (
+                    409,
+                    json!({ "status": "Failure", "reason": "AlreadyExists", "code": 409 }),
+                ),
+                "GET" => (200, existing("earlier")),
+                _ => {
+                    let applied = request.into_body().collect().await?.to_bytes();
+                    (200, serde_json::from_slice::<Value>(&applied)?)
+                }
+            };
+            let body = Body::from(answer.to_string().into_bytes());
+            Ok::<_, tower::BoxError>(http::Response::builder().status(code).body(body)?)
+        });
+        let index = Index::default();
+        let key = Key::new("ns", "flux-service");
+        let mine = Member {
+            name: "mine".into(),
+            uid: "mine".into(),
+            minimal: false,
+        };
+        let writer = Writer::new(ClientBuilder::new(server, "default").build());
+        writer.join(&index, &key, &mine).await.unwrap();
+        let seen = index.headless(&key).unwrap();
+        assert!(
+            seen.is_owned_by("mine") && seen.is_owned_by("earlier"),
+            "{seen:?}"
+        );
+    }
 
     /// Else each of ten thousand, one after the other, would be remembered, and later be written as an owner.
     #[test]
