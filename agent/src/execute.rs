@@ -145,7 +145,7 @@ impl Executor<'_> {
         for step in steps {
             // If the program has failed, later steps do not change the exit code.
             let failure_code = program_code.filter(|code| *code != 0);
-            if let Some(stop) = self.supervisor.stop() {
+            if let Some(stop) = self.supervisor.received_stop() {
                 if program_code.is_none() {
                     tracing::info!(stage = "stop", "received signal {}: stopping", stop.signal);
                     return Ok(StepsEnd::Exit(self.stop_code(stop)));
@@ -329,7 +329,7 @@ impl Executor<'_> {
     /// Writes the note that Flux has ended; its modification time says when. Until some seconds after that time,
     /// sidecars hold back a stop. Without the note, a stop ends them at once. After a stop, no note is written.
     fn note_end_of_flux(&mut self, note: &str) {
-        if self.supervisor.stop().is_some() {
+        if self.supervisor.received_stop().is_some() {
             return;
         }
         let written = self

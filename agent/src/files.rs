@@ -257,7 +257,7 @@ fn open_parent(path: &Path) -> Result<(OwnedFd, OsString), Failure> {
 }
 
 /// Creates the folder `path` and what is missing above it, with mode 0755 regardless of the umask.
-pub fn make_parents(path: &Path) -> Result<(), Failure> {
+pub fn create_folders(path: &Path) -> Result<(), Failure> {
     safe_path::open(path, true)
         .map(drop)
         .map_err(|error| Failure::write("create the directory", path, &error))

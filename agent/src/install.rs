@@ -14,7 +14,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::files::{Files, make_parents};
+use crate::files::{Files, create_folders};
 use crate::report::failure::Failure;
 
 /// The binary's name in the volume.
@@ -53,7 +53,7 @@ pub fn link_own(mount: &Path) -> Result<(), Failure> {
 }
 
 fn copy_to(source: &Path, folder: &Path) -> Result<Installed, Failure> {
-    make_parents(folder)?;
+    create_folders(folder)?;
     let target = folder.join(NAME);
     if is_same(source, &target).unwrap_or(false) && is_runnable(&target) {
         return Ok(Installed::Already(target));

@@ -140,7 +140,7 @@ async fn entrypoint(
         Ok(Interrupted::Stopped(stop)) => Ok(stop_code(stop)),
         Err(failure) => Err(failure),
     };
-    ending.stopped = supervisor.stop().map(|stop| stop.at);
+    ending.stopped = supervisor.received_stop().map(|stop| stop.at);
     result
 }
 
@@ -161,7 +161,7 @@ async fn execute_plan(
     let result = execute(plan, replan, options, supervisor, timeline, ending).await;
     watch.inspect(tokio::task::JoinHandle::abort);
     if is_runner
-        && supervisor.stop().is_some()
+        && supervisor.received_stop().is_some()
         && let Some(why) = end::reason(&file)
     {
         ending.note(why);

@@ -164,7 +164,7 @@ impl Supervisor {
     }
 
     /// The first stop signal, if it has come. Does not wait. Later calls give the same answer.
-    pub fn stop(&mut self) -> Option<Stop> {
+    pub fn received_stop(&mut self) -> Option<Stop> {
         self.read_signals();
         if self.held_until().is_some_and(|until| until <= Instant::now()) {
             self.release();
@@ -286,7 +286,7 @@ impl Supervisor {
     pub async fn unless_stopped<T>(&mut self, work: impl Future<Output = T>) -> io::Result<Interrupted<T>> {
         tokio::pin!(work);
         loop {
-            if let Some(stop) = self.stop() {
+            if let Some(stop) = self.received_stop() {
                 return Ok(Interrupted::Stopped(stop));
             }
             tokio::select! {

@@ -27,7 +27,7 @@ use std::time::Instant;
 
 use flux_shared::paths::{PodPaths, SOFTWARE_DIR};
 
-use crate::files::{Files, make_parents};
+use crate::files::{Files, create_folders};
 use crate::report::failure::Failure;
 use crate::system::below;
 use find::find_view;
@@ -64,9 +64,9 @@ pub fn install(places: &Places) -> Result<(), Failure> {
     // Without the marker, a run that is interrupted from here on is repeated.
     tree::remove(&marker)?;
     let save_memory = copy::is_memory_scarce(&places.root);
-    make_parents(&places.mount)?;
+    create_folders(&places.mount)?;
     // Needed even if the image has no /opt/software: other containers mount this folder.
-    make_parents(&places.staging)?;
+    create_folders(&places.staging)?;
     if let Some(software) = &software {
         fold::fold_folders(&mut view, software, Path::new(SOFTWARE_DIR));
     }
@@ -140,7 +140,7 @@ fn copy_software(
     save_memory: bool,
     progress: &Progress,
 ) -> Result<(), Failure> {
-    make_parents(staging)?;
+    create_folders(staging)?;
     let temporary = staging.join(".software.new");
     tree::remove(&temporary)?;
     copy::copy_tree(software, &temporary, save_memory, progress)?;

@@ -348,9 +348,10 @@ async fn in_turn(
     // A MiniCluster that failed has already waited for its pause. It gets no priority, and waits for no other Jobs. The
     // same holds for a large spec: if it had priority, small ones would wait until it has room.
     let last_outcome = context.pauses.last_outcome(&key);
-    let is_ordered = large_size.is_none() && last_outcome == LastOutcome::NotFailed;
-    let priority = (is_ordered && has_priority(&cluster, &context)).then(|| context.job_first.begin());
-    if priority.is_none() && is_ordered {
+    let is_subject_to_priority = large_size.is_none() && last_outcome == LastOutcome::NotFailed;
+    let priority =
+        (is_subject_to_priority && has_priority(&cluster, &context)).then(|| context.job_first.begin());
+    if priority.is_none() && is_subject_to_priority {
         context.job_first.wait_for_jobs().await;
     }
     // Only a few large specs are read at the same time. Small ones never wait for them.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use flux_operator_client::retry::until_done;
 use flux_operator_core::labels;
-use flux_operator_core::observe::storage::Orphan;
+use flux_operator_core::observe::storage::OwnedVolume;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -174,13 +174,16 @@ async fn delete_and_list(client: &Client) -> Result<BTreeSet<String>, DeletionEr
 
 /// The PersistentVolumes to delete with their MiniClusters. The operator may be removed before it has deleted them, and
 /// Kubernetes' garbage collector never does: they have no owner.
-async fn orphans(client: &Client) -> Result<Vec<Orphan>, DeletionError> {
+async fn orphans(client: &Client) -> Result<Vec<OwnedVolume>, DeletionError> {
     let selector = format!("{}={}", labels::MANAGED_BY, labels::MANAGER);
     let volumes = list::<PersistentVolume>(client, "PersistentVolumes", &selector).await?;
-    Ok(volumes.iter().filter_map(Orphan::of).collect())
+    Ok(volumes.iter().filter_map(OwnedVolume::of).collect())
 }
 
-async fn delete_volume(client: &Client, Orphan { name, uid, .. }: &Orphan) -> Result<(), DeletionError> {
+async fn delete_volume(
+    client: &Client,
+    OwnedVolume { name, uid, .. }: &OwnedVolume,
+) -> Result<(), DeletionError> {
     let api: Api<PartialObjectMeta<PersistentVolume>> = Api::all(client.clone());
     let deleted = api.delete(name, &delete_params(Some(uid.clone()))).await;
     ignore_not_found(deleted.map(drop)).map_err(failed("delete PersistentVolume", name))

@@ -44,7 +44,7 @@ impl Executor<'_> {
         launch: &Launch,
         parent: Option<&mut ParentProbe>,
     ) -> Result<Launched, Failure> {
-        if let Some(stop) = self.supervisor.stop() {
+        if let Some(stop) = self.supervisor.received_stop() {
             return Ok(stopped_before(launch, stop));
         }
         let mut session = self.session.of_flux(launch.run_as.as_ref());

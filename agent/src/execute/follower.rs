@@ -81,7 +81,7 @@ impl Executor<'_> {
             };
             self.kill_orphans(&earlier).await?;
             let why = match self.after_broker(&ended, &mut above).await? {
-                AfterBroker::Done(code) if !can_lead_restart || self.supervisor.stop().is_some() => {
+                AfterBroker::Done(code) if !can_lead_restart || self.supervisor.received_stop().is_some() => {
                     return Ok(code);
                 }
                 AfterBroker::Done(_) => match self.await_next_attempt(above.parent.as_mut()).await? {
@@ -93,7 +93,7 @@ impl Executor<'_> {
                 },
                 AfterBroker::Restart(why) => why,
             };
-            if self.supervisor.stop().is_some() {
+            if self.supervisor.received_stop().is_some() {
                 return Ok(REPLACE);
             }
             if ended.lasted >= GOOD_RUN {

@@ -236,7 +236,7 @@ impl Shell {
         let mut shell = Shell::spawn(supervisor, session, planned, agent, Access::OfAgent)?;
         let mut end = shell.until_ready(supervisor).await?;
         // The driver kills the shell if it cannot open the agent's files.
-        if end == Some(ChildEnd::Signaled(libc::SIGKILL)) && supervisor.stop().is_none() {
+        if end == Some(ChildEnd::Signaled(libc::SIGKILL)) && supervisor.received_stop().is_none() {
             shell = Shell::spawn(supervisor, session, planned, agent, Access::Inherited)?;
             end = shell.until_ready(supervisor).await?;
         }
@@ -497,7 +497,9 @@ impl Shell {
     fn handle_event(&self, event: Event, supervisor: &mut Supervisor) {
         let signal = match event {
             Event::Child => return,
-            Event::Stop => supervisor.stop().map_or(libc::SIGTERM, |stop| stop.signal),
+            Event::Stop => supervisor
+                .received_stop()
+                .map_or(libc::SIGTERM, |stop| stop.signal),
             Event::Signal(received) if !is_stop(received.number) => received.number,
             Event::Signal(_) if supervisor.is_duplicate_stop() => return,
             Event::Signal(_) => libc::SIGKILL,

@@ -47,7 +47,7 @@ impl Executor<'_> {
         };
         // After a stop, the program does not start, whatever the snippet's end was.
         if phase == SnippetPhase::Before
-            && let Some(stop) = self.supervisor.stop()
+            && let Some(stop) = self.supervisor.received_stop()
         {
             let code = self.stop_code(stop);
             self.ending.snippet = Some(EndedSnippet {
@@ -146,7 +146,7 @@ impl Executor<'_> {
         };
         let started = Shell::start(self.supervisor, &self.session, planned, &self.options.agent).await?;
         // If a stop came meanwhile, the snippet does not start: the result is a shell that has ended.
-        let Some(stop) = self.supervisor.stop() else {
+        let Some(stop) = self.supervisor.received_stop() else {
             return Ok(started);
         };
         if let Started::Ready(shell) = started {
@@ -157,7 +157,7 @@ impl Executor<'_> {
 
     /// Reports a shell that ended before it ran this snippet.
     fn end_before(&mut self, snippet: &Snippet, end: ChildEnd) -> Flow {
-        if let Some(stop) = self.supervisor.stop() {
+        if let Some(stop) = self.supervisor.received_stop() {
             return self.stopped_before(snippet, stop);
         }
         let error = "its shell ended before it began; is a builtin such as `command` an exported function, or does the \
@@ -210,7 +210,7 @@ impl Executor<'_> {
             Flow::Exit(code)
         };
         // The job has ended already: a stop that comes now does not change its result.
-        if is_after && code != 0 && self.supervisor.stop().is_some() {
+        if is_after && code != 0 && self.supervisor.received_stop().is_some() {
             let line = format!("the pod was stopped while the snippet {name} was still running");
             tracing::error!(stage = name, "{line}");
             self.ending.note(line);

@@ -71,7 +71,7 @@ pub fn run(args: &BatchArgs) -> Result<u8, Failure> {
         };
         let code = runner.run(&wait, Output::Inherit).await?;
         if code != 0
-            && runner.supervisor.stop().is_none()
+            && runner.supervisor.received_stop().is_none()
             && let Some(id) = id
         {
             show_output(shows, id, code);

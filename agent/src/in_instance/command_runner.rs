@@ -84,7 +84,7 @@ impl CommandRunner {
     /// The exit code for the stop signal that has come. None: there was no stop.
     pub fn stop_code(&mut self) -> Option<u8> {
         // `stop` stops nothing: it returns the stop signal that has come.
-        self.supervisor.stop().map(|stop| of_signal(stop.signal))
+        self.supervisor.received_stop().map(|stop| of_signal(stop.signal))
     }
 }
 

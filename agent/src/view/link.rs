@@ -15,7 +15,7 @@ use flux_shared::paths::PodPaths;
 use super::find::find_view;
 use super::layout::lay_out;
 use super::tree::{self, TreeError};
-use crate::files::make_parents;
+use crate::files::create_folders;
 use crate::report::failure::Failure;
 
 /// The folders of the view that are created and not linked: `etc`, and `flux` in it.
@@ -26,7 +26,7 @@ pub fn link_view(root: &Path, mount: &Path) -> Result<(), Failure> {
     let source = find_view(root)?;
     let paths = PodPaths::new(&mount.to_string_lossy());
     let (target, temporary) = (PathBuf::from(paths.view()), mount.join(".view.new"));
-    make_parents(mount)?;
+    create_folders(mount)?;
     // The marker of an earlier copy would say that the view is complete.
     tree::remove(paths.view_done().as_ref())?;
     tree::remove(&temporary)?;

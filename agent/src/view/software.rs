@@ -21,7 +21,7 @@ use super::copy;
 use super::progress::Progress;
 use super::tree::{self, EntryKind, Tree, TreeError};
 use crate::facts::host::HostFiles;
-use crate::files::make_parents;
+use crate::files::create_folders;
 use crate::report::failure::{Failure, plain};
 use crate::system::below;
 
@@ -44,7 +44,7 @@ pub fn merge_software(options: &SoftwareOptions) -> Result<(), Failure> {
         .unwrap_or_else(|| below(root, SOFTWARE_DIR));
     let name = to.file_name().unwrap_or_default().to_string_lossy();
     let temporary = to.with_file_name(format!(".{name}.new"));
-    make_parents(to)?;
+    create_folders(to)?;
     let (files, bytes) = merge(root, &image_software, packages, &temporary).map_err(failure)?;
     tree::remove(to).map_err(failure)?;
     fs::rename(&temporary, to).map_err(|error| Failure::write("put in place", to, &error))?;

@@ -16,7 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::labels;
 use pod_end::loss;
-use storage::Orphan;
+use storage::OwnedVolume;
 
 pub mod cluster;
 pub mod deleted;
@@ -109,7 +109,7 @@ pub struct ServicesPodSeen {
     pub controller_uid: Option<String>,
     /// It ran, was evicted, and stays in the API server as a failed pod. The operator then recreates it. (A pod that
     /// its node never started does not count: it would be recreated again and again.)
-    pub is_lost: bool,
+    pub was_evicted: bool,
 }
 
 /// Kinds of objects that the index keeps for each MiniCluster.
@@ -209,7 +209,7 @@ impl Index {
 
     /// Stores the current state of a PersistentVolume. `volume`: None if the operator does not have to delete it with a
     /// MiniCluster, or if it no longer exists.
-    pub fn update_volume(&self, name: &str, volume: Option<&Orphan>) {
+    pub fn update_volume(&self, name: &str, volume: Option<&OwnedVolume>) {
         self.state().volumes.update(name, volume);
     }
 
@@ -282,7 +282,7 @@ impl Index {
                 .values_mut()
                 .filter(|pod| is_on_node(pod))
             {
-                pod.is_lost = is_silent;
+                pod.is_on_silent_node = is_silent;
             }
             woken.push(key.clone());
         }
@@ -306,7 +306,7 @@ impl Index {
     }
 
     /// The PersistentVolumes of the MiniCluster with the uid `owner`, which no longer exists.
-    pub fn orphans(&self, owner: &str) -> Vec<Orphan> {
+    pub fn orphans(&self, owner: &str) -> Vec<OwnedVolume> {
         self.state().volumes.of(owner)
     }
 
@@ -354,7 +354,7 @@ impl Index {
             let services_pod = ServicesPodSeen {
                 uid: uid(metadata),
                 controller_uid: controller_uid(metadata).map(str::to_owned),
-                is_lost: seen.has_ended && !seen.is_deleting && seen.exit.is_some() && seen.was_evicted(),
+                was_evicted: seen.has_ended && !seen.is_deleting && seen.exit.is_some() && seen.was_evicted(),
             };
             let mut state = self.state();
             let stored = &mut state.observed_mut(&key).services_pod;
@@ -366,7 +366,7 @@ impl Index {
             return (None, None);
         };
         let mut state = self.state();
-        seen.is_lost |= !seen.has_ended
+        seen.is_on_silent_node |= !seen.has_ended
             && seen
                 .node
                 .as_ref()

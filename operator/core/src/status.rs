@@ -267,10 +267,9 @@ fn with_generation(condition: &Condition, generation: Option<i64>) -> Condition 
 fn decisive_lead<'a>(inputs: &Inputs<'a>, summary: &PodSummary<'a>) -> Option<&'a PodSeen> {
     let leads = inputs.pods.iter().copied().filter(|pod| pod.index == 0);
     let decides = |pod: &PodSeen| {
-        // `false`: the pod counts as existing. For one that is gone, `true` could only add the end `Removed`, which
-        // does not decide.
+        // For a pod that is gone, `end_of_gone` could only add the end `Removed`, which does not decide.
         matches!(
-            end_of(pod, false),
+            end_of(pod),
             Some(PodEnd::FailedByItself | PodEnd::NodeFailure | PodEnd::Succeeded)
         )
     };

@@ -3,7 +3,7 @@
 use flux_operator_core::observe::Unlabelled;
 use flux_operator_core::observe::cluster::Cluster;
 use flux_operator_core::observe::deleted::Deleted;
-use flux_operator_core::observe::storage::Orphan;
+use flux_operator_core::observe::storage::OwnedVolume;
 use kube::ResourceExt;
 use kube::runtime::reflector::{ObjectRef, Store};
 use tokio::sync::mpsc;
@@ -20,12 +20,12 @@ const BACKGROUND_WRITES: usize = 4;
 pub(super) async fn sweep(
     context: &Context,
     store: &Store<Cluster>,
-    orphans: mpsc::UnboundedReceiver<Orphan>,
+    orphans: mpsc::UnboundedReceiver<OwnedVolume>,
 ) {
     if store.wait_until_ready().await.is_err() {
         return;
     }
-    let delete = |orphan: Orphan| async move {
+    let delete = |orphan: OwnedVolume| async move {
         let key = ObjectRef::new(&orphan.cluster.name).within(&orphan.cluster.namespace);
         if store
             .get(&key)

@@ -16,7 +16,7 @@ use flux_operator_core::observe::partial::Partial;
 use flux_operator_core::observe::pod::{PodSeen, PodStatusObject};
 use flux_operator_core::observe::service::{ServiceObject, ServiceSeen};
 use flux_operator_core::observe::storage::Disk;
-use flux_operator_core::observe::storage::Orphan;
+use flux_operator_core::observe::storage::OwnedVolume;
 use flux_operator_core::observe::{Index, Key, Kind, Unlabelled};
 use flux_operator_core::spans;
 use futures::{Stream, StreamExt};
@@ -51,7 +51,7 @@ pub struct Outlets {
     /// Pods that lack a label, which is written in the background.
     pub unlabelled: mpsc::UnboundedSender<Unlabelled>,
     /// Volumes whose MiniClusters may be gone.
-    pub orphans: mpsc::UnboundedSender<Orphan>,
+    pub orphans: mpsc::UnboundedSender<OwnedVolume>,
     /// Jobs whose MiniClusters are deleted.
     pub deleted: mpsc::UnboundedSender<Deleted>,
     /// Number of kinds whose first list is complete.
@@ -415,7 +415,7 @@ pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index
         permission.log(&event);
         match event {
             Ok(Event::Apply(volume) | Event::InitApply(volume)) => {
-                let (name, orphan) = (volume.name_any(), Orphan::of(volume.meta()));
+                let (name, orphan) = (volume.name_any(), OwnedVolume::of(volume.meta()));
                 index.update_volume(&name, orphan.as_ref());
                 outlets.wake(index.update_disk(&name, Disk::of(volume.meta())), false);
                 listed.see(name);

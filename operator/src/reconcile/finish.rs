@@ -83,7 +83,7 @@ pub(super) async fn recreate_with_copied_view(
     else {
         return Ok(());
     };
-    if next_action::is_to_be_recreated(after, &job) {
+    if next_action::must_recreate_job(after, &job) {
         context.writer.delete_job(&target.key, &job.uid).await?;
         tracing::info!(
             "deleted the Job, whose pods cannot mount the view's image, to recreate it with a copy of the view"

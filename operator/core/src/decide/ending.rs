@@ -105,7 +105,7 @@ fn has_failed_for_good(observation: &Observation, job: &JobSeen) -> bool {
         !is_by_policy(observation, failing) || observation.pods.iter().any(|pod| has_failed_by_itself(pod));
     // A lead that still runs is being stopped: wait for its exit code. A lead on a silent node will report none: it is
     // not awaited once the failure is final or the Job has failed.
-    let is_awaited = |pod: &PodSeen| !(pod.is_lost && (is_final || job.failed.is_some()));
+    let is_awaited = |pod: &PodSeen| !(pod.is_on_silent_node && (is_final || job.failed.is_some()));
     let leads = leads(observation);
     if leads.iter().any(|(lead, end)| end.is_none() && is_awaited(lead)) {
         return false;

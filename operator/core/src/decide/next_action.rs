@@ -144,7 +144,7 @@ fn without_job(target: &Target, observed: &Observed) -> NextAction {
     }
     let living = observed.living();
     if let Some(message) = remaining::describe(&living) {
-        let is_passing = living.iter().all(|pod| pod.is_deleting && !pod.is_lost);
+        let is_passing = living.iter().all(|pod| pod.is_deleting && !pod.is_on_silent_node);
         return NextAction::WaitForPods { message, is_passing };
     }
     let facts = RenderFacts {
@@ -167,7 +167,7 @@ fn services_pod(cluster: &ValidMiniCluster, observed: &Observed, uid: &str, job:
         .as_ref()
         .filter(|pod| pod.controller_uid.as_deref() == Some(uid));
     match ours {
-        Some(pod) if job.is_suspended || pod.is_lost => ServicesPod::Delete(pod.uid.clone()),
+        Some(pod) if job.is_suspended || pod.was_evicted => ServicesPod::Delete(pod.uid.clone()),
         None if !job.is_suspended && !cluster.services.is_empty() => ServicesPod::Create,
         _ => ServicesPod::Stays,
     }
@@ -219,7 +219,7 @@ pub fn headless_key(cluster: &ValidMiniCluster) -> Key {
 
 /// Whether a Job has to be deleted because its pods cannot mount the view's image. The status must already say so:
 /// by this, the next Job gets a copy of the view.
-pub fn is_to_be_recreated(status: &MiniClusterStatus, job: &JobSeen) -> bool {
+pub fn must_recreate_job(status: &MiniClusterStatus, job: &JobSeen) -> bool {
     job.mounts_view && !job.is_deleting && !job.is_finished() && previous_status::image_volume_failed(status)
 }
 
@@ -402,24 +402,24 @@ mod tests {
             mounts_view: true,
             ..job(2)
         };
-        assert!(!is_to_be_recreated(&told, &mounting), "nothing has been told");
+        assert!(!must_recreate_job(&told, &mounting), "nothing has been told");
         told.conditions.push(testing::condition(
             ConditionType::ViewMounted,
             ConditionStatus::False,
             "ImageVolumeFailed",
         ));
-        assert!(is_to_be_recreated(&told, &mounting));
+        assert!(must_recreate_job(&told, &mounting));
         let going = JobSeen {
             is_deleting: true,
             ..mounting
         };
-        assert!(!is_to_be_recreated(&told, &going));
+        assert!(!must_recreate_job(&told, &going));
         assert_eq!(decide("size: 2", &told, Some(going), false), NextAction::Nothing);
         let NextAction::Create { facts } = decide("size: 2", &told, None, false) else {
             panic!()
         };
         assert!(facts.image_volume_failed);
-        assert!(!is_to_be_recreated(&told, &job(2)), "a copy stays");
+        assert!(!must_recreate_job(&told, &job(2)), "a copy stays");
     }
 
     /// They would answer to the same names, and the program would run twice at the same time.
@@ -456,7 +456,7 @@ mod tests {
         );
         let (message, is_passing) = waits(PodSeen {
             is_deleting: true,
-            is_lost: true,
+            is_on_silent_node: true,
             ..earlier()
         });
         assert!(
@@ -641,10 +641,10 @@ mod tests {
     fn services_run_while_the_job_may_have_pods() {
         let cluster = testing::cluster("size: 2\nservices: [{image: db, name: db}]");
         let decide = |pod: Option<(&str, bool)>, suspended: bool| {
-            let services_pod = pod.map(|(owner, is_lost)| ServicesPodSeen {
+            let services_pod = pod.map(|(owner, was_evicted)| ServicesPodSeen {
                 uid: "pod".to_owned(),
                 controller_uid: Some(owner.to_owned()),
-                is_lost,
+                was_evicted,
             });
             let job = JobSeen {
                 is_suspended: suspended,

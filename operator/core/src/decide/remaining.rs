@@ -12,7 +12,7 @@ pub fn describe(pods: &[&PodSeen]) -> Option<String> {
     let node = first.node.as_deref();
     let place = node.map(|node| format!(" on node {node}")).unwrap_or_default();
     Some(match node {
-        Some(node) if first.is_lost => {
+        Some(node) if first.is_on_silent_node => {
             let name = &first.name;
             format!(
                 "pod {name} is on node {node}, which has stopped responding{others}. {}",

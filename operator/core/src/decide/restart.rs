@@ -32,7 +32,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::observe::job::{JobSeen, TrueCondition};
 use crate::observe::pod::PodSeen;
-use crate::observe::pod_end::{PodEnd, end_of, has_failed_by_itself, loss};
+use crate::observe::pod_end::{PodEnd, end_of, end_of_gone, has_failed_by_itself, loss};
 use crate::previous_status;
 use crate::vocabulary::Reason;
 
@@ -228,7 +228,7 @@ pub fn describe_lost_follower(lost: Option<&LostPod>, pods: &[&PodSeen]) -> Stri
     if let Some(lost) = lost {
         return format!("{} while the job ran on it", describe_loss(lost));
     }
-    let mut followers = pods.iter().filter(|pod| pod.index > 0 && pod.is_lost);
+    let mut followers = pods.iter().filter(|pod| pod.index > 0 && pod.is_on_silent_node);
     if let Some((pod, node)) = followers.find_map(|pod| Some((pod, pod.node.as_deref()?))) {
         let (index, name) = (pod.index, &pod.name);
         return format!(
@@ -406,14 +406,14 @@ fn replaces_failed(observation: &Observation, lead: &PodSeen) -> bool {
     lead.index_failures > 0 && lead.index_disruptions == 0 && !observation.restarts_on_failure
 }
 
-/// All pods of the lead, those that are gone first (`end_of` with `true`), and how each ended. None: it still runs.
+/// All pods of the lead, those that are gone first, and how each ended. None: it still runs.
 pub(super) fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Option<PodEnd>)> {
-    let gone = observation.gone.iter().map(|pod| (*pod, end_of(pod, true)));
+    let gone = observation.gone.iter().map(|pod| (*pod, Some(end_of_gone(pod))));
     let present = observation
         .pods
         .iter()
         .filter(|pod| pod.index == 0)
-        .map(|pod| (*pod, end_of(pod, false)));
+        .map(|pod| (*pod, end_of(pod)));
     gone.chain(present).collect()
 }
 
@@ -506,7 +506,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
         observation
             .pods
             .iter()
-            .any(|pod| pod.index > 0 && end_of(pod, false) == Some(PodEnd::Removed))
+            .any(|pod| pod.index > 0 && end_of(pod) == Some(PodEnd::Removed))
     };
     // The Job's message alone does not prove that a follower was lost: the follower may have failed by itself, and the
     // watch of pods may lag behind.
@@ -549,7 +549,7 @@ fn index_that_never_starts(observation: &Observation) -> Option<u32> {
     }
     let mut failures = BTreeMap::new();
     let followers = observation.pods.iter().filter(|pod| pod.index > 0);
-    for pod in followers.filter(|pod| end_of(pod, false) == Some(PodEnd::NotStarted { may_help: true })) {
+    for pod in followers.filter(|pod| end_of(pod) == Some(PodEnd::NotStarted { may_help: true })) {
         *failures.entry(pod.index).or_insert(0_i32) += 1;
     }
     failures
@@ -676,7 +676,7 @@ fn end_pods_or_fail(observation: &Observation, to_replace: JobToReplace, failed:
 
 /// Whether the pod has a log to keep, and an agent that can end it.
 fn can_end(pod: &PodSeen) -> bool {
-    pod.has_begun && !pod.has_ended && !pod.is_deleting && !pod.is_lost && pod.kept_by.is_none()
+    pod.has_begun && !pod.has_ended && !pod.is_deleting && !pod.is_on_silent_node && pod.kept_by.is_none()
 }
 
 /// Whether the Job's failure policy retries a pod with this exit code. (A pod that is labelled as the lead's fails the
@@ -690,7 +690,7 @@ pub fn follower_lost(observation: &Observation) -> Option<LostPod> {
     let mut removed = observation
         .pods
         .iter()
-        .filter(|pod| pod.index > 0 && end_of(pod, false) == Some(PodEnd::Removed));
+        .filter(|pod| pod.index > 0 && end_of(pod) == Some(PodEnd::Removed));
     recorded_lost_follower(observation, true)
         .cloned()
         .or_else(|| removed.next().map(|pod| loss(pod)))

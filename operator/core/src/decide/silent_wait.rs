@@ -138,7 +138,7 @@ pub fn find<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Option<Sile
         pod.is_scheduled
             && !pod.has_ended
             && !pod.is_deleting
-            && !pod.is_lost
+            && !pod.is_on_silent_node
             && pod.exit.is_none()
             && pod.trouble.is_none()
     };

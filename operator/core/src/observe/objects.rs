@@ -130,7 +130,7 @@ impl Observed {
         let is_running = !job.is_finished() && job.failing.is_none() && !job.is_deleting && !job.is_suspended;
         let others = || self.pods_of(job).filter(|other| other.name != pod.name);
         // (`is_gone` makes no difference here: `None` and `Removed` are treated alike.)
-        let ended_by_itself = !matches!(end_of(pod, false), None | Some(PodEnd::Removed));
+        let ended_by_itself = !matches!(end_of(pod), None | Some(PodEnd::Removed));
         pod.was_removed()
             && !ended_by_itself
             && is_running
@@ -179,7 +179,7 @@ impl Observed {
     pub fn living(&self) -> Vec<&PodSeen> {
         let pods = self.pods.values().map(Box::as_ref);
         let mut living: Vec<&PodSeen> = pods.filter(|pod: &&PodSeen| !pod.has_ended).collect();
-        living.sort_by_key(|pod| (!pod.is_lost, pod.index));
+        living.sort_by_key(|pod| (!pod.is_on_silent_node, pod.index));
         living
     }
 

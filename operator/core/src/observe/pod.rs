@@ -149,7 +149,7 @@ pub struct PodSeen {
     /// Its node, once it has one.
     pub node: Option<String>,
     /// Its node has stopped responding. The state of its containers is the last reported one.
-    pub is_lost: bool,
+    pub is_on_silent_node: bool,
     /// One of its containers was started.
     pub has_begun: bool,
     /// The container that runs Flux is running.
@@ -333,7 +333,7 @@ impl PodSeen {
         let has_restarted_node = |trouble: &Trouble| trouble.reason == Reason::NodeRestarted;
         !self.has_ended
             && !self.is_deleting
-            && !self.is_lost
+            && !self.is_on_silent_node
             && self.trouble.as_deref().is_some_and(has_restarted_node)
     }
 
@@ -438,7 +438,7 @@ impl PodSeen {
                 && status.nominated_node_name.is_none(),
             scheduler: None,
             node: None,
-            is_lost: !ended && is_lost(status),
+            is_on_silent_node: !ended && is_on_silent_node(status),
             has_begun: ended || containers(status).any(has_begun),
             is_running: !ended && state.is_some_and(|state| state.running.is_some()),
             has_joined: joined,
@@ -489,7 +489,7 @@ fn has_begun(container: &ContainerStatus) -> bool {
 
 /// Whether the pod's node has stopped responding: then the node controller sets Ready to False, without a reason, and
 /// leaves ContainersReady as it was. The kubelet always gives a reason.
-fn is_lost(status: &PodStatus) -> bool {
+fn is_on_silent_node(status: &PodStatus) -> bool {
     condition(status, "Ready")
         .is_some_and(|(status, reason, _)| status == ConditionStatus::False && reason.is_empty())
         && condition(status, "ContainersReady").is_some_and(|(status, _, _)| status == ConditionStatus::True)

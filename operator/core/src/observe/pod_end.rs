@@ -30,15 +30,20 @@ pub enum PodEnd {
     },
 }
 
-/// How a pod ended. None: it still runs. `is_gone`: the pod no longer exists, so it has ended, whatever its last state.
-pub fn end_of(pod: &PodSeen, is_gone: bool) -> Option<PodEnd> {
+/// How a pod that no longer exists ended. If it was last seen running, it was removed.
+pub fn end_of_gone(pod: &PodSeen) -> PodEnd {
+    end_of(pod).unwrap_or(PodEnd::Removed)
+}
+
+/// How a pod that exists ended. None: it still runs.
+pub fn end_of(pod: &PodSeen) -> Option<PodEnd> {
     if pod.has_succeeded {
         return Some(PodEnd::Succeeded);
     }
     // With `kept_by`, the container that runs Flux has ended and only another container still runs: the pod counts as
     // ended.
     if !pod.has_ended && pod.kept_by.is_none() {
-        return is_gone.then_some(PodEnd::Removed);
+        return None;
     }
     let termination = pod.exit.as_ref().and_then(|exit| exit.termination.as_ref());
     Some(match (termination, &pod.exit) {
@@ -74,7 +79,7 @@ pub fn has_failed_by_itself(pod: &PodSeen) -> bool {
     let code = pod.exit.as_ref().map(|exit| exit.code);
     pod.index > 0
         // (`is_gone` makes no difference here: `None` and `Removed` are treated alike.)
-        && match end_of(pod, false) {
+        && match end_of(pod) {
             Some(PodEnd::FailedByItself | PodEnd::NodeFailure | PodEnd::Refused) => {
                 code != Some(i32::from(REPLACE))
             }

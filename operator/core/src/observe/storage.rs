@@ -36,7 +36,7 @@ impl Disk {
 /// A PersistentVolume that the operator deletes once its MiniCluster is gone. Kubernetes does not delete it, since a
 /// namespaced object cannot own a cluster-scoped one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Orphan {
+pub struct OwnedVolume {
     pub name: String,
     pub uid: String,
     pub cluster: Key,
@@ -44,14 +44,14 @@ pub struct Orphan {
     pub owner: String,
 }
 
-impl Orphan {
+impl OwnedVolume {
     /// What is kept of a PersistentVolume that has to be deleted with its MiniCluster. None: it has to be kept, is
     /// being deleted, or was not created by the operator.
-    pub fn of(metadata: &ObjectMeta) -> Option<Orphan> {
+    pub fn of(metadata: &ObjectMeta) -> Option<OwnedVolume> {
         if metadata.deletion_timestamp.is_some() || annotation(metadata, labels::KEEP).is_some() {
             return None;
         }
-        Some(Orphan {
+        Some(OwnedVolume {
             name: metadata.name.clone()?,
             uid: metadata.uid.clone()?,
             cluster: cluster_of_volume(metadata)?,
@@ -63,7 +63,7 @@ impl Orphan {
 /// The PersistentVolumes that the operator deletes once their MiniClusters are gone.
 #[derive(Debug, Default)]
 pub(super) struct Volumes {
-    by_name: HashMap<String, Orphan>,
+    by_name: HashMap<String, OwnedVolume>,
     /// Names of the PersistentVolumes, by the MiniCluster's uid.
     of_owner: HashMap<String, BTreeSet<String>>,
 }
@@ -71,7 +71,7 @@ pub(super) struct Volumes {
 impl Volumes {
     /// Stores the current state of the PersistentVolume `name`. `volume`: None if the operator does not have to delete
     /// it with a MiniCluster, or if it no longer exists.
-    pub(super) fn update(&mut self, name: &str, volume: Option<&Orphan>) {
+    pub(super) fn update(&mut self, name: &str, volume: Option<&OwnedVolume>) {
         if let Some(before) = self.by_name.remove(name)
             && let Some(names) = self.of_owner.get_mut(&before.owner)
         {
@@ -103,7 +103,7 @@ impl Volumes {
     }
 
     /// The PersistentVolumes of the MiniCluster with the uid `owner`.
-    pub(super) fn of(&self, owner: &str) -> Vec<Orphan> {
+    pub(super) fn of(&self, owner: &str) -> Vec<OwnedVolume> {
         let names = self.of_owner.get(owner).into_iter().flatten();
         names.filter_map(|name| self.by_name.get(name).cloned()).collect()
     }
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn volume_is_of_its_owner_until_it_is_gone_or_not_listed() {
-        let orphan = |name: &str, owner: &str| Orphan {
+        let orphan = |name: &str, owner: &str| OwnedVolume {
             name: name.into(),
             uid: "u".into(),
             cluster: Key::new("ns", "mc"),

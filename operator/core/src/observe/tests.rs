@@ -130,7 +130,7 @@ fn pods_of_a_silent_node_are_lost_ready_or_not() {
         node: Some("worker-3".into()),
         ..PodSeen::default()
     };
-    let is_lost = |name: &str| index.observed(&key).pods[name].is_lost;
+    let is_on_silent_node = |name: &str| index.observed(&key).pods[name].is_on_silent_node;
     index.update_pod(&metadata("mc-0"), pod("mc-0"));
     assert_eq!(index.update_silence("worker-3", true), std::slice::from_ref(&key));
     assert!(index.update_silence("worker-3", true).is_empty(), "it is no news");
@@ -142,12 +142,12 @@ fn pods_of_a_silent_node_are_lost_ready_or_not() {
             ..pod("mc-2")
         },
     );
-    assert!(is_lost("mc-0") && is_lost("mc-1") && !is_lost("mc-2"));
+    assert!(is_on_silent_node("mc-0") && is_on_silent_node("mc-1") && !is_on_silent_node("mc-2"));
     assert_eq!(
         index.update_silence("worker-3", false),
         std::slice::from_ref(&key)
     );
-    assert!(!is_lost("mc-0") && !is_lost("mc-1"));
+    assert!(!is_on_silent_node("mc-0") && !is_on_silent_node("mc-1"));
 }
 
 /// The watch of pods may lag behind, so the result of a list counts.
@@ -219,8 +219,8 @@ fn job_that_is_gone_does_not_return_with_an_earlier_answer() {
 }
 
 #[test]
-fn services_pod_is_lost_when_evicted_and_not_when_it_failed() {
-    let is_lost = |status: serde_json::Value| {
+fn services_pod_counts_as_evicted_and_not_when_it_failed() {
+    let was_evicted = |status: serde_json::Value| {
         let labels = serde_json::json!({ (labels::SERVICES_OF): "mc" });
         let pod = serde_json::json!({
             "metadata": { "name": "mc-services", "namespace": "ns", "uid": "pod", "labels": labels },
@@ -230,7 +230,7 @@ fn services_pod_is_lost_when_evicted_and_not_when_it_failed() {
         let index = Index::default();
         index.update_pod(&pod.metadata, PodSeen::of_object(&pod));
         let services_pod = index.observed(&Key::new("ns", "mc")).services_pod.clone();
-        services_pod.unwrap().is_lost
+        services_pod.unwrap().was_evicted
     };
     let ended = |code: i32| {
         let terminated = serde_json::json!({ "exitCode": code, "reason": "Error" });
@@ -240,21 +240,21 @@ fn services_pod_is_lost_when_evicted_and_not_when_it_failed() {
         }])
     };
     let evicted = |containers: serde_json::Value| {
-        is_lost(
+        was_evicted(
             serde_json::json!({ "phase": "Failed", "reason": "Evicted", "containerStatuses": containers }),
         )
     };
     let disrupted = serde_json::json!([{
         "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet",
     }]);
-    assert!(!is_lost(serde_json::json!({ "phase": "Running" })));
+    assert!(!was_evicted(serde_json::json!({ "phase": "Running" })));
     for code in [1, 137, 255] {
         let by_itself = serde_json::json!({ "phase": "Failed", "containerStatuses": ended(code) });
-        assert!(!is_lost(by_itself), "{code}");
+        assert!(!was_evicted(by_itself), "{code}");
     }
     assert!(!evicted(serde_json::json!([])), "its node does not start it");
     assert!(evicted(ended(137)));
-    assert!(is_lost(serde_json::json!({
+    assert!(was_evicted(serde_json::json!({
         "phase": "Failed", "conditions": disrupted, "containerStatuses": ended(137),
     })));
 }

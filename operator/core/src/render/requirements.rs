@@ -10,7 +10,7 @@ use crate::render::Objects;
 const IMAGE_VOLUMES: u32 = 35;
 /// The first minor version with which the operator mounts images if the feature gate ImageVolume is enabled: image
 /// volumes are beta since this version.
-const IMAGE_VOLUMES_BY_HAND: u32 = 33;
+const IMAGE_VOLUMES_BETA: u32 = 33;
 /// Most bytes of a ConfigMap's values.
 const CONFIG_MAP_MAX: usize = 1 << 20;
 
@@ -130,7 +130,7 @@ pub fn mounts_image(job: &Job) -> bool {
 /// Whether Kubernetes 1.`minor` keeps the Job's image volumes only if a feature gate is enabled. The version does not
 /// show this: a dry run does.
 pub fn needs_image_volume_gate(objects: &Objects, minor: u32) -> bool {
-    (IMAGE_VOLUMES_BY_HAND..IMAGE_VOLUMES).contains(&minor) && mounts_image(&objects.job)
+    (IMAGE_VOLUMES_BETA..IMAGE_VOLUMES).contains(&minor) && mounts_image(&objects.job)
 }
 
 /// Whether the objects may need a newer Kubernetes than the oldest supported one, so that its version has to be looked

@@ -228,7 +228,7 @@ fn waiting(state: JobState, summary: &PodSummary, outcome: &Outcome) -> Statemen
 fn running(state: JobState, summary: &PodSummary) -> Statement {
     const TYPE: ConditionType = ConditionType::JobRunning;
     match state {
-        JobState::Active if summary.lead.is_some_and(|lead| lead.is_lost) => {
+        JobState::Active if summary.lead.is_some_and(|lead| lead.is_on_silent_node) => {
             let message = "the lead's node has stopped responding: whether its container runs is unknown";
             Statement::new(TYPE, Unknown, Reason::NodeLost, message)
         }

@@ -8,7 +8,7 @@ use super::{CheckedSpec, Inputs, PodSummary};
 use crate::decide::remaining;
 use crate::decide::restart::{self, Observation};
 use crate::observe::pod::{Exit, FailedInit, PodSeen, Pull, Trouble};
-use crate::observe::pod_end::{self, PodEnd, end_of};
+use crate::observe::pod_end::{self, PodEnd, end_of, end_of_gone};
 use crate::vocabulary::Reason;
 
 /// Reason and message of the status; empty if nothing is wrong.
@@ -174,7 +174,7 @@ fn failed_before_ready(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome>
 
 /// The outcome if a pod's node has stopped responding.
 fn lost(inputs: &Inputs) -> Option<Outcome> {
-    let lost = || inputs.pods.iter().filter(|pod| pod.is_lost);
+    let lost = || inputs.pods.iter().filter(|pod| pod.is_on_silent_node);
     let first = lost().min_by_key(|pod| pod.index)?;
     let others = match lost().count() - 1 {
         0 => String::new(),
@@ -210,13 +210,13 @@ fn pending_restart<'a>(inputs: &Inputs<'a>) -> Option<&'a Restart> {
 /// The outcome while a restart waits until the pods of the Job that it replaces are gone.
 fn restarting(inputs: &Inputs, restart: &Restart) -> Outcome {
     let mut living: Vec<&PodSeen> = inputs.pods.iter().copied().filter(|pod| !pod.has_ended).collect();
-    living.sort_by_key(|pod| (!pod.is_lost, pod.index));
+    living.sort_by_key(|pod| (!pod.is_on_silent_node, pod.index));
     let pods = remaining::describe(&living)
         .map(|pods| format!("; {pods}"))
         .unwrap_or_default();
     let message = restart_message(inputs.previous, restart) + &pods;
     // If a pod's node is lost, the restart waits until the node is back or a person acts.
-    let waits_for_node = living.first().is_some_and(|pod| pod.is_lost);
+    let waits_for_node = living.first().is_some_and(|pod| pod.is_on_silent_node);
     Outcome::new(
         if waits_for_node {
             Reason::NodeLost.name()
@@ -397,7 +397,7 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
 
 /// Whether the Job fails with this pod, instead of creating another one.
 fn ends_the_job(pod: &PodSeen) -> bool {
-    match end_of(pod, false) {
+    match end_of(pod) {
         Some(PodEnd::FailedByItself | PodEnd::NodeFailure) if pod.index == 0 => true,
         Some(PodEnd::NotStarted { may_help }) if pod.index == 0 => !may_help,
         _ => pod_end::has_failed_by_itself(pod),
@@ -422,16 +422,13 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
         gone: inputs.gone.clone(),
         now: inputs.now,
     };
-    let gone = inputs.gone.iter().map(|pod| (*pod, end_of(pod, true)));
+    let gone = inputs.gone.iter().map(|pod| (*pod, end_of_gone(pod)));
     let present = inputs
         .pods
         .iter()
         .filter(|pod| pod.index == 0)
-        .map(|pod| (*pod, end_of(pod, false)));
-    let leads: Vec<(&PodSeen, PodEnd)> = gone
-        .chain(present)
-        .filter_map(|(pod, end)| Some((pod, end?)))
-        .collect();
+        .filter_map(|pod| Some((*pod, end_of(pod)?)));
+    let leads: Vec<(&PodSeen, PodEnd)> = gone.chain(present).collect();
     if let Some((lead, end)) = leads
         .iter()
         .find(|(_, end)| matches!(end, PodEnd::FailedByItself | PodEnd::NodeFailure))
@@ -532,7 +529,7 @@ fn of_pod(pod: &PodSeen) -> Outcome {
     // Its container ended by itself, although the cluster was about to remove the pod.
     if let Some(exit) = exit
         && pod.is_disrupted()
-        && end_of(pod, false) == Some(PodEnd::FailedByItself)
+        && end_of(pod) == Some(PodEnd::FailedByItself)
     {
         return of_exit(exit, &place);
     }

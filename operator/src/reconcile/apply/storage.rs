@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use flux_operator_core::labels;
-use flux_operator_core::observe::storage::{Orphan, annotation, cluster_of_volume};
+use flux_operator_core::observe::storage::{OwnedVolume, annotation, cluster_of_volume};
 use flux_operator_core::observe::{Key, controller_uid};
 use flux_operator_core::obstacle::Obstacle;
 use flux_operator_core::render::storage::MadeVolume;
@@ -258,9 +258,9 @@ impl Writer {
         let name = rendered.volume.name_any();
         let found = none_if_not_found(self.persistent_volumes().get_metadata(&name).await);
         let found = found.map_err(|error| api_error::<PersistentVolume>("get", &name, error))?;
-        // `Orphan::of` returns None for a volume that is to be kept.
+        // `OwnedVolume::of` returns None for a volume that is to be kept.
         match found
-            .and_then(|found| Orphan::of(&found.metadata))
+            .and_then(|found| OwnedVolume::of(&found.metadata))
             .filter(|found| found.owner == owner)
         {
             Some(found) => self.delete_volume(&name, Some(found.uid)).await,
@@ -269,7 +269,7 @@ impl Writer {
     }
 
     /// Deletes a volume whose MiniCluster no longer exists. Asks the API server for the MiniCluster first.
-    pub async fn sweep(&self, volume: &Orphan) -> Result<(), ApplyError> {
+    pub async fn sweep(&self, volume: &OwnedVolume) -> Result<(), ApplyError> {
         let api: Api<PartialObjectMeta<MiniCluster>> =
             Api::namespaced(self.client.clone(), &volume.cluster.namespace);
         let found = none_if_not_found(api.get_metadata(&volume.cluster.name).await);

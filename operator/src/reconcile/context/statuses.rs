@@ -14,8 +14,8 @@ use kube::runtime::reflector::{ObjectRef, Store};
 
 /// Shortest time between two statuses that differ in numbers only (`patch::is_news` is false). It doubles while they
 /// follow each other, so that thousands of pods that become ready within minutes cause about twenty writes.
-const BETWEEN_NUMBERS: Duration = Duration::from_secs(1);
-const LONGEST_BETWEEN_NUMBERS: Duration = Duration::from_secs(30);
+const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Shortest time between two such statuses while the Job controller still creates pods.
 const WHILE_PODS_COME: Duration = Duration::from_secs(30);
 /// Longest time that the first status waits for the pods to be created.
@@ -35,10 +35,10 @@ impl WrittenAt {
             |before: &WrittenAt| now.saturating_duration_since(before.time) < before.pause * 2;
         let pause = before
             .filter(follows_closely)
-            .map_or(BETWEEN_NUMBERS, |before| before.pause * 2);
+            .map_or(SHORTEST_PAUSE, |before| before.pause * 2);
         WrittenAt {
             time: now,
-            pause: pause.min(LONGEST_BETWEEN_NUMBERS),
+            pause: pause.min(LONGEST_PAUSE),
         }
     }
 }
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(times[..7], [0, 1, 3, 7, 15, 31, 61]);
         assert!(times.len() < 20, "{times:?}");
         let later = WrittenAt::now(Some(last), last.time + Duration::from_secs(60));
-        assert_eq!(later.pause, BETWEEN_NUMBERS);
+        assert_eq!(later.pause, SHORTEST_PAUSE);
     }
 
     #[test]

@@ -38,11 +38,7 @@ fn container_end_unseen_by_runtime_counts_as_node_restart() {
         (137, "ContainerStatusUnknown", String::new()),
     ] {
         let pod = ended(code, reason, &message);
-        assert_eq!(
-            end_of(&pod, false),
-            Some(PodEnd::Removed),
-            "{code} {reason} {message}"
-        );
+        assert_eq!(end_of(&pod), Some(PodEnd::Removed), "{code} {reason} {message}");
         assert!(
             !has_failed_by_itself(&PodSeen {
                 index: 1,
@@ -58,7 +54,7 @@ fn container_end_unseen_by_runtime_counts_as_node_restart() {
 #[test]
 fn agents_word_counts_where_the_runtime_saw_no_end() {
     let success = ended(255, "Unknown", &agent_message("program", 0));
-    assert_eq!(end_of(&success, false), Some(PodEnd::Succeeded));
+    assert_eq!(end_of(&success), Some(PodEnd::Succeeded));
     assert!(success.has_succeeded && success.has_agents_success());
     for (code, reason, by, own) in [
         (255, "Unknown", "program", 3),
@@ -70,20 +66,17 @@ fn agents_word_counts_where_the_runtime_saw_no_end() {
     ] {
         let pod = ended(code, reason, &agent_message(by, own));
         assert_eq!(
-            (end_of(&pod, false), pod.exit.unwrap().code),
+            (end_of(&pod), pod.exit.unwrap().code),
             (Some(PodEnd::FailedByItself), own),
             "{code} {reason} {by} {own}"
         );
     }
     assert_eq!(
-        end_of(&ended(137, "OOMKilled", ""), false),
+        end_of(&ended(137, "OOMKilled", "")),
         Some(PodEnd::FailedByItself),
         "the kernel's"
     );
-    assert_eq!(
-        end_of(&ended(1, "Error", ""), false),
-        Some(PodEnd::FailedByItself)
-    );
+    assert_eq!(end_of(&ended(1, "Error", "")), Some(PodEnd::FailedByItself));
 }
 
 #[test]
@@ -137,7 +130,7 @@ fn pod_that_lost_its_sandbox_before_its_container_never_starts() {
     let pod = without_sandbox("Never", ended(), json!({}));
     assert!(pod.never_starts());
     assert_eq!(pod.trouble.as_ref().unwrap().reason, "NodeRestarted");
-    assert_eq!(end_of(&pod, false), None, "it still exists");
+    assert_eq!(end_of(&pod), None, "it still exists");
     let deleted = PodSeen {
         is_deleting: true,
         ..pod
@@ -151,11 +144,7 @@ fn pod_that_lost_its_sandbox_before_its_container_never_starts() {
         json!({ "phase": "Failed", "conditions": disrupted }),
     );
     assert_eq!(
-        (
-            end_of(&gone, false),
-            loss(&gone).reason.as_str(),
-            gone.is_disrupted()
-        ),
+        (end_of(&gone), loss(&gone).reason.as_str(), gone.is_disrupted()),
         (Some(PodEnd::Removed), "NodeRestarted", true)
     );
 

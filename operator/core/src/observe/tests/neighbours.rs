@@ -32,17 +32,14 @@ fn running() -> serde_json::Value {
 #[test]
 fn result_is_that_of_the_container_that_runs_flux() {
     let runs = seen("Running", "Never", &[("aaa", terminated(0)), ("mc", running())]);
-    assert_eq!(
-        (end_of(&runs, false), runs.is_running, runs.exit),
-        (None, true, None)
-    );
+    assert_eq!((end_of(&runs), runs.is_running, runs.exit), (None, true, None));
     let failed = seen(
         "Failed",
         "Never",
         &[("aaa", terminated(0)), ("mc", terminated(7))],
     );
     assert_eq!(
-        (end_of(&failed, false), failed.exit.unwrap().code),
+        (end_of(&failed), failed.exit.unwrap().code),
         (Some(PodEnd::FailedByItself), 7)
     );
     let succeeded = seen(
@@ -51,7 +48,7 @@ fn result_is_that_of_the_container_that_runs_flux() {
         &[("aaa", terminated(1)), ("mc", terminated(0))],
     );
     assert_eq!(
-        end_of(&succeeded, false),
+        end_of(&succeeded),
         Some(PodEnd::Succeeded),
         "what another container ends with is not the job's"
     );
@@ -63,16 +60,12 @@ fn end_is_the_runners_while_another_container_keeps_the_pod() {
         |policy: &str, code: i32| seen("Running", policy, &[("aaa", running()), ("mc", terminated(code))]);
     let failed = kept("Never", 7);
     assert_eq!(
-        (end_of(&failed, false), failed.kept_by.as_deref()),
+        (end_of(&failed), failed.kept_by.as_deref()),
         (Some(PodEnd::FailedByItself), Some("aaa"))
     );
-    assert_eq!(end_of(&kept("Never", 0), false), Some(PodEnd::Succeeded));
-    assert_eq!(end_of(&kept("OnFailure", 0), false), Some(PodEnd::Succeeded));
-    assert_eq!(
-        end_of(&kept("OnFailure", 7), false),
-        None,
-        "the kubelet starts it again"
-    );
+    assert_eq!(end_of(&kept("Never", 0)), Some(PodEnd::Succeeded));
+    assert_eq!(end_of(&kept("OnFailure", 0)), Some(PodEnd::Succeeded));
+    assert_eq!(end_of(&kept("OnFailure", 7)), None, "the kubelet starts it again");
 }
 
 #[test]

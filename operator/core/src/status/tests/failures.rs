@@ -367,11 +367,10 @@ fn users_init_container_failure_is_reported_and_not_retried() {
             Some(&serde_json::from_value(status).unwrap()),
         )
     };
-    let end = |pod: &PodSeen| end_of(pod, false);
     let (users, agents) = (seen("load,fetch"), seen(""));
-    assert_eq!(end(&users), Some(PodEnd::NotStarted { may_help: false }));
+    assert_eq!(end_of(&users), Some(PodEnd::NotStarted { may_help: false }));
     assert_eq!(
-        end(&agents),
+        end_of(&agents),
         Some(PodEnd::NotStarted { may_help: true }),
         "the agent may reach its parent later"
     );
@@ -531,7 +530,7 @@ fn restart_that_waits_for_a_dead_node_names_pod_node_and_remedy() {
             .contains("pod mc-1 on node worker-2 is being stopped")
     );
     observation.pods = vec![PodSeen {
-        is_lost: true,
+        is_on_silent_node: true,
         ..going
     }];
     let status = observation.status();
@@ -570,7 +569,7 @@ fn lost_follower_is_named_by_its_dead_node_or_by_flux() {
     };
     assert!(message(vec![lead()]).contains("node failure on mc-1 (rank 1)"));
     let lost = PodSeen {
-        is_lost: true,
+        is_on_silent_node: true,
         node: Some("worker-3".into()),
         ..pod(1)
     };

@@ -210,7 +210,7 @@ fn job_fails_when_a_follower_ends_with_255_by_itself() {
 #[test]
 fn end_is_certain_while_a_dead_node_keeps_a_pod() {
     let on_dead_node = || PodSeen {
-        is_lost: true,
+        is_on_silent_node: true,
         node: Some("worker-3".into()),
         ..pod(1)
     };
@@ -463,7 +463,7 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
             lead(),
             failed(),
             PodSeen {
-                is_lost: true,
+                is_on_silent_node: true,
                 ..told_to_end(pod(2), 1)
             }
         ]),
