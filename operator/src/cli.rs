@@ -184,6 +184,7 @@ fn ask_server(text: &str) -> Result<Judgement, CliError> {
             // The namespace is only a default: a file may name another one.
             is_asked_for: false,
         };
+        // The installed operator's options are not known here, so its defaults count.
         Ok(on_server::judge(&client, target, text, &Options::default()).await?)
     })
 }

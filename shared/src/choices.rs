@@ -38,6 +38,7 @@ impl std::str::FromStr for ViewSource {
 
     fn from_str(name: &str) -> Result<ViewSource, String> {
         let found = ViewSource::ALL.into_iter().find(|source| source.name() == name);
+        // This is an option's error, too: clap prints the value before it.
         found.ok_or_else(|| format!("must be one of {}", ViewSource::NAMES.join(", ")))
     }
 }

@@ -38,6 +38,7 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
         instance: &pod.instance,
         facts: &pod.facts,
         claimed_cores: pod.spec.runner.declared_cores(),
+        has_users_config: pod.spec.flux.broker_config.is_some(),
         places: places.into(),
         shared_memory: nix::sys::statvfs::statvfs(&at("/dev/shm"))
             .ok()
@@ -81,7 +82,7 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
             findings.parent = Some((
                 &parent.host,
                 ParentProbe::new(&parent.host, parent.port, &pod.root)
-                    .probed_by_name(parent.by_name)
+                    .only_looked_up(parent.only_looked_up)
                     .probe()
                     .await,
             ));

@@ -164,7 +164,7 @@ const RECENT_JOBS: &str = r#"{"max_entries":5,"attrs":["state","nnodes","annotat
 /// Whether the parent can be reached, and whether a connection to it persists for a short while.
 async fn link(parent: &Parent, pod: &Pod) -> Result<Link, Missing> {
     ParentProbe::new(&parent.host, parent.port, &pod.root)
-        .probed_by_name(parent.by_name)
+        .only_looked_up(parent.only_looked_up)
         .probe()
         .await?;
     let before = established(parent.port);

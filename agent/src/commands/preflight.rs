@@ -39,6 +39,9 @@ pub struct Findings<'a> {
     pub facts: &'a Facts,
     /// Cores that the spec declares for each pod; none: it declares none.
     pub claimed_cores: Option<u32>,
+    /// Whether broker.toml is the user's own, which may make Flux check R against this host. The agent's own disables the
+    /// check wherever R may have more cores.
+    pub has_users_config: bool,
     /// Paths that Flux or its jobs write to, and whether they are writable. The first is on Flux's own volume.
     pub places: Vec<(String, bool)>,
     /// Size of /dev/shm in bytes.
@@ -115,6 +118,7 @@ pub fn judge(findings: &Findings) -> Vec<Check> {
         add("libc", c_library(libc));
     }
     if !has_bash(findings.facts) {
+        // Only a warning: the version of this Flux is not known here.
         let text = "the image has no bash, with which Flux 0.88 starts: use an image with bash";
         add("bash", (Warn, text.into()));
     }
@@ -293,7 +297,8 @@ fn cores(findings: &Findings) -> (Level, String) {
         .cpu_quota
         .map_or(String::new(), |cpus| format!(", a quota of {cpus}"));
     let has = format!("{} cores{quota}, {} GPUs", facts.cores, facts.gpus);
-    // The CPUs of the cpuset, if the quota is less than they could use.
+    // `cpuset` is none if the container may use all CPUs of the machine. So these are CPUs that were assigned to this
+    // container, if its quota is less than they could use.
     let throttled = facts
         .cpuset
         .filter(|cpus| facts.cpu_quota.is_some_and(|quota| quota < f64::from(*cpus)));
@@ -318,7 +323,8 @@ fn cores(findings: &Findings) -> (Level, String) {
     }
 }
 
-/// Whether R has as many hosts as the instance and, unless the spec declares cores, no more cores than this host.
+/// Whether R has as many hosts as the instance and no more cores than this host. (The check of declared cores has its own
+/// warning.)
 fn listed_resources(findings: &Findings, ResourceTotals { hosts, cores }: ResourceTotals) -> (Level, String) {
     let (size, present) = (findings.instance.hosts.len(), findings.facts.cores);
     let claims = format!("R lists {hosts} nodes with {cores} cores");
@@ -329,9 +335,15 @@ fn listed_resources(findings: &Findings, ResourceTotals { hosts, cores }: Resour
                 "{claims}, but the instance has {size} brokers: Flux will not start. R and the hostlist must name the same hosts"
             ),
         ),
-        None if cores > present => (
+        None if cores > present && findings.has_users_config => (
             Fail,
-            format!("{claims}, but there are {present}: Flux will drain this node. Set `cores`, or renew R"),
+            format!(
+                "{claims}, but there are {present}: Flux drains this node, unless broker.toml sets resource.noverify. Set it, or renew R"
+            ),
+        ),
+        None if cores > present => (
+            Warn,
+            format!("{claims}, but there are {present}: tasks will share them. Use nodes of one size"),
         ),
         _ => (Pass, claims),
     }
@@ -431,11 +443,8 @@ fn user(findings: &Findings) -> (Level, String) {
         .passwd
         .lines()
         .any(|line| line.split(':').nth(2) == Some(&uid));
-    match (&findings.instance.notice, known) {
-        (Some(notice), _) => (
-            Warn,
-            format!("{notice}: run the container as root, or leave out fluxUser"),
-        ),
+    match (&findings.instance.user_notice, known) {
+        (Some(notice), _) => (Warn, notice.clone()),
         (None, true) => (Pass, format!("Flux runs as uid {uid}")),
         (None, false) => (
             Warn,

@@ -23,7 +23,7 @@ use crate::wait;
 /// Options of the execution that are not part of the plan.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// All files are written below this folder.
+    /// All files are written below this folder, and /etc/hosts and /etc/resolv.conf are read below it: `/` in a pod.
     pub root: PathBuf,
     /// The agent's own binary, which a snippet's shell runs to report its state.
     pub agent: PathBuf,
@@ -38,6 +38,7 @@ pub struct Options {
 pub struct Executor<'a> {
     pub(super) options: Options,
     pub(super) files: Files,
+    /// The environment, working directory, umask and limits, as the last snippet left them.
     pub(super) session: Session,
     pub(super) supervisor: &'a mut Supervisor,
     /// How the shell of the snippets is started.
@@ -113,7 +114,8 @@ impl<'a> Executor<'a> {
 
     /// A probe of the parent broker, or of the lead if that is not the parent.
     pub(super) fn parent_probe(&self, parent: &plan::Parent) -> wait::ParentProbe {
-        wait::ParentProbe::new(&parent.host, parent.port, &self.options.root).probed_by_name(parent.by_name)
+        wait::ParentProbe::new(&parent.host, parent.port, &self.options.root)
+            .only_looked_up(parent.only_looked_up)
     }
 }
 

@@ -29,7 +29,7 @@ pub fn note_end(path: &Path, code: u8, node_failure: bool) {
     let _ = written.and_then(|file| file.sync_all());
 }
 
-/// Appends to the note, a file that must exist.
+/// Appends to the note. The entrypoint has created it, for Flux's user.
 fn append(path: &Path, text: &str) -> io::Result<File> {
     let mut file = std::fs::OpenOptions::new().append(true).open(path)?;
     file.write_all(text.as_bytes())?;

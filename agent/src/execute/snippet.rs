@@ -20,6 +20,7 @@ impl Executor<'_> {
     /// Runs a snippet; returns what follows it. `begin`: when its step began.
     pub(super) async fn run_snippet(&mut self, snippet: &Snippet, begin: Instant) -> Result<Flow, Failure> {
         let Snippet { name, phase, .. } = *snippet;
+        // A sidecar runs its command like a snippet.
         let is_program = phase == SnippetPhase::Program;
         let had_shell = self.shell.is_some();
         let mut shell = match self.running_shell(name).await? {
@@ -51,6 +52,7 @@ impl Executor<'_> {
         {
             let code = self.stop_code(stop);
             self.ending.snippet = Some(EndedSnippet {
+                // The stop ended it, not its last error.
                 error: String::new(),
                 ..ended(code)
             });
@@ -69,13 +71,10 @@ impl Executor<'_> {
                     error: error.to_owned(),
                     ..ended(code.max(1))
                 };
-                Ok(if is_program {
-                    Flow::Exit(ended.code)
-                } else {
-                    self.end_entrypoint(snippet, ended)
-                })
+                Ok(self.end_entrypoint(snippet, ended))
             }
-            // How this shell ends does not matter: `end_before` turns the 0 into 1.
+            // The shell ends by itself, since nothing more is written to it. Its code does not matter: `end_before` turns
+            // the 0 into 1.
             SnippetRun::Unheard => Ok(self.end_before(snippet, ChildEnd::Exited(0))),
             SnippetRun::ShellEnded(code) if is_program => Ok(Flow::ProgramEnded(code)),
             SnippetRun::ShellEnded(code) => Ok(self.end_entrypoint(snippet, ended(code))),
@@ -250,6 +249,8 @@ impl Executor<'_> {
             _ if snippet.strict => tracing::info!(stage = name, "{ended}"),
             _ => {
                 tracing::warn!(stage = name, "{ended}; continuing");
+                // The status reports a `post` that failed. A failure before the program that was ignored is not the cause of
+                // the container's end.
                 if snippet.phase == SnippetPhase::After {
                     self.ending.snippet = Some(ended);
                 }

@@ -282,7 +282,7 @@ fn part_is_taken_from_the_plan_not_from_at_end() {
             stopped.parent = Some(Parent {
                 host: "127.0.0.1".into(),
                 port,
-                by_name: false,
+                only_looked_up: false,
             });
             let code_of = stopped_before(&stopped);
             assert_eq!((code_of, marker.exists()), (code, false), "{part:?}");
@@ -319,7 +319,7 @@ fn stop_is_held_back_only_for_the_parent_of_the_launch() {
         let parent = Parent {
             host: "127.0.0.1".into(),
             port,
-            by_name: false,
+            only_looked_up: false,
         };
         // A step has waited for a parent, but the launch names none: the program gets the stop at once.
         stop_after(at("lone"));
@@ -361,7 +361,7 @@ fn plan_decides_hold_and_kill_time_of_a_stop() {
         let parent = Some(Parent {
             host: "127.0.0.1".into(),
             port,
-            by_name: false,
+            only_looked_up: false,
         });
         let at = |name: &str| folder.join(name).display().to_string();
         stop_after(at("bounded").into());
@@ -397,7 +397,7 @@ fn follower_that_ends_with_0_restarts_while_lead_is_there() {
                 Some(Parent {
                     host: "127.0.0.1".into(),
                     port: listener.local_addr().unwrap().port(),
-                    by_name: false,
+                    only_looked_up: false,
                 })
             };
             let argv = program(
@@ -472,7 +472,7 @@ fn follower_ends_with_0_when_stopped_while_its_lead_goes() {
                 let parent = Some(Parent {
                     host: "127.0.0.1".into(),
                     port,
-                    by_name: false,
+                    only_looked_up: false,
                 });
                 let at_end = AtEnd::RestartFollower {
                     limit: 3,

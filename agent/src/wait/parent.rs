@@ -112,17 +112,17 @@ impl ParentProbe {
         }
     }
 
-    /// If `by_name`, `probe` and `wait` only look up the name, and do not connect. This is for `logging.zeromq`: Flux
+    /// If `only_looked_up`, `probe` and `wait` only look up the name, and do not connect. This is for `logging.zeromq`: Flux
     /// would log the agent's connection, which is closed at once, as a failed handshake.
-    pub fn probed_by_name(self, by_name: bool) -> ParentProbe {
+    pub fn only_looked_up(self, only_looked_up: bool) -> ParentProbe {
         ParentProbe {
-            should_connect: !by_name,
+            should_connect: !only_looked_up,
             ..self
         }
     }
 
     /// One attempt: looks up the name, connects, and closes the connection. Only looks up the name if told so by
-    /// `probed_by_name`.
+    /// `only_looked_up`.
     pub async fn probe(&mut self) -> Result<(), Missing> {
         if self.should_connect {
             // `&mut None`: nobody asks for the time of the look-up.
@@ -161,7 +161,7 @@ impl ParentProbe {
         self.look_up().await.is_err_and(|missing| missing.is_name_gone())
     }
 
-    /// One attempt that always connects, whatever `probed_by_name` says: for a parent that was lost, or is shutting
+    /// One attempt that always connects, whatever `only_looked_up` says: for a parent that was lost, or is shutting
     /// down.
     pub async fn probe_port(&mut self) -> Result<(), Missing> {
         // `&mut None`: nobody asks for the time of the look-up.

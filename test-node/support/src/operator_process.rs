@@ -67,6 +67,7 @@ impl OperatorProcess {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
         let mut answer = String::new();
+        // The operator closes the connection after its answer.
         stream.read_to_string(&mut answer).unwrap();
         answer
     }

@@ -34,7 +34,9 @@ pub struct Wanted {
 /// A fault that may have removed a pod of this MiniCluster.
 #[derive(Debug, Clone)]
 pub struct Disturbance {
+    /// When the fault began, in seconds since 1970.
     pub from: f64,
+    /// When all should have settled again: the kubelet may report a lost pod only after its node is back.
     pub to: f64,
     /// The pod was force-deleted: Kubernetes then does not know whether it still runs.
     pub is_forced: bool,
@@ -88,6 +90,7 @@ pub fn broken(
             broken.push("a failed program started again with restartPolicy Never".into());
         }
     }
+    // Not checked with OnFailure: the operator may miss restarts of a lead that was lost.
     let counted = 1 + number("restartCount") + wanted.suspensions;
     if !wanted.is_retried && runs.len() as u64 > counted {
         broken.push(format!("{} starts, and the status counts {counted}", runs.len()));
@@ -152,6 +155,7 @@ fn wrong_end(
         "Failed" if wanted.code != 0 && code == Some(i64::from(wanted.code)) => None,
         "Failed" => {
             let used = |field: &str| status[field].as_u64().unwrap_or(0);
+            // A lost lead counts against backoffLimit, and a follower that was lost with its job against maxRestarts.
             let has_no_restart_left = used("backoffLimitUsed") + starts_in_place(wanted, status)
                 >= wanted.backoff_limit
                 || (reason == "PodLost" && used("maxRestartsUsed") >= wanted.max_restarts);

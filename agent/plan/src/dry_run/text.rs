@@ -367,7 +367,7 @@ fn step(out: &mut String, number: &str, step: &Step, is_known: bool) {
                 block(out, text);
             }
         }
-        Step::WaitParent(parent) if parent.by_name => first(&format!(
+        Step::WaitParent(parent) if parent.only_looked_up => first(&format!(
             "wait until the name {} has an address",
             host_name(parent)
         )),

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Where the secret seed is, and what distinguishes this job from all others. Nothing here is secret.
+/// Where the secret seed is, and what distinguishes this job from all others. Nothing here is secret. The
+/// renamed fields are keys in the output of `flux-agent facts`, which `dry-run --facts` reads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyInputs {

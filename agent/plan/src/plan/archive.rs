@@ -50,7 +50,7 @@ fn dump(resolved: &Resolved, archive: &str) -> String {
 
 /// Path of the dump of the start `attempt`. It is in the archive's folder, so that it can be renamed to the archive.
 /// It has the archive's suffix, from which Flux infers the format. The name is unique for this MiniCluster and this
-/// start, since a lost pod may still write its dump when the next pod begins.
+/// start, since a lost pod may still write its dump when the next pod begins. The next pod removes that dump.
 fn dump_path(resolved: &Resolved, archive: &str, attempt: &str) -> String {
     let spec = resolved.spec;
     let digest = Sha256::digest(format!("{}/{}:{archive}", spec.namespace, spec.name));

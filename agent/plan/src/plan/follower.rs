@@ -23,7 +23,8 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
         resolved.spec.runner.snippets.worker_pre.as_ref(),
     ));
     let parent = parent(resolved)?;
-    // The parent must answer before the broker starts.
+    // Flux's broker waits for its parent, too. The agent waits first: it says what is missing, keeps `parent_deadline`,
+    // and ends at once at a stop.
     let wait = parent.clone().map(Step::WaitParent);
     steps.extend(wait);
     steps.push(launch(resolved, parent)?);
@@ -64,8 +65,9 @@ fn at_end(resolved: &Resolved) -> AtEnd {
     }
 }
 
-/// Whether this pod exits when the lead's DNS name is gone. It does so if the agent knows the parent, a failed broker
-/// would be restarted, and the lead's container does not restart.
+/// Whether this pod exits when the lead's DNS name is gone. The agent looks for the name while it waits for the parent, to
+/// restart a failed broker. It does not wait with the user's own broker.toml (the parent is unknown) and with `Complete`
+/// (nothing is restarted). If the lead's container can restart, its name may be missing for a while, so the pod stays.
 pub(super) fn ends_with_lead(resolved: &Resolved) -> bool {
     resolved.spec.flux.broker_config.is_none()
         && matches!(
@@ -85,6 +87,7 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Step, PlanError
         .cloned()
         .chain(runner::flux_start(resolved)?.into_iter().map(Word::Literal))
         .collect();
+    // Snippets may change these options (`$brokerOptions`), so the launch has their range.
     let options_start = argv.len();
     argv.extend(
         options::broker(resolved, runner.interactive)
@@ -92,7 +95,8 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Step, PlanError
             .map(Word::Literal),
     );
     let run_as = user::run_as(resolved);
-    // The agent drains while it holds back a stop, for which it watches the parent. It asks the broker at the socket.
+    // The agent drains this rank, and those below it, while it holds back a stop, for which it watches the parent. It asks
+    // the broker at the socket. If a job shell still runs when the hold is over, it kills the broker.
     let can_drain = parent.is_some() && runner::socket(resolved).is_some();
     let drain = can_drain.then_some(resolved.rank);
     let below = drain.map(|rank| {

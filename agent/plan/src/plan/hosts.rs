@@ -113,8 +113,9 @@ pub struct BrokerAddresses {
     /// the resolver does not use its search list.
     suffix: String,
     port: u16,
-    /// As in [`Parent::by_name`].
-    by_name: bool,
+    /// Whether the agent only looks up a broker's name and does not connect, as with `logging.zeromq`: see
+    /// [`Parent::only_looked_up`].
+    only_looked_up: bool,
 }
 
 impl BrokerAddresses {
@@ -123,7 +124,7 @@ impl BrokerAddresses {
             remote_lead: spec.network.lead.clone(),
             suffix: format!("{}.", suffix(spec, domain)),
             port: spec.network.port,
-            by_name: spec.logging.zeromq,
+            only_looked_up: spec.logging.zeromq,
         }
     }
 
@@ -136,7 +137,7 @@ impl BrokerAddresses {
         Parent {
             host,
             port,
-            by_name: self.by_name,
+            only_looked_up: self.only_looked_up,
         }
     }
 }
@@ -157,9 +158,10 @@ mod tests {
         assert_eq!((local.list.as_str(), local.size()), ("mc-[0-2]", 3));
         let named = "name='burst-0'\nsize=2\n[network]\nhostlist='10.0.0.1,mc-[1-3],burst-0-[0-1]'\nlead={address='10.0.0.1'}";
         assert_eq!(hosts(named).list, "10.0.0.1,mc-[1-3],burst-0-[0-1]");
-        let by_name = "name='b'\nsize=2\n[network]\nhostlist='mc-[0-1],b-[0-1]'\nlead={address='10.0.0.1'}";
+        let only_looked_up =
+            "name='b'\nsize=2\n[network]\nhostlist='mc-[0-1],b-[0-1]'\nlead={address='10.0.0.1'}";
         assert_eq!(
-            hosts(by_name).list,
+            hosts(only_looked_up).list,
             "mc-[0-1],b-[0-1]",
             "the lead is mc-0, as on its own side"
         );

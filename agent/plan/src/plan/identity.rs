@@ -56,7 +56,7 @@ impl Identity {
         if !may_change_user {
             if account.owner.uid != facts.uid {
                 identity.notice = Some(format!(
-                    "the container runs as uid {}, so Flux can't run as {} (uid {}) and runs as the container's user",
+                    "the container runs as uid {}, so Flux can't run as {} (uid {}) and runs as the container's user. Run the container as root, or leave out fluxUser",
                     facts.uid, account.name, account.owner.uid
                 ));
             }

@@ -40,7 +40,7 @@ pub struct Instance {
     /// Port of the Flux RESTful API. None: this host does not serve it.
     pub serves: Option<u16>,
     /// A notice about the choice of the user.
-    pub notice: Option<String>,
+    pub user_notice: Option<String>,
     /// Whether Flux binds tasks to cores on this host.
     pub binding: Binding,
 }
@@ -71,7 +71,7 @@ impl Instance {
             run_as: user::run_as(&resolved),
             flux: resolved.flux(),
             environment: changes.flatten().collect(),
-            notice: resolved.identity.notice.clone(),
+            user_notice: resolved.identity.notice.clone(),
             serves: restful::wanted(&resolved).map(|served| served.port),
             spare: spare(spec, &resolved.hosts.names),
             binding: resolved.binding,
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!((follower.rank, follower.is_lead), (2, false));
         let parent = follower.parent.as_ref().unwrap();
         assert_eq!(
-            (parent.host.as_str(), parent.port, parent.by_name),
+            (parent.host.as_str(), parent.port, parent.only_looked_up),
             ("mc-0.flux-service.ns.svc.cluster.local.", 8050, false)
         );
         assert_eq!(follower.address_of(0), *parent);
@@ -170,7 +170,7 @@ mod tests {
             let lead = Parent {
                 host: address.into(),
                 port: 30123,
-                by_name: false,
+                only_looked_up: false,
             };
             assert_eq!(
                 (burst.parent.as_ref(), burst.address_of(0)),

@@ -110,7 +110,7 @@ pub struct Parent {
     /// Whether the agent only waits until the name has an address, and does not connect. With `logging.zeromq`, a
     /// connection by the agent would be logged as a failed handshake.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub by_name: bool,
+    pub only_looked_up: bool,
 }
 
 /// Metrics of the instance, for autoscalers.

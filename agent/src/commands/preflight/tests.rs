@@ -14,6 +14,7 @@ fn troubles(facts: Facts, change: impl FnOnce(&mut Findings)) -> Vec<(Level, &'s
         instance: &instance,
         facts: &facts,
         claimed_cores: None,
+        has_users_config: false,
         places: vec![("/mnt/flux".into(), true), ("/root".into(), true)],
         shared_memory: Some(1 << 30),
         huge_pages: vec![HugePages {
@@ -89,7 +90,11 @@ fn each_trouble_is_found_alone_and_has_its_remedy() {
     only(Fail, "R", "5 nodes", |f| {
         f.resources = Some(ResourceTotals { hosts: 5, cores: 4 })
     });
-    only(Fail, "R", "drain", |f| {
+    only(Fail, "R", "noverify", |f| {
+        f.has_users_config = true;
+        f.resources = Some(ResourceTotals { hosts: 4, cores: 64 })
+    });
+    only(Warn, "R", "share", |f| {
         f.resources = Some(ResourceTotals { hosts: 4, cores: 64 })
     });
     only(Warn, "mpi", "IPC_LOCK", |f| f.memory_lock = Some(8 << 20));

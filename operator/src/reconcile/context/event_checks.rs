@@ -12,7 +12,7 @@ use flux_operator_core::observe::pod::Trouble;
 pub struct EventChecks {
     /// By the MiniCluster's uid.
     checks: Mutex<HashMap<String, EventCheck>>,
-    /// Limits the rate of the checks.
+    /// Limits the rate of the checks. A check that has to wait keeps the time that was reserved for it: its turn.
     turns: Mutex<Turns>,
 }
 
@@ -90,7 +90,7 @@ impl EventChecks {
         }
     }
 
-    /// Records why an object that events report as missing could not be created again. The status shows this until the
+    /// Records why the ConfigMap, which the pod's events report as missing, could not be created again. The status shows this until the
     /// next check, which tries again.
     pub fn note_refusal(&self, uid: &str, refusal: Trouble, now: Instant) {
         if let Some(check) = self.checks().get_mut(uid) {

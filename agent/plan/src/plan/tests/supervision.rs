@@ -65,7 +65,7 @@ fn follower_launch_names_awaited_parent_and_lead_none() {
             (launch.part, launch.parent.as_ref()),
             (InstancePart::Follower, awaited)
         );
-        assert_eq!(awaited.unwrap().by_name, !text.is_empty());
+        assert_eq!(awaited.unwrap().only_looked_up, !text.is_empty());
     }
     let own = follower("[flux]\nbroker_config = 'x = 1'\n");
     assert_eq!(
