@@ -242,7 +242,8 @@ impl<'a> Splitter<'a> {
     }
 
     /// Reads what follows a `$`: adds a reference if it is a name, else the `$` as text. `unquoted`: the `$` is outside
-    /// of double quotes, where `$(` is recorded as shell syntax.
+    /// of double quotes, where `$(` is recorded as shell syntax. (Inside them, it is mostly for a shell that the
+    /// command starts, as in `sh -c "echo $(hostname)"`.)
     fn dollar(&mut self, unquoted: bool) {
         if unquoted && self.chars.peek() == Some(&'(') && !self.out.shell_syntax.iter().any(|s| s == "$(") {
             self.out.shell_syntax.push("$(".into());

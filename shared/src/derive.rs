@@ -117,7 +117,7 @@ fn runner(cluster: &ValidMiniCluster) -> Runner {
 }
 
 /// Names of this container's variables whose values the pod template takes from the downward API: they differ between
-/// pods.
+/// pods. Without the names, a task would see the values of the pod that submitted its job.
 fn per_pod(overlay: Option<&Overlay>, container: &str) -> Vec<String> {
     let containers = overlay
         .and_then(|overlay| overlay.value().pointer("/spec/containers")?.as_array())

@@ -69,7 +69,8 @@ impl Category {
         }
     }
 
-    /// Whether a retry, later or on another node, may succeed. The Job uses this for init containers only.
+    /// Whether a retry, later or on another node, may succeed. The operator's Job uses this for init containers
+    /// only. The failure rules of a JobSet and a TrainJob (`examples/`) restart all pods after these codes.
     pub const fn is_retriable(self) -> bool {
         matches!(
             self,

@@ -70,6 +70,7 @@ pub fn walk(path: &Path, create: bool) -> io::Result<Walked> {
                 if links > MAX_LINKS {
                     return Err(io::Error::from_raw_os_error(libc::ELOOP));
                 }
+                // For root, this checks that nobody else can replace the link. So `is_fixed` stays.
                 check_link(&here.folder, &name, &data)?;
                 let target =
                     OsString::from_vec(fs::readlinkat(&here.folder, &name, Vec::new())?.into_bytes());

@@ -89,7 +89,8 @@ impl Inputs<'_> {
     }
 
     /// Whether the Job's pods were created with another `podTemplate` than the current one. The API server's rule does
-    /// not reject every such edit: in an object without a schema it misses a key that replaces another one.
+    /// not reject every such edit: in an object without a schema it misses a key that replaces another one. The
+    /// hash is of the overlay as the user wrote it, so all versions of the operator compute the same.
     fn overlay_differs(&self, cluster: &ValidMiniCluster) -> bool {
         self.job
             .is_some_and(|job| !job.is_deleting && job.overlay_hash != render::overlay_hash(cluster))
@@ -543,7 +544,8 @@ fn phase(inputs: &Inputs, summary: &PodSummary) -> Phase {
             CheckedSpec::Valid(_) => Phase::Pending,
         };
     };
-    // Once the job has begun, the phase stays Running even if brokers are missing.
+    // Once the job has begun, the phase stays Running even if brokers are missing. (If the lead's container was
+    // restarted, the job begins again once its broker has joined.)
     let has_begun = summary.lead.is_some_and(|lead| lead.has_joined) && has_been_ready(inputs.previous)
         || summary.lead.is_some_and(|lead| lead.exit.is_some());
     if inputs.is_deleting {

@@ -187,8 +187,8 @@ impl<'de> Visitor<'de> for ObjectConverter<'_> {
             if number > 0 {
                 self.out.push(b',');
             }
-            // Room for the converted object, to which conversion may add fields. `Vec` itself would double its capacity,
-            // and the answer may already be half of all memory.
+            // Room for the converted object, to which conversion may add fields. `Vec` itself would double its
+            // capacity, and the answer may already be half of all memory.
             if self.out.capacity() - self.out.len() < text.get().len() + SPARE / 2 {
                 self.out.reserve_exact(2 * text.get().len() + SPARE);
             }
@@ -229,7 +229,8 @@ fn convert_one(text: &str, to: Version, out: &mut Vec<u8>) -> Result<(), String>
 }
 
 /// Members (parent and name) that are copied as text, since they are the same in both versions. Their depth and number
-/// of values are not limited: if such an object were rejected, nobody could list any MiniCluster.
+/// of values are not limited: if such an object were rejected, nobody could list any MiniCluster. (Annotations are not
+/// among them, since conversion writes one.)
 const VERBATIM: [(&str, &str); 6] = [
     ("metadata", "finalizers"),
     ("metadata", "labels"),

@@ -217,7 +217,7 @@ pub struct MiniClusterSpec {
 block! {
     /// Options of Flux.
     pub struct Flux {
-        /// Architecture of the nodes, as in their label kubernetes.io/arch: amd64, arm64 (or arm).
+        /// Architecture of the nodes, as in their label kubernetes.io/arch: amd64 or arm64 (arm means arm64).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub arch: Option<String>,
         /// A container that provides Flux. Without this block, Flux comes from the image of the Flux runner.

@@ -41,7 +41,8 @@ pub struct Args {
     /// Assume this number of GPUs
     #[arg(long, value_name = "N")]
     pub gpus: Option<u32>,
-    /// Assume that the containers run as this user, with no entry in /etc/passwd unless it is 0
+    /// Assume that the containers run as this user and the group of the same id, with no entry in /etc/passwd unless it
+    /// is 0
     #[arg(long, value_name = "UID")]
     pub uid: Option<u32>,
     /// Assume a view without Fluxion
@@ -109,6 +110,7 @@ fn input(args: &Args, read: &Read) -> Result<(Source, Facts), DryRunError> {
     let mut facts = facts(args, facts_from_file, &source);
     // `facts` may have its environment from the MiniCluster, without `--env`.
     facts.environment.extend(args.env.iter().cloned());
+    // What the curve certificate is derived from. `--key-from-env` overrides the facts.
     let key = args
         .from_environment
         .key(&environment)

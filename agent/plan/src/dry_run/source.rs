@@ -150,6 +150,7 @@ impl Source {
             .environment
             .extend(overlaid_environment(cluster, &container.environment));
         if let Some(folder) = &container.working_dir {
+            // Assumed to be writable, since the user chose it.
             facts.working_directory = folder.clone();
             facts.writable.insert(folder.clone());
         }

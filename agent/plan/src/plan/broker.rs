@@ -37,7 +37,8 @@ pub fn directories(resolved: &Resolved) -> Vec<Step> {
     }
     let make = |(path, mode)| directory(path, mode, owner);
     // An existing folder may be a volume of the user. `Directory` would set its mode and owner. `Give` changes only
-    // the owner, and only if Flux's user cannot write to the folder.
+    // the owner, and only if Flux's user cannot write to the folder. Only a batch writes there; other programs just get
+    // the folder's name in FLUX_OUTPUT_DIR.
     let give_logs = || Step::Give {
         path: resolved.logs.clone(),
         owner,
@@ -262,6 +263,7 @@ fn generate(resolved: &Resolved) -> Result<String, PlanError> {
         return toml::to_string(&config).map_err(|error| render_error(error.to_string()));
     }
     let mut table = toml::Table::try_from(&config).map_err(|error| render_error(error.to_string()))?;
+    // If a part has `resource.config`, its hosts must be these.
     let hosts = resolved.spec.own_hosts();
     let users_table =
         broker_config::merged(parts, hosts.as_deref()).map_err(|errors| match errors.first() {

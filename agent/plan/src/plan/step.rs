@@ -82,7 +82,8 @@ pub enum Step {
     /// After the broker has ended: replace the archive by the dump, if the dump is complete and the broker ended with
     /// success.
     PublishArchive { from: String, to: String },
-    /// From here on, hold back a stop after the end of Flux until `seconds` after the file `note` was written
+    /// In a sidecar: from here on, a stop after the end of Flux is held back, so that the sidecar's command can end by
+    /// itself. The hold lasts until `seconds` after the runner's container has written the file `note`
     /// ([`Step::NoteEnd`]).
     Linger { note: String, seconds: f64 },
     /// Write the file `note`, by which sidecars know that this container has ended by itself. After a stop, it is not

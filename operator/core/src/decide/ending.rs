@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use super::restart::{self, Decision, Observation, is_by_policy, leads};
 use crate::observe::job::{JobSeen, TrueCondition};
 use crate::observe::pod::PodSeen;
-use crate::observe::pod_end::{PodEnd, has_failed_by_itself};
+use crate::observe::pod_end::{PodEnd, is_follower_failed_by_itself};
 use crate::vocabulary::Reason;
 
 /// The Job with the condition Complete or Failed, if its end is already certain. If the Job has the condition Failed,
@@ -55,7 +55,10 @@ fn success(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
     }
     let failing = job.failed.as_ref().or(job.failing.as_ref());
     if failing.is_some_and(|failing| !is_by_policy(observation, failing))
-        || observation.pods.iter().any(|pod| has_failed_by_itself(pod))
+        || observation
+            .pods
+            .iter()
+            .any(|pod| is_follower_failed_by_itself(pod))
     {
         return None;
     }
@@ -101,8 +104,11 @@ fn has_failed_for_good(observation: &Observation, job: &JobSeen) -> bool {
     if restart::decide(observation) != Decision::Continue {
         return false;
     }
-    let is_final =
-        !is_by_policy(observation, failing) || observation.pods.iter().any(|pod| has_failed_by_itself(pod));
+    let is_final = !is_by_policy(observation, failing)
+        || observation
+            .pods
+            .iter()
+            .any(|pod| is_follower_failed_by_itself(pod));
     // A lead that still runs is being stopped: wait for its exit code. A lead on a silent node will report none: it is
     // not awaited once the failure is final or the Job has failed.
     let is_awaited = |pod: &PodSeen| !(pod.is_on_silent_node && (is_final || job.failed.is_some()));

@@ -32,7 +32,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::observe::job::{JobSeen, TrueCondition};
 use crate::observe::pod::PodSeen;
-use crate::observe::pod_end::{PodEnd, end_of, end_of_gone, has_failed_by_itself, loss};
+use crate::observe::pod_end::{PodEnd, end_of, end_of_gone, is_follower_failed_by_itself, loss};
 use crate::previous_status;
 use crate::vocabulary::Reason;
 
@@ -174,13 +174,17 @@ pub struct FollowerLoss<'a> {
 }
 
 /// The loss of a follower, if it is why the job of a lead that has ended failed. `end`: how the lead ended.
-pub fn follower_loss<'a>(
+pub fn loss_that_ended_the_lead<'a>(
     observation: &Observation<'a>,
     lead: &PodSeen,
     end: PodEnd,
 ) -> Option<FollowerLoss<'a>> {
     // If a follower has failed by itself, that is the cause, and not the loss of one.
-    if observation.pods.iter().any(|pod| has_failed_by_itself(pod)) {
+    if observation
+        .pods
+        .iter()
+        .any(|pod| is_follower_failed_by_itself(pod))
+    {
         return None;
     }
     match end {
@@ -448,7 +452,11 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     }) {
         return when_lead_ended(observation, to_replace(), lead, end, replacement.is_some());
     }
-    if let Some(follower) = observation.pods.iter().find(|pod| has_failed_by_itself(pod)) {
+    if let Some(follower) = observation
+        .pods
+        .iter()
+        .find(|pod| is_follower_failed_by_itself(pod))
+    {
         return when_follower_failed(observation, to_replace(), follower);
     }
     if job.is_suspended {
@@ -515,7 +523,10 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
             && (has_removed_follower() || recorded_lost_follower(observation, false).is_some())
     };
     if is_failing && !has_living_lead(&leads) && is_for_follower() {
-        let message = describe_lost_follower(follower_lost(observation).as_ref(), &observation.pods);
+        let message = describe_lost_follower(
+            follower_lost_by_failing_job(observation).as_ref(),
+            &observation.pods,
+        );
         return restart_or_end(
             observation,
             to_replace(),
@@ -564,7 +575,11 @@ pub fn is_by_policy(observation: &Observation, condition: &TrueCondition) -> boo
         let is_own = |(_, end): &(&PodSeen, Option<PodEnd>)| {
             matches!(end, Some(PodEnd::FailedByItself | PodEnd::NodeFailure))
         };
-        leads(observation).iter().any(is_own) || observation.pods.iter().any(|pod| has_failed_by_itself(pod))
+        leads(observation).iter().any(is_own)
+            || observation
+                .pods
+                .iter()
+                .any(|pod| is_follower_failed_by_itself(pod))
     };
     // With a failure policy (which a Job has unless it is `OnFailure`), an index fails with its first pod that is not
     // retried, even one that was removed. In a Job of one pod, the Job then fails with the reason FailedIndexes.
@@ -686,7 +701,7 @@ fn is_retried(code: i32) -> bool {
 }
 
 /// The follower that a failing Job has lost: as the status records it, or as its pod still shows.
-pub fn follower_lost(observation: &Observation) -> Option<LostPod> {
+pub fn follower_lost_by_failing_job(observation: &Observation) -> Option<LostPod> {
     let mut removed = observation
         .pods
         .iter()
@@ -726,7 +741,7 @@ fn when_lead_ended(
     end: PodEnd,
     is_replaced: bool,
 ) -> Decision {
-    if let Some(loss) = follower_loss(observation, lead, end)
+    if let Some(loss) = loss_that_ended_the_lead(observation, lead, end)
         && observation.status.max_restarts_used < observation.max_restarts
     {
         let message = describe_lost_follower(loss.pod, &observation.pods);

@@ -1,4 +1,6 @@
-//! MiniClusters that are being deleted or were deleted, and whether Kubernetes deletes the objects that they own.
+//! MiniClusters that are being deleted or were deleted, and whether Kubernetes deletes the objects that they own. If it
+//! does, the operator deletes the Job and all its pods first, at once: the garbage collector would stop the brokers one
+//! after the other, while the job still runs.
 
 use std::collections::HashSet;
 

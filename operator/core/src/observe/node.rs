@@ -146,6 +146,7 @@ pub struct Placement {
     pub node_name: Option<String>,
     pub node_selector: BTreeMap<String, String>,
     /// Terms of the required node affinity, of which one must match. None: no node affinity is required.
+    /// `placement::of_pods` sets them: a pod's spec has them deeper.
     #[serde(skip)]
     pub terms: Option<Vec<NodeSelectorTerm>>,
     pub tolerations: Vec<Toleration>,
@@ -216,8 +217,12 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let value = |text: &Option<String>| text.clone().unwrap_or_default();
     let same_value = match toleration.operator.as_deref() {
         Some("Exists") => true,
-        // The other operator, Equal, needs a key.
-        _ => !is_any(&toleration.key) && value(&toleration.value) == value(&taint.value),
+        // Equal needs a key.
+        None | Some("Equal" | "") => {
+            !is_any(&toleration.key) && value(&toleration.value) == value(&taint.value)
+        }
+        // An operator of a newer Kubernetes: assume that pods may use the node.
+        Some(_) => true,
     };
     same_effect && same_key && same_value
 }
@@ -361,6 +366,7 @@ mod tests {
             ),
             (false, json!([{ "key": "other", "operator": "Exists" }])),
             (false, json!([{ "key": "virtual", "value": "x" }])),
+            (true, json!([{ "key": "virtual", "operator": "Gt", "value": "3" }])),
         ] {
             let pod = placement(json!({ "tolerations": toleration }), None);
             assert_eq!(pod.may_use(&tainted), may, "{pod:?}");

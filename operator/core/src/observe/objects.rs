@@ -7,7 +7,7 @@ use flux_shared::crd::v1alpha2::LostPod;
 
 use super::job::JobSeen;
 use super::pod::PodSeen;
-use super::pod_end::{LOST_KEPT, PodEnd, end_of, has_failed_by_itself};
+use super::pod_end::{LOST_KEPT, PodEnd, end_of, is_follower_failed_by_itself};
 use super::{Kind, Observed};
 
 /// Most deleted lead pods that are remembered.
@@ -137,7 +137,7 @@ impl Observed {
             && pod.index < job.completions
             // No other pod has ended the Job: the lead has not ended, and no follower has failed.
             && !others().any(|other| {
-                (other.index == 0 && pod.index > 0 && other.has_ended) || has_failed_by_itself(other)
+                (other.index == 0 && pod.index > 0 && other.has_ended) || is_follower_failed_by_itself(other)
             })
     }
 

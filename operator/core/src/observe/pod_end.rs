@@ -75,7 +75,7 @@ pub fn end_of(pod: &PodSeen) -> Option<PodEnd> {
 
 /// Whether this pod is a follower that has failed by itself, which fails the Job. The exit code `REPLACE` does not: the
 /// pod alone was stopped, and the Job may replace it.
-pub fn has_failed_by_itself(pod: &PodSeen) -> bool {
+pub fn is_follower_failed_by_itself(pod: &PodSeen) -> bool {
     let code = pod.exit.as_ref().map(|exit| exit.code);
     pod.index > 0
         // (`is_gone` makes no difference here: `None` and `Removed` are treated alike.)

@@ -292,6 +292,8 @@ fn whose_image(inputs: &Inputs, trouble: &Trouble) -> String {
     };
     let runner = &cluster.runner.container;
     match &trouble.pull {
+        // The agent's init container mounts two images: the view's and, for its /opt/software, the runner's. The
+        // kubelet reports both on this container.
         Some(Pull::Mounted) if trouble.message.contains(&format!("\"{}\"", runner.image)) => {
             format!("the image of container {} cannot be pulled: ", runner.name)
         }
@@ -330,6 +332,8 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
         let outcome = lead
             .map(|lead| of_pod(lead))
             .unwrap_or_else(|| Outcome::new(reason, message));
+        // The operator's own reasons are all about the lead. If a follower is the cause, the operator fails the Job
+        // with one of Kubernetes' reasons.
         return Outcome {
             index: Some(0),
             ..outcome
@@ -356,20 +360,19 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
         .collect();
     // Pods that were stopped because another one had failed come last: those that are being deleted or were asked to
     // end.
-    failed.sort_by_key(|pod| {
-        (
-            pod.is_deleting || pod.told_to_end.is_some(),
-            ended_at(pod),
-            pod.index,
-        )
-    });
+    let was_stopped = |pod: &PodSeen| pod.is_deleting || pod.told_to_end.is_some();
+    failed.sort_by_key(|pod| (was_stopped(pod), ended_at(pod), pod.index));
     let is_tried_too_often = matches!(
         known,
         Some(Reason::BackoffLimitExceeded | Reason::MaxFailedIndexesExceeded | Reason::FailedIndexes)
     );
     let culprit = match known {
         Some(Reason::DeadlineExceeded) => None,
-        _ if is_tried_too_often => failed.iter().rev().find(|pod| !pod.is_deleting).or(failed.last()),
+        _ if is_tried_too_often => failed
+            .iter()
+            .rev()
+            .find(|pod| !was_stopped(pod))
+            .or(failed.last()),
         _ => failed.iter().find(|pod| ends_the_job(pod)).or(failed.first()),
     };
     let Some(pod) = culprit else {
@@ -395,12 +398,13 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
     outcome
 }
 
-/// Whether the Job fails with this pod, instead of creating another one.
+/// Whether the Job fails with this pod, instead of creating another one. False for a pod of the lead that refused to
+/// run: then the loss of an earlier pod is the cause ([`of_removed_pod`]).
 fn ends_the_job(pod: &PodSeen) -> bool {
     match end_of(pod) {
         Some(PodEnd::FailedByItself | PodEnd::NodeFailure) if pod.index == 0 => true,
         Some(PodEnd::NotStarted { may_help }) if pod.index == 0 => !may_help,
-        _ => pod_end::has_failed_by_itself(pod),
+        _ => pod_end::is_follower_failed_by_itself(pod),
     }
 }
 
@@ -410,7 +414,8 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
         CheckedSpec::Valid(cluster) => (cluster.backoff_limit, cluster.max_restarts),
         CheckedSpec::Invalid(_) => (0, 0),
     };
-    // `follower_loss` and `follower_lost` do not read `restarts_on_failure` and `last_job`.
+    // `loss_that_ended_the_lead` (the lead has ended, perhaps because of a lost follower) and `follower_lost_by_failing_job`
+    // (the Job names a follower) do not read `restarts_on_failure` and `last_job`.
     let observation = Observation {
         status: inputs.previous,
         backoff_limit,
@@ -433,7 +438,7 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
         .iter()
         .find(|(_, end)| matches!(end, PodEnd::FailedByItself | PodEnd::NodeFailure))
     {
-        let lost = restart::follower_loss(&observation, lead, *end)?.pod;
+        let lost = restart::loss_that_ended_the_lead(&observation, lead, *end)?.pod;
         let code = lead
             .exit
             .as_ref()
@@ -444,6 +449,7 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
             restart::describe_lost_follower(lost, &inputs.pods),
             code.unwrap_or_default()
         );
+        // If it is not known which follower was lost, the lead counts: the Job failed with its end.
         let index = Some(lost.map_or(0, |lost| lost.index));
         return Some(Outcome {
             index,
@@ -468,7 +474,7 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
         .job
         .and_then(|job| job.failed.as_ref().or(job.failing.as_ref())?.index_of_pod());
     if by_follower.is_some_and(|index| index > 0)
-        && let Some(lost) = restart::follower_lost(&observation)
+        && let Some(lost) = restart::follower_lost_by_failing_job(&observation)
     {
         let limit = format!("no restart left: maxRestarts is {max_restarts}");
         let message = format!(

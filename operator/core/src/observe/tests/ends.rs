@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::PodStatus;
 
 use super::*;
-use crate::observe::pod_end::{PodEnd, end_of, has_failed_by_itself};
+use crate::observe::pod_end::{PodEnd, end_of, is_follower_failed_by_itself};
 
 fn ended(code: i32, reason: &str, message: &str) -> PodSeen {
     let state =
@@ -40,7 +40,7 @@ fn container_end_unseen_by_runtime_counts_as_node_restart() {
         let pod = ended(code, reason, &message);
         assert_eq!(end_of(&pod), Some(PodEnd::Removed), "{code} {reason} {message}");
         assert!(
-            !has_failed_by_itself(&PodSeen {
+            !is_follower_failed_by_itself(&PodSeen {
                 index: 1,
                 ..pod.clone()
             }),
