@@ -213,7 +213,7 @@ pub const OLDEST: Family = operator(
 );
 pub const REQUESTS: Family = operator(
     "rest_client_requests_total",
-    "Calls to the API server, by status and method. <error>: no response.",
+    "Calls to the API server, by status and method. The code is <error> if there was no response.",
     Kind::Counter,
     &["code", "method"],
 );

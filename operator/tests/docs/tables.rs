@@ -101,8 +101,8 @@ fn metrics_are_those_of_the_code() {
     let mut text = format!(
         "# Metrics\n\n{MADE}\n\nOperator and webhook answer on port 8080 of their pods, path `/metrics`, in Prometheus' text format \
          (option `--health`; the installation sets it). With the installation's NetworkPolicies, namespaces with the label \
-         `flux-framework.org/metrics: allowed` reach it. Names are controller-runtime's where it has one. Every label has a fixed \
-         set of values, and none names an object. [Monitoring](../tasks/monitoring.md) explains how to collect the metrics, and \
+         `flux-framework.org/metrics: allowed` reach it. A metric that controller-runtime has, too, has the same name here. \
+         Every label has a fixed set of values, and none names an object. [Monitoring](../tasks/monitoring.md) explains how to collect the metrics, and \
          [alerts](../tasks/alerts.md) lists the alerts on them.\n"
     );
     for (processes, title) in [
