@@ -10,11 +10,13 @@ use flux_operator_core::labels;
 const DELETION: &str = "flux-operator-delete-miniclusters";
 const NONE: &str = "apiVersion: v1\nkind: Namespace\nmetadata: {name: nothing}\n";
 
-/// Creates a MiniCluster with the objects that the operator would create.
+/// Creates a MiniCluster with the objects that the operator would create. Until all of them exist, a finalizer keeps the
+/// MiniCluster, so that a deletion meanwhile does not miss any.
 fn make(plane: &ControlPlane, name: &str) {
     let spec = json!({ "size": 2, "containers": [{ "image": "a" }] });
     let cluster = json!({
-        "apiVersion": Version::V1alpha2.api_version(), "kind": "MiniCluster", "metadata": { "name": name }, "spec": spec,
+        "apiVersion": Version::V1alpha2.api_version(), "kind": "MiniCluster",
+        "metadata": { "name": name, "finalizers": ["test.example/making"] }, "spec": spec,
     });
     plane.apply(&cluster.to_string()).unwrap();
     let uid = plane
@@ -48,6 +50,19 @@ fn make(plane: &ControlPlane, name: &str) {
         });
         plane.apply(&volume.to_string()).unwrap();
     }
+    release(plane, name, "test.example/making");
+}
+
+/// Removes a finalizer, which must be the first one.
+fn release(plane: &ControlPlane, name: &str, finalizer: &str) {
+    let patch = json!([
+        { "op": "test", "path": "/metadata/finalizers/0", "value": finalizer },
+        { "op": "remove", "path": "/metadata/finalizers/0" },
+    ]);
+    let patch = patch.to_string();
+    plane
+        .kubectl(&["patch", "minicluster", name, "--type=json", "--patch", &patch])
+        .unwrap();
 }
 
 #[test]
@@ -93,9 +108,7 @@ fn delete_all_removes_clusters_of_a_definition_created_later() {
         plane.kubectl(&["patch", "minicluster", "first", "--type=merge", "--patch", &finalizer]).unwrap();
         let error = delete_all(&client, 2).await.unwrap_err();
         assert!(matches!(&error, DeletionError::Left { .. }) && error.to_string().contains("default/first"), "{error}");
-        let none = json!([{ "op": "test", "path": "/metadata/finalizers/0", "value": "test.example/held" }, { "op": "remove", "path": "/metadata/finalizers/0" }]);
-        let removed = plane.kubectl(&["patch", "minicluster", "first", "--type=json", "--patch", &none.to_string()]);
-        removed.unwrap();
+        release(&plane, "first", "test.example/held");
 
         // A MiniCluster that is created while the deletion waits is deleted as well.
         let deleting = tokio::spawn({
