@@ -109,9 +109,9 @@ pub fn of_pod(
     labels.remove(JOB_INDEX);
     labels.extend(of_object(cluster));
     for (key, value) in [
+        // The documentation promises this label, and the value of `app` below.
         ("namespace", namespace),
         (AUTOSCALER, cluster),
-        // The documentation promises this value.
         ("app", "flux-operator"),
         (HEADLESS, headless),
     ] {

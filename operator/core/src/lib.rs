@@ -4,6 +4,7 @@
 //! ```text
 //! observe (types, index) ─► target ─► shared::validate ─► decide ─► render ─► status ─► spans
 //! offline: validates and renders a file of MiniClusters, without a cluster
+//! otlp_endpoint: parses the address to which the operator sends the spans
 //! labels, vocabulary, yaml, obstacle, previous_status: used by the modules above
 //! ```
 #![cfg_attr(

@@ -93,7 +93,8 @@ pub struct Observed {
     pub services: BTreeMap<String, ServiceSeen>,
     /// Lead pods of the Job that no longer exist, as last seen: the newest few.
     pub gone_leads: Vec<PodSeen>,
-    /// The Job's pods that were removed while it ran, at most [`pod_end::LOST_KEPT`]. Their `time` is empty.
+    /// The Job's pods that were removed while it ran, at most [`pod_end::LOST_KEPT`]. Their `time` is empty: this crate
+    /// has no clock. The reconcile sets it when it adds them to the status.
     pub losses: Vec<LostPod>,
     /// The last Job, as last seen, if it no longer exists and no other Job was seen since.
     pub last_job: Option<Box<JobSeen>>,
@@ -237,7 +238,8 @@ impl Index {
         self.state().storage.disks_of(cluster)
     }
 
-    /// Stores a node's current state. `node`: None if no pod can be scheduled on it, or it no longer exists.
+    /// Stores a node's current state. `node`: None if no pod can be scheduled on it, or it no longer exists. Wakes no
+    /// MiniCluster: an existing Job does not change how its pods get the view.
     pub fn update_node(&self, name: &str, node: Option<NodeSeen>) {
         self.state().nodes.update(name, node);
     }
@@ -374,6 +376,7 @@ impl Index {
         let observed = state.observed_mut(&key);
         let before = observed.pods.get(&uid(metadata)).map(Box::as_ref);
         seen.remember(before);
+        // The watch reports a removed pod several times. Only the first report of its removal adds it.
         if !before.is_some_and(PodSeen::was_removed) && observed.is_loss(&seen) {
             observed.remember_loss(loss(&seen));
         }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The operator creates the [`Objects`] that are missing. It never changes those of a running cluster, except the
-//! fields of the Job in [`elastic`], and the owners and selector of the shared headless Service.
+//! fields of the Job in [`elastic`], the gang's number of pods, and the owners and selector of the shared headless
+//! Service.
 
 use crate::labels;
 use flux_shared::agent_spec::RESTFUL_REPOSITORY;

@@ -266,6 +266,7 @@ pub fn shrink(cluster: &mut Cluster) {
                 );
             }
         }
+        // Without a spec nothing is rendered, so nobody needs the labels and annotations.
         Err(error) => {
             *error = error.chars().take(ERROR_MAX).collect();
             (metadata.annotations, metadata.labels) = (None, None);

@@ -88,7 +88,7 @@ impl TrueCondition {
         let mut words = self.message.split_whitespace();
         words.find(|word| word.eq_ignore_ascii_case("pod"))?;
         let next = words.next()?;
-        // A message of the operator: `the pod of index N ended`.
+        // A message of the operator (`decide::restart`): `the pod of index N ended`, or `did not start`.
         if next == "of" && words.next() == Some("index") {
             return words.next()?.parse().ok();
         }

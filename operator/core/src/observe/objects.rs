@@ -129,13 +129,14 @@ impl Observed {
         };
         let is_running = !job.is_finished() && job.failing.is_none() && !job.is_deleting && !job.is_suspended;
         let others = || self.pods_of(job).filter(|other| other.name != pod.name);
-        // (`is_gone` makes no difference here: `None` and `Removed` are treated alike.)
+        // (For a pod that is gone, `end_of_gone` says `Removed` instead of None. Here both mean the same.)
         let ended_by_itself = !matches!(end_of(pod), None | Some(PodEnd::Removed));
         pod.was_removed()
             && !ended_by_itself
             && is_running
             && pod.index < job.completions
-            // No other pod has ended the Job: the lead has not ended, and no follower has failed.
+            // No other pod has ended the Job: the lead has not ended, and no follower has failed. (If the lost pod is a
+            // lead, another pod of index 0 is one that it replaced. So that pod has not ended the Job.)
             && !others().any(|other| {
                 (other.index == 0 && pod.index > 0 && other.has_ended) || is_follower_failed_by_itself(other)
             })
@@ -175,7 +176,8 @@ impl Observed {
     }
 
     /// Pods that may still run, of this Job or of an earlier one of the same name. Those on nodes that have stopped
-    /// responding come first, then the order is by index.
+    /// responding come first, since a message names only the first pod, with its remedy (`decide::remaining`). Then the
+    /// order is by index.
     pub fn living(&self) -> Vec<&PodSeen> {
         let pods = self.pods.values().map(Box::as_ref);
         let mut living: Vec<&PodSeen> = pods.filter(|pod: &&PodSeen| !pod.has_ended).collect();
@@ -188,7 +190,7 @@ impl Observed {
         self.job.as_ref().filter(|job| job.is_of(uid))
     }
 
-    /// Whether a container of the Job was ever started.
+    /// Whether a container of the Job was ever started, or a pod of it has ended.
     pub fn has_begun(&self, job: &JobSeen) -> bool {
         job.has_ended_pods || self.pods_of(job).any(|pod| pod.has_begun)
     }

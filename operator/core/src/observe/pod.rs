@@ -150,7 +150,7 @@ pub struct PodSeen {
     pub node: Option<String>,
     /// Its node has stopped responding. The state of its containers is the last reported one.
     pub is_on_silent_node: bool,
-    /// One of its containers was started.
+    /// One of its containers was started, or the pod has ended.
     pub has_begun: bool,
     /// The container that runs Flux is running.
     pub is_running: bool,
@@ -343,7 +343,7 @@ impl PodSeen {
         let mut pod_seen = PodSeen::read(&pod.metadata, pod.status.as_ref(), runner).with_place(&pod.spec);
         let status = pod.status.as_ref();
         // A pod that has lost its sandbox never starts if its restartPolicy is Never. With OnFailure, the kubelet makes
-        // a new sandbox.
+        // a new sandbox. A disrupted pod keeps the trouble that says so: otherwise `is_disrupted` would be false.
         if pod.spec.restart_policy == "Never"
             && !pod_seen.has_ended
             && !pod_seen.is_disrupted()

@@ -55,6 +55,7 @@ pub fn end_of(pod: &PodSeen) -> Option<PodEnd> {
         _ if pod.was_removed() && pod.unseen_end().is_some() => PodEnd::Removed,
         (Some(termination), _) if termination.by == Ender::Stop && pod.was_removed() => PodEnd::Removed,
         (Some(termination), _) if termination.node_failure => PodEnd::NodeFailure,
+        // The agent reports how it ended, and that was no stop by a removal. So a removal of the pod does not count.
         (Some(_), _) => PodEnd::FailedByItself,
         (None, Some(_)) if pod.was_removed() => PodEnd::Removed,
         (None, Some(_)) => PodEnd::FailedByItself,
@@ -78,7 +79,7 @@ pub fn end_of(pod: &PodSeen) -> Option<PodEnd> {
 pub fn is_follower_failed_by_itself(pod: &PodSeen) -> bool {
     let code = pod.exit.as_ref().map(|exit| exit.code);
     pod.index > 0
-        // (`is_gone` makes no difference here: `None` and `Removed` are treated alike.)
+        // (For a pod that is gone, `end_of_gone` says `Removed` instead of None. Here both mean false.)
         && match end_of(pod) {
             Some(PodEnd::FailedByItself | PodEnd::NodeFailure | PodEnd::Refused) => {
                 code != Some(i32::from(REPLACE))
@@ -115,6 +116,7 @@ pub fn loss(pod: &PodSeen) -> LostPod {
         }
         (_, Some(end)) => (unseen_reason(end).into(), UNSEEN_MESSAGE.to_owned()),
         _ if pod.is_deleting => (Reason::Deleted.into(), "it was deleted".to_owned()),
+        // The pod no longer exists, and showed no sign of a removal when it was last seen.
         _ => (Reason::Gone.into(), String::new()),
     };
     LostPod {

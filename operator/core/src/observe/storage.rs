@@ -199,7 +199,8 @@ impl Storage {
         self.volumes_of.get(disk).into_iter().flatten()
     }
 
-    /// Forgets the disks of PersistentVolumes that are not in a complete list. Returns all MiniClusters with a disk.
+    /// Forgets the disks of PersistentVolumes that are not in a complete list. Returns all MiniClusters with a disk:
+    /// the first list may let `disks_of` answer for all of them.
     pub(super) fn keep_disks(&mut self, listed: &HashSet<String>) -> Vec<Key> {
         let gone: Vec<String> = self
             .disks

@@ -176,6 +176,7 @@ fn sidecar_of(
         volumes::for_sidecar(cluster, view, sidecar),
         user_volumes.mounts(&sidecar.container),
     ));
+    // A sidecar without work for the agent keeps its image's own entrypoint.
     if sidecar.wrapped.is_some() {
         container.command = Some(vec![
             AGENT_FILE.into(),
@@ -352,6 +353,7 @@ fn environment(container: &ValidContainer) -> Vec<EnvVar> {
     plain.chain(secret).collect()
 }
 
+/// The container's hooks. The kubelet expands nothing in their words, so `$` needs no escape.
 fn lifecycle(container: &ValidContainer) -> Option<Lifecycle> {
     let hook = |words: &Option<Vec<String>>| {
         words.as_ref().map(|words| LifecycleHandler {

@@ -287,6 +287,7 @@ pub fn object_with_count(
     body["spec"] = api.with_count(count)["spec"].take();
     let priority = template_text(cluster, "/spec/priorityClassName");
     match api {
+        // This PodGroup has neither a queue nor a priority.
         GangApi::Coscheduling => {}
         GangApi::Volcano => {
             let queue_of = |map: &BTreeMap<String, String>| map.get(VOLCANO_QUEUE).map(|queue| json!(queue));

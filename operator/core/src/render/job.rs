@@ -24,7 +24,7 @@ use crate::labels;
 /// a Job may fail at once.
 const DEADLINE_MAX: i64 = i64::MAX / 1_000_000_000;
 
-/// How often the Job replaces a lost follower, independent of `backoffLimit`, which counts restarts of the whole
+/// How often the Job replaces a lost follower, even if `backoffLimit` is smaller: that counts restarts of the whole
 /// MiniCluster. (The operator counts followers that do not start: `decide::restart`.) With `OnFailure`, all failures
 /// count against `backoffLimit`, also those of followers.
 pub(crate) const REPLACEMENTS: i32 = 100;
@@ -93,7 +93,8 @@ pub(super) fn build(
             backoff_limit: (!never_restarts)
                 .then_some(i32::try_from(restarts_left).unwrap_or(i32::MAX).saturating_add(1)),
             // Per index, since only then does the Job controller write into each pod how many pods of its index have
-            // failed: by that a lead's pod knows that it replaces another.
+            // failed: by that a lead's pod knows that it replaces another. Not less than `backoffLimit`: so often the
+            // operator lets a follower fail to start.
             backoff_limit_per_index: Some(if never_restarts {
                 backoff_limit.max(REPLACEMENTS)
             } else {

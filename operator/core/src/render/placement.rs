@@ -71,8 +71,8 @@ fn node_affinity(wanted: &BTreeMap<String, Vec<String>>) -> Option<NodeAffinity>
     })
 }
 
-/// Where the pods may run, with the spec's overlay (`podTemplate`) applied. The overlay is merged as JSON, so the result is
-/// read from JSON, too.
+/// Where the pods may run, with the spec's overlay (`podTemplate`) applied. The overlay is merged as JSON, so the
+/// result is read from JSON, too.
 pub fn of_pods(cluster: &ValidMiniCluster) -> Placement {
     let spec = PodSpec {
         node_selector: node_selector(cluster),

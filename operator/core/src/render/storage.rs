@@ -66,6 +66,7 @@ fn persistent(cluster: &ValidMiniCluster, wanted: &Wanted, facts: &RenderFacts) 
         PersistentSource::HostPath(path) => {
             spec.host_path = Some(HostPathVolumeSource {
                 path: path.clone(),
+                // The API's documentation says that the directory is created if it is missing.
                 type_: Some("DirectoryOrCreate".into()),
             });
         }

@@ -136,6 +136,7 @@ fn volume(name: &str, source: &VolumeSource) -> Volume {
         VolumeSource::HostPath(path) => {
             volume.host_path = Some(HostPathVolumeSource {
                 path: path.clone(),
+                // The API's documentation says that the directory must exist.
                 type_: Some("Directory".into()),
             });
         }
