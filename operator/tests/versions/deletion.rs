@@ -87,27 +87,64 @@ fn delete_all_removes_clusters_of_a_definition_created_later() {
     runtime.block_on(async {
         let calls = Calls::default();
         let client = client(&kubeconfig, &calls).await;
-        assert!(delete_all(&client, 10).await.unwrap().starts_with("deleted 0 MiniClusters"), "there is no CRD");
+        assert!(
+            delete_all(&client, 10)
+                .await
+                .unwrap()
+                .starts_with("deleted 0 MiniClusters"),
+            "there is no CRD"
+        );
 
-        plane.apply(&yaml::document(&definition(&Conversion::None).unwrap()).unwrap()).unwrap();
-        plane.kubectl(&["wait", "--for=condition=Established", "crd", "miniclusters.flux-framework.org"]).unwrap();
+        plane
+            .apply(&yaml::document(&definition(&Conversion::None).unwrap()).unwrap())
+            .unwrap();
+        plane
+            .kubectl(&[
+                "wait",
+                "--for=condition=Established",
+                "crd",
+                "miniclusters.flux-framework.org",
+            ])
+            .unwrap();
         make(&plane, "first");
         let is_left = |selector: &str| {
-            let found = plane.kubectl(&["get", "jobs,pods,persistentvolumes", "--output=name", selector]).unwrap();
+            let found = plane
+                .kubectl(&["get", "jobs,pods,persistentvolumes", "--output=name", selector])
+                .unwrap();
             let is_ours = |name: &&str| ["first", "late"].iter().any(|cluster| name.contains(cluster));
-            found.lines().filter(is_ours).map(str::to_owned).collect::<Vec<_>>()
+            found
+                .lines()
+                .filter(is_ours)
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
         };
         let pods = async || {
             let found = is_left("--selector=batch.kubernetes.io/job-name=first");
-            if found.len() == 3 { Ok(()) } else { Err(format!("{found:?}")) }
+            if found.len() == 3 {
+                Ok(())
+            } else {
+                Err(format!("{found:?}"))
+            }
         };
         until("it has its pods", pods).await;
 
         // Somebody's finalizer: the error says what the deletion waits for.
         let finalizer = json!({ "metadata": { "finalizers": ["test.example/held"] } }).to_string();
-        plane.kubectl(&["patch", "minicluster", "first", "--type=merge", "--patch", &finalizer]).unwrap();
+        plane
+            .kubectl(&[
+                "patch",
+                "minicluster",
+                "first",
+                "--type=merge",
+                "--patch",
+                &finalizer,
+            ])
+            .unwrap();
         let error = delete_all(&client, 2).await.unwrap_err();
-        assert!(matches!(&error, DeletionError::Left { .. }) && error.to_string().contains("default/first"), "{error}");
+        assert!(
+            matches!(&error, DeletionError::Left { .. }) && error.to_string().contains("default/first"),
+            "{error}"
+        );
         release(&plane, "first", "test.example/held");
 
         // A MiniCluster that is created while the deletion waits is deleted as well.
@@ -118,12 +155,21 @@ fn delete_all_removes_clusters_of_a_definition_created_later() {
         tokio::time::sleep(Duration::from_secs(2)).await;
         make(&plane, "late");
         let message = deleting.await.unwrap().unwrap();
-        assert_eq!(message, "deleted 2 MiniClusters, with their pods and 2 PersistentVolumes\n");
-        plane.kubectl(&["delete", "crd", "miniclusters.flux-framework.org"]).unwrap();
+        assert_eq!(
+            message,
+            "deleted 2 MiniClusters, with their pods and 2 PersistentVolumes\n"
+        );
+        plane
+            .kubectl(&["delete", "crd", "miniclusters.flux-framework.org"])
+            .unwrap();
         until("the volumes are gone", async || {
             let left = is_left("--ignore-not-found");
             let wanted = ["persistentvolume/first-stays", "persistentvolume/late-stays"];
-            if left == wanted { Ok(()) } else { Err(format!("{left:?}")) }
+            if left == wanted {
+                Ok(())
+            } else {
+                Err(format!("{left:?}"))
+            }
         })
         .await;
         let requests = std::mem::take(&mut *calls.lock().unwrap());

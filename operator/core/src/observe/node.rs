@@ -366,7 +366,10 @@ mod tests {
             ),
             (false, json!([{ "key": "other", "operator": "Exists" }])),
             (false, json!([{ "key": "virtual", "value": "x" }])),
-            (true, json!([{ "key": "virtual", "operator": "Gt", "value": "3" }])),
+            (
+                true,
+                json!([{ "key": "virtual", "operator": "Gt", "value": "3" }]),
+            ),
         ] {
             let pod = placement(json!({ "tolerations": toleration }), None);
             assert_eq!(pod.may_use(&tainted), may, "{pod:?}");
