@@ -128,7 +128,7 @@ fn connect_command<'a>(words: &[&'a str]) -> Vec<&'a str> {
     [&["connect", "--"], words].concat()
 }
 
-/// Runs a program in the lead's instance, without standard input; returns its exit code.
+/// Runs a program in the lead's instance, without standard input and without a terminal; returns its exit code.
 async fn in_lead(target: &Target, name: &str, words: &[&str]) -> Result<u8, Failure> {
     let pod = running_pod(target, name, 0).await?;
     let mut attached = start(target, &pod, &connect_command(words), false).await?;
@@ -212,7 +212,8 @@ pub async fn answer(target: &Target, pod: &Pod, words: &[&str]) -> Result<(u8, V
     Ok((code, if has_only_errors { errors } else { output }))
 }
 
-/// Runs the agent's command `words` in the pod, without standard input.
+/// Runs the agent's command `words` in the pod, without standard input. It gets no terminal, so standard output and
+/// standard error stay two streams.
 async fn ask(target: &Target, pod: &Pod, words: &[&str]) -> Result<Answer, Failure> {
     let mut attached = start(target, pod, words, false).await?;
     drop(attached.stdin());

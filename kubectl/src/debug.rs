@@ -90,7 +90,13 @@ async fn collect(target: &Target, name: &str, plugin_version: &str) -> Result<Ve
     let mut pods = target.pods_named(name).await?;
     pods.sort_by_key(|pod| (observed::index(pod), observed::name(pod).to_owned()));
     let versions = versions(plugin_version, &server_version_line(target).await);
-    let status = redact::text(&status::text(target, &cluster, &pods).await);
+    // `pods` may include pods of an earlier MiniCluster of this name, which the status is not about.
+    let own_pods: Vec<Pod> = pods
+        .iter()
+        .filter(|pod| observed::belongs_to(pod, &cluster))
+        .cloned()
+        .collect();
+    let status = redact::text(&status::text(target, &cluster, &own_pods).await);
     let mut entries = vec![
         Entry::new("version.txt", versions),
         Entry::new("minicluster.yaml", yaml(&cluster)?),

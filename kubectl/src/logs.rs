@@ -56,6 +56,7 @@ pub struct Args {
 
 /// Prints the logs.
 pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
+    // `wait_for_start` waits for the pod of `--index`. `--all` names no pod to wait for.
     if args.follow && !args.all {
         wait_for_start(target, args).await?;
     }
@@ -128,10 +129,11 @@ async fn wait_for_start(target: &Target, args: &Args) -> Result<(), Failure> {
         if ended.is_some_and(|phase| phase.is_finished() || phase == Phase::Invalid) {
             return Ok(());
         }
-        let why = status
-            .as_ref()
-            .and_then(|status| status.message.as_deref())
-            .unwrap_or(observed::NO_OPERATOR);
+        let why = match &status {
+            None => observed::NO_OPERATOR,
+            // If nothing is wrong, the status has no message: a pod that was scaled away, or never existed.
+            Some(status) => status.message.as_deref().unwrap_or("there is no such pod now"),
+        };
         if obstacles.is_new(phase, why) {
             screen::tell(&format!(
                 "waiting for the pod with index {} ({phase}: {why})",
@@ -263,9 +265,8 @@ pub async fn follow(
             },
         };
         let is_complete = matches!(read.end, CopyEnd::Complete);
-        // `resume.end()`: lines are missing, because each read of the same log begins with the last line of the read before,
-        // and this one did not. But if the log had been read completely and has nothing new, it was only
-        // rotated.
+        // `resume.end()`: lines are missing, since each read of a log repeats the last line of the read before, and
+        // this one did not. But if the log had been read completely and has nothing new, it was only rotated.
         if is_complete && resume.end() && (read.has_progressed || !was_complete) {
             if was_complete && has_restarted(pods, name, start).await {
                 // The log had been read completely, and these were the next container's lines.

@@ -64,7 +64,7 @@ impl Snapshot {
             .find(|condition| condition.type_ == type_)
     }
 
-    /// Whether the instance is up or has been up before.
+    /// Whether the instance is up, or has been up before. A new Job or a suspension resets this.
     pub fn has_been_up(&self) -> bool {
         let timeline = self.status().and_then(|status| status.timeline.as_ref());
         self.is_true("JobMiniClusterReady") || timeline.is_some_and(|timeline| timeline.ready.is_some())

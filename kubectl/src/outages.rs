@@ -48,10 +48,9 @@ impl Outages {
     /// Notes a failure of a watch, and returns it if it is to be reported.
     pub fn note_error(&mut self, watched: Watched, error: &watcher::Error) -> Option<Outage> {
         if let Some(why) = refusal(error) {
-            // A refusal is an answer.
-            if self.lost.remove(&watched) {
-                self.is_lost = false;
-            }
+            // A refusal is an answer. If the other watch is still lost, its next event ends the outage.
+            self.lost.remove(&watched);
+            self.is_lost &= !self.lost.is_empty();
             let why = why.to_owned();
             return self.refused.insert(watched).then_some(Outage::Refused { why });
         }
@@ -141,6 +140,18 @@ mod tests {
             assert_eq!(outages.note_error(Watched::Pods, &failed(500)), None);
         }
         assert!(outages.note_event(Watched::Pods, &EVENT));
+    }
+
+    #[test]
+    fn refusal_of_one_watch_leaves_the_outage_of_the_other() {
+        let mut outages = Outages::default();
+        assert!(outages.note_error(Watched::Cluster, &failed(500)).is_some());
+        assert_eq!(outages.note_error(Watched::Pods, &failed(500)), None);
+        assert!(matches!(
+            outages.note_error(Watched::Pods, &failed(403)),
+            Some(Outage::Refused { .. })
+        ));
+        assert!(outages.note_event(Watched::Cluster, &EVENT));
     }
 
     #[test]

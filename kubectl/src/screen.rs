@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// Shows the stages of a start.
 pub struct Screen {
     lines: RefCell<Lines>,
-    /// True once no more stages are shown: the start is done, or other output has begun.
+    /// True once no more stages are shown: the start is done or, on a terminal, other output has begun.
     is_over: Cell<bool>,
 }
 

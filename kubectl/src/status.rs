@@ -90,6 +90,7 @@ async fn ask_for_report(target: &Target, cluster: &MiniCluster, pods: &[Pod]) ->
         Some(lead) => connect::answer(target, lead, &["status", "--json"]).await.ok(),
         None => None,
     };
+    // The agent prints its status even if the broker does not answer. Its exit code is then 1.
     let instance = instance.and_then(|(_, output)| serde_json::from_slice(&output).ok());
     report(target, cluster, pods, &events, instance)
 }
@@ -294,6 +295,7 @@ fn report_text(report: &StatusReport) -> String {
     {
         text += &format!("\n{}\n", screen::bold("What the lead's agent says"));
         for line in lines {
+            // Each line is a pair: its topic, such as `broker`, and its text.
             let part = |column: usize| line[column].as_str().unwrap_or_default();
             text += &format!("  {:<10} {}\n", part(0), part(1));
         }

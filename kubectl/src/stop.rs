@@ -170,6 +170,7 @@ impl Attempts<'_> {
                 };
                 self.when_not_shut_down(cluster, lead, &uid, code).await
             }
+            // Without the permission, no other attempt would succeed either.
             Err(failure @ Failure::NoExec(_)) => Err(failure),
             Err(failure) => {
                 self.obstacle = failure.to_string();
@@ -187,6 +188,7 @@ impl Attempts<'_> {
         uid: &str,
         code: u8,
     ) -> Result<Option<Way>, Failure> {
+        // The agent prints its status even if the broker does not answer. Its exit code is then 1.
         let answer = connect::answer(self.target, lead, &["status", "--json"]).await;
         let status: Option<Value> = answer
             .ok()

@@ -132,6 +132,7 @@ async fn config(access: &Access) -> Result<Config, String> {
         ..KubeConfigOptions::default()
     };
     let mut config = match (&access.kubeconfig, &access.context) {
+        // Without a kubeconfig, `infer` takes the service account of the pod in which this program runs.
         (None, None) => Config::infer().await.map_err(|error| causes(&error))?,
         (Some(path), _) => {
             let kubeconfig = Kubeconfig::read_from(path).map_err(|error| causes(&error))?;

@@ -65,6 +65,7 @@ fn steps(cluster: &MiniCluster) -> Vec<Step> {
     for (name, at) in points {
         match at.as_deref().and_then(|at| at.parse::<Timestamp>().ok()) {
             Some(at) => {
+                // The times are by the clocks of several machines, so one may be before the last.
                 let at = at.max(last);
                 steps.push(Step {
                     name,

@@ -113,6 +113,7 @@ fn no_usage(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<NoUsage
     let phase = status
         .and_then(|status| status.phase.as_deref())
         .unwrap_or("not begun");
+    // Not the phase alone: while a MiniCluster is being deleted, its phase is Terminating, even after its end.
     let is_over = observed.is_true("JobFinished") || observed::is_finished(status);
     let why = if is_over {
         format!(

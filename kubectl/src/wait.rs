@@ -137,6 +137,7 @@ fn code(snapshot: &Snapshot, until: For) -> Option<u8> {
         _ if snapshot.is_invalid() => Some(FAILED),
         For::Finished => is_finished.then(ended),
         For::Ready if snapshot.is_true("Ready") => Some(0),
+        // A job that has completed keeps the condition Ready, so this one has failed.
         For::Ready => is_finished.then_some(FAILED),
     }
 }

@@ -87,9 +87,40 @@ fn redact_variable(variable: &mut Value) {
     }
 }
 
-/// Removes values that a text names as secrets: `NAME=value`, `--name value`, `name: value`.
+/// Removes keys and certificates in PEM, and values that a text names as secrets: `NAME=value`, `--name value`,
+/// `name: value`.
 pub fn text(text: &str) -> String {
-    text.split_inclusive('\n').map(redact_line).collect()
+    without_pem(text).split_inclusive('\n').map(redact_line).collect()
+}
+
+/// Replaces each block from `-----BEGIN …` to `-----END …-----`. If the end is missing, as in the last lines of a log,
+/// the lines that may be a part of the block are removed.
+fn without_pem(text: &str) -> String {
+    const DASHES: &str = "-----";
+    let (mut clean, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some((before, block)) = rest.split_once("-----BEGIN ") {
+        clean.push_str(before);
+        clean.push_str(LEFT_OUT);
+        let this_block = block.find("-----BEGIN ").map_or(block, |next| &block[..next]);
+        let end = this_block.find("-----END ").map(|end| {
+            let label = end + "-----END ".len();
+            let after = this_block[label..].find(DASHES);
+            after.map_or(this_block.len(), |after| label + after + DASHES.len())
+        });
+        let is_of_block = |line: &&str| {
+            !line
+                .trim()
+                .contains(|c: char| !(c.is_ascii_alphanumeric() || "+/=".contains(c)))
+        };
+        // The first line is the rest of the line with `BEGIN`.
+        let length = || {
+            let mut lines = this_block.split_inclusive('\n');
+            let first = lines.next().map_or(0, str::len);
+            first + lines.take_while(is_of_block).map(str::len).sum::<usize>()
+        };
+        rest = &block[end.unwrap_or_else(length)..];
+    }
+    clean + rest
 }
 
 /// Removes the value after each name that `is_secret` accepts. The text between names is copied as it is.
@@ -116,15 +147,20 @@ fn redact_line(line: &str) -> String {
 /// Replaces the value at the beginning of `text`, which follows a secret's name. Returns the rest of the text.
 /// `is_option`: the name is an option such as `--token`, so a blank may separate the value from it.
 fn redact_value<'a>(is_option: bool, text: &'a str, clean: &mut String) -> &'a str {
-    // In a list of quoted words, a comma separates the value from the option.
+    // In a list of quoted words, a comma separates the value from the option. (In JSON that is itself in a string, a
+    // backslash precedes each quote.)
     let is_quoted = is_option && text.starts_with(['"', '\'', '\\']);
     let is_separator =
         |c: char| matches!(c, ' ' | '\t' | '"' | '\'' | '\\' | '=' | ':') || is_quoted && c == ',';
     let (gap, mut rest) = text.split_at(text.find(|c| !is_separator(c)).unwrap_or(text.len()));
+    // Without a separator, the name is a word of a sentence, and no value follows it.
     if !(gap.contains(['=', ':']) || (is_option && gap.contains([' ', '\t', ',']))) {
         return text;
     }
     clean.push_str(gap);
+    if rest.starts_with(LEFT_OUT) {
+        return rest;
+    }
     // Of the value of an HTTP header `Authorization`, the scheme is kept.
     for scheme in ["Bearer ", "bearer ", "Basic ", "basic "] {
         if let Some(after) = rest.strip_prefix(scheme) {
@@ -234,6 +270,30 @@ mod tests {
         );
         let last = r#"["--password"], next"#;
         assert_eq!(text(last), last);
+    }
+
+    #[test]
+    fn nothing_of_a_key_in_pem_is_left() {
+        let key = "-----BEGIN PRIVATE KEY-----\nhunter2/+=\nhunter2\n-----END PRIVATE KEY-----";
+        let one_line = key.replace('\n', "\\n");
+        for (before, after) in [
+            ("", ""),
+            ("key: ", "\nthe end"),
+            ("tls.key: |\n  ", "\nthe end\n"),
+        ] {
+            for key in [key, &one_line] {
+                let clean = text(&format!("{before}{key}{after}"));
+                assert_eq!(clean, format!("{before}{LEFT_OUT}{after}"));
+            }
+        }
+        let two = text(&format!("{key}\nbetween\n{key}\n"));
+        assert_eq!(two, format!("{LEFT_OUT}\nbetween\n{LEFT_OUT}\n"));
+        // The end is missing.
+        let cut = text("a\n-----BEGIN PRIVATE KEY-----\nhunter2\nhunter2\nits last line\n");
+        assert_eq!(cut, format!("a\n{LEFT_OUT}its last line\n"));
+        assert_eq!(text("-----BEGIN PRIVATE KEY-----\nhunter2"), LEFT_OUT);
+        let twice = text("-----BEGIN A-----\nhunter2\n-----BEGIN A-----\nhunter2\n-----END A-----\n");
+        assert_eq!(twice, format!("{LEFT_OUT}{LEFT_OUT}\n"));
     }
 
     #[test]

@@ -156,6 +156,7 @@ impl Resume {
             self.skip = is_last.then_some(self.column);
             return;
         }
+        // If a new line comes before the last one was repeated, the lines between them are missing.
         self.has_gap |= self.misses_last();
         (self.is_behind, self.is_new_log) = (false, false);
         if self.latest.is_none_or(|latest| time > latest) {
@@ -307,6 +308,7 @@ mod tests {
         assert!(resume.end());
     }
 
+    /// The `x` is not printed: until a blank or a line end follows it, it may be the begin of a timestamp.
     #[test]
     fn a_line_without_a_time_is_printed_as_it_is() {
         assert_eq!(

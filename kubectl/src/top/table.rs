@@ -98,6 +98,7 @@ fn jobs(jobs: Option<Jobs>) -> String {
         failed,
         canceled,
         timeout,
+        // Flux's own states, which `waiting`, `running` and `ended` sum up.
         states: _,
     }) = jobs
     else {

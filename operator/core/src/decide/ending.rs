@@ -15,6 +15,7 @@ pub fn with_decided_end<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<
     if job.is_deleting || job.complete.is_some() || restart::is_given_up(observation.status, job) {
         return Cow::Borrowed(job);
     }
+    // The Job gets the condition Failed only after its pods have ended, but the watch of pods may lag behind.
     let has_living_pods = job.failed.is_none() && observation.pods.iter().any(|pod| !pod.has_ended);
     if let Some(complete) = success(observation, job) {
         return Cow::Owned(JobSeen {
@@ -53,6 +54,8 @@ fn success(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
     if let Some(succeeding) = &job.succeeding {
         return Some(completed_since(succeeding.since));
     }
+    // A Job that fails for another reason (such as its deadline), or by a follower's own failure, stops the lead. The
+    // lead may then end with 0, but the failure stays.
     let failing = job.failed.as_ref().or(job.failing.as_ref());
     if failing.is_some_and(|failing| !is_by_policy(observation, failing))
         || observation
@@ -90,6 +93,7 @@ fn failure_beside_foreign_container(observation: &Observation, job: &JobSeen) ->
     Some(TrueCondition {
         // The reason that the Job controller gives if a lead's failure fails the Job.
         reason: Reason::PodFailurePolicy.into(),
+        // The status takes its message from the pods (`status::outcome`).
         message: String::new(),
         since,
     })

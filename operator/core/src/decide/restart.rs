@@ -274,6 +274,8 @@ fn after_the_end(observation: &Observation) -> Decision {
     let is_open = |job: &&JobSeen| {
         !job.is_deleting && !job.is_finished() && !job.has_succeeded() && job.failing.is_none()
     };
+    // After a suspension, the annotations of the new pod may count no earlier pod, so `replaces` is not enough.
+    // A pod with an `exit` does not run the program any more.
     let is_living = |pod: &PodSeen| !pod.has_ended && !pod.is_deleting && pod.exit.is_none();
     let is_replaced = || {
         observation
@@ -488,6 +490,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
             Limit::Backoff,
         );
     }
+    // The lead's pod that was lost may not be known any more. Then only the status lists it.
     let recorded_loss = observation
         .status
         .lost_pods
@@ -607,6 +610,7 @@ fn when_index_failed(observation: &Observation, to_replace: JobToReplace, index:
     }
     // Each pod counts the failed pods of its index before it, so the last one has the largest count.
     let last = pods().max_by_key(|pod| pod.index_failures);
+    // The Job retries a pod without an exit code, or with a code in `RETRIED`. So no retry was left for the index.
     let has_no_retry_left =
         last.is_some_and(|pod| pod.exit.as_ref().is_none_or(|exit| is_retried(exit.code)));
     let (reason, code) = match last.and_then(|pod| pod.exit.as_ref()) {
@@ -756,7 +760,8 @@ fn when_lead_ended(
     if to_replace.is_failing {
         return Decision::Continue;
     }
-    // The Job ignores a pod that was also disrupted. If a lead is not labelled yet, the Job retries some exit codes.
+    // The Job ignores a pod that was also disrupted, and does not fail by one that it has replaced. If a lead is not
+    // labelled yet, the Job retries some exit codes.
     let is_passed_over_by_job = lead.is_disrupted()
         || is_replaced
         || (!lead.is_labelled && lead.exit.as_ref().is_some_and(|exit| is_retried(exit.code)));

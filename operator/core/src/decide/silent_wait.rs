@@ -118,10 +118,12 @@ pub fn find<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Option<Sile
             .iter()
             .filter(|(_, pod)| pod.job_uid.as_deref() == Some(job.uid.as_str()))
     };
+    // This comes first: the operator can delete such a pod, even while other pods are missing.
     let never_started = pods().filter(|(_, pod)| pod.never_starts());
     if let Some((uid, pod)) = never_started.min_by_key(|(_, pod)| pod.index) {
         return Some(SilentWait::NeverStarts { name: &pod.name, uid });
     }
+    // The Job creates no other pod for an index whose pod has ended with 0, so such a pod is not missing.
     let present: HashSet<u32> = pods()
         .filter(|(_, pod)| !pod.has_ended || pod.ended_with_code_zero())
         .map(|(_, pod)| pod.index)
