@@ -70,6 +70,7 @@ pub struct Settings {
     /// touch the CRD's caBundle
     #[arg(long = "certificate", value_name = "DIRECTORY")]
     pub directory: Option<PathBuf>,
+    // The last two are no options of the command line: tests set shorter times.
     /// How long to wait after publishing a new authority before serving its certificate
     #[arg(skip = OVERLAP)]
     pub overlap: Duration,

@@ -250,6 +250,7 @@ fn spec(mut value: Value, version: Version) -> (Option<MiniClusterSpec>, Vec<Pro
     match serde_json::from_value(value) {
         Ok(spec) => (Some(spec), problems),
         Err(error) => {
+            // If there are problems, the cause may be a value that `shape::check` has removed and reported.
             if problems.is_empty() {
                 problems.push(Problem::new("spec", error.to_string()));
             }
@@ -397,7 +398,7 @@ mod tests {
             "spec.deadlineSeconds: is the text `soon`, must be an integer",
             "spec.containers[0].comand: no such field; did you mean command?",
             "spec.size: must be 1 to 10000",
-            "spec.containers[0].cores: must be 1 or more; leave it out for the cores that the container may use",
+            "spec.containers[0].cores: must be 1 to 65536; leave it out for the cores that the container may use",
         ];
         assert_eq!(found, wanted);
     }

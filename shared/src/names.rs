@@ -103,8 +103,8 @@ pub fn is_env_name(text: &str) -> bool {
     !text.is_empty() && !text.contains('=') && text.chars().all(|c| c.is_ascii_graphic())
 }
 
-/// Whether `text` can be a label's value: empty, or at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit
-/// at both ends.
+/// Whether `text` can be a label's value: empty, or at most 63 letters, digits, `-`, `_` and `.`, with a letter or
+/// digit at both ends.
 pub fn is_label_value(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     text.is_empty()
@@ -123,8 +123,8 @@ pub fn is_label_key(text: &str) -> bool {
     !name.is_empty() && is_label_value(name) && prefix.is_none_or(is_dns_subdomain)
 }
 
-/// Length limit of a MiniCluster's name: the names of its hosts, `<name>-0` to `<name>-<hosts - 1>`, and of its services
-/// pod must be DNS labels.
+/// Length limit of a MiniCluster's name: the names of its hosts, `<name>-0` to `<name>-<hosts - 1>`, and of its
+/// services pod must be DNS labels.
 pub fn cluster_name_max(hosts: u32) -> usize {
     // The last index is `hosts` - 1. One character is the `-` before it.
     let digits = hosts.saturating_sub(1).to_string().len();

@@ -89,7 +89,7 @@ pub const HELPER_LINKS: [(&str, &str); 3] = [
 
 /// Folders that the operator mounts into containers, with Flux at `mount_path`. Users may mount nothing there or
 /// within: it would hide files that the agent needs, or the agent could take a file in it for its own record of an
-/// earlier start.
+/// earlier start. At [`FALLBACK_HOME`] and [`MUNGE_DIR`] they may: there, a user's volume replaces the operator's.
 pub fn own_folders(mount_path: &str) -> [&str; 6] {
     [
         mount_path,
@@ -153,7 +153,7 @@ impl PodPaths {
         self.at("view")
     }
 
-    /// File that marks the view as complete; holds the view's digest.
+    /// File that marks a copied view as complete. It holds digests of the sources and the node's boot ID.
     pub fn view_done(&self) -> String {
         self.at(".flux-view.done")
     }

@@ -118,7 +118,8 @@ impl Queueing {
         (noted.bytes() <= MOST).then_some(noted)
     }
 
-    /// Without the labels that come from `spec.jobLabels`: the MiniCluster's own ones are left.
+    /// Without the labels that come from `spec.jobLabels`: the MiniCluster's own ones are left. The Job records only
+    /// these, since [`Queueing::check`] adds the others from the spec again.
     pub fn without_job_labels(mut self, job_labels: &BTreeMap<String, String>) -> Queueing {
         self.labels
             .retain(|key, value| job_labels.get(key) != Some(value));

@@ -1,5 +1,5 @@
-//! The trace (OpenTelemetry) of a MiniCluster. Its id is the object's uid, so that the operator and programs in the pods
-//! agree on it without asking each other. Format: W3C Trace Context 1 (`traceparent`).
+//! The trace (OpenTelemetry) of a MiniCluster. Its id is the object's uid, so that the operator and programs in the
+//! pods agree on it without asking each other. Format: W3C Trace Context 1 (`traceparent`).
 
 use std::fmt;
 use std::str::FromStr;
@@ -61,6 +61,7 @@ impl FromStr for TraceParent {
             return Err(NoTraceParent);
         };
         let span = u64::try_from(span).map_err(|_| NoTraceParent)?;
+        // The flags are not kept: `Display` always writes `01`.
         if flags.len() == 2 {
             Ok(TraceParent { trace, span })
         } else {

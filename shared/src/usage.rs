@@ -44,7 +44,7 @@ pub struct Resources {
 #[serde(rename_all = "camelCase", default)]
 pub struct Count {
     pub total: usize,
-    /// In use by jobs.
+    /// In use by jobs. What they use on nodes that are drained or down counts in `down`, too.
     pub used: usize,
     /// Free for a job.
     pub free: usize,

@@ -68,7 +68,8 @@ pub struct Manifest {
     pub spec: MiniClusterSpec,
 }
 
-/// Like [`validate`], with the notices of `notes` as well.
+/// Like [`validate`], with the notices of `notes` as well. The status and the commands that examine a manifest show
+/// them; other callers need only the problems or the checked spec.
 pub fn validate_and_note(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let mut cluster = validate(manifest)?;
     let mut report = Report::default();

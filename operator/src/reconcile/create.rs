@@ -174,6 +174,7 @@ async fn recreate_job(
     if !is_untouched || context.writer.has_begun(&target.key, job_uid).await? {
         return Ok(Done::All);
     }
+    // The gang first: the Job's annotation has its name.
     gang::delete_of_job(target, observed, context).await?;
     context.writer.delete_job(&target.key, job_uid).await?;
     tracing::info!("deleted the Job to recreate it: the spec was edited before anything had started");
@@ -375,7 +376,9 @@ fn member(target: &Target, cluster: &ValidMiniCluster) -> Member {
     }
 }
 
-/// Notes in the index that the MiniCluster uses its headless Service: it is then reconciled when that Service is deleted.
+/// Notes in the index that the MiniCluster uses its headless Service: it is then reconciled when that Service is
+/// deleted. By this the index also knows that the MiniCluster exists: it keeps its Job and lead pods if they are
+/// deleted (`last_job`, `gone_leads`).
 pub(super) fn join_index(target: &Target, cluster: &ValidMiniCluster, context: &Context) {
     context
         .index

@@ -1,5 +1,5 @@
-//! Reads from events why a MiniCluster waits, if no status says why. Recreates a ConfigMap that was deleted, and deletes
-//! a pod that its node never starts.
+//! Reads from events why a MiniCluster waits, if no status says why. Recreates a ConfigMap that was deleted, and
+//! deletes a pod that its node never starts.
 
 use std::time::{Duration, Instant};
 
@@ -118,6 +118,7 @@ async fn read_warning(
     let now = Timestamp::now();
     let (first, second) = match wait {
         SilentWait::Starts(uid) => return context.reader.last_warning(namespace, uid, now).await,
+        // The pod's own state says why: its node has restarted (`PodSeen::never_starts`).
         SilentWait::NeverStarts { .. } => return Ok(None),
         SilentWait::InQueue(uid) => return context.reader.why_queued(namespace, uid, now).await.map(Some),
         SilentWait::Unseen {

@@ -50,13 +50,7 @@ impl ReconcileError {
         if let Some(obstacle) = self.obstacle() {
             return obstacle.clone();
         }
-        let source = match self {
-            ReconcileError::Apply(ApplyError::Api { source, .. }) => Some(source.as_ref()),
-            ReconcileError::Cluster(source)
-            | ReconcileError::Version(source)
-            | ReconcileError::Gangs(source) => Some(source),
-            _ => None,
-        };
+        let source = self.of_api_server();
         let reason = if self.is_of_terminating_namespace() {
             Reason::NamespaceTerminating
         } else {
@@ -91,10 +85,20 @@ impl ReconcileError {
 
     /// How long the API server asks to wait before the next call, 60 s at most. Zero if it does not ask.
     pub fn retry_after(&self) -> Duration {
-        let ReconcileError::Apply(ApplyError::Api { source, .. }) = self else {
-            return Duration::ZERO;
-        };
-        retry_after(source).min(RETRY_AFTER_MAX)
+        self.of_api_server()
+            .map_or(Duration::ZERO, retry_after)
+            .min(RETRY_AFTER_MAX)
+    }
+
+    /// The failed call to the API server.
+    fn of_api_server(&self) -> Option<&kube::Error> {
+        match self {
+            ReconcileError::Apply(ApplyError::Api { source, .. }) => Some(source),
+            ReconcileError::Cluster(source)
+            | ReconcileError::Version(source)
+            | ReconcileError::Gangs(source) => Some(source),
+            _ => None,
+        }
     }
 }
 
@@ -131,5 +135,18 @@ mod tests {
             ReconcileOutcome::Obstacle
         );
         assert_eq!(ReconcileError::TooManySlow.outcome(), ReconcileOutcome::Error);
+    }
+
+    #[test]
+    fn every_call_waits_as_long_as_the_api_server_asks() {
+        let asks = |seconds| {
+            let status = serde_json::json!({ "code": 429, "details": { "retryAfterSeconds": seconds } });
+            kube::Error::Api(serde_json::from_value(status).unwrap())
+        };
+        let wait = |error: ReconcileError| error.retry_after().as_secs();
+        assert_eq!(wait(ReconcileError::Version(asks(30))), 30);
+        assert_eq!(wait(ReconcileError::Gangs(asks(30))), 30);
+        assert_eq!(wait(ReconcileError::Cluster(asks(300))), 60);
+        assert_eq!(wait(ReconcileError::TooManySlow), 0);
     }
 }

@@ -116,8 +116,8 @@ impl Pair {
         pair.certified().ok().map(|_| pair)
     }
 
-    /// The Secret to write. `before` is the metadata of the Secret that it replaces, if there is one; its owner stays,
-    /// and `owner` is ignored.
+    /// The Secret to write. `before` is the metadata of the Secret that it replaces, if there is one. Its resource
+    /// version makes the write fail if another replica has written first. Its owner stays, and `owner` is ignored.
     pub(super) fn to_secret(
         &self,
         namespace: &str,

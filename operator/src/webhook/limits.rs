@@ -258,6 +258,7 @@ impl ConnectionSlot {
             .div_ceil(UNIT)
             .saturating_sub(held_permits);
         if missing > 0 {
+            // The peer's share first: a peer that has used it up takes nothing more from the others.
             for (index, semaphore) in [&self.share.memory, &self.limits.memory].into_iter().enumerate() {
                 let Some(permit) = acquire(semaphore, missing).await else {
                     return;

@@ -99,8 +99,8 @@ impl Runner {
         self.cores.filter(|cores| *cores > 0)
     }
 
-    /// Whether the instance stays up for its users, and no initial program runs. Diagnostics run in an interactive
-    /// MiniCluster, too.
+    /// Whether `interactive` leaves the instance to its users: no initial program runs, even if one is given.
+    /// Diagnostics are the exception: they run in an interactive MiniCluster, too.
     pub fn is_left_to_users(&self) -> bool {
         self.interactive && self.program != Program::Diagnostics
     }

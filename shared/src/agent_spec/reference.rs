@@ -109,6 +109,7 @@ impl Page {
                         .is_some_and(|all| all.contains(&name.as_str().into()));
                     let default = match kind.as_str() {
                         _ if needed => "needed".into(),
+                        // schemars leaves out a default that serde skips (`is_false`).
                         "boolean" if field["default"].is_null() => "`false`".into(),
                         _ => default(&field["default"]),
                     };

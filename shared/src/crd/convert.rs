@@ -2,8 +2,8 @@
 //!
 //! Both versions have the same fields at the same places, except for the `cleanup` fields and `jobid` (below). So
 //! conversion leaves most of an object as it is, also unknown fields, explicit defaults, and values of a wrong type.
-//! What differs is the meaning of a missing field. So conversion adds a field whose absence would mean something else in
-//! the other version, and removes it on the way back:
+//! What differs is the meaning of a missing field. So conversion adds a field whose absence would mean something else
+//! in the other version, and removes it on the way back:
 //!
 //! | v1alpha1 | v1alpha2 |
 //! |---|---|

@@ -158,6 +158,7 @@ fn constrain(root: &mut Value) -> Result<(), DefinitionError> {
             add_rule(schema_at(root, &format!("{list}.[].existingVolumes.{{}}"))?, rule);
         }
     }
+    // In a list of this type, the API server rejects two users of the same name.
     let users = schema_at(root, "spec.users")?;
     users.insert("x-kubernetes-list-type".into(), json!("map"));
     users.insert("x-kubernetes-list-map-keys".into(), json!(["name"]));

@@ -197,6 +197,7 @@ pub(super) const VOLUME_RULES: &[Rule] = &[
         "(has(self.hostPath) && self.hostPath != '' ? 1 : 0) + (has(self.emptyDir) && self.emptyDir ? 1 : 0) + (has(self.claimName) && self.claimName != '' ? 1 : 0) + (has(self.configMapName) && self.configMapName != '' ? 1 : 0) + (has(self.secretName) && self.secretName != '' ? 1 : 0) + (has(self.csiDriver) && self.csiDriver != '' ? 1 : 0) <= 1",
         "a volume has only one of hostPath, emptyDir, claimName, configMapName, secretName, csiDriver",
     ),
+    // An empty directory without a path is mounted at /dev/shm.
     rule(
         "",
         ".path",

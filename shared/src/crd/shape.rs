@@ -99,7 +99,8 @@ fn walk(value: &mut Value, shape: &Shape, path: &str, problems: &mut Vec<Problem
         }
         (value, Value::String(wanted)) if is_a(value, wanted) => {}
         (value, wanted) => {
-            let hint = if wanted == "string" || wanted == "quantity" {
+            let is_unquoted = matches!(value, Value::Bool(_) | Value::Number(_));
+            let hint = if is_unquoted && (wanted == "string" || wanted == "quantity") {
                 " (quote it)"
             } else {
                 ""

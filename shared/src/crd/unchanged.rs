@@ -9,7 +9,8 @@ use serde_json::{Map, Value};
 
 /// Fields whose zero value (`false`, `0`, `""`) means something else than "not set".
 const MEANINGFUL: &[&str] = &["connectTimeout", "strict", "delete", "cleanup"];
-/// Numbers that Go types cannot leave out: 0 means "not set".
+/// Numbers that Go types cannot leave out: 0 means "not set". (`leadBroker.size` and `clusters[].size`: the `size` of
+/// the spec itself may change.)
 const NUMBERS: &[&str] = &["size"];
 /// Lists of Kubernetes' own types, which Go sends without zero values. So whole lists can be compared.
 const OF_KUBERNETES: &[&str] = &["tolerations", "sysctls"];

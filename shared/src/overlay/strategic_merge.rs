@@ -131,8 +131,9 @@ fn merge_lists(mut below: Vec<Value>, over: Vec<Value>, by: &str) -> Vec<Value> 
     }
 }
 
-/// A new list item without directives. Fields with `$patch: delete` are dropped, those with `$patch: replace` are kept,
-/// and items of its lists are dropped with either.
+/// A new list item without directives. (kubectl leaves directives in new items, and the API server takes them for
+/// unknown fields.) Fields with `$patch: delete` are dropped, those with `$patch: replace` are kept, and items of its
+/// lists are dropped with either.
 fn new_item(value: Value) -> Value {
     match value {
         Value::Object(map) => {

@@ -9,6 +9,9 @@ use crate::agent_spec::Program;
 use crate::command_words::{Word, WordPart};
 use crate::crd::v1alpha2::MiniClusterSpec;
 
+/// Variables that every pod has in its environment, whatever its image.
+const SET_IN_EVERY_POD: [&str; 3] = ["PATH", "HOME", "HOSTNAME"];
+
 /// Variables of the Go operator's entrypoint. Not `brokerOptions`: the agent uses its value for the broker.
 const WITHOUT_EFFECT: [&str; 17] = [
     "viewbase",
@@ -36,6 +39,7 @@ pub(super) fn check(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: 
         return;
     };
     let snippets = &cluster.runner.snippets;
+    // Without `post`, which runs after the command.
     let sources = [
         ("commands.init", &snippets.init),
         ("preCommand", &snippets.pre_command),
@@ -76,7 +80,11 @@ pub(super) fn check(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: 
     }
     let read: BTreeSet<&str> = read_by(&cluster.runner.program).collect();
     for variable in read {
-        let is_set = cluster.runner.container.environment.contains_key(variable);
+        // A variable that a shell has from its environment stays exported when a snippet assigns it.
+        let container = &cluster.runner.container;
+        let is_set = SET_IN_EVERY_POD.contains(&variable)
+            || container.environment.contains_key(variable)
+            || container.secrets.contains_key(variable);
         if let Some(name) = assigned_in.get(variable)
             && !is_set
             && !exported.contains(variable)

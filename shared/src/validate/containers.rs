@@ -69,6 +69,7 @@ pub(super) fn check(
         ));
     }
     unique_names(spec, cluster, view, report);
+    // The commands of `spec.services` are in the services pod, not in the ConfigMap.
     let bytes: usize = spec.containers.iter().map(text_bytes).sum();
     if bytes > MAX_TEXT {
         report.problem(
@@ -146,7 +147,7 @@ fn runner(
     {
         report.problem(
             format!("{field}.cores"),
-            "must be 1 or more; leave it out for the cores that the container may use",
+            "must be 1 to 65536; leave it out for the cores that the container may use",
         );
     }
     let logs = given(&container.logs);
@@ -388,7 +389,7 @@ fn sidecar(
         pre: snippet(&commands.pre),
         service_pre: snippet(&commands.service_pre),
         command: snippet(&container.command),
-        // As in the script of the container that runs Flux (`program::unescape`).
+        // The documented escape for `$`, as in the script of the container that runs Flux (`program::unescape`).
         script: snippet(&commands.script).map(|text| text.replace("\\$", "$")),
         post: snippet(&commands.post),
     };
@@ -398,6 +399,7 @@ fn sidecar(
             "replaces command: set only one",
         );
     }
+    // Waiting for the socket is no work by itself. `wait_socket` is the same for all sidecars.
     let without_work = agent_spec::Sidecar {
         wait_socket,
         ..agent_spec::Sidecar::default()

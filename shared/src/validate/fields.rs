@@ -62,15 +62,13 @@ pub fn resources(field: &str, resources: &Option<Resources>, report: &mut Report
     resources
 }
 
-/// Checks for an absolute path other than `/`, without `.`, `..` and `:`. Returns it without slashes at the end.
+/// Checks for an absolute path other than `/`, without `.`, `..` and `:`. Returns it without repeated slashes and
+/// slashes at the end, so that equal paths are equal texts.
 pub fn absolute(path: &str) -> Result<String, String> {
-    let clean = path.trim_end_matches('/');
-    if clean.starts_with('/')
-        && clean.len() > 1
-        && !clean.split('/').any(|part| part == ".." || part == ".")
-        && !clean.contains(':')
-    {
-        Ok(clean.to_owned())
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let is_plain = !parts.iter().any(|part| matches!(*part, ".." | ".")) && !path.contains(':');
+    if path.starts_with('/') && !parts.is_empty() && is_plain {
+        Ok(format!("/{}", parts.join("/")))
     } else {
         Err(format!(
             "`{path}` must be an absolute path, not `/`, without `..` and `:`"
@@ -120,4 +118,19 @@ pub fn security_context(field: &str, value: &Option<Value>, report: &mut Report)
         report.problem(field, error.to_string());
     }
     Some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_absolute_paths_are_equal_texts() {
+        for path in ["/data/x", "/data//x", "//data/x//"] {
+            assert_eq!(absolute(path).as_deref(), Ok("/data/x"), "{path}");
+        }
+        for path in ["", "/", "//", "data", "/a/../b", "/a/./b", "/a:b"] {
+            assert!(absolute(path).is_err(), "{path}");
+        }
+    }
 }

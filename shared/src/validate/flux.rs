@@ -64,6 +64,7 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     let metrics_port = metrics::port(spec, &flux, lead.is_some(), report);
     let instance_hosts =
         || hostlist::expand(&hostlist::of_instance(hostlist.as_deref(), name, sizes.max_size)).ok();
+    // Parts of broker.toml may name hosts. They are compared with the instance's only where the lead is.
     let own_hosts = if lead.is_some() { None } else { instance_hosts() };
     let configs = configs(&flux, own_hosts.as_deref(), report);
     FluxOptions {
@@ -242,6 +243,7 @@ fn certificate(text: &str) -> Result<Certificate, String> {
         .map_err(|why| format!("is not a curve certificate as `flux keygen` writes it: {why}"))
 }
 
+/// Whether a shell can assign a variable of this name: `flux-view.sh`, which people source, exports the variables.
 fn is_shell_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
@@ -402,7 +404,10 @@ fn generated_hosts(
         let field = format!("spec.flux.bursting.clusters[{i}]");
         let size = cluster.size.filter(|size| *size != 0).unwrap_or(own_size as i32);
         if size < 1 || size as usize > hostlist::MAX_HOSTS {
-            report.problem(format!("{field}.size"), "must be 1 or more");
+            report.problem(
+                format!("{field}.size"),
+                format!("must be 1 to {}", hostlist::MAX_HOSTS),
+            );
             continue;
         }
         // The documented default.
@@ -467,6 +472,7 @@ pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer
         &mut view.image_pull_secret,
     ]);
     if !names::is_dns_label(&view.name)
+        // The view's volume has the name of its container. One of these volumes has the name of an init container, too.
         || OWN_VOLUMES.contains(&view.name.as_str())
         // The init container that installs the agent has this name.
         || view.name == "flux-agent"

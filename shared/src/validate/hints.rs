@@ -8,7 +8,7 @@ use crate::agent_spec::Program;
 use crate::choices::{Gang, ViewSource};
 
 impl ValidMiniCluster {
-    /// Hints on effects that may surprise.
+    /// Hints on effects that may surprise. The path of a container has no index, which is not known here.
     pub fn hints(&self) -> Vec<Notice> {
         let hints = [self.few_tasks(), self.all_or_none(), self.scattered_files()];
         hints

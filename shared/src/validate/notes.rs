@@ -47,7 +47,13 @@ pub(super) fn report_unused(
         Program::Launcher { .. } | Program::Persistent | Program::Diagnostics => false,
     };
     assigned_variables::check(spec, cluster, report);
-    options(spec, submits, matches!(program, Program::BatchRaw { .. }), report);
+    options(
+        spec,
+        cluster,
+        submits,
+        matches!(program, Program::BatchRaw { .. }),
+        report,
+    );
     let labels = spec
         .pod
         .iter()
@@ -73,9 +79,15 @@ fn has_values(block: &Value) -> bool {
 }
 
 /// Adds notices about options without effect: options of submissions if nothing is submitted (`submits`), options of
-/// the view if it is disabled, and options in broker.toml if the user gives the whole file. `is_raw`: the program is the
-/// user's own batch script.
-fn options(spec: &MiniClusterSpec, submits: bool, is_raw: bool, report: &mut Report) {
+/// the view if it is disabled, and options in broker.toml if the user gives the whole file. `is_raw`: the program is
+/// the user's own batch script.
+fn options(
+    spec: &MiniClusterSpec,
+    cluster: &ValidMiniCluster,
+    submits: bool,
+    is_raw: bool,
+    report: &mut Report,
+) {
     const SUBMITTED: &str = "has no effect: the operator submits no job here";
     const NOT_WRITTEN: &str = "has no effect: brokerConfig is used as it is";
     const DISABLED: &str = "has no effect with disable: no container provides Flux";
@@ -84,7 +96,7 @@ fn options(spec: &MiniClusterSpec, submits: bool, is_raw: bool, report: &mut Rep
     let view = flux.container.as_ref().unwrap_or(&usual_view);
     let has_own_command = !flux.submit_command.is_empty() && flux.submit_command != usual.submit_command;
     // With the RESTful API the flags have an effect: they are defaults of its jobs.
-    let has_unused_flags = !flux.option_flags.is_empty() && spec.flux_restful.is_none();
+    let has_unused_flags = !flux.option_flags.is_empty() && cluster.restful.is_none();
     let has_config = flux.broker_config.iter().any(|config| !config.trim().is_empty());
     let has_policy = flux
         .scheduler
@@ -96,6 +108,7 @@ fn options(spec: &MiniClusterSpec, submits: bool, is_raw: bool, report: &mut Rep
         (no_job && spec.tasks != 1, "spec.tasks", SUBMITTED),
         (no_job && has_unused_flags, "spec.flux.optionFlags", SUBMITTED),
         (
+            // The agent submits the user's own batch script by `flux batch`, not by this command.
             (no_job || is_raw) && has_own_command,
             "spec.flux.submitCommand",
             SUBMITTED,

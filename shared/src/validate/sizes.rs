@@ -1,4 +1,4 @@
-//! Checks the numbers of pods and tasks, and the MiniCluster's name, whose longest length depends on the number of pods.
+//! Checks the numbers of pods and tasks, and the MiniCluster's name, after which hosts and Services are named.
 
 use super::report::Report;
 use crate::crd::v1alpha2::MiniClusterSpec;

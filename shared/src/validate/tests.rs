@@ -238,7 +238,9 @@ fn snippet_variable_must_be_exported_when_command_reads_it() {
     ] {
         assert_eq!(notices(fine, ""), [""; 0], "{fine}");
     }
-    assert_eq!(notices("COUNT=4", "\n    environment: {COUNT: '2'}"), [""; 0]);
+    for set in ["environment: {COUNT: '2'}", "secrets: {COUNT: {name: s, key: k}}"] {
+        assert_eq!(notices("COUNT=4", &format!("\n    {set}")), [""; 0]);
+    }
 }
 
 #[test]

@@ -59,6 +59,8 @@ static PLANE: OnceLock<Plane> = OnceLock::new();
 fn plane() -> &'static Plane {
     PLANE.get_or_init(|| {
         let plane = ControlPlane::start(&crd(&definition::Options::default()).unwrap()).unwrap();
+        // The pods of the Deployments never run, since there is no kubelet. `kueue.enabled`: the operator may list
+        // Kueue's Workloads.
         plane
             .apply(&Installation::whole(&json!({ "kueue": { "enabled": true } })).text())
             .unwrap();
@@ -167,8 +169,8 @@ pub fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Fixture) -> F)
     });
 }
 
-/// The YAML of a definition for clusters without webhooks, with v1alpha2 only. If it also had v1alpha1, the API server would
-/// list all MiniClusters once a second, and fail to convert them.
+/// The YAML of a definition for clusters without webhooks, with v1alpha2 only. If it also had v1alpha1, the API server
+/// would list all MiniClusters once a second, and fail to convert them.
 pub fn crd_without_conversion() -> String {
     crd(&definition::Options {
         without_conversion: true,

@@ -37,8 +37,8 @@ pub fn kubeconfig_via(kubeconfig: &Path, name: &str, address: SocketAddr) -> Res
 
 impl ControlPlane {
     /// Starts everything, and returns when pods can be created. This takes 4 s, or 5 minutes if Kubernetes has
-    /// to be built first. The manifests are applied before the garbage collector looks for kinds, which it does
-    /// every 30 s.
+    /// to be built first. The manifests are applied before the garbage collector first looks for kinds: it looks
+    /// again only after 30 s, and would not know their kinds until then.
     pub fn start(manifests: &str) -> Result<Self> {
         Self::start_with(manifests, &[])
     }

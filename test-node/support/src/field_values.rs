@@ -388,6 +388,7 @@ pub fn effects(spec: &Value) -> Result<Effects, Vec<Problem>> {
 pub fn all_leaves() -> Vec<(String, Value)> {
     let crd = serde_json::to_value(crd::definition::crd().unwrap()).unwrap();
     let mut all = Vec::new();
+    // This definition has one version, v1alpha2.
     leaves(
         "",
         &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"],

@@ -54,8 +54,8 @@ pub(super) fn refuse_unserved(objects: &Objects) -> Result<(), ReconcileError> {
     }
 }
 
-/// Deletes the gangs of the MiniCluster's earlier Jobs. Makes no call if there were none. A failure is only
-/// logged, and the MiniCluster starts.
+/// Deletes the gangs of the MiniCluster's earlier Jobs, if the new Job has a gang. Makes no call if there was no
+/// earlier Job. A failure is only logged, and the MiniCluster starts.
 pub(super) async fn delete_earlier(
     objects: &Objects,
     target: &Target,

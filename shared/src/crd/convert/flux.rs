@@ -59,8 +59,9 @@ pub(super) fn to_v1alpha2(spec: &mut Block) {
 }
 
 /// Writes `disable` if v1alpha1 has no container, which means the image's own Flux. Removes a container that has only
-/// defaults. If the author has written a `flux` block, `installRoot` is written with `disable`: `to_v1alpha1` removes
-/// a block that only disables the view, but keeps one with `installRoot`.
+/// defaults, and with it a `flux` block that has nothing else but defaults. If the author has written a `flux` block,
+/// `installRoot` is written with `disable`: `to_v1alpha1` removes a block that only disables the view, but keeps one
+/// with `installRoot`.
 fn write_source(spec: &mut Block) {
     if is_missing(spec, "flux") {
         spec.insert("flux".into(), json!({ "container": { "disable": true } }));
