@@ -17,7 +17,7 @@
 //! | hold | delay a stop: for a follower's broker, while the lead may still end the instance; for a sidecar's command, after Flux has ended |
 //! | staying, presence | the lead's membership in a group of the broker, which shows followers that the lead was not stopped |
 //! | leaving, departure | a follower leaves while the lead stays: its node is drained first |
-//! | lost | the parent broker no longer answers |
+//! | lost | a parent broker: it no longer answers; an earlier pod of the lead (`lead_lost`): it failed or was removed |
 //! | replan | make the rest of the plan again after snippets that may have changed the facts that it depends on |
 //!
 //! The methods of `Executor` are in several files: steps and waits here, `snippet` (runs the user's shell source),

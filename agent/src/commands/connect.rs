@@ -14,7 +14,8 @@ use crate::report::log::write_whole;
 use crate::supervise::program::{Lookup, find};
 use crate::system::runtime;
 
-/// Becomes a shell, or `command`, with Flux's environment and user. Returns only if it cannot be started.
+/// Becomes a shell, or `command`, with Flux's environment and user. If no broker answers, it warns first, and goes on.
+/// Returns only if the program cannot be started.
 pub fn connect(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
     observe::become_owner(&pod)?;

@@ -345,6 +345,7 @@ fn parent(observed: &Observations, host: &str, link: &Result<Link, Missing>) -> 
              on both shows them)"
         ),
         Ok(Link::Broken) => format!("{host} answers; not connected yet"),
+        // This broker does not answer, so it is unknown whether the parent has admitted it.
         Ok(Link::Steady) if matches!(observed.state, Err(AskError::Slow)) => format!("{host} is connected"),
         Ok(Link::Steady) => {
             format!(

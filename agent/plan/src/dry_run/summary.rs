@@ -40,6 +40,7 @@ pub fn render_summary(source: &Source, facts: &Facts, pods: &[PlannedContainer])
     line("lead", &lead(source, pods));
     line("followers", &followers(source));
     line("output", &output(source));
+    // Sidecars whose entrypoint is the agent. `others` are containers without it.
     let wrapped = spec.sidecars.keys().map(|name| format!("{name} (in every pod)"));
     let others = source.others.iter().map(OtherContainer::title);
     let sidecars: Vec<String> = wrapped.chain(others).collect();

@@ -97,6 +97,7 @@ fn user_steps(resolved: &Resolved, name: &str, planned_uids: &mut Vec<u32>) -> V
             gid: group_id(&facts.group, name).unwrap_or(uid),
         };
         let home = home_of(name);
+        // The home comes first: once the user is in the password file, the agent plans neither step.
         if !facts.is_present(&home) {
             let step = Step::Directory {
                 path: home.clone(),

@@ -53,7 +53,8 @@ pub fn config_file(resolved: &Resolved) -> Option<Step> {
     Some(file)
 }
 
-/// The kill-timeout of the batch's instance, in seconds. None: see [`config_option`].
+/// The kill-timeout of the batch's instance, in seconds. None: Flux's default is long enough, or some brokers of
+/// the batch may lack the file.
 fn kill_timeout(resolved: &Resolved) -> Option<f64> {
     let network = &resolved.spec.network;
     if network.lead.is_some() || network.hostlist.is_some() {

@@ -25,6 +25,7 @@ pub fn step(resolved: &Resolved) -> Option<Step> {
                 .collect();
             Content::DerivedCurve {
                 seed: inputs.seed_file.clone(),
+                // Flux needs a name. The operator's own certificates have this one, too.
                 name: names::host(name, 0),
                 of: values,
             }

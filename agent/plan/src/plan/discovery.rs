@@ -28,8 +28,9 @@ const MOST_GPUS: u32 = 64;
 /// - for a single broker;
 /// - if R is needed before all brokers are there (elastic sizes, a smaller quorum, clusters that join later);
 /// - for more declared cores than the XML file may have;
-/// - with the user's own broker.toml;
-/// - if the lead restores an archive, which has an R, and Flux is too old to remove that R.
+/// - with the user's own broker.toml, which may name the file of this R;
+/// - if the lead restores an archive, which has an R, and Flux is too old to remove that R. Only the lead checks this
+///   condition, since only its R counts.
 pub fn is_discovered(resolved: &Resolved) -> bool {
     let spec = resolved.spec;
     let all_are_awaited =
@@ -204,13 +205,15 @@ impl Writer {
         self.line("</object>");
     }
 
-    /// Writes each GPU as a PCI device with a backend that Flux counts as a GPU, whatever its vendor.
+    /// Writes each GPU as a PCI device with a backend that Flux counts as a GPU, whatever its vendor. Numbers are those
+    /// of hwloc 2 and PCI: bridge 0-1 is host to PCI, class 0302 a 3D controller, `osdev_type` 5 a coprocessor.
     fn gpus(&mut self, count: u32) {
         self.open(
             "Bridge",
             "bridge_type=\"0-1\" depth=\"0\" bridge_pci=\"0000:[00-ff]\"",
         );
         for gpu in 0..count.min(MOST_GPUS) {
+            // A PCI bus has at most 32 devices.
             let bus_id = format!("0000:{:02x}:{:02x}.0", 1 + gpu / 32, gpu % 32);
             let kind = "pci_type=\"0302 [0000:0000] [0000:0000] 00\" pci_link_speed=\"0.000000\"";
             let device = self.tag("PCIDev", &format!("pci_busid=\"{bus_id}\" {kind}"));

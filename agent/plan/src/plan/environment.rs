@@ -22,6 +22,7 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
         name: "TRACEPARENT".into(),
         value: trace.parent.to_string(),
     }));
+    // The earlier operator, in Go, exported these two as well, so programs and snippets may read them.
     changes.push(set("STATE_DIR", &resolved.paths.state_dir()));
     changes.push(set("FLUX_OUTPUT_DIR", &resolved.logs));
     changes.extend(scheduler_changes(resolved)?);
@@ -34,6 +35,7 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
             .iter()
             .map(|(name, value)| set(name, value)),
     );
+    // After the user's variables, which may set this one: the agent's folder is appended to the user's value.
     changes.push(shell_defaults::variable(resolved));
     changes.extend(discovery::variable(resolved));
     steps.push(Step::Environment { changes });

@@ -92,7 +92,7 @@ impl Instance {
     }
 }
 
-/// See [`Instance::spare`].
+/// The ranks, in ascending order, of those `hosts` that are pods beyond the initial size.
 fn spare(spec: &AgentSpec, hosts: &[String]) -> Vec<u32> {
     let spare_hosts: BTreeSet<String> = (spec.size..spec.max_size())
         .map(|index| names::host(&spec.name, index))

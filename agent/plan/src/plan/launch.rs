@@ -149,6 +149,7 @@ pub enum AtEnd {
     RestartFollower {
         /// Restarts in a row; a broker that ran for a minute begins a new row.
         limit: u32,
+        // `again` is the key in the JSON of `dry-run` (`agent/plan/schema/dry-run.json`).
         #[serde(rename = "again", skip_serializing_if = "std::ops::Not::not")]
         lead_can_restart: bool,
     },

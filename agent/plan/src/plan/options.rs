@@ -11,6 +11,7 @@ const DEBUG: u8 = 7;
 pub fn broker(resolved: &Resolved, without_initial_program: bool) -> Vec<String> {
     let (spec, paths) = (resolved.spec, &resolved.paths);
     let flux = &spec.flux;
+    // Most attributes, and their order, are those of the earlier operator, in Go.
     let mut options = vec![attribute("cron.directory", paths.cron_dir())];
     options.extend(node_network::attribute(resolved).map(|(name, value)| attribute(name, value)));
     if flux.topology.is_none() {
@@ -24,6 +25,7 @@ pub fn broker(resolved: &Resolved, without_initial_program: bool) -> Vec<String>
     if !flux.disable_socket {
         options.push(attribute("local-uri", format!("local://{}", paths.socket())));
     }
+    // Only a spec that people write can have an empty timeout. It counts as unset.
     if let Some(timeout) = flux
         .connect_timeout
         .as_deref()

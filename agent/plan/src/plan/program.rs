@@ -233,7 +233,7 @@ fn flags(resolved: &Resolved) -> Vec<String> {
     match (spec.tasks, spec.elastic) {
         // 0 tasks (the default is 1): only the number of nodes is given, so the job gets all of them.
         (0, false) => flags.extend(nodes(spec.size)),
-        // An elastic cluster: only the quorum is sure to be up.
+        // An elastic cluster: only the quorum is sure to be up. (The operator makes no elastic spec without one.)
         (0, true) => flags.extend(nodes(spec.quorum.unwrap_or(1).min(spec.size))),
         // At least one task for each node.
         (count, false) if count >= spec.size => flags.extend(nodes(spec.size).into_iter().chain(tasks)),

@@ -109,7 +109,8 @@ impl<'a> Resolved<'a> {
         index(&self.hostname, self.facts).unwrap_or(self.rank)
     }
 
-    /// Path of the `flux` program: the view's or, without a view, the image's.
+    /// Path of the `flux` program: the view's. Without a view, it is the one below the spec's install root, else the
+    /// one on the PATH.
     pub fn flux(&self) -> Result<String, PlanError> {
         let view = &self.spec.view;
         let in_view = format!("{}/bin/flux", self.paths.view());

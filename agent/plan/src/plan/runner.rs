@@ -18,6 +18,7 @@ pub fn prepare(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     let mut steps = Vec::new();
     if resolved.is_system_instance() {
         steps.extend(own_files(resolved)?);
+        // Without `around_init`: a system instance has no view, so there are no folders to append.
         steps.extend(init);
         steps.extend(environment::steps(resolved)?);
         let snippets: Vec<Step> = pre_command.into_iter().chain(pre).collect();

@@ -55,6 +55,7 @@ fn in_phase(
         (true, true) => LENIENT_BASH.to_vec(),
         (true, false) => LENIENT.to_vec(),
     };
+    // Only in the lead's pod: the lead's exit code is the job's.
     let decides = is_after && strict && resolved.is_lead();
     let snippet = Snippet {
         name,

@@ -60,6 +60,7 @@ fn ensure_home(resolved: &Resolved, changes: &mut Vec<EnvChange>, steps: &mut Ve
         if !is_usable(&account.home) {
             steps.extend(make_fallback_home(resolved));
         }
+        // The agent is root, and keeps its HOME and USER. Only programs of this account get the account's (`RunAs`).
         return;
     }
     let account = account_by(&facts.passwd, |_, uid| uid == resolved.identity.owner.uid);
