@@ -171,7 +171,7 @@ fn runner_state(pod: &Pod) -> Option<&ContainerState> {
     runner_status(pod)?.state.as_ref()
 }
 
-/// The runner's current or last start. None: it has not started.
+/// The start of the runner that runs or has ended. None: it has not started, or waits to be restarted.
 pub fn started(pod: &Pod) -> Option<RunnerStart> {
     let state = runner_state(pod)?;
     (state.running.is_some() || state.terminated.is_some()).then(|| RunnerStart {

@@ -82,7 +82,9 @@ impl Default for Resume {
 }
 
 impl Resume {
-    /// Call this before the log of the pod's next container is read. That log does not have the earlier lines.
+    /// Call this before the log of the pod's next container is read. That log does not have the earlier lines, so it is
+    /// no gap if they are not repeated. But the last read for the container before may have returned its first lines
+    /// already. So the position is kept.
     pub fn begin_container(&mut self) {
         self.is_new_log = true;
     }

@@ -12,6 +12,7 @@ use crate::vocabulary::Reason;
 /// The Job with the condition Complete or Failed, if its end is already certain. If the Job has the condition Failed,
 /// but this does not end the MiniCluster (yet), the condition is left out. Otherwise the Job as it is.
 pub fn with_decided_end<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<'a, JobSeen> {
+    // Another Job replaces a given-up one: `restart::without_end_if_given_up` removes its end.
     if job.is_deleting || job.complete.is_some() || restart::is_given_up(observation.status, job) {
         return Cow::Borrowed(job);
     }
@@ -72,6 +73,7 @@ fn success(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
     // If none of the following is true, the Job will report the success itself.
     let is_missed_by_job =
         failing.is_some() || lead.is_disrupted() || is_deleted || lead.kept_by.is_some() || is_replaced;
+    // `PodEnd::Succeeded` may come from the pod's phase alone. Against the Job, only the agent's message counts.
     if !is_missed_by_job || !lead.has_agents_success() {
         return None;
     }
