@@ -134,8 +134,8 @@ const EARLIER_POD_COUNTS: [&str; 2] = [names::INDEX_FAILURES.0, names::INDEX_DIS
 pub const POD_VARIABLES: [&str; 3] = [EARLIER_POD_COUNTS[0], EARLIER_POD_COUNTS[1], names::POD_ADDRESS.0];
 
 /// The shell that all of the container's snippets and scripts run in: bash on the PATH, else sh on it, else
-/// one in the usual places. If one of the usual paths leads to the same file, that path is
-/// returned.
+/// one in the usual places. If one of the usual paths leads to the same file, that path is returned: plans compare it
+/// with `/bin/bash`, which Flux runs if SHELL is unset.
 fn shell(host: &host::HostFiles, path: &str) -> Option<String> {
     let on_path = ["bash", "sh"].into_iter().find_map(|name| host.which(name, path));
     let in_usual_place = || {

@@ -263,7 +263,7 @@ pub fn create_folders(path: &Path) -> Result<(), Failure> {
         .map_err(|error| Failure::write("create the directory", path, &error))
 }
 
-/// Creates a directory that belongs to the user of this process.
+/// Creates a directory that belongs to the user of this process, and the missing folders above it.
 fn create_directory(path: &Path, mode: Mode) -> io::Result<()> {
     let folder = safe_path::open(path.parent().unwrap_or(Path::new("/")), true)?;
     let name = path.file_name().unwrap_or_default();
@@ -282,6 +282,7 @@ fn create_directory(path: &Path, mode: Mode) -> io::Result<()> {
 
 /// Sets mode and owner of a directory that existed already.
 fn adopt_directory(path: &Path, mode: Mode, owner: Owner) -> io::Result<()> {
+    // `false`: nothing is created.
     let walked = safe_path::walk(path, false)?;
     set_directory(&walked.folder, mode, Subject::Found(&walked), owner)
 }
@@ -303,6 +304,7 @@ fn set_directory(folder: &OwnedFd, mode: Mode, subject: Subject, owner: Owner) -
 
 /// Gives a folder to `owner`, who cannot write to it.
 fn give_folder(path: &Path, owner: Owner) -> io::Result<()> {
+    // `false`: nothing is created.
     let walked = safe_path::walk(path, false)?;
     ownership::give(&walked.folder, Subject::Found(&walked), owner)
 }
@@ -358,7 +360,7 @@ fn is_same(folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner, content: &[
         && data.st_size.cast_unsigned() == content.len() as u64
         && data.st_mode & 0o7777 == mode.0
         && (data.st_uid, data.st_gid) == (owner.uid, owner.gid);
-    // If something has replaced the file since: a link is not followed (NOFOLLOW), and a pipe does not block (NONBLOCK).
+    // If something has replaced the file since: NOFOLLOW does not follow a link, and NONBLOCK does not wait for a pipe.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mut current = Vec::new();
     has_same_attributes

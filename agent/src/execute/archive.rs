@@ -184,6 +184,7 @@ fn save_with(
     Ok(())
 }
 
+/// Removes the dump. `false`: a missing folder is not created.
 fn remove(dump: &Path) -> io::Result<()> {
     let folder = safe_path::open(dump.parent().unwrap_or(Path::new("/")), false)?;
     safe_path::remove(&folder, dump.file_name().unwrap_or_default())
@@ -223,6 +224,7 @@ fn remove_leftovers(files: &Files, pattern: &str, dump: &Path) -> usize {
                 .bytes()
                 .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     };
+    // `false`: a missing folder is not created.
     let Ok(opened) = safe_path::open(folder, false) else {
         return 0;
     };

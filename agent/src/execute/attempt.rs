@@ -94,6 +94,7 @@ impl Executor<'_> {
             }
             _ => None,
         };
+        // While the broker runs, this limits the silence of its parent, also of one that is not the lead.
         let silence_limit = self.waits.lead_silent.map(Duration::from_secs);
         let mut policy = BrokerPolicy::new(launch, parent, broker.as_ref(), staying.as_ref(), silence_limit);
         let supervised = self.supervisor.run(child, terms(launch), &mut policy).await;
@@ -101,6 +102,7 @@ impl Executor<'_> {
             Failure::internal(format!("failed to supervise {}: {error}", display_name(launch)))
         })?;
         let mut ended = policy.into_launch_end(ended_child);
+        // Ends the server.
         drop(metrics_server);
         let StateLog { states, lead_goes_on } = states.map(StateWatcher::end).unwrap_or_default();
         ended.lead_goes_on = lead_goes_on;

@@ -7,7 +7,8 @@ use flux_shared::command_words::Word;
 
 use super::session::Session;
 
-/// Beginnings of options that stay even if snippets remove them: the agent connects to the broker at this socket.
+/// Beginnings of options that stay even if snippets remove them. They decide where the broker's socket is, at which the
+/// agent connects.
 const NEEDED: [&str; 2] = ["-Srundir=", "-Slocal-uri="];
 
 /// The words of `launch`, with variables replaced by their values, and with the options that the snippets have left.

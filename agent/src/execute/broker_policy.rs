@@ -5,7 +5,7 @@
 //! ```text
 //! stop ─► hold ─┬─ the parent is gone ─────────────────────► SIGTERM, a few seconds later SIGKILL
 //!               ├─ the lead stays, no job uses this node ──► SIGTERM
-//!               └─ the longest time of the hold is over ───► SIGTERM; SIGKILL if the lead stays and a job uses this node
+//!               └─ the longest time of the hold is over ───► SIGTERM; SIGKILL if a job uses this drained node
 //! ```
 //!
 //! Until it is known that the lead stays, the agent does not drain this node, and does not kill the broker
@@ -36,7 +36,7 @@ const ASK_LEAD_EVERY: Duration = Duration::from_secs(2);
 /// The policy of one launched program. For a sidecar's command, all fields are none.
 #[derive(Debug)]
 pub(super) struct BrokerPolicy<'a> {
-    /// How a follower holds back a stop; none: a stop is passed on at once.
+    /// How a follower holds back a stop, and how long its parent may be silent. None: a stop is passed on at once.
     hold: Option<HeldStop<'a>>,
     /// For the lead: its membership in the group that shows followers that it stays. It ends with a stop.
     staying: Option<&'a LeadPresence>,

@@ -84,6 +84,7 @@ impl Executor<'_> {
                 AfterBroker::Done(code) if !can_lead_restart || self.supervisor.received_stop().is_some() => {
                     return Ok(code);
                 }
+                // The code is 0: any other code comes only after a stop.
                 AfterBroker::Done(_) => match self.await_next_attempt(above.parent.as_mut()).await? {
                     Some(code) => return Ok(code),
                     None => {
@@ -201,7 +202,8 @@ impl Executor<'_> {
             .map_err(wait_failed)
     }
 
-    /// Kills what a killed broker has left running, before the next broker starts.
+    /// Kills what a killed broker has left running, before the next broker starts. `earlier`: the processes that ran
+    /// before the broker, which stay.
     async fn kill_orphans(&mut self, earlier: &EarlierProcesses) -> Result<(), Failure> {
         let count = orphans::kill(self.supervisor, earlier)
             .await

@@ -45,6 +45,7 @@ impl Executor<'_> {
                 tracing::warn!(stage = "daemon", "{error}; continuing");
                 return Ok(());
             }
+            // The executor checks for a stop before the next step.
             Start::Stopped(_) => return Ok(()),
         };
         let ended = self

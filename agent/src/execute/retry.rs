@@ -1,5 +1,5 @@
 //! Retries work whose failure may be temporary, with growing pauses and a time limit. The agent does this
-//! itself, since Kubernetes by default does not restart the container.
+//! itself: by default, the pods have the restartPolicy Never, so the kubelet does not restart the container.
 
 use std::time::{Duration, Instant};
 

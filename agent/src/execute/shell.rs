@@ -36,6 +36,7 @@ use crate::system::raw::{self, ChildSetup, Limit};
 /// - `PYTHONPATH` and `LD_LIBRARY_PATH` get an empty value if they are not set. Documented snippets extend them, and
 ///   would fail under `set -u`. `$asFlux` has the words that run a command as Flux's user. Nothing is exported here.
 /// - Without a terminal, standard error goes to a pipe of the agent, which keeps the end of it.
+/// - `shift 9` drops the driver's arguments, so that snippets see none.
 /// - If the shell cannot open `reply`, it kills itself. This cannot be mistaken for an `exit` of the user's,
 ///   such as in the file that `BASH_ENV` names.
 const DRIVER: &str = r#"
@@ -409,8 +410,8 @@ impl Shell {
     }
 
     /// Sends a word, after the shell lines `changes`, and wakes the shell. The word is valid for this round only: if a
-    /// snippet has replaced `command`, the shell sources the changes of the last round again, and must not run its snippet
-    /// a second time.
+    /// snippet has replaced `command`, the shell sources the changes of the last round again, and must not run its
+    /// snippet a second time.
     fn send_word(&mut self, word: &str, mut changes: Vec<u8>) -> io::Result<()> {
         self.round += 1;
         let round = self.round;
@@ -573,6 +574,7 @@ fn with_high_number(fd: OwnedFd) -> OwnedFd {
 /// The shell's command line: the planned words, then the driver and its arguments.
 fn command_line(planned: &SnippetShell, numbers: &[RawFd], access: Access) -> Vec<OsString> {
     let mut argv = planned.argv.clone();
+    // `flux-agent` becomes the driver's `$0`, the name in the shell's error messages.
     argv.extend(["-c", DRIVER, "flux-agent"].map(str::to_owned));
     let process = match access {
         Access::OfAgent => std::process::id().to_string(),

@@ -43,6 +43,7 @@ impl Executor<'_> {
                 let line =
                     format!("the program ended with code {code} before this container was started again");
                 tracing::info!(stage = "plan", "{line}");
+                // Only the note has the code, so the record gets it now.
                 if unrecorded_code.is_some() {
                     self.record = Some(Record::new(path, starts));
                     self.record_end(code);

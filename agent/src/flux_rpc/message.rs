@@ -15,6 +15,7 @@ use serde_json::Value;
 
 /// How long to wait for one reply of a broker.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Begins the head of a message. It has the machine's byte order in flux-core, but the length after it is big-endian.
 const MAGIC: [u8; 4] = 0xffee_0012_u32.to_ne_bytes();
 /// Bytes of the frame with the header.
 const HEADER_LENGTH: usize = 20;
@@ -70,7 +71,8 @@ pub fn stream_request(rank: u32, topic: &str, payload: &str) -> Vec<u8> {
 fn message(rank: u32, topic: &str, payload: &str, flags: u8) -> Vec<u8> {
     // Magic byte and version of RFC 3, message type, flags.
     let mut header = vec![0x8e, 1, REQUEST, flags];
-    // User and role (the broker fills in both), rank, match tag.
+    // User and role (the broker fills in both), rank, match tag. One tag is enough: nothing here reads the tag of a
+    // reply, since replies are told apart by their content or order.
     for word in [ANY, 0, rank, 1] {
         header.extend(word.to_be_bytes());
     }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! the lead's broker runs ─ `groups.get broker.online`, a stream ─► ranks that were not there before
-//!                                └─ a moment later, for all of them ─ `resource.status` ─► drained by an agent ─► undrained
+//!                         └─ a moment later, for all of them ─ `resource.status` ─► drained by an agent ─► undrained
 //! ```
 //!
 //! A node that somebody else has drained, for another reason, stays drained. So does one that is drained while its

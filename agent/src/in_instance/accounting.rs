@@ -79,8 +79,8 @@ fn additions(database: &Path, users: &[String]) -> Vec<Addition> {
     if !has_database {
         additions.push(always(account(&["create-db"])));
     }
-    // With `--test-background`, the command returns when the service runs. The last word of `add-bank` is the bank's number
-    // of shares.
+    // With `--test-background`, the command returns when the service runs. The last word of `add-bank` is the bank's
+    // number of shares.
     additions.extend([
         always(with_database(
             &["flux", "account-service", "--test-background", "-p"],

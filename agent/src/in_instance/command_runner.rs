@@ -83,7 +83,6 @@ impl CommandRunner {
 
     /// The exit code for the stop signal that has come. None: there was no stop.
     pub fn stop_code(&mut self) -> Option<u8> {
-        // `stop` stops nothing: it returns the stop signal that has come.
         self.supervisor.received_stop().map(|stop| of_signal(stop.signal))
     }
 }

@@ -140,6 +140,7 @@ impl RestfulServer<'_> {
         self.fetch().await?;
         tracing::info!(stage = "restful", "installing its Python dependencies with pip");
         self.install().await?;
+        // Only now, since it makes the checkout the working directory, and `fetch` creates the checkout.
         self.set_up_session()?;
         self.create_database().await?;
         self.write(LOGGING_FILE, LOGGING)?;
