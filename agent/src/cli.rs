@@ -79,7 +79,7 @@ enum Command {
         /// The shared volume; the view becomes DIR/view
         #[arg(long, value_name = "DIR", default_value = DEFAULT_MOUNT_PATH)]
         to: PathBuf,
-        /// The volume that other containers see as /opt/software
+        /// The folder for the view's packages of /opt/software
         #[arg(long, value_name = "DIR", default_value = SOFTWARE_STAGING)]
         software: PathBuf,
         /// Look for the view below this folder
@@ -236,7 +236,8 @@ impl LogArgs {
 }
 
 impl Cli {
-    /// The command line of this process.
+    /// The command line of this process. `version` may have the commit, so `main.rs` passes it: a new commit then
+    /// rebuilds nothing else.
     pub fn of_process(version: &'static str) -> Cli {
         let matches = Cli::command().version(version).get_matches();
         Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
@@ -291,6 +292,7 @@ impl Cli {
                 log,
             } => {
                 log.apply();
+                // Without `with_timeline_note`: the timeline has no stage for this work.
                 let merge = || view::merge_software(&view::SoftwareOptions { root, packages, to });
                 code_of_init_container(exit_on_stop_signal().and_then(|()| merge()).map(|()| 0))
             }
@@ -379,13 +381,12 @@ fn install_binary(
 ) -> Result<(), Failure> {
     // Without --binary, one volume holds everything. The view's container or the entrypoint lays it out.
     let is_one_volume = binary.is_none();
-    let mount = if is_one_volume {
-        Some(to.unwrap_or_else(|| DEFAULT_MOUNT_PATH.into()))
-    } else {
-        to
-    };
-    let Some(folder) = binary.or_else(|| mount.clone()) else {
-        return Ok(());
+    let (folder, mount) = match (binary, to) {
+        (Some(folder), mount) => (folder, mount),
+        (None, mount) => {
+            let mount = mount.unwrap_or_else(|| DEFAULT_MOUNT_PATH.into());
+            (mount.clone(), Some(mount))
+        }
     };
     let installed = with_timeline_note("install", &folder, || install(&folder))?;
     let (Installed::Now(path) | Installed::Already(path)) = &installed;

@@ -66,6 +66,7 @@ pub fn usage(place: &PodPlace) -> Result<(String, u8), Failure> {
             ))
         }
         Err(why) => {
+            // To standard error: standard output has only JSON. `kubectl minicluster top` shows this line.
             write_whole(format!("flux-agent: not up: {why}\n"));
             Ok((String::new(), 1))
         }
@@ -89,6 +90,7 @@ fn run_as_owner(
 }
 
 /// Checks for what could keep Flux from starting here, each with its remedy; exit code 1 if a check fails.
+/// `findings::collect` becomes the instance's owner itself.
 pub fn preflight(place: &PodPlace) -> Result<(String, u8), Failure> {
     let pod = Pod::read(place)?;
     let checks = preflight::judge(&findings::collect(&pod)?);

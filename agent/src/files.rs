@@ -39,7 +39,8 @@ const STALE_AFTER: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone)]
 pub struct Files {
     root: PathBuf,
-    /// Part of the names of temporary files: two containers of a pod may write to one volume.
+    /// Part of the names of temporary files: two containers of a pod may write to one volume, and neither removes the
+    /// other's old files.
     tag: String,
 }
 
@@ -61,6 +62,7 @@ impl Files {
     pub fn ensure_directory(&self, path: &str, mode: Mode, owner: Owner) -> Result<(), Failure> {
         let real = self.at(path);
         let failed = |error: io::Error| failed("set up the directory", &real, &error);
+        // With the owner's rights first: root may lack the capabilities to write there, and to give the folder away.
         if is_missing(&real)
             && self
                 .as_owner(owner, || create_directory(&real, mode))
@@ -214,7 +216,7 @@ impl Files {
 }
 
 /// Removes old temporary files and folders of `folder` whose names begin with `prefix`: an agent was killed before it
-/// renamed them. Another container may still be writing a younger one.
+/// renamed them. A younger one may still be written: pods may share a volume, and their runners have the same tag.
 fn remove_stale(folder: &OwnedFd, prefix: &str) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(entries) = openat(folder, ".", flags, FileMode::empty()).and_then(Dir::new) else {
@@ -374,7 +376,7 @@ fn is_same(folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner, content: &[
         && current == content
 }
 
-/// Creates a file. Its mode and owner are set before the first byte is written.
+/// Creates a file, in place of any file of this name. Its mode and owner are set before the first byte is written.
 fn write_new(folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner, content: &[u8]) -> io::Result<()> {
     safe_path::remove(folder, name)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;

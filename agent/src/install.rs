@@ -37,7 +37,8 @@ pub fn install(folder: &Path) -> Result<Installed, Failure> {
     copy_to(Path::new("/proc/self/exe"), folder)
 }
 
-/// Makes the agent's documented path, below `mount`, a link to `binary`, unless the binary itself is there.
+/// Makes the agent's documented path, below `mount`, a link to `binary`. If one volume holds everything, the binary
+/// itself is at this path, and stays.
 pub fn link(mount: &Path, binary: &Path) -> Result<(), Failure> {
     Files::new(mount, "install").ensure_link(&format!("/{NAME}"), &binary.to_string_lossy())
 }

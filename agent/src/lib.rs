@@ -29,11 +29,12 @@ use std::process::ExitCode;
 
 /// Runs the program; returns its exit code. `version` is what `--version` prints.
 pub fn main(version: &'static str) -> ExitCode {
+    // Before signals are blocked: the real `flux`, which this process becomes, would inherit that.
     if in_instance::flux_wrapper::is_called() {
         report::log::start();
         return in_instance::flux_wrapper::run();
     }
-    // First of all: the kernel drops a stop signal that PID 1 neither blocks nor handles. An error is ignored here:
+    // As early as possible: the kernel drops a stop signal that PID 1 neither blocks nor handles. An error is ignored here:
     // `runtime::block_on` blocks signals again and reports it.
     let _ = system::signals::block();
     report::log::start();

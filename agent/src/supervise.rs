@@ -95,7 +95,8 @@ pub struct EndedChild {
 pub struct Supervisor {
     signals: Signals,
     stop: Option<Stop>,
-    /// The rule by which a stop is held back; none: it never is.
+    /// A sidecar's rule by which a stop is held back after the end of Flux; none: a stop counts at once. (A [`Policy`]
+    /// may then still hold it back from its child.)
     hold: Option<Hold>,
     /// Time from the stop until SIGKILL for the processes that still run.
     kill_after: Option<Duration>,

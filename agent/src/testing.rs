@@ -18,7 +18,8 @@ pub fn alone(test: &str, work: impl FnOnce(&Path)) -> String {
     }
     let folder = tempfile::tempdir().unwrap();
     let before = SigSet::thread_get_mask().unwrap();
-    // `block_on` blocks signals too, but the harness starts its threads before the supervisor exists.
+    // All threads of the separate process inherit this mask. `block_on` there would be too late for the threads of the
+    // test harness.
     SigSet::all().thread_block().unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command

@@ -8,9 +8,11 @@
 //! /opt/software ─► STAGING/.software.new ─► its entries renamed into STAGING      ┴► links ─► MOUNT/.flux-view.done
 //! ```
 //!
-//! STAGING is the mount point of the volume that the other containers see as /opt/software. The marker
-//! `.flux-view.done` is written last, and describes the source of the copy. So a second run does nothing, and a run
-//! that was killed at any moment is repeated from the beginning.
+//! STAGING is in another volume. In the operator's pods, /opt/software has links to the entries of STAGING
+//! (`software.rs`). Other pods may mount STAGING itself at /opt/software.
+//!
+//! The marker `.flux-view.done` is written last, and describes the source of the copy. So a second run does nothing,
+//! and a run that was killed at any moment is repeated from the beginning.
 
 mod copy;
 mod find;
@@ -44,7 +46,7 @@ pub struct Places {
     pub root: PathBuf,
     /// The shared volume, MOUNT above.
     pub mount: PathBuf,
-    /// The volume for /opt/software, STAGING above.
+    /// The folder for the packages of /opt/software, STAGING above.
     pub staging: PathBuf,
 }
 
@@ -57,6 +59,7 @@ pub fn install(places: &Places) -> Result<(), Failure> {
     let software = below(&places.root, SOFTWARE_DIR);
     let (mut view, software) = list_trees(&source, &software)?;
     let marker_text = marker_text(&view, software.as_ref());
+    // The marker is in the volume of `mount`: it does not show that `staging` exists.
     if fs::read_to_string(&marker).is_ok_and(|text| text == marker_text) && places.staging.is_dir() {
         tracing::info!(stage = "view", "the view is already there");
         return Ok(());
@@ -132,8 +135,8 @@ fn copy_trees(
     fs::rename(&temporary, target).map_err(|error| Failure::write("put in place", target, &error))
 }
 
-/// Copies into a temporary folder in `staging`, then renames its entries one by one: `staging` itself is a volume's
-/// mount point, which no rename can replace.
+/// Copies into a temporary folder in `staging`, then renames its entries one by one: `staging` itself may be a volume's
+/// mount point (the default of `--software`), which no rename can replace.
 fn copy_software(
     software: &Tree,
     staging: &Path,

@@ -44,7 +44,7 @@ pub fn connect(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
 }
 
 /// Becomes `command` as Flux's user in Flux's environment, whether or not there is a broker yet (`$asFlux` in
-/// snippets).
+/// snippets). Without the broker's socket, FLUX_URI is not set to it: it would lead nowhere.
 pub fn as_flux(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
     observe::become_owner(&pod)?;

@@ -77,6 +77,7 @@ pub fn facts(facts: &Facts, json: bool) -> Result<String, Failure> {
     if json {
         return Ok(serde_json::to_string_pretty(facts).map_err(failed)? + "\n");
     }
+    // Each value is written as JSON, which is YAML as well.
     let Value::Object(all) = serde_json::to_value(facts).map_err(failed)? else {
         return Ok(String::new());
     };

@@ -21,19 +21,30 @@ use crate::wait::resolve::Resolver;
 /// Time limit for looking up the host names of all pods, of which there may be thousands.
 const NAMES_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Collects the facts. From then on, this process runs as Flux's user, if it may become that user.
+/// Collects the facts. At its end, this process runs as Flux's user, if it may become that user.
 pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
     let session = pod.session();
     let at = |path: &str| below(&pod.root, path);
     let home = session.lookup("HOME").unwrap_or_default();
     let pod_paths = pod.spec.paths();
+    // The run directory belongs to Flux's user. Before it exists, the agent's own user must be able to create it.
+    let run_dir = pod_paths.run_dir();
+    let agents_folder = (!at(&run_dir).is_dir()).then(|| {
+        let config_root = pod_paths.config_root();
+        if at(&config_root).is_dir() {
+            config_root
+        } else {
+            pod.spec.mount_path.clone()
+        }
+    });
+    let writable = |path: &str| (path.to_owned(), access(&at(path), AccessFlags::W_OK).is_ok());
+    let place_of_agent = agents_folder.as_deref().map(writable);
     observe::become_owner(pod)?;
-    // The entrypoint creates Flux's own folder last. The folder of the configuration belongs to the agent's user.
-    let folders = [pod_paths.run_dir(), pod_paths.config_root()];
-    let flux_folder = folders.iter().find(|path| at(path).is_dir());
-    let flux_folder = flux_folder.unwrap_or(&pod.spec.mount_path);
-    let places = [flux_folder.as_str(), &home, "/tmp"]
-        .map(|path| (path.to_owned(), access(&at(path), AccessFlags::W_OK).is_ok()));
+    let places = [
+        place_of_agent.unwrap_or_else(|| writable(&run_dir)),
+        writable(&home),
+        writable("/tmp"),
+    ];
     let mut findings = Findings {
         instance: &pod.instance,
         facts: &pod.facts,

@@ -130,7 +130,8 @@ pub async fn all(
         let host = pod.instance.hosts.get(rank as usize).cloned().unwrap_or_default();
         let address = pod.instance.address_of(rank);
         // A `ParentProbe` can probe any broker.
-        let mut target = ParentProbe::new(&address.host, address.port, &pod.root);
+        let mut target =
+            ParentProbe::new(&address.host, address.port, &pod.root).only_looked_up(address.only_looked_up);
         let why = target.probe().await.err();
         // A spare host without a pod is not missing.
         if !(pod.instance.spare.contains(&rank) && matches!(why, Some(Missing::Name(_)))) {
@@ -242,6 +243,7 @@ pub fn become_owner(pod: &Pod) -> Result<(), Failure> {
             );
             Failure::new(Category::UserFailed, cause, "run the command as that user")
         }),
+        // This process has the owner's uid and gid already.
         None => Ok(()),
     }
 }

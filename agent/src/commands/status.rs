@@ -10,6 +10,8 @@ use crate::wait::Missing;
 
 /// Job states before a job runs, as bits (RFC 21): DEPEND, PRIORITY, SCHED.
 const WAITING: u64 = 2 | 4 | 8;
+/// Version of the JSON report. It changes when a reader of the older one would misread it.
+const STATUS_VERSION: u32 = 1;
 /// Seconds in one state after which a broker counts as stuck.
 const STUCK: u64 = 10;
 
@@ -75,7 +77,7 @@ pub struct Observations<'a> {
     pub recent: Value,
     /// The parent's host and the connection to it; none: there is no parent, or this broker has joined.
     pub parent: Option<(String, Result<Link, Missing>)>,
-    /// Hosts that are offline, as many as were probed.
+    /// Hosts that are offline, as many as were probed. A spare host without a pod is left out.
     pub absent: Vec<Absent>,
 }
 
@@ -268,7 +270,8 @@ impl StatusReport<'_> {
             .map(|(topic, line)| json!([topic, line]))
             .collect::<Vec<Value>>();
         let report = json!({
-            "status": 1, "host": instance.hostname, "rank": instance.rank, "size": instance.hosts.len(),
+            "status": STATUS_VERSION, "host": instance.hostname, "rank": instance.rank, "size": instance.hosts.len(),
+            "has_broker": !is_absent(&self.observed.state),
             "state": state.map(|state| &state.name), "seconds": state.map(|state| state.seconds),
             "snippet": self.observed.snippet(),
             "online": online, "missing": online.is_some().then(|| self.observed.missing()),
@@ -346,7 +349,7 @@ fn parent(observed: &Observations, host: &str, link: &Result<Link, Missing>) -> 
         ),
         Ok(Link::Broken) => format!("{host} answers; not connected yet"),
         // This broker does not answer, so it is unknown whether the parent has admitted it.
-        Ok(Link::Steady) if matches!(observed.state, Err(AskError::Slow)) => format!("{host} is connected"),
+        Ok(Link::Steady) if observed.state.is_err() => format!("{host} is connected"),
         Ok(Link::Steady) => {
             format!(
                 "{host} is connected, but has not admitted this broker yet: `/mnt/flux/flux-agent status` there says why"

@@ -58,6 +58,7 @@ impl Executor<'_> {
                 let why = "its volume is mounted read-only";
                 tracing::info!(stage = "archive", "the archive will not be saved: {why}");
                 self.ending.archive_not_saved = Some(why.into());
+                self.is_archive_read_only = true;
                 Ok(())
             }
             result => result.map_err(|error| files::failed("create the dump's file", &path, &error)),
@@ -68,8 +69,8 @@ impl Executor<'_> {
     /// for the termination message.
     pub(super) async fn publish_archive(&mut self, from: &str, to: &str) -> Result<(), Failure> {
         let dump = self.files.at(from);
-        // On a read-only volume, `prepare_archive` has already noted the reason.
-        if self.ending.archive_not_saved.is_some() && is_read_only(&dump) {
+        // `prepare_archive` has already noted the reason.
+        if self.is_archive_read_only {
             return Ok(());
         }
         let trouble = match self.broker_end {
@@ -86,6 +87,7 @@ impl Executor<'_> {
         };
         match why {
             None => {
+                // Replaces the text that `execute` has set in case the pod ends earlier.
                 self.ending.archive_not_saved = None;
                 tracing::info!(stage = "archive", "archive saved to {to}");
             }

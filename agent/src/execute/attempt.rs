@@ -50,6 +50,7 @@ impl Executor<'_> {
         let mut session = self.session.of_flux(launch.run_as.as_ref());
         launch.environment.iter().for_each(|change| session.apply(change));
         let argv = broker_options::argv_after_snippets(launch, &session);
+        // A sidecar's command is not given to Flux, so it may have any bytes.
         if launch.part != InstancePart::Command {
             for name in session.remove_non_utf8() {
                 tracing::warn!(
@@ -160,14 +161,14 @@ impl Executor<'_> {
         if launch.part != InstancePart::Command {
             return self.report_no_instance(error.to_string());
         }
-        log::plain("broker", &format!("flux-agent: {error}"));
+        log::fatal("broker", &error.to_string());
         self.ending.note(error.to_string());
         error.code
     }
 
     /// Reports why there is no instance; returns the container's exit code.
     pub(super) fn report_no_instance(&mut self, why: String) -> u8 {
-        log::plain("broker", &format!("flux-agent: {why}"));
+        log::fatal("broker", &why);
         self.ending.note(why);
         self.ending.has_no_instance = true;
         Category::BrokerFailed.code()
@@ -278,6 +279,7 @@ mod tests {
                 lost: None,
                 has_joined: true,
                 has_come_up: false,
+                lead_stayed: false,
                 lead_goes_on: None,
                 first_output: first.map(at),
             };

@@ -33,7 +33,8 @@ pub fn argv_after_snippets(launch: &Launch, session: &Session) -> Vec<OsString> 
 }
 
 /// The options in `left`, the text of `$brokerOptions`, split at whitespace as a shell splits an unquoted variable.
-/// None if the snippets have not changed the planned options.
+/// None if the snippets have not changed the planned options, or if one of these is not UTF-8: then `launch_once` does
+/// not start the broker.
 fn changed_options(planned: &[OsString], left: &str) -> Option<Vec<OsString>> {
     let planned_text = planned.join(" ".as_ref()).into_string().ok()?;
     let words = |text: &str| {

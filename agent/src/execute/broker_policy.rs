@@ -5,7 +5,7 @@
 //! ```text
 //! stop ─► hold ─┬─ the parent is gone ─────────────────────► SIGTERM, a few seconds later SIGKILL
 //!               ├─ the lead stays, no job uses this node ──► SIGTERM
-//!               └─ the longest time of the hold is over ───► SIGTERM; SIGKILL if a job uses this drained node
+//!               └─ the longest time of the hold is over ───► SIGTERM; SIGKILL if it stays and a job uses this node
 //! ```
 //!
 //! Until it is known that the lead stays, the agent does not drain this node, and does not kill the broker
@@ -62,10 +62,19 @@ pub(super) struct LaunchEnd {
     pub(super) has_joined: bool,
     /// Whether the instance has been seen in the state `run`.
     pub(super) has_come_up: bool,
+    /// Whether the lead was known to stay after this pod had got its stop: then this pod alone was stopped.
+    pub(super) lead_stayed: bool,
     /// For a broker: whether the lead stayed up when the broker went down; none: unknown.
     pub(super) lead_goes_on: Option<bool>,
     /// When the first output came, if that was seen.
     pub(super) first_output: Option<Instant>,
+}
+
+impl LaunchEnd {
+    /// Whether the broker ended after a stop of the whole instance, as far as is known.
+    pub(super) fn has_whole_instance_stopped(&self) -> bool {
+        self.stopped.is_some() && !self.lead_stayed
+    }
 }
 
 /// How a follower holds back a stop: as long as its parent may still end the instance in order.
@@ -152,6 +161,7 @@ impl<'a> BrokerPolicy<'a> {
             first_output,
         } = ended;
         let lost = self.lost;
+        let leaving = self.hold.as_ref().and_then(|hold| hold.leaving.as_ref());
         LaunchEnd {
             end,
             at,
@@ -161,6 +171,7 @@ impl<'a> BrokerPolicy<'a> {
             lost,
             has_joined: false,
             has_come_up: false,
+            lead_stayed: leaving.is_some_and(|leaving| leaving.lead_stays),
             lead_goes_on: None,
             first_output,
         }
@@ -215,10 +226,10 @@ impl Policy for BrokerPolicy<'_> {
     }
 
     fn at_hold_timeout(&mut self, child: i32) -> Order {
+        // Also if Flux could not drain the node: then it has waited only for its own job.
         if let Some(hold) = &self.hold
-            && hold.leaving.as_ref().is_some_and(Leaving::has_begun)
+            && hold.leaving.as_ref().is_some_and(|leaving| leaving.lead_stays)
         {
-            // Only a drained node: if Flux could not drain it, it gets SIGTERM below.
             return hold.order_to_leave("jobs on this node have not ended in time", child);
         }
         tracing::info!(

@@ -59,6 +59,8 @@ pub struct Executor<'a> {
     pub(super) broker_end: Option<BrokerEnd>,
     /// The user that dumps the archive, once the dump's file exists.
     pub(super) archive_owner: Option<Owner>,
+    /// The archive's volume was read-only before the broker started, so nothing is dumped.
+    pub(super) is_archive_read_only: bool,
 }
 
 /// What follows a step.
@@ -99,6 +101,7 @@ impl<'a> Executor<'a> {
             ending,
             broker_end: None,
             archive_owner: None,
+            is_archive_read_only: false,
         }
     }
 

@@ -51,6 +51,7 @@ enum AfterBroker {
 
 /// The brokers above this one in the tree.
 struct Above {
+    /// None: only the user's own broker.toml names it.
     parent: Option<ParentProbe>,
     /// The lead, if the parent is another broker.
     lead: Option<ParentProbe>,
@@ -81,13 +82,14 @@ impl Executor<'_> {
             };
             self.kill_orphans(&earlier).await?;
             let why = match self.after_broker(&ended, &mut above).await? {
-                AfterBroker::Done(code) if !can_lead_restart || self.supervisor.received_stop().is_some() => {
+                AfterBroker::Done(code) if !can_lead_restart || ended.has_whole_instance_stopped() => {
                     return Ok(code);
                 }
-                // The code is 0: any other code comes only after a stop.
+                // This pod alone was stopped. The lead's next attempt needs another pod of its index.
+                AfterBroker::Done(_) if self.supervisor.received_stop().is_some() => return Ok(REPLACE),
                 AfterBroker::Done(_) => match self.await_next_attempt(above.parent.as_mut()).await? {
-                    Some(code) => return Ok(code),
-                    None => {
+                    Interrupted::Stopped(_) => return Ok(REPLACE),
+                    Interrupted::Done(()) => {
                         failures = 0;
                         continue;
                     }
@@ -240,42 +242,41 @@ impl Executor<'_> {
         match waited.map_err(wait_failed)? {
             Interrupted::Stopped(_) => Ok(Some(REPLACE)),
             Interrupted::Done(Ok(())) => Ok(None),
-            Interrupted::Done(Err(missing)) if missing.is_name_gone() => {
+            Interrupted::Done(Err(LeadAbsent::Gone)) => {
                 tracing::info!(
                     stage = "stop",
                     "the lead is gone: its DNS name no longer resolves"
                 );
                 Ok(Some(0))
             }
-            Interrupted::Done(Err(missing)) => Err(unreachable_parent(
+            Interrupted::Done(Err(LeadAbsent::Silent(missing))) => Err(unreachable_parent(
                 &lead.as_ref().unwrap_or(parent).host,
                 &missing,
             )),
         }
     }
 
-    /// After the end of an instance whose lead may start again: waits until the parent answers again. Returns
-    /// exit code 0 if a stop comes first.
-    async fn await_next_attempt(&mut self, parent: Option<&mut ParentProbe>) -> Result<Option<u8>, Failure> {
+    /// After the end of an instance whose lead may start again: waits until the parent answers again, or for a
+    /// stop. After a stop the Job has to replace this pod, since the lead's next attempt needs its index. (If
+    /// the lead has succeeded, the Job is over, and replaces nobody.)
+    async fn await_next_attempt(
+        &mut self,
+        parent: Option<&mut ParentProbe>,
+    ) -> Result<Interrupted<()>, Failure> {
         tracing::info!(
             stage = "stop",
             "the instance has ended; this pod stays for the lead's next attempt"
         );
         let Some(parent) = parent else {
             // There is no port to wait for: the next broker starts after a short pause.
-            return Ok(matches!(self.pause(FIRST_PAUSE).await?, Interrupted::Stopped(_)).then_some(0));
+            return self.pause(FIRST_PAUSE).await;
         };
         let waited = async {
             until_down(parent).await;
             // Without a deadline, this wait does not fail.
             let _ = parent.wait(None).await;
         };
-        let waited = self
-            .supervisor
-            .unless_stopped(waited)
-            .await
-            .map_err(wait_failed)?;
-        Ok(matches!(waited, Interrupted::Stopped(_)).then_some(0))
+        self.supervisor.unless_stopped(waited).await.map_err(wait_failed)
     }
 }
 
@@ -325,6 +326,7 @@ async fn is_gone_within(lead: &mut ParentProbe, patience: Duration) -> bool {
         match lead.probe_known().await {
             // The lead's host refuses the connection: the broker's port is closed.
             Err(Missing::Port(_)) => return true,
+            // `probe_known` may have used an address of an earlier look-up, so the name is looked up now.
             Err(missing) if missing.is_name_gone() || lead.is_name_gone().await => return true,
             _ if begin.elapsed() >= patience => return false,
             _ => tokio::time::sleep(CHECK_DOWN_EVERY).await,
@@ -332,15 +334,15 @@ async fn is_gone_within(lead: &mut ParentProbe, patience: Duration) -> bool {
     }
 }
 
-/// Waits until the parent answers again. Fails with what is missing if the lead's DNS name has been missing
-/// for `gone_limit`, or the lead has not answered for `silence_limit`. Without these limits, waits without
-/// end. `lead`: none if the parent is the lead.
+/// Waits until the parent answers again. Fails if the lead's DNS name has been missing for `gone_limit`, or the
+/// lead has not answered for `silence_limit`. Without these limits, waits without end. `lead`: none if the parent
+/// is the lead.
 async fn until_parent_answers(
     parent: &mut ParentProbe,
     mut lead: Option<&mut ParentProbe>,
     gone_limit: Option<Duration>,
     silence_limit: Option<Duration>,
-) -> Result<(), Missing> {
+) -> Result<(), LeadAbsent> {
     let begin = Instant::now();
     let mut backoff = Backoff::default();
     let mut next_lead_check = begin;
@@ -372,6 +374,15 @@ async fn until_parent_answers(
     }
 }
 
+/// Why a follower no longer waits for its lead.
+#[derive(Debug, PartialEq, Eq)]
+enum LeadAbsent {
+    /// Its DNS name has been missing for the limit, so its pod is gone.
+    Gone,
+    /// It has not answered for the limit; what was missing at the last check.
+    Silent(Missing),
+}
+
 /// How long the lead has been absent, by the checks so far.
 #[derive(Debug, Default)]
 struct Absence {
@@ -393,16 +404,23 @@ impl Absence {
         });
     }
 
-    /// Fails with what is missing if the lead has been absent for one of the limits. A limit of None is never reached.
-    fn within(&self, gone_limit: Option<Duration>, silence_limit: Option<Duration>) -> Result<(), Missing> {
+    /// Fails if the lead has been absent for one of the limits. A limit of None is never reached.
+    fn within(
+        &self,
+        gone_limit: Option<Duration>,
+        silence_limit: Option<Duration>,
+    ) -> Result<(), LeadAbsent> {
         let has_passed =
             |since: Instant, limit: Option<Duration>| limit.is_some_and(|limit| since.elapsed() >= limit);
-        let is_gone_too_long = self
+        if self
             .name_gone_since
-            .is_some_and(|since| has_passed(since, gone_limit));
+            .is_some_and(|since| has_passed(since, gone_limit))
+        {
+            return Err(LeadAbsent::Gone);
+        }
         match &self.unreachable {
-            Some((since, missing)) if has_passed(*since, silence_limit) || is_gone_too_long => {
-                Err(missing.clone())
+            Some((since, missing)) if has_passed(*since, silence_limit) => {
+                Err(LeadAbsent::Silent(missing.clone()))
             }
             _ => Ok(()),
         }
@@ -455,7 +473,7 @@ mod tests {
         let at = Instant::now();
         let lost = lost.then(|| Missing::Port(([127, 0, 0, 1], 8050).into()));
         let stopped = stopped.then_some(Stop { signal: 15, at });
-        let (joined, came_up, lead_goes_on, first_output) = (true, false, None, None);
+        let (joined, came_up, lead_stayed, lead_goes_on, first_output) = (true, false, false, None, None);
         LaunchEnd {
             end,
             at,
@@ -465,6 +483,7 @@ mod tests {
             lost,
             has_joined: joined,
             has_come_up: came_up,
+            lead_stayed,
             lead_goes_on,
             first_output,
         }
@@ -581,11 +600,11 @@ mod tests {
             assert!(tokio::time::timeout(soon, waits).await.is_err());
             assert!(matches!(
                 until_parent_answers(&mut gone, None, bound, bound).await,
-                Err(Missing::Port(_))
+                Err(LeadAbsent::Silent(Missing::Port(_)))
             ));
             drop(listener);
             let waited = until_parent_answers(&mut gone, Some(&mut there), bound, bound).await;
-            let Err(Missing::Port(address)) = waited else {
+            let Err(LeadAbsent::Silent(Missing::Port(address))) = waited else {
                 panic!("{waited:?}")
             };
             assert_eq!(
@@ -605,9 +624,14 @@ mod tests {
         assert_eq!(absence.within(at_once, at_once), Ok(()));
         absence.note(Some(port.clone()));
         assert_eq!(absence.within(at_once, None), Ok(()), "a name that is there");
-        assert_eq!(absence.within(None, at_once), Err(port.clone()));
+        assert_eq!(
+            absence.within(None, at_once),
+            Err(LeadAbsent::Silent(port.clone()))
+        );
         absence.note(Some(no_name.clone()));
-        assert_eq!(absence.within(at_once, None), Err(no_name));
+        assert_eq!(absence.within(at_once, None), Err(LeadAbsent::Gone));
+        // Without a limit for the name, as for a lead that gets a new pod, its silence is a failure.
+        assert_eq!(absence.within(None, at_once), Err(LeadAbsent::Silent(no_name)));
         absence.note(Some(port));
         assert_eq!(absence.within(at_once, None), Ok(()));
         absence.note(None);

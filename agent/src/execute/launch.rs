@@ -81,6 +81,7 @@ impl Executor<'_> {
         if launch.needs_instance && !has_begun {
             return self.report_no_program(launch, ended);
         }
+        // So far this has the broker's code (`launch_once`). The job's code counts, if it differs.
         if let Some((code, _)) = &mut self.ending.program {
             *code = end.code();
             self.record_end(end.code());
@@ -107,6 +108,7 @@ impl Executor<'_> {
     /// Reports that the instance ended before its program began, and returns the container's exit code. It is
     /// never 0, even if the broker's is.
     fn report_no_program(&mut self, launch: &Launch, ended: &LaunchEnd) -> u8 {
+        // This has the broker's code, but no program began.
         self.ending.program = None;
         if let Some(stop) = ended.stopped {
             return of_signal(stop.signal);
@@ -139,14 +141,14 @@ impl Executor<'_> {
         let code = end.code();
         if let Some(why) = self.why_unusable(launch, end) {
             let line = format!("the program ended with code {code}: {why}");
-            log::plain("broker", &format!("flux-agent: {line}"));
+            log::fatal("broker", &line);
             self.ending.note(line);
         }
         code
     }
 
     /// Why the image cannot run Flux, if that is known. The image is examined only if the broker ended with 1
-    /// or 127, the exit codes of the dynamic loader.
+    /// or 127, the exit codes of the dynamic loader. None for a sidecar's command, which is no broker.
     fn why_unusable(&self, launch: &Launch, end: ChildEnd) -> Option<String> {
         if launch.part == InstancePart::Command || !matches!(end, ChildEnd::Exited(1 | NOT_FOUND)) {
             return None;

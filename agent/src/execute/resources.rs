@@ -64,8 +64,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Makes Flux use the agent's R. Without one, Flux discovers its resources. `why`: why Flux does not use
-    /// the R of a snippet, for a warning; none: no warning.
+    /// Makes Flux use the agent's R. Without one, Flux discovers its resources, and ignores the R of the snippet.
+    /// `why`: why Flux does not use that R, for a warning; none: no warning.
     fn use_agents(&mut self, step: &SnippetResources, why: Option<&str>) -> Result<Flow, Failure> {
         let SnippetResources {
             path,
@@ -78,13 +78,17 @@ impl Executor<'_> {
             self.files.ensure_file(path, MODE, *owner, r.as_bytes())?;
         }
         if let Some((config_path, _)) = config {
-            // An earlier start of this container may have written it.
+            // This file would make Flux use the R at `path`. An earlier start of this container may have written it.
             let _ = std::fs::remove_file(self.files.at(config_path));
         }
         if let Some(why) = why {
+            let instead = match agents_r {
+                Some(_) => "uses the agent's resources (R)",
+                None => "discovers its resources",
+            };
             tracing::warn!(
                 stage = "config",
-                "Flux uses the agent's resources (R), not those of {path}: {why}"
+                "Flux {instead}, and does not use the R that a snippet wrote to {path}: {why}"
             );
         }
         Ok(Flow::Next)

@@ -236,7 +236,8 @@ impl Shell {
     ) -> Result<Started, Failure> {
         let mut shell = Shell::spawn(supervisor, session, planned, agent, Access::OfAgent)?;
         let mut end = shell.until_ready(supervisor).await?;
-        // The driver kills the shell if it cannot open the agent's files.
+        // The driver kills the shell if it cannot open the agent's files. After a stop signal, the agent may have
+        // killed it (`await_reply`): then it is not started again.
         if end == Some(ChildEnd::Signaled(libc::SIGKILL)) && supervisor.received_stop().is_none() {
             shell = Shell::spawn(supervisor, session, planned, agent, Access::Inherited)?;
             end = shell.until_ready(supervisor).await?;
@@ -329,6 +330,7 @@ impl Shell {
             .variables
             .iter()
             .map(|(name, value)| (OsStr::new(name), OsStr::new(value)));
+        // A variable that the environment has keeps its value: programs would see an assignment to it.
         let variables = assignments(variables.filter(|(name, _)| !known.contains_key(*name)));
         let (limits, received, ask) = (current_limits().collect(), Vec::new(), File::from(ask));
         Ok(Shell {

@@ -194,7 +194,8 @@ fn is_function(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b"BASH_FUNC_")
 }
 
-/// The `NAME=VALUE` words after the first `-E` of `$asFlux`, such as `sudo -u flux -E PATH=/x -E HOME=/y`.
+/// The variables that a snippet gives to Flux by its own `$asFlux`, such as `sudo -u flux -E PATH=/x -E HOME=/y`: the
+/// `NAME=VALUE` words after the first `-E`.
 fn as_flux_variables(text: &str) -> Environment {
     let words = flux_shared::command_words::split_literal(text)
         .unwrap_or_else(|_| text.split_whitespace().map(str::to_owned).collect());

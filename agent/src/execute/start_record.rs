@@ -86,7 +86,7 @@ pub fn read(path: &Path) -> Result<EarlierStarts, Failure> {
     }
 }
 
-/// Parses a record. If the number of starts cannot be read, it counts as 1.
+/// Parses a record. If the number of starts cannot be read, it counts as 1: only a start creates the file.
 fn parse(text: &str) -> EarlierStarts {
     let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
     let starts = first

@@ -27,6 +27,7 @@ impl Executor<'_> {
         self.files
             .ensure_directory(folder, Mode(0o700), super::process_owner())?;
         let EarlierStarts { starts, end } = start_record::read(&path)?;
+        // Each start is recorded before the program runs. Without one, no program has run, and no note is read.
         let note = if starts > 0 {
             read_note(&self.files.at(result))
         } else {

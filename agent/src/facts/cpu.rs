@@ -1,5 +1,5 @@
 //! The CPUs that the container may use: the cores of its affinity mask, which a cpuset limits, and its CFS quota. Also
-//! its OOM score.
+//! its OOM score: with it, the planner decides whether other pods share the cpuset.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,8 @@ pub fn cores(host: &HostFiles) -> Vec<Vec<u32>> {
     })
 }
 
-/// Number of CPUs in the affinity mask. None: they are all CPUs of the machine that are online.
+/// Number of CPUs in the affinity mask. None: they are all CPUs of the machine that are online, or it is not known
+/// which are online.
 pub fn cpuset(host: &HostFiles) -> Option<u32> {
     // The kernel lists CPUs in the syntax of Flux's idsets, such as 0-3,8.
     let online = hostlist::idset(host.text("/sys/devices/system/cpu/online")?.trim())?;
@@ -112,6 +113,7 @@ fn cgroup_folders(proc_self_cgroup: &str) -> Vec<String> {
             folders.extend(ancestors_within("/sys/fs/cgroup/cpu", path));
         }
     }
+    // The file cannot be read, or names no such cgroup: only the roots of the mounts are left.
     if folders.is_empty() {
         folders.extend(["/sys/fs/cgroup".to_owned(), "/sys/fs/cgroup/cpu".to_owned()]);
     }

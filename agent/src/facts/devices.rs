@@ -42,7 +42,7 @@ pub fn gpus(host: &HostFiles) -> u32 {
 }
 
 /// The number of parts of divided GPUs that this container may compute on (`gpu0/gi3/ci0/access 12` is
-/// `/dev/nvidia-caps/nvidia-cap12`).
+/// `/dev/nvidia-caps/nvidia-cap12`). Lines without `ci`, such as `gpu0/gi3/access 11`, name no such part.
 fn mig_parts(host: &HostFiles) -> usize {
     let list = host
         .text("/proc/driver/nvidia-caps/mig-minors")

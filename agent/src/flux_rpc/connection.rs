@@ -118,6 +118,7 @@ pub mod peer {
 
     /// The bytes of an answer: an error unless `errno` is 0.
     pub fn answer_with(errno: u32, payload: &str) -> Vec<u8> {
+        // Magic byte and version of RFC 3, type (a response), flags. Then user, role, error number, match tag.
         let mut header = vec![0x8e, 1, 2, 0b1011];
         [0, 5, errno, 1]
             .iter()

@@ -88,7 +88,7 @@ impl Departure {
         }
         if let Some(nodes) = usage::nodes(broker).await {
             let accepting: BTreeSet<u32> = &self.below & &nodes.accepting;
-            // At each look: a broker that has just joined accepts jobs again.
+            // At each look: if a broker below joins again, the lead undrains its node (`returned_nodes`).
             if !accepting.is_empty() {
                 let _ = drain(broker, &accepting, REASON_BELOW).await;
             }

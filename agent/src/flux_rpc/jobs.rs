@@ -24,6 +24,9 @@ const BROKER_LEAVES_AFTER_SIGNAL_WITHIN: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// A job that ended longer ago is not the one that ended the program.
 const JUST_ENDED: Duration = Duration::from_secs(5);
+/// The same for a job that lost a node. A script may clean up before it ends with the job's exit code. But if it
+/// works on for longer, it has ignored the loss.
+const ENDED_FOR_LOST_NODE: Duration = Duration::from_secs(300);
 
 /// Cancels jobs that wait, and sends SIGTERM to those that run. False: no job runs, or the broker does not answer.
 pub async fn stop(broker: &Broker) -> bool {
@@ -62,7 +65,7 @@ pub async fn node_was_lost(broker: &Broker, stop: impl Future<Output = ()>) -> b
     let newest = r#"{"max_entries":1,"attrs":["exception_occurred","exception_type","exception_note","success","ranks","t_cleanup","waitstatus"],"constraint":{}}"#;
     let answer = broker.ask(ANY, "job-list.list", newest).await.unwrap_or_default();
     let job = &answer["jobs"][0];
-    if has_lost_node(job) {
+    if has_lost_node(job) && has_ended_within(job, ENDED_FOR_LOST_NODE, now()) {
         return true;
     }
     tokio::select! {
@@ -99,17 +102,20 @@ async fn broker_leaves(broker: &Broker, job: &Value) -> bool {
 
 /// The ranks that ran a job, without the lead's, if the job has just failed. Empty for other jobs.
 fn followers_of_failed(job: &Value, now: f64) -> BTreeSet<u32> {
-    // A job without the time of its end counts as one that has just ended.
-    let has_just_ended = job["t_cleanup"]
-        .as_f64()
-        .is_none_or(|ended| now - ended < JUST_ENDED.as_secs_f64());
-    if job["success"] == true || !has_just_ended {
+    if job["success"] == true || !has_ended_within(job, JUST_ENDED, now) {
         return BTreeSet::new();
     }
     // Flux writes several ranks in brackets: `[0-1]`.
     let ranks = job["ranks"].as_str().map(|ranks| ranks.trim_matches(['[', ']']));
     let ranks = ranks.and_then(hostlist::idset);
     ranks.into_iter().flatten().filter(|rank| *rank > 0).collect()
+}
+
+/// Whether the job has ended within this time. A job without the time of its end counts as one that has just ended.
+fn has_ended_within(job: &Value, time: Duration, now: f64) -> bool {
+    job["t_cleanup"]
+        .as_f64()
+        .is_none_or(|ended| now - ended < time.as_secs_f64())
 }
 
 /// Whether SIGTERM or SIGKILL ended the job's tasks, and nobody cancelled the job: a node that shuts down sends both.

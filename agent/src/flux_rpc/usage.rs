@@ -44,8 +44,9 @@ async fn online_members(broker: &Broker) -> Value {
     answer["members"].take()
 }
 
-/// The instance's usage, asked of the lead through this pod's broker. What the lead does not know yet is left out.
-/// `has_resources`: whether nodes and jobs are known at all, by the state of this pod's broker.
+/// The instance's usage, asked of the lead through this pod's broker. What the lead does not know yet is left out. The
+/// caller sets `state` and `seconds`. `has_resources`: whether nodes and jobs are known at all, by the state of this
+/// pod's broker.
 pub async fn full(broker: &Broker, instance: KnownHosts<'_>, has_resources: bool) -> Usage {
     let ask = async |topic: &str, payload: &str| broker.ask(0, topic, payload).await.unwrap_or_default();
     let mut answers = Answers {
@@ -60,7 +61,8 @@ pub async fn full(broker: &Broker, instance: KnownHosts<'_>, has_resources: bool
     count(&answers, instance)
 }
 
-/// Nodes and jobs without brokers and host names, asked of the lead. What it does not know yet is left out.
+/// Nodes and jobs without brokers and host names, asked of the lead. What it does not know yet is left out. Drained and
+/// spare nodes count as down: the metrics, for which this is, count only nodes that are up.
 pub async fn nodes_and_jobs(broker: &Broker) -> Usage {
     let answers = Answers {
         resources: resource_sets(broker).await.unwrap_or_default(),

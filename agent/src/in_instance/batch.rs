@@ -67,6 +67,7 @@ pub fn run(args: &BatchArgs) -> Result<u8, Failure> {
         }
         let wait: Vec<OsString> = match id {
             Some(id) => ["flux", "job", "status", id].map(OsString::from).into(),
+            // The command printed no id. The plan gives the batch the flag `waitable`, for which this waits.
             None => ["flux", "job", "wait", "--all"].map(OsString::from).into(),
         };
         let code = runner.run(&wait, Output::Inherit).await?;

@@ -66,11 +66,12 @@ impl CommandRunner {
                 ..ChildSetup::default()
             },
         };
+        // Without a file, this process reports no activity: only the pod's entrypoint does.
         let attempts = Attempts::new(RETRY_DEADLINE, ActivityFile::default());
         let child = match attempts.start(&program, &mut self.supervisor).await? {
             Start::Started { child, .. } => child,
             Start::Failed(error) => {
-                log::plain("start", &format!("flux-agent: {error}"));
+                log::fatal("start", &error.to_string());
                 return Ok(error.code);
             }
             Start::Stopped(stop) => return Ok(of_signal(stop.signal)),

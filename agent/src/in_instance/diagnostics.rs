@@ -21,6 +21,9 @@ pub fn run() -> Result<u8, Failure> {
             tracing::info!(stage = "diagnostics", "{}", report.join(" "));
             let words: Vec<OsString> = report.iter().map(OsString::from).collect();
             runner.run(&words, Output::Inherit).await?;
+            if runner.stop_code().is_some() {
+                return Ok(0);
+            }
         }
         tracing::info!(
             stage = "diagnostics",

@@ -94,6 +94,7 @@ impl Drop for FluxWrapper {
 
 fn put_first(environment: &mut Environment, folder: PathBuf) -> io::Result<()> {
     std::fs::create_dir_all(&folder)?;
+    // A link that exists is used: `flux-agent program` leaves its link behind if it is killed.
     match std::os::unix::fs::symlink(std::env::current_exe()?, folder.join(NAME)) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
@@ -127,6 +128,7 @@ pub fn run() -> ExitCode {
     command.args(&arguments);
     if is_flux_only(&arguments) {
         for name in KEPT_FROM_FLUX {
+            // An empty value stays: it names no folder, so it cannot break Flux.
             if let Some(value) = std::env::var_os(name).filter(|value| !value.is_empty()) {
                 command.env(users_value_name(name), value).env_remove(name);
             }

@@ -128,6 +128,7 @@ impl Policy for GracefulStop {
     }
 
     fn kill_first(&mut self) -> Option<PolicyRequest> {
+        // None: the program itself is killed.
         if self.are_killed {
             return None;
         }

@@ -111,7 +111,7 @@ pub fn run(args: &RestfulArgs) -> Result<u8, Failure> {
         };
         Ok(served.unwrap_or_else(|Stopped { code, line }| {
             if !line.is_empty() {
-                log::plain("restful", &format!("flux-agent: {line}"));
+                log::fatal("restful", &line);
             }
             code
         }))
@@ -357,6 +357,7 @@ impl RestfulServer<'_> {
             .map_or(Ok(code), |code| Err(Stopped::new(code, "")))
     }
 
+    /// Runs a command; returns its exit code, also if a stop signal has arrived.
     async fn run_with(
         &mut self,
         argv: impl IntoIterator<Item = OsString>,

@@ -241,12 +241,14 @@ impl LocalContainer {
 
     /// Makes this machine's files the container's image, with the pod's own folders and mounts in it.
     fn add_machine_mounts(&mut self, machine: &Machine) {
+        // The agent creates users' homes in /home. Any user may write to the fallback home, as to the volume in a pod.
         let empty = [
             ("/tmp", 0o1777),
             ("/var/tmp", 0o1777),
             ("/home", 0o755),
             (FALLBACK_HOME, 0o777),
         ];
+        // Nothing is mounted on /dev/mqueue: the empty folder only hides the machine's.
         let kernel_mount_points = [
             ("/proc", 0o555),
             ("/dev/pts", 0o755),
@@ -259,6 +261,7 @@ impl LocalContainer {
             .map(|(path, mode)| (path.to_owned(), mode))
             .collect();
         self.mounts.push(Bind::new(&machine.agent, AGENT_FILE, false));
+        // In place of the view's image: the agent finds the view at this path in it.
         self.mounts.push(Bind::new(
             &machine.prefix,
             &format!("{VIEW_IMAGE_MOUNT}{VIEW_IMAGE_LINK}"),
@@ -332,7 +335,8 @@ fn environment(
     environment
 }
 
-/// The files that Kubernetes gives a pod, except the spec and the certificate.
+/// The files that Kubernetes gives a pod, except the spec and the certificate. nsswitch.conf is added: by it, the C
+/// library looks names up in files only.
 fn files(spec: &AgentSpec, hostname: &str) -> BTreeMap<String, String> {
     let domain = spec.network.cluster_domain.as_deref().unwrap_or("cluster.local");
     let (service, namespace) = (&spec.network.service, &spec.namespace);
@@ -350,6 +354,7 @@ fn files(spec: &AgentSpec, hostname: &str) -> BTreeMap<String, String> {
             format!("127.0.0.1 localhost\n::1 localhost\n{hosts}"),
         ),
         ("/etc/hostname", format!("{hostname}\n")),
+        // There is no DNS server here. The agent reads the cluster's domain from this file.
         (
             "/etc/resolv.conf",
             format!("search {namespace}.svc.{domain} svc.{domain} {domain}\n"),

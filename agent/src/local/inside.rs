@@ -1,7 +1,7 @@
 //! Inside the namespaces: process 1 sets up the container's root folder and becomes its entrypoint.
 //!
 //! ```text
-//! container.json ─► folders and mounts below ROOT ─► read-only but for its own ─► ROOT is / ─► the agent's words
+//! ROOT.json ─► folders and mounts below ROOT ─► read-only but for its own ─► ROOT is / ─► the agent's words
 //! ```
 
 mod mounts;
@@ -84,7 +84,7 @@ fn lay_out(container: &LocalContainer) -> Result<(), Failure> {
         return Ok(());
     }
     let (mount, image) = (Path::new(&container.mount_path), Path::new(VIEW_IMAGE_MOUNT));
-    // Leaves out the lines of the init containers.
+    // Leaves out the lines of the init containers. The agent that this process becomes has a log of its own.
     log::set_quiet(true);
     if container.view {
         crate::view::link_view(image, mount)?
@@ -201,25 +201,28 @@ impl Root {
             .map_err(|error| mount_failed("/dev/ptmx", error))
     }
 
-    /// Makes every mount read-only that is not meant to be writable. A failure is an error only if this runs as the
-    /// machine's user root: other users can write only to their own files anyway.
+    /// Makes every mount read-only that is not meant to be writable: of the container's mounts, the innermost one around
+    /// it decides. A failure is an error only if this runs as the machine's user root: other users can write only to
+    /// their own files anyway.
     fn protect(&self, container: &LocalContainer) -> Result<(), Failure> {
-        let writable: Vec<PathBuf> = container
+        let binds: Vec<(PathBuf, bool)> = container
             .mounts
             .iter()
-            .filter(|bind| bind.writable)
-            .map(|bind| self.at(&bind.to))
+            .map(|bind| (self.at(&bind.to), bind.writable))
             .collect();
+        let is_writable = |point: &Path| {
+            let around = binds.iter().filter(|(top, _)| point.starts_with(top));
+            let innermost = around.max_by_key(|(top, _)| top.components().count());
+            innermost.is_some_and(|(_, is_writable)| *is_writable)
+        };
         let kernel_mounts = ["/proc", "/dev"].map(|path| self.at(path));
         for mount in
             mounts::below(&self.path).map_err(|error| failed("list", Path::new("the mounts"), &error))?
         {
             // The root folder is the pod's own, and what is below /proc and /dev is the kernel's.
             let may_stay = mount.point == self.path
-                || writable
-                    .iter()
-                    .chain(&kernel_mounts)
-                    .any(|top| mount.point.starts_with(top));
+                || is_writable(&mount.point)
+                || kernel_mounts.iter().any(|top| mount.point.starts_with(top));
             if may_stay {
                 continue;
             }

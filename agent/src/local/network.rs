@@ -35,7 +35,7 @@ const LOOPBACK: u32 = 1;
 
 /// The address of the pod with this index. It exists only in the network namespace of the run.
 pub fn address(index: u32) -> Ipv4Addr {
-    // 10.9.0.1 for the pod 0.
+    // 10.9.0.1 for the pod 0. Not 127.x.x.x, which the agent does not take for a pod's own address.
     let [_, _, high, low] = (index + 1).to_be_bytes();
     Ipv4Addr::new(10, 9, high, low)
 }
@@ -54,7 +54,7 @@ pub fn up(size: u32) -> Result<(), Failure> {
     };
     all().map_err(|error| {
         let cause = format!("failed to set up the pods' network: {}", plain(&error));
-        Failure::new(Category::Internal, cause, "run it as root, or with one pod")
+        Failure::new(Category::Internal, cause, "run it as root")
     })
 }
 

@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use flux_shared::exit::REPLACE;
+use flux_shared::exit::{REPLACE, of_signal};
 use flux_shared::names::{self, GRACE_PERIOD};
 use flux_shared::paths::TERMINATION_LOG;
 use flux_shared::termination::Termination;
@@ -47,9 +47,13 @@ pub async fn run_containers(
 ) -> Result<u8, Failure> {
     let failed = |error: std::io::Error| Failure::internal(format!("failed to receive signals: {error}"));
     let mut supervisor = Supervisor::new().map_err(failed)?;
-    // A single broker needs no certificate: no other one connects to it.
+    // A single broker needs no certificate: no other one connects to it. The maximum size counts, as for the agent's
+    // default hostlist.
     if arrangement.spec.max_size() > 1 {
         write_certificate(arrangement, run_folder, machine, &mut supervisor).await?;
+        if let Some(stop) = supervisor.received_stop() {
+            return Ok(of_signal(stop.signal));
+        }
         run_folder.copy_certificate(&arrangement.containers)?;
     }
     run_folder.hand_out(&arrangement.containers)?;
@@ -66,6 +70,7 @@ pub async fn run_containers(
     let mut state = RunState {
         all,
         grace: Duration::from_secs(arrangement.grace_period),
+        is_stopping: false,
         next: None,
         result: None,
     };
@@ -119,6 +124,8 @@ async fn write_certificate(
     let ended = supervisor.run(child, Terms::of_group(), &mut DefaultPolicy).await;
     let ended = ended.map_err(|error| failed(error.to_string()))?;
     match ended.end.code() {
+        // `run_containers` ends after the stop.
+        _ if supervisor.received_stop().is_some() => Ok(()),
         0 => Ok(()),
         code => Err(failed(format!("it ended with {code}"))),
     }
@@ -137,6 +144,7 @@ fn start(
     let pod = pod_folder(run_folder.path(), container.index);
     let file = PathBuf::from(format!("{}.json", container.root));
     let mut container = container.clone();
+    // As in a cluster, sidecars do not get it.
     if container.sidecar.is_none() {
         container
             .words
@@ -187,6 +195,7 @@ fn start(
     if let Some(errors) = child.stderr.take() {
         copiers.push(output::copy(errors, To::Errors, name).map_err(failed)?);
     }
+    // `local --shell` reads it, and enters the container that runs Flux.
     if container.sidecar.is_none() {
         let path = pod.join("pid");
         std::fs::write(&path, child.id().to_string())
@@ -208,7 +217,9 @@ struct RunState<'a> {
     all: Vec<Running<'a>>,
     /// Time from a stop to a kill.
     grace: Duration,
-    /// The next deadline, and what to do then. With `Kill`, the pods were stopped already.
+    /// Whether the pods were told to stop.
+    is_stopping: bool,
+    /// The next deadline, and what to do then.
     next: Option<(Instant, AtTimeout)>,
     /// The exit code of the run, once it is known.
     result: Option<u8>,
@@ -225,10 +236,13 @@ impl RunState<'_> {
             Event::Child => {}
             Event::Stop => self.stop("stopping all pods"),
             Event::Signal(_) if is_duplicate_stop => {}
-            Event::Signal(received) if is_stop(received.number) => match self.next {
-                Some((_, AtTimeout::Kill)) => self.kill("second stop signal: killing what is left"),
-                _ => self.stop("stopping all pods"),
-            },
+            Event::Signal(received) if is_stop(received.number) => {
+                if self.is_stopping {
+                    self.kill("second stop signal: killing what is left");
+                } else {
+                    self.stop("stopping all pods");
+                }
+            }
             Event::Signal(_) => {}
         }
     }
@@ -254,26 +268,26 @@ impl RunState<'_> {
         running.code = Some(code);
         let container = running.container;
         if container.sidecar.is_some() {
-            if code != 0 && self.next.is_none() {
+            // Not while the run ends: sidecars are then stopped by a signal, which is no failure.
+            if code != 0 && !self.is_stopping && self.next.is_none() {
                 tracing::warn!(stage = "local", "{} ended with {code}", container.name());
             }
             return;
         }
         // The container that runs Flux has ended: its pod's sidecars are stopped.
         self.signal(libc::SIGTERM, |other| other.index == container.index);
-        let is_stopping = matches!(self.next, Some((_, AtTimeout::Kill)));
         if container.is_lead() {
             self.result = Some(self.result.unwrap_or(code));
-            if !is_stopping {
+            if !self.is_stopping {
                 self.next = Some((Instant::now() + AFTER_THE_LEAD, AtTimeout::Stop));
             }
-        } else if code != 0 && code != REPLACE && !is_stopping && self.result.is_none() {
+        } else if code != 0 && code != REPLACE && !self.is_stopping && self.result.is_none() {
             self.result = Some(code);
             self.stop(&format!(
                 "{}: stopping all pods",
                 end_of(container, code, run_folder)
             ));
-        } else if code == REPLACE && !is_stopping && self.result.is_none() {
+        } else if code == REPLACE && !self.is_stopping && self.result.is_none() {
             tracing::info!(
                 stage = "local",
                 "{} was stopped: a cluster replaces it, and here nobody does",
@@ -291,6 +305,7 @@ impl RunState<'_> {
 
     fn stop(&mut self, why: &str) {
         tracing::info!(stage = "local", "{why}");
+        self.is_stopping = true;
         self.next = Some((Instant::now() + self.grace, AtTimeout::Kill));
         // Sidecars are stopped when the container that runs Flux has ended (`note_end`).
         self.signal(libc::SIGTERM, |other| other.sidecar.is_none());

@@ -7,6 +7,9 @@
 //!                            /pods/INDEX/{spec.toml,curve.cert,pid,flux,root,root.json,volumes/KEY}
 //!                            /pods/INDEX/{sidecar-NAME,sidecar-NAME.json}
 //! ```
+//!
+//! KEY is an emptyDir volume's name, its medium and its size limit. `flux` is mounted at the mount path. A JSON file
+//! describes the container whose root folder has this name.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -138,6 +141,7 @@ impl LockedRunFolder {
                 arrangement.spec.max_size() > 1,
             ));
             for (path, folder) in std::mem::take(&mut container.volumes) {
+                // The containers may run as any user.
                 let volume = self.folder.join(folder);
                 make(&volume, 0o777)?;
                 container.mounts.push(Bind {

@@ -77,7 +77,8 @@ pub fn enter_pod(
     crate::system::runtime::block_on(Box::pin(connect(&container, command)))
 }
 
-/// Runs `flux-agent connect`, which knows the environment, the socket and the user of Flux.
+/// Runs `flux-agent connect`, which knows the environment, the socket and the user of Flux. It is a child, since only
+/// children of this process are in the pod's pid namespace.
 async fn connect(container: &LocalContainer, command: &[OsString]) -> Result<u8, Failure> {
     let failed_signals = |error: io::Error| Failure::internal(format!("failed to receive signals: {error}"));
     let mut supervisor = Supervisor::new().map_err(failed_signals)?;

@@ -104,7 +104,7 @@ pub fn is_passing(error: &std::io::Error) -> bool {
         .is_some_and(|number| PASSING.contains(&number))
 }
 
-/// Writes `line` as the termination message, if the file exists. An empty line clears it.
+/// Writes `line` as the termination message, if the file exists: only the kubelet creates it. An empty line clears it.
 pub fn write_termination(path: &Path, line: &str) {
     if let Ok(mut file) = std::fs::OpenOptions::new().write(true).truncate(true).open(path)
         && !line.is_empty()

@@ -86,9 +86,15 @@ pub fn leave_out_supervision() {
     WITHOUT_SUPERVISION.store(true, Ordering::Relaxed);
 }
 
-/// Logs a line that is not the agent's own (a FLUXTIME line, a table). The text format prints it unchanged.
+/// Logs a line, also when quiet. The text format prints it unchanged, since it is not the agent's own (a FLUXTIME line,
+/// a table).
 pub fn plain(stage: &str, message: &str) {
     tracing::info!(target: PLAIN, stage, "{message}");
+}
+
+/// Logs why the program or Flux cannot run, also when quiet. The text format prints it after the agent's name.
+pub fn fatal(stage: &str, why: &str) {
+    tracing::error!(target: PLAIN, stage, "flux-agent: {why}");
 }
 
 /// Logs why the agent gives up: one line, also when quiet.

@@ -121,6 +121,7 @@ mod tests {
     fn orphans_descendants_are_killed_but_no_earlier_process() {
         let this = std::process::id().cast_signed();
         let process = |parent: i32, group: i32| ProcStat { parent, group };
+        // Negative pids: none of them is this process's own.
         let processes = BTreeMap::from([
             (-2, process(this, -2)),
             (-3, process(this, -3)),

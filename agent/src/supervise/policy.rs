@@ -25,7 +25,7 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// For a short helper program: signals reach its whole process group.
+    /// Signals reach the program's whole process group, and a second stop signal kills the group.
     pub fn of_group() -> Self {
         Terms {
             target: SignalTarget::Group,

@@ -1,6 +1,6 @@
-//! Messages to the kernel and its answers (netlink(7)): the header that all of them have. Written by hand: there are two
-//! kinds of requests, with a few fixed fields each. Crates for netlink have the types of a whole family, and most have a
-//! socket of their own.
+//! Messages to the kernel and its answers (netlink(7)): the header that all of them have. Written by hand: there are
+//! two kinds of requests, with a few fixed fields each. Crates for netlink have the types of a whole family, and most
+//! have a socket of their own.
 
 use std::io;
 

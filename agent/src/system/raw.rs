@@ -64,8 +64,9 @@ pub fn reap() -> Option<(i32, Status)> {
 /// Does `work` in a child process with the rights of `identity`, and waits for it. Only an error's number comes back;
 /// one without a number comes back as EACCES, after which callers repeat the work as the agent.
 ///
-/// A thread with another effective uid would be enough, but the kernel would mark the whole process as not dumpable, and
-/// root without CAP_SYS_PTRACE could no longer read it in /proc.
+/// Unlike `identity::as_user`, this also changes the group, which new files get, and the supplementary groups. A thread
+/// could change these as well. But then the kernel would mark the whole process as not dumpable, if only for a moment:
+/// root without CAP_SYS_PTRACE cannot read such a process in /proc.
 pub fn with_identity(identity: &Credentials, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     // SAFETY: the C library makes its allocator usable in the child, which has this thread alone, runs `work`
     // and ends without destructors or handlers of ours.
@@ -143,6 +144,7 @@ pub fn prepare(command: &mut Command, setup: ChildSetup) {
         if let Some(mask) = setup.umask {
             umask(Mode::from_bits_truncate(mask));
         }
+        // Before the change of user: only root may raise a hard limit.
         for limit in &setup.limits {
             let _ = setrlimit(limit.resource, limit.soft, limit.hard);
         }

@@ -18,7 +18,7 @@ pub fn block_on(work: Work) -> Result<u8, Failure> {
 }
 
 /// Runs `work` to its end without blocking signals, so a signal may end the process. For work that starts no
-/// child processes.
+/// child processes: the supervisor of such processes needs blocked signals.
 pub fn block_on_interruptible(work: Work) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -29,12 +29,15 @@ pub fn block_on_interruptible(work: Work) -> Result<u8, Failure> {
 }
 
 /// Makes a stop signal end this process at once, also as PID 1, which the kernel shields from such signals.
-/// For work that may be killed at any moment. Call it before the process has a second thread.
+/// For work that may be killed at any moment. Call it before the process has a second thread, in which stop signals
+/// might not be blocked.
 pub fn exit_on_stop_signal() -> Result<(), Failure> {
     let mut stops = SigSet::empty();
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]
         .into_iter()
         .for_each(|signal| stops.add(signal));
+    let failed =
+        |error: std::io::Error| Failure::internal(format!("failed to wait for stop signals: {error}"));
     stops.thread_block().map_err(|error| failed(error.into()))?;
     let wait = move || {
         if let Ok(signal) = stops.wait() {

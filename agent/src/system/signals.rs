@@ -37,6 +37,7 @@ pub fn unblock() -> io::Result<()> {
 #[derive(Debug)]
 pub struct Signals {
     fd: SignalFd,
+    /// A duplicate of `fd`, which the event loop watches.
     ready: AsyncFd<OwnedFd>,
 }
 

@@ -77,7 +77,8 @@ pub fn copy_tree(
                     modes.push((path, *mode));
                 }
                 EntryKind::File {
-                    shared: Some(inode), ..
+                    hard_linked: Some(inode),
+                    ..
                 } => match first_of.entry(*inode) {
                     Occupied(first) => hard_links.push((first.get().clone(), path())),
                     Vacant(first) => {
@@ -116,7 +117,7 @@ pub fn copy_tree(
         let path = target.join(second);
         fs::hard_link(target.join(first), &path).map_err(writing(&path))?;
     }
-    // Set last, and in the deepest folders first: a folder may become read-only.
+    // Set last: a folder may become read-only, or one that cannot be entered. So the deepest folders come first.
     for (path, mode) in modes.into_iter().rev() {
         fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(writing(&path))?;
     }
@@ -276,10 +277,10 @@ mod tests {
         symlink("/opt/software/nowhere", from.join("bin/dangling")).unwrap();
         fs::write(from.join("large"), vec![3; 9 << 20]).unwrap();
         fs::set_permissions(from.join("bin"), Permissions::from_mode(0o555)).unwrap();
-        for spare_memory in [false, true] {
+        for save_memory in [false, true] {
             let tree = Tree::list(&from).unwrap();
-            assert_eq!((tree.files, tree.folders.len()), (3, 3));
-            copy_tree(&tree, &to, spare_memory, &Progress::new(0)).unwrap();
+            assert_eq!((tree.files, tree.folders.len()), (2, 3));
+            copy_tree(&tree, &to, save_memory, &Progress::new(0)).unwrap();
             assert_eq!(Tree::list(&to).unwrap().digest(), tree.digest());
             let data = fs::metadata(to.join("bin/flux")).unwrap();
             assert_eq!(

@@ -74,8 +74,8 @@ fn parent<'a>(path: &'a Path, name: &OsStr) -> Option<&'a Path> {
     Some(Path::new(OsStr::from_bytes(parent)))
 }
 
-/// Whether a folder may become a link. The top folders, those of the configuration, and those that Python packages are
-/// installed into stay folders.
+/// Whether a folder may become a link. The top folders stay folders. So do those of the configuration, in which
+/// `lay_out` makes links, and those that Python packages are installed into.
 fn may_be_a_link(folder: &Path) -> bool {
     let is_pythons = |name: &OsStr| {
         name == "site-packages" || name == "dist-packages" || name.as_encoded_bytes().starts_with(b"python")

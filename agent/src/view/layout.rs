@@ -7,8 +7,8 @@ use flux_shared::paths::{HELPER_LINKS, SOFTWARE_DIR, VIEW_LINKS};
 use crate::files::{Files, create_folders};
 use crate::report::failure::Failure;
 
-/// Creates the documented links at the mount path and below the view, and the folder `config` that most of them lead to.
-/// The agent's entrypoint will write the files there. A real file or folder in place of a link stays.
+/// Creates the documented links at the mount path and below the view, and the folder `config` that most of them lead
+/// to. The agent's entrypoint will write the files there. A real file or folder in place of a link stays.
 pub fn lay_out(mount: &Path) -> Result<(), Failure> {
     create_folders(&mount.join("config"))?;
     let files = Files::new(mount, "view");

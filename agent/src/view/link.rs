@@ -21,7 +21,8 @@ use crate::report::failure::Failure;
 /// The folders of the view that are created and not linked: `etc`, and `flux` in it.
 const REAL_FOLDERS: [&str; 2] = ["etc", "flux"];
 
-/// Links the view of the image at `root` into the shared volume at `mount`.
+/// Links the view of the image at `root` into the shared volume at `mount`. The caller also links the agent's binary:
+/// `flux-agent install` links the copy that it has made, and not the binary that is running.
 pub fn link_view(root: &Path, mount: &Path) -> Result<(), Failure> {
     let source = find_view(root)?;
     let paths = PodPaths::new(&mount.to_string_lossy());

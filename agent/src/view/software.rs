@@ -39,11 +39,13 @@ pub struct SoftwareOptions {
 /// Creates the folder `to` of the options, in place of one from an earlier run.
 pub fn merge_software(options: &SoftwareOptions) -> Result<(), Failure> {
     let SoftwareOptions { root, packages, to } = options;
+    // Links are followed inside `root`: an absolute one would lead to the files of this container's own image.
     let image_software = HostFiles::new(root)
         .real(SOFTWARE_DIR)
         .unwrap_or_else(|| below(root, SOFTWARE_DIR));
     let name = to.file_name().unwrap_or_default().to_string_lossy();
     let temporary = to.with_file_name(format!(".{name}.new"));
+    // For the folders above `to`, where the temporary folder is made. `to` itself is replaced below.
     create_folders(to)?;
     let (files, bytes) = merge(root, &image_software, packages, &temporary).map_err(failure)?;
     tree::remove(to).map_err(failure)?;
@@ -58,8 +60,8 @@ pub fn merge_software(options: &SoftwareOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Copies what only the image has, then creates the links to the view's packages. Returns the number of copied files and
-/// their bytes.
+/// Copies what only the image has, then creates the links to the view's packages. Returns the number of copied files
+/// and their bytes.
 fn merge(root: &Path, image_software: &Path, packages: &Path, to: &Path) -> Result<(usize, u64), TreeError> {
     tree::remove(to)?;
     let mut tree = if image_software.is_dir() {

@@ -1,8 +1,9 @@
 //! A tree of files, listed once.
 //!
-//! walkdir is not used: there are tens of thousands of entries, and for modes, sizes and targets of links, each would be
-//! looked up by its whole path. Here it is looked up in its folder, which is open.
+//! walkdir is not used: there are tens of thousands of entries, and for modes, sizes and targets of links, each would
+//! be looked up by its whole path. Here it is looked up in its folder, which is open.
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -38,12 +39,12 @@ pub enum EntryKind {
     Directory {
         mode: u32,
     },
-    /// `shared`: device and inode number, if the file has other names (hard links).
+    /// `hard_linked`: device and inode number, if the file has other names (hard links).
     File {
         mode: u32,
         size: u64,
         modified: Timespec,
-        shared: Option<(u64, u64)>,
+        hard_linked: Option<(u64, u64)>,
     },
     Link {
         target: PathBuf,
@@ -159,13 +160,22 @@ impl Tree {
         }
     }
 
-    /// Counts the files and their bytes.
+    /// Counts the files and their bytes. A file with several names counts once, since it is copied once.
     pub fn count(&mut self) {
-        let entries = || self.folders.iter().flat_map(|folder| &folder.entries);
-        let files = entries()
-            .filter(|entry| matches!(entry.kind, EntryKind::File { .. }))
-            .count();
-        (self.files, self.bytes) = (files, entries().map(TreeEntry::size).sum());
+        let mut inodes = HashSet::new();
+        (self.files, self.bytes) = (0, 0);
+        for entry in self.folders.iter().flat_map(|folder| &folder.entries) {
+            let EntryKind::File {
+                size, hard_linked, ..
+            } = &entry.kind
+            else {
+                continue;
+            };
+            if hard_linked.is_none_or(|inode| inodes.insert(inode)) {
+                self.files += 1;
+                self.bytes += size;
+            }
+        }
     }
 
     /// A digest of the listing: names, kinds, modes, sizes, modification times and targets of links.
@@ -256,12 +266,12 @@ fn kind(
                 tv_sec: data.st_mtime,
                 tv_nsec: data.st_mtime_nsec as _,
             };
-            let shared = (data.st_nlink > 1).then_some((data.st_dev, data.st_ino));
+            let hard_linked = (data.st_nlink > 1).then_some((data.st_dev, data.st_ino));
             Some(EntryKind::File {
                 mode: data.st_mode & 0o7777,
                 size: data.st_size as u64,
                 modified,
-                shared,
+                hard_linked,
             })
         }
         _ => None,

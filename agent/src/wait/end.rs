@@ -35,7 +35,8 @@ pub fn reason(file: &Path) -> Option<String> {
     after_time(&std::fs::read_to_string(file).ok()?).map(str::to_owned)
 }
 
-/// The reason in a text `TIME REASON`.
+/// The reason in a text `TIME REASON`. The agent ignores the time. The operator reads it, to limit how long the pod may
+/// take to end.
 fn after_time(text: &str) -> Option<&str> {
     text.trim()
         .split_once(' ')

@@ -112,8 +112,8 @@ impl ParentProbe {
         }
     }
 
-    /// If `only_looked_up`, `probe` and `wait` only look up the name, and do not connect. This is for `logging.zeromq`: Flux
-    /// would log the agent's connection, which is closed at once, as a failed handshake.
+    /// If `only_looked_up`, `probe` and `wait` only look up the name, and do not connect. This is for `logging.zeromq`:
+    /// Flux would log the agent's connection, which is closed at once, as a failed handshake.
     pub fn only_looked_up(self, only_looked_up: bool) -> ParentProbe {
         ParentProbe {
             should_connect: !only_looked_up,
@@ -316,6 +316,7 @@ mod tests {
             std::thread::sleep(REUSE_ADDRESSES_FOR);
             assert_eq!(parent.probe().await, refuses("127.0.77.10"));
             parent.refused = None;
+            // Called for its side effect: the wait is no longer early.
             parent.longest_pause(&Missing::Name(NameError::NoServer), EARLY);
             assert_eq!(parent.probe().await, refuses("127.0.77.10"));
             hosts("127.0.77.9");

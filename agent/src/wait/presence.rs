@@ -9,8 +9,8 @@ use super::parent::{Missing, ParentProbe};
 /// The parent counts as gone only after this time. A parent that shuts down dismisses this broker. This broker then
 /// disconnects, and ends by itself shortly after.
 const SURE_AFTER: Duration = Duration::from_millis(500);
-/// The time in place of `SURE_AFTER` if the parent's host does not answer, but its name still exists: a busy node loses
-/// packets.
+/// The time in place of `SURE_AFTER` if the parent's host does not answer, but its name still exists, or its name cannot
+/// be looked up: a busy node loses packets.
 const SURE_WITHOUT_ANSWER: Duration = Duration::from_secs(10);
 /// Longest time between two checks of a parent whose silence is limited.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
@@ -33,9 +33,14 @@ impl Presence {
 
     /// Checks once. Returns what is missing if it has been missing for long enough to be sure.
     pub async fn check_gone(&mut self, parent: &mut ParentProbe) -> Option<Missing> {
+        // At its known addresses: the name may be gone before the parent.
         let missing = parent.probe_known().await.err();
         self.record(missing.is_some());
         let sure_after = match &missing {
+            // A name server that fails says nothing about the parent.
+            Some(Missing::Name(_)) if !missing.as_ref().is_some_and(Missing::is_name_gone) => {
+                SURE_WITHOUT_ANSWER
+            }
             Some(Missing::Route { .. }) if !parent.is_name_gone().await => SURE_WITHOUT_ANSWER,
             _ => SURE_AFTER,
         };
@@ -50,6 +55,7 @@ impl Presence {
     pub async fn until_silent(&mut self, parent: &mut ParentProbe, bound: Duration) -> Missing {
         loop {
             tokio::time::sleep_until(self.next_check.into()).await;
+            // By its name: a parent that was replaced may have another address.
             let missing = parent.probe_port().await.err();
             self.record(missing.is_some());
             // `bound / 2`: a short bound has at least two checks in it.
@@ -109,6 +115,18 @@ mod tests {
                 Some(Missing::Port(_))
             ));
             let _back = TcpListener::bind(("127.0.77.1", parent.port)).unwrap();
+            assert_eq!(presence.check_gone(&mut parent).await, None);
+        });
+    }
+
+    #[test]
+    fn failing_name_server_does_not_make_the_parent_gone_at_once() {
+        block_on(async {
+            // The root has no /etc/resolv.conf, so no name server answers.
+            let mut parent = ParentProbe::new("mc-0.flux.", 1, Path::new("/nonexistent"));
+            let mut presence = Presence::new();
+            assert_eq!(presence.check_gone(&mut parent).await, None);
+            std::thread::sleep(SURE_AFTER);
             assert_eq!(presence.check_gone(&mut parent).await, None);
         });
     }

@@ -336,3 +336,22 @@ fn unwritable_archive_volume_is_reported_before_the_job() {
     assert_eq!(not_saved(&image).unwrap(), "its volume is mounted read-only");
     assert_kept(&image, &old, "a read-only volume");
 }
+
+#[test]
+fn archive_volume_that_becomes_read_only_is_reported() {
+    let (image, old) = with_archive(": >/tmp/up; while ! [ -e /tmp/read-only ]; do sleep 0.05; done");
+    let mut container = lead(&image, "");
+    container.before = "mount --bind \"$root/state\" \"$root/state\"
+        (while ! [ -e \"$root/tmp/up\" ]; do sleep 0.05; done
+        mount -o remount,bind,ro \"$root/state\"; touch \"$root/tmp/read-only\") &\n"
+        .into();
+    let ended = run(&[container]).remove(0);
+    assert!(
+        ended.stderr.contains("was not saved and is unchanged"),
+        "{}",
+        ended.stderr
+    );
+    let why = not_saved(&image).unwrap();
+    assert!(!why.contains("the pod ended before"), "{why}");
+    assert!(fs::read(image.at(ARCHIVE)).unwrap() == old);
+}

@@ -63,19 +63,18 @@ fn lead(source: &Source, pods: &[PlannedContainer]) -> String {
     if let Some(lead) = &source.spec.network.lead {
         return format!("in another cluster, at {}", lead.address);
     }
-    let plan = pods
-        .iter()
-        .find(|pod| pod.plan.role == Role::Lead)
-        .map(|pod| &pod.plan);
-    let steps = plan.iter().flat_map(|plan| &plan.steps);
-    let mut programs = steps.filter_map(|step| match step {
+    let Some(lead) = pods.iter().find(|pod| pod.plan.role == Role::Lead) else {
+        return "not planned: the facts are those of a follower".into();
+    };
+    let program = lead.plan.steps.iter().find_map(|step| match step {
         Step::Launch(launch) => Some(launch.program.iter().map(word).collect::<Vec<String>>()),
         _ => None,
     });
-    // A lead's plan has one step `Launch`, or none.
-    match programs.next_back().unwrap_or_default().as_slice() {
-        [] => "no program: the broker runs until you shut it down".into(),
-        words => words.join(" "),
+    match program.as_deref() {
+        // As for a pod that replaces a lost lead.
+        None => "starts no broker with these facts: --full says why".into(),
+        Some([]) => "no program: the broker runs until you shut it down".into(),
+        Some(words) => words.join(" "),
     }
 }
 
@@ -95,6 +94,7 @@ fn users(source: &Source) -> Option<String> {
     (!all.is_empty()).then(|| format!("created in every pod: {}", all.join(", ")))
 }
 
+/// What the followers do. If the lead is in another cluster, all pods of this MiniCluster are followers.
 fn followers(source: &Source) -> String {
     let spec = &source.spec;
     let port = spec.network.port;

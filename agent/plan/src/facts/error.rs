@@ -5,6 +5,7 @@
 pub enum FactsError {
     #[error("failed to read the host name: {0}")]
     Hostname(String),
+    /// The text of a file of assumed facts (`dry-run`) could not be parsed.
     #[error("failed to read the facts: {0}")]
     Syntax(String),
 }

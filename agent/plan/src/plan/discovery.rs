@@ -25,7 +25,7 @@ const MOST_CPUS: u32 = 1 << 16;
 const MOST_GPUS: u32 = 64;
 
 /// Whether each broker reads its own pod's resources from the XML file. Otherwise the agent writes R for all hosts:
-/// - for a single broker;
+/// - for a single broker: the lead knows all its resources;
 /// - if R is needed before all brokers are there (elastic sizes, a smaller quorum, clusters that join later);
 /// - for more declared cores than the XML file may have;
 /// - with the user's own broker.toml, which may name the file of this R;
@@ -50,7 +50,9 @@ pub fn is_discovered(resolved: &Resolved) -> bool {
         && (!resolved.is_lead() || !is_restored || removes_old_r(resolved))
 }
 
-/// Whether the state may hold the R of an earlier instance.
+/// Whether the state may hold the R of an earlier instance: from an archive or, with `OnFailure`, from an earlier
+/// attempt. Flux may be too old to remove it. So the brokers' own resources are then not checked against R (`noverify`
+/// in `broker.rs`).
 pub fn may_hold_old_r(resolved: &Resolved) -> bool {
     resolved.spec.archive.is_some() || resolved.spec.restart_policy == RestartPolicy::OnFailure
 }

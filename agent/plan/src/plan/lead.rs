@@ -21,6 +21,7 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
         return Ok(vec![step]);
     }
     let initial = program::initial(resolved);
+    // This step comes first. It reads the result of an earlier start, and `result_file` empties that file.
     let mut steps: Vec<Step> = check_of_earlier_starts(resolved, initial.is_some())
         .into_iter()
         .collect();
@@ -62,7 +63,7 @@ fn check_of_earlier_starts(resolved: &Resolved, has_program: bool) -> Option<Ste
 /// The command line of the lead's broker.
 struct CommandLine {
     argv: Vec<Word>,
-    /// The range of `argv` that has the broker's options.
+    /// The range of `argv` that has the broker's options, which snippets may change ([`Launch::options`]).
     options: Range<usize>,
 }
 
@@ -70,6 +71,7 @@ struct CommandLine {
 fn with_program(resolved: &Resolved, program: &[Word]) -> Result<CommandLine, PlanError> {
     let mut argv = literals(runner::flux_start(resolved)?);
     let options_start = argv.len();
+    // `false`: `program` is the broker's initial program.
     argv.extend(broker_and_archive_options(resolved, false));
     let options = options_start..argv.len();
     argv.extend(literals(wrapper(resolved)));
@@ -107,7 +109,8 @@ fn launch(resolved: &Resolved, initial: Option<Initial>) -> Result<Step, PlanErr
         Some(Initial { command, stdout }) => (command.as_typed, stdout),
         None => (Vec::new(), Stdout::Inherit),
     };
-    // With a program, the prefix is part of the program's command line. Without one, it is before the broker.
+    // The prefix before the broker: with one, signals go to the whole process group. With a program, the prefix is part
+    // of the program's command line instead.
     let prefix = if has_program {
         &[]
     } else {

@@ -137,9 +137,9 @@ fn launcher(resolved: &Resolved, command: &[Word]) -> Wrapped {
     Wrapped::timed(resolved, [&resolved.spec.runner.prefix, command].concat())
 }
 
-/// The agent submits the batch, waits for it, and exits with its exit code. If the batch fails, the agent prints the end of
-/// the batch's output, so it must know that file (`--shows`). The agent also prints the batch's
-/// events: `flux batch` has no option `-v`, and the job shell of Flux 0.88 crashes with `-o verbose` on two nodes.
+/// The agent submits the batch, waits for it, and exits with its exit code. If the batch fails, the agent prints the
+/// end of the batch's output, so it must know that file (`--shows`). The agent also prints the batch's events:
+/// `flux batch` has no option `-v`, and the job shell of Flux 0.88 crashes with `-o verbose` on two nodes.
 fn run_batch(resolved: &Resolved) -> Wrapped {
     let prefix = resolved.spec.runner.prefix.as_slice();
     let flags = flags(resolved);
@@ -164,6 +164,7 @@ fn run_batch(resolved: &Resolved) -> Wrapped {
     // It comes before the user's flags, so that their `--broker-opts` overrides it.
     flux_batch.extend(batch::config_option(resolved).map(Word::Literal));
     flux_batch.extend(literals(&flags));
+    // `flux job wait --all` waits for jobs with this flag. The agent runs it if the command prints no id.
     flux_batch.extend(literals(["--flags", "waitable"]));
     flux_batch.extend(agents_output.map(|path| Word::Literal(format!("--output={path}"))));
     flux_batch.push(Word::literal(batch::path(resolved)));

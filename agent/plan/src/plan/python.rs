@@ -69,9 +69,11 @@ pub fn kept_from_program(resolved: &Resolved) -> Option<String> {
     (has_own_python && folder(resolved).is_some()).then(|| format!("--without={VARIABLE}"))
 }
 
-/// Lua for the job shell: keeps the variable from tasks, unless they are brokers.
+/// Lua for the job shell: keeps the variable from tasks, unless they are brokers. A value that the job has set itself
+/// stays.
 pub fn kept_from_tasks(resolved: &Resolved) -> Option<String> {
     let folder = lua_text(&folder(resolved)?);
+    // Lua counts from 1: in `flux broker`, the second word shows that the task is a broker.
     Some(format!(
         "-- Where Flux's own Python keeps what it has compiled is no business of tasks.\n\
          if shell.getenv (\"{VARIABLE}\") == {folder} then\n    \

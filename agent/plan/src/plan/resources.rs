@@ -76,6 +76,8 @@ pub fn snippet_step(resolved: &Resolved) -> Result<Option<Step>, PlanError> {
         },
         config,
         owner: resolved.agent_owner(),
+        // `logging.strict` is no matter of logs: it says whether failures of snippets end the container. An R that
+        // cannot be used counts as such a failure.
         strict: resolved.spec.logging.is_strict(),
     };
     Ok(Some(Step::SnippetResources(step)))

@@ -18,13 +18,14 @@ pub fn prepare(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     let mut steps = Vec::new();
     if resolved.is_system_instance() {
         steps.extend(own_files(resolved)?);
+        let has_snippet = init.is_some() || pre_command.is_some() || pre.is_some();
         // Without `around_init`: a system instance has no view, so there are no folders to append.
         steps.extend(init);
         steps.extend(environment::steps(resolved)?);
-        let snippets: Vec<Step> = pre_command.into_iter().chain(pre).collect();
+        steps.extend(pre_command);
+        steps.extend(pre);
         // A snippet may have created the user.
-        let replan = (!snippets.is_empty()).then_some(Step::Replan);
-        steps.extend(snippets.into_iter().chain(replan));
+        steps.extend(has_snippet.then_some(Step::Replan));
         steps.extend(users(resolved));
         steps.extend(files(resolved)?);
     } else {

@@ -62,8 +62,8 @@ fn runs_users_program(resolved: &Resolved) -> bool {
     let is_submitted_by_flux = submit_command.is_some_and(|word| word == "flux");
     match runner.program {
         Program::Submit { .. } | Program::Script { launch: false, .. } => has_prefix || !is_submitted_by_flux,
-        // The agent writes the script, which submits jobs. The script of a raw batch is the user's program.
-        Program::Batch { .. } => has_prefix,
+        // The agent writes the script, which submits jobs by the same command. The script of a raw batch is the user's.
+        Program::Batch { .. } => has_prefix || !is_submitted_by_flux,
         Program::Launcher { .. } | Program::Script { launch: true, .. } | Program::BatchRaw { .. } => true,
         // The RESTful API is a program from the repository that the spec names.
         Program::Persistent => restful::wanted(resolved).is_some(),

@@ -38,7 +38,7 @@ pub fn steps(resolved: &Resolved) -> [Step; 2] {
     [folder, file]
 }
 
-/// Lua code for the job shell: the default binding.
+/// Lua code for the job shell: the default binding. Without this option, the job shell binds tasks.
 fn defaults(binding: &Binding) -> String {
     let head = "-- Defaults of flux-agent for the shell of jobs on this pod.\n";
     if binding.on {

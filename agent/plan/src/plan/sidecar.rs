@@ -125,14 +125,10 @@ fn script(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Option<S
 /// The script's path: in the sidecar's own home or, without one, at the root of the shared mount. (A
 /// sidecar cannot write to the folder of the configuration.)
 fn script_path(resolved: &Resolved, name: &str) -> String {
-    let facts = resolved.facts;
-    let has_home = facts.is_writable(FALLBACK_HOME) || (facts.uid == 0 && facts.is_present(FALLBACK_HOME));
-    format!(
-        "{}/script-{name}",
-        if has_home {
-            FALLBACK_HOME
-        } else {
-            resolved.paths.mount()
-        }
-    )
+    let folder = if user::has_home_volume(resolved.facts) {
+        FALLBACK_HOME
+    } else {
+        resolved.paths.mount()
+    };
+    format!("{folder}/script-{name}")
 }

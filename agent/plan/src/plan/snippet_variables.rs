@@ -28,6 +28,7 @@ pub fn all(
     } else {
         None
     };
+    // A sidecar's image may lack Flux. The runner's plan fails without Flux, so it needs no default.
     let flux = resolved.flux().unwrap_or_else(|_| format!("{view_bin}/flux"));
     let (name, uid) = user(resolved);
     // Pod 0 of this MiniCluster, also if the user's hostlist begins with another host. None: the lead is in another

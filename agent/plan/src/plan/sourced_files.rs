@@ -52,6 +52,7 @@ fn exports(resolved: &Resolved) -> BTreeMap<String, Word> {
     exports.extend(resolved.python_path().map(|_| current_value("PYTHONPATH")));
     let users_variables = resolved.spec.flux.environment.iter();
     exports.extend(users_variables.map(|(name, value)| (name.clone(), Word::literal(value))));
+    // After the user's variables, which may set FLUX_SHELL_RC_PATH. Its value has their folders and the agent's.
     exports.extend([current_value(shell_defaults::PATH)]);
     exports
 }
@@ -66,6 +67,8 @@ fn connect_script(resolved: &Resolved) -> String {
 /// load-fluxion.sh: replaces the running scheduler by Fluxion. It must run inside the instance, on the lead.
 fn fluxion_script(resolved: &Resolved) -> String {
     let modules = format!("{}/lib/flux/modules", resolved.paths.view());
+    // The view's modules by their paths: the agent adds the view's folder to the brokers' search path only if it chose
+    // Fluxion (`environment`).
     let module_to_load = |name: &str| {
         if resolved.spec.view.enabled {
             quote(&format!("{modules}/{name}.so"))

@@ -86,7 +86,8 @@ fn routers(size: u32) -> u32 {
     if size <= MINCRIT_FANOUT + 1 {
         return 0;
     }
-    // The ranks that are neither the lead nor routers are divided among the routers.
+    // The ranks that are neither the lead nor routers are divided among the routers. Flux never chooses a single
+    // router: that would only move work from the lead to rank 1.
     (2..)
         .find(|k| size.saturating_sub(1 + k).div_ceil(*k) <= MINCRIT_FANOUT)
         .unwrap_or(0)

@@ -102,7 +102,7 @@ fn make_fallback_home(resolved: &Resolved) -> Option<Step> {
     (!has_home_volume(resolved.facts)).then_some(step)
 }
 
-fn has_home_volume(facts: &Facts) -> bool {
+pub(super) fn has_home_volume(facts: &Facts) -> bool {
     facts.is_writable(FALLBACK_HOME) || (facts.uid == 0 && facts.is_present(FALLBACK_HOME))
 }
 
@@ -111,6 +111,7 @@ fn has_home_volume(facts: &Facts) -> bool {
 fn shell(resolved: &Resolved) -> Option<EnvChange> {
     let facts = resolved.facts;
     let shell_exists = match facts.environment.get("SHELL") {
+        // Assumed facts may name their shell without listing it as present.
         Some(shell) => facts.is_present(shell) || facts.shell.as_deref() == Some(shell),
         None => facts.shell.as_deref() == Some("/bin/bash"),
     };
