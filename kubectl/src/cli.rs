@@ -213,6 +213,7 @@ async fn run_async(cli: Cli, version: &str) -> Result<u8, Failure> {
         }
         Command::Complete { words } => {
             let mut command = self::command();
+            // Adds the global options, such as `--namespace`, to each subcommand.
             command.build();
             return screen::print(&completion::complete(&command, &words).await).map(|()| 0);
         }
@@ -225,7 +226,8 @@ async fn run_async(cli: Cli, version: &str) -> Result<u8, Failure> {
         .map_err(|failure| failure.with_server(&server))
 }
 
-/// Runs a command on the target. `is_namespace_given`: the namespace is that of `--namespace`.
+/// Runs a command on the target. `is_namespace_given`: the namespace is that of `--namespace`. `run` and `validate`
+/// then reject a file that names another one.
 async fn run_on_target(
     target: Target,
     is_namespace_given: bool,

@@ -90,13 +90,18 @@ fn access(before: &[String]) -> Access {
     let mut access = Access::default();
     let mut words = before.iter();
     while let Some(word) = words.next() {
-        let (option, value) = match word.split_once('=') {
-            Some((option, value)) => (option, Some(value.to_owned())),
-            None => (word.as_str(), None),
+        let (option, value) = match (word.split_once('='), word.strip_prefix("-n")) {
+            // `-nteam`, `-n=team`
+            (_, Some(attached)) if !attached.is_empty() => {
+                ("-n", Some(attached.trim_start_matches('=').to_owned()))
+            }
+            (Some((option, value)), _) => (option, Some(value.to_owned())),
+            (None, _) => (word.as_str(), None),
         };
         let mut value_or_next_word = || value.clone().or_else(|| words.next().cloned());
         match option {
             "-n" | "--namespace" => access.namespace = value_or_next_word(),
+            // The value is in the same word.
             "--context" => access.context = value_or_next_word(),
             "--kubeconfig" => access.kubeconfig = value_or_next_word().map(PathBuf::from),
             _ => {}
@@ -116,7 +121,8 @@ fn choose(command: &Command, before: &[String], current: &str) -> Choice {
             return Choice::Files;
         }
         if word.starts_with('-') {
-            let needs_next_word = option(command, word).is_some_and(takes_value) && !word.contains('=');
+            let is_attached = word.contains('=') || (!word.starts_with("--") && word.len() > 2);
+            let needs_next_word = !is_attached && option(command, word).is_some_and(takes_value);
             // No word follows in `before`: `current` is the value of this option.
             if needs_next_word && words.next().is_none() {
                 return option(command, word).map_or(Choice::Files, values);
@@ -222,6 +228,7 @@ mod tests {
         );
         assert_eq!(chosen(&["connect", ""]), Choice::Names);
         assert_eq!(chosen(&["connect", "-n", "team", ""]), Choice::Names);
+        assert_eq!(chosen(&["connect", "-nteam", ""]), Choice::Names);
         assert_eq!(chosen(&["why", "--namespace=team", ""]), Choice::Names);
         assert!(candidates(&["connect", "mc", ""]).is_empty());
         assert_eq!(
@@ -235,10 +242,14 @@ mod tests {
     #[test]
     fn access_follows_the_options_for_namespace_and_context() {
         let words = ["connect", "-n", "team", "--context=there"].map(str::to_owned);
-        let access = access(&words);
+        let found = access(&words);
         assert_eq!(
-            (access.namespace.as_deref(), access.context.as_deref()),
+            (found.namespace.as_deref(), found.context.as_deref()),
             (Some("team"), Some("there"))
         );
+        for word in ["-nteam", "-n=team", "--namespace=team"] {
+            let found = super::access(&["connect".into(), word.into()]);
+            assert_eq!(found.namespace.as_deref(), Some("team"), "{word}");
+        }
     }
 }

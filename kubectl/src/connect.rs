@@ -68,8 +68,22 @@ pub async fn open(target: &Target, args: &ConnectArgs) -> Result<u8, Failure> {
         words.push("--");
         words.extend(args.command.iter().map(String::as_str));
     }
-    let attached = start(target, &pod, &words, screen::is_terminal()).await?;
-    copy_both_ways(attached, screen::is_terminal()).await
+    let input = if screen::is_terminal() {
+        Input::Terminal
+    } else {
+        Input::Passed
+    };
+    let mut attached = start(target, &pod, &words, input).await?;
+    if input != Input::Terminal {
+        return copy_all(attached).await;
+    }
+    // Without a handler, a signal would end this process and leave the terminal in raw mode.
+    let signalled = until_signalled()?;
+    let _raw = terminal::Raw::begin(attached.terminal_size())?;
+    tokio::select! {
+        code = copy_all(attached) => code,
+        code = signalled => Ok(code),
+    }
 }
 
 /// Submits a job; the exit code of the submission, or with `--watch` the job's.
@@ -131,10 +145,9 @@ fn connect_command<'a>(words: &[&'a str]) -> Vec<&'a str> {
 /// Runs a program in the lead's instance, without standard input and without a terminal; returns its exit code.
 async fn in_lead(target: &Target, name: &str, words: &[&str]) -> Result<u8, Failure> {
     let pod = running_pod(target, name, 0).await?;
-    let mut attached = start(target, &pod, &connect_command(words), false).await?;
     // Standard input is not passed on: in a shell loop (`while read`), it is the input of the loop.
-    drop(attached.stdin());
-    copy_both_ways(attached, false).await
+    let attached = start(target, &pod, &connect_command(words), Input::None).await?;
+    copy_all(attached).await
 }
 
 /// The latest pod of this index, if its runner (the container that runs Flux) is running. Otherwise an error.
@@ -160,21 +173,26 @@ pub async fn running_pod(target: &Target, name: &str, index: u32) -> Result<Pod,
     }
 }
 
-/// Starts the agent's command `words` in the pod's runner. `terminal`: the command gets a terminal.
-async fn start(
-    target: &Target,
-    pod: &Pod,
-    words: &[&str],
-    terminal: bool,
-) -> Result<AttachedProcess, Failure> {
+/// The input of a program in a pod.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Input {
+    None,
+    /// This process's standard input.
+    Passed,
+    /// A terminal, which gets what the user types in this process's terminal.
+    Terminal,
+}
+
+/// Starts the agent's command `words` in the pod's runner.
+async fn start(target: &Target, pod: &Pod, words: &[&str], input: Input) -> Result<AttachedProcess, Failure> {
     let (name, runner) = (observed::name(pod), observed::runner(pod).unwrap_or_default());
     let parameters = AttachParams {
         container: Some(runner.to_owned()),
-        stdin: true,
+        stdin: input != Input::None,
         stdout: true,
         // With a terminal, standard output and standard error are one stream.
-        stderr: !terminal,
-        tty: terminal,
+        stderr: input != Input::Terminal,
+        tty: input == Input::Terminal,
         max_stdin_buf_size: Some(CHUNK),
         max_stdout_buf_size: Some(CHUNK),
         max_stderr_buf_size: Some(CHUNK),
@@ -215,8 +233,7 @@ pub async fn answer(target: &Target, pod: &Pod, words: &[&str]) -> Result<(u8, V
 /// Runs the agent's command `words` in the pod, without standard input. It gets no terminal, so standard output and
 /// standard error stay two streams.
 async fn ask(target: &Target, pod: &Pod, words: &[&str]) -> Result<Answer, Failure> {
-    let mut attached = start(target, pod, words, false).await?;
-    drop(attached.stdin());
+    let mut attached = start(target, pod, words, Input::None).await?;
     let (mut output, mut errors) = (Vec::new(), Vec::new());
     let status = attached.take_status();
     let (stdout, stderr) = (attached.stdout(), attached.stderr());
@@ -249,22 +266,7 @@ async fn collect(from: &mut (impl AsyncRead + Unpin), to: &mut Vec<u8>) -> std::
     from.read_to_end(to).await.map(drop)
 }
 
-/// Copies bytes in both directions until the program has ended; returns its exit code. `terminal`: the program has a
-/// terminal, so the user's terminal is in raw mode meanwhile.
-async fn copy_both_ways(mut attached: AttachedProcess, terminal: bool) -> Result<u8, Failure> {
-    if !terminal {
-        return copy_all(attached).await;
-    }
-    // Without a handler, a signal would end this process and leave the terminal in raw mode.
-    let signalled = until_signalled()?;
-    let _raw = terminal::Raw::begin(attached.terminal_size())?;
-    tokio::select! {
-        code = copy_all(attached) => code,
-        code = signalled => Ok(code),
-    }
-}
-
-/// Copies standard input, output and error until the program has ended; returns its exit code.
+/// Copies standard input (if the program has it), output and error until the program has ended; returns its exit code.
 async fn copy_all(mut attached: AttachedProcess) -> Result<u8, Failure> {
     if let Some(stdin) = attached.stdin() {
         // The task ends with this process: a pending read of the keyboard does not keep it alive.

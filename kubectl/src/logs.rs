@@ -259,6 +259,8 @@ pub async fn follow(
             Ok(log) => copy(log, resume, &before_print).await?,
             Err(error) if failure::is_code(&error, 404) && was_complete => break,
             Err(error) if failure::is_code(&error, 404) => return unread(POD_GONE),
+            // The user lacks a permission, so a retry does not help.
+            Err(error) if failure::is_code(&error, 403) => return unread(&failure::cause_of(&error)),
             Err(error) => LogRead {
                 end: CopyEnd::Broken(failure::cause_of(&error)),
                 has_progressed: false,

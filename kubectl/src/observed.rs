@@ -40,11 +40,16 @@ impl Snapshot {
         self.cluster.as_ref().map_or(0, |cluster| cluster.spec.size)
     }
 
-    /// How many brokers the job waits for.
-    pub fn quorum(&self) -> i32 {
-        self.cluster
-            .as_ref()
-            .map_or(0, |cluster| cluster.spec.min_size.unwrap_or(cluster.spec.size))
+    /// How many brokers the job waits for. None: for as many as the size was when the Job was created, and the size
+    /// may have changed since.
+    pub fn quorum(&self) -> Option<i32> {
+        let spec = &self.cluster.as_ref()?.spec;
+        // 0, from clients with Go types, means that it is not set.
+        let is_set = |size: &i32| *size > 0;
+        let has_maximum = spec.max_size.filter(is_set).is_some();
+        spec.min_size
+            .filter(is_set)
+            .or((!has_maximum).then_some(spec.size))
     }
 
     pub fn is_true(&self, condition: &str) -> bool {

@@ -16,7 +16,7 @@ pub enum Watched {
 /// A failure that was not reported yet.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outage {
-    /// The API server does not answer.
+    /// Any other failure, such as no answer from the API server.
     Lost { why: String },
     /// The API server has answered that the user may not watch these objects.
     Refused { why: String },
@@ -25,7 +25,7 @@ pub enum Outage {
 /// The failures that were reported.
 #[derive(Debug, Default)]
 pub struct Outages {
-    /// Watches without an answer since their last event.
+    /// Watches that failed in another way than by a refusal, and had no event or refusal since.
     lost: BTreeSet<Watched>,
     /// Watches that were refused since their last event.
     refused: BTreeSet<Watched>,

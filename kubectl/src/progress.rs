@@ -137,11 +137,7 @@ fn brokers(snapshot: &Snapshot) -> Stage {
         == Some("BrokersNotReady")
         && !message.is_empty();
     if are_all_ready || snapshot.has_been_up() {
-        stage(
-            "brokers",
-            State::Done,
-            format!("{} of {size} ready", ready.max(0)),
-        )
+        stage("brokers", State::Done, format!("{ready} of {size} ready"))
     } else if snapshot.started_lead().is_none() {
         stage("brokers", State::Later, "after the lead has started")
     } else if is_explained {
@@ -156,17 +152,20 @@ fn brokers(snapshot: &Snapshot) -> Stage {
 }
 
 fn quorum(snapshot: &Snapshot) -> Stage {
-    let quorum = snapshot.quorum();
+    let needed = match snapshot.quorum() {
+        Some(quorum) => format!("{quorum} brokers"),
+        None => "brokers of the first size".to_owned(),
+    };
     let ready = snapshot.status().map_or(0, |status| status.ready_size);
     if snapshot.has_been_up() {
-        stage("quorum", State::Done, format!("{quorum} brokers: the job starts"))
+        stage("quorum", State::Done, format!("{needed}: the job starts"))
     } else if snapshot.started_lead().is_none() {
-        stage("quorum", State::Later, format!("{quorum} brokers are needed"))
+        stage("quorum", State::Later, format!("{needed} are needed"))
     } else {
         stage(
             "quorum",
             State::Now,
-            format!("{ready} of the {quorum} brokers that are needed"),
+            format!("{ready} of the {needed} that are needed"),
         )
     }
 }

@@ -120,8 +120,9 @@ fn pods(size: i32) -> String {
     }
 }
 
-/// Asks the operator to delete the MiniCluster (`spec.cleanup`), for which the user needs no permission to delete.
-/// Keeps it with `--keep`, or if its output was not printed completely.
+/// Asks the operator to delete the MiniCluster once it has ended (`spec.cleanup`). For this, the user needs no
+/// permission to delete. Keeps it with `--keep`, or if its output was not printed completely. Output that nobody reads
+/// (`RunEnd::Unread`) does not count.
 async fn tidy_up(target: &Target, id: ClusterId<'_>, followed: &Followed, keep: bool) {
     let ClusterId { name, uid } = id;
     // After another ending, the MiniCluster is already deleted, or is left as it is.

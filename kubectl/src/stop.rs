@@ -151,6 +151,7 @@ impl Attempts<'_> {
         {
             return Ok(Some(Way::ShutDown));
         }
+        // The lead has not started, or its container waits to be started again: there is no broker to shut down.
         let Some((lead, start)) = lead.and_then(|lead| Some((lead, observed::started(lead)?))) else {
             return at_once(target, name, Some(&uid)).await.map(Some);
         };
@@ -206,9 +207,11 @@ impl Attempts<'_> {
             // The instance does not run yet: delete the MiniCluster.
             (Some(Value::String(state)), _) if BEFORE_RUN.contains(&state.as_str()) => {}
             (Some(Value::Null), Some(POST_SNIPPET)) => return Ok(Some(Way::Ending)),
-            // The instance was up and has ended: look again until the lead has ended too.
+            // The broker does not answer, so it is unknown what runs: try again.
+            (Some(Value::Null), _) if status["has_broker"] == true => return Ok(None),
+            // The instance was up. Its broker has ended: try again.
             (Some(Value::Null), None) if snapshot.has_been_up() => return Ok(None),
-            // There is no broker yet: delete the MiniCluster.
+            // There is no broker yet. (Or it does not answer, and the status does not say that the instance was up.)
             (Some(Value::Null), _) => {}
             _ => return Ok(None),
         }

@@ -39,7 +39,7 @@ pub async fn run(target: &Target, args: &Args, output: Output) -> Result<u8, Fai
     output.show(&steps, || bars(&steps, room)).map(|()| 0)
 }
 
-/// The timeline as text.
+/// The timeline as text for a file, with the widest bars: a file has no width.
 pub fn text(cluster: &MiniCluster) -> String {
     bars(&steps(cluster), WIDTH)
 }

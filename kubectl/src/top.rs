@@ -203,6 +203,7 @@ async fn live(target: &Target, args: &Args, mut lead: Pod, mut usage: Usage) -> 
                 match found {
                     Ok(found) => ((lead, usage), trouble) = (found, None),
                     Err(NoUsage { why, is_over: true }) => {
+                        // Restores the terminal first: the message would vanish with the alternate screen.
                         drop(display);
                         screen::tell(&causes(&why));
                         return Ok(0);

@@ -99,7 +99,7 @@ async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
             Ok(watcher::Event::InitDone) => {}
             Err(error) => match outages.note_error(Watched::Cluster, &error) {
                 Some(Outage::Lost { why }) => {
-                    screen::tell(&format!("no answer from the API server ({why}); retrying"));
+                    screen::tell(&format!("no events from the API server ({why}); retrying"));
                 }
                 Some(Outage::Refused { why }) => {
                     screen::tell(&refusal_text(&args.name, Watched::Cluster, &why));

@@ -55,6 +55,17 @@ def test_stop_deletes_nothing_while_post_runs(api: FakeApi) -> None:
     assert deletions(api) == []
 
 
+def test_stop_deletes_nothing_while_the_broker_does_not_answer(api: FakeApi) -> None:
+    cluster = running(api)
+    # The MiniCluster has not been seen up: the operator may only be late.
+    api.set_status("mc", conditions={}, timeline={"running": "2026-01-01T00:00:00Z"})
+    silent = {"has_broker": True, "state": None, "snippet": None}
+    api.programs |= {"stop": program(1), "status": program(1, silent)}
+    with pytest.raises(CallFailed):
+        cluster.stop()
+    assert deletions(api) == []
+
+
 def test_stop_tries_again_when_its_answer_is_lost(api: FakeApi) -> None:
     cluster = running(api)
     calls = []

@@ -14,6 +14,7 @@ pub struct Raw(());
 impl Raw {
     /// Switches raw mode on, and sends the terminal's size and every change of it to `sizes`.
     pub fn begin(sizes: Option<Sender<TerminalSize>>) -> Result<Raw, Failure> {
+        // Before raw mode: if this fails, nothing has to be undone.
         let mut resized = signal(SignalKind::window_change())
             .map_err(Failure::on_this_machine("listen for the terminal's size"))?;
         terminal::enable_raw_mode().map_err(Failure::on_this_machine("make the terminal raw"))?;

@@ -69,7 +69,8 @@ fn redact_list(list: &mut [Value]) {
 /// Whether the word after this one is a secret on a command line.
 fn precedes_secret(word: &str) -> bool {
     let line = word.lines().last().unwrap_or_default();
-    redact_line(&format!("{line} value")).ends_with(LEFT_OUT)
+    let ends_with_secret = |line: &str| redact_line(line).ends_with(LEFT_OUT);
+    !ends_with_secret(line) && ends_with_secret(&format!("{line} value"))
 }
 
 /// Removes all values of an object.
@@ -124,6 +125,7 @@ fn without_pem(text: &str) -> String {
 }
 
 /// Removes the value after each name that `is_secret` accepts. The text between names is copied as it is.
+/// `Authorization: token x` names its value's kind first, so all of the header is removed.
 fn redact_line(line: &str) -> String {
     let is_name_char = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
     let (mut clean, mut rest) = (String::with_capacity(line.len()), line);
@@ -136,17 +138,54 @@ fn redact_line(line: &str) -> String {
         let (name, after) = rest.split_at(end);
         clean.push_str(name);
         rest = after;
-        // The name of the HTTP header `Authorization` is none that `is_secret` accepts.
-        if is_name_char(first) && (is_secret(name) || name.eq_ignore_ascii_case("authorization")) {
-            rest = redact_value(name.starts_with('-'), rest, &mut clean);
+        if !is_name_char(first) {
+            continue;
         }
+        // The name of the HTTP header `Authorization` is none that `is_secret` accepts.
+        let extent = if name.eq_ignore_ascii_case("authorization") {
+            Extent::Line
+        } else if !is_secret(name) {
+            continue;
+        } else if name.starts_with('-') {
+            Extent::Argument
+        } else if clean.trim_start_matches([' ', '\t', '-']) == name {
+            // As in YAML: the line is a name and its value.
+            Extent::Line
+        } else {
+            Extent::Word
+        };
+        rest = redact_value(extent, rest, &mut clean);
     }
     clean
 }
 
+/// How far a value without quotes reaches.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    /// A word.
+    Word,
+    /// A word; the name is an option such as `--token`, so a blank may separate the value from it.
+    Argument,
+    /// The rest of the line, after `: `; a word after another separator.
+    Line,
+}
+
+/// The length of a quoted value that `text` begins with, up to `quote`. A quote with a backslash is part of the value.
+fn quoted_length(text: &str, quote: &str) -> usize {
+    // A text in JSON that is itself in a string has two backslashes for one.
+    let of_one = if quote.starts_with('\\') { 4 } else { 2 };
+    let is_end = |at: &usize| {
+        let before = text.get(..*at).unwrap_or_default();
+        (before.len() - before.trim_end_matches('\\').len()).is_multiple_of(of_one)
+    };
+    let mut quotes = text.match_indices(quote).map(|(at, _)| at);
+    // Without an end, the text was cut off.
+    quotes.find(is_end).unwrap_or(text.len())
+}
+
 /// Replaces the value at the beginning of `text`, which follows a secret's name. Returns the rest of the text.
-/// `is_option`: the name is an option such as `--token`, so a blank may separate the value from it.
-fn redact_value<'a>(is_option: bool, text: &'a str, clean: &mut String) -> &'a str {
+fn redact_value<'a>(extent: Extent, text: &'a str, clean: &mut String) -> &'a str {
+    let is_option = extent == Extent::Argument;
     // In a list of quoted words, a comma separates the value from the option. (In JSON that is itself in a string, a
     // backslash precedes each quote.)
     let is_quoted = is_option && text.starts_with(['"', '\'', '\\']);
@@ -158,10 +197,11 @@ fn redact_value<'a>(is_option: bool, text: &'a str, clean: &mut String) -> &'a s
         return text;
     }
     clean.push_str(gap);
+    // The value was removed already, for example a block in PEM by `without_pem`.
     if rest.starts_with(LEFT_OUT) {
         return rest;
     }
-    // Of the value of an HTTP header `Authorization`, the scheme is kept.
+    // Of the value of an HTTP header `Authorization`, a well-known scheme is kept.
     for scheme in ["Bearer ", "bearer ", "Basic ", "basic "] {
         if let Some(after) = rest.strip_prefix(scheme) {
             clean.push_str(scheme);
@@ -172,10 +212,15 @@ fn redact_value<'a>(is_option: bool, text: &'a str, clean: &mut String) -> &'a s
     let quote = [r#"\""#, "\"", "'"]
         .into_iter()
         .find(|quote| gap.ends_with(quote));
-    let end = quote
-        .and_then(|quote| rest.find(quote))
-        .or_else(|| rest.find([' ', '\t', '\n', '\r', '"', '\'', '\\', ',', ';', '}']))
-        .unwrap_or(rest.len());
+    let end = match quote {
+        Some(quote) => quoted_length(rest, quote),
+        None => {
+            let is_line = extent == Extent::Line && gap.ends_with([' ', '\t']);
+            let of_word = |c: char| matches!(c, ' ' | '\t' | ',' | ';' | '}');
+            let is_end = |c: char| matches!(c, '\n' | '\r' | '"' | '\'' | '\\') || (!is_line && of_word(c));
+            rest.find(is_end).unwrap_or(rest.len())
+        }
+    };
     if end > 0 {
         clean.push_str(LEFT_OUT);
     }
@@ -270,6 +315,42 @@ mod tests {
         );
         let last = r#"["--password"], next"#;
         assert_eq!(text(last), last);
+    }
+
+    #[test]
+    fn nothing_of_a_value_with_blanks_or_quotes_is_left() {
+        for (line, clean) in [
+            ("Authorization: token hunter2", "Authorization: (left out)"),
+            (
+                "Authorization: BEARER hunter2 hunter2",
+                "Authorization: (left out)",
+            ),
+            (
+                "curl -H 'Authorization: Digest a=1, b=hunter2' host",
+                "curl -H 'Authorization: (left out)' host",
+            ),
+            (
+                r#"{"password":"hunter2\"hunter2","n":1}"#,
+                r#"{"password":"(left out)","n":1}"#,
+            ),
+            (
+                r#"{"password":"hunter2\\","n":1}"#,
+                r#"{"password":"(left out)","n":1}"#,
+            ),
+            (
+                r#"{\"password\":\"hunter2\\\"hunter2\",\"n\":1}"#,
+                r#"{\"password\":\"(left out)\",\"n\":1}"#,
+            ),
+            (r#"{"password":"hunter2 cut"#, r#"{"password":"(left out)"#),
+            ("  password: two hunter2", "  password: (left out)"),
+            ("- password: two hunter2", "- password: (left out)"),
+            (
+                "login with password: hunter2 failed",
+                "login with password: (left out) failed",
+            ),
+        ] {
+            assert_eq!(text(line), clean);
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::testing::{Log, LogEnd, server};
+use crate::testing::{Log, LogEnd, answering, failed, server};
 
 fn args() -> Args {
     Args {
@@ -102,6 +102,24 @@ async fn follow_fails_when_the_pod_goes_before_its_last_lines() {
     // The API server sent the whole log.
     let (result, _) = followed_while_pod_becomes(vec![None], vec![whole(LINE)], &mut Resume::default()).await;
     result.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn follow_fails_at_once_without_the_permission_to_read_logs() {
+    let (target, _) = answering(|request| {
+        assert!(request.contains("/log?"), "nothing else is asked: {request}");
+        failed(403)
+    });
+    let result = follow(
+        &target.pods(),
+        &pod(0, "running"),
+        &start(0),
+        &mut Resume::default(),
+        || (),
+    )
+    .await;
+    let failure = result.unwrap_err().to_string();
+    assert!(failure.contains("failed to read the whole log"), "{failure}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -206,7 +206,7 @@ impl<'a> Follower<'a> {
                         // The MiniCluster is already being stopped.
                         Err(Failure::Unread) => {}
                         // The rest of the log is lost, but the status has the job's result.
-                        Err(failure) => self.note_unread(&failure.to_string()),
+                        Err(failure) => self.note_missing_output(&failure.to_string()),
                     }
                 }
                 () = wait(&mut operator_deadline), if operator_deadline.is_some() => {
@@ -261,7 +261,7 @@ impl<'a> Follower<'a> {
                     tokio::select! {
                         () = self.list_pods() => {}
                         () = interrupts.next() => {
-                            self.note_unread("interrupted before it was known whether all output was printed");
+                            self.note_missing_output("interrupted before it was known whether all output was printed");
                             return Ok(ending);
                         }
                     }
@@ -292,7 +292,7 @@ impl<'a> Follower<'a> {
     }
 
     /// Records and prints that a part of the output was not printed.
-    fn note_unread(&mut self, why: &str) {
+    fn note_missing_output(&mut self, why: &str) {
         self.is_whole = false;
         self.screen.say(why);
     }
@@ -342,7 +342,7 @@ impl<'a> Follower<'a> {
     fn note_error(&mut self, watched: Watched, error: &watcher::Error) {
         match self.outages.note_error(watched, error) {
             Some(Outage::Lost { why }) => self.screen.say(&format!(
-                "no answer from the API server ({why}); {} goes on, reconnecting",
+                "no events from the API server ({why}); {} goes on, reconnecting",
                 self.name
             )),
             Some(Outage::Refused { why }) => {
@@ -389,7 +389,7 @@ impl<'a> Follower<'a> {
             start = earlier(1);
             if is_lost {
                 let pod = observed::name(&lead);
-                self.note_unread(&format!(
+                self.note_missing_output(&format!(
                     "failed to read the whole log of {pod}: its container has restarted twice meanwhile"
                 ));
             }
@@ -424,7 +424,7 @@ impl<'a> Follower<'a> {
                 let named = pods.into_iter().map(|pod| (observed::name(&pod).to_owned(), pod));
                 self.snapshot.pods = named.collect();
             }
-            Err(failure) => self.note_unread(&failure.to_string()),
+            Err(failure) => self.note_missing_output(&failure.to_string()),
         }
     }
 
@@ -433,7 +433,7 @@ impl<'a> Follower<'a> {
         let timeline = self.snapshot.status().and_then(|status| status.timeline.as_ref());
         let has_run = timeline.is_some_and(|timeline| timeline.running.is_some());
         if has_run && self.read.is_empty() && self.is_whole {
-            self.note_unread(&format!(
+            self.note_missing_output(&format!(
                 "failed to read the log of the lead of {}: its pod is gone",
                 self.name
             ));

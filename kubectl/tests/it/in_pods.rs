@@ -443,6 +443,29 @@ fn stop_deletes_nothing_while_post_runs() {
 }
 
 #[test]
+fn stop_deletes_nothing_while_the_broker_does_not_answer() {
+    test("stop-silent", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        let lead = fixture.pods("mc", 1).await.remove(&0).unwrap();
+        test_support::api_server::until("the status names the Job", async || {
+            fixture.get("mc").await.status?.job_uid
+        })
+        .await;
+        // So the status does not say that the instance is up.
+        operator.stop().await;
+        fixture.run_pod(&lead).await;
+        let silent = refusing(r#"{"status":1,"has_broker":true,"state":null,"snippet":null}"#);
+        let output = stopped_by_owner(&fixture, silent).await;
+        assert!(
+            output.code == 1 && output.err.contains("Nothing was deleted"),
+            "{output:?}"
+        );
+        assert_eq!(fixture.get("mc").await.metadata.deletion_timestamp, None);
+    });
+}
+
+#[test]
 fn stop_deletes_minicluster_that_waits_for_quorum() {
     test("stop-quorum", async |fixture| {
         let operator = up(&fixture, 1).await;

@@ -48,7 +48,7 @@ fn run_exits_with_job_code_when_job_ends_while_disconnected() {
         };
         read_until("pods: ").await;
         wire.cut();
-        read_until("no answer from the API server").await;
+        read_until("no events from the API server").await;
         fixture.run_pod(&pods[&0]).await;
         fixture.when_condition("mc", "Ready", "True").await;
         fixture.end_pod(&pods[&0], 9, "Error", "").await;

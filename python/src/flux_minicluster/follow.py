@@ -285,7 +285,7 @@ class Follower:
     def _note_disconnected(self, why: str) -> None:
         if not self._is_lost:
             self._is_lost = True
-            self.screen.say(f"no answer from the API server ({why}); {self.name} goes on, reconnecting")
+            self.screen.say(f"no events from the API server ({why}); {self.name} goes on, reconnecting")
 
     def _note_restart(self) -> None:
         count = self._seen.status.get("restartCount") or 0

@@ -51,9 +51,12 @@ class Observed:
         return int((self.cluster or {}).get("spec", {}).get("size", 0))
 
     @property
-    def quorum(self) -> int:
-        """How many brokers the job waits for."""
-        return int((self.cluster or {}).get("spec", {}).get("minSize") or self.size)
+    def quorum(self) -> int | None:
+        """How many brokers the job waits for. None: as many as the size was when the Job was created."""
+        spec = (self.cluster or {}).get("spec", {})
+        if spec.get("minSize"):
+            return int(spec["minSize"])
+        return None if spec.get("maxSize") else self.size
 
     def is_true(self, condition: str) -> bool:
         conditions = self.status.get("conditions") or []

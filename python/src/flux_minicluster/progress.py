@@ -87,9 +87,10 @@ def _brokers(seen: Observed) -> Stage:
 
 
 def _quorum(seen: Observed) -> Stage:
+    needed = "brokers of the first size" if seen.quorum is None else f"{seen.quorum} brokers"
     if seen.has_been_up:
-        return Stage("quorum", State.DONE, f"{seen.quorum} brokers: the job starts")
+        return Stage("quorum", State.DONE, f"{needed}: the job starts")
     if seen.started_lead() is None:
-        return Stage("quorum", State.LATER, f"{seen.quorum} brokers are needed")
+        return Stage("quorum", State.LATER, f"{needed} are needed")
     ready = seen.status.get("readySize") or 0
-    return Stage("quorum", State.NOW, f"{ready} of the {seen.quorum} brokers that are needed")
+    return Stage("quorum", State.NOW, f"{ready} of the {needed} that are needed")

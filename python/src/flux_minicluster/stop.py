@@ -109,6 +109,9 @@ class _Attempt:
             self._asked = None
         state = status.get("state", "")
         if state is None:
+            if status.get("has_broker"):
+                # The broker does not answer, so it is unknown what runs.
+                return None
             if status.get("snippet") == _AFTER:
                 return Way.ENDING
             if status.get("snippet") is None and Observed(cluster).has_been_up:
