@@ -114,6 +114,7 @@ async fn serve(
         }
     };
     tokio::select! {
+        // Never the case: the server does not end.
         () = health_server => Ok(()),
         result = lead(&client, &settings, &health, stop) => result,
         never = memory::give_back() => match never {},
@@ -227,6 +228,7 @@ async fn control(
     let listed = all_listed(synced_kinds.clone());
     // If 1024 keys wait, `dispatch` sends no more until there is room.
     let (queue_in, queue) = mpsc::channel(1024);
+    // PersistentVolumes and storage classes are watched only if `spec.volumes` may be used.
     let has_volumes = settings.options.volumes;
     let storage = async move {
         if has_volumes {
@@ -271,7 +273,7 @@ async fn control(
     }
 }
 
-/// Returns when the first list of every kind is complete.
+/// Returns when each kind that `KINDS` counts is listed, or its list is not waited for.
 async fn all_listed(mut synced_kinds: signal::Receiver<usize>) {
     // An error would mean that the sender is gone, which happens only when the process ends.
     let _ = synced_kinds.wait_for(|count| *count >= KINDS).await;
@@ -359,6 +361,7 @@ async fn in_turn(
         Some(size) => context.room.wait_for(size).await,
         None => None,
     };
+    // The slot comes last, so that no MiniCluster holds a slot while it waits for anything above.
     let slot = slots.take(last_outcome).await;
     let begin = Instant::now();
     let in_progress = context.queue.start(&key, begin);

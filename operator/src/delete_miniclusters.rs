@@ -143,8 +143,8 @@ fn first_names(names: &BTreeSet<String>) -> String {
     }
 }
 
-/// Starts the deletion of each MiniCluster that is not being deleted yet; returns those that still exist, as
-/// NAMESPACE/NAME.
+/// Starts a foreground deletion of each MiniCluster for which none has begun, even if another deletion has. Returns
+/// those that still exist, as NAMESPACE/NAME.
 async fn delete_and_list(client: &Client) -> Result<BTreeSet<String>, DeletionError> {
     let mut names = BTreeSet::new();
     for metadata in list::<MiniCluster>(client, "MiniClusters", "").await? {

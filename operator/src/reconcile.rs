@@ -79,6 +79,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
         && !status::is_finished(&target.status)
         && let Some(cluster) = checked.as_ref().ok()
     {
+        // From now on, the index remembers the Job and its leads if they are deleted. Decisions need their last state.
         join_index(&target, cluster, &context);
     }
     let known_status = with_losses(&target, &context);
@@ -113,7 +114,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
         }
     };
     match &done {
-        Ok(Done::JobChanged) => context.statuses.note_job_created(&target.uid, Instant::now()),
+        Ok(Done::JobChanged) => context.statuses.note_job_changed(&target.uid, Instant::now()),
         Ok(Done::Restarted | Done::OutOfDate) => {}
         Ok(Done::All | Done::OutOfTime) => {
             return report(&object, &checked, &decision, done, &context, begin).await;
@@ -183,6 +184,7 @@ async fn report(
     let written = write_status(object, &target, &after, context).await;
     done?;
     let (diagnosis, until_written) = (diagnosis?, written?);
+    // Both continue from the status `after`, so it must have been written.
     if until_written.is_none() {
         clean_up(&target, checked.as_ref().ok(), &after, context).await?;
         recreate_with_copied_view(&target, &after, context).await?;
@@ -268,6 +270,7 @@ async fn is_confirmed(
     context: &Context,
 ) -> Result<bool, ReconcileError> {
     let expected_job_uid = match decision {
+        // `Delete` follows from what the status has recorded about this Job, and its call has the Job's uid.
         Decision::Continue | Decision::Delete { .. } => return Ok(true),
         Decision::Restart {
             job_uid, is_there, ..
@@ -325,6 +328,7 @@ async fn carry_out(
     }
     match decision {
         Decision::Ended { .. } => {
+            // The MiniCluster owns the gangs, so they were not deleted with the Job.
             delete_gangs(target, cluster, context).await;
             Ok(Done::All)
         }
@@ -378,8 +382,9 @@ async fn carry_out(
     }
 }
 
-/// Writes the status and its events, if anything differs. The first status of a Job, and a status without news
-/// (`patch::is_news`), may be delayed. Returns for how long; None if nothing is left to write.
+/// Writes the status and its events, if anything differs. Two statuses may be delayed: one without news
+/// (`patch::is_news`), and the MiniCluster's first one while its Job still lacks pods. Returns for how long; None if
+/// nothing is left to write.
 async fn write_status(
     object: &Cluster,
     target: &Target,
@@ -390,12 +395,12 @@ async fn write_status(
         return Ok(None);
     };
     let expects_pods = expects_pods(target, after, context);
-    let is_first_of_job = expects_pods && target.status.observed_generation.is_none();
+    let is_first_status = expects_pods && target.status.observed_generation.is_none();
     let allowed_delay =
         context
             .statuses
-            .wait_to_write(&target.uid, expects_pods, is_first_of_job, Instant::now());
-    let may_wait = is_first_of_job || !patch::is_news(&target.status, after);
+            .wait_to_write(&target.uid, expects_pods, is_first_status, Instant::now());
+    let may_wait = is_first_status || !patch::is_news(&target.status, after);
     let delay = if may_wait { allowed_delay } else { None };
     if delay.is_none() {
         if let Some(version) = context.writer.patch_status(&target.key, &change).await? {
@@ -422,6 +427,7 @@ fn with_losses(target: &Target, context: &Context) -> MiniClusterStatus {
     let Some(job) = observed.job_of(&target.uid).or(last_job) else {
         return known_status;
     };
+    // Losses of a Job that was given up must not count for the next Job: `with_counted_restart` has emptied the list.
     if restart::is_given_up(&known_status, job) {
         return known_status;
     }
@@ -433,7 +439,8 @@ fn with_losses(target: &Target, context: &Context) -> MiniClusterStatus {
             time: now.clone(),
             ..lost.clone()
         }));
-    // The first follower in the list is dropped, or the first lead if there is no follower.
+    // The first follower in the list is dropped, or the first lead if there is no follower. A lead's entry may be all
+    // that `restart` knows about the loss of that lead.
     while known_status.lost_pods.len() > pod_end::LOST_KEPT {
         let follower = known_status
             .lost_pods

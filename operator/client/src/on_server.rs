@@ -142,7 +142,8 @@ impl Check<'_> {
 
     /// Asks about the MiniCluster's Job and services pod.
     async fn check_pods(&mut self, namespace: &str, cluster: &ValidMiniCluster) -> Result<(), CheckError> {
-        // The placeholder stands for the certificate, so that no secret is needed.
+        // The placeholder stands for the certificate, so that no secret is needed. The default facts are those of a
+        // first start. They have no gang APIs, so the gang is not checked.
         let objects = render::objects(
             cluster,
             self.options,

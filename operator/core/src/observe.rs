@@ -368,6 +368,8 @@ impl Index {
             return (None, None);
         };
         let mut state = self.state();
+        // The pod's own conditions may have set this already. But they show it only if the pod was ready, and the node
+        // may be unknown: the operator need not have the permission to list nodes.
         seen.is_on_silent_node |= !seen.has_ended
             && seen
                 .node

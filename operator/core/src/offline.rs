@@ -54,6 +54,7 @@ pub fn objects(text: &str, options: &Options) -> Result<Vec<Value>, OfflineError
         ..RenderFacts::default()
     };
     let objects = render::objects(&cluster, options, &facts, placeholder(&cluster))?;
+    // All APIs are served here, so the cause is `options`: the operator was installed without gangs.
     if let GangOf::Unserved(why) = &objects.gang {
         return Err(OfflineError::Problems(vec![why.clone()]));
     }
@@ -144,6 +145,7 @@ impl Judgement {
         ) in found
         {
             all.miniclusters.extend(miniclusters);
+            // These notes are about a file as a whole, so they name no field that could be lost.
             all.notes.extend(notes.into_iter().map(|note| {
                 if has_several {
                     Notice::new(file.display().to_string(), note.message)
@@ -207,8 +209,14 @@ pub fn with_name(document: &Value, problems: Vec<Problem>, count: usize) -> Vec<
         .pointer("/metadata/name")
         .and_then(Value::as_str)
         .unwrap_or("without a name");
-    let with_name =
-        |problem: Problem| Problem::new(format!("MiniCluster {name}: {}", problem.field), problem.message);
+    let with_name = |problem: Problem| {
+        let mut place = format!("MiniCluster {name}");
+        if !problem.field.is_empty() {
+            place.push_str(": ");
+            place.push_str(&problem.field);
+        }
+        Problem::new(place, problem.message)
+    };
     problems.into_iter().map(with_name).collect()
 }
 

@@ -102,7 +102,8 @@ impl Default for Options {
 
 impl Options {
     /// Applies the installation's choices to a MiniCluster. The error lists the fields that this installation
-    /// does not serve, each with the chart value that turns them off.
+    /// does not serve, each with the chart value that turns them off. Not `spec.gang`: `gang::build`
+    /// judges it, by the cluster's APIs as well.
     pub fn admit(&self, mut cluster: ValidMiniCluster) -> Result<ValidMiniCluster, Vec<Problem>> {
         let unserved = |field: &str, what: &str, value: &str, remedy: &str| {
             Problem::new(
@@ -336,6 +337,7 @@ fn services_pod_of(
         return Ok(None);
     };
     let overlay = cluster.services_pod_template.as_ref();
+    // With an empty path, the overlay applies to the whole object: the pod.
     let overlaid = Overlaid::new(rendered, overlay, "spec.servicesPodTemplate", "");
     overlaid.map(Some).map_err(RenderError::Overlay)
 }

@@ -198,6 +198,8 @@ fn pod_spans(
 ) -> Option<Vec<Span>> {
     let message = terminated.message.as_deref()?;
     let timeline = PodTimeline::decode(message)?;
+    // The agent's code, if it reports one. After a restart of the node's runtime, that of the container may be a
+    // placeholder.
     let code =
         Termination::decode(message).map_or(terminated.exit_code, |termination| termination.code.into());
     // The same run always gets the same ids, even if two leaders send its spans.
@@ -228,6 +230,7 @@ fn pod_spans(
         id: id(0),
         parent: Some(parent.span),
         name: format!("pod {index}"),
+        // The stages of init containers begin before the agent's start.
         begin: stages
             .iter()
             .map(|stage| stage.begin)

@@ -66,7 +66,8 @@ pub struct Inputs<'a> {
     /// The node because of which the view is copied: the pods may use this node, and it cannot mount images, while
     /// other nodes can. None: there is no such node, or the nodes do not decide.
     pub copied_for: Option<&'a str>,
-    /// The cluster's CSI volumes. None if the PersistentVolumes or storage classes have not been listed yet.
+    /// The cluster's CSI volumes. None if the spec is not valid, or if the PersistentVolumes or storage
+    /// classes have not been listed yet.
     pub disks: Option<Vec<DiskSeen>>,
     /// The last warning event about the Job or a pod that waits, or Kueue's reason. It is read only if no status says
     /// why the object waits.

@@ -80,6 +80,7 @@ impl Target {
             name,
             namespace,
             queueing,
+            // True only for a manifest in v1alpha1. The operator reads v1alpha2.
             cleans_by_default: false,
             spec,
         };

@@ -91,8 +91,9 @@ where
     }
 }
 
-/// Replaces a plain-text answer 429 or 503 by a Status with the seconds of its header `Retry-After`, which kube
-/// does not read. API Priority and Fairness sends such answers. Other answers stay as they are.
+/// Replaces a plain-text answer 429 or 503 by a Status with the seconds of its header `Retry-After`. kube reads this
+/// header only for its own retries, which are off. API Priority and Fairness sends such answers. Other answers stay as
+/// they are.
 fn with_retry_after<B>(answer: Response<B>) -> Response<Either<B, Full<Bytes>>> {
     let header = |name| {
         answer

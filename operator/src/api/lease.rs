@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::installed;
 
-/// Name of the Lease.
+/// Name of the Lease, and of the operator's Deployment.
 const NAME: &str = labels::OPERATOR;
 
 /// A replica that wants to lead.
@@ -53,7 +53,7 @@ enum Attempt {
         version: Option<String>,
     },
     /// Another replica holds the Lease, or the operator is being uninstalled.
-    HeldByAnother,
+    NotAcquired,
 }
 
 /// The last change of the Lease that this replica noticed.
@@ -96,14 +96,15 @@ impl Candidate {
                         renewed,
                     };
                 }
-                Ok(Attempt::HeldByAnother) => {}
+                Ok(Attempt::NotAcquired) => {}
                 Err(error) => crate::health::log::warn("failed to get the lease", &error),
             }
             tokio::time::sleep(self.pause()).await;
         }
     }
 
-    /// Takes the Lease if it is free, expired, or held by this replica.
+    /// Takes the Lease if it is free, expired, or held by this replica. (With the chart, the identity is the pod's
+    /// name: an earlier container of the pod may have taken the Lease. An answer may also have been lost.)
     async fn attempt(
         &self,
         client: &Client,
@@ -144,7 +145,7 @@ impl Candidate {
             let version = self.write(&api, version, &self.spec()).await?;
             return Ok(Attempt::Acquired { version });
         }
-        Ok(Attempt::HeldByAnother)
+        Ok(Attempt::NotAcquired)
     }
 
     /// Creates the Lease, owned by the operator's Deployment. If `was_owned` and the Deployment is gone, the
@@ -152,7 +153,7 @@ impl Candidate {
     async fn create(&self, client: &Client, was_owned: bool) -> Result<Attempt, kube::Error> {
         let owner = installed::owner(client, &self.namespace, NAME).await?;
         if owner.is_none() && was_owned {
-            return Ok(Attempt::HeldByAnother);
+            return Ok(Attempt::NotAcquired);
         }
         let owner_references = owner.map(|owner| vec![owner]);
         let metadata = ObjectMeta {

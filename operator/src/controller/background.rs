@@ -22,10 +22,12 @@ pub(super) async fn sweep(
     store: &Store<Cluster>,
     orphans: mpsc::UnboundedReceiver<OwnedVolume>,
 ) {
+    // Before the first list the store is empty, and each volume would cost a call.
     if store.wait_until_ready().await.is_err() {
         return;
     }
     let delete = |orphan: OwnedVolume| async move {
+        // The store saves a call: `Writer::sweep` asks the API server before it deletes.
         let key = ObjectRef::new(&orphan.cluster.name).within(&orphan.cluster.namespace);
         if store
             .get(&key)
@@ -45,7 +47,8 @@ pub(super) async fn sweep(
     .await;
 }
 
-/// Writes the documented label and the condition of the lead on lead pods, with one call for each pod.
+/// Writes on lead pods the label that the documentation promises, and the condition by which the Job's failure policy
+/// recognises the lead. One call for each pod does both.
 pub(super) async fn label_leads(context: &Context, unlabelled: mpsc::UnboundedReceiver<Unlabelled>) {
     let write = |pod: Unlabelled| async move {
         // Creating Jobs is more urgent than labels.

@@ -58,6 +58,7 @@ impl Slots {
     /// Waits for a slot. `last_outcome`: how the MiniCluster's previous reconcile ended. (The semaphores are
     /// never closed, so this cannot fail.)
     pub(super) async fn take(&self, last_outcome: LastOutcome) -> ReconcileSlot<'_> {
+        // The rarest permit comes first: whoever waits for it holds none of the others.
         let slow_retry = if last_outcome == LastOutcome::FailedSlowly {
             self.slow_retries.acquire().await.ok()
         } else {

@@ -172,7 +172,7 @@ async fn minicluster_deleted_in_its_reconcile_is_forgotten() {
         context.statuses.wait_to_write("u", true, true, Instant::now()),
         None
     );
-    context.statuses.note_job_created("other", Instant::now());
+    context.statuses.note_job_changed("other", Instant::now());
     assert!(
         context
             .statuses

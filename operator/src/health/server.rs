@@ -1,4 +1,4 @@
-//! `/healthz`, `/readyz` and `/metrics` over plain HTTP.
+//! `/healthz`, `/readyz` and `/metrics` over plain HTTP, for the operator and for the webhook.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -48,7 +48,7 @@ pub struct Wake {
 pub struct Outlets {
     /// MiniClusters to reconcile.
     pub wake: mpsc::UnboundedSender<Wake>,
-    /// Pods that lack a label, which is written in the background.
+    /// Lead pods that lack the lead's label, which is written in the background.
     pub unlabelled: mpsc::UnboundedSender<Unlabelled>,
     /// Volumes whose MiniClusters may be gone.
     pub orphans: mpsc::UnboundedSender<OwnedVolume>,
@@ -63,10 +63,12 @@ const PAGE: u32 = 20;
 /// MiniClusters in the first page of their list. They are fewer, since they are read with all their fields.
 const LARGE_PAGE: u32 = 10;
 
-/// Number of kinds that must be listed before the first reconcile: MiniCluster, Job, Pod, Service, Node.
+/// Number of kinds that must be listed before the first reconcile: MiniCluster, Job, Pod, Service, Node. The watches of
+/// volumes and storage classes may not run (`Options::volumes`), so no reconcile waits for their lists.
 pub const KINDS: usize = 5;
 
 impl Outlets {
+    /// Reports MiniClusters to reconcile. `at_once`: they have changed themselves, and not only other objects.
     fn wake(&self, keys: impl IntoIterator<Item = Key>, at_once: bool) {
         for key in keys {
             // Sending fails only when the process ends.
@@ -225,7 +227,7 @@ async fn follow<K: Resource>(
             }
             Ok(Event::Apply(object)) => outlets.wake(update_safely(&object), false),
             Ok(Event::Delete(object)) => {
-                // The last state of the object may be new: it is put into the index before the object is removed.
+                // The index remembers deleted Jobs and lead pods. So it first gets the last state, which may be new.
                 drop(update_safely(&object));
                 outlets.wake(index.remove(kind, object.meta()), false);
             }
@@ -246,7 +248,7 @@ pub async fn jobs(client: Client, namespace: Option<String>, index: Arc<Index>, 
     let unlabelled_pods = outlets.unlabelled.clone();
     follow(Kind::Job, events, index, outlets, move |job: &JobObject| {
         let key = updated_index.update_job(&job.metadata, JobSeen::of(job));
-        // Unlabelled pods that were seen before this Job are reported only now.
+        // `update_pod` returns an unlabelled lead only if it knows the lead's Job. Those seen before it follow now.
         for unlabelled in key.iter().flat_map(|key| updated_index.take_unlabelled(key)) {
             let _ = unlabelled_pods.send(unlabelled);
         }
@@ -272,6 +274,7 @@ pub async fn pods(
     let unlabelled_pods = outlets.unlabelled.clone();
     follow(Kind::Pod, events, index, outlets, move |pod: &PodStatusObject| {
         if traces.are_wanted() {
+            // Read before `update_pod` overwrites it: only ends that are new become spans.
             let known_ends = updated_index.runner_ends(&pod.metadata);
             let traced = spans::of_pod(pod, known_ends, Timestamp::now());
             traced.into_iter().for_each(|traced| traces.send(traced));
@@ -399,7 +402,8 @@ pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
     }
 }
 
-/// Watches PersistentVolumes of MiniClusters. Endless.
+/// Watches PersistentVolumes of MiniClusters: to delete those of deleted MiniClusters, and to report those with the
+/// same CSI volume (`Disk`). Endless.
 pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
     // PersistentVolumes have no namespace: a label has the namespace of their MiniCluster.
     let mut selector = labels::CLUSTER.to_owned();
@@ -415,12 +419,13 @@ pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index
         permission.log(&event);
         match event {
             Ok(Event::Apply(volume) | Event::InitApply(volume)) => {
-                let (name, orphan) = (volume.name_any(), OwnedVolume::of(volume.meta()));
-                index.update_volume(&name, orphan.as_ref());
+                let (name, owned) = (volume.name_any(), OwnedVolume::of(volume.meta()));
+                index.update_volume(&name, owned.as_ref());
                 outlets.wake(index.update_disk(&name, Disk::of(volume.meta())), false);
                 listed.see(name);
-                if let Some(orphan) = orphan {
-                    let _ = outlets.orphans.send(orphan);
+                // Its MiniCluster may have been deleted while no operator ran. The receiver finds out.
+                if let Some(owned) = owned {
+                    let _ = outlets.orphans.send(owned);
                 }
             }
             Ok(Event::Delete(volume)) => {

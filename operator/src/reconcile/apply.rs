@@ -3,8 +3,8 @@
 //! Creation is a POST, which never changes an existing object. If an object of the name exists, its owner
 //! decides: an object of this MiniCluster is kept, one of an earlier MiniCluster makes the reconcile wait
 //! until it is deleted, and any other is an obstacle. Later changes are server-side applies or patches. They
-//! carry the uid of the observed object, except the annotation that asks a pod to end. There is one field
-//! manager.
+//! carry the uid of the observed object, except the annotation that asks a pod to end: a Job does not reuse
+//! the names of its pods. There is one field manager.
 
 use flux_operator_client::dry_run::{self, DryRunAnswer};
 use flux_operator_core::labels;
@@ -467,7 +467,7 @@ impl Writer {
             ..PatchParams::default()
         };
         let applied = api.patch(&job.name, &parameters, &Patch::Merge(fields)).await;
-        let patched = applied.map_err(|error| api_error::<Job>("apply", &job.name, error))?;
+        let patched = applied.map_err(|error| api_error::<Job>("patch", &job.name, error))?;
         index.update_job(&patched.metadata, JobSeen::of(&patched));
         Ok(())
     }
@@ -492,6 +492,8 @@ impl Writer {
         };
         match none_if_not_found(answer.await) {
             Ok(metadata) => Ok(metadata.as_ref().map(version)),
+            // Not `api_error`, for which 422 is an obstacle: here it also means that a test of the patch failed. The
+            // next reconcile makes a new patch.
             Err(source) => Err(ApplyError::Api {
                 verb: "patch the status of",
                 kind: KIND.into(),

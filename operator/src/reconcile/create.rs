@@ -125,7 +125,8 @@ pub(super) async fn create_or_update(
                 .create_all(&context.index, &objects, &member(target, cluster), is_deleted)
                 .await;
             gang::note_creation(&objects, &result, context).await;
-            // Unless it was deleted with `--cascade=orphan`: then the new Job stays.
+            // Also if `result` is an error: the Job may have been created before that. The new Job stays if the
+            // MiniCluster was deleted with `--cascade=orphan`.
             if context.statuses.is_deleted_with_objects(&target.key, &target.uid) {
                 delete_late_job(target, context).await?;
             }

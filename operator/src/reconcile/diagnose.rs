@@ -42,6 +42,7 @@ pub(super) async fn diagnose_and_mend(
         has_waited: wait.has_waited(target.status.reason.as_deref()),
     };
     if context.event_checks.are_due(waiting, Instant::now()) {
+        // Not before the first check is due: until then, the pod's state may be out of date.
         if let SilentWait::NeverStarts { name, uid } = wait {
             let deleted = context
                 .writer
@@ -97,6 +98,7 @@ async fn recreate_config_map(
     Ok(())
 }
 
+/// Keeps the error for the reconciles until the next check: only this reconcile returns it.
 fn note_refusal(error: &ReconcileError, target: &Target, context: &Context) {
     let obstacle = error.as_obstacle();
     let why = Trouble {
@@ -121,7 +123,7 @@ async fn read_warning(
         // The pod's own state says why: its node has restarted (`PodSeen::never_starts`).
         SilentWait::NeverStarts { .. } => return Ok(None),
         SilentWait::InQueue(uid) => return context.reader.why_queued(namespace, uid, now).await.map(Some),
-        SilentWait::Unseen {
+        SilentWait::Unnoticed {
             index,
             uid,
             scheduler,
@@ -129,7 +131,7 @@ async fn read_warning(
         } => {
             let event = context.reader.last_warning(namespace, uid, now).await?;
             return Ok(Some(
-                event.unwrap_or_else(|| silent_wait::unseen(index, scheduler, is_gang)),
+                event.unwrap_or_else(|| silent_wait::unnoticed(index, scheduler, is_gang)),
             ));
         }
         SilentWait::Joins(first, second) => (first, second),

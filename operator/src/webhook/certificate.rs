@@ -193,6 +193,7 @@ fn params(names: &[String], now: Timestamp, end: Timestamp) -> Result<Certificat
     let mut params = CertificateParams::new(names)?;
     params.not_before = day(now - SLACK);
     params.not_after = day(end);
+    // Empty: rcgen's default is the name `rcgen self signed cert`.
     params.distinguished_name = rcgen::DistinguishedName::new();
     Ok(params)
 }

@@ -122,6 +122,7 @@ where
 /// Writes every MiniCluster unchanged, so that it is stored as v1alpha2; returns the number of MiniClusters.
 async fn rewrite_all(client: &Client) -> Result<usize, MigrateError> {
     let every: Api<MiniCluster> = Api::all(client.clone());
+    // The empty label selector selects every MiniCluster.
     let all = with_retries(|| all_metadata(&every, ""))
         .await
         .map_err(failed("list", "MiniClusters"))?;

@@ -36,7 +36,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Largest head of a request, in bytes, and the size of the read buffer.
 const HEAD_MAX: usize = 32 << 10;
-/// A body of at least this many bytes is converted on another thread, one at a time.
+/// A body of at least this many bytes is converted on another thread, so that other connections need not wait. Only one
+/// is converted at a time: a parsed object takes much more memory than its text.
 const LARGE_BODY: usize = 64 << 10;
 
 /// TLS with the current certificate.
@@ -290,7 +291,8 @@ async fn read_body(mut body: Incoming, held: &mut HeldAnswer) -> Result<Vec<u8>,
         }
         held.reserve(size).await;
         if size > bytes.capacity() {
-            // At most twice what has arrived, and at most what was declared.
+            // At most twice what has arrived, and at most what was declared. A chunked body declares 0 bytes. It gets
+            // exactly what has arrived.
             let wanted = (2 * size).min(declared.max(size));
             bytes.reserve_exact(wanted - bytes.len());
         }

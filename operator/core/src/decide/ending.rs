@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::restart::{self, Decision, Observation, is_by_policy, leads};
+use super::restart::{self, Decision, Observation, is_by_pods_end, leads};
 use crate::observe::job::{JobSeen, TrueCondition};
 use crate::observe::pod::PodSeen;
 use crate::observe::pod_end::{PodEnd, is_follower_failed_by_itself};
@@ -58,7 +58,7 @@ fn success(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
     // A Job that fails for another reason (such as its deadline), or by a follower's own failure, stops the lead. The
     // lead may then end with 0, but the failure stays.
     let failing = job.failed.as_ref().or(job.failing.as_ref());
-    if failing.is_some_and(|failing| !is_by_policy(observation, failing))
+    if failing.is_some_and(|failing| !is_by_pods_end(observation, failing))
         || observation
             .pods
             .iter()
@@ -110,7 +110,7 @@ fn has_failed_for_good(observation: &Observation, job: &JobSeen) -> bool {
     if restart::decide(observation) != Decision::Continue {
         return false;
     }
-    let is_final = !is_by_policy(observation, failing)
+    let is_final = !is_by_pods_end(observation, failing)
         || observation
             .pods
             .iter()

@@ -199,7 +199,8 @@ pub fn is_being_recreated(status: &MiniClusterStatus, job: &JobSeen, observed: &
     job.is_deleting && status.maximum_size.is_none() && !observed.has_begun(job)
 }
 
-/// The facts to render objects for an existing Job. Its sizes were fixed when it was created.
+/// The facts to render missing objects beside an existing Job, whose sizes were fixed when it was created. The facts
+/// that are left out matter only to the Job and its gang.
 pub fn facts(uid: &str, status: &MiniClusterStatus, job: &JobSeen) -> RenderFacts {
     let maximum_size = job
         .maximum_size

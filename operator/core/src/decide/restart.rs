@@ -117,16 +117,17 @@ pub struct Observation<'a> {
 }
 
 /// Whether this Job was given up: the restart that replaces it has been counted, or its pods cannot mount the view's
-/// image.
+/// image. A Job that has succeeded nevertheless was not: the MiniCluster ends with it.
 pub fn is_given_up(status: &MiniClusterStatus, job: &JobSeen) -> bool {
     let is_counted = status
         .restarts
         .iter()
         .any(|restart| restart.job_uid.as_deref() == Some(&job.uid));
-    is_counted || (job.mounts_view && previous_status::image_volume_failed(status))
+    !job.has_succeeded() && (is_counted || (job.mounts_view && previous_status::image_volume_failed(status)))
 }
 
-/// The Job as the status sees it: if it was given up, its end is not the MiniCluster's end.
+/// The Job as the status sees it. The operator deletes a Job that was given up, so such a Job counts as being deleted.
+/// Its end is not the MiniCluster's end.
 pub fn without_end_if_given_up<'a>(status: &MiniClusterStatus, job: &'a JobSeen) -> Cow<'a, JobSeen> {
     if !is_given_up(status, job) {
         return Cow::Borrowed(job);
@@ -140,16 +141,16 @@ pub fn without_end_if_given_up<'a>(status: &MiniClusterStatus, job: &'a JobSeen)
     })
 }
 
-/// The last follower that was removed while the job may have run on it, as the status records it. `is_cause`: it is
-/// known that the job failed because a follower was lost. Otherwise the loss must be recent, and the follower's new pod
-/// not ready yet.
-fn recorded_lost_follower<'a>(observation: &Observation<'a>, is_cause: bool) -> Option<&'a LostPod> {
-    let followers = observation
-        .status
-        .lost_pods
-        .iter()
-        .rev()
-        .filter(|lost| lost.index > 0);
+/// The followers that were removed while the job may have run on them, as the status records them. The last one is
+/// first.
+fn lost_followers<'a>(observation: &Observation<'a>) -> impl Iterator<Item = &'a LostPod> {
+    let lost_pods = observation.status.lost_pods.iter();
+    lost_pods.rev().filter(|lost| lost.index > 0)
+}
+
+/// The follower whose loss may be why the job failed, if nobody says so: its loss is recent, and its new pod not ready
+/// yet.
+fn recently_lost_follower<'a>(observation: &Observation<'a>) -> Option<&'a LostPod> {
     let is_recent = |lost: &&LostPod| {
         let lost_at = lost.time.parse::<Timestamp>().ok();
         lost_at.is_some_and(|lost_at| {
@@ -162,8 +163,7 @@ fn recorded_lost_follower<'a>(observation: &Observation<'a>, is_cause: bool) -> 
             .iter()
             .any(|pod| i64::from(pod.index) == i64::from(lost.index) && pod.name != lost.name && pod.is_ready)
     };
-    let mut chosen = followers.filter(|lost| is_cause || (is_recent(lost) && !is_back(lost)));
-    chosen.next()
+    lost_followers(observation).find(|lost| is_recent(lost) && !is_back(lost))
 }
 
 /// The loss of a follower that failed the lead's job.
@@ -190,7 +190,7 @@ pub fn loss_that_ended_the_lead<'a>(
     match end {
         // Flux itself has reported to the lead's agent that it lost a follower.
         PodEnd::NodeFailure => Some(FollowerLoss {
-            pod: recorded_lost_follower(observation, true),
+            pod: lost_followers(observation).next(),
         }),
         // An end by the agent or a snippet is not the loss of a follower.
         PodEnd::FailedByItself
@@ -200,7 +200,7 @@ pub fn loss_that_ended_the_lead<'a>(
                 .and_then(|exit| exit.termination.as_ref())
                 .is_none_or(|termination| termination.by == Ender::Program) =>
         {
-            recorded_lost_follower(observation, false).map(|pod| FollowerLoss { pod: Some(pod) })
+            recently_lost_follower(observation).map(|pod| FollowerLoss { pod: Some(pod) })
         }
         _ => None,
     }
@@ -360,9 +360,10 @@ fn decide_without_job(observation: &Observation) -> Decision {
             message: DELETED_UNSEEN.into(),
         };
     }
+    // Before it was deleted, the Job was failing for good: not because of how a pod ended.
     if let Some(failed) = last
         .and_then(|last| last.failing.as_ref())
-        .filter(|failed| !is_by_policy(observation, failed))
+        .filter(|failed| !is_by_pods_end(observation, failed))
     {
         return Decision::Ended {
             reason: failed.reason.clone(),
@@ -438,7 +439,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     // A Job that fails for another reason than how a pod ended fails for good: the deadline, followers that do not
     // start, or a reason that the operator itself has set.
     let failing = job.failing.as_ref().or(job.failed.as_ref());
-    if failing.is_some_and(|failing| !is_by_policy(observation, failing)) {
+    if failing.is_some_and(|failing| !is_by_pods_end(observation, failing)) {
         return Decision::Continue;
     }
     let is_failing = failing.is_some();
@@ -522,8 +523,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     // The Job's message alone does not prove that a follower was lost: the follower may have failed by itself, and the
     // watch of pods may lag behind.
     let is_for_follower = || {
-        failed_index != Some(0)
-            && (has_removed_follower() || recorded_lost_follower(observation, false).is_some())
+        failed_index != Some(0) && (has_removed_follower() || recently_lost_follower(observation).is_some())
     };
     if is_failing && !has_living_lead(&leads) && is_for_follower() {
         let message = describe_lost_follower(
@@ -573,7 +573,7 @@ fn index_that_never_starts(observation: &Observation) -> Option<u32> {
 
 /// Whether a Job fails because of how a pod ended, and not because of a limit or for another reason that the operator
 /// has set. `condition`: the Job's condition Failed or FailureTarget.
-pub fn is_by_policy(observation: &Observation, condition: &TrueCondition) -> bool {
+pub fn is_by_pods_end(observation: &Observation, condition: &TrueCondition) -> bool {
     let has_own_end = || {
         let is_own = |(_, end): &(&PodSeen, Option<PodEnd>)| {
             matches!(end, Some(PodEnd::FailedByItself | PodEnd::NodeFailure))
@@ -710,7 +710,8 @@ pub fn follower_lost_by_failing_job(observation: &Observation) -> Option<LostPod
         .pods
         .iter()
         .filter(|pod| pod.index > 0 && end_of(pod) == Some(PodEnd::Removed));
-    recorded_lost_follower(observation, true)
+    lost_followers(observation)
+        .next()
         .cloned()
         .or_else(|| removed.next().map(|pod| loss(pod)))
 }
@@ -745,6 +746,7 @@ fn when_lead_ended(
     end: PodEnd,
     is_replaced: bool,
 ) -> Decision {
+    // If no restart is left, the lead's own failure counts, as without a loss.
     if let Some(loss) = loss_that_ended_the_lead(observation, lead, end)
         && observation.status.max_restarts_used < observation.max_restarts
     {

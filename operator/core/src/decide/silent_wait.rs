@@ -28,7 +28,7 @@ pub enum SilentWait<'a> {
     /// its pods.
     InQueue(&'a str),
     /// The first pod on which no scheduler has reported.
-    Unseen {
+    Unnoticed {
         index: u32,
         uid: &'a str,
         scheduler: &'a str,
@@ -45,19 +45,21 @@ impl SilentWait<'_> {
     /// A key that identifies the wait: if it changes, another wait has begun.
     pub fn object(&self) -> String {
         match self {
-            SilentWait::Starts(uid) | SilentWait::Joins((_, uid), _) => (*uid).to_owned(),
-            SilentWait::Unseen { uid, .. } => format!("scheduler of {uid}"),
+            SilentWait::Starts(uid) => (*uid).to_owned(),
+            SilentWait::Joins((_, uid), _) => format!("join of {uid}"),
+            SilentWait::Unnoticed { uid, .. } => format!("scheduler of {uid}"),
             SilentWait::InQueue(uid) => format!("queue of {uid}"),
             SilentWait::NeverStarts { uid, .. } => format!("start of {uid}"),
         }
     }
 
     /// Whether this wait was reported before, by the reason in the status. An operator that has just started then reads
-    /// the events at once. For a pod that no scheduler has reported on, only the reason SchedulerSilent counts. A pod
-    /// that never starts is not deleted at once: its state may be out of date.
+    /// the events at once. For a pod that no scheduler has reported on, only the reason SchedulerSilent counts: with
+    /// another one, such as Queued, the pod may be new. A pod that never starts is not deleted at once: its state may
+    /// be out of date.
     pub fn has_waited(&self, status_reason: Option<&str>) -> bool {
         match self {
-            SilentWait::Unseen { .. } => {
+            SilentWait::Unnoticed { .. } => {
                 status_reason.and_then(Reason::parse) == Some(Reason::SchedulerSilent)
             }
             SilentWait::NeverStarts { .. } => false,
@@ -77,7 +79,7 @@ impl SilentWait<'_> {
             // A reason of a pod's events, such as FailedMount, or the one that replaces it (`missing`).
             SilentWait::Starts(_) => reason.starts_with("Failed") || known == Some(Reason::SecretDeleted),
             SilentWait::InQueue(_) => known == Some(Reason::Queued),
-            SilentWait::Unseen { .. } => known == Some(Reason::SchedulerSilent),
+            SilentWait::Unnoticed { .. } => known == Some(Reason::SchedulerSilent),
             SilentWait::Joins(..) => known == Some(Reason::BrokersNotReady),
             // The pod's own state says it.
             SilentWait::NeverStarts { .. } => false,
@@ -94,7 +96,7 @@ impl SilentWait<'_> {
     /// the default scheduler does not mean that it is missing: it may itself wait for a node.
     pub fn patience(&self, has_nodes: bool) -> Duration {
         match self {
-            SilentWait::Unseen {
+            SilentWait::Unnoticed {
                 scheduler: DEFAULT_SCHEDULER,
                 ..
             } if !has_nodes => LONGEST_PAUSE,
@@ -144,6 +146,7 @@ pub fn find<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Option<Sile
             && pod.exit.is_none()
             && pod.trouble.is_none()
     };
+    // A pod with a node comes before one without: its node may have said what is wrong.
     let first = pods()
         .filter(|(_, pod)| is_silent(pod) && !pod.is_running)
         .min_by_key(|(_, pod)| pod.index);
@@ -151,17 +154,18 @@ pub fn find<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Option<Sile
         return Some(SilentWait::Starts(uid));
     }
     if let Some((uid, pod)) = unscheduled()
-        .filter(|(_, pod)| pod.is_unseen)
+        .filter(|(_, pod)| pod.is_unnoticed)
         .min_by_key(|(_, pod)| pod.index)
     {
         let scheduler = pod.scheduler.as_deref().unwrap_or(DEFAULT_SCHEDULER);
-        return Some(SilentWait::Unseen {
+        return Some(SilentWait::Unnoticed {
             index: pod.index,
             uid,
             scheduler,
             is_gang: job.gang.is_some(),
         });
     }
+    // This comes last: a broker cannot join before its parent's pod runs.
     let joining = || {
         pods()
             .filter(|(_, pod)| is_silent(pod) && !pod.has_joined)
@@ -175,7 +179,7 @@ pub fn find<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Option<Sile
 }
 
 /// The trouble of a pod on which no scheduler has reported, and which has no other warning.
-pub fn unseen(index: u32, scheduler: &str, is_gang: bool) -> Trouble {
+pub fn unnoticed(index: u32, scheduler: &str, is_gang: bool) -> Trouble {
     const OTHER_CAUSES: &str = "it may be busy, or wait for a volume of the pod";
     let check = match (is_gang, scheduler) {
         // While a gang lacks room, its scheduler may report nothing on the pods for which there is room.
@@ -226,6 +230,7 @@ pub enum Missing {
 
 /// The deleted object of the operator that `warning` is about, if any. `uid`: the MiniCluster's.
 pub fn missing(cluster: &ValidMiniCluster, uid: &str, warning: &Trouble) -> Option<Missing> {
+    // The kubelet writes this if it cannot mount a volume.
     let is_missing =
         |kind: &str, name: &str| warning.message.contains(&format!("{kind} \"{name}\" not found"));
     if is_missing("configmap", &names::config_map(&cluster.name)) {
@@ -409,7 +414,7 @@ mod tests {
             SilentWait::Starts(uid) => uid.to_owned(),
             SilentWait::InQueue(_) => silent_wait.object(),
             SilentWait::NeverStarts { name, .. } => format!("{name} never starts"),
-            SilentWait::Unseen { index, scheduler, .. } => format!("{scheduler} has not seen {index}"),
+            SilentWait::Unnoticed { index, scheduler, .. } => format!("{scheduler} has not seen {index}"),
             SilentWait::Joins((_, first), second) => {
                 format!("{first} joins {:?}", second.map(|(index, _)| index))
             }
@@ -504,7 +509,7 @@ mod tests {
     /// What a pod says by itself is over when the pod no longer says it.
     #[test]
     fn only_words_of_events_outlive_a_restart_of_the_operator() {
-        let unseen = SilentWait::Unseen {
+        let unseen = SilentWait::Unnoticed {
             index: 0,
             uid: "pod",
             scheduler: "nobody",
@@ -582,7 +587,7 @@ mod tests {
         let unseen = |index, name: &'static str| {
             pod(index, move |pod| {
                 (pod.is_running, pod.is_scheduled, pod.has_joined) = (false, false, false);
-                (pod.is_unseen, pod.scheduler) = (true, Some(name.into()));
+                (pod.is_unnoticed, pod.scheduler) = (true, Some(name.into()));
             })
         };
         assert_eq!(
@@ -608,17 +613,17 @@ mod tests {
             "it cannot join without it"
         );
         assert!(
-            super::unseen(1, "nobody", false)
+            super::unnoticed(1, "nobody", false)
                 .message
                 .contains("scheduler nobody has not reported on pod 1")
         );
         assert!(
-            !super::unseen(0, DEFAULT_SCHEDULER, false)
+            !super::unnoticed(0, DEFAULT_SCHEDULER, false)
                 .message
                 .contains("spec."),
             "nobody chose it"
         );
-        let of = |scheduler| SilentWait::Unseen {
+        let of = |scheduler| SilentWait::Unnoticed {
             index: 0,
             uid: "a",
             scheduler,
@@ -640,7 +645,7 @@ mod tests {
         );
         assert!(!of("a").has_waited(Some("Queued")), "its pods are new");
         assert!(
-            super::unseen(0, "volcano", true)
+            super::unnoticed(0, "volcano", true)
                 .message
                 .contains("the whole gang"),
             "it need not be missing"

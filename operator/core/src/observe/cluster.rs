@@ -229,8 +229,9 @@ impl Resource for Cluster {
 const KEPT_MAX: usize = 8 << 10;
 /// Longest error text, in characters, that is kept for a MiniCluster that cannot be read.
 const ERROR_MAX: usize = 1000;
-/// Annotation that exists in the cache only: the size of a spec that was left out of the cache. (A user cannot forge
-/// it: the cache keeps no annotation of the MiniCluster with our domain.)
+/// Annotation that exists in the cache only, on a MiniCluster whose spec was left out of the cache. Its value is the
+/// size that `KEPT_MAX` bounds. (A user cannot forge it: the cache keeps no annotation of the MiniCluster with our
+/// domain.)
 const LEFT_OUT: &str = "flux-framework.org/left-out";
 /// Annotation that exists in the cache only, too: hash of the labels and annotations for a queue, which are left out
 /// together with the spec.
@@ -281,7 +282,8 @@ fn spec_left_in_cache(body: &Body) -> Option<Box<RawValue>> {
     serde_json::value::to_raw_value(&spec_without_fields(spec.managed_by)?).ok()
 }
 
-/// The size in bytes of the spec that was left out of the cache. None: the cache has the spec.
+/// The size in bytes of the spec that was left out of the cache, with its labels and annotations for a queue. None: the
+/// cache has the spec.
 pub fn left_out(cluster: &Cluster) -> Option<usize> {
     cluster.meta().annotations.as_ref()?.get(LEFT_OUT)?.parse().ok()
 }

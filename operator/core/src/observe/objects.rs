@@ -142,7 +142,8 @@ impl Observed {
             })
     }
 
-    /// Adds a lost pod. Beyond the limit, drops the oldest lost follower, or the oldest pod if all are leads.
+    /// Adds a lost pod. Beyond the limit, drops the oldest lost follower, or the oldest pod if all are leads: a lead's
+    /// entry may be all that `decide::restart` knows about the loss of that lead.
     pub(super) fn remember_loss(&mut self, lost: LostPod) {
         self.losses.push(lost);
         if self.losses.len() > LOST_KEPT {

@@ -143,8 +143,8 @@ pub struct PodSeen {
     /// It has the queue's scheduling gate: an elastic Job has grown, and the queue has not admitted the growth yet.
     pub is_held_by_queue: bool,
     /// No scheduler has set its condition PodScheduled, nominated a node for it or put it on a node.
-    pub is_unseen: bool,
-    /// The name of its scheduler, while `is_unseen`.
+    pub is_unnoticed: bool,
+    /// The name of its scheduler, while `is_unnoticed`.
     pub scheduler: Option<Box<str>>,
     /// Its node, once it has one.
     pub node: Option<String>,
@@ -260,18 +260,17 @@ impl PodSeen {
     /// Whether the cluster or its node has reported that it removed the pod.
     pub fn was_evicted(&self) -> bool {
         let by_node = |trouble: &Trouble| {
-            trouble.init.is_none()
-                && matches!(
-                    Reason::parse(&trouble.reason),
-                    Some(
-                        Reason::Evicted
-                            | Reason::NodeLost
-                            | Reason::NodeShutdown
-                            | Reason::Shutdown
-                            | Reason::Terminated
-                            | Reason::Preempting
-                    )
+            matches!(
+                Reason::parse(&trouble.reason),
+                Some(
+                    Reason::Evicted
+                        | Reason::NodeLost
+                        | Reason::NodeShutdown
+                        | Reason::Shutdown
+                        | Reason::Terminated
+                        | Reason::Preempting
                 )
+            )
         };
         self.trouble
             .as_ref()
@@ -316,13 +315,13 @@ impl PodSeen {
 
     /// Adds what the pod's spec says about its node, or about its scheduler and its queue's gate while it has no node.
     pub fn with_place(self, place: &PodPlace) -> PodSeen {
-        let unseen = self.is_unseen && place.node_name.is_none();
+        let is_unnoticed = self.is_unnoticed && place.node_name.is_none();
         let scheduler = place.scheduler_name.as_deref().unwrap_or(DEFAULT_SCHEDULER);
         PodSeen {
             node: place.node_name.clone(),
             is_held_by_queue: place.scheduling_gates.iter().any(|gate| gate.name == ELASTIC_JOB),
-            is_unseen: unseen,
-            scheduler: unseen.then(|| scheduler.into()),
+            is_unnoticed,
+            scheduler: is_unnoticed.then(|| scheduler.into()),
             ..self
         }
     }
@@ -433,7 +432,7 @@ impl PodSeen {
                 .is_some_and(|(status, _, _)| status == ConditionStatus::True),
             is_held_by_queue: false,
             // Since Kubernetes 1.35, the scheduler nominates a node before it lets the pod wait for a gang or a volume.
-            is_unseen: !ended
+            is_unnoticed: !ended
                 && condition(status, "PodScheduled").is_none()
                 && status.nominated_node_name.is_none(),
             scheduler: None,

@@ -47,6 +47,7 @@ pub fn end_of(pod: &PodSeen) -> Option<PodEnd> {
     }
     let termination = pod.exit.as_ref().and_then(|exit| exit.termination.as_ref());
     Some(match (termination, &pod.exit) {
+        // This comes first: a refusal counts even if the pod was removed, too.
         (Some(termination), _)
             if termination.by == Ender::Agent && termination.category == Some(Category::LeadLost) =>
         {
@@ -105,6 +106,7 @@ fn unseen_reason(end: &Exit) -> Reason {
 
 /// The entry for `status.lostPods` about a pod that was removed. `time` is empty: the caller sets it.
 pub fn loss(pod: &PodSeen) -> LostPod {
+    // A failed init container is not why the pod was removed. If nobody saw its end, `unseen_end` has that end.
     let trouble = pod
         .trouble
         .as_ref()

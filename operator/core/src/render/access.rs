@@ -1,5 +1,5 @@
-//! The fsGroup and the file mode with which the runner can read the curve certificate, whatever its user is, and as few
-//! others as possible.
+//! The fsGroup and the file mode with which the runner can read its Secrets (such as the curve certificate), whatever
+//! its user is, and as few others as possible. Only the runner's container mounts these Secrets.
 //!
 //! The kubelet writes a Secret's files as root, with the volume's mode. A runner that is not root can read
 //! them through the pod's fsGroup: the kubelet gives the files that group, and the container belongs to it.

@@ -200,6 +200,8 @@ pub(super) fn runner(
     let mut container = common(&runner.container)?;
     // So that the agent knows when the kubelet will kill it, and can save the state before.
     let grace = format!("{}={}", names::GRACE_PERIOD, cluster.grace_period());
+    // By this number a lead that replaces a lost one knows whether to wait for a restart or to fail. With OnFailure,
+    // the number also limits how often the agent runs the program again.
     let restarts = format!("{}={restarts_left}", names::RESTARTS_LEFT);
     container.command = Some(vec![AGENT_FILE.into(), "run".into(), grace, restarts]);
     // By these two variables the agent knows that its pod is not the first of its index: a lead that replaces another

@@ -119,6 +119,8 @@ pub(super) fn build(
         ..Job::default()
     };
     let is_queued = cluster.queueing.queue().is_some();
+    // This has to be the value that `Elastic::of` gives later, since their hashes are compared. In a queue, only the
+    // queue suspends and resumes the Job. (`put` creates a Job for a queue suspended.)
     Elastic {
         size: cluster.size,
         suspend: if is_queued { None } else { cluster.suspend },

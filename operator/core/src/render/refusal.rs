@@ -75,7 +75,7 @@ fn next_path(text: &str, applied: &AppliedOverlay) -> Option<usize> {
 }
 
 /// The path in the overlay for a path in the object. Items of lists are matched by their merge keys. None: the path
-/// names an item of a list with a merge key, and the overlay has no such item.
+/// names a field or an item of a list with a merge key that the object has, and the overlay has not.
 fn path_in_overlay(path: &str, applied: &AppliedOverlay) -> Option<String> {
     let below = path.strip_prefix(applied.at)?.trim_start_matches('.');
     let sent = applied
@@ -100,8 +100,13 @@ fn path_in_overlay(path: &str, applied: &AppliedOverlay) -> Option<String> {
     for step in below.split('.').filter(|step| !step.is_empty()) {
         let name = step.split('[').next().unwrap_or(step);
         path.push_str(&format!(".{name}"));
-        let in_overlay = overlay.and_then(|value| value.get(name));
-        (sent, overlay) = (sent.and_then(|value| value.get(name)), in_overlay);
+        (sent, overlay) = (
+            sent.and_then(|value| value.get(name)),
+            overlay.and_then(|value| value.get(name)),
+        );
+        if sent.is_some() && overlay.is_none() {
+            return None;
+        }
         for index in step.split('[').skip(1).map(|part| part.trim_end_matches(']')) {
             let Ok(number) = index.parse::<usize>() else {
                 path.push_str(&format!("[{index}]"));
@@ -169,6 +174,7 @@ fn compare(path: &str, name: &str, mine: &Value, kept: &Value, missing: &mut Vec
                     Some(key) => kept_items
                         .iter()
                         .find(|kept_item| kept_item.get(key) == item.get(key)),
+                    // If no candidate has all fields of the item, the one at the same index shows which are missing.
                     None => {
                         let others = near(kept_items, index, kept_items.len().saturating_sub(list.len()));
                         kept_items
@@ -211,7 +217,8 @@ fn contains(kept: &Value, mine: &Value) -> bool {
     missing.is_empty()
 }
 
-/// Whether Go would serialize the value: empty values are left out. A map with the directive `$patch` sets no fields.
+/// Whether Go always serializes the value: it may leave out zero and empty values. A map with the directive `$patch`
+/// counts as empty, although `$patch: replace` sets fields: fields in such a map are not checked.
 fn has_values(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,
@@ -258,6 +265,11 @@ mod tests {
         // What is not the overlay's keeps its name.
         let ours = "spec.template.spec.containers[0].ports[0].containerPort: Invalid value: 1";
         assert_eq!(said(ours), ours);
+        let runtime_class = "spec.template.spec.runtimeClassName: Invalid value: \"x\"";
+        let mut with_ours = applied();
+        with_ours.sent["spec"]["template"]["spec"]["runtimeClassName"] = "x".into();
+        assert_eq!(with_overlay_paths(runtime_class, &with_ours), runtime_class);
+        // A field that is missing in both may be one that the overlay needs.
         assert_eq!(
             said("a: spec.template.spec.nodeName: no. b"),
             "a: spec.podTemplate.spec.nodeName: no. b"

@@ -40,6 +40,7 @@ pub(super) fn build(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Result<O
         pod_labels.insert(labels::COMPLETION_INDEX.into(), "0".into());
     }
     metadata.labels = Some(pod_labels);
+    // Only the author's: the annotations for a queue are for the Job's pods.
     metadata.annotations = (!cluster.pod.annotations.is_empty()).then(|| cluster.pod.annotations.clone());
     let context: Option<PodSecurityContext> =
         typed("spec.pod.securityContext", cluster.pod.security_context.as_ref())?;

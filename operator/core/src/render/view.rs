@@ -30,6 +30,7 @@ impl ViewFrom {
         if !spec_asks_for_copy && is_image_of_all_containers(cluster, options) {
             return ViewFrom::OwnImage;
         }
+        // The spec's `imageVolume` does not count either, since the mount has failed.
         if facts.image_volume_failed {
             return ViewFrom::Copy;
         }

@@ -149,6 +149,7 @@ fn volume(name: &str, source: &VolumeSource) -> Volume {
         VolumeSource::Claim(claim) => {
             volume.persistent_volume_claim = Some(PersistentVolumeClaimVolumeSource {
                 claim_name: claim.clone(),
+                // The mounts say it. Here it would make all mounts read-only, and containers may share the volume.
                 read_only: None,
             });
         }
@@ -205,6 +206,7 @@ pub(super) fn own(
         }),
         ..Volume::default()
     };
+    // The volume of the mount path has the name of the view's container.
     let mut volumes = vec![empty(AGENT), empty(&cluster.view.name), empty(CONFIG)];
     match view {
         ViewFrom::Copy => volumes.push(empty(SOFTWARE)),

@@ -347,7 +347,8 @@ fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcom
     }
 }
 
-/// The condition ViewMounted: whether the view's image could be mounted, if that was tried. A failure is kept.
+/// The condition ViewMounted: whether the view's image could be mounted, if that was tried. A failure is kept, since it
+/// makes later Jobs copy the view.
 fn view(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
     let statement = |status: ConditionStatus, reason: Reason, message: String| {
         Statement::new(ConditionType::ViewMounted, status, reason, message)
@@ -415,6 +416,7 @@ fn volumes(inputs: &Inputs) -> Option<Statement> {
             message,
         ))
     };
+    // Not known: they are not listed yet, or the spec is not valid.
     let Some(disks) = &inputs.disks else {
         return Statement::before(inputs, ConditionType::VolumesValid);
     };
@@ -464,6 +466,7 @@ fn archive(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
             format!("the archive {path} was not saved and is unchanged: {why}"),
         )
     };
+    // How the lead ended has not been seen yet, or its pod no longer exists.
     let Some(exit) = summary.lead.and_then(|lead| lead.exit.as_ref()) else {
         return Statement::before(inputs, ConditionType::ArchiveSaved);
     };
@@ -501,7 +504,9 @@ fn post(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
             failure,
         ));
     }
-    let before = Statement::before(inputs, ConditionType::PostSucceeded);
+    let before = Statement::before(inputs, ConditionType::PostSucceeded)
+        .filter(|_| inputs.job.is_none() || post::is_previous_of_this_start(inputs));
+    // How the lead ended has not been seen yet, or its pod no longer exists.
     if before.is_some() && summary.lead.is_none_or(|lead| lead.exit.is_none()) {
         return before;
     }
@@ -575,12 +580,16 @@ fn progress(summary: &PodSummary) -> String {
     format!("{scheduled}/{wanted} pods scheduled, {running} running, {ready} ready{completed}")
 }
 
-/// The message of the status during a start in which nothing is wrong. None: no start is in progress.
+/// The message of the status during a start in which nothing is wrong. None: no start is in progress. It names a
+/// scheduler that has not looked at a pod, unless this is Kubernetes' default scheduler.
 pub(super) fn awaited(inputs: &Inputs, summary: &PodSummary) -> Option<String> {
     if JobState::of(inputs.job) != JobState::Active || summary.is_ready() {
         return None;
     }
-    let mut unseen = inputs.pods.iter().filter(|pod| pod.is_unseen && !pod.is_deleting);
+    let mut unseen = inputs
+        .pods
+        .iter()
+        .filter(|pod| pod.is_unnoticed && !pod.is_deleting);
     let other = unseen.find_map(|pod| pod.scheduler.as_deref().filter(|name| *name != DEFAULT_SCHEDULER));
     let other = other.map(|name| format!("; scheduler {name} has not looked at all of them yet"));
     Some(progress(summary) + &other.unwrap_or_default())
@@ -681,6 +690,7 @@ fn with_transition_time(inputs: &Inputs, statement: Statement) -> Condition {
         status,
         observed_generation: inputs.generation,
         last_transition_time: since,
+        // By Kubernetes' convention, a condition always has a reason.
         reason: if statement.reason.is_empty() {
             Reason::None.into()
         } else {

@@ -67,6 +67,7 @@ pub fn between(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Eve
         Event::new(&condition.reason, &condition.message, action)
     });
     let mut events: Vec<Event> = of_conditions.collect();
+    // These two are not in `CONDITIONS`: the event has another reason than its condition.
     if let Some(panicked) = turned(ConditionType::OperatorPanicked, True) {
         events.extend(Event::new(
             Reason::OperatorPanicked.name(),
@@ -81,6 +82,7 @@ pub fn between(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Eve
             "Save",
         ));
     }
+    // The condition Complete has the reason `Completed`, so its event does not name the sidecar.
     if let Some(finished) = turned(ConditionType::JobFinished, True)
         && finished.reason == Reason::SidecarStillRuns
     {

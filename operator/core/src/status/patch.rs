@@ -26,6 +26,7 @@ pub fn build(
     }
     let changes = changes(before, after)?;
     let mut operations = vec![json!({ "op": "test", "path": "/metadata/uid", "value": target.uid })];
+    // The CRD's rules, too, take a maximum size as the sign that the Job was created.
     let is_first_of_job = before.maximum_size.is_none() && after.maximum_size.is_some();
     if is_first_of_job {
         operations.push(json!({ "op": "test", "path": "/metadata/generation", "value": target.generation }));

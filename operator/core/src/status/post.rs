@@ -13,10 +13,20 @@ pub(super) fn failure(inputs: &Inputs) -> Option<String> {
     failure_in_pods(inputs).or_else(|| reported(inputs))
 }
 
-/// The message in the previous status, if that status is about the same Job. It is needed once the pods no longer
-/// exist.
+/// Whether the previous status is about the same start of the program: the same Job, and no later start of the lead's
+/// container (`restartPolicy: OnFailure`).
+pub(super) fn is_previous_of_this_start(inputs: &Inputs) -> bool {
+    let previous = inputs.previous;
+    let mut leads = inputs.pods.iter().filter(|pod| pod.index == 0);
+    inputs
+        .job
+        .is_some_and(|job| previous.job_uid.as_deref() == Some(&job.uid))
+        && !leads.any(|lead| i64::from(lead.restarts) > i64::from(previous.container_restarts))
+}
+
+/// The message in the previous status. It is needed once the pods no longer exist.
 fn reported(inputs: &Inputs) -> Option<String> {
-    if inputs.previous.job_uid.as_deref() != Some(&inputs.job?.uid) {
+    if !is_previous_of_this_start(inputs) {
         return None;
     }
     let before = condition(inputs.previous, ConditionType::PostSucceeded)?;

@@ -53,9 +53,9 @@ impl Writer {
             .map_err(|error| api_error::<Pod>("delete", &cluster.name, error))
     }
 
-    /// Deletes the pod with this name and uid if the API server also says that its node never starts it. Before that, the
-    /// pod gets the condition DisruptionTarget: the Job then counts no failure, and the pod's end shows why it was lost.
-    /// Returns whether the pod was deleted.
+    /// Deletes the pod with this name and uid if the API server also says that its node never starts it. Before that,
+    /// the pod gets the condition DisruptionTarget: the Job then counts no failure, and the pod's end shows why it was
+    /// lost. Returns whether the pod was deleted.
     pub async fn delete_pod_that_never_starts(
         &self,
         cluster: &Key,
@@ -100,8 +100,8 @@ impl Writer {
             .map_err(|error| api_error::<Pod>("delete", name, error))
     }
 
-    /// Deletes the selected pods by one call, for which the operator has permission in every namespace. The answer lists
-    /// each of them, and is ignored.
+    /// Deletes the selected pods by one call, for which the operator has permission in every namespace. The answer
+    /// lists each of them. It is ignored, so only the pods' metadata is requested.
     async fn delete_selected_pods(
         &self,
         cluster: &Key,

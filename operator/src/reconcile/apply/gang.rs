@@ -77,7 +77,7 @@ impl Writer {
         ignore_not_found(patched).map_err(|error| api_error_of(GangApi::KIND, "patch", &at.name, error))
     }
 
-    /// Deletes the gang's object, before its Job is deleted.
+    /// Deletes the gang's object. The caller deletes the Job only later: an annotation of the Job has the gang's name.
     pub async fn delete_gang(&self, namespace: &str, at: &GangRef, owner: &str) -> Result<(), ApplyError> {
         match self.find_own_gang(namespace, at, owner).await? {
             Some(uid) => self.delete_found(namespace, at, uid).await,

@@ -109,6 +109,7 @@ impl Queue {
             }
             .into());
         }
+        // If the write fails, each of the others still joins in a reconcile of its own.
         let mut members = self.take(service);
         members.insert(member.uid.clone(), member.clone());
         // If the Service selects leads only, all its owners are minimal. Otherwise each may need all names.
@@ -137,8 +138,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Creates the Service, owned by `member`. If it exists and is ours, which the index did not know, it is not changed:
-    /// `member` then still has to join. Stores the Service in the index, and returns it.
+    /// Creates the Service, owned by `member`. If it exists and is ours, which the index did not know, it is not
+    /// changed: `member` then still has to join. Stores the Service in the index, and returns it.
     async fn create(
         &self,
         writer: &Writer,

@@ -130,6 +130,7 @@ impl Writer {
         )
         .await;
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &key.namespace);
+        // The operator never reads this annotation: it is the change that makes the binder look at the claim.
         let change =
             json!({ "metadata": { "uid": claim_uid, "annotations": { labels::VOLUME_UID: volume_uid } } });
         let patched = api

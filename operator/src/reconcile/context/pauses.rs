@@ -17,7 +17,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// 60 s. Usually a watch reports the change and ends the pause, but no watch reports that a quota has room
 /// again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(48);
-/// Shortest pause of a MiniCluster whose namespace is being deleted.
+/// Shortest pause of a MiniCluster whose namespace is being deleted: nothing can be created there, so a retry is of no
+/// use.
 const IN_TERMINATING_NAMESPACE: Duration = Duration::from_secs(12);
 /// The first pause after a change by the operator: then the next reconcile looks at the result. It doubles
 /// while changes follow each other.
@@ -100,8 +101,8 @@ impl Pauses {
         let mut all = self.failures();
         let failures = all.entry(key.clone()).or_default();
         failures.changes = failures.changes.saturating_add(1);
-        // The first change ends a row of failures. Repeated changes are no progress: from the second on, `since` runs, so
-        // that the status soon shows an error that follows them.
+        // The first change ends a row of failures. Repeated changes are no progress: from the second on, `since` runs,
+        // so that the status soon shows an error that follows them.
         if failures.changes == 1 {
             (failures.count, failures.since) = (0, None);
         } else {
@@ -118,8 +119,8 @@ impl Pauses {
             .and_then(|failures| failures.since)
             .unwrap_or(begin)
             .min(begin);
-        // `+ 1`: this error is not counted yet. In a terminating namespace the number says nothing, because each object that
-        // is deleted there causes a reconcile.
+        // `+ 1`: this error is not counted yet. In a terminating namespace the number says nothing, because each object
+        // that is deleted there causes a reconcile.
         before.is_some_and(|failures| failures.count + 1 >= LASTING_FAILURES)
             && !error.is_of_terminating_namespace()
             || now.saturating_duration_since(since) >= LASTING_TIME

@@ -151,9 +151,9 @@ impl Statuses {
         }
     }
 
-    /// Notes that the Job was created. The first status may then wait until the pods exist, for at most
-    /// `FIRST_STATUS`.
-    pub fn note_job_created(&self, uid: &str, now: Instant) {
+    /// Notes that the Job was created, or deleted to be recreated. The first status may then wait until the pods exist,
+    /// for at most `FIRST_STATUS`.
+    pub fn note_job_changed(&self, uid: &str, now: Instant) {
         self.note_write(uid, now);
     }
 

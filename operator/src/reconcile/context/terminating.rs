@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a namespace counts as being deleted after the API server has said so.
+/// How long a namespace counts as being deleted after the API server has said so. After that, reconciles try to create
+/// objects again, and the API server answers anew.
 const VALID_FOR: Duration = Duration::from_secs(60);
 
 /// Namespaces that are being deleted, and when the API server said so.

@@ -157,6 +157,7 @@ pub(super) async fn resize(
     };
     // The gang never has more pods than this: `minSize` or, without it, the size when the Job was created.
     let largest_gang = cluster.min_size.or(job.initial_size);
+    // `completions` is the size before: the caller changes the Job only after this.
     let (before, now) = (count(largest_gang, job.completions), count(largest_gang, size));
     if before != now {
         context

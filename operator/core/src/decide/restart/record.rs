@@ -30,9 +30,13 @@ pub fn with_counted_restart(
     match limit {
         Limit::Backoff => after.backoff_limit_used += 1,
         Limit::MaxRestarts => after.max_restarts_used += 1,
-        // The start time is reset, as Kubernetes does with that of a suspended Job.
+        // A restart after a suspension. The start time is reset, as Kubernetes does with that of a suspended Job.
         Limit::None => after.start_time = None,
     }
+    // The condition says how `post` ended in that Job.
+    after
+        .conditions
+        .retain(|condition| condition.type_ != ConditionType::PostSucceeded.name());
     MiniClusterStatus {
         job_uid: None,
         lost_pods: Vec::new(),

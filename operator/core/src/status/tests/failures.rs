@@ -650,25 +650,64 @@ fn container_that_keeps_a_pod_after_the_end_is_named() {
     assert!(status.message.unwrap().contains("container daprd"));
 }
 
+/// The pod, whose `post` has ended with this code.
+fn with_post(mut pod: PodSeen, code: u8) -> PodSeen {
+    let program_code = (pod.index == 0).then_some(0);
+    let exit = pod.exit.as_mut().unwrap();
+    exit.termination = Some(Termination {
+        program_code,
+        snippet: (code != 0).then(|| "post".to_owned()),
+        snippet_code: (code != 0).then_some(code),
+        snippet_error: if code == 0 {
+            String::new()
+        } else {
+            "cat: /tmp/out: No such file or directory".into()
+        },
+        ..Termination::new(Ender::Program, 0)
+    });
+    pod
+}
+
+const WITH_POST: &str = "containers: [{image: app, command: 'true', commands: {post: cat /tmp/out}}]";
+
+#[test]
+fn failed_post_of_an_earlier_start_is_forgotten() {
+    let mut observation = observation(&format!("size: 1\n{WITH_POST}"));
+    observation.job = Some(job(1));
+    observation.pods = vec![with_post(ended(0, 0, 5), 3)];
+    let failed_once = observation.status();
+    assert_eq!(
+        condition(&failed_once, "PostSucceeded").unwrap().status,
+        ConditionStatus::False
+    );
+    let again = |restarts: u32, pod: PodSeen| PodSeen { restarts, ..pod };
+    // The kubelet starts the lead's container again.
+    observation.previous = failed_once.clone();
+    observation.pods = vec![again(1, ready(0))];
+    let running = observation.status();
+    assert_eq!(condition(&running, "PostSucceeded"), None);
+    observation.previous = running;
+    observation.pods = vec![again(1, with_post(ended(0, 0, 5), 0))];
+    let succeeded = observation.status();
+    assert_eq!(
+        condition(&succeeded, "PostSucceeded").unwrap().status,
+        ConditionStatus::True
+    );
+    // A new Job.
+    let limit = restart::Limit::Backoff;
+    observation.previous =
+        restart::with_counted_restart(&failed_once, "job", "LeadLost", "gone", limit, at(NOW));
+    observation.job = Some(JobSeen {
+        uid: "next".into(),
+        ..job(1)
+    });
+    observation.pods = vec![];
+    assert_eq!(condition(&observation.status(), "PostSucceeded"), None);
+}
+
 #[test]
 fn failed_post_is_reported_beside_the_jobs_result() {
-    let post = |mut pod: PodSeen, code: u8| {
-        let program_code = (pod.index == 0).then_some(0);
-        let exit = pod.exit.as_mut().unwrap();
-        exit.termination = Some(Termination {
-            program_code,
-            snippet: (code != 0).then(|| "post".to_owned()),
-            snippet_code: (code != 0).then_some(code),
-            snippet_error: if code == 0 {
-                String::new()
-            } else {
-                "cat: /tmp/out: No such file or directory".into()
-            },
-            ..Termination::new(Ender::Program, 0)
-        });
-        pod
-    };
-    let container = "containers: [{image: app, command: 'true', commands: {post: cat /tmp/out}}]";
+    let (post, container) = (with_post, WITH_POST);
     let outcome = |codes: [u8; 3], spec: &str| {
         let mut observation = observation(&format!("size: 3\n{spec}"));
         observation.job = Some(job(3));

@@ -78,7 +78,7 @@ fn status_names_the_scheduler_of_unseen_pods() {
     observation.job = Some(job(1));
     let unseen = |name: &str| PodSeen {
         is_scheduled: false,
-        is_unseen: true,
+        is_unnoticed: true,
         scheduler: Some(name.into()),
         ..pod(0)
     };
@@ -92,7 +92,7 @@ fn status_names_the_scheduler_of_unseen_pods() {
     observation.pods = vec![unseen("nobody")];
     let expected = format!("{counts}; scheduler nobody has not looked at all of them yet");
     assert_eq!(observation.status().message, Some(expected));
-    let silent = silent_wait::unseen(0, "nobody", false);
+    let silent = silent_wait::unnoticed(0, "nobody", false);
     observation.warning = Some(silent.clone());
     let after = observation.status();
     assert_eq!(
@@ -154,7 +154,7 @@ fn what_keeps_a_pod_from_a_node_is_read_from_it() {
     );
     let nominated = serde_json::from_value(json!({ "nominatedNodeName": "a" })).unwrap();
     assert!(
-        !PodSeen::of(&Default::default(), Some(&nominated)).is_unseen,
+        !PodSeen::of(&Default::default(), Some(&nominated)).is_unnoticed,
         "the scheduler has nominated a node"
     );
     let error = Some("SchedulerError".to_owned());

@@ -58,6 +58,14 @@ fn unmountable_view_is_reported_and_keeps_the_job() {
         view.message,
         "it stays, and so does the copy"
     );
+    // The image could be mounted after all, before the operator deleted the Job.
+    let succeeded = JobSeen {
+        mounts_view: true,
+        complete: failed("SuccessPolicy", ""),
+        ..job(2)
+    };
+    let seen = restart::without_end_if_given_up(&observation.previous, &succeeded);
+    assert!(seen.complete.is_some() && !seen.is_deleting);
 }
 
 #[test]
