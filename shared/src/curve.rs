@@ -39,6 +39,7 @@ impl Certificate {
         if let Some(text) = &self.text {
             return text.clone();
         }
+        // `flux keygen` writes its host as `keygen.hostname`. Here, the certificate's name takes that place.
         format!(
             "#   ZeroMQ CURVE **Secret** Certificate\nmetadata\n    name = \"{}\"\n    keygen.hostname = \"{}\"\ncurve\n    public-key = \"{}\"\n    secret-key = \"{}\"\n",
             self.name, self.name, self.public_key, self.secret_key

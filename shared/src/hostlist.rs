@@ -146,6 +146,7 @@ fn expand_entry(entry: &str) -> Result<Vec<String>, String> {
         if last < first {
             return Err(format!("`{range}` ends before it starts"));
         }
+        // Before the hosts are made, to save memory. So within an entry, duplicates count, too.
         if (last - first) as usize >= MAX_HOSTS || hosts.len() >= MAX_HOSTS {
             return Err(format!("more than {MAX_HOSTS} hosts"));
         }

@@ -51,7 +51,7 @@ impl Phase {
         }
     }
 
-    /// Whether its job has ended.
+    /// Whether the MiniCluster has ended, with success or not.
     pub fn is_finished(self) -> bool {
         matches!(self, Phase::Completed | Phase::Failed)
     }

@@ -1,4 +1,5 @@
-//! Kubernetes quantities as text: `500M`, `4`, `0.5`, `64Gi`. Numbers in YAML or JSON are accepted as well.
+//! Kubernetes quantities as text: `500M`, `4`, `0.5`, `64Gi`. Numbers in YAML or JSON are accepted as well. A
+//! manifest may have only whole ones: `crd::shape` rejects fractions, as the API server does.
 //!
 //! Own code: k8s-openapi's `Quantity` is a string without any check. The text stays as the user wrote it.
 

@@ -13,7 +13,7 @@ pub fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&
 }
 
 /// Number of letters inserted, removed, replaced or swapped. Words whose lengths differ by more than two are not
-/// compared: the result is `usize::MAX`.
+/// compared: the result is `usize::MAX`. Their distance is larger than two, so `nearest` never takes them.
 fn distance(one: &str, other: &str) -> usize {
     match one.chars().count().abs_diff(other.chars().count()) {
         0..=2 => strsim::osa_distance(one, other),

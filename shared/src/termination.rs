@@ -20,7 +20,8 @@ pub const POST: &str = "post";
 pub const MAX: usize = 3072;
 /// Longest first line, in bytes: the kubelet keeps all of it in a pod of up to eight containers.
 const LINE_MAX: usize = 1536;
-/// Longest text in the line, in characters: the line has room for two of them.
+/// Longest text in the line, in characters (`snippet_error`: half as many). The line has room for two of them. If it is
+/// still too long, `encode` halves this limit.
 const TEXT_MAX: usize = 600;
 
 /// What ended the container.

@@ -92,7 +92,7 @@ impl Default for Network {
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RemoteLead {
-    /// Host name or address; the first host of the list.
+    /// Host name or address by which the brokers reach it. Without `hostlist`, also the first host of the list.
     pub address: String,
     /// Port.
     #[serde(default = "port")]

@@ -181,7 +181,8 @@ pub(super) const RULES: &[Rule] = &[
     ),
 ];
 
-/// Rules of v1alpha2 only, where a missing block has another meaning.
+/// Rules of v1alpha2 only. In v1alpha1, a missing `flux.container` means the image's own Flux, and `installRoot` is
+/// always set (default: `/usr`).
 pub(super) const V1ALPHA2_RULES: &[Rule] = &[rule(
     "spec.flux",
     ".installRoot",

@@ -59,7 +59,8 @@ impl<'a> Shape<'a> {
 }
 
 /// Removes and reports the parts of `value` that do not fit. Returns false if `value` as a whole does not fit: the
-/// caller then removes it. A list does not fit if one of its items does not.
+/// caller then removes it. A list does not fit if one of its items does not. (If only that item were removed, later
+/// checks would report wrong indices of the other items.)
 fn walk(value: &mut Value, shape: &Shape, path: &str, problems: &mut Vec<Problem>) -> bool {
     match (value, shape.here) {
         (Value::Object(map), Value::Object(fields)) => {

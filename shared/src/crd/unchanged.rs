@@ -8,7 +8,7 @@
 use serde_json::{Map, Value};
 
 /// Fields whose zero value (`false`, `0`, `""`) means something else than "not set".
-const MEANINGFUL: &[&str] = &["connectTimeout", "strict", "delete", "cleanup"];
+const MEANINGFUL: &[&str] = &["connectTimeout", "strict", "delete"];
 /// Numbers that Go types cannot leave out: 0 means "not set". (`leadBroker.size` and `clusters[].size`: the `size` of
 /// the spec itself may change.)
 const NUMBERS: &[&str] = &["size"];

@@ -55,7 +55,7 @@ pub(super) fn directive(value: &Value) -> Option<&str> {
 fn merge_maps(mut below: Object, mut over: Object) -> Object {
     match over.shift_remove(PATCH).as_ref().and_then(Value::as_str) {
         Some("replace") => return without_directives(over),
-        // `delete` leaves an empty object.
+        // `delete`, the only other directive that `forms` accepts. It leaves an empty object.
         Some(_) => return Object::new(),
         None => {}
     }

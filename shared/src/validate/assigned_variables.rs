@@ -58,20 +58,13 @@ pub(super) fn check(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: 
             );
         }
     }
-    // `set -a` exports every variable.
-    if sources.iter().any(|(_, source)| source.contains("set -a")) {
+    // These export every variable.
+    let exports_all = |source: &str| source.contains("set -a") || source.contains("set -o allexport");
+    if sources.iter().any(|(_, source)| exports_all(source)) {
         return;
     }
     // Read each text only once: there may be thousands of variables, and megabytes of snippets.
-    let exported: BTreeSet<&str> = sources
-        .iter()
-        .flat_map(|(_, source)| source.split("export ").skip(1))
-        .map(|rest| {
-            rest.split(|letter| !is_name_letter(letter))
-                .next()
-                .unwrap_or_default()
-        })
-        .collect();
+    let exported: BTreeSet<&str> = sources.iter().flat_map(|(_, source)| exports(source)).collect();
     let mut assigned_in: HashMap<&str, &str> = HashMap::new();
     for (name, source) in sources {
         for variable in assignments(source) {
@@ -97,6 +90,19 @@ pub(super) fn check(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: 
             );
         }
     }
+}
+
+/// The variables that a snippet exports, with or without a value.
+fn exports(source: &str) -> impl Iterator<Item = &str> {
+    let after = |word| source.split(word).skip(1);
+    let lists = after("export ")
+        .chain(after("declare -x "))
+        .chain(after("typeset -x "));
+    let words = lists.flat_map(|list| {
+        let end = list.find(['\n', ';', '&', '|', ')']).unwrap_or(list.len());
+        list[..end].split_whitespace()
+    });
+    words.filter_map(|word| word.split(|letter| !is_name_letter(letter)).next())
 }
 
 /// Whether it can be part of a variable's name in a shell.
@@ -154,6 +160,8 @@ mod tests {
             found("command=\"lmp -v x 4\"\n  cfg=/etc/flux; true && export hosts=a"),
             ["hosts", "cfg", "command"]
         );
+        let exported: Vec<&str> = exports("A=1; B=2; export A B\ndeclare -x C=3 && (export D)").collect();
+        assert_eq!(exported, ["A", "B", "D", "C"]);
         assert_eq!(found("brokerOptions=\"$brokerOptions -Sx=y\""), [""; 0]);
         assert_eq!(
             found("flux R encode --hosts=${hosts} --local\necho command=1\nmy_command=2 software"),

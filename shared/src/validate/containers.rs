@@ -93,6 +93,8 @@ fn text_bytes(container: &Container) -> usize {
 
 /// Checks that no two containers of a pod have the same name.
 fn unique_names(spec: &MiniClusterSpec, cluster: &str, view: &ViewContainer, report: &mut Report) {
+    // In both pods, all of these names are taken. Only rendering decides which of these containers the Job's pods have.
+    // (The services pod has none of them.)
     let init_containers =
         ["flux-agent", SOFTWARE_CONTAINER].map(|name| (name.to_owned(), "the operator's own init container"));
     let taken: Vec<_> = init_containers
@@ -321,8 +323,8 @@ fn user(
     })
 }
 
-/// Whether `fluxUser` or `fluxuser` is disabled, or differs from the default user: `flux`, 1000. An empty name and
-/// uid 0 count as left out.
+/// Whether `fluxUser` or `fluxuser` is disabled, or differs from the default user: `flux`, 1000. The Go operator's
+/// schema fills in this user, so it need not be the author's choice. An empty name and uid 0 count as left out.
 fn names_a_user(user: &Option<FluxUser>) -> bool {
     let is_default = |user: &FluxUser| {
         let (name, uid) = (
@@ -362,6 +364,7 @@ fn sidecar(
         ),
         (
             "fluxLogLevel",
+            // The Go operator's schema fills in the default in every container.
             container
                 .flux_log_level
                 .is_some_and(|level| level != i32::from(DEFAULT_LOG_LEVEL)),
@@ -490,6 +493,7 @@ fn service(
         ),
         (
             "fluxLogLevel",
+            // The default does not count, as in `sidecar`.
             container
                 .flux_log_level
                 .is_some_and(|level| level != i32::from(DEFAULT_LOG_LEVEL)),

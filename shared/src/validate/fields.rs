@@ -63,7 +63,7 @@ pub fn resources(field: &str, resources: &Option<Resources>, report: &mut Report
 }
 
 /// Checks for an absolute path other than `/`, without `.`, `..` and `:`. Returns it without repeated slashes and
-/// slashes at the end, so that equal paths are equal texts.
+/// slashes at the end, so that equal paths are equal texts. (Kubernetes' API allows no `:` in a `mountPath`.)
 pub fn absolute(path: &str) -> Result<String, String> {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let is_plain = !parts.iter().any(|part| matches!(*part, ".." | ".")) && !path.contains(':');

@@ -64,7 +64,8 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     let metrics_port = metrics::port(spec, &flux, lead.is_some(), report);
     let instance_hosts =
         || hostlist::expand(&hostlist::of_instance(hostlist.as_deref(), name, sizes.max_size)).ok();
-    // Parts of broker.toml may name hosts. They are compared with the instance's only where the lead is.
+    // Parts of broker.toml may name hosts: those of an R, which counts only on the lead. So only the cluster with the
+    // lead compares them with the instance's.
     let own_hosts = if lead.is_some() { None } else { instance_hosts() };
     let configs = configs(&flux, own_hosts.as_deref(), report);
     FluxOptions {
@@ -263,9 +264,10 @@ fn check_topology(text: &str) -> Result<(), String> {
     let degree_ok = degree.is_none_or(|degree| degree.parse::<u16>().is_ok());
     match (kind, degree) {
         ("kary", Some(_)) | ("mincrit", _) if degree_ok => Ok(()),
+        // `custom`: the brokers' parents are in broker.toml. The agent's own broker.toml has none: the tree is flat.
         ("binomial" | "custom", None) => Ok(()),
         _ => Err(format!(
-            "`{text}` is not one of kary:K, binomial, mincrit, mincrit:K"
+            "`{text}` is not one of kary:K, binomial, mincrit, mincrit:K, custom"
         )),
     }
 }

@@ -89,10 +89,10 @@ impl ValidMiniCluster {
         };
         let folder = self.runner.logs.as_deref().unwrap_or(crate::paths::DEFAULT_LOGS);
         let mounts = &self.runner.container.mounts;
-        let is_shared = mounts
+        let outlives_its_pod = mounts
             .iter()
             .any(|mount| Path::new(folder).starts_with(&mount.path) && outlives_pod(&mount.source));
-        let scattered = self.lead_starts_program() && self.size > 1 && !is_shared;
+        let scattered = self.lead_starts_program() && self.size > 1 && !outlives_its_pod;
         scattered.then(|| {
             let message = format!(
                 "each job's output is in {folder} of the pod that ran it, and is lost with that pod: use a folder on a volume that all pods mount"

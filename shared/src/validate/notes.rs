@@ -89,6 +89,7 @@ fn options(
     report: &mut Report,
 ) {
     const SUBMITTED: &str = "has no effect: the operator submits no job here";
+    const BY_BATCH: &str = "has no effect: the agent submits the script by `flux batch`";
     const NOT_WRITTEN: &str = "has no effect: brokerConfig is used as it is";
     const DISABLED: &str = "has no effect with disable: no container provides Flux";
     let (usual, usual_view) = (Flux::default(), FluxContainer::default());
@@ -107,11 +108,11 @@ fn options(
         // 1 is the default.
         (no_job && spec.tasks != 1, "spec.tasks", SUBMITTED),
         (no_job && has_unused_flags, "spec.flux.optionFlags", SUBMITTED),
+        (no_job && has_own_command, "spec.flux.submitCommand", SUBMITTED),
         (
-            // The agent submits the user's own batch script by `flux batch`, not by this command.
-            (no_job || is_raw) && has_own_command,
+            !no_job && is_raw && has_own_command,
             "spec.flux.submitCommand",
-            SUBMITTED,
+            BY_BATCH,
         ),
         (
             no_job && spec.logging.iter().any(|logging| logging.debug),

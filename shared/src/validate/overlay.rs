@@ -99,6 +99,7 @@ fn pod(view: &ViewContainer, parts: &Parts) -> RenderedPod {
         own_volumes: OWN_VOLUMES
             .iter()
             .map(|name| (*name).to_owned())
+            // The view's volume has the name of its container.
             .chain([view.name.clone()])
             .collect(),
         own_mounts: own_mounts.map(str::to_owned).collect(),

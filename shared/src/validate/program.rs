@@ -168,7 +168,7 @@ struct Scan {
     is_escaped: bool,
     in_word: bool,
     /// `in_word` before the last backslash that escapes.
-    was_in_word: bool,
+    in_word_before_backslash: bool,
     /// In a comment, which a backslash does not continue.
     in_comment: bool,
     /// Number of backslashes at the end.
@@ -176,7 +176,8 @@ struct Scan {
 }
 
 impl Scan {
-    /// Whether the next line belongs to the same job.
+    /// Whether the next line belongs to the same job: an odd number of backslashes precedes it. Between single quotes
+    /// too: there, a backslash escapes nothing, but the open quote itself makes a shell read on.
     fn is_continued(&self) -> bool {
         self.backslashes % 2 == 1 && !self.in_comment
     }
@@ -190,14 +191,14 @@ impl Scan {
                     self.is_escaped = false;
                     // A shell removes the backslash and the newline.
                     if letter == '\n' {
-                        self.in_word = self.was_in_word;
+                        self.in_word = self.in_word_before_backslash;
                     }
                 }
                 // A backslash between single quotes escapes nothing.
                 (Some('\''), '\\') => {}
                 (_, '\\') => {
                     self.is_escaped = true;
-                    self.was_in_word = was_in_word;
+                    self.in_word_before_backslash = was_in_word;
                 }
                 (Some(open), _) if letter == open => self.quote = None,
                 (Some(_), _) => {}

@@ -59,7 +59,7 @@ pub(super) fn check(
     volumes
 }
 
-/// The volume with its defaults in place of empty texts.
+/// The volume with its defaults in place of empty texts, which clients with Go types write for fields that are not set.
 fn with_defaults(volume: &MadeVolume) -> MadeVolume {
     let (mut volume, usual) = (volume.clone(), MadeVolume::default());
     if volume.storage_class.is_empty() {

@@ -97,7 +97,7 @@ pub(super) fn check_name(field: &str, name: &str, report: &mut Report) {
     }
 }
 
-/// The volume with None for empty texts.
+/// The volume with None for empty texts, so that `made` can compare it with one that has only a path.
 fn given_fields(volume: &Volume) -> Volume {
     let mut volume = volume.clone();
     drop_empty(&mut [

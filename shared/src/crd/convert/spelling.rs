@@ -19,7 +19,8 @@ const LENGTH_MAX: usize = 16 << 10;
 /// Most parts of a JSON pointer in an annotation; others are ignored.
 const DEPTH_MAX: usize = 16;
 
-/// Values of the original spec by JSON pointer. Null: the original lacks the field.
+/// Values of the original spec by JSON pointer. Null: the original lacks the field. Conversion changes only fields of
+/// known names, without `/` and `~`: so nothing is escaped in the pointers.
 type Differences = Map<String, Value>;
 
 /// Name of the annotation with the spelling in this version.
@@ -114,6 +115,7 @@ fn collect(value: &Value, wanted: &Value, at: &str, out: &mut Differences) {
                 let at = format!("{at}/{field}");
                 match block.get(field) {
                     Some(value) => collect(value, wanted, &at, out),
+                    // Null means the same as no field, and `Differences` cannot hold it.
                     None if wanted.is_null() => {}
                     None => {
                         out.insert(at, wanted.clone());
