@@ -484,7 +484,7 @@ impl Fixture {
         .await
     }
 
-    /// The Secret of a MiniCluster: curve, users or restful.
+    /// The Secret of a MiniCluster: curve, users or restful. A hash of the MiniCluster's uid ends its name.
     pub async fn secret(&self, cluster: &str, kind: &str) -> Option<Secret> {
         let selector = ListParams::default().labels(&format!("flux-framework.org/minicluster={cluster}"));
         let mut all = self.api::<Secret>().list(&selector).await.unwrap().items;
@@ -587,6 +587,7 @@ impl Fixture {
 
     /// Ends what `hold_pod` has begun: the node is back, and its kubelet ends the pod if it was deleted.
     pub async fn release_pod(&self, pod: &Pod) {
+        // This removes every finalizer, also one of the Job controller.
         self.set_finalizers(pod, Value::Null).await;
         let pods = self.api::<Pod>();
         let current = pods.get_opt(&pod.name_any()).await.unwrap();

@@ -70,9 +70,9 @@ impl Call {
         matches!(self.verb.as_str(), "get" | "list" | "watch")
     }
 
-    /// Whether it patches a pod's status, by which the operator sets the label on the lead's pod. Tests do not count
-    /// this call.
-    pub fn is_label(&self) -> bool {
+    /// Whether it patches a pod's status, by which the operator sets the label on the lead's pod. It does so in the
+    /// background, once it has seen the pod. `Calls::counted` leaves these calls out.
+    pub fn patches_pod_status(&self) -> bool {
         self.verb == "patch" && self.resource == "pods/status"
     }
 }

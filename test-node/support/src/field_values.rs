@@ -330,6 +330,7 @@ pub fn effects(spec: &Value) -> Result<Effects, Vec<Problem>> {
     let cluster = validate(&manifest)?;
     let certificate = Certificate::from_keys("mc-0", &[7; 32], &[9; 32]);
     let options = Options {
+        // Without gangs, the values `auto` and `off` of `spec.gang` would have the same effects.
         gang: true,
         ..Options::default()
     };

@@ -95,7 +95,7 @@ impl Installation {
     }
 }
 
-/// The output of `helm template`, including hooks.
+/// The output of `helm template`, including hooks, from the first of the Helm programs.
 fn rendered(namespace: &str, values: &Value) -> Installation {
     let mut helm = Command::new(&helms()[0])
         .args(["template", "flux-framework"])

@@ -4,7 +4,8 @@
 //! ```text
 //! pages, pattern, committed, repository     documentation and generated files, compared
 //! pasted                                    commands of the pages, and those that no test runs
-//! mutate, upstream_manifests, field_values  inputs
+//! mutate, upstream_manifests                inputs
+//! field_values                              inputs: values of every field (feature `cluster`)
 //! waiting                                   polls until a condition holds
 //! history ─► promises                       how often a program started, and which documented promises were broken
 //! collector                                 keeps the traces that it receives
@@ -14,7 +15,8 @@
 //! sdk                                       the Go operator's Python SDK
 //! monitoring                                the chart's alerts and dashboard
 //! operator_process                          the operator's program as a separate process
-//! control_plane ─► api_server               the operator on an API server without nodes (feature `cluster`)
+//! control_plane                             an API server without nodes
+//! control_plane ─► api_server               the operator on it (feature `cluster`)
 //! call                                      the operator's calls and their permissions (feature `cluster`)
 //! node                                      a namespace of a cluster where pods really run (feature `cluster`)
 //! ```

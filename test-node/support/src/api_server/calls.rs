@@ -105,7 +105,7 @@ impl Calls {
     pub fn counted(&self) -> Vec<Call> {
         self.all()
             .into_iter()
-            .filter(|call| !matches!(call.verb.as_str(), "list" | "watch") && !call.is_label())
+            .filter(|call| !matches!(call.verb.as_str(), "list" | "watch") && !call.patches_pod_status())
             .collect()
     }
 
@@ -164,7 +164,8 @@ where
         let log = self.log.clone();
         let mut held = None;
         if let Some(faults) = &log.faults {
-            // A body in memory can be read at once.
+            // The path of a creation has no name, so the faults get it from the body. A body in memory can be read at
+            // once.
             call.name = futures::FutureExt::now_or_never(name_in(request.body()))
                 .flatten()
                 .unwrap_or(call.name);
