@@ -29,7 +29,8 @@ pub fn until_signalled() -> Result<Pin<Box<dyn Future<Output = u8>>>, Failure> {
 pub struct Interrupts {
     interrupt: Signal,
     terminate: Signal,
-    /// Whether SIGTERM was received. Its sender waits for the end, and sends no second one.
+    /// Whether SIGTERM was received. Its sender waits for the end, and sends no second one. So the program then ends if
+    /// the MiniCluster cannot be stopped.
     pub is_terminated: bool,
 }
 

@@ -34,7 +34,7 @@ use crate::reconcile::apply::Writer;
 use crate::reconcile::context::Context;
 use crate::reconcile::context::pauses::LastOutcome;
 use crate::reconcile::error::ReconcileError;
-use crate::reconcile::lookups::warning::Reader;
+use crate::reconcile::lookups::reader::Reader;
 use crate::reconcile::{has_priority, reconcile, report_overload, report_panic};
 
 mod background;

@@ -52,7 +52,8 @@ impl std::fmt::Display for PartProblem {
 }
 
 /// Merges all parts; the error has every problem. `hosts`: all hosts of the instance, which the hosts in
-/// `resource.config` must equal. None: these are not checked.
+/// `resource.config` must equal. None: these are not checked. This is so if the lead is in another cluster, since
+/// only the lead's R counts.
 pub fn merged(
     parts: &BTreeMap<String, String>,
     mut hosts: Option<&[String]>,
@@ -126,7 +127,8 @@ fn find<'a>(table: &'a Table, keys: &[&str]) -> Option<&'a Value> {
     }
 }
 
-/// What is wrong with the hosts in `resource.config`: Flux starts only if they are exactly the instance's.
+/// What is wrong with the hosts in a part's `resource.config`: Flux starts only if they are exactly the instance's.
+/// Each part is checked by itself, since its list replaces those of earlier parts.
 /// `written` counts the hosts in all parts so far, repetitions included.
 fn wrong_hosts(table: &Table, hosts: &[String], written: &mut usize) -> Option<String> {
     let config = find(table, &["resource", "config"])?;

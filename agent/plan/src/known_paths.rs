@@ -6,7 +6,8 @@ pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bi
 pub const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 /// Folder of the broker's configuration in images that have their own Flux.
 pub const SYSTEM_CONFIG: &str = "/etc/flux/config";
-/// Folder of the broker's socket according to the documentation of v1alpha1.
+/// Folder of the broker's socket according to the documentation of v1alpha1. Without a view, the agent makes a link
+/// there to the socket, if it can.
 pub const SYSTEM_RUN: &str = "/run/flux";
 /// Munge's daemon.
 pub const MUNGE: &str = "/usr/sbin/munged";

@@ -26,7 +26,8 @@ pub struct PodPlace {
 }
 
 impl PodPlace {
-    /// The same place, with these options of the container's entrypoint.
+    /// The same place, with these options of the container's entrypoint. They tell which spec a command
+    /// reads, and some facts.
     pub fn with_entrypoint_options(self, entrypoint: run::RunOptions) -> PodPlace {
         PodPlace { entrypoint, ..self }
     }

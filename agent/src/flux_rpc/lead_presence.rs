@@ -27,7 +27,7 @@ pub struct LeadPresence(Arc<Mutex<Membership>>);
 
 #[derive(Debug, Default)]
 struct Membership {
-    /// The lead has left, and does not join again.
+    /// The lead has left, perhaps before `join` got its answer. It does not join again.
     is_over: bool,
     /// The connection that keeps the lead in the group.
     connection: Option<Conversation>,

@@ -16,7 +16,7 @@ use crate::reconcile::context::server_clock::ServerClock;
 use crate::reconcile::context::statuses::Statuses;
 use crate::reconcile::context::terminating::TerminatingNamespaces;
 use crate::reconcile::job_first::JobFirst;
-use crate::reconcile::lookups::warning::Reader;
+use crate::reconcile::lookups::reader::Reader;
 
 pub mod event_checks;
 pub mod pauses;

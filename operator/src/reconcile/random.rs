@@ -11,7 +11,8 @@ use x25519_dalek::{PublicKey, StaticSecret};
 #[error("failed to get random bytes: {0}")]
 pub struct RandomError(getrandom::Error);
 
-/// A new certificate. `name` is written into its metadata, where brokers that have children expect one.
+/// A new certificate. `name` is written into its metadata, where brokers that have children expect one. Flux only
+/// logs it.
 pub fn certificate(name: &str) -> Result<Certificate, RandomError> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(RandomError)?;
@@ -32,7 +33,7 @@ pub fn generate(cluster: &ValidMiniCluster) -> Result<Generated, RandomError> {
     let words = (0..cluster.users.len() + 2)
         .map(|_| word())
         .collect::<Result<_, _>>()?;
-    // The certificate has the name of the lead's host, pod 0.
+    // Any name would do. The certificate has that of the lead's host, pod 0.
     Ok(Generated::new(
         certificate(&names::host(&cluster.name, 0))?,
         words,

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::health::metrics::Metrics;
 use crate::reconcile::apply::Writer;
-use crate::reconcile::lookups::warning::Reader;
+use crate::reconcile::lookups::reader::Reader;
 
 /// A context with an API server that never answers, and the number of its requests.
 fn silent() -> (Context, Arc<AtomicUsize>) {

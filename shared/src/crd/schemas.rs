@@ -26,7 +26,7 @@ pub fn pod_security_context(generator: &mut schemars::SchemaGenerator) -> schema
 /// The schema of a pod overlay: any object. It is atomic, so that server-side apply does not track its inner
 /// fields.
 pub fn overlay(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-    // At most two fields: `metadata` and `spec`.
+    // `nullable`, as in the generated schema of an `Option`. At most two fields: `metadata` and `spec`.
     schemars::json_schema!({
         "type": "object",
         "nullable": true,

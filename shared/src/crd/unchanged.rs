@@ -76,6 +76,7 @@ impl Comparison<'_> {
                     or_default(self.old)
                 ));
             }
+            // Here 0 is a value like any other: Go types leave out such a number if it is 0.
             "integer" | "boolean" if !schema["default"].is_null() => {
                 self.compare(&path, &format!(".orValue({})", schema["default"]));
             }

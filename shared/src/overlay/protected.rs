@@ -363,6 +363,7 @@ impl RenderedPod {
                 .filter(|part| !part.is_empty() && *part != ".")
                 .collect();
             let plain = format!("/{}", parts.join("/"));
+            // The services pod has no `own_mounts`: in it, only `AGENT_FOLDER` is refused.
             if is_within(
                 &plain,
                 self.own_mounts.iter().map(String::as_str).chain([AGENT_FOLDER]),

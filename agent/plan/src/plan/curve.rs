@@ -25,7 +25,8 @@ pub fn step(resolved: &Resolved) -> Option<Step> {
                 .collect();
             Content::DerivedCurve {
                 seed: inputs.seed_file.clone(),
-                // Flux needs a name. The operator's own certificates have this one, too.
+                // Brokers with children need a name, which Flux only logs. The operator's own certificates have this
+                // one, too: that of the lead's host.
                 name: names::host(name, 0),
                 of: values,
             }

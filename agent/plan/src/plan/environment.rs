@@ -105,6 +105,7 @@ pub fn around_init(resolved: &Resolved, init: Option<Step>) -> Vec<Step> {
 /// The step for a sidecar: the view's folders, the broker's socket, and the variables that the user sets for Flux.
 pub fn sidecar_step(resolved: &Resolved) -> Step {
     let mut changes = view_paths(resolved);
+    // For the documented `flux proxy $fluxsocket`, as after flux-view.sh.
     changes.push(set("fluxsocket", &format!("local://{}", resolved.socket())));
     changes.extend(
         resolved
@@ -135,7 +136,8 @@ fn view_paths(resolved: &Resolved) -> Vec<EnvChange> {
     changes
 }
 
-/// The variables that make Flux of any release load the chosen scheduler. Empty without a view.
+/// The variables that make a view's Flux of any release load the chosen scheduler. Empty without a view: only
+/// broker.toml (`[modules] alternatives`) then tells the image's Flux.
 fn scheduler_changes(resolved: &Resolved) -> Result<Vec<EnvChange>, PlanError> {
     let view = resolved.paths.view();
     // Whether the view's Fluxion comes with an rc1 script instead of a file for `flux modprobe`.
@@ -150,6 +152,7 @@ fn scheduler_changes(resolved: &Resolved) -> Result<Vec<EnvChange>, PlanError> {
                 set("FLUXION_QMANAGER_RC_NOOP", "1"),
             ]
         }
+        // Without Fluxion, Flux loads the simple scheduler anyway. `flux modprobe` takes the one in broker.toml.
         Some(SchedulerKind::Simple) => Vec::new(),
         Some(SchedulerKind::Fluxion) => {
             // The view's folder for rc1 scripts, which has Fluxion's script if there is one.

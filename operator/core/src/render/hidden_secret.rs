@@ -30,10 +30,8 @@ impl HiddenSecret {
     pub fn redacted(&self) -> Secret {
         let mut secret = self.0.clone();
         let keys = secret.data.take().unwrap_or_default().into_keys();
-        secret.string_data = Some(
-            keys.map(|key| (key, "(redacted: generated once, at random)".to_owned()))
-                .collect(),
-        );
+        // Not `data`, which would show the placeholders in base64.
+        secret.string_data = Some(keys.map(|key| (key, "(redacted)".to_owned())).collect());
         secret
     }
 }

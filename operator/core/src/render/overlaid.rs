@@ -107,6 +107,7 @@ impl<K: Serialize> Serialize for Overlaid<K> {
     }
 }
 
+/// Gives the rendered object, without the overlay and the fields of `with_fields`.
 impl<K> std::ops::Deref for Overlaid<K> {
     type Target = K;
 

@@ -24,7 +24,7 @@ pub fn is_of_the_same_objects(one: &str, other: &str) -> bool {
     second(one).is_some() && second(one) == second(other)
 }
 
-/// The part of the spec from which Secrets, Services, volumes and the services pod are created.
+/// The part of the spec from which Secrets, Services, volumes, the NetworkPolicy and the services pod are created.
 fn fields_of_other_objects(spec: &Value) -> Value {
     let containers = spec["containers"].as_array().into_iter().flatten();
     let containers: Vec<Value> = containers
@@ -43,7 +43,17 @@ fn fields_of_other_objects(spec: &Value) -> Value {
         flux["minimalService"],
         containers,
     ]);
-    // Added only if it is set, so that the hashes of all other specs stay as they were.
+    // By these there is a NetworkPolicy or none. Like the next field, they are added only if they are set, so that the
+    // hashes of all other specs stay as they were.
+    let of_network_policy: Vec<&Value> = ["bursting", "leadBroker"]
+        .iter()
+        .filter_map(|field| flux.get(field))
+        .collect();
+    let all = if of_network_policy.is_empty() {
+        all
+    } else {
+        json!([all, of_network_policy])
+    };
     match spec.get("servicesPodTemplate") {
         Some(overlay) => json!([all, overlay]),
         None => all,
@@ -80,6 +90,8 @@ mod tests {
         assert!(of_same(base, "containers: [{image: b, command: c}]"));
         assert!(!of_same(base, "containers: [{image: a, ports: [80]}]"));
         assert!(!of_same(base, "users: [{name: a}]\ncontainers: [{image: a}]"));
+        let bursts = "flux: {bursting: {clusters: [{name: b}]}}\ncontainers: [{image: a}]";
+        assert!(!of_same(base, bursts), "it has no NetworkPolicy");
         assert!(!is_of_the_same_objects("a", "a"), "of another version");
     }
 }

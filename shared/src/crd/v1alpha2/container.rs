@@ -82,7 +82,7 @@ block! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub flux_log_level: Option<i32>,
         /// Alias of fluxUser, for existing manifests.
-        #[serde(default, rename = "fluxuser", skip_serializing_if = "Option::is_none")]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub fluxuser: Option<FluxUser>,
         /// Pass the command to flux start without flux submit: the command launches Flux jobs itself.
         #[serde(default, skip_serializing_if = "is_false")]
