@@ -233,7 +233,7 @@ pub async fn follow(
     };
     let mut pod = pod.clone();
     resume.begin_container();
-    let (mut failures, mut was_complete, mut has_gap) = (0, false, false);
+    let (mut failures, mut was_complete, mut has_gap, mut has_read) = (0, false, false, false);
     loop {
         let (restarts, is_over) = (
             observed::restarts(&pod) - start.restarts,
@@ -259,14 +259,17 @@ pub async fn follow(
             Ok(log) => copy(log, resume, &before_print).await?,
             Err(error) if failure::is_code(&error, 404) && was_complete => break,
             Err(error) if failure::is_code(&error, 404) => return unread(POD_GONE),
-            // The user lacks a permission, so a retry does not help.
-            Err(error) if failure::is_code(&error, 403) => return unread(&failure::cause_of(&error)),
+            // The user lacks a permission, so a retry does not help. (Later, the API server may have been restarted.)
+            Err(error) if failure::is_code(&error, 403) && !has_read => {
+                return unread(&failure::cause_of(&error));
+            }
             Err(error) => LogRead {
                 end: CopyEnd::Broken(failure::cause_of(&error)),
                 has_progressed: false,
             },
         };
         let is_complete = matches!(read.end, CopyEnd::Complete);
+        has_read |= is_complete || read.has_progressed;
         // `resume.end()`: lines are missing, since each read of a log repeats the last line of the read before, and
         // this one did not. But if the log had been read completely and has nothing new, it was only rotated.
         if is_complete && resume.end() && (read.has_progressed || !was_complete) {

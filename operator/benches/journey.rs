@@ -175,7 +175,8 @@ async fn measure(client: Client, namespace: String) -> Report {
         );
         stops[0].push(fixture.stop(&format!("stop-{run}"), &staying).await);
     }
-    // A shell as process 1 takes the whole grace period, so one measurement is enough.
+    // With `; true`, the shell stays process 1 and does not become `flux start`. As process 1 it ignores SIGTERM. So a
+    // stop takes the whole grace period, and one measurement is enough.
     let shell = bare_job(&with_flux, json!(["bash", "-c", "flux start sleep 600; true"]));
     stops[1].push(fixture.stop("stop-shell", &shell).await);
     report.figure("journey-stop-s", median(&stops[0]));

@@ -226,6 +226,7 @@ async fn one_large(size: usize, report: &mut Report) {
         ),
         ("calls", (fleet.operator.calls().await - calls) as f64),
         ("writes", (fleet.operator.writes().await - writes) as f64),
+        // These two include the operator's start and the MiniCluster `first`.
         ("cpu-s", fleet.operator.cpu_seconds()),
         ("rss-peak-mib", fleet.operator.memory("VmHWM") as f64),
     ] {

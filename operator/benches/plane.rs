@@ -159,7 +159,7 @@ impl Operator {
             .sum()
     }
 
-    /// Waits until the operator makes no more calls of any kind.
+    /// Waits until the operator has made no call for 5 s, except watches.
     pub async fn is_quiet(&self) {
         let begin = Instant::now();
         while self.calls_in(Duration::from_secs(5)).await > 0 {
@@ -204,7 +204,8 @@ fn manifest(namespace: &str, name: &str, size: u32) -> String {
     )
 }
 
-/// Creates the objects that the operator would create for a MiniCluster, without a MiniCluster.
+/// Creates the ConfigMap, the curve Secret and the Job that the operator would create for a MiniCluster. It creates
+/// neither the MiniCluster nor the headless Service.
 pub async fn create_by_hand(client: &Client, namespace: &str, name: &str, size: u32) {
     let cluster = validate(&manifest::parse(&manifest(namespace, name, size)).unwrap()).unwrap();
     let certificate = Certificate::from_keys(name, &[1; 32], &[2; 32]);

@@ -17,8 +17,19 @@ const WORDS: [&str; 7] = [
 
 /// Whether a value is a secret by its name alone: `DB_PASSWORD`, `api-key`, `accessToken`.
 pub fn is_secret(name: &str) -> bool {
-    let name = name.to_lowercase().replace(['-', '_'], "");
+    let name = normalized(name);
     WORDS.iter().any(|word| name.contains(word))
+}
+
+/// Whether the name ends with the word that makes it a secret, as `password` and `PRIVATE_KEY` do, and `tokens` does not.
+pub fn ends_with_secret_word(name: &str) -> bool {
+    let name = normalized(name);
+    WORDS.iter().any(|word| name.ends_with(word)) || (is_secret(&name) && name.ends_with("key"))
+}
+
+/// In lower case, without `-` and `_`.
+fn normalized(name: &str) -> String {
+    name.to_lowercase().replace(['-', '_'], "")
 }
 
 #[cfg(test)]

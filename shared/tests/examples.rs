@@ -349,6 +349,7 @@ fn fields_that_the_pages_name_exist() {
         }) {
             let path: Vec<&str> = name.strip_prefix("spec.").unwrap_or(name).split('.').collect();
             let is_file = matches!(path.last(), Some(&("yaml" | "conf" | "toml")));
+            // Only a path that begins with a field is taken for one. A single word may be anything.
             if path.len() < 2 || is_file || !shapes.iter().any(|shape| field(shape, path[0]).is_some()) {
                 continue;
             }

@@ -25,6 +25,7 @@ pub fn fake_flux() {
     if crate::wait::is_fake_of_joined() {
         return crate::wait::stay_joined();
     }
+    // The bash entrypoint runs `flux R encode` before. Only `flux start` ends the measurement.
     if std::env::args().nth(1).is_some_and(|word| word == "start") {
         std::fs::write(NOTE, time.to_string()).unwrap();
     }
@@ -32,6 +33,7 @@ pub fn fake_flux() {
 
 /// Milliseconds until the fake flux ran, and milliseconds of CPU time in total.
 fn once(command: &mut Command) -> (f64, f64) {
+    // This folder has the agent's record of starts. With it, the agent might not start flux again.
     let _ = std::fs::remove_dir_all("/mnt/flux/config");
     let _ = std::fs::remove_file(NOTE);
     command

@@ -142,6 +142,7 @@ pub fn judge(findings: &Findings) -> Vec<Check> {
     if let Some(numa) = findings.numa {
         add("numa", numa_nodes(findings.facts, numa));
     }
+    // Assumes one task for each core.
     add(
         "shm",
         shared_memory(

@@ -82,10 +82,12 @@ impl Executor<'_> {
             };
             self.kill_orphans(&earlier).await?;
             let why = match self.after_broker(&ended, &mut above).await? {
+                // A stop before the broker's end counts as one of the whole instance, unless the lead was known to stay.
                 AfterBroker::Done(code) if !can_lead_restart || ended.has_whole_instance_stopped() => {
                     return Ok(code);
                 }
-                // This pod alone was stopped. The lead's next attempt needs another pod of its index.
+                // The lead was known to stay, or the stop came after the broker's end. So the lead may start again, and
+                // its next attempt needs another pod of this index. (If it has succeeded, the Job replaces nobody.)
                 AfterBroker::Done(_) if self.supervisor.received_stop().is_some() => return Ok(REPLACE),
                 AfterBroker::Done(_) => match self.await_next_attempt(above.parent.as_mut()).await? {
                     Interrupted::Stopped(_) => return Ok(REPLACE),

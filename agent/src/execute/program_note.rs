@@ -15,10 +15,10 @@ const STARTED: &str = "started\n";
 const ENDED: &str = "ended ";
 const NODE_FAILURE: &str = "node-failure\n";
 
-/// Notes that the program starts. Errors are ignored here and in [`note_end`]: without a note, the broker's end
-/// counts as the program's.
-pub fn note_start(path: &Path) {
-    let _ = append(path, STARTED);
+/// Notes that the program starts. Errors are ignored in [`note_end`]. Without this line, the instance counts
+/// as one that did not come up. Without the code in the note, the broker's end counts as the program's.
+pub fn note_start(path: &Path) -> io::Result<()> {
+    append(path, STARTED).map(drop)
 }
 
 /// Notes how the program ended. The note is on the disk when this returns, so that it survives a crash of the node.
@@ -47,7 +47,7 @@ pub struct ProgramNote {
     pub at: SystemTime,
 }
 
-/// Reads the note; none if the program never started.
+/// Reads the note. None: no note says that the program started.
 pub fn read_note(path: &Path) -> Option<ProgramNote> {
     // The job's user may write to this file, so its size is limited: a note is shorter than 256 bytes.
     let mut text = String::new();

@@ -59,6 +59,7 @@ impl Executor<'_> {
             self.ending.note(format!(
                 "the pod was stopped while the snippet {name} was running"
             ));
+            // A shell that still runs is kept: its EXIT trap runs at the container's end.
             self.shell = matches!(run, SnippetRun::Finished(_)).then_some(shell);
             return Ok(Flow::Exit(code));
         }

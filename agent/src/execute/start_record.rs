@@ -6,13 +6,16 @@
 //! ```text
 //! started NUMBER                       written before the broker and the program start
 //! ended CODE                           written after the program has ended
-//! what failed after the program        written at the end of the container, if CODE is 0
+//! what failed after the program        written at the end of the container, as JSON
 //! ```
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
+use crate::report::ending::EndedSnippet;
 use crate::report::failure::Failure;
 
 const STARTED: &str = "started ";
@@ -23,9 +26,25 @@ const ENDED: &str = "ended ";
 pub struct EarlierStarts {
     /// How many there were.
     pub starts: u32,
-    /// The program's exit code at the last one, and what failed after the program (empty: nothing); none: its
-    /// end is not recorded.
-    pub end: Option<(u8, String)>,
+    /// How the program ended at the last one; none: its end is not recorded.
+    pub end: Option<ProgramEnd>,
+}
+
+/// How the program ended.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ProgramEnd {
+    pub code: u8,
+    /// What failed after it.
+    pub later: LaterFailure,
+}
+
+/// What failed after the program.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaterFailure {
+    /// The snippet that failed.
+    pub snippet: Option<EndedSnippet>,
+    /// For people. Empty: nothing failed but the snippet.
+    pub message: String,
 }
 
 /// The record's file, and the number of this start.
@@ -60,9 +79,10 @@ impl Record {
     }
 
     /// Adds what failed after the program's end.
-    pub fn add(&self, text: &str) -> io::Result<()> {
+    pub fn add(&self, later: &LaterFailure) -> io::Result<()> {
+        let line = serde_json::to_string(later)?;
         let mut file = OpenOptions::new().append(true).open(&self.path)?;
-        file.write_all(format!("{}\n", text.replace('\n', " ")).as_bytes())?;
+        file.write_all(format!("{line}\n").as_bytes())?;
         file.sync_all()
     }
 
@@ -95,7 +115,10 @@ fn parse(text: &str) -> EarlierStarts {
         .unwrap_or(1);
     let end = rest.strip_prefix(ENDED).and_then(|rest| {
         let (code, after) = rest.split_once('\n')?;
-        Some((code.parse().ok()?, after.trim().to_owned()))
+        Some(ProgramEnd {
+            code: code.parse().ok()?,
+            later: serde_json::from_str(after).unwrap_or_default(),
+        })
     });
     EarlierStarts { starts, end }
 }
@@ -108,18 +131,26 @@ mod tests {
     fn start_record_has_the_count_and_the_last_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("starts");
-        let ended = |starts, code, after: &str| EarlierStarts {
+        let later = || LaterFailure {
+            snippet: Some(EndedSnippet {
+                name: "post".into(),
+                code: 3,
+                error: "no\nfile".into(),
+            }),
+            message: "it failed".into(),
+        };
+        let ended = |starts, code, later| EarlierStarts {
             starts,
-            end: Some((code, after.to_owned())),
+            end: Some(ProgramEnd { code, later }),
         };
         assert_eq!(read(&path).unwrap(), EarlierStarts::default());
         let record = Record::new(path.clone(), 3);
         record.start().unwrap();
         assert_eq!(read(&path).unwrap(), EarlierStarts { starts: 3, end: None });
         record.end(7).unwrap();
-        assert_eq!(read(&path).unwrap(), ended(3, 7, ""));
-        record.add("the snippet post\nfailed").unwrap();
-        assert_eq!(read(&path).unwrap(), ended(3, 7, "the snippet post failed"));
+        assert_eq!(read(&path).unwrap(), ended(3, 7, LaterFailure::default()));
+        record.add(&later()).unwrap();
+        assert_eq!(read(&path).unwrap(), ended(3, 7, later()));
         record.start().unwrap();
         assert_eq!(read(&path).unwrap(), EarlierStarts { starts: 3, end: None });
         for half in [

@@ -9,7 +9,7 @@ use flux_shared::exit::Category;
 
 use super::executor::{Executor, Flow};
 use super::program_note::read_note;
-use super::start_record::{self, EarlierStarts, Record};
+use super::start_record::{self, EarlierStarts, LaterFailure, ProgramEnd, Record};
 use crate::report::failure::{Failure, plain};
 
 impl Executor<'_> {
@@ -37,10 +37,15 @@ impl Executor<'_> {
             None => note.and_then(|note| note.code),
             Some(_) => None,
         };
-        let end = end.or_else(|| Some((unrecorded_code?, String::new())));
+        let end = end.or_else(|| {
+            Some(ProgramEnd {
+                code: unrecorded_code?,
+                later: LaterFailure::default(),
+            })
+        });
         let was_last = starts > restarts;
         match end {
-            Some((code, later_failure)) if code == 0 || was_last => {
+            Some(ProgramEnd { code, later }) if code == 0 || was_last => {
                 let line =
                     format!("the program ended with code {code} before this container was started again");
                 tracing::info!(stage = "plan", "{line}");
@@ -57,9 +62,14 @@ impl Executor<'_> {
                     self.ending
                         .note(format!("backoffLimit reached: start {starts} was the last"));
                 }
-                if !later_failure.is_empty() {
-                    self.ending.note(later_failure);
+                if let Some(snippet) = &later.snippet {
+                    self.ending.note(snippet.to_string());
                 }
+                if !later.message.is_empty() {
+                    self.ending.note(later.message);
+                }
+                // So the status goes on to report it.
+                self.ending.snippet = later.snippet;
                 return Ok(Flow::Exit(code));
             }
             None if was_last && restarts == 0 => {
@@ -103,18 +113,16 @@ impl Executor<'_> {
         }
     }
 
-    /// Records what failed after a program that had ended with 0, for the next start of this container.
+    /// Records what failed after the program, for the next start of this container.
     pub(super) fn record_later_failure(&self, result: &Result<u8, Failure>) {
-        if let (Some(record), Some((0, _))) = (&self.record, self.ending.program)
-            && !matches!(result, Ok(0))
-        {
-            let snippet = self
-                .ending
-                .snippet
-                .as_ref()
-                .map(|snippet| format!("{snippet}. "))
-                .unwrap_or_default();
-            let _ = record.add(&(snippet + &self.ending.termination(result).message));
+        let (Some(record), Some((code, _))) = (&self.record, self.ending.program) else {
+            return;
+        };
+        let snippet = self.ending.snippet.clone();
+        let has_ended_otherwise = !result.as_ref().is_ok_and(|result| *result == code);
+        if snippet.is_some() || has_ended_otherwise {
+            let message = self.ending.termination(result).message;
+            let _ = record.add(&LaterFailure { snippet, message });
         }
     }
 }

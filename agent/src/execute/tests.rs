@@ -272,7 +272,7 @@ fn part_is_taken_from_the_plan_not_from_at_end() {
                 143,
             ),
         ] {
-            // The stop comes while a snippet runs: the launch is the first step that checks for it.
+            // The launch names a parent that does not answer.
             let parent = TcpListener::bind("127.0.0.1:0").unwrap();
             let port = parent.local_addr().unwrap().port();
             drop(parent);
@@ -290,7 +290,8 @@ fn part_is_taken_from_the_plan_not_from_at_end() {
     });
 }
 
-/// The exit code of a launch when a stop signal is pending.
+/// The exit code of a launch when a stop signal is pending. `Executor::steps` would see the signal before this step, so
+/// the launch is called directly.
 fn stopped_before(launch: &Launch) -> u8 {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -464,6 +465,7 @@ fn stop_of_follower_whose_instance_has_ended() {
             "broker",
             &format!("#!/bin/sh\ntouch {}\n", ended.display()),
         );
+        // `goes`: the lead's port closes after the stop.
         for (lead_can_restart, goes, code) in
             [(false, true, 0), (true, true, REPLACE), (false, false, REPLACE)]
         {
@@ -493,6 +495,7 @@ fn stop_of_follower_whose_instance_has_ended() {
                 if goes {
                     drop(lead);
                 } else {
+                    // Longer than `SHUTDOWN_TIMEOUT` in `follower.rs`, after which a lead that answers goes on.
                     std::thread::sleep(Duration::from_secs(6));
                 }
             });
@@ -557,6 +560,7 @@ fn step_that_fails_after_the_program_does_not_change_its_result() {
     alone(
         "step_that_fails_after_the_program_does_not_change_its_result",
         |folder| {
+            // Both steps fail, since their path leads through a regular file.
             fs::write(folder.join("file"), "").unwrap();
             let at = |name: &str| folder.join("file").join(name).display().to_string();
             let cannot = [
@@ -643,6 +647,7 @@ fn need_of_an_instance_is_taken_from_the_plan_for_any_part() {
                     "its program has not begun"
                 );
             }
+            // A launch with a socket needs an instance only if the plan says so.
             let socket = Some(folder.join("socket").display().to_string());
             assert_eq!(
                 ends_with(

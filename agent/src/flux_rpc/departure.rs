@@ -87,6 +87,12 @@ impl Departure {
             return DrainProgress::Waiting;
         }
         if let Some(nodes) = usage::nodes(broker).await {
+            // The lead undrains a node whose broker had joined just before it was drained (`returned_nodes`).
+            if nodes.accepting.contains(&self.rank) {
+                self.is_drained = false;
+                self.idle_looks = 0;
+                return DrainProgress::Waiting;
+            }
             let accepting: BTreeSet<u32> = &self.below & &nodes.accepting;
             // At each look: if a broker below joins again, the lead undrains its node (`returned_nodes`).
             if !accepting.is_empty() {

@@ -62,10 +62,10 @@ async fn signal(broker: &Broker, signal: i32) -> bool {
 /// watches for a moment whether a broker that ran its tasks leaves. `stop` ends the watch, since after it all brokers
 /// leave.
 pub async fn node_was_lost(broker: &Broker, stop: impl Future<Output = ()>) -> bool {
-    let newest = r#"{"max_entries":1,"attrs":["exception_occurred","exception_type","exception_note","success","ranks","t_cleanup","waitstatus"],"constraint":{}}"#;
+    let newest = r#"{"max_entries":1,"attrs":["exception_occurred","exception_type","exception_note","success","ranks","t_cleanup","t_inactive","waitstatus"],"constraint":{}}"#;
     let answer = broker.ask(ANY, "job-list.list", newest).await.unwrap_or_default();
     let job = &answer["jobs"][0];
-    if has_lost_node(job) && has_ended_within(job, ENDED_FOR_LOST_NODE, now()) {
+    if has_lost_node(job) && has_ended_within(&job["t_inactive"], ENDED_FOR_LOST_NODE, now()) {
         return true;
     }
     tokio::select! {
@@ -102,7 +102,7 @@ async fn broker_leaves(broker: &Broker, job: &Value) -> bool {
 
 /// The ranks that ran a job, without the lead's, if the job has just failed. Empty for other jobs.
 fn followers_of_failed(job: &Value, now: f64) -> BTreeSet<u32> {
-    if job["success"] == true || !has_ended_within(job, JUST_ENDED, now) {
+    if job["success"] == true || !has_ended_within(&job["t_cleanup"], JUST_ENDED, now) {
         return BTreeSet::new();
     }
     // Flux writes several ranks in brackets: `[0-1]`.
@@ -111,9 +111,10 @@ fn followers_of_failed(job: &Value, now: f64) -> BTreeSet<u32> {
     ranks.into_iter().flatten().filter(|rank| *rank > 0).collect()
 }
 
-/// Whether the job has ended within this time. A job without the time of its end counts as one that has just ended.
-fn has_ended_within(job: &Value, time: Duration, now: f64) -> bool {
-    job["t_cleanup"]
+/// Whether a job has ended within this time. `ended`: one of Flux's times of its end. `t_cleanup` is the time of the
+/// exception; tasks may still run. At `t_inactive` all have ended. Without it, the job counts as one that has just ended.
+fn has_ended_within(ended: &Value, time: Duration, now: f64) -> bool {
+    ended
         .as_f64()
         .is_none_or(|ended| now - ended < time.as_secs_f64())
 }

@@ -7,10 +7,10 @@
 //! ```
 //!
 //! A node that somebody else has drained, for another reason, stays drained. So does one that is drained while its
-//! broker is connected: it is about to leave. Drains of an earlier instance, from an archive, are undone at the
-//! start.
+//! broker is connected: it is about to leave. (If it has just joined, it may be undrained once. Then its agent drains
+//! it again.) Drains of an earlier instance, from an archive, are undone at the start.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,6 @@ use serde_json::{Value, json};
 use super::connection::{Broker, Conversation};
 use super::departure::{REASON, REASON_BELOW};
 use crate::flux_rpc::message::{ANY, AskError, BrokerReply, stream_request};
-use crate::report::log;
 use crate::wait::Backoff;
 
 /// Payload that names the group of all brokers that have joined.
@@ -69,8 +68,7 @@ async fn follow(broker: &Broker, mut conversation: Conversation, returned: &mut 
             .as_str()
             .and_then(hostlist::idset)
             .unwrap_or_default();
-        let now = log::since_epoch().as_secs_f64();
-        returned.note(ranks.into_iter().collect(), Instant::now(), now);
+        returned.note(ranks.into_iter().collect(), Instant::now());
     }
 }
 
@@ -87,8 +85,8 @@ async fn due(at: Option<Instant>) {
 struct Returned {
     /// Ranks in the group at the last change.
     online: BTreeSet<u32>,
-    /// Ranks to check, and when they have joined: seconds since 1970, as Flux's drains have them.
-    unchecked: BTreeMap<u32, f64>,
+    /// Ranks to check.
+    unchecked: BTreeSet<u32>,
     /// When to check them.
     check_at: Option<Instant>,
     failing_since: Option<Instant>,
@@ -97,10 +95,9 @@ struct Returned {
 }
 
 impl Returned {
-    /// Compares the group's members with those before. `time`: seconds since 1970.
-    fn note(&mut self, online: BTreeSet<u32>, now: Instant, time: f64) {
-        let joined = &online - &self.online;
-        self.unchecked.extend(joined.into_iter().map(|rank| (rank, time)));
+    /// Compares the group's members with those before.
+    fn note(&mut self, online: BTreeSet<u32>, now: Instant) {
+        self.unchecked.extend(&online - &self.online);
         self.online = online;
         if !self.unchecked.is_empty() {
             self.check_at.get_or_insert(now + JOIN_WINDOW);
@@ -141,10 +138,10 @@ async fn runs(broker: &Broker) -> bool {
         .is_ok_and(|answer| answer["state"] == "run")
 }
 
-/// Undrains those of the ranks `joined` that an agent had drained before they joined.
-async fn undrain_of(broker: &Broker, joined: &BTreeMap<u32, f64>) -> Result<(), AskError> {
+/// Undrains those of `ranks` that an agent has drained.
+async fn undrain_of(broker: &Broker, ranks: &BTreeSet<u32>) -> Result<(), AskError> {
     let status = broker.ask(ANY, "resource.status", "{}").await?;
-    let returned = drained_by_agents_before(&status["drain"], joined);
+    let returned = &drained_by_agents(&status["drain"]) & ranks;
     if !returned.is_empty() {
         let targets = hostlist::to_idset(&returned);
         broker
@@ -159,9 +156,8 @@ async fn undrain_of(broker: &Broker, joined: &BTreeMap<u32, f64>) -> Result<(), 
     Ok(())
 }
 
-/// The ranks that an agent had drained before they joined. `drained` is `drain` of `resource.status`. A rank that was
-/// drained later is about to leave.
-fn drained_by_agents_before(drained: &Value, joined: &BTreeMap<u32, f64>) -> BTreeSet<u32> {
+/// The ranks that an agent has drained. `drained` is `drain` of `resource.status`.
+fn drained_by_agents(drained: &Value) -> BTreeSet<u32> {
     let is_by_agent = |why: &Value| {
         why["reason"]
             .as_str()
@@ -172,12 +168,10 @@ fn drained_by_agents_before(drained: &Value, joined: &BTreeMap<u32, f64>) -> BTr
         .into_iter()
         .flatten()
         .filter(|(_, why)| is_by_agent(why));
-    let returned = nodes.flat_map(|(ranks, why)| {
-        let drained_at = why["timestamp"].as_f64().unwrap_or_default();
-        let ranks = hostlist::idset(ranks).into_iter().flatten();
-        ranks.filter(move |rank| joined.get(rank).is_some_and(|joined_at| drained_at < *joined_at))
-    });
-    returned.collect()
+    nodes
+        .filter_map(|(ranks, _)| hostlist::idset(ranks))
+        .flatten()
+        .collect()
 }
 
 #[cfg(test)]
@@ -290,17 +284,7 @@ mod tests {
             "1-2": { "timestamp": 1.0, "reason": REASON }, "3": { "timestamp": 1.0, "reason": "a disk is broken" },
             "4": { "timestamp": 1.0, "reason": REASON_BELOW }, "5": { "timestamp": 1.0 },
         });
-        let joined: BTreeMap<u32, f64> = (1..9).map(|rank| (rank, 2.0)).collect();
-        assert_eq!(drained_by_agents_before(&drained, &joined), [1, 2, 4].into());
-        assert_eq!(drained_by_agents_before(&Value::Null, &joined), [].into());
-    }
-
-    #[test]
-    fn node_that_is_drained_after_it_has_joined_stays_drained() {
-        let drained = json!({
-            "1-2": { "timestamp": 1.0, "reason": REASON }, "3": { "timestamp": 2.5, "reason": REASON },
-        });
-        let joined = [(2, 2.0), (3, 2.0)].into();
-        assert_eq!(drained_by_agents_before(&drained, &joined), [2].into());
+        assert_eq!(drained_by_agents(&drained), [1, 2, 4].into());
+        assert_eq!(drained_by_agents(&Value::Null), [].into());
     }
 }

@@ -146,7 +146,8 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixListener;
 
-    /// The log of the states of a fake broker, whose side is `broker`.
+    /// The log of the states of a fake broker, whose side is `broker`. It first sends a byte: 0, or the errno of a
+    /// refusal.
     fn watch(actions: StateActions, broker: impl FnOnce(Peer, &UnixListener) + Send + 'static) -> StateLog {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("local");

@@ -67,7 +67,7 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
         if let Some(code) = runner.stop_code() {
             return Ok(code);
         }
-        note_start(&args.result);
+        note_start(&args.result).map_err(|error| Failure::write("write", &args.result, &error))?;
         let within = Duration::try_from_secs_f64(args.within).unwrap_or(Duration::ZERO);
         runner.supervisor.set_kill_after(Some(within));
         let terms = Terms {

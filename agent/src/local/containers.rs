@@ -53,6 +53,14 @@ pub struct Arrangement {
     pub notices: Vec<String>,
 }
 
+impl Arrangement {
+    /// Whether the pods have a certificate. A single broker needs none: no other one connects to it. The maximum size
+    /// counts, as for the agent's default hostlist.
+    pub fn needs_certificate(&self) -> bool {
+        self.spec.max_size() > 1
+    }
+}
+
 /// One container of a pod, which `inside` sets up.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct LocalContainer {
@@ -269,7 +277,12 @@ impl LocalContainer {
         ));
         // The machine's folders do not stand in each other's way: one may contain another.
         let own_paths: BTreeSet<PathBuf> = self.replaced().into_iter().map(Path::to_owned).collect();
-        let home = machine.home.iter().map(|home| (home, false));
+        // A home inside the current folder is writable with it.
+        let home = machine
+            .home
+            .iter()
+            .filter(|home| !Path::new(home).starts_with(&machine.here));
+        let home = home.map(|home| (home, false));
         // The home and the current folder are always mounted if they can be. The prefix is mounted only if one of the
         // pod's own paths hides it: Flux looks for its parts where it was installed.
         for (path, writable) in home.chain([(&machine.prefix, false), (&machine.here, true)]) {
@@ -565,8 +578,7 @@ mod tests {
             .iter()
             .filter(|mount| mount.to == "/home/ada")
             .collect();
-        let mount = |writable| Bind::new("/home/ada", "/home/ada", writable);
-        assert_eq!(at_home, [&mount(false), &mount(true)]);
+        assert_eq!(at_home, [&Bind::new("/home/ada", "/home/ada", true)]);
     }
 
     #[test]

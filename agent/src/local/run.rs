@@ -47,9 +47,7 @@ pub async fn run_containers(
 ) -> Result<u8, Failure> {
     let failed = |error: std::io::Error| Failure::internal(format!("failed to receive signals: {error}"));
     let mut supervisor = Supervisor::new().map_err(failed)?;
-    // A single broker needs no certificate: no other one connects to it. The maximum size counts, as for the agent's
-    // default hostlist.
-    if arrangement.spec.max_size() > 1 {
+    if arrangement.needs_certificate() {
         write_certificate(arrangement, run_folder, machine, &mut supervisor).await?;
         if let Some(stop) = supervisor.received_stop() {
             return Ok(of_signal(stop.signal));

@@ -122,6 +122,7 @@ impl LockedRunFolder {
             .spec
             .to_toml()
             .map_err(|error| Failure::internal(format!("failed to write the spec: {error}")))?;
+        let has_certificate = arrangement.needs_certificate();
         for container in &mut arrangement.containers {
             let pod = pod_folder(&self.folder, container.index);
             let root = pod.join(
@@ -138,7 +139,7 @@ impl LockedRunFolder {
             container.mounts.extend(run_folder_mounts(
                 &text(&pod),
                 &container.mount_path,
-                arrangement.spec.max_size() > 1,
+                has_certificate,
             ));
             for (path, folder) in std::mem::take(&mut container.volumes) {
                 // The containers may run as any user.

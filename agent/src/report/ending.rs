@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use flux_shared::exit::Category;
 use flux_shared::termination::{Ender, Termination};
+use serde::{Deserialize, Serialize};
 
 use crate::report::failure::Failure;
 
@@ -28,7 +29,7 @@ pub struct ContainerEnd {
 }
 
 /// A snippet that failed, or ended the entrypoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedSnippet {
     pub name: String,
     pub code: u8,

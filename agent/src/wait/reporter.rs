@@ -22,7 +22,8 @@ impl Reporter {
         }
     }
 
-    /// If a line is due, logs that the agent still waits for `what` (a host name), and what is `missing`.
+    /// If a line is due, logs that the agent still waits for `what`, and what is `missing`. `what`: the path of a
+    /// socket, or a host name. The final dot of an absolute host name is left out.
     pub fn tick(&mut self, what: &str, missing: &str) {
         let now = Instant::now();
         if now >= self.next {

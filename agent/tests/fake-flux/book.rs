@@ -15,6 +15,7 @@ pub struct Book {
     pub drained: BTreeMap<u32, String>,
     /// The ranks of running tasks, by task number.
     pub tasks: BTreeMap<u64, u32>,
+    /// The client in the group that shows that the lead stays: the lead's agent.
     pub staying: Option<UnixStream>,
     /// Clients that watch the group of online brokers.
     pub watchers: Vec<UnixStream>,

@@ -12,6 +12,7 @@ pub struct Broker {
     pub bind: Option<String>,
     /// Names are resolved to IPv6 addresses if true, else to IPv4.
     pub ipv6: bool,
+    /// The lead's address, such as `tcp://%h:%p`: `%h` is the lead's host name, `%p` the port.
     pub connect: String,
     pub quorum: usize,
     pub attributes: BTreeMap<String, String>,

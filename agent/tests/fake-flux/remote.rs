@@ -90,6 +90,7 @@ pub fn carry(mut from: TcpStream, mut to: UnixStream, ended: impl FnOnce() + Sen
     }
     std::thread::spawn(move || {
         let _ = std::io::copy(&mut from, &mut to);
+        // First, so that the lead notes the task's end before it answers what the client asks next.
         ended();
         to.shutdown(Shutdown::Both)
     });
@@ -127,6 +128,7 @@ pub fn run(line: &str, lead: &str, uri: Option<(String, String)>) {
         let lives = Arc::new(AtomicBool::new(true));
         let still = lives.clone();
         std::thread::spawn(move || {
+            // `end` ends this read, too. By then the pid may belong to another process.
             let _ = (&wishes).read(&mut [0]);
             still.load(Relaxed).then(|| kill(pid, Signal::SIGTERM))
         });
@@ -186,7 +188,7 @@ fn forward(mut pipe: impl Read + Send + 'static, kind: u8, stream: Arc<Mutex<Tcp
     })
 }
 
-/// Others read from it still.
+/// Closes the connection. To drop the stream would not be enough: a thread may read from a copy of it.
 fn end(stream: &Mutex<TcpStream>) {
     let _ = stream.lock().expect("no thread panics").shutdown(Shutdown::Both);
 }

@@ -73,6 +73,7 @@ const VIEWS: &str = "account-service --test-background -p db\naccount -p db view
 
 #[test]
 fn missing_user_is_added_when_the_database_exists() {
+    // `?` matches the blank, which a pattern of `case` cannot contain unquoted.
     let instance = Instance::new("view-user?bob");
     fs::write(instance.0.path().join("db"), "").unwrap();
     let output = instance.run();

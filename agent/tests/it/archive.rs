@@ -111,7 +111,8 @@ fn archive_and_exit_code_survive_broker_killed_during_dump() {
     for (write, code) in (1..=6).zip([0, 3].into_iter().cycle()) {
         let (image, old) = with_archive(&format!("exit {code}"));
         let ended = run(&[lead(&image, &format!("writes=6 die={write}"))]).remove(0);
-        // If the job failed, its code is lost with the broker, and the broker's death is reported.
+        // A job's success counts. But a failure just before the broker's death may be due to it, so the death is
+        // reported.
         assert_eq!(ended.code, if code == 0 { 0 } else { 137 }, "{}", ended.stderr);
         assert!(
             ended.stderr.contains("was not saved and is unchanged"),
@@ -175,6 +176,7 @@ fn a_full_volume_leaves_the_archive_as_it_was_whatever_its_room() {
     fs::write(image.at("/old.tgz"), &old).unwrap();
     let pages = old.len().div_ceil(4096);
     assert!(pages > 5, "{pages}");
+    // Each volume has room for the archive and for a part of the dump beside it.
     for room in pages + 1..2 * pages {
         let mut container = lead(&image, "writes=8");
         container.before = format!(

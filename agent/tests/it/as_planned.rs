@@ -179,7 +179,8 @@ fn planned(input: &str, index: u32, facts: &Value) -> Vec<Value> {
     document["pods"].as_array().unwrap().clone()
 }
 
-/// Replaces the part of a dump's name that differs for each start by zeros, as in the assumed facts.
+/// Replaces the part of a dump's name that differs for each start by zeros, as in the assumed facts. The name is
+/// `.flux-dump-ID-START` and a suffix; ID and START have 16 digits each.
 fn without_attempt(word: &str) -> String {
     match word.split_once(".flux-dump-") {
         Some((before, name)) => format!(
@@ -350,6 +351,8 @@ fn compare_calls(case: &Case, image: &Image, want: &Expected) {
     let from = initial.iter().position(|word| word == "flux");
     let Some(from) = from else { return };
     let mut want_environment = wanted.environment.clone();
+    // The program's environment, by two options of `flux-agent program`: `--without=NAME` removes a variable.
+    // `--own=NAME` gives back the user's value, which the broker carried under another name.
     let kept = initial[..from]
         .iter()
         .filter_map(|word| word.strip_prefix("--without="));
@@ -362,7 +365,8 @@ fn compare_calls(case: &Case, image: &Image, want: &Expected) {
         let own = want_environment
             .remove(&format!("FLUX_AGENT_OWN_{name}"))
             .unwrap();
-        // Flux commands that do not run a program of the user do not see the value (`flux_wrapper.rs`).
+        // The wrapper of `flux` hides the value again from commands that run no program of the user
+        // (`flux_wrapper.rs`). Of the commands in these tests, only `batch` runs one.
         let is_hidden = initial[from + 1] != "batch";
         let name = if is_hidden {
             format!("FLUX_AGENT_OWN_{name}")
@@ -371,6 +375,7 @@ fn compare_calls(case: &Case, image: &Image, want: &Expected) {
         };
         want_environment.extend((!own.is_empty()).then_some((name, own)));
     }
+    // With `--own`, this wrapper is the first `flux` on the PATH.
     if initial[..from].iter().any(|word| word.starts_with("--own=")) {
         let path = format!(
             "/mnt/flux/config/run/flux/flux-agent-bin:{}",

@@ -148,12 +148,14 @@ fn signals_that_end_a_job_are_128_and_their_number() {
     let deadly: Vec<u8> = match real_flux() {
         // With real Flux each takes long.
         Some(_) => vec![1, 2, 9, 11, 15, 34],
+        // Without those that end no process by default.
         None => (1..32)
             .filter(|signal| !(17..=23).contains(signal) && *signal != 28)
             .chain([34, 64])
             .collect(),
     };
     in_parallel(deadly.into_iter(), |signal| {
+        // A few of them with three pods.
         let size = if signal % 4 == 3 { 3 } else { 1 };
         let images = images(
             &submit(&counted(&format!("ulimit -c 0; kill -{signal} $$; sleep 9"))),
@@ -272,6 +274,11 @@ fn on_failure_does_not_rerun_after_success() {
     assert_eq!(
         (termination.by, termination.code, termination.program_code),
         (Ender::Program, 0, Some(0))
+    );
+    assert_eq!(
+        termination.failed_post(),
+        Some(9),
+        "the status goes on to report it"
     );
     assert!(
         termination
@@ -434,7 +441,7 @@ fn processes_left_by_a_killed_broker_are_killed() {
     let left = eventually("what it starts", || children_of(broker).first().copied());
     send(broker, 9);
     pods[1].wait_for_output("killed 1 processes that the broker left behind");
-    // That of the next broker.
+    // The next broker prints the line again.
     eventually("the next broker", || {
         (pods[1].stdout().matches("left ").count() == 2).then_some(())
     });

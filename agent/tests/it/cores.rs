@@ -212,6 +212,7 @@ fn later_pods_count_as_nodes_and_none_is_drained() {
     if two_cpus().is_none() {
         return;
     }
+    // Since more pods may come, the agent writes R, in which every node has the lead's resources.
     for (narrow, lead_cores) in [(0, 1), (1, 2)] {
         let nodes = [0, 1].map(|index| format!("mc-{index} {lead_cores} 0"));
         let ran = ["none -1", "ran", "ran", "ran"].map(str::to_owned);
@@ -221,6 +222,7 @@ fn later_pods_count_as_nodes_and_none_is_drained() {
             .chain(nodes)
             .chain(ran)
             .collect();
+        // If each node has one core, three tasks do not fit at once.
         let script = SHARES.replace(
             "-n3",
             if narrow == 0 {

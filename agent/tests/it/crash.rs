@@ -61,7 +61,8 @@ struct Moment {
     number: usize,
 }
 
-/// The moments of a trace, in order: each call that writes, with its number within its thread.
+/// The moments of a trace, in order: each call that writes, with its number within its thread. `threads`: strace
+/// followed all threads and children (`-f`), so each line begins with a pid.
 fn moments(trace: &str, threads: bool) -> Vec<Moment> {
     let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
     let mut moments = Vec::new();
@@ -75,6 +76,8 @@ fn moments(trace: &str, threads: bool) -> Vec<Moment> {
         let Some((name, words)) = rest.trim_start().split_once('(') else {
             continue;
         };
+        // strace's `when=` counts all calls of the name. So calls that are skipped below count too, as do those of
+        // `env` and `chroot` before the agent.
         let count = counts.entry((pid.to_owned(), name.to_owned())).or_default();
         *count += 1;
         running |= name == "execve" && words.contains("flux-agent");
@@ -101,7 +104,8 @@ fn traced() -> String {
     format!("trace=execve,{}", calls.join(","))
 }
 
-/// The strace command that kills a program at `moment`.
+/// The strace command that kills a program at `moment`. `threads`: in any thread or child. Otherwise strace sees only
+/// the first thread.
 fn death(moment: &Moment, threads: bool) -> Vec<String> {
     let inject = format!("inject={}:signal=KILL:when={}", moment.call, moment.number);
     let mut words: Vec<String> = ["strace", "-o", "/dev/null", "-e"].map(str::to_owned).into();
@@ -345,7 +349,7 @@ fn readable_keys(tree: &Tree) -> Vec<&String> {
         .collect()
 }
 
-/// Makes temporary files a few minutes old: a container that died restarts later.
+/// Makes temporary files a few minutes old, as if the container restarted later. The agent removes only old ones.
 fn age_temporary_files(top: &Path, tree: &Tree) {
     use nix::sys::stat::{UtimensatFlags, utimensat};
     use nix::sys::time::TimeSpec;
@@ -418,6 +422,7 @@ fn run_dies_at_any_write() {
                 assert!(grows(b"started"), "{node:?}");
                 continue;
             }
+            // Not in `want`: a file that is there only during a run. In /etc: the accounts before the run changes them.
             let is_before =
                 !want.contains_key(path) || path.starts_with("/etc/") || Some(node) == want.get(path);
             assert!(is_before, "{moment:?}: {path} is {node:?}");
@@ -504,6 +509,7 @@ fn sixteen_megabytes_of_memory_are_enough() {
     let image = view_image("version ");
     let large = vec![7; 60 << 20];
     fs::write(image.path().join("opt/software/flux/large"), &large).unwrap();
+    // The agent reads its memory limit below `--root`. If it is small, the copy saves memory.
     fs::create_dir_all(image.path().join("sys/fs/cgroup")).unwrap();
     fs::write(
         image.path().join("sys/fs/cgroup/memory.max"),

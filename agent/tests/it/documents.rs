@@ -9,6 +9,7 @@ use crate::live::{Network, Running, eventually, forget_starts, gate, pod_image, 
 /// A pod's image with its own Flux instead of a view.
 fn with_own_flux(spec: &str) -> Image {
     let image = pod_image(&format!("{spec}[view]\nenabled = false\n"), 1);
+    // Not in /usr/bin: for real Flux, the host's /usr is mounted over the image's.
     fs::create_dir_all(image.at("/sbin")).unwrap();
     match real_flux() {
         Some(flux) => std::os::unix::fs::symlink(flux, image.at("/sbin/flux")).unwrap(),
@@ -159,6 +160,7 @@ fn two_clusters_of_one_hostlist_form_one_instance() {
             let output = pod.exec(&["/usr/bin/env", uri, "/mnt/flux/view/bin/flux", "getattr", name]);
             String::from_utf8_lossy(&output.stdout).trim().to_owned()
         };
+        // The part of `list` between the quotes is the hostlist.
         assert_eq!(
             (attribute("rank"), attribute("hostlist")),
             (rank.to_string(), list[12..list.len() - 2].to_owned())

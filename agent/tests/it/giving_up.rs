@@ -110,6 +110,7 @@ fn follower_gives_up_when_lead_misses_parent_deadline() {
         Category::ParentUnreachable,
         &words,
     );
+    // Now the lead has no address: it is not in this file, and resolv.conf names no server.
     image.file("/etc/hosts", 0o644, "10.9.0.2 mc-1\n");
     let words = ["mc-0.flux-service.default.svc.cluster.local", "no DNS server"];
     gives_up(
@@ -125,6 +126,7 @@ fn follower_gives_up_when_lead_misses_parent_deadline() {
 #[test]
 fn a_certificate_that_cannot_be_read_or_is_none() {
     let image = pod_image("", 2);
+    // Uid 1000 may write to these folders, so it fails at the certificate, which only root may read.
     for folder in ["/mnt/flux", "/mnt/flux/config", "/tmp"] {
         image.mode(folder, 0o1777);
     }
@@ -187,6 +189,7 @@ fn panic_leaves_a_termination_message() {
     let image = pod_image("", 1);
     let command = run_words(&[]);
     let mut container = Container::new(&image, "mc-0", &command);
+    // Only a debug build of the agent panics by this variable.
     container
         .environment
         .insert("FLUX_AGENT_PANIC".into(), "1".into());

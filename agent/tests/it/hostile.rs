@@ -113,7 +113,7 @@ fn of_root(trace: &str) -> BTreeSet<String> {
         let rest = rest.trim_start();
         if let Some(begin) = rest.strip_suffix("<unfinished ...>") {
             unfinished.insert(pid, begin.to_owned());
-            // A child may run before its parent's call returns: its ids are its parent's.
+            // A child may run before this call returns. Until then, its paths count as root's, which is stricter.
             continue;
         }
         let whole = match rest
@@ -179,6 +179,7 @@ fn may_change(image: &Image, path: &str, uid: u32) -> Option<PathBuf> {
         let folder = std::fs::symlink_metadata(image.at(here.to_str().unwrap())).ok()?;
         let next = here.join(&name);
         let data = std::fs::symlink_metadata(image.at(next.to_str().unwrap())).ok()?;
+        // In a folder with the sticky bit, only the file's and the folder's owners may replace the file.
         let is_kept = folder.mode() & 0o1000 != 0 && data.uid() != uid && folder.uid() != uid;
         if (writes(&folder) && !is_kept) || (!data.is_symlink() && !data.is_dir() && writes(&data)) {
             return Some(next);
@@ -217,6 +218,7 @@ fn files_that_root_opens_or_runs_are_writable_by_root_only() {
     let ended = image::run(&[container]).remove(0);
     assert_eq!(ended.code, 0, "{ended:?}");
     let trace = std::fs::read_to_string(&log).unwrap();
+    // Before the agent's exec, the trace is of `env` and `chroot`, which open files of the host.
     let begin = trace.find(&format!("execve(\"{AGENT}\"")).unwrap();
     let begin = trace[..begin].rfind('\n').map_or(0, |at| at + 1);
     let paths = of_root(&trace[begin..]);

@@ -95,7 +95,8 @@ fn mounts() -> String {
         return String::new();
     };
     let prefix = flux.ancestors().nth(2).unwrap();
-    // An image has its own folders in /opt. A Spack package also needs others next to it.
+    // A prefix such as /opt/flux is mounted alone, since an image has its own folders in /opt. A Spack package lies
+    // deeper, and needs others next to it: the whole top folder is mounted.
     let is_alone = prefix.components().count() == 3;
     let top: PathBuf = flux.components().take(if is_alone { 3 } else { 2 }).collect();
     let folders: std::collections::BTreeSet<PathBuf> = [top, "/usr".into(), "/sys".into()].into();

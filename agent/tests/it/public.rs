@@ -106,6 +106,7 @@ fn r_of_a_snippet_is_fluxs_r_wherever_it_is_written() {
                 &format!("{command}\ncommands: {{{snippet}: 'flux R encode {line}'}}"),
             );
             if !view.is_empty() {
+                // Without a view, Flux is the image's own. Here only the fake one is put into the image.
                 if real_flux().is_some() {
                     continue;
                 }
@@ -323,6 +324,7 @@ fn failed_snippet_is_reported_with_last_line_and_remedy() {
             assert_eq!(termination.message, format!("{remedy}."));
             let report = format!("the snippet pre ended with exit code 1: {line}. {remedy}\n");
             assert_eq!(ended.stderr.matches(&report).count(), 1, "{}", ended.stderr);
+            // Without `quiet`, the log also has the snippet's own output.
             assert_eq!(
                 ended.stderr.matches(line).count(),
                 if quiet { 1 } else { 2 },
@@ -333,7 +335,8 @@ fn failed_snippet_is_reported_with_last_line_and_remedy() {
     }
 }
 
-/// The kubelet writes this file from the annotation that the operator sets.
+/// The kubelet writes this file from the annotation that the operator sets. Only one of the two pods exists, so it
+/// waits for the other after its snippet.
 #[test]
 fn pod_ends_with_its_log_when_the_operator_tells_it_to() {
     for (index, code) in [("0", 143), ("1", 238)] {
@@ -420,7 +423,8 @@ fn v1alpha1_socket_is_reached_by_root_and_by_fluxs_user() {
             "env",
             "HOME=/tmp",
         ];
-        // Flux admits guests, the fake Flux does not.
+        // By default Flux runs as the user 1000. With `runFluxAsRoot`, this user is a guest: Flux admits guests, the
+        // fake Flux does not.
         if real_flux().is_some() || fields.is_empty() {
             assert_eq!(size_via_proxy(&user), size(), "{fields}");
         }
@@ -478,6 +482,7 @@ fn entrypoints_variables_are_in_every_snippet_and_in_no_program() {
     assert_eq!(codes(&ended), [0, 0], "{ended:?}");
     let read =
         |index: usize, name: &str| fs::read_to_string(pods.images[index].at("/tmp").join(name)).unwrap();
+    // `VARIABLES` names the Python of the fake view.
     if real_flux().is_none() {
         for name in ["init", "pre", "brokerPre", "post"] {
             assert_eq!(read(0, name), VARIABLES, "{name}");
@@ -506,6 +511,7 @@ fn entrypoint_variable_is_the_containers_when_it_has_one() {
          init: cd /tmp; echo \"<$hosts>\" >/tmp/seen\n  pre: echo \"$workdir $mainHost\" >>/tmp/seen\n",
     );
     let mut container = Container::new(&pods.images[0], "mc-0", &[AGENT, "run"]);
+    // In a cluster, the pod has these variables from its spec.
     container.environment.extend([
         ("workdir".into(), "/mine".into()),
         ("hosts".into(), String::new()),

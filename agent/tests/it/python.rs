@@ -67,6 +67,7 @@ fn python_cache_folder_is_unknown_to_snippets_and_jobs() {
         (own.uid(), own.mode() & 0o7777, above.uid(), above.mode() & 0o7777),
         (1000, 0o700, 0, 0o755)
     );
+    // Flux's job shell removes the variable. The fake Flux does not do this.
     if real_flux().is_some() {
         assert!(ended.stdout.contains("job []"), "{}", ended.stdout);
         assert!(
@@ -87,6 +88,7 @@ fn python_cache_folder_is_unknown_to_snippets_and_jobs() {
     }
 }
 
+/// The usual fake view counts as compiled: it lacks the sources whose compiled files the agent examines.
 #[test]
 fn compiled_flux_needs_no_python_cache() {
     let image = pod_image(&submit("exit 0"), 1);

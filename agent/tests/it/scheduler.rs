@@ -75,7 +75,8 @@ fn fluxion_runs_when_it_or_a_gpu_is_requested() {
     }
 }
 
-/// The page says "you should see two modules for fluxion, qmanager and resource". No other scheduler is loaded.
+/// The Go operator's crd-v1alpha2.md says "you should see two modules for fluxion, qmanager and resource". No other
+/// scheduler is loaded.
 #[test]
 fn fluxion_modules_are_as_documented_when_loaded() {
     if real_flux().is_none() {
@@ -94,7 +95,7 @@ fn fluxion_modules_are_as_documented_when_loaded() {
     );
 }
 
-/// The page about GPUs says that each task has its own GPUs with `-o gpu-affinity=per-task`. Jobs that run at the
+/// docs/tasks/gpus.md says that each task has its own GPUs with `-o gpu-affinity=per-task`. Jobs that run at the
 /// same time have their own GPUs too.
 #[test]
 fn fluxion_gives_tasks_and_jobs_gpus_of_their_own() {

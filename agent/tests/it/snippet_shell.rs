@@ -48,6 +48,7 @@ fn tmout_of_the_container_does_not_end_the_shell_of_post() {
 fn shell_that_is_killed_during_the_job_is_replaced_for_post() {
     for programs in [BASH, DASH] {
         for background in ["", "sleep 300 & "] {
+            // Only its folder is used, for the file with the pid.
             let solo = Solo::new("", "", "").with(programs);
             let pid = solo.folder.path().join("pid").display().to_string();
             let snippets = format!(
@@ -93,6 +94,7 @@ fn exported_function_is_the_one_of_the_last_snippet() {
 
 #[test]
 fn descriptors_of_a_snippet_are_its_own() {
+    // Scripts use 200 for locks. The agent's own begin at 230 (`FIRST_INHERITED`). dash only knows 0 to 9.
     for (programs, more) in [
         (
             BASH,
@@ -124,6 +126,7 @@ fn descriptors_of_a_snippet_are_its_own() {
 #[test]
 fn users_environment_does_not_break_the_driver() {
     let functions = "read() { echo my read; }; printf() { echo my printf; }; kill() { echo my kill; }";
+    // The words that the agent sends to the driver (`go`, `silent`, `end`) have the letters in `IFS=geos`.
     for (programs, lines) in [
         (
             BASH,
@@ -309,7 +312,8 @@ fn bash_env_is_sourced_and_named_when_it_ends_the_shell() {
     }
 }
 
-/// As when a security module hides processes from each other.
+/// As when a security module hides processes from each other. The shell then inherits the agent's descriptors, and
+/// `flux_agent_ask` is a path below /proc/self.
 #[test]
 fn shell_that_may_not_look_at_the_agent_runs_snippets_as_well() {
     let image = Image::usual();
@@ -345,6 +349,7 @@ fn shell_start_is_retried_when_process_limit_is_reached() {
         .iter()
         .for_each(|folder| image.mode(folder, 0o777));
     let mut container = Container::new(&image, "mc-0", &run_words(&["--patience", "2"]));
+    // The limit counts all processes of the user. So each test of it has a user of its own.
     container.ids = (4322, 4322);
     container.outside = ["prlimit", "--nproc=1"].map(str::to_owned).into();
     let ended = image::run(&[container]).remove(0);
@@ -377,6 +382,7 @@ fn pod_without_processes(uid: u32, network: &Network) -> (Image, Running) {
         if children.len() != 2 {
             return None;
         }
+        // The shell's command line contains the driver, which runs `flux-agent snippet-state`.
         children
             .iter()
             .find(|pid| words(pid).contains("snippet-state"))
@@ -392,7 +398,8 @@ fn pod_without_processes(uid: u32, network: &Network) -> (Image, Running) {
     (image, pod)
 }
 
-/// Runs as the pod's user: in some environments root may not change the limits of other users.
+/// Runs as the pod's user: in some environments root may not change the limits of other users. Changes only the soft
+/// limit (`COUNT:`), since this user could not raise the hard one again.
 fn allow_processes(uid: u32, pod: &Running, count: u32) {
     let ids = [
         format!("--reuid={uid}"),

@@ -25,7 +25,7 @@ enum Stop {
 
 const STOPS: [Stop; 3] = [Stop::Heeded, Stop::Twice, Stop::Ignored];
 const GRACE: Duration = Duration::from_secs(15);
-/// The deadline, minus a margin for timers.
+/// When the agent kills what still runs after a stop (`kill_after` in the planner: 14.25 s), minus a margin for timers.
 const DEADLINE: Duration = Duration::from_secs(14);
 const REPLACED: i32 = REPLACE as i32;
 
@@ -60,7 +60,7 @@ struct Stage<'a> {
     size: u32,
     /// Whether the lead runs too, if the stopped pod is a follower.
     with_lead: bool,
-    /// Whether the follower's broker is left to its lead until the deadline.
+    /// Whether the agent holds back the first stop, since the lead may end the follower's broker.
     waits_for_lead: bool,
     spec: &'a (dyn Fn(Stop) -> String + Sync),
     prepare: &'a (dyn Fn(&Image, Stop) + Sync),
@@ -72,7 +72,7 @@ struct Stage<'a> {
     dump: &'a (dyn Fn(Stop) -> &'static str + Sync),
     /// The exit code.
     code: &'a (dyn Fn(Stop) -> i32 + Sync),
-    /// Whether the first signal always ends it, since no program of the user runs.
+    /// Whether the pod ends before the deadline, even if a program ignores the stop.
     ends_at_once: bool,
 }
 
@@ -125,6 +125,7 @@ impl Stage<'_> {
         assert_eq!(ended.code, (self.code)(stop), "{case}: {ended:?}");
         assert!(took < GRACE, "{case}: {took:?}");
         if self.waits_for_lead {
+            // The agent asks after five seconds whether the lead stays. A second stop ends this wait.
             assert!(
                 stop == Stop::Twice || took >= Duration::from_secs(5),
                 "{case}: {took:?}"
@@ -242,6 +243,7 @@ fn stop_that_is_sent_twice_is_one_stop() {
 #[test]
 fn stop_during_munged_starts_nothing_after_it() {
     let spec: &(dyn Fn(Stop) -> String + Sync) = &|_| {
+        // The agent starts Munge only if Flux is the image's own, and the spec names a user for it.
         let user = "[view]\nenabled = false\n[runner.user]\nname = 'flux'\nuid = 1000\n";
         format!("{user}{}{}", echoing_snippets(""), program("echo ran program"))
     };
@@ -327,6 +329,7 @@ fn stop_during_accounting_starts_nothing_after_it() {
     };
     let prepare: &(dyn Fn(&Image, Stop) + Sync) = &|image, stop| {
         image.file(&format!("{}/ada", flux_shared::paths::USERS_DIR), 0o400, "secret");
+        // By this file the agent sees that Flux Accounting is installed.
         image.file("/mnt/flux/view/libexec/flux/cmd/flux-account.py", 0o644, "");
         image.file(
             "/dev/urandom",
@@ -458,6 +461,7 @@ fn stop_while_the_archive_is_saved_leaves_the_jobs_result() {
             )
         };
         let prepare: &(dyn Fn(&Image, Stop) + Sync) = &|image, _| fs::create_dir(image.at("/state")).unwrap();
+        // The dump takes 4 s, or longer than the grace period.
         let dump: &(dyn Fn(Stop) -> &'static str + Sync) = &|stop| match stop {
             Stop::Heeded => "writes=8 pause=500",
             _ => "writes=100 pause=500",

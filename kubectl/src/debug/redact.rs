@@ -1,6 +1,7 @@
 //! Removes secrets from objects and texts. Pure.
 
-use flux_shared::secret_names::{LEFT_OUT, is_secret};
+use flux_shared::secret_names::{LEFT_OUT, ends_with_secret_word, is_secret};
+use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 /// Fields whose name sounds like a secret but that hold none: names of Secrets, and switches.
@@ -91,7 +92,16 @@ fn redact_variable(variable: &mut Value) {
 /// Removes keys and certificates in PEM, and values that a text names as secrets: `NAME=value`, `--name value`,
 /// `name: value`.
 pub fn text(text: &str) -> String {
-    without_pem(text).split_inclusive('\n').map(redact_line).collect()
+    let without_pem = without_pem(text);
+    let lines = without_pem.split_inclusive('\n').map(|line| {
+        // A log that was read with timestamps has one before each line.
+        let (time, line) = line
+            .split_once(' ')
+            .filter(|(word, _)| word.parse::<Timestamp>().is_ok())
+            .map_or(("", line), |(time, _)| line.split_at(time.len() + 1));
+        format!("{time}{}", redact_line(line))
+    });
+    lines.collect()
 }
 
 /// Replaces each block from `-----BEGIN …` to `-----END …-----`. If the end is missing, as in the last lines of a log,
@@ -124,8 +134,10 @@ fn without_pem(text: &str) -> String {
     clean + rest
 }
 
+/// Schemes of the HTTP header `Authorization` that are kept before the secret.
+const SCHEMES: [&str; 3] = ["bearer", "basic", "token"];
+
 /// Removes the value after each name that `is_secret` accepts. The text between names is copied as it is.
-/// `Authorization: token x` names its value's kind first, so all of the header is removed.
 fn redact_line(line: &str) -> String {
     let is_name_char = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
     let (mut clean, mut rest) = (String::with_capacity(line.len()), line);
@@ -136,38 +148,62 @@ fn redact_line(line: &str) -> String {
             first.len_utf8()
         };
         let (name, after) = rest.split_at(end);
+        let before = clean.len();
         clean.push_str(name);
         rest = after;
-        if !is_name_char(first) {
-            continue;
+        if is_name_char(first)
+            && let Some(extent) = Extent::of(name, &clean[..before])
+        {
+            // Then a word ends at a quote, a comma or a bracket, too.
+            let is_inside = clean[..before].contains(['"', '\'', '{', '[']);
+            rest = redact_value(extent, is_inside, rest, &mut clean);
         }
-        // The name of the HTTP header `Authorization` is none that `is_secret` accepts.
-        let extent = if name.eq_ignore_ascii_case("authorization") {
-            Extent::Line
-        } else if !is_secret(name) {
-            continue;
-        } else if name.starts_with('-') {
-            Extent::Argument
-        } else if clean.trim_start_matches([' ', '\t', '-']) == name {
-            // As in YAML: the line is a name and its value.
-            Extent::Line
-        } else {
-            Extent::Word
-        };
-        rest = redact_value(extent, rest, &mut clean);
     }
     clean
 }
 
-/// How far a value without quotes reaches.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Extent {
+/// How far a value reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Extent<'a> {
     /// A word.
     Word,
     /// A word; the name is an option such as `--token`, so a blank may separate the value from it.
     Argument,
     /// The rest of the line, after `: `; a word after another separator.
     Line,
+    /// The rest of the line or, if this quote precedes the name, the rest of the quoted text.
+    Header(Option<&'a str>),
+}
+
+/// The quotes of a text: in JSON that is itself in a string, a backslash precedes each quote.
+const QUOTES: [&str; 3] = [r#"\""#, "\"", "'"];
+
+impl Extent<'_> {
+    /// The extent of the value of this name. None: it is no secret. `before`: the line before the name.
+    fn of(name: &str, before: &str) -> Option<Self> {
+        let lower = name.to_lowercase();
+        // The name of the HTTP header is none that `is_secret` accepts.
+        if lower.ends_with("authorization") {
+            return Some(Extent::Header(
+                QUOTES.into_iter().find(|quote| before.ends_with(quote)),
+            ));
+        }
+        // Names of errors and programs: `NoCredentialsError`, `tokenizer`.
+        let is_no_value = ["error", "exception", "izer"]
+            .iter()
+            .any(|end| lower.ends_with(end));
+        if !is_secret(name) || is_no_value {
+            return None;
+        }
+        Some(if name.starts_with('-') {
+            Extent::Argument
+        } else if before.trim_start_matches([' ', '\t', '-']).is_empty() && ends_with_secret_word(name) {
+            // As in YAML: the line is a name and its value.
+            Extent::Line
+        } else {
+            Extent::Word
+        })
+    }
 }
 
 /// The length of a quoted value that `text` begins with, up to `quote`. A quote with a backslash is part of the value.
@@ -180,44 +216,71 @@ fn quoted_length(text: &str, quote: &str) -> usize {
     };
     let mut quotes = text.match_indices(quote).map(|(at, _)| at);
     // Without an end, the text was cut off.
-    quotes.find(is_end).unwrap_or(text.len())
+    quotes.find(is_end).unwrap_or_else(|| line_length(text))
+}
+
+fn line_length(text: &str) -> usize {
+    text.find(['\n', '\r']).unwrap_or(text.len())
 }
 
 /// Replaces the value at the beginning of `text`, which follows a secret's name. Returns the rest of the text.
-fn redact_value<'a>(extent: Extent, text: &'a str, clean: &mut String) -> &'a str {
+/// `is_inside`: the name is in quotes or brackets.
+fn redact_value<'a>(extent: Extent, is_inside: bool, text: &'a str, clean: &mut String) -> &'a str {
     let is_option = extent == Extent::Argument;
-    // In a list of quoted words, a comma separates the value from the option. (In JSON that is itself in a string, a
-    // backslash precedes each quote.)
+    // In a list of quoted words, a comma separates the value from the option.
     let is_quoted = is_option && text.starts_with(['"', '\'', '\\']);
-    let is_separator =
-        |c: char| matches!(c, ' ' | '\t' | '"' | '\'' | '\\' | '=' | ':') || is_quoted && c == ',';
+    let is_separator = |c: char| {
+        matches!(c, ' ' | '\t' | '"' | '\'' | '\\' | '=' | ':' | '[' | '(' | '{') || is_quoted && c == ','
+    };
     let (gap, mut rest) = text.split_at(text.find(|c| !is_separator(c)).unwrap_or(text.len()));
     // Without a separator, the name is a word of a sentence, and no value follows it.
     if !(gap.contains(['=', ':']) || (is_option && gap.contains([' ', '\t', ',']))) {
         return text;
+    }
+    // Another option follows, and no value.
+    let is_next_option = rest.starts_with("--") && gap.ends_with([' ', '\t']);
+    if is_option && is_next_option {
+        return text;
+    }
+    // All values of a list.
+    if let Some(at) = gap.find('[') {
+        let (before, list) = text.split_at(at + 1);
+        clean.push_str(before);
+        clean.push_str(LEFT_OUT);
+        let end = list.find(']').unwrap_or_else(|| line_length(list));
+        return list.get(end..).unwrap_or_default();
     }
     clean.push_str(gap);
     // The value was removed already, for example a block in PEM by `without_pem`.
     if rest.starts_with(LEFT_OUT) {
         return rest;
     }
-    // Of the value of an HTTP header `Authorization`, a well-known scheme is kept.
-    for scheme in ["Bearer ", "bearer ", "Basic ", "basic "] {
-        if let Some(after) = rest.strip_prefix(scheme) {
+    if let Extent::Header(_) = extent {
+        let word = rest.split([' ', '\n', '\r']).next().unwrap_or_default();
+        if SCHEMES.contains(&word.to_lowercase().as_str()) {
+            let (scheme, after) = rest.split_at(word.len());
             clean.push_str(scheme);
-            rest = after;
+            rest = after.strip_prefix(' ').unwrap_or(after);
+            clean.push_str(&after[..after.len() - rest.len()]);
         }
     }
     // A quoted value may have blanks.
-    let quote = [r#"\""#, "\"", "'"]
-        .into_iter()
-        .find(|quote| gap.ends_with(quote));
+    let own_quote = QUOTES.into_iter().find(|quote| gap.ends_with(quote));
+    let quote = match extent {
+        // `"Authorization": …` is a name in quotes, and `"Authorization: …"` is the whole header in them.
+        Extent::Header(around) => own_quote.or(around.filter(|quote| !gap.starts_with(quote))),
+        _ => own_quote,
+    };
+    let is_line =
+        matches!(extent, Extent::Header(_)) || (extent == Extent::Line && gap.ends_with([' ', '\t']));
     let end = match quote {
         Some(quote) => quoted_length(rest, quote),
+        None if is_line => line_length(rest),
         None => {
-            let is_line = extent == Extent::Line && gap.ends_with([' ', '\t']);
-            let of_word = |c: char| matches!(c, ' ' | '\t' | ',' | ';' | '}');
-            let is_end = |c: char| matches!(c, '\n' | '\r' | '"' | '\'' | '\\') || (!is_line && of_word(c));
+            let is_end = |c: char| {
+                matches!(c, ' ' | '\t' | '\n' | '\r')
+                    || is_inside && matches!(c, '"' | '\'' | '\\' | ',' | ';' | '}' | ']')
+            };
             rest.find(is_end).unwrap_or(rest.len())
         }
     };
@@ -276,7 +339,7 @@ mod tests {
     fn secret_of_a_command_list_is_left_out() {
         let mut value = json!({ "lifecycle": { "postStart": { "exec": { "command":
             ["login", "--password", "hunter2 two", "--user", "ann", "--token=hunter2", "next", "--api-key:", "hunter2",
-                "-H", "Authorization: Bearer hunter2", "sh -c 'x --secret hunter2'", "end"] } } } });
+                "-H", "Authorization: Bearer hunter2", "Authorization: Bearer", "hunter2", "sh -c 'x --secret hunter2'", "end"] } } } });
         object(&mut value);
         assert_eq!(
             value["lifecycle"]["postStart"]["exec"]["command"],
@@ -292,6 +355,8 @@ mod tests {
                 LEFT_OUT,
                 "-H",
                 "Authorization: Bearer (left out)",
+                "Authorization: Bearer",
+                LEFT_OUT,
                 "sh -c 'x --secret (left out)'",
                 "end"
             ])
@@ -320,14 +385,39 @@ mod tests {
     #[test]
     fn nothing_of_a_value_with_blanks_or_quotes_is_left() {
         for (line, clean) in [
-            ("Authorization: token hunter2", "Authorization: (left out)"),
+            ("Authorization: token hunter2", "Authorization: token (left out)"),
             (
                 "Authorization: BEARER hunter2 hunter2",
+                "Authorization: BEARER (left out)",
+            ),
+            ("Authorization=hunter2 hunter2", "Authorization=(left out)"),
+            (
+                r#"Authorization: Digest username="a", response="hunter2""#,
                 "Authorization: (left out)",
+            ),
+            (
+                "Proxy-Authorization: Basic hunter2",
+                "Proxy-Authorization: Basic (left out)",
             ),
             (
                 "curl -H 'Authorization: Digest a=1, b=hunter2' host",
                 "curl -H 'Authorization: (left out)' host",
+            ),
+            (
+                r#"curl -H "Authorization: Digest a=\"hunter2\", b=hunter2" host"#,
+                r#"curl -H "Authorization: (left out)" host"#,
+            ),
+            (
+                r#"{"Authorization":["Bearer hunter2","Basic hunter2"],"n":1}"#,
+                r#"{"Authorization":[(left out)],"n":1}"#,
+            ),
+            (
+                "map[Authorization:[Bearer hunter2] Accept:[x]]",
+                "map[Authorization:[(left out)] Accept:[x]]",
+            ),
+            (
+                r#""tokens": ["hunter2","hunter2"], x"#,
+                r#""tokens": [(left out)], x"#,
             ),
             (
                 r#"{"password":"hunter2\"hunter2","n":1}"#,
@@ -342,12 +432,29 @@ mod tests {
                 r#"{\"password\":\"(left out)\",\"n\":1}"#,
             ),
             (r#"{"password":"hunter2 cut"#, r#"{"password":"(left out)"#),
+            ("token='hunter2\nnext", "token='(left out)\nnext"),
             ("  password: two hunter2", "  password: (left out)"),
-            ("- password: two hunter2", "- password: (left out)"),
+            ("- password: don't hunter2", "- password: (left out)"),
+            (
+                "2026-01-01T00:00:00.1Z password: two hunter2",
+                "2026-01-01T00:00:00.1Z password: (left out)",
+            ),
             (
                 "login with password: hunter2 failed",
                 "login with password: (left out) failed",
             ),
+            ("PASSWORD=ab,hunter2\"; x", "PASSWORD=(left out) x"),
+            (
+                "login --password= --token hunter2 x",
+                "login --password= --token (left out) x",
+            ),
+            // What is no secret stays.
+            (
+                "NoCredentialsError: Unable to locate",
+                "NoCredentialsError: Unable to locate",
+            ),
+            ("tokenizer: loading from disk", "tokenizer: loading from disk"),
+            ("tokens: 5, latency: 3 ms", "tokens: (left out) latency: 3 ms"),
         ] {
             assert_eq!(text(line), clean);
         }

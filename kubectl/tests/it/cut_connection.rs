@@ -23,11 +23,12 @@ impl Proxy {
         let (gate, cutter) = (is_cut.clone(), cut.clone());
         tokio::spawn(async move {
             while let Ok((mut near, _)) = listener.accept().await {
+                // Before the gate is read: no connection misses a cut between the two.
+                let (server, mut cut) = (server.clone(), cutter.subscribe());
                 if gate.load(Ordering::SeqCst) {
                     let _ = near.shutdown().await;
                     continue;
                 }
-                let (server, mut cut) = (server.clone(), cutter.subscribe());
                 tokio::spawn(async move {
                     let mut far = TcpStream::connect(server).await.unwrap();
                     tokio::select! {

@@ -102,6 +102,7 @@ impl Session {
         let _ = self.socket.close(None).await;
     }
 
+    /// Channels: 1 is standard output, 2 standard error, 3 the status at the end.
     async fn send(&mut self, channel: u8, text: &str) {
         let bytes = [&[channel], text.as_bytes()].concat();
         let _: Result<(), tungstenite::Error> = self.socket.send(Message::binary(bytes)).await;
@@ -191,6 +192,7 @@ impl Front {
             .map(|key| derive_accept_key(key.as_bytes()));
         let upgrade = hyper::upgrade::on(&mut request);
         let forwarded = self.hand_on(request).await?;
+        // Any other status is ignored: the API server has no kubelet to ask, but it has checked the user's rights.
         let accept = match key {
             Some(key) if forwarded.status() != StatusCode::FORBIDDEN => key,
             _ => return Ok(forwarded),
@@ -263,7 +265,7 @@ impl Front {
             };
             (pause, format!("{time}{line}\n"))
         };
-        // A request with `sinceTime` gets only the later lines.
+        // The seconds of a line's time are its number. A request with `sinceTime` gets the lines from this time on.
         let since = log_request
             .since
             .as_deref()

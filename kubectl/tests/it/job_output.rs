@@ -63,6 +63,7 @@ fn one_ctrl_c_stops_job_in_order_and_prints_its_last_output() {
 fn second_ctrl_c_deletes_without_waiting_for_the_stop() {
     test("ctrl-c-twice", async |fixture| {
         let operator = fixture.operator().await;
+        // Without the right to delete, `run` would suspend the MiniCluster instead.
         let person = user_with(
             &fixture,
             "owner",
@@ -136,6 +137,7 @@ fn the_job_s_output_and_code_are_those_of_run() {
         };
         let (_front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
         let person = UserAccount { kubeconfig, ..person };
+        // The last part of a pod's name is random. So only the first four characters are compared.
         for code in [0, 1, 42, 137, 255] {
             let name = format!("m{code}");
             let run = person.start(&["run", "--name", &name, "app:1", "--", "work"]);
@@ -295,6 +297,8 @@ fn run_ends_when_its_stop_fails() {
         };
         let (_front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
         let person = UserAccount { kubeconfig, ..person };
+        // At its end, `run` sets `cleanup`, so that the operator deletes the MiniCluster. After SIGTERM, a stop that
+        // fails ends `run` without this.
         for (name, code, cleanup) in [("head", 141, true), ("terminated", 1, false)] {
             let mut run = person.start(&["run", "--name", name, "app:1", "--", "work"]);
             let pods = fixture.pods(name, 1).await;

@@ -283,7 +283,7 @@ fn stop_before_start_stops_pods_without_delete_permission() {
         let person = user_of(&fixture);
         let mut run = person.start(&["run", "--name", "mc", "app:1", "--", "true"]);
         fixture.pods("mc", 1).await;
-        // `run` handles Ctrl-C from when it prints what it waits for.
+        // When `run` prints this line, it follows the MiniCluster, and handles Ctrl-C.
         let mut lines = tokio::io::BufReader::new(run.stderr.take().unwrap());
         let mut line = String::new();
         while !line.starts_with("pods: ") {
@@ -317,6 +317,7 @@ fn run_fails_when_its_minicluster_is_deleted() {
         let person = user_of(&fixture);
         let run = person.start(&["run", "--name", "mc", "app:1", "--", "true"]);
         wait_until_created(&fixture, "mc").await;
+        // Gives `run` the time to begin its watch.
         tokio::time::sleep(Duration::from_millis(500)).await;
         fixture
             .api::<MiniCluster>()
@@ -420,6 +421,7 @@ fn finished_minicluster_is_listed_and_cannot_be_scaled() {
         fixture.create("mc", json!({ "size": 2 })).await.unwrap();
         end(&fixture, "mc", 7).await;
         let listed = person.run(&["list"]).await;
+        // The column that is not compared, 5, is the age.
         let words: Vec<&str> = listed.out.lines().last().unwrap().split_whitespace().collect();
         assert_eq!(
             (words[..5].to_vec(), words[6]),

@@ -46,6 +46,7 @@ fn server_validation_tries_minicluster_and_job_without_creating() {
             ),
             "{output:?}"
         );
+        // The API server leaves out empty values, such as this class name. That is no problem of the overlay.
         let overlay = json!({ "podTemplate": { "spec": { "hostNetwork": true, "priorityClassName": "" } } });
         let output = validate_on_server(&person, &document(overlay), &[]).await;
         assert_eq!(output.code, 0, "{output:?}");
@@ -116,6 +117,7 @@ fn overlay_error_has_the_api_servers_words_and_field() {
 #[test]
 fn server_validation_reports_forbidden_checks_as_unchecked() {
     test("server-rights", async |fixture| {
+        // This user may not create Jobs, so no dry run of the Job finds the misspelled field.
         let person = crate::user_of(&fixture);
         let text = document(json!({ "podTemplate": { "spec": { "hostNetwrok": true } } }));
         let output = validate_on_server(&person, &text, &[]).await;

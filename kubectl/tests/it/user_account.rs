@@ -24,7 +24,8 @@ pub struct UserAccount {
 }
 
 impl UserAccount {
-    /// Creates an account in the namespace with these rights, by the administrator's `kubectl`.
+    /// Gives these rights to the namespace's ServiceAccount `name`, which exists, by the administrator's `kubectl`.
+    /// With `kubeconfig`, the plugin is this account.
     pub fn with(
         namespace: &str,
         name: &str,

@@ -154,6 +154,7 @@ pub fn compute(inputs: &Inputs) -> MiniClusterStatus {
                 .map(|_| names::restful_secret(&cluster.name, uid))
         })
         .or_else(|| previous.flux_restful_secret.clone()),
+        // When the Job is finished, the lead's pod may be gone. Then the previous status may have its exit code.
         exit_code: match lead_exit {
             Some(exit) => Some(exit.code),
             None if ended => previous.exit_code,
@@ -304,7 +305,12 @@ fn job_uid(inputs: &Inputs, conditions: &[Condition]) -> Option<String> {
         condition.type_ == ConditionType::ViewMounted && condition.status == ConditionStatus::False
     });
     match inputs.job {
-        Some(job) if restart::is_given_up(inputs.previous, job) || (job.mounts_view && cannot_mount) => None,
+        Some(job)
+            if restart::is_given_up(inputs.previous, job)
+                || (job.mounts_view && cannot_mount && !job.has_succeeded()) =>
+        {
+            None
+        }
         Some(job) => Some(job.uid.clone()),
         None => inputs.previous.job_uid.clone(),
     }

@@ -198,7 +198,8 @@ async fn update(
         services_pod,
     } = differences;
     if let Some(elastic) = elastic {
-        // By this hash, `patch` finds whether `suspend` differs from what was last applied.
+        // `patch` compares it with the hash of this `suspend` with each size up to the maximum. If none is the same,
+        // `suspend` has changed in the spec.
         let hash_before = context.index.job(&target.key).and_then(|job| job.rendered_hash);
         let fields = elastic.patch(
             cluster,

@@ -32,7 +32,7 @@ fn check(block: &Block) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks a part of a spec, or of a container if it has an image.
+/// Checks a part of a spec. Its fields replace those of a small MiniCluster.
 fn part(fields: &Value) -> Result<(), String> {
     let mut cluster = json!({
         "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "part" },

@@ -176,6 +176,7 @@ fn pod_that_its_restarted_node_never_starts_is_replaced() {
         fixture
             .when("back", "going on", |status| status["reason"] == Value::Null)
             .await;
+        // The operator first waits 10 s before it deletes such a pod.
         tokio::time::sleep(Duration::from_secs(12)).await;
         assert_eq!(fixture.pods("back", 1).await[&0].uid(), pod.uid());
 
@@ -189,7 +190,8 @@ fn pod_that_its_restarted_node_never_starts_is_replaced() {
     });
 }
 
-/// Between the operator's calls, a pod may change. That is no failure: the next check reads it again.
+/// Between the operator's calls, a pod may change. That is no failure: the next check reads it again. The operator
+/// marks the pod by a patch, and then deletes it by a `deletecollection` that selects its name. Each fails once here.
 #[test]
 fn pod_that_changes_before_it_is_deleted_is_no_error() {
     test("never-starts-changed", async |fixture| {
@@ -350,7 +352,8 @@ fn obstacle_is_not_hidden_by_that_of_a_later_step() {
     });
 }
 
-/// The control plane of these tests has no scheduler.
+/// The operator reports this only until the MiniCluster has been ready. No pod starts here by itself: the control
+/// plane of these tests has no scheduler.
 #[test]
 fn size_below_the_quorum_names_the_quorum_until_it_is_raised() {
     test("quorum", async |fixture| {

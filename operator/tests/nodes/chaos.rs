@@ -34,7 +34,7 @@ use schedule::schedule;
 /// a lost node.
 const SETTLES_WITHIN: f64 = 420.0;
 const CLEAN_WITHIN: f64 = 90.0;
-/// Half of the chart's memory limit for the operator, which serves only a few MiniClusters here.
+/// A third of the chart's memory limit for the operator, which serves only a few MiniClusters here.
 const MEMORY_LIMIT_KIB: u64 = 128 * 1024;
 
 /// How long the idle operator is watched.
@@ -214,6 +214,7 @@ async fn api_calls(stage: &Stage) -> BTreeMap<String, f64> {
         let name = pod.name_any();
         let path = format!("/api/v1/namespaces/flux-operator/pods/{name}:8080/proxy/metrics");
         let request = http::Request::get(path).body(Vec::new()).unwrap();
+        // An operator pod that does not answer is left out.
         let Ok(text) = stage.fixture.client.request_text(request).await else {
             continue;
         };

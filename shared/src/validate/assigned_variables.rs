@@ -58,6 +58,9 @@ pub(super) fn check(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: 
             );
         }
     }
+    // Without `workerPre`, which runs on followers, where no command starts.
+    let sources =
+        sources.map(|(name, source)| (name, if name == "commands.workerPre" { "" } else { source }));
     // These export every variable.
     let exports_all = |source: &str| source.contains("set -a") || source.contains("set -o allexport");
     if sources.iter().any(|(_, source)| exports_all(source)) {
@@ -95,14 +98,20 @@ pub(super) fn check(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: 
 /// The variables that a snippet exports, with or without a value.
 fn exports(source: &str) -> impl Iterator<Item = &str> {
     let after = |word| source.split(word).skip(1);
-    let lists = after("export ")
-        .chain(after("declare -x "))
-        .chain(after("typeset -x "));
-    let words = lists.flat_map(|list| {
-        let end = list.find(['\n', ';', '&', '|', ')']).unwrap_or(list.len());
-        list[..end].split_whitespace()
+    let declarations = after("declare ").chain(after("typeset ")).filter(|list| {
+        let mut options = list.split_whitespace().take_while(|word| word.starts_with('-'));
+        options.any(|word| word.contains('x'))
     });
-    words.filter_map(|word| word.split(|letter| !is_name_letter(letter)).next())
+    let words = after("export ").chain(declarations).flat_map(|list| {
+        // A backslash at the end of a line continues the list.
+        let is_end = |(at, letter): &(usize, char)| {
+            matches!(letter, ';' | '&' | '|' | ')') || (*letter == '\n' && !list[..*at].ends_with('\\'))
+        };
+        let end = list.char_indices().find(is_end);
+        list[..end.map_or(list.len(), |(at, _)| at)].split_whitespace()
+    });
+    let names = words.map(|word| word.trim_start_matches(['"', '\'']));
+    names.filter_map(|name| name.split(|letter| !is_name_letter(letter)).next())
 }
 
 /// Whether it can be part of a variable's name in a shell.
@@ -160,8 +169,15 @@ mod tests {
             found("command=\"lmp -v x 4\"\n  cfg=/etc/flux; true && export hosts=a"),
             ["hosts", "cfg", "command"]
         );
-        let exported: Vec<&str> = exports("A=1; B=2; export A B\ndeclare -x C=3 && (export D)").collect();
-        assert_eq!(exported, ["A", "B", "D", "C"]);
+        let exported: Vec<&str> =
+            exports("A=1; B=2; export A \\\n \"B\"\ndeclare -gx C=3 && (export -- D)").collect();
+        assert_eq!(
+            exported
+                .into_iter()
+                .filter(|name| !name.is_empty())
+                .collect::<Vec<_>>(),
+            ["A", "B", "D", "C"]
+        );
         assert_eq!(found("brokerOptions=\"$brokerOptions -Sx=y\""), [""; 0]);
         assert_eq!(
             found("flux R encode --hosts=${hosts} --local\necho command=1\nmy_command=2 software"),

@@ -126,7 +126,8 @@ pub const SURROUNDINGS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Leaves that need nothing beside them. Every value of them must be valid, too.
+/// Leaves that need nothing beside them, and of which no value may be refused. Of a leaf that is in no table, a refusal
+/// that names it counts as an effect, and ends its test.
 pub const MUST_BE_VALID: &[&str] = &[
     "archive.path",
     "containers.0.batch",
@@ -171,7 +172,7 @@ fn named_values(path: &str) -> Option<[Value; 2]> {
     })
 }
 
-/// Values for a leaf, each of which must change the result.
+/// Values for a leaf, whose results must all differ from each other. One of them may be the default.
 pub fn values(path: &str, schema: &Value) -> Vec<Value> {
     if let Some(values) = named_values(path) {
         return values.into();
@@ -271,6 +272,7 @@ fn ended() -> MiniClusterStatus {
 
 /// How often the MiniCluster restarts if every start loses a follower.
 fn restarts_after_losses(cluster: &ValidMiniCluster) -> i32 {
+    // As the lead's agent reports a lost follower: Flux ends the job, so the program fails, and `node_failure` says why.
     let termination = Termination {
         node_failure: true,
         ..Termination::new(Ender::Program, 1)

@@ -109,6 +109,7 @@ pub fn broken(
             number("maxRestartsUsed")
         ));
     }
+    // `restartCount` includes the kubelet's restarts. A program that ends with 0 needs none.
     let after_failures = if wanted.code == 0 {
         0
     } else {

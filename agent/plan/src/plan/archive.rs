@@ -1,5 +1,6 @@
 //! The archive of Flux's state. The broker restores it at the start and writes a dump beside it at the end. The
-//! dump replaces the archive if the broker has ended with success.
+//! dump replaces the archive if it is complete, even if the job has failed. If the broker itself has failed, the
+//! archive stays as it was.
 
 use sha2::{Digest, Sha256};
 
@@ -19,7 +20,7 @@ pub fn prepare(resolved: &Resolved) -> Option<Step> {
     Some(step)
 }
 
-/// The step after the broker: replaces the archive by the dump, if the dump is complete.
+/// The step after the broker: replaces the archive by the dump, if the dump can be trusted.
 pub fn publish(resolved: &Resolved) -> Option<Step> {
     let archive = resolved.spec.archive.clone()?;
     Some(Step::PublishArchive {

@@ -35,7 +35,7 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     Ok(steps)
 }
 
-/// The parent of this pod's broker. None: see [`address_of`].
+/// The parent of this pod's broker. None with the user's own broker.toml: the parent is unknown.
 pub(super) fn parent(resolved: &Resolved) -> Result<Option<Parent>, PlanError> {
     let topology = resolved.spec.flux.topology.as_deref();
     let rank = topology::parent(topology, resolved.rank, resolved.hosts.size())?;

@@ -25,7 +25,7 @@ pub fn chosen(resolved: &Resolved) -> Result<Option<SchedulerKind>, PlanError> {
         None if in_view && (flux.queue_policy.is_some() || resolved.spec.runner.gpus) => {
             Ok(Some(SchedulerKind::Fluxion))
         }
-        // Without Fluxion, Flux loads the simple scheduler by default.
+        // The simple scheduler is named only in a view with Fluxion. Without Fluxion, Flux loads the simple one anyway.
         None => Ok(in_view.then_some(SchedulerKind::Simple)),
         named => Ok(named),
     }

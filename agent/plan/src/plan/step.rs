@@ -61,6 +61,7 @@ pub enum Step {
     /// Check the record of earlier starts of this container before any program of the user runs. If the program has
     /// ended with 0, it never runs again; otherwise up to `restarts` times (`u32::MAX`: without a limit). The note
     /// `result` has the program's end if the container ended before it could record that.
+    // The name in the JSON of `dry-run` (`agent/plan/schema/dry-run.json`).
     #[serde(rename = "once")]
     CheckEarlierStarts {
         record: String,
@@ -72,8 +73,8 @@ pub enum Step {
     LeadLost { restarts_left: u32 },
     /// Start a program, supervise it, remember its exit code.
     Launch(Box<Launch>),
-    /// Before the broker: remove the files of earlier dumps that were interrupted (the name with a `*`), and
-    /// create an empty file that Flux may write to.
+    /// Before the broker: remove the files of earlier dumps that were interrupted, and create the empty file `dump`,
+    /// to which Flux may write. `leftovers`: the path of any dump, with a `*` for what differs between starts.
     PrepareArchive {
         dump: String,
         leftovers: String,
@@ -141,6 +142,7 @@ pub struct SnippetResources {
     /// The hosts that R must name, each once, as a hostlist.
     pub hosts: String,
     /// The agent's own R, if it was written before the snippets. None: each broker discovers its resources.
+    // The name in the JSON of `dry-run`.
     #[serde(rename = "own", skip_serializing_if = "Option::is_none")]
     pub agents_r: Option<String>,
     /// A file that makes the broker use R, where broker.toml does not name it: its path and text.

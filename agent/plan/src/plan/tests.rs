@@ -91,6 +91,8 @@ fn the_steps_come_in_the_order_of_the_documents() {
             .collect()
     };
     let lead = run(&spec, &facts(0));
+    // The first `environment` appends the view's folders for `init`, the second withdraws them. The third is for all
+    // later steps.
     let want = [
         "user flux",
         "environment",
@@ -138,6 +140,7 @@ fn snippets_run_before_user_is_made_when_image_brings_flux() {
             flux_on_path: Some("/usr/bin/flux".into()),
             ..facts(0)
         };
+        // Leaves out the agent's own files, which come first, and everything from the next directory on.
         let steps = outline(&run(&spec, &facts)).into_iter();
         let steps = steps
             .skip_while(|line| !line.starts_with("file"))
@@ -226,6 +229,7 @@ fn a_cluster_without_a_command_has_a_broker_without_a_program() {
             .starts_with("/mnt/flux/view/bin/flux broker --config-path /mnt/flux/config/etc/flux/config -S")
     );
     assert!(headless.contains(" -Sbroker.rc2_none "));
+    // With a terminal, the broker starts a shell as its initial program, unless the MiniCluster is interactive.
     let terminal = Facts {
         terminal: true,
         ..facts(0)
@@ -235,6 +239,7 @@ fn a_cluster_without_a_command_has_a_broker_without_a_program() {
         spec("size = 2\n[runner]\ninteractive = true\nprogram = {mode = 'submit', words = ['hostname']}\n");
     let plan = run(&interactive, &terminal);
     assert!(argv(&plan).contains("-Sbroker.rc2_none") && !argv(&plan).contains("hostname"));
+    // The notice says that the command is not run.
     assert_eq!(plan.notices.len(), 1);
 }
 
@@ -404,6 +409,7 @@ fn unusable_home_variable_is_replaced() {
     assert_eq!(home(&facts).0, None);
     (facts.uid, facts.gid) = (4711, 0);
     facts.environment.insert("HOME".into(), "/".into());
+    // FALLBACK_HOME, a volume that the assumed pod has.
     assert_eq!(home(&facts).0.as_deref(), Some("/home/flux-operator"));
     facts.environment.remove("HOME");
     facts.writable.clear();
@@ -479,6 +485,7 @@ fn unusable_shell_variable_is_replaced() {
             _ => None,
         })
     };
+    // Without SHELL, Flux uses /bin/bash.
     assert_eq!(shell(None, Some("/bin/bash")), None);
     assert_eq!(shell(None, Some("/bin/sh")).as_deref(), Some("/bin/sh"));
     assert_eq!(

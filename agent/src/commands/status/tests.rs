@@ -241,6 +241,7 @@ fn status_explains_drained_nodes_and_unstarted_jobs() {
     observed.torpid = vec![3];
     observed.drained = json!({"1": {"timestamp": 1.0, "reason": "bad memory"}, "2-3": {"reason": ""}});
     observed.jobs = json!({"depend": 0, "priority": 1, "sched": 1, "run": 3, "cleanup": 0, "inactive": 7});
+    // The states are bits (RFC 21): 8 is SCHED, 16 is RUN, 64 is INACTIVE.
     observed.recent = json!([
         {"id": 26_071_793_664_u64, "state": 64, "nnodes": 5, "exception_type": "alloc", "exception_note": "unsatisfiable"},
         {"id": 0, "state": 8, "nnodes": 3},

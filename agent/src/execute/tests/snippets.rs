@@ -31,6 +31,7 @@ fn snippet_is_silenced_by_the_plan_not_by_its_name() {
     let output = alone(
         "snippets::snippet_is_silenced_by_the_plan_not_by_its_name",
         |_| {
+            // Only the step's `silent` counts. The plan's `quiet`, here the boolean, is true first and then false.
             let steps = vec![
                 shell(&["/bin/sh"]),
                 Step::Snippet(snippet("pre", "echo pre is heard")),
@@ -48,6 +49,7 @@ fn snippet_is_silenced_by_the_plan_not_by_its_name() {
             assert_eq!(execute_all(Role::Lead, false, loud).unwrap(), 0);
         },
     );
+    // In the separate process of the test, `alone` returns no output.
     if !output.is_empty() {
         assert!(output.contains("pre is heard"), "{output}");
         assert!(
@@ -175,6 +177,7 @@ fn the_shell_its_options_and_its_end_are_the_plans() {
                 execute_all(Role::Lead, false, steps(vec![Step::EndShell])).unwrap(),
                 3
             );
+            // The first plan has started one shell, this one two.
             assert_eq!(fs::read_to_string(at("first")).unwrap(), "-f\n".repeat(3));
             assert!(
                 execute_all(Role::Lead, false, vec![check_end()]).is_err(),
@@ -273,6 +276,7 @@ fn orphan_of_a_snippets_service_outlives_broker() {
 #[test]
 fn exit_trap_is_logged_before_shell_ends() {
     let output = alone("snippets::exit_trap_is_logged_before_shell_ends", |_| {
+        // A pipe holds 64 KiB. So the shell can end before the agent has read this.
         let long = "x".repeat(60_000);
         for round in 0..20 {
             let trap = format!("trap 'echo {long} >&2; echo trap-{round} >&2' EXIT");
@@ -299,6 +303,7 @@ fn left_over_r_config_is_removed_when_no_snippet_writes_r() {
         "snippets::left_over_r_config_is_removed_when_no_snippet_writes_r",
         |folder| {
             let at = |name: &str| folder.join(name).display().to_string();
+            // No snippet has changed it: it is the same as `agents_r` below.
             fs::write(at("R"), "the agent's").unwrap();
             // An earlier start of the container has written it, for the R of a snippet.
             fs::write(at("resources.toml"), "old").unwrap();

@@ -158,6 +158,7 @@ impl Expected {
 
     fn launch(&mut self, step: &Value) {
         let ids = step.get("run_as").map_or(self.us, owner);
+        // `flux-agent program` writes the lead's result. The program of each case succeeds.
         if let Some(path) = step["result"].as_str() {
             let node = self.tree.get_mut(path).unwrap();
             node.what = What::File(b"started\nended 0\n".into());
@@ -235,7 +236,7 @@ impl Expected {
             "snippet" => effect(text(step, "name"), self),
             "launch" => self.launch(step),
             "publish-archive" => {
-                // An existing archive has the first start.
+                // The fake Flux's archive has a line for each start. The existing one has the line of an earlier start.
                 let path = text(step, "to");
                 let state = if self.tree.contains_key(path) {
                     "start\nstart\n"

@@ -32,6 +32,7 @@ fn full_disk_fails_in_one_line_and_leaves_no_partial_file() {
     ] {
         // size=0 would mean no limit.
         let options = format!("size={}k", room.max(4));
+        // `.flux-stage.install` has only the times of the installation.
         let script = format!(
             "{} install --to \"$1/flux\"; echo \"code $?\"; find \"$1\" -type f ! -name .flux-stage.install",
             agent().display()

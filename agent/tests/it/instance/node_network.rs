@@ -41,6 +41,7 @@ fn exec(pod: &Running, index: usize, words: &[&str]) -> String {
 
 #[test]
 fn brokers_join_by_index_and_jobs_see_the_node_name() {
+    // The broker gets this variable. A Flux instance inside a job would take it for its own host name.
     let job =
         submit("echo $(hostname) ${FLUX_FAKE_HOSTNAME:-untold}; while [ ! -e /tmp/go ]; do sleep 0.05; done");
     let images: Vec<Image> = (0..3)

@@ -333,6 +333,7 @@ fn follower_stopped_before_lead_ends_with_the_job() {
     }
     let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
     assert_eq!(ended[1].code, 0, "{}", ended[1].stderr);
+    // The agent neither killed its broker ("killing this broker: a job runs ...") nor stopped it.
     assert!(!ended[1].stderr.contains("this broker:"), "{}", ended[1].stderr);
     assert!(
         !ended[1].stderr.contains("stopping this broker"),

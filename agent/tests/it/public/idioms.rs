@@ -19,7 +19,7 @@ struct Row {
     idiom: &'static str,
     go: Go,
     size: u32,
-    /// Fields of the spec in addition to `logging.quiet`.
+    /// Fields of `spec.logging` in addition to `quiet`.
     fields: &'static str,
     container: &'static str,
     /// Exit code and standard output of the lead.
@@ -105,6 +105,7 @@ const ROWS: &[Row] = &[
         post: echo post\n",
         (3, "post\n"),
     ),
+    // `$NOW` is not set, so the script has `<>`. `sed` removes this, and the pipe to `tr`.
     row(
         "an unescaped variable in a here-document",
         Same,

@@ -221,7 +221,11 @@ pub fn headless_key(cluster: &ValidMiniCluster) -> Key {
 /// Whether a Job has to be deleted because its pods cannot mount the view's image. The status must already say so:
 /// by this, the next Job gets a copy of the view.
 pub fn must_recreate_job(status: &MiniClusterStatus, job: &JobSeen) -> bool {
-    job.mounts_view && !job.is_deleting && !job.is_finished() && previous_status::image_volume_failed(status)
+    job.mounts_view
+        && !job.is_deleting
+        && !job.is_finished()
+        && !job.has_succeeded()
+        && previous_status::image_volume_failed(status)
 }
 
 /// Whether pods and volumes have to be deleted (`cleanupPods`): the job has completed, all its pods were seen

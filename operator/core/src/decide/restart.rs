@@ -314,15 +314,6 @@ fn decide_without_job(observation: &Observation) -> Decision {
     else {
         return Decision::Continue;
     };
-    // The restart that replaces this Job is already counted: create the next Job.
-    if observation
-        .status
-        .restarts
-        .iter()
-        .any(|restart| restart.job_uid.as_ref() == Some(&uid))
-    {
-        return Decision::Continue;
-    }
     let last = last.filter(|last| last.uid == uid);
     let leads = leads(observation);
     if last.is_some_and(JobSeen::has_succeeded)
@@ -333,6 +324,15 @@ fn decide_without_job(observation: &Observation) -> Decision {
             reason: Reason::Completed.into(),
             message,
         };
+    }
+    // The restart that replaces this Job is already counted: create the next Job.
+    if observation
+        .status
+        .restarts
+        .iter()
+        .any(|restart| restart.job_uid.as_ref() == Some(&uid))
+    {
+        return Decision::Continue;
     }
     // No restart, even if a limit allows one: a user who deletes a failed Job wants no other. (`may_help: false`: a new
     // pod would not start either.)

@@ -169,10 +169,12 @@ impl JobSeen {
 
     /// Whether it was created from another spec than the one with this hash. False if either hash is unknown.
     pub fn differs_from(&self, spec_hash: Option<&str>) -> bool {
+        // The part after the dot is of fewer fields, and another version may choose others.
+        let of_all_fields = |hash| str::split(hash, '.').next();
         self.spec_hash
             .as_deref()
             .zip(spec_hash)
-            .is_some_and(|(own, current)| own != current)
+            .is_some_and(|(own, current)| of_all_fields(own) != of_all_fields(current))
     }
 
     /// Whether the Job's conditions say that the lead has succeeded.

@@ -198,7 +198,7 @@ fn lost(inputs: &Inputs) -> Option<Outcome> {
 
 /// The counted restart that replaces this Job, if the Job still exists.
 fn pending_restart<'a>(inputs: &Inputs<'a>) -> Option<&'a Restart> {
-    let job = inputs.job?;
+    let job = inputs.job.filter(|job| !job.has_succeeded())?;
     inputs
         .previous
         .restarts

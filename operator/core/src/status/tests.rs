@@ -86,6 +86,7 @@ fn with_termination(index: u32, termination: Termination) -> PodSeen {
     }
 }
 
+/// A condition of the Job that has become true: for its field `failed`, and also for `complete`.
 fn failed(reason: &str, message: &str) -> Option<job::TrueCondition> {
     Some(job::TrueCondition {
         reason: reason.into(),
@@ -258,7 +259,7 @@ fn a_minimum_size_is_enough_to_be_ready() {
     );
 }
 
-/// All conditions while the Job does not exist.
+/// The conditions that are false with the reason NotRequested while the Job does not exist.
 const NOT_REQUESTED: [&str; 8] = [
     "JobRequested",
     "JobWaitingForResources",
@@ -375,6 +376,7 @@ fn finished_cluster_observes_edits_when_its_job_is_gone() {
 #[test]
 fn late_edit_is_reported_until_a_new_job_has_it() {
     let mut observation = observation("size: 1");
+    // A spec's hash is two hashes with a dot between (`render::spec_hash`).
     observation.job = Some(JobSeen {
         spec_hash: Some("a.b".into()),
         ..job(1)
@@ -553,6 +555,7 @@ fn requeue_is_counted_once_and_uses_up_no_restart() {
         ..job(1)
     };
     (observation.job, observation.pods) = (Some(queued.clone()), vec![ready(0)]);
+    // This status records that the lead ran. Without that, a suspension counts no restart.
     observation.previous = observation.status();
     observation.job = Some(JobSeen {
         is_suspended: true,
@@ -569,7 +572,7 @@ fn requeue_is_counted_once_and_uses_up_no_restart() {
         (reasons, again.restart_count, again.backoff_limit_used),
         (vec!["Requeued"], 1, 0)
     );
-    // The Job decides from its pods, and another Job replaces it.
+    // The Job has counted the stopped pods as failed, so another Job replaces it. That is the restart counted above.
     let limit = restart::Limit::None;
     let counted = restart::with_counted_restart(&again, "job", "Requeued", "judged", limit, at(NOW));
     assert_eq!(
@@ -642,6 +645,7 @@ fn size_held_by_queue_is_reported_while_it_differs() {
         suspend: None,
     }
     .hash();
+    // The operator has applied the size 4, and the queue has admitted 2 pods.
     let part = JobSeen {
         queue: Some("team".into()),
         rendered_hash: Some(hash),

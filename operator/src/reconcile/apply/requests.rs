@@ -39,7 +39,8 @@ impl Writer {
     }
 }
 
-/// The request to create an object in its namespace. `body` is sent.
+/// The request to create an object in its namespace. `body` is sent: the object itself, or the object with the user's
+/// overlay, which may have fields that the type `K` lacks. `object` is for the URL.
 pub(super) fn create_request<K>(
     object: &K,
     body: &impl Serialize,

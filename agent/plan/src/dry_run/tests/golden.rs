@@ -143,6 +143,7 @@ fn differences(old: &[String], new: &[String]) -> String {
             written = place;
         }
         out += &format!("{}\n", line.trim_end());
+        // An added step is the heading of its own lines, so no `@` line follows for it.
         if line.starts_with('+') {
             note_place(&line[2..], &mut heading, &mut step);
             written = format!("@ {heading}{step}");
@@ -150,6 +151,8 @@ fn differences(old: &[String], new: &[String]) -> String {
     }
 }
 
+/// Replaces the numbers of the steps by `*`. A step's number begins in the first five columns (`text.rs`). The lines
+/// below a step are indented further.
 fn unnumbered(lines: &[String]) -> Vec<String> {
     let is_number = |text: &str| text.starts_with(|first: char| first.is_ascii_digit());
     let line = |line: &String| match line.trim_start().split_once(' ') {

@@ -1,5 +1,5 @@
-//! Five numbered statements about MiniClusters, tested with both API versions. Here are 3 to 5, which are about
-//! pods. 1 and 2 are about objects: see the operator's tests.
+//! The five statements of Design 3.3 about MiniClusters (`shared/tests/documents/promises.md`), tested with both API
+//! versions. Here are 3 to 5, which are about pods. 1 and 2 are about objects: see `operator/tests/it/design.rs`.
 
 use super::*;
 

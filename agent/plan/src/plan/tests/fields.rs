@@ -199,6 +199,7 @@ fn outcome(spec: &AgentSpec) -> String {
     let roles: Vec<PodContainer> = sidecars.chain([PodContainer::Runner]).collect();
     let plans = (0..3).flat_map(|index| {
         let mut facts = facts(index);
+        // The plan uses the spec's `install_root` only if Flux is there.
         facts.present.insert("/opt/flux/bin/flux".into());
         roles
             .iter()
@@ -226,6 +227,7 @@ fn leaves(at: &str, value: &Value, out: &mut Vec<String>) {
     }
 }
 
+/// Another value for the leaf. A text with a syntax of its own gets another text of this syntax.
 fn changed(leaf: &str, value: &Value) -> Value {
     match value {
         Value::Bool(value) => json!(!value),

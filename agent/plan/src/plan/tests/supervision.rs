@@ -65,6 +65,7 @@ fn follower_launch_names_awaited_parent_and_lead_none() {
             (launch.part, launch.parent.as_ref()),
             (InstancePart::Follower, awaited)
         );
+        // With `zeromq`, a connection by the agent would be logged as a failed handshake.
         assert_eq!(awaited.unwrap().only_looked_up, !text.is_empty());
     }
     let own = follower("[flux]\nbroker_config = 'x = 1'\n");
@@ -119,6 +120,8 @@ fn follower_ends_when_lead_name_is_gone_for_good() {
         [("", None), (own, None), (own, Some(9))].map(|(text, override_s)| lead_gone(1, text, override_s)),
         [30, 7, 9].map(Some)
     );
+    // In the order of the texts below: the lead may restart, and have no name meanwhile. The follower restarts no
+    // broker. The follower's parent is unknown.
     let on_failure = "restart_policy = 'OnFailure'\n";
     for text in [
         on_failure,
@@ -155,6 +158,7 @@ fn program_is_what_a_user_would_type_inside_agent_words() {
                 .join(" ")
         };
         let (argv, program) = (typed(&argv), typed(&program));
+        // In a batch, the agent's words are between the prefix (`nice`) and `flux batch`.
         assert!(argv.ends_with(&program) || program.starts_with("nice "), "{argv}");
         program
     };

@@ -14,6 +14,7 @@ fn ended(code: i32, reason: &str, message: &str) -> PodSeen {
     let status = serde_json::json!({ "phase": "Failed", "containerStatuses": [runner] });
     let status: PodStatus = serde_json::from_value(status).unwrap();
     let mut seen = PodSeen::of(&ObjectMeta::default(), Some(&status));
+    // As the index does with a new pod: it notes whether the pod ended before it was removed.
     seen.remember(None);
     seen
 }

@@ -681,6 +681,13 @@ fn failed_post_of_an_earlier_start_is_forgotten() {
         ConditionStatus::False
     );
     let again = |restarts: u32, pod: PodSeen| PodSeen { restarts, ..pod };
+    // A start that runs nothing repeats how the earlier one ended.
+    observation.previous = failed_once.clone();
+    observation.pods = vec![again(1, with_post(ended(0, 0, 5), 3))];
+    assert_eq!(
+        condition(&observation.status(), "PostSucceeded").unwrap().status,
+        ConditionStatus::False
+    );
     // The kubelet starts the lead's container again.
     observation.previous = failed_once.clone();
     observation.pods = vec![again(1, ready(0))];

@@ -139,6 +139,7 @@ fn killed_follower() -> Vec<PodSeen> {
 
 #[test]
 fn lead_that_the_job_stops_for_a_killed_follower_is_not_lost() {
+    // `is_remembered`: the status already lists the lead's pod as lost.
     for is_remembered in [false, true] {
         let mut seen = Seen::of(failing("mc-1-abcde"), killed_follower());
         if is_remembered {
@@ -194,6 +195,7 @@ fn job_fails_when_a_follower_ends_with_255_by_itself() {
     );
     let seen = Seen::of(job(), vec![pod(0), ended(1, by(Ender::Agent, UNSEEN))]);
     assert!(matches!(seen.decision(), Decision::Fail { reason, .. } if reason == "PodFailurePolicy"));
+    // Without its label, the Job's failure policy takes the lead for a follower, and retries 255.
     let lead = Seen::of(
         job(),
         vec![PodSeen {

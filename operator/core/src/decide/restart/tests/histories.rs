@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Events of a Job whose pods run and which no operator has seen yet, followed by `then`.
+/// Events until the pods of a Job run, followed by `then`. No watch has reported these pods yet.
 fn once_running(then: &[Event]) -> Vec<Event> {
     let begin = [Event::Operator(9), Event::Controller, Event::Kubelets];
     [&begin[..], then].concat()

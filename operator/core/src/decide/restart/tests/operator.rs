@@ -55,6 +55,8 @@ impl World {
             // The Job was deleted, and every trace of its end is gone, so nobody can know it.
             self.final_ends = 0;
         }
+        // To the index, a MiniCluster exists if it uses a headless Service. Only then the index remembers the last Job
+        // and the lead's pods that are gone.
         self.index.join(&Key::new("ns", "service"), "mc");
         self.news_of_jobs.clear();
         self.news_of_pods.clear();
