@@ -27,24 +27,22 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
     let at = |path: &str| below(&pod.root, path);
     let home = session.lookup("HOME").unwrap_or_default();
     let pod_paths = pod.spec.paths();
-    // The run directory belongs to Flux's user. Before it exists, the agent's own user must be able to create it.
-    let run_dir = pod_paths.run_dir();
-    let agents_folder = (!at(&run_dir).is_dir()).then(|| {
-        let config_root = pod_paths.config_root();
-        if at(&config_root).is_dir() {
-            config_root
-        } else {
-            pod.spec.mount_path.clone()
-        }
-    });
+    // The first that exists. The entrypoint creates the run directory, which belongs to Flux's user, after the
+    // configuration's folder. Before that, the agent's own user must be able to create it.
+    let (run_dir, config_root) = (pod_paths.run_dir(), pod_paths.config_root());
+    let flux_folder = [&run_dir, &config_root]
+        .into_iter()
+        .find(|path| at(path).is_dir());
+    let flux_folder = flux_folder.unwrap_or(&pod.spec.mount_path);
     let writable = |path: &str| (path.to_owned(), access(&at(path), AccessFlags::W_OK).is_ok());
-    let place_of_agent = agents_folder.as_deref().map(writable);
+    let by_agent = writable(flux_folder);
     observe::become_owner(pod)?;
-    let places = [
-        place_of_agent.unwrap_or_else(|| writable(&run_dir)),
-        writable(&home),
-        writable("/tmp"),
-    ];
+    let first = if *flux_folder == run_dir {
+        writable(flux_folder)
+    } else {
+        by_agent
+    };
+    let places = [first, writable(&home), writable("/tmp")];
     let mut findings = Findings {
         instance: &pod.instance,
         facts: &pod.facts,

@@ -15,13 +15,13 @@ const STARTED: &str = "started\n";
 const ENDED: &str = "ended ";
 const NODE_FAILURE: &str = "node-failure\n";
 
-/// Notes that the program starts. Errors are ignored in [`note_end`]. Without this line, the instance counts
-/// as one that did not come up. Without the code in the note, the broker's end counts as the program's.
+/// Notes that the program starts. Without this line, the instance counts as one that did not come up: so if this fails,
+/// the program must not start.
 pub fn note_start(path: &Path) -> io::Result<()> {
     append(path, STARTED).map(drop)
 }
 
-/// Notes how the program ended. The note is on the disk when this returns, so that it survives a crash of the node.
+/// Notes how the program ended. An error is ignored: then the broker's end counts as the program's. The note is on the disk when this returns, so that it survives a crash of the node.
 /// `node_failure`: Flux ended the job because a node was lost.
 pub fn note_end(path: &Path, code: u8, node_failure: bool) {
     let node_failure = if node_failure { NODE_FAILURE } else { "" };

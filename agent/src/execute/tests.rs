@@ -101,6 +101,15 @@ fn words(texts: &[&str]) -> Vec<Word> {
     texts.iter().map(|text| Word::literal(*text)).collect()
 }
 
+/// A parent on this machine.
+fn local_parent(port: u16) -> Parent {
+    Parent {
+        host: "127.0.0.1".into(),
+        port,
+        only_looked_up: false,
+    }
+}
+
 /// A launch of a lead with a program.
 pub(super) fn launch(argv: &[&str]) -> Launch {
     Launch {
@@ -279,11 +288,7 @@ fn part_is_taken_from_the_plan_not_from_at_end() {
             let marker = at(&format!("{part:?}-began"));
             let mut stopped = launch(&["/bin/sh", "-c", &format!("touch {}", marker.display())]);
             (stopped.part, stopped.at_end) = (part, at_end);
-            stopped.parent = Some(Parent {
-                host: "127.0.0.1".into(),
-                port,
-                only_looked_up: false,
-            });
+            stopped.parent = Some(local_parent(port));
             let code_of = stopped_before(&stopped);
             assert_eq!((code_of, marker.exists()), (code, false), "{part:?}");
         }
@@ -317,11 +322,7 @@ fn stop_is_held_back_only_for_the_parent_of_the_launch() {
         };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let parent = Parent {
-            host: "127.0.0.1".into(),
-            port,
-            only_looked_up: false,
-        };
+        let parent = local_parent(port);
         // A step has waited for a parent, but the launch names none: the program gets the stop at once.
         stop_after(at("lone"));
         let step = start(launch(&["/bin/sh", "-c", &script("lone")]));
@@ -359,11 +360,7 @@ fn plan_decides_hold_and_kill_time_of_a_stop() {
     alone("plan_decides_hold_and_kill_time_of_a_stop", |folder| {
         let parent_stays = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = parent_stays.local_addr().unwrap().port();
-        let parent = Some(Parent {
-            host: "127.0.0.1".into(),
-            port,
-            only_looked_up: false,
-        });
+        let parent = Some(local_parent(port));
         let at = |name: &str| folder.join(name).display().to_string();
         stop_after(at("bounded").into());
         let script = format!(
@@ -394,13 +391,7 @@ fn follower_that_ends_with_0_restarts_while_lead_is_there() {
         |folder| {
             let at = |name: &str| folder.join(name);
             let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
-            let named = |listener: &TcpListener| {
-                Some(Parent {
-                    host: "127.0.0.1".into(),
-                    port: listener.local_addr().unwrap().port(),
-                    only_looked_up: false,
-                })
-            };
+            let named = |listener: &TcpListener| Some(local_parent(listener.local_addr().unwrap().port()));
             let argv = program(
                 folder,
                 "broker",
@@ -471,11 +462,7 @@ fn stop_of_follower_whose_instance_has_ended() {
         {
             let lead = TcpListener::bind("127.0.0.1:0").unwrap();
             let port = lead.local_addr().unwrap().port();
-            let parent = Some(Parent {
-                host: "127.0.0.1".into(),
-                port,
-                only_looked_up: false,
-            });
+            let parent = Some(local_parent(port));
             let at_end = AtEnd::RestartFollower {
                 limit: 3,
                 lead_can_restart,

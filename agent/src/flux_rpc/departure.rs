@@ -88,17 +88,16 @@ impl Departure {
         }
         if let Some(nodes) = usage::nodes(broker).await {
             // The lead undrains a node whose broker had joined just before it was drained (`returned_nodes`).
-            if nodes.accepting.contains(&self.rank) {
-                self.is_drained = false;
-                self.idle_looks = 0;
-                return DrainProgress::Waiting;
+            let accepts_jobs = nodes.accepting.contains(&self.rank);
+            if accepts_jobs {
+                let _ = drain(broker, &[self.rank].into(), REASON).await;
             }
             let accepting: BTreeSet<u32> = &self.below & &nodes.accepting;
             // At each look: if a broker below joins again, the lead undrains its node (`returned_nodes`).
             if !accepting.is_empty() {
                 let _ = drain(broker, &accepting, REASON_BELOW).await;
             }
-            self.note_look(&nodes, accepting.is_empty());
+            self.note_look(&nodes, !accepts_jobs && accepting.is_empty());
         }
         let needed_looks = if self.below.is_empty() {
             IDLE_LOOKS
@@ -112,12 +111,12 @@ impl Departure {
         }
     }
 
-    /// Records which nodes have jobs. `none_below_accepts`: the nodes below get no new jobs.
-    fn note_look(&mut self, nodes: &Nodes, none_below_accepts: bool) {
+    /// Records which nodes have jobs. `none_accepts`: neither this node nor those below get new jobs.
+    fn note_look(&mut self, nodes: &Nodes, none_accepts: bool) {
         self.busy_below = &self.below & &nodes.allocated;
         let is_busy = nodes.allocated.contains(&self.rank);
         let is_subtree_idle = !is_busy && self.busy_below.is_empty();
-        self.idle_looks = if is_subtree_idle && none_below_accepts {
+        self.idle_looks = if is_subtree_idle && none_accepts {
             self.idle_looks + 1
         } else {
             0
@@ -224,6 +223,16 @@ mod tests {
         expected[4] = DrainProgress::MayGo;
         assert_eq!(departed.progress, expected);
         assert_eq!(departed.drains, ["1"]);
+    }
+
+    #[test]
+    fn node_that_the_lead_undrains_is_drained_again() {
+        let looks = ["1", "", "1", "1"].map(|down| Look { down, allocated: "" });
+        let departed = depart(&[], &looks);
+        let mut expected = [DrainProgress::Waiting; 4];
+        expected[3] = DrainProgress::MayGo;
+        assert_eq!(departed.progress, expected);
+        assert_eq!(departed.drains, ["1", "1"]);
     }
 
     #[test]

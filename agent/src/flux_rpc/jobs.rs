@@ -196,6 +196,20 @@ mod tests {
     }
 
     #[test]
+    fn loss_that_the_program_outlived_for_long_did_not_end_it() {
+        for (ended, is_lost) in [
+            (json!(now() - 200.0), true),
+            (json!(now() - 400.0), false),
+            (Value::Null, true),
+        ] {
+            // The job's exception may be much older than its end.
+            let job = json!({ "exception_type": "node-failure", "success": false, "ranks": "0-1",
+                "t_cleanup": now() - 900.0, "t_inactive": ended });
+            assert_eq!(looks(job, false, &["0-1"]).0, is_lost, "{ended}");
+        }
+    }
+
+    #[test]
     fn broker_of_a_busy_node_may_leave_later_after_a_signal() {
         // Two seconds at ten looks a second.
         let late: Vec<&str> = std::iter::repeat_n("0-1", 20).chain(["0"]).collect();

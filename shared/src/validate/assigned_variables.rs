@@ -40,15 +40,19 @@ pub(super) fn check(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: 
     };
     let snippets = &cluster.runner.snippets;
     // Without `post`, which runs after the command.
-    let sources = [
+    let on_lead = [
         ("commands.init", &snippets.init),
         ("preCommand", &snippets.pre_command),
         ("commands.pre", &snippets.pre),
         ("commands.brokerPre", &snippets.broker_pre),
-        ("commands.workerPre", &snippets.worker_pre),
     ];
-    let sources = sources.map(|(name, source)| (name, source.as_deref().unwrap_or_default()));
-    for (name, source) in sources {
+    let on_lead = on_lead.map(|(name, source)| (name, source.as_deref().unwrap_or_default()));
+    // It runs on followers, where no command starts.
+    let on_followers = (
+        "commands.workerPre",
+        snippets.worker_pre.as_deref().unwrap_or_default(),
+    );
+    for (name, source) in on_lead.into_iter().chain([on_followers]) {
         for variable in assigned(source) {
             report.notice(
                 format!("{field}.{name}"),
@@ -58,18 +62,15 @@ pub(super) fn check(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: 
             );
         }
     }
-    // Without `workerPre`, which runs on followers, where no command starts.
-    let sources =
-        sources.map(|(name, source)| (name, if name == "commands.workerPre" { "" } else { source }));
     // These export every variable.
     let exports_all = |source: &str| source.contains("set -a") || source.contains("set -o allexport");
-    if sources.iter().any(|(_, source)| exports_all(source)) {
+    if on_lead.iter().any(|(_, source)| exports_all(source)) {
         return;
     }
     // Read each text only once: there may be thousands of variables, and megabytes of snippets.
-    let exported: BTreeSet<&str> = sources.iter().flat_map(|(_, source)| exports(source)).collect();
+    let exported: BTreeSet<&str> = on_lead.iter().flat_map(|(_, source)| exports(source)).collect();
     let mut assigned_in: HashMap<&str, &str> = HashMap::new();
-    for (name, source) in sources {
+    for (name, source) in on_lead {
         for variable in assignments(source) {
             assigned_in.entry(variable).or_insert(name);
         }
@@ -111,7 +112,9 @@ fn exports(source: &str) -> impl Iterator<Item = &str> {
         list[..end.map_or(list.len(), |(at, _)| at)].split_whitespace()
     });
     let names = words.map(|word| word.trim_start_matches(['"', '\'']));
-    names.filter_map(|name| name.split(|letter| !is_name_letter(letter)).next())
+    let names = names.filter_map(|name| name.split(|letter| !is_name_letter(letter)).next());
+    // An option has no name.
+    names.filter(|name| !name.is_empty())
 }
 
 /// Whether it can be part of a variable's name in a shell.
@@ -171,13 +174,7 @@ mod tests {
         );
         let exported: Vec<&str> =
             exports("A=1; B=2; export A \\\n \"B\"\ndeclare -gx C=3 && (export -- D)").collect();
-        assert_eq!(
-            exported
-                .into_iter()
-                .filter(|name| !name.is_empty())
-                .collect::<Vec<_>>(),
-            ["A", "B", "D", "C"]
-        );
+        assert_eq!(exported, ["A", "B", "D", "C"]);
         assert_eq!(found("brokerOptions=\"$brokerOptions -Sx=y\""), [""; 0]);
         assert_eq!(
             found("flux R encode --hosts=${hosts} --local\necho command=1\nmy_command=2 software"),

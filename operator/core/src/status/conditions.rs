@@ -504,8 +504,11 @@ fn post(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
             failure,
         ));
     }
-    let before = Statement::before(inputs, ConditionType::PostSucceeded)
-        .filter(|_| inputs.job.is_none() || post::is_previous_of_this_start(inputs));
+    let before = if inputs.job.is_none() || post::is_previous_of_this_start(inputs) {
+        Statement::before(inputs, ConditionType::PostSucceeded)
+    } else {
+        None
+    };
     // How the lead ended has not been seen yet, or its pod no longer exists.
     if before.is_some() && summary.lead.is_none_or(|lead| lead.exit.is_none()) {
         return before;
