@@ -32,7 +32,7 @@ lint: ; @.ci/lint
 
 bench: ; @.ci/bench
 
-bench-journey: ; @KUBECONFIG=$(KUBECONFIG) .ci/bench journey
+bench-journey: ; @KUBECONFIG=$(KUBECONFIG) FLUX=$(FLUX) .ci/bench journey
 
 bench-quorum: ; @FLUX=$(FLUX) .ci/bench quorum
 

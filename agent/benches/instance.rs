@@ -163,6 +163,7 @@ impl Fixture {
             )
         };
         let script: String = (0..lines).map(submit).collect();
+        // It ends with the same commands as the agent's own script.
         fs::write(
             "/mnt/batch",
             format!("#!/bin/bash\n{script}flux queue idle\nflux jobs -a\nflux job wait --all\n"),

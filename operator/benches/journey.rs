@@ -1,5 +1,5 @@
 //! Times one MiniCluster on a real node, and bare Jobs in the same run for comparison: `make bench-journey
-//! KUBECONFIG=...`.
+//! KUBECONFIG=... FLUX=...`, which also sets the variables with the images (`.ci/bench`).
 //!
 //! ```text
 //! create ─► all pods run ─► the job's first line ─► complete;   an instance that stays: delete ─► all gone
@@ -44,9 +44,9 @@ const LINE: &str = "hello";
 /// Name of the CustomResourceDefinition.
 const CRD: &str = "miniclusters.flux-framework.org";
 
-/// The image that the environment variable `name` names, else the image `usual`.
-fn image(name: &str, usual: &str) -> String {
-    std::env::var(name).unwrap_or_else(|_| usual.into())
+/// The image that the environment variable `name` names.
+fn image(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} must name an image"))
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -107,8 +107,8 @@ async fn make_crd(client: &Client) -> bool {
 async fn measure(client: Client, namespace: String) -> Report {
     let fixture = Fixture { client, namespace };
     let mut report = Report::new(include_str!("ranges.toml"));
-    let app = image("BENCH_APP_IMAGE", "test/app:1");
-    let with_flux = image("BENCH_FLUX_IMAGE", "test/withflux:1");
+    let app = image("BENCH_APP_IMAGE");
+    let with_flux = image("BENCH_FLUX_IMAGE");
     let _operator = Operator::start(&fixture.namespace);
     let kinds = [
         ("bare-job", bare_job(&app, json!(["sh", "-c", "echo hello"]))),
@@ -386,20 +386,8 @@ impl Operator {
     fn start(namespace: &str) -> Operator {
         let mut command = Command::new(env!("CARGO_BIN_EXE_flux-operator"));
         command.args(["run", "--log", "warn", "--namespace", namespace]);
-        command.args([
-            "--agent-image",
-            &image(
-                "BENCH_AGENT_IMAGE",
-                concat!("flux-agent:", env!("CARGO_PKG_VERSION")),
-            ),
-        ]);
-        command.args([
-            "--view-image",
-            &image(
-                "BENCH_VIEW_IMAGE",
-                "ghcr.io/converged-computing/flux-view-rocky:tag-9",
-            ),
-        ]);
+        command.args(["--agent-image", &image("BENCH_AGENT_IMAGE")]);
+        command.args(["--view-image", &image("BENCH_VIEW_IMAGE")]);
         Operator(command.stdin(Stdio::null()).spawn().unwrap())
     }
 }

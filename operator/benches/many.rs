@@ -1,6 +1,6 @@
 //! Many MiniClusters against a real control plane without nodes, and in the same run a client that only
 //! creates the same objects: `cargo bench -p flux-operator --bench many` (BENCH_N="100 1000" for other
-//! numbers).
+//! numbers; BENCH_PART="rush paced size" selects parts).
 //!
 //! `rush`: a client with 32 creations in flight, until all Jobs exist. `paced`: a client with four, each of
 //! which waits for its answer, until every MiniCluster has a status that reports its Job. `size`: the writes
@@ -86,8 +86,7 @@ async fn rush(number: usize, report: &mut Report) {
                 async move { create_by_hand(&client, namespace, &name, SIZE).await }
             }
         };
-        // The first object of a kind takes longer: the API server delays the first request for a new CRD by 2
-        // s.
+        // The first object of a kind takes longer: the API server delays the first request for a new CRD by 2 s.
         jobs_made(&client, "first", 1, RUSH, by_hand("first")).await;
         baselines.push(
             jobs_made(&client, "baseline", number, RUSH, by_hand("baseline"))
@@ -235,11 +234,15 @@ async fn jobs_made<F: Future<Output = ()>>(
 async fn paced(number: usize, report: &mut Report) {
     let plane = control_plane();
     let client = client(plane.kubeconfig_path()).await;
-    let by_hand = |name: String| {
+    let by_hand = |namespace| {
         let client = client.clone();
-        async move { create_by_hand(&client, "baseline", &name, SIZE).await }
+        move |name: String| {
+            let client = client.clone();
+            async move { create_by_hand(&client, namespace, &name, SIZE).await }
+        }
     };
-    let (baseline, _) = jobs_made(&client, "baseline", number, PACED, by_hand).await;
+    jobs_made(&client, "first", 1, PACED, by_hand("first")).await;
+    let (baseline, _) = jobs_made(&client, "baseline", number, PACED, by_hand("baseline")).await;
     drop(plane);
 
     let plane = control_plane();

@@ -73,6 +73,7 @@ impl std::str::FromStr for Gang {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Gang, String> {
+        // Only the validation parses this, and puts nothing but the field's path before the message.
         let found = Gang::ALL.into_iter().find(|gang| gang.name() == name);
         found.ok_or_else(|| format!("is `{name}`, must be one of {}", Gang::NAMES.join(", ")))
     }

@@ -64,8 +64,9 @@ pub struct Words {
     pub words: Vec<Word>,
     /// Unquoted operators and substitutions that reach the program as text, in order, once each.
     pub shell_syntax: Vec<String>,
-    /// For each line after the first, the index in `words` of its first word. Lines that continue the line before
-    /// are left out: after a backslash, or beginning with an option.
+    /// For each line after the first, the index in `words` of its first word. `validate` warns of such lines, since all
+    /// lines are one command. Lines that continue the line before are left out: after a backslash, or beginning with an
+    /// option.
     pub line_starts: Vec<usize>,
 }
 

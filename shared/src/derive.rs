@@ -19,6 +19,7 @@ pub fn agent_spec(cluster: &ValidMiniCluster) -> AgentSpec {
         max_size: (cluster.max_size != cluster.size).then_some(cluster.max_size),
         quorum: cluster.min_size,
         tasks: cluster.tasks,
+        // Whether the job may begin with fewer nodes than `size`. (`maxSize` plays no role.)
         elastic: cluster.min_size.is_some_and(|min| min < cluster.size),
         restart_policy: match cluster.pod.restart_policy.as_deref() {
             Some("OnFailure") => RestartPolicy::OnFailure,

@@ -13,6 +13,8 @@ const SHORTEST_STAGE: usize = 8;
 /// The stages of one run of a container, with its host and role. Times are in microseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodTimeline {
+    /// [`VERSION`] of the program that wrote the line. (The agent's log has another line with the key `timeline`. That
+    /// line has a format and a version of its own.)
     #[serde(rename = "timeline")]
     pub version: u32,
     /// The pod's host name, as Flux knows it.

@@ -95,6 +95,7 @@ fn samples(page: &str) -> Vec<Sample<'_>> {
     found
 }
 
+/// Fields of a container. Samples show these alone, without the container.
 const OF_A_CONTAINER: [&str; 19] = [
     "name",
     "image",
@@ -118,6 +119,8 @@ const OF_A_CONTAINER: [&str; 19] = [
 ];
 
 /// A MiniCluster that contains the sample at its place. None if the sample is not part of a MiniCluster.
+/// `containers_at`: the line of the heading `containers`. Before it, `volumes` are those of the MiniCluster; after it,
+/// those of a container.
 fn completed(version: &str, line: usize, text: &str, containers_at: usize) -> Option<Value> {
     let document: Value = serde_saphyr::from_multiple(text)
         .unwrap_or_else(|why| panic!("line {line}: {why}"))
@@ -125,7 +128,7 @@ fn completed(version: &str, line: usize, text: &str, containers_at: usize) -> Op
     let mut all = json!({
         "apiVersion": format!("flux-framework.org/{version}"),
         "kind": "MiniCluster",
-        // The names of the bursted cluster and of the other clusters in the page.
+        // The pages call a bursted cluster burst-0. Without a hostlist, its hosts have names with burst-0.
         "metadata": { "name": if text.contains("leadBroker") && !text.contains("hostlist") { "burst-0" } else { "flux-sample" } },
         "spec": { "size": 4, "containers": [{ "image": "rockylinux:9" }] },
     });
@@ -262,7 +265,7 @@ fn headings(page: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// The names of all functions in the workspace's sources.
+/// The names of the functions without arguments, as tests are, in these folders.
 fn functions() -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut folders: Vec<PathBuf> = [

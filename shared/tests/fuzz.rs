@@ -58,7 +58,7 @@ fn spoilt_examples_are_answered() {
     assert!(accepted_count > 10, "only {accepted_count} inputs were accepted");
 }
 
-/// The text with a few lines and characters moved, duplicated, dropped and replaced.
+/// The text with a few lines dropped, copied or unindented, and with a few characters inserted.
 fn scrambled(text: &str, dice: &mut Dice) -> String {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     for _ in 0..=dice.roll(5) {
@@ -152,28 +152,32 @@ fn long_lists_and_texts_take_no_longer_than_they_must() {
     assert_eq!(hostlist::expand(&list).unwrap().len(), 10_000);
 }
 
-/// The operator has one thread. Otherwise anyone who may create a MiniCluster could block it for minutes.
+/// The operator has one thread. If the time grew faster, anyone who may create a MiniCluster could block it for
+/// minutes.
 #[test]
 fn time_of_validation_grows_with_the_length_of_the_text_alone() {
     let many_hosts = "[0-65535],".repeat(6500);
-    let repeated = |change: &dyn Fn(&mut serde_json::Value)| {
+    let with = |change: &dyn Fn(&mut serde_json::Value)| {
         let mut document = miniclusters().remove(0);
         change(&mut document["spec"]);
         document
     };
     let documents = [
-        repeated(&|spec| {
+        // One job of many lines.
+        with(&|spec| {
             spec["containers"][0]["batch"] = true.into();
             spec["containers"][0]["command"] = "\\\n".repeat(60_000).into();
         }),
-        repeated(&|spec| {
+        // Many variables, each of which the long snippet might assign.
+        with(&|spec| {
             let snippets = serde_json::json!({ "init": ":\n".repeat(100_000) });
             spec["containers"][0]["commands"] = snippets;
             let names = (0..10_000).map(|number| format!("$a{number} "));
             spec["containers"][0]["command"] = names.collect::<String>().into();
         }),
-        repeated(&|spec| spec["flux"]["bursting"] = serde_json::json!({ "hostlist": many_hosts })),
-        repeated(&|spec| {
+        // The same hosts again and again, in one list and in many parts of broker.toml.
+        with(&|spec| spec["flux"]["bursting"] = serde_json::json!({ "hostlist": many_hosts })),
+        with(&|spec| {
             let part = "[[resource.config]]\nhosts = 'a[0-65535]'\n".repeat(500);
             let parts = (0..20).map(|number| (format!("part-{number}"), part.clone().into()));
             spec["flux"]["configs"] = parts.collect::<serde_json::Map<_, _>>().into();

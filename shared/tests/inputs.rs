@@ -1,4 +1,5 @@
 //! Each file of the folder `bad` breaks one rule. Its first lines name who rejects it, and the expected error.
+//! `operator/tests/it/inputs.rs` checks who rejects it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(
     clippy::disallowed_methods,

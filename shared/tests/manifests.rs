@@ -92,6 +92,7 @@ fn write_out_defaults(spec: &mut Map<String, Value>) {
 /// Converts every MiniCluster of a text to v1alpha2 and back, and checks that it is unchanged. An edit in
 /// v1alpha2 must be kept as well.
 fn check_round_trip(text: &str) -> Result<(), String> {
+    // As in kubectl and in `manifest::parse`, the last of duplicate keys counts.
     let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
     let documents: Vec<Value> =
         serde_saphyr::from_multiple_with_options(text, options).map_err(|error| error.to_string())?;

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// Crates that wait, log, or use processes, files and the network.
+/// Crates that wait, log, draw random bytes, or use processes, files and the network.
 const EFFECTS: &[&str] = &[
     "async-std",
     "futures",
@@ -94,6 +94,7 @@ fn plugin_depends_on_no_program_of_ours_and_on_nothing_of_linux() {
     for target in ["x86_64-apple-darwin", "aarch64-apple-darwin"] {
         assert_without("kubectl-minicluster", &["--target", target], OF_LINUX);
     }
+    // On Linux, rustix (of crossterm) needs linux-raw-sys, so this list lacks it.
     assert_without(
         "kubectl-minicluster",
         &[],

@@ -25,7 +25,7 @@ pub fn serve() -> Arc<AtomicUsize> {
 }
 
 /// The answer to a query: an address, NXDOMAIN (no such name), or none. The first label of the name in the query is
-/// the lead's host name, `<cluster>-0`. The cluster is called after the way in which its lead is missing.
+/// the lead's host name, `<cluster>-0`. A cluster without a lead is called after the way in which its lead is missing.
 fn reply(question: &[u8]) -> Option<Vec<u8>> {
     // After a header of 12 bytes, the length of the name's first label, and the label.
     let length = usize::from(*question.get(12)?);
@@ -44,7 +44,7 @@ fn reply(question: &[u8]) -> Option<Vec<u8>> {
     reply[2] = 0x81;
     reply[3] = if address.is_some() { 0x80 } else { 0x83 };
     if let Some(address) = address {
-        // One answer: the name at byte 12, type A, class IN, valid for 5 seconds, 4 bytes.
+        // One answer, whatever type was asked for: the name at byte 12, type A, class IN, valid for 5 seconds, 4 bytes.
         reply[7] = 1;
         reply.extend([0xc0, 0x0c, 0, 1, 0, 1, 0, 0, 0, 5, 0, 4]);
         reply.extend(address);

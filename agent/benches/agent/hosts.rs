@@ -21,7 +21,7 @@ pub struct Hosts(pub Vec<Child>);
 impl Drop for Hosts {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // This is process 1 of the host. The kernel ends all others with it.
+            // This ends `unshare`. By `--kill-child`, process 1 of the host ends with it, and so do all others.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -54,11 +54,11 @@ pub fn addresses(size: usize) {
                 .success()
         );
     }
-    // Packets to an address that no host has are lost without an error.
+    // The benchmark `quorum` removes an address to lose packets: with this route, they are lost without an error.
     place::run("ip route replace 198.18.0.0/16 dev lo");
 }
 
-/// Text of /etc/hosts with the ranks from `first` on.
+/// Text of /etc/hosts with the ranks from `first` on. With 1, the lead has no name, as before DNS knows it.
 pub fn names(size: usize, first: usize) -> String {
     let mut text = "127.0.0.1 localhost\n".to_owned();
     for rank in first..size {

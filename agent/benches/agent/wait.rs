@@ -14,7 +14,9 @@ use test_support::report::{Report, setting};
 
 /// How a lead can be missing: its name does not exist, DNS does not answer, nobody listens at its address, or its
 /// address is silent. The cluster is called so, by which our DNS server (`dns`) knows what to answer.
-const WAYS: [&str; 4] = ["nameless", "silent", "refused", "dropped"];
+const WAYS: [&str; 4] = [NAMELESS, "silent", "refused", "dropped"];
+/// The cluster whose lead's name has no address.
+const NAMELESS: &str = "nameless";
 /// Followers at once.
 const MANY: usize = 64;
 /// The name of a cluster whose lead is there.
@@ -56,8 +58,8 @@ pub fn measure(report: &mut Report) {
     }
     joined(report, watched);
     // Many followers of a lead without a name.
-    let spec = crate::write_spec(WAYS[0]);
-    let followers: Vec<Follower> = (0..MANY).map(|_| Follower::start(WAYS[0], &spec)).collect();
+    let spec = crate::write_spec(NAMELESS);
+    let followers: Vec<Follower> = (0..MANY).map(|_| Follower::start(NAMELESS, &spec)).collect();
     std::thread::sleep(SETTLE);
     let queries_before = queries.load(Ordering::Relaxed);
     let begin = Instant::now();
@@ -67,8 +69,8 @@ pub fn measure(report: &mut Report) {
     drop(followers);
 }
 
-/// The cost of a follower's agent next to a broker that has joined. The agent watches its child and, over the
-/// socket, the broker's state.
+/// The cost of a follower's agent next to a broker that has joined. The agent watches its child. It also waits for the
+/// broker's socket, which the fake flux does not have. So the figures leave out the stream of the broker's state.
 fn joined(report: &mut Report, watched: Duration) {
     let listener = TcpListener::bind((IpAddr::from(LEAD), PORT)).unwrap();
     // Accepts every connection and keeps it open: this is the lead.

@@ -22,7 +22,7 @@ pub fn connect(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
     runtime::block_on_interruptible(Box::pin(async {
         if let Err(why) = observe::state(&pod).await {
             write_whole(format!(
-                "flux-agent: no broker to connect to ({why}); `/mnt/flux/flux-agent status` says more\n"
+                "flux-agent: no broker to connect to ({why}); `flux-agent status` says more\n"
             ));
         }
         // Nobody reads this exit code.
@@ -31,7 +31,7 @@ pub fn connect(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
     let argv = match (command, &pod.facts.shell) {
         ([], Some(shell)) => vec![shell.into()],
         ([], None) => {
-            let remedy = "give a command: /mnt/flux/flux-agent connect -- flux resource list";
+            let remedy = "give a command: flux-agent connect -- flux resource list";
             return Err(Failure::new(
                 Category::ShellMissing,
                 "failed to find a shell in this image",

@@ -341,10 +341,10 @@ fn parent(observed: &Observations, host: &str, link: &Result<Link, Missing>) -> 
         Ok(_) if observed.activity().is_some() => format!("{host} answers"),
         Ok(Link::Broken) if matches!(observed.state, Err(AskError::NoSocket(_))) => format!(
             "{host} answers, but this broker is not connected: it has not started, or the certificates differ \
-             (`/mnt/flux/flux-agent preflight` on both shows them)"
+             (`flux-agent preflight` on both shows them)"
         ),
         Ok(Link::Broken) if stuck || observed.state.is_err() => format!(
-            "{host} answers, but this broker is not connected: do the certificates differ? (`/mnt/flux/flux-agent preflight` \
+            "{host} answers, but this broker is not connected: do the certificates differ? (`flux-agent preflight` \
              on both shows them)"
         ),
         Ok(Link::Broken) => format!("{host} answers; not connected yet"),
@@ -352,7 +352,7 @@ fn parent(observed: &Observations, host: &str, link: &Result<Link, Missing>) -> 
         Ok(Link::Steady) if observed.state.is_err() => format!("{host} is connected"),
         Ok(Link::Steady) => {
             format!(
-                "{host} is connected, but has not admitted this broker yet: `/mnt/flux/flux-agent status` there says why"
+                "{host} is connected, but has not admitted this broker yet: `flux-agent status` there says why"
             )
         }
     }
@@ -370,8 +370,7 @@ fn absence(absent: &Absent) -> String {
     format!("{host} (rank {rank}): {why}")
 }
 
-const JOINING: &str =
-    "its pod is there, its broker has not joined: `/mnt/flux/flux-agent status` there says why";
+const JOINING: &str = "its pod is there, its broker has not joined: `flux-agent status` there says why";
 
 const TORPID: &str = "its broker is suspended, very busy or cut off, and gets no work: delete its pod, or run `flux-agent status` in it";
 
@@ -383,7 +382,7 @@ pub fn remedy(missing: &Missing) -> &'static str {
         }
         Missing::Name(_) => "Does the cluster's DNS run, and does /etc/resolv.conf name it?",
         Missing::Route { .. } => "Is there a network policy or a firewall between the pods?",
-        Missing::Port(_) => "Its pod is there: look at its log, or ask `/mnt/flux/flux-agent status` there",
+        Missing::Port(_) => "Its pod is there: look at its log, or ask `flux-agent status` there",
     }
 }
 

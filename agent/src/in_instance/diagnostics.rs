@@ -25,9 +25,12 @@ pub fn run() -> Result<u8, Failure> {
                 return Ok(0);
             }
         }
+        // The plan starts this program by its documented path, whose folder the user chooses.
+        let program = std::env::args_os().next().unwrap_or_default();
         tracing::info!(
             stage = "diagnostics",
-            "the instance stays up; `/mnt/flux/flux-agent stop` ends it"
+            "the instance stays up; `{} stop` ends it",
+            program.to_string_lossy()
         );
         // `pending` never completes, so only a stop signal ends this wait.
         let stopped = runner

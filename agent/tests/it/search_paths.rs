@@ -51,6 +51,7 @@ fn users_paths_are_hidden_from_flux_and_tasks_see_them() {
         ended[0].stderr,
         ended[1].stderr
     );
+    // The fake Flux does not read the job shell's `shell.setenv` lines, so only real Flux shows what tasks see.
     if real_flux().is_none() {
         for (image, subcommand) in [
             (&images[0], "start"),

@@ -46,6 +46,7 @@ two lines"; cd /tmp; umask 027; ulimit -n 333; unset GONE'''
         );
         let record = solo.record();
         let environment = record["environment"].as_object().unwrap();
+        // `Solo` sets this variable.
         assert_eq!(environment["ODD-NAME"], "kept", "a name that no shell can have");
         let internal = environment
             .keys()
@@ -258,7 +259,7 @@ fn as_flux_runs_what_follows_as_fluxs_user_in_fluxs_environment() {
     }
 }
 
-/// The lines are those of the documents.
+/// The documents' lines use variables that are not set here. They count as empty, and are no error.
 #[test]
 fn documented_lines_work_in_an_image_that_sets_nothing() {
     let side = r#"
@@ -310,8 +311,8 @@ fn status_says_which_snippet_runs() {
     assert!(ended.stdout.starts_with(want), "{ended:?}");
 }
 
-/// By default, containers may not trace processes. The agent's threads change to the effective user of Flux to
-/// query the broker.
+/// To query the broker, a thread of the agent takes the effective user of Flux. The kernel then hides the agent's
+/// files in /proc from processes that may not trace, as by default in containers. The agent undoes this.
 #[test]
 fn commands_in_post_know_the_entrypoint_without_ptrace() {
     let image = Image::usual();

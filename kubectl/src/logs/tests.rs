@@ -31,6 +31,8 @@ fn ended_pod() -> Pod {
     pod(0, "terminated")
 }
 
+// A read repeats the last line of the read before. If a read begins with LATER after one of LINE, lines are missing,
+// or it is the next container's log.
 const LINE: &[u8] = b"2026-01-01T00:00:00.1Z a\n";
 const LATER: &[u8] = b"2026-01-01T00:00:00.3Z c\n";
 
@@ -55,7 +57,8 @@ fn broken(bytes: &'static [u8]) -> Log {
     }
 }
 
-/// Follows the log of a container that has ended. Returns the result, and how many of `logs` were not read.
+/// Follows the log of a container that runs during the first read, and has ended after it. Returns the result, and
+/// how many of `logs` were not read.
 async fn followed(logs: Vec<Log>) -> (Result<(), Failure>, usize) {
     let (target, left, _) = server([Some(ended_pod())], logs);
     let start = start(0);
@@ -141,6 +144,8 @@ async fn follow_succeeds_when_a_log_that_was_read_whole_is_rotated() {
 async fn follow_succeeds_when_the_next_container_falls_silent() {
     let mut resume = Resume::default();
     let pods = vec![Some(pod(0, "running")), Some(pod(1, "running"))];
+    // The second read has a line of the next container. So nothing of the first one is missing, and no third read
+    // follows.
     let logs = vec![whole(LINE), stalled(LATER), whole(LINE)];
     let (result, requests) = followed_while_pod_becomes(pods, logs, &mut resume).await;
     result.unwrap();

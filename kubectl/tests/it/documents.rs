@@ -68,6 +68,7 @@ fn a_file_that_is_wrong_is_refused_with_every_problem() {
             .output()
             .unwrap();
         let message = String::from_utf8(output.stderr).unwrap();
+        // `dry-run` ends with the code with which pods end for the same error.
         assert_eq!(
             output.status.code(),
             Some(flux_shared::exit::Category::SpecInvalid.code().into())

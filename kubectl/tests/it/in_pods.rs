@@ -234,6 +234,7 @@ fn top_without_usage_prints_cause_and_remedy() {
 fn commands_in_pods_need_exec_permission_and_name_it() {
     test("exec-only", async |fixture| {
         let operator = up(&fixture, 2).await;
+        // exec by WebSocket is a GET request, which needs `get`. Since Kubernetes 1.35 it needs `create`, too.
         let rights = [
             ("miniclusters.flux-framework.org", "get"),
             ("pods", "get,list"),
@@ -504,7 +505,7 @@ fn stop_shuts_the_instance_down_and_reports_it() {
             None,
             "its status and logs stay"
         );
-        // A user without the right to delete Jobs suspends the MiniCluster instead.
+        // This user may not delete the MiniCluster, so the plugin suspends it instead.
         let output = person.run(&["stop", "--now", "mc"]).await;
         assert!(
             output.code == 0 && output.out.contains("suspended mc, which now has no pods"),

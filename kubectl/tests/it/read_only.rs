@@ -1,4 +1,5 @@
-//! Commands that change nothing: `status`, `timeline`, completions, and `jobs` and `connect` if nothing runs.
+//! Commands that change nothing in the cluster: `why`, `status`, `debug`, `timeline`, completions, and `jobs`,
+//! `connect` and `logs` if nothing runs.
 
 use std::process::Command;
 
@@ -181,6 +182,7 @@ fn kubectl_completes_the_names_of_the_namespace() {
             String::from_utf8(command.output().unwrap().stdout).unwrap()
         };
         let names = kubectl(&["minicluster", "connect", "-n", &fixture.namespace, ""]);
+        // `:4` tells the shell to offer no file names (cobra's protocol).
         assert_eq!(names, "one\nother\ntwo\n:4\n");
         assert_eq!(
             kubectl(&["minicluster", "connect", "-n", &fixture.namespace, "o"]),

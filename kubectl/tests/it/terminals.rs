@@ -87,6 +87,7 @@ async fn changes(script: &Child, out: &mut ChildStdout, seen: &mut String) {
     seen.clear();
     read_until(out, seen, "every 1 s; q ends").await;
     resize(plugin_of(script, "top").await, "9", "20");
+    // The first line, cut at 20 columns.
     read_until(out, seen, "mc: state run for 61\x1b[0m").await;
 }
 
@@ -136,6 +137,7 @@ fn top_refreshes_until_a_key_and_leaves_the_terminal_as_it_was() {
                         session.complain("flux-agent: not up: a hiccup\n").await;
                         session.end(1).await;
                     }
+                    // A job appears after the first look.
                     look => {
                         session.say(&usage(look.min(1))).await;
                         session.end(0).await;

@@ -68,8 +68,7 @@ fn a_run_prints_the_job_s_output_and_ends_with_its_code() {
                 ])
                 .await;
             assert_eq!(output.code.to_string(), code, "{output:?}");
-            let mut lines: Vec<&str> = output.out.lines().collect();
-            lines.sort_unstable();
+            let lines: Vec<&str> = output.out.lines().collect();
             assert!(lines.contains(&"a 42") && lines.contains(&"b  c"), "{output:?}");
         }
         fixture
@@ -300,6 +299,7 @@ fn connect_runs_a_command_with_its_input_and_its_code() {
             "{stopped:?}"
         );
         let ended = person.run(&["wait", "mc", "--timeout", "240"]).await;
+        // 124: it has not ended in time.
         assert_ne!(ended.code, 124, "{ended:?}");
     });
 }
@@ -339,6 +339,7 @@ fn a_shell_has_a_real_terminal_of_the_same_size() {
         let folder = tempfile::tempdir().unwrap();
         let person = person(&fixture, folder.path());
         up(&person, "1").await;
+        // `sleep 1`: the plugin sends the size of the terminal only once the program has started.
         let line = format!(
             "stty rows 33 cols 77; {PROGRAM} -n {} connect mc -- sh -c 'sleep 1; tty; stty size; exit 9'",
             fixture.namespace

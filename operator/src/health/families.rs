@@ -356,6 +356,7 @@ pub(super) fn assert_complete(text: &str, processes: Processes) {
                 .collect(),
             None => Vec::new(),
         };
+        // Each bucket of a histogram has this label, with its upper bound.
         found.retain(|label| *label != "le");
         let mut wanted = labels.to_vec();
         wanted.sort_unstable();

@@ -49,6 +49,7 @@ async fn lost_pods_of_an_earlier_minicluster_are_not_counted() {
     };
     let (context, _) = silent();
     let index = &context.index;
+    // The index keeps the losses of a removed Job only for a MiniCluster that has joined a headless Service.
     index.join(&Key::new("ns", "flux-service"), "mc");
     let job = JobSeen {
         uid: "mc".into(),
@@ -57,6 +58,7 @@ async fn lost_pods_of_an_earlier_minicluster_are_not_counted() {
         ..JobSeen::default()
     };
     index.update_job(&metadata("mc", "1"), job);
+    // The pod is removed while its Job runs: a loss.
     for deleting in [false, true] {
         let pod = PodSeen {
             name: "mc-0".into(),
@@ -97,13 +99,16 @@ async fn large_spec_given_up_is_not_called_invalid() {
         let (context, requests) = silent();
         let spec = json!({ "containers": [{ "image": "a", "commands": { "pre": "x".repeat(script) } }] });
         let mut cluster = cluster("uid", spec);
+        // This leaves out a large spec, as in the cache. What is left would be invalid.
         cluster::shrink(&mut cluster);
         let now = Instant::now();
+        // After so many failures in a row, the status shows them.
         for _ in 0..3 {
             context
                 .pauses
                 .after_failure(&Key::new("ns", "mc"), &ReconcileError::TooManySlow, now);
         }
+        // A report that writes a status gets no answer: only the time limit ends it.
         let report = report_overload(&cluster, &context);
         drop(tokio::time::timeout(Duration::from_secs(50), report).await);
         requests.load(Ordering::SeqCst)

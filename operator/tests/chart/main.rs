@@ -21,8 +21,8 @@ fn flux_operator(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// The manifest for kustomize is the chart with its default values. The CRD and the namespace have their own
-/// files.
+/// The manifest for kustomize is the chart with its default values, and the images that the chart requires. The CRD and
+/// the namespace have their own files.
 #[test]
 fn plain_manifest_is_what_helm_renders() {
     let helm = &helms()[0];

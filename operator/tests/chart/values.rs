@@ -110,7 +110,8 @@ fn lines(value: &Value, path: &str, found: &mut BTreeSet<String>) {
         }
         Value::Array(all) if !all.is_empty() => {
             for (number, value) in all.iter().enumerate() {
-                // An inserted element does not change those after it.
+                // Objects with a name and plain values have no number here: an inserted one does not change the lines
+                // of those after it.
                 let of_name = value["name"]
                     .as_str()
                     .or(value["alert"].as_str())
@@ -134,6 +135,7 @@ fn lines(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     }
 }
 
+/// The lines of an object. Of a CRD's versions, only the names count. A rule of permissions is one line.
 fn lines_of(object: &Value) -> BTreeSet<String> {
     let mut object = object.clone();
     if object["kind"] == "CustomResourceDefinition" {

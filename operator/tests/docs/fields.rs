@@ -15,6 +15,7 @@ use super::readers::Readers;
 static READERS: LazyLock<Readers> = LazyLock::new(Readers::found);
 
 fn schema(version: &str) -> Value {
+    // Without a webhook, the definition has no v1alpha1. The address is not used.
     let client = WebhookClient::Url("https://127.0.0.1/convert".into());
     let crd = serde_json::to_value(
         definition(&Conversion::Webhook {
@@ -41,7 +42,7 @@ fn number(value: &Value) -> String {
         .map_or_else(|| value.to_string(), |number| format!("{number:.0}"))
 }
 
-/// The units of numbers, by the suffix of the field's name.
+/// The units of numbers, by the suffix of the field's name. `ogLevel` is for `logLevel` and `fluxLogLevel`.
 const UNITS: &[(&str, &str)] = &[
     ("Seconds", "seconds"),
     ("SecondsAfterFinished", "seconds"),

@@ -114,8 +114,8 @@ fn no_relative_link_leaves_the_book() {
         let text = prose(&page);
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let ups = link.split('/').take_while(|part| *part == "..").count();
-            let is_page = link.contains("://") || link.starts_with('#') || ups <= depth;
-            if is_page {
+            let stays_in_book = link.contains("://") || link.starts_with('#') || ups <= depth;
+            if stays_in_book {
                 right += 1
             } else {
                 wrong.push(format!("{}: {link}", page.display()))

@@ -150,6 +150,7 @@ fn each_alert_has_a_section_with_severity_and_condition() {
         let severity = format!("{}{}", alert.severity[..1].to_uppercase(), &alert.severity[1..]);
         let lasts = match alert.lasts.split_at(alert.lasts.len() - 1) {
             ("0", "m") => ", at once".to_owned(),
+            // So short that the page does not name it.
             ("1", "m") => String::new(),
             ("1", "h") => ", after an hour".to_owned(),
             (number, _) => format!(", after {number} minutes"),
@@ -289,11 +290,13 @@ fn labels_and_annotations_are_those_of_what_is_rendered() {
             ..Served::default()
         };
         let facts = RenderFacts {
+            // A UUID, from which the traceparent is made.
             uid: Some("0af76519-16cd-43dd-8448-eb211c80319c".into()),
             spec_hash: Some("hash".into()),
             gangs,
             ..RenderFacts::default()
         };
+        // The objects, labels and annotations that depend on these options are listed, too.
         let options = Options {
             network_policy: true,
             gang: true,

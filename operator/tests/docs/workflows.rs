@@ -195,6 +195,7 @@ fn every_command_is_one_that_a_person_can_type_here() {
                     .split_whitespace()
                     .skip_while(|word| is_assignment(word))
                     .collect();
+                // A recipe of the Makefile is one line: `NAME: ; COMMAND`.
                 let is_known = match words.as_slice() {
                     ["make", recipe, ..] => makefile.contains(&format!("\n{recipe}: ;")),
                     [program, ..] if program.starts_with(".ci/") => repository().join(program).is_file(),
@@ -212,6 +213,7 @@ fn every_command_is_one_that_a_person_can_type_here() {
 #[test]
 fn published_manifests_are_pinned_and_read_by_the_tests() {
     let list = std::fs::read_to_string(repository().join(".ci/public-manifests.list")).unwrap();
+    // The first line is a comment.
     let (files, repositories): (Vec<&str>, Vec<&str>) =
         list.lines().skip(1).partition(|line| line.starts_with("  "));
     assert!(files.len() > 100 && repositories.len() > 10, "{list}");
@@ -222,6 +224,7 @@ fn published_manifests_are_pinned_and_read_by_the_tests() {
                 .chars()
                 .all(|character| matches!(character, '0'..='9' | 'a'..='f'));
         assert!(is_commit && name.split('/').count() == 2, "{repository}");
+        // The Go operator's repository: tests read its manifests from other folders, which this list does not fill.
         assert_ne!(name, "flux-framework/flux-operator");
     }
     let test = workflows()
@@ -260,6 +263,7 @@ fn workflow_tests_gangs_with_both_apis() {
             )
         })
         .collect();
+    // `GANG=1` means Kubernetes' own API, which the operator can use since 1.37.
     assert_eq!(tried, [("1.37", "1"), ("1.35", "scheduler-plugins")]);
     let is_make = |step: &&Value| step["run"].as_str().is_some_and(|run| run.contains("make "));
     let step = steps(gangs).iter().find(is_make).unwrap();

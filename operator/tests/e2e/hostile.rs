@@ -7,6 +7,10 @@ use serde_json::json;
 use test_support::node::{app_image, test};
 
 /// If root runs a changed file, it leaves a word in a volume that outlives the container.
+///
+/// - The names with `(deleted)` are those that the kernel gives in /proc/PID/exe if the program's file was removed.
+/// - `*/run/flux/*` and `*/scripts/*` stay: the broker's folder, and the script that is running.
+/// - The links to /etc have the name of the agent's folder, in which root writes: `/mnt/flux/config/agent`.
 const ATTACK: &str = r#"
 cat >/scratch/tell <<'end'
 #!/bin/sh

@@ -125,7 +125,8 @@ fn page_folder(fixture: &Fixture, blocks: &[Block], folder: &Path) -> PathBuf {
 }
 
 /// The blocks as one script, which writes each command that fails to the file `failed`, with a NUL after it:
-/// a command may have several lines. Their image is `image`.
+/// a command may have several lines. Their image is `image`. At its end, the script kills what the page has left in the
+/// background.
 fn script(blocks: &[Block], image: &str, failed: &Path) -> String {
     let mut script = format!(
         "trap 'printf \"%s\\0\" \"$BASH_COMMAND\" >> {}' ERR\ntrap 'trap - ERR; kill $(jobs -p) 2>/dev/null' EXIT\n",
@@ -226,9 +227,11 @@ fn yaml_of(documents: &[Value]) -> String {
 fn give_manifests(fixture: &Fixture, page: &Path, blocks: &[Block], folder: &Path) {
     let commands: String = blocks.iter().map(|block| block.text.as_str()).collect();
     for block in pages::blocks(&repository().join(page)) {
+        // A word after the language means that no test runs the block.
         if block.language != "yaml" || block.word.is_some() {
             continue;
         }
+        // `false`: not of v1alpha1.
         let documents = adapt(fixture, &block.text, false);
         let Some(name) = documents[0].pointer("/metadata/name").and_then(Value::as_str) else {
             continue;

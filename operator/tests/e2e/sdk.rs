@@ -36,6 +36,7 @@ fn python_sdk_of_the_go_operator_streams_executes_and_forwards() {
             "each line has its time: {hello}"
         );
 
+        // `in_pods.py` asks for the instance's size, runs a command that prints and then fails, and serves a page.
         assert_eq!(steps.object("executed").as_str().unwrap().trim(), "2");
         assert_eq!(steps.object("failed").as_str().unwrap().trim(), "before");
         assert_eq!(steps.object("forwarded").as_str().unwrap().trim(), "served");

@@ -81,6 +81,7 @@ fn manifest_of_2023_completes_and_reads_back_as_applied() {
         let status = fixture.when_condition("of-2023", "Complete").await;
         assert_eq!(status["exitCode"], 0, "{status:#}");
         let log = log(&fixture, "of-2023").await;
+        // The last one begins a password's hash in /etc/shadow.
         for line in [
             "nobody yet",
             "job of flux in /work/here sees 1",
@@ -102,6 +103,7 @@ fn manifest_of_2023_completes_and_reads_back_as_applied() {
             .into_values()
             .map(|bytes| String::from_utf8(bytes.0).unwrap())
             .collect();
+        // In the order of the users' names. squidward's password is generated, with 26 characters.
         assert_eq!(
             (passwords.len(), passwords[0].as_str(), passwords[1].len()),
             (2, "butter", 26)
@@ -120,6 +122,7 @@ fn manifest_of_2023_completes_and_reads_back_as_applied() {
                 .unwrap(),
         )
         .unwrap();
+        // Conversion writes what v1alpha1 means by fields that are left out.
         assert_eq!(newer["spec"]["flux"]["container"]["disable"], true, "{newer:#}");
         assert_eq!(
             newer["spec"]["containers"][0]["fluxUser"]["name"], "flux",

@@ -2,7 +2,7 @@
 //! while a job runs. The job ends as if nothing had happened. `.ci/e2e` runs this where no operator is
 //! installed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![allow(clippy::print_stdout, reason = "tests look and act")]
+#![allow(clippy::print_stdout, reason = "tests print figures and notices")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -308,7 +308,8 @@ fn nothing_is_created_in_a_namespace_that_is_being_deleted() {
     });
 }
 
-/// All states at once. A reconcile is recognized by one of its calls; that of "earlier" makes none.
+/// All states at once. A reconcile is recognized by one of its calls, which the table of states names. For "earlier"
+/// and "secret" it names none: all reconciles that are left over may be theirs.
 #[test]
 fn waiting_minicluster_is_reconciled_once_in_10_s_at_most() {
     const WINDOW: Duration = Duration::from_secs(35);
@@ -317,6 +318,7 @@ fn waiting_minicluster_is_reconciled_once_in_10_s_at_most() {
     test("calm-waiting", async |fixture| {
         let calls = Calls::with_faults(|call: &Call| {
             let no_groups = json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": [] });
+            // "old" needs Kubernetes 1.34.
             says_version("33", call).or_else(|| (call.resource == "apis").then(|| Fault::Says(no_groups)))
         });
         let metrics = Arc::new(Metrics::new().unwrap());
@@ -362,7 +364,8 @@ fn waiting_minicluster_is_reconciled_once_in_10_s_at_most() {
 
         let gang = json!({ "size": 1, "gang": "on" });
         let template = json!({ "size": 1, "podTemplate": { "spec": { "hostNetwrok": true } } });
-        // Each of its characters must be escaped in TOML.
+        // With ''' in it, the text needs a TOML string that escapes each backslash. So the AgentSpec is larger than a
+        // ConfigMap may be.
         let script = format!("'''{}", "\\".repeat(600_000));
         let large =
             json!({ "size": 1, "containers": [{ "image": "app:1", "commands": { "script": script } }] });

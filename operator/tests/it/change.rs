@@ -11,6 +11,9 @@ use serde_json::json;
 
 use test_support::api_server::{Call, Calls, Fault, Fixture, condition, test, until};
 
+/// The ConfigMap of the dry run by which the operator asks for the time.
+const CLOCK: &str = "flux-operator-clock";
+
 #[test]
 fn the_size_follows_the_spec_up_and_down_within_its_maximum() {
     test("scale", async |fixture| {
@@ -71,8 +74,6 @@ fn the_size_follows_the_spec_up_and_down_within_its_maximum() {
 #[test]
 fn size_beyond_maximum_sets_a_condition_and_changes_nothing() {
     test("beyond", async |fixture| {
-        // Both changes come before any operator has seen the MiniCluster. The CRD's rule needs the status, so
-        // it cannot refuse them.
         fixture.create("mc", json!({ "size": 2 })).await.unwrap();
         let operator = fixture.operator().await;
         // One pod has started, so it is too late for a larger Job.
@@ -81,6 +82,8 @@ fn size_beyond_maximum_sets_a_condition_and_changes_nothing() {
             .when("mc", "its maximum", |status| status["maximumSize"] == 2)
             .await;
         operator.stop().await;
+        // The CRD's rule needs `maximumSize`. Without it, the API server accepts the larger size, and the operator
+        // has to reject it.
         fixture
             .api::<MiniCluster>()
             .patch_status(
@@ -190,7 +193,8 @@ fn minicluster_lives_its_time_by_the_api_servers_clock() {
             .to_string();
         let calls = Calls::with_faults(move |call: &Call| {
             let metadata = json!({ "name": call.name, "creationTimestamp": time });
-            (call.name == "flux-operator-clock").then(|| Fault::Says(json!({ "metadata": metadata })))
+            // A dry run, whose answer has the API server's time. Here that clock is three hours ahead.
+            (call.name == CLOCK).then(|| Fault::Says(json!({ "metadata": metadata })))
         });
         let operator = fixture.operator_of(calls.clone(), |_| {}).await;
         for (name, ttl) in [("short", 2 * 3600), ("also", 2 * 3600), ("long", 4 * 3600)] {
@@ -206,22 +210,20 @@ fn minicluster_lives_its_time_by_the_api_servers_clock() {
         fixture.when_condition("long", "Complete", "True").await;
         operator.settled().await;
         fixture.get("long").await;
-        let clock_reads = calls
-            .all()
-            .into_iter()
-            .filter(|call| call.name == "flux-operator-clock")
-            .count();
+        let clock_reads = calls.all().into_iter().filter(|call| call.name == CLOCK).count();
+        // One measurement serves all. But two reconciles may measure at the same time.
         assert!((1..3).contains(&clock_reads), "{clock_reads}, not one for each");
         operator.stop().await;
     });
 }
 
-/// For example, because a webhook of the namespace hangs. Then the operator's own clock is used.
+/// For example, because a webhook of the namespace hangs. For the next minute, the operator then uses its own clock
+/// without asking.
 #[test]
 fn minicluster_that_ends_waits_once_for_a_silent_clock() {
     test("ttl-silent-clock", async |fixture| {
         let calls = Calls::with_faults(|call: &Call| {
-            (call.name == "flux-operator-clock").then_some(Fault::Late(Duration::from_secs(3), 504))
+            (call.name == CLOCK).then_some(Fault::Late(Duration::from_secs(3), 504))
         });
         let operator = fixture.operator_of(calls.clone(), |_| {}).await;
         for name in ["first", "second", "third"] {
@@ -234,7 +236,7 @@ fn minicluster_that_ends_waits_once_for_a_silent_clock() {
             gone(&fixture, name).await;
         }
         let calls = calls.all();
-        let clock_reads = calls.iter().filter(|call| call.name == "flux-operator-clock");
+        let clock_reads = calls.iter().filter(|call| call.name == CLOCK);
         assert_eq!(clock_reads.count(), 1);
         operator.stop().await;
     });
@@ -339,6 +341,7 @@ pub async fn gone(fixture: &Fixture, name: &str) {
                 .map(ResourceExt::name_any),
         );
         for pod in fixture.api::<Pod>().list(&all).await.unwrap().items {
+            // The services pod ends here: `reap` ends only pods of brokers.
             if pod.metadata.deletion_timestamp.is_some() {
                 let now = DeleteParams::default().grace_period(0);
                 let _ = fixture.api::<Pod>().delete(&pod.name_any(), &now).await;

@@ -47,6 +47,7 @@ async fn is_told(fixture: &Fixture, name: &str, which: &str) -> Option<()> {
     let cluster = fixture.get(name).await;
     let generation = cluster.meta().generation;
     let status = serde_json::to_value(cluster).unwrap()["status"].clone();
+    // A status has a maximum size once the Job was created. From then on, the API server rejects edits.
     let is_seen = status["observedGeneration"].as_i64() == generation && status["maximumSize"] == 1;
     let is_reported = condition(&status, "Valid")["reason"] == "ChangedTooLate";
     (is_seen && (is_reported || of_job(fixture, name).await.as_deref() == Some(which))).then_some(())
@@ -63,6 +64,7 @@ fn an_edit_while_the_job_is_made_is_in_the_job_or_refused() {
                 .create(&name, json!({ "size": 1, "containers": spec("first") }))
                 .await
                 .unwrap();
+            // Each round's edit comes at a later moment of the creation.
             tokio::time::sleep(Duration::from_millis(round * 2)).await;
             let edit = json!({ "spec": { "containers": spec("second") } });
             let which = match fixture.patch::<MiniCluster>(&name, edit).await {
@@ -161,6 +163,7 @@ fn a_status_never_lands_on_a_new_minicluster_of_the_same_name() {
             let mut target =
                 Target::of(&serde_json::from_str(&serde_json::to_string(cluster).unwrap()).unwrap());
             target.generation = Some(generation);
+            // The first maximum size means that the Job was created. So the patch also tests the generation.
             let after = MiniClusterStatus {
                 maximum_size: Some(1),
                 ..MiniClusterStatus::default()
@@ -175,7 +178,7 @@ fn a_status_never_lands_on_a_new_minicluster_of_the_same_name() {
         assert!(write(&first, 1).await.is_err());
         assert!(
             write(&second, 2).await.is_err(),
-            "nor does the first one on another spec"
+            "a status with the first maximum size needs the generation that it was computed for"
         );
         assert_eq!(fixture.get("mc").await.status, None);
         assert!(write(&second, 1).await.unwrap().is_some());

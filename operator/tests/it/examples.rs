@@ -76,7 +76,7 @@ fn every_example_is_rendered_the_same_each_time() {
 /// one leaf.
 fn of_schema(path: &str, schema: &Value, out: &mut BTreeSet<String>) {
     if let Some(properties) = schema["properties"].as_object()
-        && !path.ends_with("ecurityContext")
+        && !path.ends_with(".securityContext")
     {
         for (name, property) in properties {
             of_schema(&format!("{path}.{name}"), property, out);

@@ -1,4 +1,5 @@
-//! Whatever validation accepts can be rendered: no panic, no error, no endless run.
+//! Whatever validation accepts can be rendered: no panic, no error, no endless run. The webhook answers any review,
+//! also a corrupted one.
 
 use flux_operator::webhook::review;
 use flux_operator_core::render::{self, Options, RenderFacts};
@@ -17,6 +18,7 @@ fn accepted_manifest_can_be_rendered() {
             return;
         };
         let certificate = Certificate::from_keys("fuzz", &[1; 32], &[2; 32]);
+        // These recorded sizes count, and not those of the spec.
         let facts = RenderFacts {
             uid: Some("uid".into()),
             initial_size: Some(2),

@@ -244,6 +244,7 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
             .into_iter()
             .filter(|call| call.verb == "create")
             .collect();
+        // The last call of each: the Job of `auto` was created before any gang.
         let at = |resource: &str| order.iter().rposition(|call| call.resource == resource).unwrap();
         assert!(at("podgroups") < at("jobs"), "{order:#?}");
 
@@ -265,6 +266,7 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
         })
         .await;
         plain.stop().await;
+        // `calls` has only the calls of the operators with gangs. They had all permissions that they needed.
         let refused: Vec<Call> = calls
             .all()
             .into_iter()
@@ -283,17 +285,19 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
         let granted: BTreeSet<_> = gangs(true).difference(&gangs(false)).cloned().collect();
         assert!(granted.len() > 12, "{granted:?}");
         let unused: Vec<_> = granted.difference(&used).collect();
-        let others = |(group, _, verb): &&&Permission| {
-            group == "scheduling.volcano.sh" || group == "scheduling.x-k8s.io" && verb != "get"
-        };
+        // Kubernetes' own API is not served here, so its permissions are not used.
+        let is_of_served_api =
+            |(group, ..): &&&Permission| group == "scheduling.volcano.sh" || group == "scheduling.x-k8s.io";
         assert_eq!(
-            unused.iter().find(|permission| others(permission)),
+            unused.iter().find(is_of_served_api),
             None,
             "permissions that nothing uses"
         );
     });
 }
 
+/// A pod of the deleted Job stays until the first operator has stopped. So the next operator creates the next Job,
+/// and finds the earlier gang only by a list. It restarts, since the status says that an operator saw the deletion.
 async fn next_operator_deletes_the_gang_of_a_job_it_has_never_seen(
     fixture: &Fixture,
     first: Operator,
@@ -418,6 +422,7 @@ async fn leaves_a_gang_alone_that_the_job_only_names(fixture: &Fixture, name: &s
 
 /// When a MiniCluster of 2 shrinks and grows again, its gang follows. Another Job gets another gang.
 async fn follows_the_size_and_the_job(fixture: &Fixture, api: GangApi, name: &str) {
+    // From then on, the operator changes the Job after an edit, and does not recreate it.
     fixture
         .when(name, "its maximum", |status| status["maximumSize"] == 2)
         .await;
@@ -434,6 +439,7 @@ async fn follows_the_size_and_the_job(fixture: &Fixture, api: GangApi, name: &st
         let now = gang(fixture, api, name).await;
         assert_eq!(now.name_any(), made);
         let spec = &now.data["spec"];
+        // The second place is that of Kubernetes' own API.
         let places = ["/minMember", "/schedulingPolicy/gang/minCount"];
         let found = places
             .into_iter()
@@ -559,9 +565,10 @@ async fn is_a_gang(fixture: &Fixture, name: &str) {
 
 /// The minor version of the Kubernetes that the tests run on.
 pub(crate) fn kubernetes_minor() -> u32 {
-    let program = kubectl_program().0;
+    // One program is both kubectl and the API server, so they have the same version.
+    let (program, kubectl) = kubectl_program();
     let version = std::process::Command::new(program)
-        .args(["kubectl", "version", "--client"])
+        .args([kubectl, "version", "--client"])
         .output()
         .unwrap();
     let version = String::from_utf8_lossy(&version.stdout).into_owned();

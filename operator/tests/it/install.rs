@@ -111,7 +111,8 @@ fn namespaced_installation_has_no_permission_elsewhere() {
             .filter(|call| call.status == 403)
             .collect();
         let refused: BTreeSet<_> = refused.iter().map(Call::permission).collect();
-        // The operator checks once whether it may, and goes on without.
+        // The operator tries to list these kinds, and goes on without them. Only for `volumes` does it get a
+        // PersistentVolume.
         let wanted = [
             ("", "nodes", "list"),
             ("", "persistentvolumes", "get"),
@@ -356,6 +357,7 @@ fn network_policy_admits_only_a_clusters_own_pods() {
                 && port["port"].as_i64() <= Some(8050)
                 && port["endPort"].as_i64() >= Some(8050)
         };
+        // All ports but TCP 8050: those below and above it, all of UDP, and all of SCTP.
         let ports = spec["ingress"][1]["ports"].as_array().unwrap();
         assert_eq!((ports.len(), ports.iter().find(takes_8050)), (4, None));
         // An object of the same name that belongs to somebody else stays.
@@ -376,6 +378,7 @@ fn network_policy_admits_only_a_clusters_own_pods() {
             .into_iter()
             .filter(|call| call.resource == "networkpolicies")
             .collect();
+        // For `mc` it creates the policy. For `two`, the creation fails (409), and it gets the object of that name.
         assert_eq!(used.len(), 3, "{used:?}");
         assert!(used.iter().all(|call| call.status != 403), "{used:?}");
     });
@@ -481,7 +484,7 @@ fn installation_without_volumes_and_services_refuses_them() {
         let storage =
             |call: &&Call| call.resource.starts_with("persistentvolume") || call.resource == "storageclasses";
         assert_eq!(calls.iter().find(storage), None);
-        // Nodes have no namespace.
+        // This operator is installed for one namespace, and nodes have none: it may not list them.
         let refused = |call: &&Call| call.status == 403 && call.resource != "nodes";
         assert_eq!(
             calls.iter().find(refused),
@@ -545,6 +548,7 @@ fn headless_service_has_the_miniclusters_name_when_chosen() {
                 [name]
             );
         }
+        // A sidecar with ports gets a Service of its name: here the name of the headless Service.
         let same = json!({
             "size": 1,
             "containers": [
@@ -603,6 +607,7 @@ fn webhook_may_change_only_the_ca_bundle_of_the_definition() {
             .ca_bundle;
         let own = serde_json::to_value(own).unwrap();
         let own = own.as_str().unwrap_or_default();
+        // The bundle stays as it is: the tests in `operator/tests/versions` let this account change it.
         patch(bundle(own)).await.expect("its own bundle");
     });
 }

@@ -1,5 +1,5 @@
-//! The operator is killed at every single call of a change, one after the other. The next operator finishes
-//! the change, with the same result.
+//! The operator is killed at every single write of a change: in each round at the next one. The next operator
+//! finishes the change, with the same result.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
@@ -25,6 +25,7 @@ impl Change<'_> {
         for round in 0..20 {
             let name = format!("mc-{round}");
             let mut spec = spec.clone();
+            // By default, MiniClusters of a namespace share one Service. That of the round before may still exist.
             spec["network"] = json!({ "headlessName": format!("net-{round}") });
             let first = fixture.operator().await;
             fixture.create(&name, spec).await.unwrap();
@@ -168,7 +169,6 @@ fn failure_is_reported_after_the_operator_is_killed() {
             fixture: &fixture,
         };
         let is_done = async |name: &str| {
-            fixture.reap(name).await;
             fixture.reap(name).await;
             let status = status(&fixture, name).await;
             condition(&status, "Failed")["status"] == "True"

@@ -206,6 +206,7 @@ fn a_lease_that_went_with_its_deployment_is_not_made_again() {
             .acquire(&client)
             .await
         });
+        // The replica looks every 100 ms. It sees that another one holds the Lease, and that the Lease has an owner.
         tokio::time::sleep(Duration::from_secs(3)).await;
         deployments
             .delete("flux-operator", &DeleteParams::default())
@@ -220,6 +221,7 @@ fn a_lease_that_went_with_its_deployment_is_not_made_again() {
                 .then_some(())
         })
         .await;
+        // Time for more attempts of the replica.
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert_eq!(leases.get_opt("flux-operator").await.unwrap(), None);
         assert!(!waiting.is_finished());

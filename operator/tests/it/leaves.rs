@@ -20,7 +20,8 @@ const FOLLOWED: &[(&str, &str)] = &[
     ("maxRestarts", "2"),
 ];
 
-/// What the API server answers to a request with `object`. Nothing is stored.
+/// What the API server answers to a request with `object`. Nothing is stored. `name` is `/` and the object's name, or
+/// empty for a new object.
 async fn offer(
     fixture: &Fixture,
     verb: &str,
@@ -51,6 +52,7 @@ fn every_field_edit_is_applied_or_refused_with_remedy() {
     test("fixed-leaves", async |fixture| {
         let operator = fixture.operator().await;
         fixture.create("mc", base()).await.unwrap();
+        // From then on, the API server rejects edits of fixed fields.
         fixture
             .when("mc", "its maximum", |status| status["maximumSize"] == 4)
             .await;
@@ -66,6 +68,7 @@ fn every_field_edit_is_applied_or_refused_with_remedy() {
             };
             let spec = match followed {
                 Some((_, value)) => with(serde_json::from_str(value).unwrap()),
+                // The last value first: an earlier one may be `false` or an empty text, which mostly change nothing.
                 None => values(leaf, schema)
                     .into_iter()
                     .rev()
@@ -151,6 +154,7 @@ fn an_empty_text_is_as_one_that_is_left_out() {
         };
         let all: Vec<String> = all_leaves()
             .into_iter()
+            // A securityContext is Kubernetes' own: it is passed on with its empty texts.
             .filter(|(leaf, schema)| schema["type"] == "string" && !leaf.contains("ecurityContext"))
             .map(|(leaf, _)| leaf)
             .filter(|leaf| !says_something(leaf) && !is_needed(leaf))

@@ -251,6 +251,7 @@ fn no_code_of_the_lead_is_retried_and_each_is_passed_on() {
                 .unwrap();
             let pod = fixture.pods(&name, 1).await.remove(&0).unwrap();
             fixture.run_pod(&pod).await;
+            // Otherwise the Job would replace a lead that ends with 238 or 255: it retries these codes of followers.
             until("the Job knows its lead", async || {
                 fixture
                     .all_pods(&name)
@@ -474,7 +475,9 @@ fn stopped_follower_is_replaced_and_failed_one_ends_the_job() {
         for pod in pods.values() {
             fixture.run_pod(pod).await;
         }
-        fixture.end_pod(&pods[&1], 238, "Error", "").await;
+        fixture
+            .end_pod(&pods[&1], flux_shared::exit::REPLACE.into(), "Error", "")
+            .await;
         let again = until("the follower was made again", async || {
             let all = fixture.all_pods("mc").await;
             all.into_iter()

@@ -1,7 +1,7 @@
 //! The operator's tests. Those with a `fixture` need a control plane, which is built once
 //! (`test-node/build`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![allow(clippy::print_stdout, reason = "tests look and act")]
+#![allow(clippy::print_stdout, reason = "tests print figures and notices")]
 
 mod alerts;
 mod calm;

@@ -47,6 +47,7 @@ fn pod_overlay_is_applied_and_costs_one_call() {
         let operator = fixture.operator().await;
         fixture.create("plain", json!({ "size": 1 })).await.unwrap();
         fixture.pods("plain", 1).await;
+        // No creation of a Job failed. (The path of a creation has no name.)
         assert!(!operator.calls.all().iter().any(|call| call.verb == "create"
             && call.resource == "jobs"
             && call.name.is_empty()
@@ -192,6 +193,7 @@ fn overlay_rejected_by_api_server_is_reported_before_creation() {
                 message.starts_with("spec.podTemplate: ") && message.contains(words),
                 "{words}: {message}"
             );
+            // The API server's paths in the Job are replaced by paths in the overlay.
             assert!(!message.contains("spec.template"), "{message}");
             assert_eq!(cluster["status"]["reason"], "PodTemplateRefused");
             assert_eq!(condition(&cluster["status"], "Stalled")["status"], "True");
@@ -239,6 +241,7 @@ fn overlay_field_dropped_by_api_server_is_reported() {
             .minor
             .parse()
             .unwrap();
+        // Only Kubernetes 1.35 has the field `workloadRef`.
         if minor != 35 {
             return;
         }
@@ -291,6 +294,7 @@ fn overlay_of_operator_fields_is_refused_and_fixed_once_running() {
             .create("mc", spec(json!({ "spec": { "hostNetwork": true } })))
             .await
             .unwrap();
+        // Once the status has the maximum size, the API server rejects a change of a fixed field.
         fixture
             .when("mc", "its maximum", |status| status["maximumSize"] == 2)
             .await;

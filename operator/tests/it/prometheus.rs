@@ -108,6 +108,7 @@ impl Prometheus {
         let configuration = json!({
             "global": { "scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s" },
             "rule_files": ["rules.yml"],
+            // As with the chart's ServiceMonitor, metrics have the label `namespace`, by which the rules select.
             "scrape_configs": [{
                 "job_name": "flux-operator-metrics",
                 "static_configs": [{ "targets": [target.to_string()], "labels": { "namespace": NAMESPACE } }],

@@ -45,7 +45,8 @@ async fn admit(fixture: &Fixture, name: &str, pods: u32) {
     fixture.patch::<Job>(name, json!({ "spec": spec })).await.unwrap();
 }
 
-/// Kueue takes its admission back: the Job is suspended, and its template is restored.
+/// Kueue takes its admission back: it suspends the Job, then restores its template and the size that Kueue has recorded
+/// (`pods`).
 async fn take_back(fixture: &Fixture, name: &str, pods: u32) {
     fixture
         .patch::<Job>(name, json!({ "spec": { "suspend": true } }))
@@ -56,6 +57,7 @@ async fn take_back(fixture: &Fixture, name: &str, pods: u32) {
         fixture.all_pods(name).await.is_empty().then_some(())
     })
     .await;
+    // Kubernetes 1.35 rejects a change of the template while the Job is not suspended, or has a start time.
     let start = json!({ "status": { "startTime": null } });
     let started = fixture
         .api::<Job>()
@@ -67,7 +69,8 @@ async fn take_back(fixture: &Fixture, name: &str, pods: u32) {
     fixture.patch::<Job>(name, json!({ "spec": spec })).await.unwrap();
 }
 
-/// Puts the pod on a node, so that its end takes time.
+/// Puts the pod on a node. A deleted pod that is on a node stays until its kubelet has ended it. The API server removes
+/// one without a node at once.
 pub(crate) async fn place(fixture: &Fixture, pod: &Pod, node: &str) {
     let name = pod.name_any();
     let target = json!({ "apiVersion": "v1", "kind": "Node", "name": node });
@@ -124,6 +127,7 @@ fn queue_labels_reach_job_and_pods_and_admission_comes_first() {
                 .any(|key| annotations.contains_key(*key)),
             "{annotations:?}"
         );
+        // For pods, the queue has only annotations whose names begin with `podset-`.
         let of_pods = job
             .spec
             .as_ref()
@@ -226,6 +230,7 @@ fn services_pod_is_replaced_when_lost_and_stays_when_it_failed() {
         let pod = async || fixture.api::<Pod>().get_opt("mc-services").await.unwrap();
         let first = until("its services run", pod).await.uid();
         let end = async |status| fixture.patch_pod_status(&pod().await.unwrap(), status).await;
+        // No exit code is a sign of a loss, not even 255, the code of an end that nobody saw (`exit::UNSEEN`).
         let containers = json!([{
             "name": "db", "image": "db:1", "imageID": "", "ready": false, "restartCount": 0,
             "state": { "terminated": { "exitCode": 255, "reason": "Error" } },
@@ -379,6 +384,8 @@ fn evicted_job_has_not_failed_and_starts_again_once_admitted() {
         .await;
         admit(&fixture, "mc", 2).await;
         let pods = run(&fixture, "mc", 2).await;
+        // Together with this label, the operator sets the condition by which the Job's failure policy recognises the
+        // lead.
         until("the Job knows its lead", async || {
             let lead = fixture.api::<Pod>().get(&pods[&0].name_any()).await.unwrap();
             lead.labels().contains_key("job-index").then_some(())
@@ -642,6 +649,7 @@ fn foreign_managed_by_is_ignored_and_immutable() {
             )
             .await
             .unwrap();
+        // Of a large spec, the operator's cache keeps only `managedBy`.
         let large = json!([{ "image": "app:1", "commands": { "script": "x".repeat(100_000) } }]);
         let other =
             json!({ "size": 1, "managedBy": "example.org/other", "cleanup": true, "containers": large });
@@ -654,7 +662,8 @@ fn foreign_managed_by_is_ignored_and_immutable() {
             .await
             .unwrap();
         fixture.pods("ours", 1).await;
-        // The other controller writes its status. The operator does not treat that status as its own.
+        // The other controller writes its status. The operator does not treat that status as its own: with the TTL
+        // below, or with `cleanup`, it would delete a finished MiniCluster.
         let done = json!({ "status": { "phase": "Completed", "maximumSize": 1, "conditions": [{
             "type": "JobFinished", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z", "reason": "", "message": "",
         }] } });

@@ -266,6 +266,7 @@ fn fields_that_made_the_pods_cannot_change() {
     test("fixed", async |fixture| {
         let _operator = fixture.operator().await;
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        // From then on, the API server rejects edits of fixed fields.
         fixture
             .when("mc", "its maximum", |status| status["maximumSize"] == 1)
             .await;

@@ -149,7 +149,8 @@ fn volume_of_cluster_deleted_unseen_goes_after_the_next_list() {
     });
 }
 
-/// A list comes in pages, and the operator stores none of it before the last page.
+/// A list comes in pages, and the operator stores none of it before the last page. The first page of a list of
+/// MiniClusters has 10, so these 26 need several.
 #[test]
 fn clusters_created_unseen_start_whichever_page_lists_them() {
     test("relist-pages", async |fixture| {

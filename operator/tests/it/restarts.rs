@@ -33,6 +33,7 @@ pub(crate) async fn run(fixture: &Fixture, name: &str) -> (Pod, Pod) {
         fixture.run_pod(pod).await;
     }
     fixture.when_condition(name, "Ready", "True").await;
+    // With this label, the operator sets the condition by which the Job's failure policy recognises the lead.
     until("the Job knows its lead", async || {
         let is_known =
             |pod: &Pod| pod.labels().contains_key("job-index") && pod.metadata.deletion_timestamp.is_none();
@@ -112,6 +113,7 @@ fn lost_lead_restarts_within_backoff_limit_and_one_deadline() {
             .when("mc", "begun", |status| status["startTime"].is_string())
             .await["status"]["startTime"]
             .clone();
+        // At least 2 s of the deadline pass.
         tokio::time::sleep(std::time::Duration::from_millis(2100)).await;
         take_lead(&fixture, &lead, &follower).await;
         let second = another_job(&fixture, "mc", &first.uid()).await;
@@ -196,12 +198,14 @@ fn failed_lead_never_reruns_though_its_pod_is_evicted() {
 #[test]
 fn replacement_code_unseen_by_operator_prevents_restart() {
     test("two-three-eight", async |fixture| {
-        // The operator never sees the pods, so the Job does not know its lead.
+        // The program ends with 238, the code of a follower whose pod the Job may replace. The Job takes the lead
+        // for such a follower, since no operator marks the pod.
         let operator = fixture.operator().await;
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
         fixture.job("mc").await;
         operator.stop().await;
         let lead = fixture.pods("mc", 1).await.remove(&0).unwrap();
+        // The operator may have marked the pod before it stopped.
         let unmark = json!({ "metadata": { "labels": { "job-index": null } },
             "status": { "conditions": [{ "type": "flux-framework.org/Lead", "status": "False" }] } });
         fixture.patch_pod_status(&lead, unmark).await;
@@ -339,6 +343,7 @@ fn job_that_lost_a_follower_restarts_within_max_restarts() {
 #[test]
 fn operator_killed_at_any_call_counts_a_start_once() {
     test("killed-anew", async |fixture| {
+        // In each round the operator dies at a later write, until it makes too few writes to die.
         for round in 0..20 {
             let name = format!("mc-{round}");
             let first = fixture.operator().await;

@@ -1,5 +1,5 @@
-//! The Go operator's Python SDK from PyPI, against our CRD on the real API server. What it does in pods that
-//! run is in `tests/e2e/sdk.rs`.
+//! The Go operator's Python SDK from PyPI, against our CRD on the real API server. `tests/sdk/use.py` calls the SDK,
+//! and prints the steps. What the SDK does in pods that run is in `tests/e2e/sdk.rs`.
 
 use kube::ResourceExt;
 
@@ -49,6 +49,7 @@ fn go_operator_python_sdk_creates_scales_follows_and_deletes() {
         assert_eq!(steps.object("listed")["items"].as_array().unwrap().len(), 1);
 
         assert_eq!(steps.object("typed"), "-ompi=openmpi@5");
+        // The SDK cannot read back a whole MiniCluster: its models lack Kubernetes' types.
         let whole = steps.object("typed whole").as_str().unwrap();
         assert!(
             whole.starts_with("AttributeError: module 'fluxoperator.models'"),

@@ -20,6 +20,7 @@ fn release_build_unwinds_on_panic() {
         .get("release")
         .and_then(|release| release.get("panic"));
     assert!(release.is_none_or(|panic| panic.as_str() == Some("unwind")));
+    // The shipped operator is built with the profile `release`.
     assert!(read(".ci/dist").contains("build --release -p flux-operator "));
 }
 

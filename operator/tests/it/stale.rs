@@ -12,7 +12,7 @@ use crate::edit::{of_job, spec};
 use crate::restarts::{agent_message, another_job, finished, running};
 use test_support::api_server::{Call, Calls, Fault, Fixture, Operator, SETTLE, condition, test, until};
 
-/// An operator whose watch of this resource delivers nothing while the switch is true.
+/// An operator whose watch of this resource delivers nothing while `is_silent` is true. `other`: faults of other calls.
 async fn operator_with_late(
     resource: &'static str,
     fixture: &Fixture,
@@ -57,7 +57,7 @@ fn unseen_success_of_a_deleted_job_is_not_a_loss() {
     test("stale-success", async |fixture| {
         let is_silent = watch::Sender::new(true);
         let operator = operator_with_late("pods", &fixture, &is_silent, |_| None).await;
-        // As far as the watch has reported, one has a restart left, and the other has none.
+        // To an operator without the pods' events, the Job was deleted unfinished: one would restart, the other fail.
         let clusters = [("restarts", 1), ("ends", 0)];
         for (name, limit) in clusters {
             fixture

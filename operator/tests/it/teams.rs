@@ -91,6 +91,7 @@ fn pods_with_requests_fit_a_quota_without_a_limit_range() {
         let _operator = fixture.operator().await;
         let page = Page::of(&fixture);
         let quota = page.block("kind: ResourceQuota");
+        // The LimitRange is the block's second document.
         let (quota, _) = quota.split_once("---").unwrap();
         let limits = "    limits.cpu: 64\n    limits.memory: 64Gi\n";
         let fits = page.block("name: fits");

@@ -174,6 +174,8 @@ fn labels_that_claim_another_cluster_are_ignored() {
                 .await
                 .unwrap()
                 .items;
+            // The victim has two pods and its services pod. There are also the evil one's pod, two pods of the copied
+            // Job, and the copied pod.
             (all.len() >= 7).then_some(())
         })
         .await;
@@ -207,8 +209,8 @@ fn labels_that_claim_another_cluster_are_ignored() {
     });
 }
 
-/// The operator's pod has 256 MiB. Set `LARGE=500` for more: this takes half an hour, and 12 GiB for API
-/// server and etcd.
+/// The chart's memory limit for the operator is 384 MiB. Set `LARGE=500` for more MiniClusters: this takes half an
+/// hour, and 12 GiB for API server and etcd.
 #[test]
 fn many_of_the_largest_size_fit_into_the_operators_memory() {
     test("tenant-large", async |fixture| {
@@ -225,8 +227,8 @@ fn many_of_the_largest_size_fit_into_the_operators_memory() {
                 .await
                 .unwrap();
         }
-        // Each is read until it fits, and not all of them again and again: they are hundreds of megabytes.
-        // The first may come last, after hundreds of megabytes have been written.
+        // The test waits for one MiniCluster after the other. To list all again and again would read hundreds of
+        // megabytes. The operator may handle the first one last, so the limit for each grows with their number.
         let limit = DEADLINE + Duration::from_secs(2) * u32::try_from(count).unwrap();
         let all_have = async |what: &str, field: &str, wanted: u64| {
             for number in 0..count {
@@ -356,7 +358,8 @@ fn objects_of_another_flux_operator_are_not_touched() {
     });
 }
 
-/// This name is also the field manager of all that FluxCD's operator writes.
+/// All that FluxCD's operator writes has the field manager `flux-operator`. A selector that it owns, too, outlives our
+/// server-side apply.
 #[test]
 fn service_fields_of_another_flux_operator_block_nobody() {
     test("fluxcd-fields", async |fixture| {

@@ -27,7 +27,7 @@ fn spans(collector: &Collector) -> Vec<Span> {
     spans
 }
 
-/// The termination message of an agent that ran for three seconds.
+/// The termination message of an agent that ran for three seconds. Its times are in microseconds.
 fn message(host: &str, role: &str, code: u8) -> String {
     let timeline = PodTimeline {
         version: timeline::VERSION,
@@ -44,7 +44,7 @@ fn message(host: &str, role: &str, code: u8) -> String {
     Termination::new(Ender::Program, code).encode_with(&timeline)
 }
 
-/// Without an endpoint, tracing costs nothing. (`quiet.rs` counts the calls.)
+/// Here the operator has an endpoint. The test `quiet.rs` counts the calls of an operator without one.
 #[test]
 fn traced_cluster_and_its_pods_are_one_trace_when_they_end() {
     test("traced", async |fixture| {
@@ -81,7 +81,7 @@ fn traced_cluster_and_its_pods_are_one_trace_when_they_end() {
                 .then_some(spans)
         })
         .await;
-        // Nothing is sent twice.
+        // Nothing is sent twice. The pause is longer than the second for which spans wait for their batch.
         tokio::time::sleep(std::time::Duration::from_secs(2)).await;
         assert_eq!(spans(&collector), all);
 

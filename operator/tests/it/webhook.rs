@@ -64,6 +64,7 @@ impl Webhook {
             .unwrap()
             .with_root_certificates(roots);
         let (address, health) = (free_address(), free_address());
+        // As by default, `[::]`: the webhook gets its peers' IPv4 addresses in the form of IPv6.
         let child = Command::new(env!("CARGO_BIN_EXE_flux-operator"))
             .args([
                 "webhook",
@@ -201,7 +202,8 @@ fn webhook_memory_stays_below_its_pod_limit_for_any_body() {
     run(async || {
         let webhook = Webhook::start().await;
         let zeros = |bytes: usize| "0,".repeat(bytes / 2) + "0";
-        // Nested objects with one member each, with what makes the conversion keep the most copies.
+        // Nested objects with one member each, with what makes the conversion keep the most copies. (The parser goes
+        // 128 levels deep.)
         let chains = || {
             let chain = format!("{}0{}", "{\"\":".repeat(110), "}".repeat(110));
             format!(
@@ -310,6 +312,7 @@ fn stopping_webhook_answers_until_callers_have_learned_of_it() {
             status == 200 && text.to_lowercase().contains("connection: close"),
             "{text}"
         );
+        // It keeps serving for 10 s after the signal.
         while begin.elapsed() < Duration::from_secs(8) {
             webhook.converts(1).await;
             tokio::time::sleep(Duration::from_millis(200)).await;

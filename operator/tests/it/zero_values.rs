@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use test_support::api_server::{Fixture, test, until};
 use test_support::field_values::{effects, merge, patch};
 
+/// The fields of each version. `shared/src/crd/shape.rs` explains the notation, such as `*` and `!`.
 const V1ALPHA1: &str = include_str!("../../../shared/src/crd/shape/v1alpha1.json");
 const V1ALPHA2: &str = include_str!("../../../shared/src/crd/shape/v1alpha2.json");
 
@@ -53,6 +54,7 @@ fn is_known_to_go(version: Version, path: &str) -> bool {
 /// The zero value of a field. None for a number that `omitempty` leaves out.
 fn zero(version: Version, path: &str, shape: &Value) -> Option<Value> {
     let name = path.rsplit('.').next().unwrap_or_default();
+    // These clients write an empty block, as in `GO_CLIENT`.
     if name == "securityContext" {
         return Some(json!({}));
     }
@@ -60,6 +62,7 @@ fn zero(version: Version, path: &str, shape: &Value) -> Option<Value> {
         return None;
     }
     match shape {
+        // Go writes a map or a list that is not set as null.
         Value::Object(fields) if fields.contains_key("*") => Some(Value::Null),
         Value::Object(fields) => Some(zeros(version, path, fields)),
         Value::Array(_) => Some(Value::Null),
@@ -260,6 +263,7 @@ fn typed_client_updates_what_was_applied_without_zero_values() {
             let name = format!("mc-{number}");
             let object = serde_json::from_value(document(Version::V1alpha2, &name, &base)).unwrap();
             let mut made = api.create(&PostParams::default(), &object).await.unwrap();
+            // To the CRD's rules, the Job now exists, so most fields are fixed.
             made.data["status"] = json!({ "maximumSize": 2 });
             let made = api
                 .replace_status(&name, &PostParams::default(), &made)
@@ -278,6 +282,7 @@ fn typed_client_updates_what_was_applied_without_zero_values() {
                 if let Err(error) = api.replace(&name, &try_only, &written).await {
                     wrong.push(format!("{name}: {case}: {error}"));
                 }
+                // A real change is still rejected, also beside zero values.
                 written.data["spec"]["containers"][0]["command"] = json!("other");
                 let refused = api
                     .replace(&name, &try_only, &written)
@@ -330,6 +335,7 @@ fn typed_client_creates_scales_and_writes_back_what_it_read() {
 #[test]
 fn go_operator_object_stays_valid_when_crd_is_replaced() {
     test("stored", async |fixture| {
+        // A group of its own: other tests use the installed CRD at the same time.
         let group = "stored.flux-framework.example";
         let mut ours = serde_json::to_value(definition::crd().unwrap()).unwrap();
         ours["metadata"]["name"] = json!(format!("miniclusters.{group}"));
@@ -337,6 +343,7 @@ fn go_operator_object_stays_valid_when_crd_is_replaced() {
         for name in ["shortNames", "categories"] {
             ours["spec"]["names"].as_object_mut().unwrap().shift_remove(name);
         }
+        // In place of the Go operator's CRD, one that accepts any object.
         let mut theirs = ours.clone();
         theirs["spec"]["versions"][0]["schema"]["openAPIV3Schema"] =
             json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });

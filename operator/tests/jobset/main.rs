@@ -31,6 +31,7 @@ fn test_both(name: &str, body: impl AsyncFn(&Set) + Sync) {
     let body = &body;
     let run = |kind| {
         test_within(DEADLINE, &format!("{kind}-{name}"), async |fixture| {
+            // The agents derive the key of the job from it (`--key-from-env`).
             let seed = format!("--from-literal=seed={}", "0123456789abcdef".repeat(4));
             fixture.kubectl(&["create", "secret", "generic", "flux-seed", &seed], "");
             body(&Set { fixture, kind }).await;
@@ -44,7 +45,8 @@ fn example(folder: &str, name: &str) -> Value {
     serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// Gives the pods of a JobSet images that exist here. Returns their container.
+/// Gives the pods of a JobSet images that exist here. Returns their container. With `reads_late_spec`, the agent also
+/// reads a spec from the ConfigMap `late`, which need not exist, and fails after 1 s without it.
 fn adapt(jobset: &mut Value, reads_late_spec: bool) -> &mut Value {
     let pod = &mut jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"];
     pod["initContainers"][0]["image"] = json!(image("E2E_AGENT_IMAGE"));
@@ -76,7 +78,7 @@ impl Set {
             let mut runtime = example("trainjob", "runtime");
             adapt(&mut runtime["spec"]["template"], reads_late_spec);
             if reads_late_spec {
-                // A runtime of this namespace.
+                // A runtime of this namespace: the other tests use the cluster's runtime, which must stay as it is.
                 runtime["kind"] = json!("TrainingRuntime");
                 job["spec"]["runtimeRef"]["kind"] = json!("TrainingRuntime");
             }
@@ -253,7 +255,8 @@ fn failure_of_agent_starts_all_again() {
     });
 }
 
-/// Of the codes that a program can exit with, only these look like the agent's (examples/jobset/README.md).
+/// The examples' rules restart all pods after 238, 240, 243, 245 and 248, even if the program exits with such a code.
+/// Their maxRestarts is 3.
 #[test]
 fn program_with_a_code_of_the_agent_restarts_to_max_restarts() {
     test_both("240", async |set| {

@@ -154,6 +154,7 @@ fn higher_priority_evicts_and_the_victim_keeps_its_code() {
         let command = format!("sh -c '{trap}; echo begun; sleep 25 & wait; exit 7'");
         let mut low = cluster("low", 2, &command);
         low["metadata"]["labels"][PRIORITY] = json!("low");
+        // The queue's eviction counts toward no limit of restarts.
         low["spec"]["maxRestarts"] = json!(0);
         create(fixture, low).await;
         let ask = async || fixture.lead_log("low").await.contains("begun").then_some(());
@@ -199,7 +200,7 @@ fn elastic_cluster_says_why_it_cannot_grow_and_goes_on() {
         wants["spec"]["maxSize"] = json!(4);
         let lead = start(fixture, wants).await;
         want(fixture, "wants", 4);
-        let why = "waits in queue team for 3 of 4 pods: couldn";
+        let why = "waits in queue team for 3 of 4 pods: ";
         let status = says_why(fixture, "wants", why).await;
         let message = status["message"].as_str().unwrap();
         assert!(message.contains("quota for cpu"), "{message}");
@@ -207,9 +208,9 @@ fn elastic_cluster_says_why_it_cannot_grow_and_goes_on() {
         assert_eq!(status["phase"], "Running", "{status:#}");
         // Two pods fit.
         resize(fixture, "wants", 2).await;
-        // The third of three pods has its quota, but finds no node.
         want(fixture, "wants", 3);
-        says_why(fixture, "wants", "waits in queue team for 1 of 3 pods: couldn").await;
+        says_why(fixture, "wants", "waits in queue team for 1 of 3 pods: ").await;
+        // With this quota, Kueue admits the third pod. But the pod finds no node with room.
         fixture.kubectl(&APPLY, &QUEUES.replace("nominalQuota: 2}", "nominalQuota: 4}"));
         let is_admitted = |status: &Value| status["reason"] != "Queued";
         fixture.when("wants", "it is admitted", is_admitted).await;
@@ -229,8 +230,8 @@ fn part_of_a_cluster_is_admitted_when_min_size_fits() {
         has_ready(fixture, "part", 2).await;
         assert_eq!(fixture.list::<Pod>("").await.len(), 2);
         if !is_fake_flux() {
-            let is_allocated = async || fixture.lead_log("part").await.contains("allocated:1");
-            let ask = async || is_allocated().await.then_some(());
+            let has_both = async || fixture.lead_log("part").await.contains("free:1");
+            let ask = async || has_both().await.then_some(());
             fixture.until("Flux has these two", ask).await;
         }
         ended(fixture, "part", 0).await;

@@ -11,6 +11,7 @@ use test_support::repository::repository;
 pub const WORKERS: [u8; 3] = [1, 2, 3];
 /// The node with the control plane. It is never taken down.
 pub const FIRST: &str = "node";
+/// The namespace of the operator and its webhook.
 const OPERATOR: &str = "flux-operator";
 
 pub fn node(worker: u8) -> String {

@@ -151,6 +151,7 @@ impl Stage {
         for other in followers_on.iter() {
             cordon(&self.fixture.client, *other, false).await;
         }
+        // The nodes of `may_use` accept pods only when all pods have their nodes.
         if others.len() > followers_on.len() {
             self.until_placed(name, 1 + followers_on.len()).await;
         }
@@ -201,8 +202,8 @@ impl Stage {
         .await;
     }
 
-    /// Creates a MiniCluster with the folder of accounts at /account. `image` is its container's, if it is
-    /// not the usual one.
+    /// Creates a MiniCluster with the folder of accounts at /account. `image` in `spec`, which is no field of a
+    /// MiniCluster, is the image of its container, if it is not the usual one.
     pub async fn apply(&self, name: &str, command: &str, spec: Value) {
         let mut spec = spec;
         let image = spec["image"].take();
@@ -359,8 +360,8 @@ impl Drop for Stage {
     }
 }
 
-/// One pod on each node, evicted after this many seconds. The lead's name is in its environment.
-/// The spec of its pods' template: one pod on each node.
+/// The spec of its pods' template: one pod on each node, evicted after `evicted_after` seconds. Each pod has its
+/// own name in its environment.
 pub fn pod_template(program: &Program) -> Value {
     let of_this_job = json!({ "matchLabels": { "batch.kubernetes.io/job-name": program.name } });
     json!({

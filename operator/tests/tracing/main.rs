@@ -61,6 +61,7 @@ async fn create(fixture: &Fixture, name: &str, command: Option<&str>) -> MiniClu
 
 /// The spans of a MiniCluster's trace, once its root and those of both pods have arrived.
 async fn trace_of(fixture: &Fixture, cluster: &MiniCluster) -> Vec<Span> {
+    // The ID of a MiniCluster's trace is made from its uid.
     let id = cluster.uid().unwrap().replace('-', "");
     let root = format!("MiniCluster {}/{}", fixture.namespace, cluster.name_any());
     fixture

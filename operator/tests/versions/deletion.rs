@@ -10,8 +10,8 @@ use flux_operator_core::labels;
 const DELETION: &str = "flux-operator-delete-miniclusters";
 const NONE: &str = "apiVersion: v1\nkind: Namespace\nmetadata: {name: nothing}\n";
 
-/// Creates a MiniCluster with the objects that the operator would create. Until all of them exist, a finalizer keeps the
-/// MiniCluster, so that a deletion meanwhile does not miss any.
+/// Creates a MiniCluster with the objects that the operator would create. Until all of them exist, a finalizer keeps
+/// the MiniCluster, so that a deletion meanwhile does not miss any.
 fn make(plane: &ControlPlane, name: &str) {
     let spec = json!({ "size": 2, "containers": [{ "image": "a" }] });
     let cluster = json!({
@@ -120,6 +120,7 @@ fn delete_all_removes_clusters_of_a_definition_created_later() {
         };
         let pods = async || {
             let found = is_left("--selector=batch.kubernetes.io/job-name=first");
+            // Its two pods, and the Job: the API server gives a Job without labels those of its pod template.
             if found.len() == 3 {
                 Ok(())
             } else {

@@ -1,7 +1,7 @@
 //! What changes the CRD or needs it, each on a control plane of its own: both versions with the operator's
 //! webhook, the migration, and the end of all MiniClusters. Conversion itself is tested in `shared`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![allow(clippy::print_stdout, reason = "tests look and act")]
+#![allow(clippy::print_stdout, reason = "tests print figures and notices")]
 
 mod deletion;
 mod replaced;
@@ -352,12 +352,14 @@ fn v1alpha2_is_stored_as_it_was_when_v1alpha1_is_put_back() {
 fn kubectl_apply_of_the_same_v1alpha1_manifest_says_unchanged() {
     test(crd, async |fixture| {
         let _webhook = fixture.webhook().await;
+        // The last four are those of this file: they come after the manifests of 2023.
         let mut specs: Vec<Value> = of_2023()
             .into_iter()
             .map(|(_, spec)| spec)
             .rev()
             .take(4)
             .collect();
+        // Fields that conversion itself adds or removes.
         specs.extend([
             json!({ "pod": { "automountServiceAccountToken": true }, "containers": [{ "image": "a" }] }),
             json!({ "flux": { "container": { "disable": true } }, "containers": [{ "image": "a" }] }),
@@ -503,6 +505,7 @@ fn a_thousand_objects_are_listed_in_the_other_version() {
             .await
             .unwrap();
         println!("1001 objects listed as v1alpha1 in {:?}", start.elapsed());
+        // One of them is the probe of `answers`.
         assert_eq!(list.items.len(), 1001);
         assert!(
             list.items
@@ -531,7 +534,8 @@ fn objects_that_were_stored_as_v1alpha1_are_migrated() {
                 .await
                 .unwrap();
         }
-        // Written by somebody who may not create PersistentVolumes, which the policy checks.
+        // The migration writes this one without the permission to create PersistentVolumes. The policy allows it,
+        // since the volumes do not change.
         let mut volumes = spec.clone();
         volumes["volumes"] = json!({ "data": { "path": "/tmp/data" } });
         volumes["containers"][0]["volumes"] = json!({ "data": { "path": "/data" } });
@@ -568,6 +572,7 @@ fn objects_that_were_stored_as_v1alpha1_are_migrated() {
         )
         .await;
         let message = migrate::migrate_all(migrator).await.unwrap();
+        // Three, the one with a volume, and the probe of `answers`.
         assert!(
             message.starts_with("5 MiniClusters are stored as v1alpha2 now"),
             "{message}"

@@ -73,7 +73,8 @@ fn no_conversion_fails_while_the_webhooks_are_replaced() {
             .collect();
         for _ in 0..3 {
             // A Deployment does it like this: it starts one more pod, and when that is ready, it ends one.
-            // The pod and the Service learn of the end at the same time.
+            // The pod and the Service learn of the end at the same time. Here the Service needs 1 s for it. The webhook
+            // serves longer (`drain`).
             let new = start(free_port()).await;
             to.lock().unwrap().push(new.0);
             running.push(new);
@@ -100,6 +101,7 @@ fn no_conversion_fails_while_the_webhooks_are_replaced() {
 fn replicas_keep_each_others_ca_in_the_bundle() {
     test(crd, async |fixture| {
         let other = free_port();
+        // A webhook's Secret, and in it the authority, is in its namespace: so these two have different ones.
         let namespaces = [(fixture.port, NAMESPACE), (other, "default")];
         let run = |(port, namespace)| {
             webhook::run(
@@ -169,6 +171,7 @@ fn expiring_certificate_is_renewed_without_failed_requests() {
                 .unwrap()
         };
         let before = read("tls\\.crt");
+        // The webhook reads in this annotation when its certificate expires.
         let soon = "flux-framework.org/not-after=2026-01-01T00:00:00Z";
         fixture
             .plane
@@ -191,11 +194,12 @@ fn expiring_certificate_is_renewed_without_failed_requests() {
             }
         })
         .await;
+        // Just after it has written the Secret, the webhook begins to serve the new certificate.
         for _ in 0..40 {
             fixture.api(Version::V1alpha1).get("probe").await.unwrap();
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        // The Secret is deleted, or its content is broken: it is created again.
+        // The webhook creates a deleted Secret again.
         fixture
             .plane
             .kubectl(&["-n", NAMESPACE, "delete", "secret", "flux-operator-webhook"])

@@ -7,6 +7,7 @@ fn pod() -> RenderedPod {
     RenderedPod {
         containers: vec![
             named("app", ContainerKind::Runner),
+            // Sidecars are init containers of the pod, since they end with Flux.
             named("side", ContainerKind::WrappedSidecar),
             named("db", ContainerKind::Sidecar),
             named("flux-agent", ContainerKind::Own),
@@ -369,6 +370,7 @@ fn overlay_of_the_agents_container_fields_is_refused_by_path() {
 #[test]
 fn overlay_of_unprotected_fields_is_accepted() {
     for overlay in [
+        // `aFieldOf`: only the API server knows whether a field exists, since it may be newer than we are.
         json!({ "spec": { "priorityClassName": "high", "resourceClaims": [{ "name": "gpu" }], "aFieldOf": { "2030": 1 } } }),
         json!({ "spec": { "containers": [{ "name": "app", "livenessProbe": {}, "resources": { "claims": [{ "name": "gpu" }] } }] } }),
         json!({ "spec": { "initContainers": [{ "name": "new", "image": "a", "command": ["x"] }, { "name": "side", "livenessProbe": {} }] } }),
@@ -399,6 +401,7 @@ fn long_lists_are_merged_in_little_time_or_refused() {
         ]
     };
     let begin = std::time::Instant::now();
+    // A little below the limit of all items together, then far beyond it.
     for overlay in overlays(4900) {
         over(overlay);
     }

@@ -147,6 +147,7 @@ fn sizes_must_fit_each_other() {
 fn a_root_cluster_names_its_own_hosts_and_those_to_come() {
     let list = |text: &str| spec(text).network.hostlist;
     assert_eq!(list("size: 2"), None);
+    // By default, a cluster that may join is named by its index, and has as many hosts as this one may have.
     assert_eq!(
         list("size: 2\nflux: {bursting: {clusters: [{name: a, size: 1}, {size: 3}, {name: c}]}}").as_deref(),
         Some("mc-[0-1],a-0,burst-1-[0-2],c-[0-1]")
@@ -505,6 +506,7 @@ fn view_is_not_mounted_within_the_operators_folders() {
     ] {
         assert!(is_refused(path), "{path}");
     }
+    // Names that only begin alike are other folders. Within the fallback HOME and `/usr`, the view may be mounted.
     for path in [
         "/mnt/flux-images",
         "/mnt/flux",

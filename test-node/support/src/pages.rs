@@ -116,7 +116,7 @@ pub const WORDS: &[&str] = &[
     "needs-root",
     "needs-flux",
     "needs-registry",
-    "runs-in-ci",
+    "slow",
     "other-tool",
 ];
 

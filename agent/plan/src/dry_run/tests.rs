@@ -233,6 +233,7 @@ fn overlay_environment_reaches_the_runner() {
         {name: C, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]}]}}, \
         containers: [{image: a, name: app, command: b, environment: {A: one, D: two}}]}}";
     let environment = Source::parse(text).unwrap().assumed_facts().environment;
+    // C has no literal value, so dry-run knows none.
     let value_of = |name: &str| environment.get(name).map(String::as_str);
     assert_eq!(
         (value_of("A"), value_of("B"), value_of("C"), value_of("D")),
@@ -250,6 +251,7 @@ fn dry_run_does_not_print_a_certificate_of_the_manifest() {
         "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: a}}\nspec:\n  size: 2\n  flux:\n    curveCert: |\n      metadata\n          name = \"a\"\n      curve\n          public-key = \"{public}\"\n          secret-key = \"{secret}\"\n  containers:\n  - image: x\n    command: hostname\n"
     );
     std::fs::write(&file, manifest).unwrap();
+    // Whether the manifest is planned or refused, the secret key must not be printed.
     for format in [Format::Text, Format::Json] {
         match run(&Args {
             format,

@@ -393,7 +393,7 @@ fn step(out: &mut String, number: &str, step: &Step, is_known: bool) {
             ));
         }
         Step::PublishArchive { from, to } => first(&format!(
-            "rename {} to {} if the dump is complete and the broker succeeded",
+            "rename {} to {} if the dump is complete and the broker did not fail",
             quote(from),
             quote(to)
         )),

@@ -487,6 +487,7 @@ mod tests {
         };
         let table = toml_of("name='mc'\nsize=2", follower);
         assert!(at(&table, "resource").is_none() && at(&table, "bootstrap/curve_cert").is_some());
+        // Without the mounted certificate that assumed facts have.
         let bare = Facts {
             present: Default::default(),
             ..Facts::default()
@@ -500,15 +501,18 @@ mod tests {
             let table = toml_of(&format!("name='mc'\nsize=2\n{spec}"), Facts::default());
             ["resource/path", "resource/noverify", "resource/norestrict"].map(|key| at(&table, key).is_some())
         };
+        // Assumed facts have 4 cores.
         let (nothing, noverify) = ([false; 3], [false, true, false]);
         assert_eq!(
             (of("[runner]\ncores=16"), of("[runner]\ncores=2")),
             ([false, false, true], nothing)
         );
+        // The state may hold the R of an earlier instance.
         assert_eq!(
             (of("archive='/a.tgz'"), of("restart_policy='OnFailure'")),
             (noverify, noverify)
         );
+        // With `max_size`, the agent writes R for hosts that may join later.
         assert_eq!(of("max_size=3\n[runner]\ncores=16"), [true, true, false]);
         assert_eq!(
             (of("max_size=3"), of("max_size=3\n[runner]\ncores=2")),

@@ -113,8 +113,8 @@ pub struct BrokerAddresses {
     /// the resolver does not use its search list.
     suffix: String,
     port: u16,
-    /// Whether the agent only looks up a broker's name and does not connect, as with `logging.zeromq`: see
-    /// [`Parent::only_looked_up`].
+    /// Whether the agent only looks up a broker's name and does not connect. With `logging.zeromq`, the broker would
+    /// log such a connection as a failed handshake.
     only_looked_up: bool,
 }
 
@@ -158,10 +158,10 @@ mod tests {
         assert_eq!((local.list.as_str(), local.size()), ("mc-[0-2]", 3));
         let named = "name='burst-0'\nsize=2\n[network]\nhostlist='10.0.0.1,mc-[1-3],burst-0-[0-1]'\nlead={address='10.0.0.1'}";
         assert_eq!(hosts(named).list, "10.0.0.1,mc-[1-3],burst-0-[0-1]");
-        let only_looked_up =
+        let lead_as_host_name =
             "name='b'\nsize=2\n[network]\nhostlist='mc-[0-1],b-[0-1]'\nlead={address='10.0.0.1'}";
         assert_eq!(
-            hosts(only_looked_up).list,
+            hosts(lead_as_host_name).list,
             "mc-[0-1],b-[0-1]",
             "the lead is mc-0, as on its own side"
         );

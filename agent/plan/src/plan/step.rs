@@ -80,8 +80,8 @@ pub enum Step {
         leftovers: String,
         owner: Owner,
     },
-    /// After the broker has ended: replace the archive by the dump, if the dump is complete and the broker ended with
-    /// success.
+    /// After the broker has ended: replace the archive by the dump, if the dump is complete and the broker itself did
+    /// not fail. A failed job does not matter.
     PublishArchive { from: String, to: String },
     /// In a sidecar: from here on, a stop after the end of Flux is held back, so that the sidecar's command can end by
     /// itself. The hold lasts until `seconds` after the runner's container has written the file `note`

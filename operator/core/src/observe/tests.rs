@@ -69,6 +69,7 @@ fn losses_of_an_earlier_minicluster_are_forgotten_with_its_job() {
     };
     let (index, key) = (Index::default(), Key::new("ns", "mc"));
     let losses = || index.observed(&key).losses.len();
+    // To the index, a MiniCluster exists if it uses a headless Service.
     index.join(&Key::new("ns", "flux-service"), "mc");
     index.update_job(&metadata("mc", "earlier", "1"), job("earlier"));
     index.update_pod(&metadata("mc-0", "pod", "2"), pod(false));
@@ -119,10 +120,7 @@ fn old_node_counts_only_for_pods_that_may_use_it() {
 /// The node controller marks a pod only if it was ready.
 #[test]
 fn pods_of_a_silent_node_are_lost_ready_or_not() {
-    let metadata = |name: &str| ObjectMeta {
-        resource_version: None,
-        ..metadata(name, name, "")
-    };
+    let metadata = |name: &str| metadata(name, name, "1");
     let index = Index::default();
     let key = Key::new("ns", "mc");
     let pod = |name: &str| PodSeen {
@@ -201,6 +199,7 @@ fn job_that_is_gone_does_not_return_with_an_earlier_answer() {
         ..JobSeen::default()
     };
     let (index, key) = (Index::default(), Key::new("ns", "mc"));
+    // The MiniCluster exists, so the index remembers its last Job.
     index.join(&Key::new("ns", "flux-service"), "mc");
     index.update_job(&metadata("10", "job"), job("job"));
     index.update_job(&metadata("20", "job"), job("job"));

@@ -420,7 +420,7 @@ mod tests {
         let ports = |flux: &str| {
             let cluster =
                 crate::testing::cluster(&format!("{flux}\ncontainers: [{{image: a, ports: [80]}}]"));
-            let user = UserVolumes::of([&cluster.runner.container]);
+            let user = UserVolumes::of(&cluster.view, [&cluster.runner.container]);
             let ports = runner(&cluster, ViewFrom::Copy, &user, 0).unwrap().ports.unwrap();
             ports
                 .into_iter()
@@ -443,7 +443,7 @@ mod tests {
             let runner = runner(
                 &cluster,
                 ViewFrom::Copy,
-                &UserVolumes::of([&cluster.runner.container]),
+                &UserVolumes::of(&cluster.view, [&cluster.runner.container]),
                 0,
             )
             .unwrap();

@@ -27,7 +27,7 @@ pub(super) fn template(
     let pod = &cluster.pod;
     let runner = &cluster.runner.container;
     let sidecars = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
-    let user_volumes = UserVolumes::of([runner].into_iter().chain(sidecars.clone()));
+    let user_volumes = UserVolumes::of(&cluster.view, [runner].into_iter().chain(sidecars.clone()));
     let init_containers = containers::init(cluster, options, view, &user_volumes)?;
     let runner_container = containers::runner(cluster, view, &user_volumes, restarts_left)?;
 

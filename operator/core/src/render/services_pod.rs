@@ -15,7 +15,7 @@ pub(super) fn build(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Result<O
         return Ok(None);
     }
     let name = names::services_pod(&cluster.name);
-    let user_volumes = UserVolumes::of(&cluster.services);
+    let user_volumes = UserVolumes::of(&cluster.view, &cluster.services);
     let containers = cluster
         .services
         .iter()

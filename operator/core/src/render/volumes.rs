@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use flux_shared::names;
 use flux_shared::paths::{self, PodPaths};
 use flux_shared::validate::{
-    Mount, PullPolicy, ValidContainer, ValidMiniCluster, ValidSidecar, VolumeSource,
+    Mount, PullPolicy, ValidContainer, ValidMiniCluster, ValidSidecar, ViewContainer, VolumeSource,
 };
 use k8s_openapi::api::core::v1::{
     CSIVolumeSource, ConfigMapProjection, ConfigMapVolumeSource, DownwardAPIProjection,
@@ -55,12 +55,15 @@ pub(super) struct UserVolumes {
 
 impl UserVolumes {
     /// Collects the volumes. If two containers use the same key with the same source, they share one volume. If the
-    /// sources differ, the second volume gets another name.
-    pub(super) fn of<'a>(containers: impl IntoIterator<Item = &'a ValidContainer>) -> UserVolumes {
+    /// sources differ, the second volume gets another name. No volume gets the name of `view`'s own.
+    pub(super) fn of<'a>(
+        view: &ViewContainer,
+        containers: impl IntoIterator<Item = &'a ValidContainer>,
+    ) -> UserVolumes {
         let mut all = UserVolumes::default();
         for container in containers {
             for mount in &container.mounts {
-                let name = all.name_for(mount);
+                let name = all.name_for(mount, &view.name);
                 all.names
                     .insert((container.name.clone(), mount.name.clone()), name);
             }
@@ -68,8 +71,8 @@ impl UserVolumes {
         all
     }
 
-    /// The name in the pod of the volume that `mount` needs. Adds the volume if it is new.
-    fn name_for(&mut self, mount: &Mount) -> String {
+    /// The name in the pod of the volume that `mount` needs: any but `reserved`. Adds the volume if it is new.
+    fn name_for(&mut self, mount: &Mount, reserved: &str) -> String {
         let mut number = 1;
         loop {
             let name = match number {
@@ -79,6 +82,7 @@ impl UserVolumes {
             match self.volumes.iter().find(|(other, _)| *other == name) {
                 Some((_, source)) if *source == mount.source => return name,
                 Some(_) => number += 1,
+                None if name == reserved => number += 1,
                 None => {
                     self.volumes.push((name.clone(), mount.source.clone()));
                     return name;
@@ -459,6 +463,10 @@ pub(super) fn paths_of(cluster: &ValidMiniCluster) -> PodPaths {
 mod tests {
     use super::*;
 
+    fn view(name: &str) -> ViewContainer {
+        crate::testing::cluster(&format!("size: 1\nflux: {{container: {{name: {name}}}}}")).view
+    }
+
     fn container(name: &str, mounts: &[(&str, VolumeSource)]) -> ValidContainer {
         let mut container = crate::testing::cluster("size: 1").runner.container;
         container.name = name.into();
@@ -484,7 +492,7 @@ mod tests {
                 ("more", claim("two")),
             ],
         );
-        let all = UserVolumes::of([&a, &b]);
+        let all = UserVolumes::of(&view("flux-view"), [&a, &b]);
         let names: Vec<String> = all.volumes().into_iter().map(|volume| volume.name).collect();
         assert_eq!(names, ["data", "more", "data-2", "data-2-2"]);
         let mounts = |container| {
@@ -495,6 +503,16 @@ mod tests {
         };
         assert_eq!(mounts(&a), ["data", "more"]);
         assert_eq!(mounts(&b), ["data-2", "data-2-2", "more"]);
+    }
+
+    #[test]
+    fn second_source_does_not_take_the_name_of_the_view() {
+        let claim = |name: &str| VolumeSource::Claim(name.into());
+        let a = container("a", &[("data", claim("one"))]);
+        let b = container("b", &[("data", claim("other"))]);
+        let all = UserVolumes::of(&view("data-2"), [&a, &b]);
+        let names: Vec<String> = all.volumes().into_iter().map(|volume| volume.name).collect();
+        assert_eq!(names, ["data", "data-3"]);
     }
 
     #[test]

@@ -13,9 +13,8 @@ const NOTE_MAX: usize = 1024;
 
 /// A condition that changes to the status beside it causes an event. The word is the event's action. The event's reason
 /// is that of the condition. There is no event if `vocabulary::event_type` has none for the reason.
-const CONDITIONS: [(ConditionType, ConditionStatus, &str); 5] = [
+const CONDITIONS: [(ConditionType, ConditionStatus, &str); 4] = [
     (ConditionType::Valid, False, "Validate"),
-    (ConditionType::Valid, True, "Validate"),
     (ConditionType::ViewMounted, False, "Start"),
     (ConditionType::VolumesValid, False, "Start"),
     (ConditionType::PostSucceeded, False, "Run"),
@@ -62,11 +61,18 @@ pub fn between(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Eve
         let was = condition(before, type_).is_some_and(|condition| condition.status == to);
         condition(after, type_).filter(|condition| condition.status == to && !was)
     };
+    // A change of the spec may bring the first notes about it, while Valid stays True.
+    let with_notes = |status| {
+        condition(status, ConditionType::Valid)
+            .filter(|valid| valid.status == True && valid.reason == Reason::ValidWithNotes)
+    };
+    let new_notes = with_notes(after).filter(|_| with_notes(before).is_none());
     let of_conditions = CONDITIONS.iter().filter_map(|(type_, to, action)| {
         let condition = turned(*type_, *to)?;
         Event::new(&condition.reason, &condition.message, action)
     });
-    let mut events: Vec<Event> = of_conditions.collect();
+    let of_notes = new_notes.and_then(|valid| Event::new(&valid.reason, &valid.message, "Validate"));
+    let mut events: Vec<Event> = of_conditions.chain(of_notes).collect();
     // These two are not in `CONDITIONS`: the event has another reason than its condition.
     if let Some(panicked) = turned(ConditionType::OperatorPanicked, True) {
         events.extend(Event::new(

@@ -78,6 +78,7 @@ pub(super) fn compute(inputs: &Inputs, summary: &PodSummary) -> Outcome {
     if let Some(lost) = lost(inputs) {
         return lost;
     }
+    // Only `queued` reports Kueue's reason, together with the queue's name.
     let warning = || {
         inputs
             .warning
@@ -158,6 +159,7 @@ fn failed_before_ready(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome>
         return None;
     }
     let by_itself = |pod: &&&PodSeen| {
+        // With this code, a follower's agent reports that the pod alone was stopped.
         let is_replaced = pod
             .exit
             .as_ref()
@@ -196,7 +198,8 @@ fn lost(inputs: &Inputs) -> Option<Outcome> {
     ))
 }
 
-/// The counted restart that replaces this Job, if the Job still exists.
+/// The counted restart that replaces this Job, if the Job still exists. A Job that has succeeded nevertheless is not
+/// replaced: the MiniCluster ends with it.
 fn pending_restart<'a>(inputs: &Inputs<'a>) -> Option<&'a Restart> {
     let job = inputs.job.filter(|job| !job.has_succeeded())?;
     inputs
@@ -414,8 +417,8 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
         CheckedSpec::Valid(cluster) => (cluster.backoff_limit, cluster.max_restarts),
         CheckedSpec::Invalid(_) => (0, 0),
     };
-    // `loss_that_ended_the_lead` (the lead has ended, perhaps because of a lost follower) and `follower_lost_by_failing_job`
-    // (the Job names a follower) do not read `restarts_on_failure` and `last_job`.
+    // `loss_that_ended_the_lead` (the lead has ended, perhaps because of a lost follower) and
+    // `follower_lost_by_failing_job` (the Job names a follower) do not read `restarts_on_failure` and `last_job`.
     let observation = Observation {
         status: inputs.previous,
         backoff_limit,
@@ -426,6 +429,11 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
         pods: inputs.pods.clone(),
         gone: inputs.gone.clone(),
         now: inputs.now,
+    };
+    // A stricter operator may reject the spec of a running MiniCluster. Then nothing is restarted, whatever its limits.
+    let limit = |field: &str, value: i32| match inputs.spec {
+        CheckedSpec::Valid(_) => format!("no restart left: {field} is {value}"),
+        CheckedSpec::Invalid(_) => "no restart, because the spec is not valid".to_owned(),
     };
     let gone = inputs.gone.iter().map(|pod| (*pod, end_of_gone(pod)));
     let present = inputs
@@ -443,11 +451,11 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
             .exit
             .as_ref()
             .map(|exit| format!("; the lead ended with exit code {}", exit.code));
-        let limit = format!("no restart left: maxRestarts is {max_restarts}");
         let message = format!(
-            "{}{}; {limit}",
+            "{}{}; {}",
             restart::describe_lost_follower(lost, &inputs.pods),
-            code.unwrap_or_default()
+            code.unwrap_or_default(),
+            limit("maxRestarts", max_restarts)
         );
         // If it is not known which follower was lost, the lead counts: the Job failed with its end.
         let index = Some(lost.map_or(0, |lost| lost.index));
@@ -476,10 +484,10 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
     if by_follower.is_some_and(|index| index > 0)
         && let Some(lost) = restart::follower_lost_by_failing_job(&observation)
     {
-        let limit = format!("no restart left: maxRestarts is {max_restarts}");
         let message = format!(
-            "{}; {limit}",
-            restart::describe_lost_follower(Some(&lost), &inputs.pods)
+            "{}; {}",
+            restart::describe_lost_follower(Some(&lost), &inputs.pods),
+            limit("maxRestarts", max_restarts)
         );
         return Some(Outcome {
             index: Some(lost.index),
@@ -493,7 +501,7 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
         }
         None => return None,
     };
-    let message = format!("{loss}; no restart left: backoffLimit is {backoff_limit}");
+    let message = format!("{loss}; {}", limit("backoffLimit", backoff_limit));
     Some(Outcome {
         index: Some(0),
         ..Outcome::new(Reason::LeadLost, message)
@@ -532,7 +540,8 @@ fn of_pod(pod: &PodSeen) -> Outcome {
         return Outcome::new(lost.reason.clone(), restart::describe_loss(&lost));
     }
     let exit = pod.exit.as_deref();
-    // Its container ended by itself, although the cluster was about to remove the pod.
+    // Its container ended by itself, although the cluster was about to remove the pod. So the exit counts, and not the
+    // disruption in `trouble`.
     if let Some(exit) = exit
         && pod.is_disrupted()
         && end_of(pod) == Some(PodEnd::FailedByItself)

@@ -739,6 +739,12 @@ fn events_report_only_changes() {
     assert_eq!(reasons(&none, &invalid), ["Invalid"]);
     assert!(reasons(&invalid, &invalid).is_empty());
     observation.problems.clear();
+    let valid = observation.status();
+    observation.cluster.notices = vec![Problem::new("spec.tasks", "more than cores")];
+    let with_notes = observation.status();
+    assert_eq!(reasons(&valid, &with_notes), ["ValidWithNotes"]);
+    assert!(reasons(&with_notes, &with_notes).is_empty());
+    observation.cluster.notices.clear();
     observation.job = Some(job(1));
     observation.pods = vec![pod(0)];
     let starting = observation.status();

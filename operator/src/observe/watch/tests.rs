@@ -38,6 +38,7 @@ async fn nodes_are_watched_once_the_permission_comes() {
     let answers = vec![failure(403), failure(403), page(&[named("node")], "")];
     for_an_hour(nodes(server(answers).0, index.clone(), outlets)).await;
     assert!(index.has_nodes());
+    // The first 403 counted as the list, since the operator starts without nodes. The later list does not count again.
     assert_eq!(*is_synced.borrow(), 1, "its first list counts once");
 }
 
@@ -56,6 +57,7 @@ async fn volumes_and_classes_are_watched_once_permitted() {
         volumes: {data: {storageClass: fast, driver: d, volumeHandle: h, secret: s}}, \
         containers: [{image: a, command: b, volumes: {data: {path: /d}}}]}}";
     let cluster = validate(&manifest::parse(cluster).unwrap()).unwrap();
+    // The second page is refused once and asked for again. It is empty, so the whole list is `slow`.
     let answers = || {
         vec![
             failure(403),
@@ -73,11 +75,11 @@ async fn volumes_and_classes_are_watched_once_permitted() {
 #[test]
 fn missing_permission_is_logged_once_until_it_comes() {
     let (logged, _guard) = log::Logged::start();
-    let (mut permission, denied) = (Permission::new("nodes", "so"), || denial(403));
+    let (mut permission, denied) = (Permission::new("nodes", "so"), || failed_list(403));
     let events = [
         denied(),
         denied(),
-        denial(503),
+        failed_list(503),
         denied(),
         Ok(Event::Init),
         Ok(Event::InitDone),
@@ -97,7 +99,7 @@ fn missing_permission_is_logged_once_until_it_comes() {
     );
 }
 
-fn denial(code: u16) -> watcher::Result<Event<NodeObject>> {
+fn failed_list(code: u16) -> watcher::Result<Event<NodeObject>> {
     let status = kube::core::Status {
         code,
         ..Default::default()

@@ -4,6 +4,7 @@ use super::*;
 
 /// MiniClusters of 2023, which go through the conversion webhook. Their image has Flux in it.
 const OF_V1ALPHA1: &[Expected] = &[
+    // Its jobs write to files, so the log has none of their output.
     ("v1alpha1/batch/minicluster", 0, &[]),
     ("v1alpha1/cleanup/minicluster", 0, &[("cleanup-v1alpha1-0", 1)]),
     (

@@ -73,7 +73,7 @@ fn host_claimed_and_created_volumes_hold_their_data() {
             to_the_end(fixture.clone(), ("volumes/claim", 0, lines)).await,
             None
         );
-        // Three more MiniClusters use the same folder.
+        // Three more MiniClusters use the same folder. Each of the two tasks of the first one lists it.
         let lines: &[(&str, usize)] = &[("volumes-claim-0", 2), ("volumes-claim-1", 2)];
         assert_eq!(
             to_the_end(fixture.clone(), ("volumes/minicluster", 0, lines)).await,

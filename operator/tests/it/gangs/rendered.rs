@@ -59,6 +59,7 @@ fn parts(objects: &render::Objects) -> Option<Vec<Value>> {
 
 #[test]
 fn the_objects_of_each_api_are_as_committed() {
+    // A gang counts `minSize` pods. Volcano's also takes the queue and the priority class, Kubernetes' only the latter.
     let spec = |scheduler: &str| {
         json!({
             "size": 4, "minSize": 3, "gang": "on", "containers": [{ "image": "app:1", "command": "hostname" }],

@@ -22,6 +22,7 @@ fn some(fields: Vec<(&'static str, BoxedStrategy<Value>)>) -> BoxedStrategy<Valu
         .boxed()
 }
 
+/// An item of a list that is merged by `key`. Sometimes it is the directive that removes such an item.
 fn with_key(
     key: &'static str,
     value: impl Strategy<Value = Value> + 'static,
@@ -135,7 +136,7 @@ fn container(names: &'static [&'static str]) -> BoxedStrategy<Value> {
     retaining((one_of(names), fields).prop_map(named).boxed())
 }
 
-/// Any overlay of these fields, for pods with these containers, including the operator's own.
+/// Any overlay of these fields. `containers` and `init`: names for its containers, of existing ones or new.
 fn overlay(containers: &'static [&'static str], init: &'static [&'static str]) -> BoxedStrategy<Value> {
     let source = prop_oneof![
         Just(json!({ "emptyDir": { "medium": "Memory" } })),

@@ -50,6 +50,7 @@ fn status_explains_queue_wait_with_shipped_permissions() {
                 .as_str()
                 .is_some_and(|message| message.contains(what))
         };
+        // This operator may list Workloads: its installation has `kueue.enabled`.
         let operator = fixture.operator().await;
         queue(&fixture, "nobody", json!({}), json!({ "size": 1 })).await;
         fixture

@@ -421,6 +421,7 @@ fn minicluster_json(manifest: &Manifest, archive_number: usize, stage: &Stage) -
         code,
         ..
     } = manifest;
+    // Its last three arguments: how long the first start runs, how long each later one runs, and the exit code.
     let program = format!(
         "bash /account/program.sh $POD {name} {seconds} {} {code}",
         seconds.min(&8)

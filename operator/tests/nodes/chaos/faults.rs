@@ -115,6 +115,7 @@ impl<'a> World<'a> {
                 program,
                 seconds,
             } => {
+                // Pods outlive both programs (`long/programs.rs`), so this delays statuses and disturbs no MiniCluster.
                 self.note(&format!(
                     "{program} of {} is killed, for {seconds} s",
                     node(*worker)
@@ -133,6 +134,7 @@ impl<'a> World<'a> {
                 });
             }
             Action::Reboot { worker, seconds } => {
+                // The shutdown itself takes 10 s.
                 self.node_goes(*worker, *seconds + 10.0, "reboots").await;
                 let (worker, seconds) = (*worker, *seconds);
                 self.spawn(async move {
@@ -157,7 +159,12 @@ impl<'a> World<'a> {
                     &format!("is cut off from {}", node(*other)),
                 )
                 .await;
-                self.node_goes(*other, f64::from(*seconds), "is the other").await;
+                self.node_goes(
+                    *other,
+                    f64::from(*seconds),
+                    &format!("is cut off from {}", node(*worker)),
+                )
+                .await;
                 self.spawn(cut_if_running(*worker, other.to_string(), *seconds));
             }
         }

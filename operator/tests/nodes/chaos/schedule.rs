@@ -114,6 +114,7 @@ pub struct Manifest {
     pub backoff_limit: Option<u32>,
     pub max_restarts: Option<u32>,
     pub max_size: Option<u32>,
+    /// Created suspended. The end of a later suspension resumes it, or else the end of the run.
     pub is_suspended: bool,
     pub has_snippets: bool,
     pub has_sidecar: bool,
@@ -256,7 +257,7 @@ fn node(dice: &mut Rng) -> (Action, f64) {
 
 /// Not 11 to 25 s: a connection whose data is unacknowledged for 20 s is closed, and a broker that reconnects
 /// at once has lost messages without noticing. If a job ends during such a cut, Flux never sees its end
-/// (docs/troubleshooting.md, "A job does not end").
+/// (docs/troubleshooting.md, "A job hangs").
 fn cut_between_brokers(dice: &mut Rng) -> u32 {
     if dice.bool() {
         dice.u32(3..11)

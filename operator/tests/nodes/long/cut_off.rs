@@ -8,7 +8,7 @@ use test_support::node::has_flux_itself;
 #[test]
 fn program_cut_off_from_api_server_restarts_only_once_joined() {
     test("cut-api", async |stage| {
-        let ends_after = |name, first, code| Program {
+        let on_worker_1 = |name, first, code| Program {
             name,
             lead_on: 1,
             may_use: &[2],
@@ -17,15 +17,16 @@ fn program_cut_off_from_api_server_restarts_only_once_joined() {
             code,
             ..Program::default()
         };
-        let goes_on = ends_after("goes-on", 3600, 0);
+        let goes_on = on_worker_1("goes-on", 3600, 0);
         // These programs end after their pods were marked for deletion, and before anybody could tell the
         // pods.
-        let (well, badly) = (ends_after("well", 90, 0), ends_after("badly", 90, 3));
+        let (well, badly) = (on_worker_1("well", 90, 0), on_worker_1("badly", 90, 3));
         stage.create_all(&[&goes_on, &well, &badly]).await;
         let cut_at = now();
         let cut_off = cut(1, "api", 130);
         let seconds = stage.until_reason("goes-on", cut_at, "NodeLost").await;
         assert!(seconds < 60.0, "{seconds}\n{}", stage.account("goes-on"));
+        // Shortly before the cut ends.
         until(cut_at, 125.0).await;
         stage.assert_untouched("goes-on");
         for name in ["well", "badly"] {
@@ -110,6 +111,7 @@ fn job_across_two_nodes_restarts_after_a_cut_of_90_s() {
     workers_cut_off("cut-90", 90);
 }
 
+/// The cut is longer than the 5 min after which a broker without heartbeats ends (Flux's `heartbeat.timeout`).
 #[test]
 fn job_across_two_nodes_restarts_after_a_cut_of_6_min() {
     workers_cut_off("cut-360", 360);

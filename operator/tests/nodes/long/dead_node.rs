@@ -42,6 +42,7 @@ fn evicted_pods_restart_once_when_their_node_is_back() {
             name: "follower",
             lead_on: 3,
             followers_on: &[2],
+            // It must still run after the 90 s below.
             first: 150,
             evicted_after: EVICTED_AFTER,
             ..Program::default()
@@ -214,6 +215,7 @@ fn same_name_waits_for_the_old_pod_on_a_node_that_is_cut_off() {
         };
         stage.create_all(&[&program]).await;
         let cut_off = cut(1, "api", 60);
+        // `cut` does not wait until its script has cut the node off.
         sleep(2.0).await;
         kubectl(&[
             "--namespace",
@@ -240,6 +242,8 @@ fn same_name_waits_for_the_old_pod_on_a_node_that_is_cut_off() {
             .await;
         stage.history("twin").assert_starts(1);
         cut_off.end().await;
+        // Both MiniClusters write the same account, so the start of the second one is the second start, without any
+        // restart.
         stage
             .ended(
                 "twin",

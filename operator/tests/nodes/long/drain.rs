@@ -98,7 +98,7 @@ fn drained_lead_restarts_on_another_node() {
             assert!(seconds < 60.0, "{}", stage.account(name));
         }
         assert_eq!(stage.node_of("may", "0").await, "worker-1");
-        // The program had the time to end by itself.
+        // Before its pod was gone, the program ended after SIGTERM, so its code is known.
         let lost = ExpectedEnd {
             phase: "Failed",
             code: Some(143),

@@ -91,8 +91,8 @@ fn orderly_reboot_is_never_the_users_failure() {
     });
 }
 
-/// With restartPolicy Never, the kubelet starts nothing in a pod whose first init container had ended before the reboot.
-/// Another init container without its image keeps the pods in that state until the reboot.
+/// With restartPolicy Never, the kubelet starts nothing in a pod whose first init container had ended before the
+/// reboot. Another init container without its image keeps the pods in that state until the reboot.
 #[test]
 fn reboot_while_pods_start_replaces_them() {
     let folder =

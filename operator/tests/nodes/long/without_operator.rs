@@ -1,4 +1,5 @@
-//! The node of the leading operator, and that of its webhook, lose their power.
+//! The node of the leading operator, and that of its webhook, lose their power. The MiniClusters run on worker-1, which
+//! stays up.
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::ListParams;

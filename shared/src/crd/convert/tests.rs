@@ -36,6 +36,7 @@ fn v1alpha1_defaults_are_explicit_in_v1alpha2() {
 #[test]
 fn without_a_command_v1alpha1_serves_the_restful_api() {
     let serves = |spec: Value| v1alpha2(spec).get("fluxRestful").cloned();
+    // The default port is left out, so that conversion back recognises the block, and removes it.
     assert_eq!(
         serves(json!({ "containers": [{}] })),
         Some(json!({ "branch": "main" }))
@@ -156,6 +157,7 @@ fn annotations_stay_within_the_api_servers_limit() {
         Version::V1alpha2,
         json!({ "cleanupPods": false, "containers": [{}] }),
     );
+    // All annotations together may have 256 KiB: there is no room to record that `cleanupPods: false` was written.
     stored["metadata"]["annotations"]["b"] = json!("c".repeat((256 << 10) - 2));
     let read = convert(stored.clone(), Version::V1alpha1).unwrap();
     assert_eq!(read["metadata"], stored["metadata"]);

@@ -1,5 +1,6 @@
 //! Counts the operator's calls to the API server, and makes some of them fail.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -106,6 +107,15 @@ impl Calls {
         self.all()
             .into_iter()
             .filter(|call| !matches!(call.verb.as_str(), "list" | "watch") && !call.patches_pod_status())
+            .collect()
+    }
+
+    /// The resources that were watched.
+    pub fn watched(&self) -> BTreeSet<String> {
+        let calls = self.all().into_iter();
+        calls
+            .filter(|call| call.verb == "watch")
+            .map(|call| call.resource)
             .collect()
     }
 

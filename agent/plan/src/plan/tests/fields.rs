@@ -283,9 +283,20 @@ fn every_spec_field_changes_some_plan() {
 fn optional_spec_fields_change_a_plan_when_set() {
     let command = command_words::split("run").unwrap().words;
     let plain = full(Program::Submit { words: command });
-    let before = outcome(&plain);
+    let with_fluxion = AgentSpec {
+        flux: Flux {
+            scheduler: None,
+            queue_policy: None,
+            ..plain.flux.clone()
+        },
+        ..plain.clone()
+    };
+    let with_script = full(Program::Script {
+        text: "#!/bin/sh\nrun\n".into(),
+        launch: false,
+    });
     type Change = (&'static str, fn(&mut AgentSpec));
-    let set: [Change; 12] = [
+    let set: [Change; 10] = [
         ("network.host_network", |spec| spec.network.host_network = true),
         ("logging.format", |spec| spec.logging.format = LogFormat::Json),
         ("restart_policy", |spec| {
@@ -296,11 +307,6 @@ fn optional_spec_fields_change_a_plan_when_set() {
         ("logging.quiet", |spec| spec.logging.quiet = true),
         ("logging.debug", |spec| spec.logging.debug = true),
         ("logging.zeromq", |spec| spec.logging.zeromq = true),
-        ("runner.gpus", |spec| {
-            spec.runner.gpus = true;
-            spec.flux.scheduler = None;
-            spec.flux.queue_policy = None;
-        }),
         ("runner.interactive", |spec| spec.runner.interactive = true),
         ("user.run_flux_as_root", |spec| {
             spec.runner.user = Some(User {
@@ -309,16 +315,22 @@ fn optional_spec_fields_change_a_plan_when_set() {
                 run_flux_as_root: true,
             });
         }),
-        ("script.launch", |spec| {
-            spec.runner.program = Program::Script {
-                text: "#!/bin/sh\nrun\n".into(),
-                launch: true,
-            };
-        }),
     ];
-    for (field, change) in set {
-        let mut spec = plain.clone();
+    let of_plain = set.map(|change| (&plain, change));
+    let of_others: [(&AgentSpec, Change); 2] = [
+        (&with_fluxion, ("runner.gpus", |spec| spec.runner.gpus = true)),
+        (
+            &with_script,
+            ("script.launch", |spec| {
+                if let Program::Script { launch, .. } = &mut spec.runner.program {
+                    *launch = true;
+                }
+            }),
+        ),
+    ];
+    for (before, (field, change)) in of_plain.into_iter().chain(of_others) {
+        let mut spec = before.clone();
         change(&mut spec);
-        assert_ne!(outcome(&spec), before, "{field}");
+        assert_ne!(outcome(&spec), outcome(before), "{field}");
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use flux_shared::exit::{Category, REPLACE, UNSEEN};
+use flux_shared::exit::{REPLACE, UNSEEN};
 use flux_shared::termination::Termination;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use proptest::prelude::*;

@@ -1,4 +1,7 @@
 //! What the status says about a failure, and which pod it names.
+//!
+//! `ended(1, 3, 2)` is a pod of index 1 that ended with code 3 in minute 2. `failed` makes a condition of the Job, also
+//! that of a complete Job.
 
 use super::*;
 use crate::observe::pod_end::{PodEnd, end_of};
@@ -98,6 +101,7 @@ fn a_follower_that_fails_before_the_start_is_told_at_once() {
             .contains("the pod of index 1 ended with exit code 3: the snippet workerPre")
     );
     assert_eq!(status.phase.as_deref(), Some("Starting"));
+    // The code `REPLACE`: only this follower's pod was stopped.
     observation.pods[1] = ended(1, 238, 2);
     assert_eq!(observation.status().reason, None, "it gave way to another");
 
@@ -123,6 +127,7 @@ fn a_follower_that_fails_before_the_start_is_told_at_once() {
     );
 }
 
+/// The reason of the Job's condition, and the pods; then the status' failed index, reason and message.
 type Case = (
     &'static str,
     Vec<PodSeen>,
@@ -131,8 +136,7 @@ type Case = (
     &'static str,
 );
 
-/// Asserts that the status of a Job with these pods, which has failed for this reason, has this index, reason
-/// and message.
+/// Asserts what the status of a failed Job says.
 fn assert_told(cases: impl IntoIterator<Item = Case>) {
     for (reason, pods, index, word, message) in cases {
         let mut observation = observation("size: 2");
@@ -283,6 +287,26 @@ fn program_that_ends_during_eviction_fails_with_its_own_code() {
     )]);
 }
 
+/// A stricter operator may reject the spec of a running MiniCluster.
+#[test]
+fn lead_lost_with_an_invalid_spec_blames_no_limit() {
+    let mut observation = observation("size: 1\nbackoffLimit: 5");
+    observation.job = Some(JobSeen {
+        failed: failed("PodFailurePolicy", ""),
+        ..job(1)
+    });
+    observation.pods = vec![PodSeen {
+        is_deleting: true,
+        ..ended(0, 143, 5)
+    }];
+    observation.problems = vec![Problem::new("spec.size", "no")];
+    let message = observation.status().message.unwrap();
+    assert!(
+        message.ends_with("; no restart, because the spec is not valid"),
+        "{message}"
+    );
+}
+
 #[test]
 fn lost_or_never_started_pod_differs_from_one_that_failed() {
     let evicted = PodSeen {
@@ -393,6 +417,7 @@ fn reason_of_a_job_limit_names_only_known_pods() {
             "NonZeroExitCode",
             "the pod of index 1 ended with exit code 238 (retried as often as backoffLimit allows)",
         ),
+        // The operator has failed this Job itself, so its reason and message stay.
         (
             "LeadLost",
             vec![ended(0, 239, 3)],
@@ -414,7 +439,7 @@ fn reason_of_a_job_limit_names_only_known_pods() {
             "PodFailurePolicy",
             "the Job's own words (that pod was deleted)",
         ),
-        // Its end has not been seen yet.
+        // The Job's message has this pod's name, `own`: the pod was not deleted. Its end has not been seen yet.
         (
             "PodFailurePolicy",
             vec![PodSeen {

@@ -349,7 +349,8 @@ fn archive_condition_is_set_once_known_when_archive_is_asked() {
         archive_saved(with, Some(not_saved)),
         text(ConditionStatus::False, &kept)
     );
-    let gave_up = Termination::new(Ender::Agent, 245);
+    // The agent failed before the job began.
+    let gave_up = Termination::new(Ender::Agent, Category::WriteFailed.code());
     assert_eq!(
         archive_saved(with, Some(gave_up)).unwrap().0,
         ConditionStatus::False

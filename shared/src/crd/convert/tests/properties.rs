@@ -111,10 +111,12 @@ fn converted(mut spec: Value, to: Version) -> Value {
     spec
 }
 
-/// The meaning of a spec: all defaults of its version are explicit. It is the same for both versions.
+/// The meaning of a spec, in a form that both versions share: all defaults of its version are explicit.
 fn meaning(schema: &Value, spec: &Value, version: Version) -> Value {
+    // Defaults that depend on `older` differ between the versions: see the table in crd/convert.rs.
     let older = version == Version::V1alpha1;
     let mut spec = defaulted(schema, spec.clone());
+    // Whether v1alpha1 would serve the Flux RESTful API by default.
     let serves = crate::crd::convert::spec::has_nothing_else_to_run(spec.as_object().unwrap());
     let runner = crate::crd::convert::spec::runner_index(spec.as_object().unwrap());
     let mut set_default = |pointer: &str, field: &str, value: Value| {
@@ -165,6 +167,7 @@ fn meaning(schema: &Value, spec: &Value, version: Version) -> Value {
             .shift_remove(field)
             .unwrap_or(json!(false))
     };
+    // v1alpha1's `cleanup` is about the pods, v1alpha2's about the whole MiniCluster.
     let (pods, whole) = if older {
         ("cleanup", "cleanupMiniCluster")
     } else {
@@ -251,7 +254,7 @@ proptest! {
         prop_assert_eq!(&through(&read, Version::V1alpha2), &stored);
     }
 
-    /// A foreign annotation only changes how defaults are written.
+    /// Anybody can write the annotation that records a spelling. Even then, it only changes how defaults are written.
     #[test]
     fn a_foreign_annotation_changes_no_meaning(spec in arbitrary(&V1ALPHA2), other in arbitrary(&V1ALPHA2)) {
         let mut read = through(&object(Version::V1alpha2, spec), Version::V1alpha1);

@@ -1,6 +1,6 @@
 //! The kubelets and the Job controller of the model.
 
-use flux_shared::exit;
+use flux_shared::exit::{self, Category};
 
 use super::*;
 use crate::render::job::REPLACEMENTS;
@@ -46,12 +46,18 @@ impl World {
             }
             let replaces = pod.seen.replaces();
             if pod.seen.is_deleting || pod.seen.told_to_end.is_some() {
-                let code = if pod.seen.index == 0 { 143 } else { exit::REPLACE };
+                // A stopped lead ends as by SIGTERM (128 + 15). A stopped follower asks for a replacement.
+                let code = if pod.seen.index == 0 {
+                    exit::of_signal(15)
+                } else {
+                    exit::REPLACE
+                };
                 self.end(&name, Termination::new(Ender::Stop, code));
             } else if pod.seen.index == 0 && replaces && pod.restarts_left == 0 {
+                // With a restart left, the agent of such a lead waits for the operator: no branch applies.
                 let refused = Termination {
                     category: Some(Category::LeadLost),
-                    ..Termination::new(Ender::Agent, 239)
+                    ..Termination::new(Ender::Agent, Category::LeadLost.code())
                 };
                 self.end(&name, refused);
             } else if pod.seen.index == 0 && !replaces && !pod.runs {
@@ -83,6 +89,8 @@ impl World {
         self.tell_pod(name);
     }
 
+    /// The first rule of `render::job`'s failure policy that matches. Without a match, the failure counts. The Job sees
+    /// the code 255, which is retried, of a pod with `is_unseen`.
     fn judged(pod: &Pod) -> Judged {
         let code = pod.seen.exit.as_ref().map_or(0, |exit| exit.code);
         if pod.seen.is_disrupted() {
@@ -177,10 +185,12 @@ impl World {
             && !seen.has_succeeded()
             && let Some(culprit) = culprit
         {
+            // The decision reads the pod's index from this message (`TrueCondition::index_of_pod`).
             let message = format!("Container mc for pod ns/{} failed with a code", culprit.seen.name);
             seen.failing =
                 condition("PodFailurePolicy").map(|condition| TrueCondition { message, ..condition });
         }
+        // As `render::job` sets `backoffLimitPerIndex`.
         let limit = u32::try_from(self.backoff_limit.max(REPLACEMENTS)).unwrap();
         for pod in failed.iter().filter(|pod| pod.has_finalizer) {
             let is_at_limit = || World::judged(pod) == Judged::Counts && pod.seen.index_failures >= limit;
@@ -192,6 +202,8 @@ impl World {
                 }
             }
         }
+        // Without `maxFailedIndexes`, a failed index fails the Job only once all indexes have ended. The model has at
+        // most one follower.
         let have_followers_ended = self.size == 1
             || seen.failed_index.is_some()
             || self.pods.values().any(|pod| pod.seen.index > 0 && pod.succeeds());
@@ -251,6 +263,7 @@ impl World {
             }
             Some(pod) => (pod.seen.index_failures, pod.seen.index_disruptions + 1),
         };
+        // The number sorts `World::pods` by creation. The index is the last part but one, as in names of a Job's pods.
         let name = format!("{:06}-mc-{index}-x", self.tick());
         let seen = PodSeen {
             name: name.clone(),
@@ -258,9 +271,11 @@ impl World {
             index,
             index_failures: failures,
             index_disruptions: disruptions,
+            // `start` makes a lead ready. Followers of the model are ready at once.
             is_ready: index > 0,
             ..PodSeen::default()
         };
+        // The new pod has their counts, so they are counted.
         for pod in self.pods.values_mut().filter(|pod| pod.seen.index == index) {
             pod.has_finalizer = false;
         }
