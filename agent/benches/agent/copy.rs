@@ -35,6 +35,7 @@ const FOLDERS: [(&str, usize); 10] = [
 ];
 
 /// Copies with both programs in turn. Each copies to folders of its own: `ours` is by the agent, `theirs` by `cp`.
+/// BENCH_DIR is where they are. BENCH_VIEW is the root of a real image, which replaces the generated one.
 pub fn measure(agent: &Path, report: &mut Report) {
     let top =
         PathBuf::from(std::env::var("BENCH_DIR").unwrap_or_else(|_| env!("CARGO_TARGET_TMPDIR").into()));

@@ -34,7 +34,7 @@ pub fn address(host: &HostFiles, hostname: &str, is_host_network: bool) -> Optio
         .map(|address| address.to_string())
 }
 
-/// The address with this name in a hosts file, but not a loopback address.
+/// The first address of this name in a hosts file. Not a loopback address, which other hosts cannot reach.
 fn from_hosts(text: &str, hostname: &str) -> Option<IpAddr> {
     text.lines()
         .map(|line| line.split('#').next().unwrap_or_default())

@@ -130,6 +130,7 @@ fn make_folder(here: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
         Err(rustix::io::Errno::EXIST) => Ok(fs::openat(here, name, OPEN_FLAGS, Mode::empty())?),
         Err(error) => Err(error.into()),
         Ok(()) => {
+            // fchmod refuses a descriptor with O_PATH.
             let created = fs::openat(
                 here,
                 name,

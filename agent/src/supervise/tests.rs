@@ -159,6 +159,7 @@ fn failed_request_falls_back_to_signal_and_kill_keeps_output() {
         let source =
             "trap 'exit 7' TERM; touch $PWD/$0-runs; while [ ! -e killed ]; do sleep 0.02; done; exit 5";
         let script_for = |name: &str| source.replace("$0", name);
+        // In vain: the program gets SIGTERM (7). Useful: it gets no signal, and ends by itself after `kill_first` (5).
         for (name, useful, code) in [("vain", false, 7), ("useful", true, 5)] {
             stop_after(folder.join(format!("{name}-runs")));
             let bound = if useful {
@@ -253,6 +254,7 @@ fn start_that_fails_for_want_of_a_thread_leaves_no_program() {
     let test = "supervise::tests::start_that_fails_for_want_of_a_thread_leaves_no_program";
     alone(test, |folder| {
         become_user(61_235, folder);
+        // Enough for the program, or for the thread that copies its output, but not for both.
         allow_processes(1);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

@@ -22,7 +22,7 @@ use super::{archive, message, remote, resources};
 const GOODBYE: &str = "goodbye\n";
 /// Prefix of a message that a follower forwards to the lead. The topic, a blank and the payload follow.
 const QUESTION: &str = "question ";
-/// The group that the lead's agent is in, or has left.
+/// The group whose member is the lead's agent as long as the lead stays up.
 const STAYING: &str = "flux-agent.staying";
 
 enum Event {
@@ -37,8 +37,11 @@ enum Event {
     Question(String, String, TcpStream),
     /// The task with this number has ended.
     Ended(u64),
+    /// The lead said goodbye to this follower.
     Dismissed,
+    /// `flux shutdown`.
     Shutdown,
+    /// A client's request on the local socket, as `message::question` returns it, and the connection for the answer.
     Ask(String, UnixStream),
     /// The result of the task with this number.
     Result(u64, TcpStream),
@@ -171,6 +174,7 @@ impl Broker {
                     book.set_online(&followers);
                 }
                 Event::Left(rank, connection) => {
+                    // If the follower has joined again, this was only its earlier connection.
                     if connections.get(&rank) == Some(&connection) {
                         followers.remove(&rank);
                         book.set_online(&followers);
@@ -394,6 +398,7 @@ impl Broker {
                 let allocated = book.tasks.values().copied().collect();
                 resources::status(self.hosts.len(), |rank| book.takes_jobs(rank), &allocated)
             }
+            // Fixed answers: one job runs, and none is listed.
             "job-list.job-stats" => "{\"job_states\":{\"run\":1}}".to_owned(),
             "job-list.list" => "{\"jobs\":[]}".to_owned(),
             _ => return None,
@@ -443,6 +448,7 @@ impl Broker {
             "getattr rank" => self.rank.to_string(),
             "getattr hostlist" => self.hosts.join(","),
             other => {
+                // The value of an unknown attribute is its name.
                 let name = other.trim_start_matches("getattr ");
                 self.attributes.get(name).map_or(name, String::as_str).to_owned()
             }

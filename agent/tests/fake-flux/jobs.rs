@@ -110,8 +110,8 @@ fn code(status: ExitStatus) -> u8 {
     code.to_le_bytes()[0]
 }
 
-/// The rank of each task's node. Uses the requested number of nodes, if that many are online, each for several
-/// tasks in a row.
+/// The rank of each task's node. Each node gets several tasks in a row. Only a job of several nodes uses other
+/// nodes, if it is submitted on the lead. All other tasks get rank 0, with which `submit` runs them on its own node.
 fn places(request: &Request) -> Vec<u32> {
     let is_lead = request.nodes > 1 && broker::ask("getattr rank").is_some_and(|rank| rank == "0");
     let size = broker::ask("getattr size")
@@ -151,23 +151,24 @@ fn spawn(mut command: Command, cpus: Option<CpuSet>, term: SigSet) -> std::io::R
     command.spawn()
 }
 
-/// Starts one child for each task. Returns the highest exit code.
-pub fn submit(words: &[&str], prompt: bool) -> u8 {
+/// Starts one child for each task. Returns the highest exit code. `is_run`: this is `flux run`, which prints output at
+/// once, and no job id. Unlike the real `flux submit`, this always waits until the job has ended.
+pub fn submit(words: &[&str], is_run: bool) -> u8 {
     let request = parse(words);
     let Some((name, arguments)) = request.command.split_first() else {
         eprintln!("flux-submit: ERROR: job command and arguments are missing");
         return 1;
     };
-    if !request.watch && !prompt {
-        // Ignores errors: nobody has to read the job id.
+    if !request.watch && !is_run {
+        // An id for which `code_of` returns 0. Ignores errors: nobody has to read it.
         let _ = writeln!(std::io::stdout(), "f1x0");
     }
     // The SIGTERM that stops the jobs must not end this process before them.
     let mut term = SigSet::empty();
     term.add(Signal::SIGTERM);
     let _ = term.thread_block();
-    let live = request.output.is_none() && (prompt || std::io::stdout().is_terminal());
-    let live_errors = prompt || std::io::stderr().is_terminal();
+    let live = request.output.is_none() && (is_run || std::io::stdout().is_terminal());
+    let live_errors = is_run || std::io::stderr().is_terminal();
     let cpus = cpus(&request);
     let (mut children, mut others) = (Vec::new(), Vec::new());
     for (task, node) in places(&request).into_iter().enumerate() {

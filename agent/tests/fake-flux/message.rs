@@ -1,5 +1,5 @@
-//! Flux's messages on the local socket, as far as `flux-agent status` uses them (agent/src/flux_rpc/message.rs
-//! describes the format). Anything else on the socket is a line in the fake Flux's own protocol.
+//! Flux's messages on the local socket, as far as the agent uses them (agent/src/flux_rpc/message.rs describes
+//! the format). Anything else on the socket is a line in the fake Flux's own protocol.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 const MAGIC: [u8; 4] = 0xffee_0012_u32.to_ne_bytes();
 /// Prefix of the topic of a message.
 pub const MESSAGE: &str = "message ";
+/// ENOSYS.
 const NO_SERVICE: u32 = 38;
 
 /// A client's request: a line, or `message TOPIC`, a line break and the payload.
@@ -52,7 +53,9 @@ pub fn parts(question: &str) -> Option<(&str, &str)> {
 /// The bytes of an answer. Without a payload, it says that there is no such service.
 pub fn answer(topic: &str, payload: Option<&str>) -> Vec<u8> {
     let errno = if payload.is_some() { 0 } else { NO_SERVICE };
+    // Magic byte, version, type (a response), flags (route and topic, with or without a payload).
     let mut header = vec![0x8e, 1, 2, if payload.is_some() { 0b1011 } else { 0b1001 }];
+    // User, role, errno, match tag.
     for word in [0, 5, errno, 1] {
         header.extend(word.to_be_bytes());
     }

@@ -34,6 +34,7 @@ pub fn encode(words: &[&str]) -> Option<String> {
 pub fn list(form: &str) -> Option<String> {
     let size: usize = broker::ask("getattr size")?.parse().ok()?;
     let r: Value = serde_json::from_str(&broker::ask("resources")?).unwrap_or_default();
+    // How many ids are in a set such as `0-3`: as many as hosts in `n[0-3]`.
     let ids = |set: &Value| {
         set.as_str()
             .and_then(|set| Some(expand(&format!("n[{set}]")).ok()?.len()))

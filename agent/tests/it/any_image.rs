@@ -108,6 +108,7 @@ fn forge_flux(image: &Image, old: &str, new: &str) {
         .rposition(|window| window == old.as_bytes())
         .unwrap();
     bytes[at..at + old.len()].copy_from_slice(new.as_bytes());
+    // It may be a link to the built program, which must not change.
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, bytes).unwrap();
     image.mode("/mnt/flux/view/bin/flux", 0o755);

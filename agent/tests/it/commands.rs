@@ -37,6 +37,7 @@ fn place(size: usize, rank: usize) -> tempfile::TempDir {
     let certificate = folder.path().join("curve.cert");
     fs::write(&certificate, image::certificate()).unwrap();
     fs::set_permissions(&certificate, fs::Permissions::from_mode(0o400)).unwrap();
+    // With port 0, each broker that listens gets a free port: tests run at the same time.
     let places = "default_port = 0\ndefault_bind = 'tcp://127.0.0.1:%p'\ndefault_connect = 'tcp://%h:%p'\n";
     let bootstrap = format!(
         "[bootstrap]\n{places}curve_cert = '{}'\nhosts = [{{ host = '{hostlist}' }}]\n",
@@ -229,6 +230,7 @@ fn a_host_that_the_cluster_may_grow_by_is_spare_and_not_missing() {
     let elastic = fs::read_to_string(&file)
         .unwrap()
         .replace("size = 2", "size = 1\nmax_size = 2");
+    // A spare host is recognised by the name of its pod.
     fs::write(&file, elastic.replace("absent-1.invalid", "mc-1")).unwrap();
     let _broker = Broker::start(folder.path());
     let (text, code) = agent(folder.path(), &["status"]);

@@ -72,6 +72,7 @@ fn dry_run_and_facts_in_a_pod_match_its_entrypoint() {
         facts["environment"]["FLUX_OPTION_FLAGS"], "-opmi=none",
         "the environment is the container's, not that of the exec"
     );
+    // The agent keeps this variable, which the operator sets, from the programs that it starts.
     assert_eq!(facts["environment"].get("FLUX_AGENT_INDEX_FAILURES"), None);
     assert_eq!(facts["environment"]["DB_PASSWORD"], "(left out)");
 
@@ -95,6 +96,7 @@ fn dry_run_and_facts_in_a_pod_match_its_entrypoint() {
         .iter()
         .map(|word| word.as_str().unwrap().to_owned());
     assert_eq!(without_dump(planned.collect()), without_dump(argv));
+    // With an archive, the program has half of the grace period of 77 s.
     let within = launch(&here)["argv"]
         .as_array()
         .unwrap()

@@ -85,6 +85,7 @@ fn an_instance_comes_up_in_clusters_of_ipv6_alone_and_of_both() {
             (pods[0].stdout().matches("ran\n").count() == 3).then_some(())
         });
         let config = fs::read_to_string(all[1].at("/mnt/flux/config/etc/flux/config/broker.toml")).unwrap();
+        // The broker listens on the first address that /etc/hosts has for its pod.
         assert_eq!(
             config.contains("enable_ipv6 = true"),
             networks[0] == V6,
@@ -211,6 +212,7 @@ fn lead_without_name_is_waited_for_while_connected() {
     pods[0].wait_for_output("up\n");
     // Deleting the MiniCluster also deletes the Service, and so the names.
     images[1].file("/etc/hosts", 0o644, "127.0.0.1 localhost\n");
+    // The worst order: the follower first.
     pods.iter().rev().for_each(|pod| pod.signal(15));
     let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
     assert!(ended[0].stdout.ends_with("tidied up\n"), "{}", ended[0].stderr);
@@ -418,8 +420,13 @@ fn a_prefix_that_prints_a_lot_does_not_hold_up_the_batch() {
 #[test]
 fn two_batches_in_one_working_directory_run_their_own_scripts() {
     let shared = crate::image::folder();
-    let image = |own: &str| {
-        let script = format!("while [ ! -e /shared/go ]; do sleep 0.02; done; echo {own} >/shared/{own}");
+    // Each waits for the other, so that both run at the same time.
+    let image = |own: &str, other: &str| {
+        let script = format!(
+            "echo {own} >/shared/{own}; n=0\n\
+             while [ ! -e /shared/{other} ] && [ $n -lt 500 ]; do n=$((n + 1)); sleep 0.02; done\n\
+             [ -e /shared/{other} ]"
+        );
         let script = serde_json::to_string(&script).unwrap();
         let image = pod_image(
             &format!("[runner.program]\nmode = 'batch-raw'\ntext = {script}\n"),
@@ -428,7 +435,7 @@ fn two_batches_in_one_working_directory_run_their_own_scripts() {
         fs::create_dir(image.at("/shared")).unwrap();
         image
     };
-    let images = [image("one"), image("two")];
+    let images = [image("one", "two"), image("two", "one")];
     let pods: Vec<_> = images
         .iter()
         .map(|image| {
@@ -438,8 +445,6 @@ fn two_batches_in_one_working_directory_run_their_own_scripts() {
             container
         })
         .collect();
-    fs::write(shared.path().join("go"), "").unwrap();
-    // Both run at the same time. Each finds its own script, whoever wrote last.
     let ended = run(&pods);
     assert_eq!((ended[0].code, ended[1].code), (0, 0), "{ended:?}");
     assert!(
@@ -448,6 +453,7 @@ fn two_batches_in_one_working_directory_run_their_own_scripts() {
             .all(|name| shared.path().join(name).exists()),
         "{ended:?}"
     );
+    // The agent writes the script into the pod's own folder, not into the working directory.
     assert!(!shared.path().join("flux-job.batch").exists());
 }
 

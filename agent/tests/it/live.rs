@@ -44,7 +44,8 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Starts `command`. `find` returns the agent's pid, given that of the started process.
+    /// Starts `command`. `find` returns the agent's pid, given that of the started process. If this process ends
+    /// before the agent is found, the pid is 0.
     fn start(command: Command, find: impl Fn(i32) -> Option<i32>) -> Running {
         Running::start_with(command, Stdio::null(), find)
     }
@@ -140,6 +141,7 @@ impl Running {
     }
 
     pub fn signal(&self, signal: i32) {
+        assert_ne!(self.pid, 0, "it ended before it was found: {}", self.stderr());
         send(self.pid, signal);
     }
 
@@ -326,7 +328,7 @@ impl Solo {
         Solo { folder, words }
     }
 
-    /// Adds programs of this host to the PATH, which has no others.
+    /// Adds programs of this host to the PATH. With [`Solo::run`], it has no others.
     pub fn with(self, programs: &[&str]) -> Solo {
         for name in programs {
             let real = ["/usr/bin", "/bin"].map(|folder| Path::new(folder).join(name));
@@ -345,7 +347,7 @@ impl Solo {
         fs::write(&spec, change(&text_of(&spec))).unwrap();
     }
 
-    /// The command, with the agent as PID 1 of a namespace if `init`.
+    /// The command. If `init`, the agent is PID 1 of a namespace, and its PATH also has the programs of this host.
     pub fn command(&self, init: bool, more: &[&str]) -> Command {
         let mut command = Command::new(if init {
             Path::new("/usr/bin/unshare")
@@ -364,6 +366,7 @@ impl Solo {
             .env("HOME", "/root");
         command
             .env("PATH", self.folder.path().join("bin"))
+            // No variable of a shell can have this name. A test checks that Flux still gets the variable.
             .env("ODD-NAME", "kept");
         command.env("FAKE_FLUX_RECORD", self.folder.path().join("record"));
         if init {

@@ -35,6 +35,7 @@ fn all_exit_codes_are_passed_on() {
 
 #[test]
 fn the_end_by_a_signal_is_128_and_the_signal() {
+    // By default, the signals in this list do not end a process. The C library uses 32 and 33.
     let deadly = (1..32)
         .filter(|signal| ![17, 18, 19, 20, 21, 22, 23, 28].contains(signal))
         .chain(34..65);
@@ -106,6 +107,7 @@ fn every_signal_reaches_the_program_once() {
     for start in [Running::plain, Running::as_init] {
         let running = start(&time(&[fake_flux().to_str().unwrap(), "listen"]));
         running.wait_for_output("ready");
+        // Nobody can catch 9 and 19. 17 (SIGCHLD) is about the agent's own children. The C library uses 32 and 33.
         for signal in (1..65).filter(|signal| ![9, 17, 19, 32, 33].contains(signal)) {
             running.signal(signal);
             running.wait_for_output(&format!("got {signal}."));
@@ -176,8 +178,7 @@ fn a_second_stop_kills_a_program_that_does_not_heed_the_first() {
     let running = solo.start();
     running.wait_for_output("ready");
     running.signal(15);
-    running.wait_for_output("ready");
-    // Long enough for two stops instead of a duplicate.
+    // Within 200 ms, the agent takes a second stop for a duplicate of the first, and ignores it.
     std::thread::sleep(std::time::Duration::from_millis(300));
     running.signal(15);
     let ended = running.end();

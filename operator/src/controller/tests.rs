@@ -147,6 +147,7 @@ async fn late_job_of_deleted_minicluster_goes_at_once() {
         assert_eq!(calls, Vec::<String>::new(), "{object}");
     }
     let (calls, _) = calls_when_deleted_during("jobs").await;
+    // First the Job, so that it replaces no pod. Then its pods.
     assert_eq!(calls, ["POST jobs", "DELETE jobs/mc", "DELETE pods"]);
 }
 
@@ -168,6 +169,7 @@ async fn job_stays_where_its_owner_is_deleted_without_it() {
 #[tokio::test]
 async fn minicluster_deleted_in_its_reconcile_is_forgotten() {
     let (_, context) = calls_when_deleted_during("configmaps").await;
+    // A noted write or change of the Job would delay the next status. The two flags are those of a first status.
     assert_eq!(
         context.statuses.wait_to_write("u", true, true, Instant::now()),
         None
@@ -213,12 +215,14 @@ async fn reconciles_in_flight_never_exceed_the_slots() {
     let metrics = Arc::new(Metrics::new().unwrap());
     let context = Arc::new(Context::new(writer, reader, Options::default(), metrics));
     let slots = Arc::new(Slots::default());
+    // More MiniClusters than there are slots of both kinds.
     let reconciles = (0..160).map(|number| {
         let (context, slots) = (context.clone(), slots.clone());
         let mut cluster = seen("app:1", &format!("u{number}"), 1);
         cluster.meta_mut().name = Some(format!("mc-{number}"));
         let (key, cluster) = (Key::of(cluster.meta()), Arc::new(cluster));
         async move {
+            // As kube's controller does with the pauses of `error_policy`.
             loop {
                 let result = in_turn(cluster.clone(), context.clone(), slots.clone(), number).await;
                 let error = result.unwrap_err();

@@ -5,7 +5,9 @@ use std::ops::ControlFlow::{Break, Continue};
 use clap::Args;
 use flux_shared::causes::causes_by;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// The log's options.
@@ -27,14 +29,15 @@ pub(crate) fn lines<W>(filter: &str, writer: W) -> impl tracing::Subscriber + Se
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    // kube's client logs responses that it cannot parse, and a response may contain a Secret.
-    let filter = EnvFilter::builder().parse_lossy(format!("{filter},kube_client=off"));
+    // kube's client logs responses that it cannot parse, and a response may contain a Secret. No `filter` lets it.
+    let is_not_kubes = filter_fn(|metadata| !metadata.target().starts_with("kube_client"));
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
-        .with_env_filter(filter)
+        .with_env_filter(EnvFilter::builder().parse_lossy(filter))
         .with_writer(writer)
         .finish()
+        .with(is_not_kubes)
 }
 
 /// Logs a failure that will be retried.
@@ -63,6 +66,11 @@ pub(crate) struct Logged(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 impl Logged {
     /// Captures what this thread logs until the guard is dropped.
     pub(crate) fn start() -> (Logged, tracing::subscriber::DefaultGuard) {
+        Logged::start_with("info")
+    }
+
+    /// As [`Logged::start`], with another filter.
+    fn start_with(filter: &str) -> (Logged, tracing::subscriber::DefaultGuard) {
         // tracing remembers for each log statement whether anybody wants it. With only one subscriber, it asks
         // that of the thread that reaches the statement first. If this is another test's thread, which has no
         // subscriber, the statement is switched off for all threads. A second subscriber prevents this.
@@ -70,7 +78,7 @@ impl Logged {
         SECOND.get_or_init(|| tracing::Dispatch::new(lines("info", std::io::sink)));
         let logged = Logged::default();
         let written = logged.clone();
-        let guard = tracing::subscriber::set_default(lines("info", move || written.clone()));
+        let guard = tracing::subscriber::set_default(lines(filter, move || written.clone()));
         (logged, guard)
     }
 
@@ -96,6 +104,19 @@ impl std::io::Write for Logged {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_filter_shows_the_responses_that_kube_logs() {
+        let (logged, _guard) = Logged::start_with("info,kube_client::client=trace");
+        tracing::warn!(target: "kube_client::client", "a Secret");
+        tracing::info!("ours");
+        let messages: Vec<_> = logged
+            .lines()
+            .iter()
+            .map(|line| line["message"].clone())
+            .collect();
+        assert_eq!(messages, ["ours"]);
+    }
 
     #[test]
     fn api_server_message_is_logged_once() {

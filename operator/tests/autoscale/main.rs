@@ -1,6 +1,6 @@
 //! A real autoscaler on a queue of real Flux: 20 jobs grow a MiniCluster from one node to four, an empty
 //! queue shrinks it to one again, and no job is lost (`make e2e-autoscale FLUX=/opt/flux`). CYCLES is the
-//! number of repetitions.
+//! number of repetitions, SECONDS_OF_A_JOB the length of each job.
 //!
 //! AUTOSCALER is a file of `examples/autoscale`: `hpa` is Kubernetes' own autoscaler, which gets the lead's
 //! metrics from Prometheus and prometheus-adapter; `keda` asks the lead; `keda-prometheus` asks Prometheus.
@@ -108,6 +108,7 @@ impl Instance<'_> {
 fn queue_resizes_minicluster_and_no_job_is_lost() {
     let autoscaler = std::env::var("AUTOSCALER").unwrap_or("hpa".into());
     test("autoscale", async |fixture| {
+        // These manifests name the test's namespace. `.ci/e2e` has installed KEDA.
         let neighbours: &[&str] = match autoscaler.as_str() {
             "hpa" => &[PROMETHEUS, PROMETHEUS_ADAPTER, "examples/autoscale/adapter.yaml"],
             "keda" => &[],

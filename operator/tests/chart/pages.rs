@@ -40,7 +40,7 @@ fn values() -> Vec<(String, String, String)> {
     all
 }
 
-/// The leaves of a value whose inner names are the chart's own.
+/// The paths of a value's leaves. A path in `known` has a comment, which covers what is below it: it counts as a leaf.
 fn leaves(value: &Value, path: &str, known: &[String], all: &mut Vec<String>) {
     match value
         .as_object()
@@ -98,6 +98,7 @@ fn chart_and_program_have_one_version_and_name_the_same_images() {
         (&version.into(), &version.into())
     );
     let values: Value = serde_saphyr::from_str(&read("chart/values.yaml")).unwrap();
+    // The chart has no default for two repositories. In this file they have the names that `make images` gives.
     let plain: Value = serde_saphyr::from_str(&read("operator/manifests/values.yaml")).unwrap();
     let name = |image: &Value, usual_tag: &str| {
         let tag = image["tag"]
@@ -138,6 +139,7 @@ fn readme_lists_every_object_that_is_installed() {
     let missing: Vec<&String> = objects
         .iter()
         .filter(|(_, object)| {
+            // A binding is in the row of its role or policy: `Role and binding`.
             let kind = object["kind"].as_str().unwrap().trim_end_matches("Binding");
             let name = format!("`{}`", object["metadata"]["name"].as_str().unwrap());
             let is_row = |line: &str| line.contains(kind) && line.contains(&name);

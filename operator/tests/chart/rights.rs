@@ -66,10 +66,7 @@ fn role(object: &Value, name: &Value) -> String {
 
 fn rights(objects: &Objects) -> String {
     let mut roles: BTreeMap<String, BTreeMap<String, BTreeSet<&str>>> = BTreeMap::new();
-    for object in objects
-        .values()
-        .filter(|object| object["rules"].is_array() && object["kind"] != "PrometheusRule")
-    {
+    for object in objects.values().filter(|object| object["rules"].is_array()) {
         let rights = roles
             .entry(role(object, &object["metadata"]["name"]))
             .or_default();

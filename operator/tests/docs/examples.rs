@@ -34,12 +34,12 @@ const OF_HELLO_WORLD: &[&str] = &[
     "spec.containers[].command",
 ];
 
-/// Sorted by preference: of this version, about this field, with a comment above it, short.
+/// The best place is the least one: of this version, about this field, with a comment above it, short.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
-    is_other: bool,
-    is_of_others: bool,
-    is_bare: bool,
+    is_of_other_version: bool,
+    is_about_other_field: bool,
+    has_no_comment: bool,
     length: usize,
     file: PathBuf,
 }
@@ -57,11 +57,12 @@ impl Examples {
                         .strip_prefix(repository().join("examples"))
                         .unwrap()
                         .to_owned();
-                    let is_other = document["apiVersion"] != format!("flux-framework.org/{version}");
+                    let is_of_other_version =
+                        document["apiVersion"] != format!("flux-framework.org/{version}");
                     let place = Place {
-                        is_other,
-                        is_of_others: true,
-                        is_bare: true,
+                        is_of_other_version,
+                        is_about_other_field: true,
+                        has_no_comment: true,
                         length: text.len(),
                         file,
                     };
@@ -76,11 +77,12 @@ impl Examples {
         match value {
             Value::Object(map) => {
                 for (name, inner) in map {
-                    let is_bare = !is_explained(name, text);
+                    let has_no_comment = !is_explained(name, text);
+                    // As a field of a block, and as a key of a map: the value does not show which one it is.
                     for path in [format!("{path}.{name}"), format!("{path}{{}}")] {
                         let place = Place {
-                            is_of_others: !place.is_about(&path, name),
-                            is_bare,
+                            is_about_other_field: !place.is_about(&path, name),
+                            has_no_comment,
                             ..place.clone()
                         };
                         let best = self.0.entry(path.clone()).or_insert_with(|| place.clone());
@@ -105,10 +107,10 @@ impl Examples {
                 path
             }
         });
-        // If no example sets a field, its example is the one of its block.
+        // First an example of this version, then any that sets the field, and then the one of its block.
         let own = [path, &twin]
             .into_iter()
-            .find(|path| self.0.get(*path).is_some_and(|place| !place.is_other));
+            .find(|path| self.0.get(*path).is_some_and(|place| !place.is_of_other_version));
         let blocks = twin
             .rmatch_indices('.')
             .map(|(at, _)| &twin[..at])

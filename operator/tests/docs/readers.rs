@@ -35,6 +35,7 @@ pub struct Readers(Vec<(String, BTreeSet<usize>)>);
 impl Readers {
     pub fn found() -> Readers {
         let crd = serde_json::to_value(crd::definition::crd().unwrap()).unwrap();
+        // This definition has only v1alpha2.
         let spec = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
         let leaves = all_leaves();
         let tried = leaves
@@ -47,7 +48,9 @@ impl Readers {
         Readers(tried.chain(judged).collect())
     }
 
-    /// The readers of a field, or of all fields in a block. v1alpha1 has the same fields except two.
+    /// The readers of a field, or of all fields in a block. v1alpha1 has the same fields, except that its
+    /// `cleanupMiniCluster` is v1alpha2's `cleanup`, and its `cleanup` is v1alpha2's `cleanupPods`. These two have
+    /// the same readers, so only the first is renamed here.
     pub fn of(&self, path: &str) -> String {
         let path = match path {
             "spec.cleanupMiniCluster" => "spec.cleanup",

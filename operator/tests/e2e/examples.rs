@@ -143,6 +143,7 @@ const TO_THE_END: &[Expected] = &[
 /// Variants in `shared/tests/spellings`: an example in the spelling of earlier documents. No README shows
 /// their output.
 const TWINS: &[Expected] = &[
+    // Neither the value of `network/connect-timeout` nor the operator's default: the broker gets no option.
     ("spellings/connect-timeout-none", 0, &[("1s", 0), ("5s", 0)]),
     ("spellings/flux-user-disabled", 0, &[("root", 1)]),
     ("spellings/flux-user", 0, &[("1003", 1)]),
@@ -214,6 +215,7 @@ pub fn adapt(fixture: &Fixture, text: &str, is_older: bool) -> Vec<Value> {
                 .and_then(Value::as_array_mut);
             for container in containers.into_iter().flatten() {
                 let own = container["image"].as_str().unwrap_or_default().to_owned();
+                // MiniClusters of v1alpha1 use the Flux of the image, unless they name a view.
                 let has_flux = is_older || own.starts_with("fluxrm/");
                 container["image"] = json!(image(if has_flux {
                     "E2E_FLUX_IMAGE"
@@ -438,6 +440,7 @@ fn a_follower_that_was_told_to_complete_is_not_started_again() {
         let name = apply(&fixture, "elasticity/complete-workers");
         fixture.when_condition(&name, "Ready").await;
         let follower = fixture.pod(&name, "2").await.unwrap();
+        // The broker's process is called `flux-broker` and its rank; with the fake Flux, `flux`.
         let kill = "kill $(grep -lE '^flux(-broker.*)?$' /proc/[0-9]*/comm | cut -d/ -f3)";
         fixture.kubectl(&["exec", &follower.name_any(), "--", "sh", "-c", kill], "");
         fixture
@@ -569,6 +572,7 @@ fn a_view_is_mounted_and_nothing_is_copied() {
         let lead = fixture.lead(&name).await.unwrap();
         let log = log(&fixture, &lead, None).await;
         assert!(log.contains("/mnt/flux-image/opt/views/._view/"), "{log}");
+        // A copy would need two more init containers.
         let init = lead.spec.unwrap().init_containers.unwrap();
         assert_eq!(
             init.iter()
@@ -591,6 +595,7 @@ fn try_inside(fixture: &Fixture, lead: &str, program: &str) -> Result<String, St
 
 #[test]
 fn examples_that_take_flux_itself_end_as_their_readmes_say() {
+    // Also named in the notice: the examples whose consoles `to_the_end` does not compare with the fake Flux.
     let names: Vec<&str> = WITH_FLUX
         .iter()
         .map(|(file, ..)| *file)

@@ -109,7 +109,7 @@ fn pods_of_a_node_have_gpus_of_their_own_and_tasks_see_theirs() {
     });
 }
 
-/// A device plugin on each node, as vendors run theirs.
+/// A pod with a device plugin for its own node. (Vendors run such a pod on each node.)
 fn device_plugin(image: &str) -> Value {
     let folder = json!({ "hostPath": { "path": "/var/lib/kubelet/device-plugins" }, "name": "plugins" });
     json!({

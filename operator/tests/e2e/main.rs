@@ -123,7 +123,8 @@ fn exit_code_7_goes_through_pod_job_and_minicluster() {
     });
 }
 
-/// The kubelet passes the operator's request to the pods. The Job controller deletes those that keep running.
+/// The operator asks the other pods to end, by an annotation that the kubelet writes into a file of the pod. If
+/// they kept running, the Job controller would delete them and their logs.
 #[test]
 fn pods_keep_their_logs_when_another_snippet_fails() {
     test("logs", async |fixture| {

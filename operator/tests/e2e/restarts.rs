@@ -75,7 +75,7 @@ impl Counter {
     }
 
     /// A MiniCluster whose program records its start, and then runs `first` in the first run of all its tasks
-    /// and `later` in any other run.
+    /// and `later` in any other run. `first` must end the shell by `exit` or `exec`: otherwise `later` runs after it.
     pub async fn create(&self, name: &str, size: u32, spec: Value, (first, later): (&str, &str)) {
         let tasks = spec["tasks"].as_u64().unwrap_or(1);
         let file = format!("/starts/{name}");

@@ -89,6 +89,7 @@ fn the_names_in_an_expression_are_found() {
 /// An alert that no test has made fire may never fire.
 #[test]
 fn every_alert_is_fired_by_a_fault() {
+    // In two parts, so that the search does not find this line.
     let call = ["until_firing", "(&["].concat();
     let names = |rest: &'static str| rest.split(']').next().unwrap().split('"').skip(1).step_by(2);
     let fired: BTreeSet<&str> = include_str!("alerts.rs")
@@ -274,6 +275,7 @@ fn promtool_accepts_metrics_and_every_panel_can_be_drawn() {
             assert_eq!(output, "", "{text}");
         }
         let prometheus = Prometheus::start(health).await;
+        // This Prometheus collects from the operator only, so for it the webhook is down.
         prometheus.assert_calm(&["FluxOperatorWebhookDown"]).await;
         let drawn = |expression: &str| {
             expression
@@ -458,6 +460,7 @@ fn a_panic_is_warned_of() {
 #[test]
 fn a_queue_that_does_not_move_is_warned_of() {
     test("alerts-queue", async |fixture| {
+        // The operator's cache leaves out long texts, so it reads a large MiniCluster again before it reconciles it.
         let calls = Calls::with_faults(|call: &Call| {
             let is_read = call.verb == "get" && call.resource == "miniclusters";
             is_read.then_some(Fault::Late(Duration::from_secs(60), 504))
@@ -547,6 +550,7 @@ fn a_certificate_that_nobody_renewed_is_warned_of() {
             .query("flux_operator_webhook_certificate_expiry_timestamp_seconds - time()")
             .await;
         let days: f64 = left[0]["value"][1].as_str().unwrap().parse::<f64>().unwrap() / 86400.0;
+        // The certificate ends at midnight (UTC), when its last day begins.
         assert!((8.9..=10.0).contains(&days), "{days}");
     });
 }

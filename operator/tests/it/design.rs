@@ -1,5 +1,6 @@
-//! Five numbered statements about MiniClusters, in both versions: here 1 and 2, which are about the objects.
-//! (3 to 5 are about the pods, and are in the agent's tests.)
+//! The five statements of Design 3.3 about MiniClusters (`shared/tests/documents/promises.md`), tested with both
+//! API versions. Here are 1 and 2, which are about objects. 3 to 5 are about pods: see
+//! `agent/plan/src/plan/tests/design.rs`.
 
 use flux_shared::crd::convert::{Version, convert};
 use k8s_openapi::api::batch::v1::Job;
@@ -43,6 +44,7 @@ fn design_3_3_statement_2_objects_come_before_the_indexed_job() {
         });
         let newer = convert(object, Version::V1alpha2).unwrap()["spec"].clone();
         let mut own = newer.clone();
+        // The default of v1alpha2 is a view. The converted spec uses the Flux of the image, the default of v1alpha1.
         own["flux"] = json!({});
         for (name, spec) in [("older", newer), ("newer", own)] {
             operator.calls.clear();

@@ -138,6 +138,7 @@ fn pods_stay_for_their_logs_when_another_snippet_fails() {
                 assert!(message.ends_with(&why), "{message}");
             }
             for pod in &others {
+                // As the agent exits after a stop before the program: 143 for SIGTERM, and 238 in a follower.
                 let code = if index(pod) == 0 { 143 } else { 238 };
                 fixture
                     .end_pod(pod, code, "Error", &agent_message("stop", code, json!({})))

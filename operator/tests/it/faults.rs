@@ -227,6 +227,7 @@ fn panic_is_reported_on_its_object_and_stops_no_other() {
         let status = fixture.when_condition("bad", "OperatorPanicked", "True").await["status"].clone();
         let panicked = condition(&status, "OperatorPanicked");
         let message = panicked["message"].as_str().unwrap();
+        // The line of the source, and not the panic's own text, which may have a secret in it.
         assert!(
             message.contains("api_server/calls.rs:") && !message.contains("hunter2"),
             "{message}"
@@ -387,6 +388,7 @@ fn changes_during_api_server_outage_are_seen_afterwards() {
 /// work.
 struct Way {
     kubeconfig: PathBuf,
+    /// The flag of the present connections. `dies` clears it, and gives later connections a new one.
     lives: Arc<Mutex<Arc<AtomicBool>>>,
 }
 
@@ -490,7 +492,8 @@ fn volumes_of_images_that_were_switched_on_by_hand_are_tried() {
         let spec = json!({ "size": 1, "flux": { "container": { "source": "imageVolume" } } });
         let operator = fixture.operator_of(of_version("34"), |_| {}).await;
         fixture.create("kept", spec.clone()).await.unwrap();
-        // What this server does by default.
+        // The version is made up, and the operator's dry run is real: this server keeps the volumes by default from
+        // 1.35 on.
         if fixture
             .client
             .apiserver_version()

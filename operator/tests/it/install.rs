@@ -8,7 +8,7 @@ use flux_operator::api::lease::Candidate;
 use flux_operator_core::labels::OPERATOR;
 use flux_operator_core::render::HeadlessName;
 use flux_shared::crd::v1alpha2::MiniCluster;
-use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Secret, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
@@ -609,5 +609,48 @@ fn webhook_may_change_only_the_ca_bundle_of_the_definition() {
         let own = own.as_str().unwrap_or_default();
         // The bundle stays as it is: the tests in `operator/tests/versions` let this account change it.
         patch(bundle(own)).await.expect("its own bundle");
+    });
+}
+
+/// A Secret of type service-account-token gets the token of the account that it names.
+#[test]
+fn webhook_may_create_only_the_secret_of_its_certificate() {
+    test("webhook-secret", async |fixture| {
+        let account = format!("system:serviceaccount:{NAMESPACE}:flux-operator-webhook");
+        let secrets: Api<Secret> = Api::namespaced(fixture.client_as(&account).await, NAMESPACE);
+        let create = async |name: &str, type_: &str| {
+            let secret = json!({
+                "metadata": {
+                    "name": name,
+                    "annotations": { "kubernetes.io/service-account.name": "flux-operator" },
+                },
+                "type": type_,
+                "data": { "tls.crt": "", "tls.key": "" },
+            });
+            let dry_run = PostParams {
+                dry_run: true,
+                ..PostParams::default()
+            };
+            let created = secrets
+                .create(&dry_run, &serde_json::from_value(secret).unwrap())
+                .await;
+            match created {
+                Ok(_) => 201,
+                Err(kube::Error::Api(status)) => status.code,
+                Err(error) => panic!("{error}"),
+            }
+        };
+        let (own, tls, token) = (
+            "flux-operator-webhook",
+            "kubernetes.io/tls",
+            "kubernetes.io/service-account-token",
+        );
+        assert_eq!(create(own, token).await, 403);
+        assert_eq!(create("another", token).await, 403);
+        assert_eq!(create("another", tls).await, 403);
+        assert_eq!(create(own, "Opaque").await, 403);
+        // 409: an operator of another test has created it.
+        let code = create(own, tls).await;
+        assert!([201, 409].contains(&code), "{code}");
     });
 }

@@ -45,7 +45,7 @@ fn tasks_on_three_nodes_exchange_messages() {
 
 #[test]
 fn power_loss_and_return_is_never_the_users_failure() {
-    reboot::table("power-loss", async || {
+    reboot::reboots_of_each_kind_of_pod("power-loss", async || {
         power_off(2).await;
         sleep(10.0).await;
         power_on(2).await;

@@ -113,8 +113,8 @@ fn writes(call: &Call) -> bool {
     }
 }
 
-/// Whether the path is in the plan, is a folder above or below such a path, or is the temporary name of a planned
-/// file.
+/// Whether the path is in the plan, is a folder above such a path, or is the temporary name of one of these. The step
+/// that adds a user has no `path`. A program's output comes through a pseudo-terminal.
 fn is_planned(path: &str, planned_paths: &[&str]) -> bool {
     let unfinished = path
         .strip_suffix(".new")

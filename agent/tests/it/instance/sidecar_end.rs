@@ -53,6 +53,7 @@ fn sidecar_that_does_not_finish_is_stopped_in_time() {
     beside.signal(15);
     let ended = beside.end();
     assert_eq!(ended.code, 143, "{}", ended.stderr);
+    // The command has 10 s to end by itself.
     assert!(
         begin.elapsed() > Duration::from_secs(2) && begin.elapsed() < Duration::from_secs(25),
         "{:?}",

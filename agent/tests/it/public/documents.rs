@@ -81,6 +81,7 @@ fn image(spec: &AgentSpec) -> Image {
     for folder in ["/usr/local/bin", "/code"] {
         fs::create_dir_all(image.at(folder)).unwrap();
     }
+    // A published snippet copies this file.
     image.file("/sys/fs/cgroup/cpuset.cpus", 0o644, "0-3\n");
     if !spec.view.enabled {
         image.program(fake_flux(), "/usr/bin/flux");
@@ -195,6 +196,7 @@ fn check(name: &str, spec: &AgentSpec) -> Result<(), String> {
     }
     let names = names_in(&reference);
     let (mut want, have) = (left(&reference, &names), left(&pods[0], &names));
+    // The bash has an R only if a snippet writes one. If none does, the agent's R is not compared.
     if want["(R)"].is_empty() {
         want.insert("(R)".into(), have["(R)"].clone());
     }

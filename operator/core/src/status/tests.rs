@@ -87,7 +87,7 @@ fn with_termination(index: u32, termination: Termination) -> PodSeen {
 }
 
 /// A condition of the Job that has become true: for its field `failed`, and also for `complete`.
-fn failed(reason: &str, message: &str) -> Option<job::TrueCondition> {
+fn true_condition(reason: &str, message: &str) -> Option<job::TrueCondition> {
     Some(job::TrueCondition {
         reason: reason.into(),
         message: message.into(),
@@ -182,8 +182,8 @@ fn followers_that_have_completed_are_not_waited_for() {
 #[test]
 fn finished_job_has_no_ready_pods_when_pod_watch_is_behind() {
     for (complete, failed) in [
-        (failed("CompletionsReached", ""), None),
-        (None, failed("BackoffLimitExceeded", "")),
+        (true_condition("CompletionsReached", ""), None),
+        (None, true_condition("BackoffLimitExceeded", "")),
     ] {
         let mut observation = observation("size: 3");
         observation.job = Some(JobSeen {
@@ -219,12 +219,12 @@ fn phase_follows_spec_job_and_pods() {
     });
     assert_eq!(phase(&observation), "Suspended");
     observation.job = Some(JobSeen {
-        failed: failed("", ""),
+        failed: true_condition("", ""),
         ..job(2)
     });
     assert_eq!(phase(&observation), "Failed");
     observation.job = Some(JobSeen {
-        complete: failed("", ""),
+        complete: true_condition("", ""),
         ..job(2)
     });
     assert_eq!(phase(&observation), "Completed");
@@ -236,7 +236,7 @@ fn the_size_is_the_number_of_pods_that_have_not_ended() {
     (observation.job, observation.pods) = (Some(job(2)), vec![ready(0), ended(1, 0, 1)]);
     assert_eq!(observation.status().size, 1);
     observation.job = Some(JobSeen {
-        complete: failed("", ""),
+        complete: true_condition("", ""),
         ..job(2)
     });
     observation.pods = vec![ended(0, 0, 2), ended(1, 0, 1)];
@@ -320,7 +320,7 @@ fn all_conditions_have_status_and_reason_in_every_phase() {
         )
     };
     observation.job = Some(JobSeen {
-        complete: failed("", ""),
+        complete: true_condition("", ""),
         ..job(2)
     });
     assert_eq!(
@@ -330,7 +330,7 @@ fn all_conditions_have_status_and_reason_in_every_phase() {
             + "\nJobFinished True Completed\nReady True Completed\nComplete True Completed\nFailed False Completed\nSuspended False NotSuspended"
     );
     observation.job = Some(JobSeen {
-        failed: failed("DeadlineExceeded", "too long"),
+        failed: true_condition("DeadlineExceeded", "too long"),
         ..job(2)
     });
     assert_eq!(
@@ -355,7 +355,7 @@ fn all_conditions_have_status_and_reason_in_every_phase() {
 fn finished_cluster_observes_edits_when_its_job_is_gone() {
     let mut observation = observation("size: 1");
     observation.job = Some(JobSeen {
-        complete: failed("", ""),
+        complete: true_condition("", ""),
         ..job(1)
     });
     observation.previous = observation.status();
@@ -437,7 +437,7 @@ fn the_same_facts_give_the_same_status_at_any_time() {
 fn the_end_has_the_jobs_own_time() {
     let mut observation = observation("size: 1");
     observation.job = Some(JobSeen {
-        failed: failed("PodFailurePolicy", "x"),
+        failed: true_condition("PodFailurePolicy", "x"),
         ..job(1)
     });
     observation.pods = vec![ended(0, 7, 8)];
@@ -454,7 +454,7 @@ fn the_end_has_the_jobs_own_time() {
 fn a_job_that_was_deleted_after_its_end_takes_nothing_back() {
     let mut observation = observation("size: 1");
     observation.job = Some(JobSeen {
-        complete: failed("", ""),
+        complete: true_condition("", ""),
         ..job(1)
     });
     observation.pods = vec![ended(0, 0, 8)];
@@ -606,7 +606,7 @@ fn end_while_suspended_takes_back_the_pending_restart() {
             (1, by_whom)
         );
         let ended = |job: JobSeen| JobSeen {
-            failed: failed("", ""),
+            failed: true_condition("", ""),
             ..job
         };
         observation.job = Some(ended(running));
@@ -757,13 +757,13 @@ fn events_report_only_changes() {
     let stuck = observation.status();
     assert_eq!(reasons(&starting, &stuck), ["Unschedulable"]);
     observation.job = Some(JobSeen {
-        failed: failed("PodFailurePolicy", ""),
+        failed: true_condition("PodFailurePolicy", ""),
         ..job(1)
     });
     observation.pods = vec![ended(0, 7, 1)];
     assert_eq!(reasons(&stuck, &observation.status()), ["NonZeroExitCode"]);
     observation.job = Some(JobSeen {
-        complete: failed("", ""),
+        complete: true_condition("", ""),
         ..job(1)
     });
     observation.pods = vec![ended(0, 0, 1)];

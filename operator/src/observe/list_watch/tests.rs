@@ -46,7 +46,8 @@ pub(in crate::observe) fn failure(code: u16) -> (u16, Value) {
     (code, status)
 }
 
-/// The events until nothing happens for an hour, the queries, and the time of the last event.
+/// The events until none comes for 200 s, the queries, and the time of the last event. 200 s are longer than each
+/// pause, and shorter than an idle watch lasts (`IDLE_MAX`).
 async fn events(answers: Answers) -> (Vec<String>, Vec<String>, Duration) {
     let begin = Instant::now();
     let mut last = begin;
@@ -72,6 +73,7 @@ async fn events(answers: Answers) -> (Vec<String>, Vec<String>, Duration) {
     (seen, queries, last - begin)
 }
 
+/// The limits of the lists' queries. A watch has no limit.
 fn limits(queries: &[String]) -> Vec<String> {
     let limit = |query: &String| {
         Some(
@@ -87,6 +89,7 @@ fn limits(queries: &[String]) -> Vec<String> {
 #[tokio::test(start_paused = true)]
 async fn pages_grow_while_they_are_small_and_shrink_when_one_is_large() {
     let small = || object("small", 10);
+    // One is more than `SMALL_PAGE_BYTES`, and four are more than `PAGE_BYTES_MAX`.
     let large = || object("large", 1_200_000);
     let four = [large(), large(), large(), large()];
     let (seen, queries, _) = events(vec![

@@ -90,8 +90,8 @@ impl EventChecks {
         }
     }
 
-    /// Records why the ConfigMap, which the pod's events report as missing, could not be created again. The status shows this until the
-    /// next check, which tries again.
+    /// Records why the ConfigMap, which the pod's events report as missing, could not be created again. The status
+    /// shows this until the next check, which tries again.
     pub fn note_refusal(&self, uid: &str, refusal: Trouble, now: Instant) {
         if let Some(check) = self.checks().get_mut(uid) {
             check.note_refusal(refusal, now);

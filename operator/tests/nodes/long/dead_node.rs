@@ -187,7 +187,7 @@ fn decided_job_is_finished_while_another_node_is_dead() {
             let seconds = stage
                 .until_status("across", lost_at, "Failed", |status| status["phase"] == "Failed")
                 .await;
-            assert!(seconds < 75.0, "{seconds}\n{}", stage.account("across"));
+            assert!(seconds < NOTICED, "{seconds}\n{}", stage.account("across"));
             let status = stage.fixture.status("across").await;
             assert_eq!(status["reason"], "PodLost", "{status:#}");
         }

@@ -10,7 +10,7 @@ use test_support::node::{app_image, has_flux_itself};
 
 /// worker-2 goes down and comes back while it has a lead, a follower without a task, and followers with one.
 /// One of their jobs ends with its first failed task, as MPI ends a job: before its broker has left.
-pub fn table(name: &str, reboot: impl AsyncFnOnce()) {
+pub fn reboots_of_each_kind_of_pod(name: &str, reboot: impl AsyncFnOnce()) {
     test(name, async |stage| {
         let lead = Program {
             name: "lead",
@@ -84,7 +84,7 @@ pub fn table(name: &str, reboot: impl AsyncFnOnce()) {
 
 #[test]
 fn orderly_reboot_is_never_the_users_failure() {
-    table("reboot", async || {
+    reboots_of_each_kind_of_pod("reboot", async || {
         shut_down(2).await;
         sleep(5.0).await;
         power_on(2).await;

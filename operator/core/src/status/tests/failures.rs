@@ -107,7 +107,7 @@ fn a_follower_that_fails_before_the_start_is_told_at_once() {
 
     observation.pods = vec![ready(0), ended(1, 3, 2)];
     observation.job = Some(JobSeen {
-        failing: failed("PodFailurePolicy", "x"),
+        failing: true_condition("PodFailurePolicy", "x"),
         ..job(2)
     });
     observation.previous = observation.status();
@@ -118,7 +118,7 @@ fn a_follower_that_fails_before_the_start_is_told_at_once() {
     );
     assert!(!is(&observation.previous, "Failed"));
     observation.job = Some(JobSeen {
-        failed: failed("PodFailurePolicy", "x"),
+        failed: true_condition("PodFailurePolicy", "x"),
         ..job(2)
     });
     assert!(
@@ -141,7 +141,7 @@ fn assert_told(cases: impl IntoIterator<Item = Case>) {
     for (reason, pods, index, word, message) in cases {
         let mut observation = observation("size: 2");
         observation.job = Some(JobSeen {
-            failed: failed(reason, "the Job's own words"),
+            failed: true_condition(reason, "the Job's own words"),
             ..job(2)
         });
         observation.pods = pods;
@@ -157,7 +157,7 @@ fn assert_told(cases: impl IntoIterator<Item = Case>) {
 
 #[test]
 fn pod_that_failed_the_job_is_named_with_its_message() {
-    let told_to_end = PodSeen {
+    let deleted = PodSeen {
         is_deleting: true,
         ..ended(1, 143, 1)
     };
@@ -178,7 +178,7 @@ fn pod_that_failed_the_job_is_named_with_its_message() {
         ),
         (
             "PodFailurePolicy",
-            vec![ended(0, 139, 4), told_to_end],
+            vec![ended(0, 139, 4), deleted],
             Some(0),
             "Signalled",
             "the lead (index 0) ended by signal 11",
@@ -260,13 +260,7 @@ fn program_that_ends_during_eviction_fails_with_its_own_code() {
         })),
         ..with_termination(0, Termination::new(by, u8::try_from(code).unwrap()))
     };
-    let own = PodSeen {
-        exit: Some(Box::new(Exit {
-            code: 3,
-            ..*cut_off(3, Ender::Program).exit.unwrap()
-        })),
-        ..cut_off(3, Ender::Program)
-    };
+    let own = cut_off(3, Ender::Program);
     for reason in ["LeadFailed", "PodFailurePolicy"] {
         let lead = own.clone();
         assert_told([(
@@ -292,7 +286,7 @@ fn program_that_ends_during_eviction_fails_with_its_own_code() {
 fn lead_lost_with_an_invalid_spec_blames_no_limit() {
     let mut observation = observation("size: 1\nbackoffLimit: 5");
     observation.job = Some(JobSeen {
-        failed: failed("PodFailurePolicy", ""),
+        failed: true_condition("PodFailurePolicy", ""),
         ..job(1)
     });
     observation.pods = vec![PodSeen {
@@ -458,7 +452,7 @@ fn reason_of_a_job_limit_names_only_known_pods() {
 fn reason_of_a_finished_cluster_never_changes() {
     let mut observation = observation("size: 1");
     observation.job = Some(JobSeen {
-        failed: failed("PodFailurePolicy", "the Job's own words"),
+        failed: true_condition("PodFailurePolicy", "the Job's own words"),
         ..job(1)
     });
     observation.pods = vec![ended(0, 3, 5)];
@@ -480,7 +474,7 @@ fn exit_code_is_not_reported_when_nobody_saw_it() {
     let mut lead = ended(0, 255, 5);
     lead.exit.as_mut().unwrap().is_unseen = true;
     observation.job = Some(JobSeen {
-        failed: failed("PodFailurePolicy", "x"),
+        failed: true_condition("PodFailurePolicy", "x"),
         ..job(1)
     });
     observation.cluster.backoff_limit = 0;
@@ -586,7 +580,7 @@ fn lost_follower_is_named_by_its_dead_node_or_by_flux() {
     let message = |pods: Vec<PodSeen>| {
         let mut observation = observation("size: 2");
         observation.job = Some(JobSeen {
-            failed: failed("PodFailurePolicy", "x"),
+            failed: true_condition("PodFailurePolicy", "x"),
             ..job(2)
         });
         observation.pods = pods;
@@ -642,7 +636,7 @@ fn container_that_keeps_a_pod_after_the_end_is_named() {
     };
     let mut observation = observation("size: 1");
     observation.job = Some(JobSeen {
-        complete: failed("Completed", ""),
+        complete: true_condition("Completed", ""),
         has_living_pods: true,
         ..job(1)
     });
@@ -661,7 +655,7 @@ fn container_that_keeps_a_pod_after_the_end_is_named() {
             .any(|event| event.reason == "SidecarStillRuns")
     );
     observation.job = Some(JobSeen {
-        failed: failed("PodFailurePolicy", ""),
+        failed: true_condition("PodFailurePolicy", ""),
         has_living_pods: true,
         ..job(1)
     });
@@ -746,7 +740,7 @@ fn failed_post_is_reported_beside_the_jobs_result() {
         observation.pods = vec![ready(0), ready(1), ready(2)];
         let running = observation.status();
         assert_eq!(condition(&running, "PostSucceeded"), None, "nobody knows yet");
-        let complete = failed("SuccessPolicy", "");
+        let complete = true_condition("SuccessPolicy", "");
         observation.job = Some(JobSeen {
             complete: complete.clone(),
             ..job(3)

@@ -61,7 +61,7 @@ fn unmountable_view_is_reported_and_keeps_the_job() {
     // The image could be mounted after all, before the operator deleted the Job.
     let succeeded = JobSeen {
         mounts_view: true,
-        complete: failed("SuccessPolicy", ""),
+        complete: true_condition("SuccessPolicy", ""),
         ..job(2)
     };
     let seen = restart::without_end_if_given_up(&observation.previous, &succeeded);
