@@ -1,5 +1,5 @@
 //! Times one MiniCluster on a real node, and bare Jobs in the same run for comparison: `make bench-journey
-//! KUBECONFIG=... FLUX=...`, which also sets the variables with the images (`.ci/bench`).
+//! KUBECONFIG=... FLUX=...`. On the test node, this also sets the variables with the images (`.ci/bench`).
 //!
 //! ```text
 //! create ─► all pods run ─► the job's first line ─► complete;   an instance that stays: delete ─► all gone

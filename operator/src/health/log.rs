@@ -29,7 +29,8 @@ pub(crate) fn lines<W>(filter: &str, writer: W) -> impl tracing::Subscriber + Se
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    // kube's client logs responses that it cannot parse, and a response may contain a Secret. No `filter` lets it.
+    // kube's client logs responses that it cannot parse, and a response may contain a Secret. So its lines are left
+    // out, whatever `filter` says.
     let is_not_kubes = filter_fn(|metadata| !metadata.target().starts_with("kube_client"));
     tracing_subscriber::fmt()
         .json()

@@ -5,7 +5,7 @@
 //! AUTOSCALER is a file of `examples/autoscale`: `hpa` is Kubernetes' own autoscaler, which gets the lead's
 //! metrics from Prometheus and prometheus-adapter; `keda` asks the lead; `keda-prometheus` asks Prometheus.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![allow(clippy::print_stdout, reason = "tests look, act and tell")]
+#![allow(clippy::print_stdout, reason = "tests print figures and notices")]
 
 use std::time::{Duration, Instant};
 

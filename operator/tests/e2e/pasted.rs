@@ -227,7 +227,7 @@ fn yaml_of(documents: &[Value]) -> String {
 fn give_manifests(fixture: &Fixture, page: &Path, blocks: &[Block], folder: &Path) {
     let commands: String = blocks.iter().map(|block| block.text.as_str()).collect();
     for block in pages::blocks(&repository().join(page)) {
-        // A word after the language means that no test runs the block.
+        // `yaml,part` is no whole manifest, and `yaml,refused` must be rejected.
         if block.language != "yaml" || block.word.is_some() {
             continue;
         }

@@ -2,7 +2,7 @@
 //! once. Either the node's Kubernetes has its own API for gangs switched on (`make e2e-gang`), or another
 //! scheduler runs (`E2E_SCHEDULER`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![allow(clippy::print_stdout, reason = "tests look, act and tell")]
+#![allow(clippy::print_stdout, reason = "tests print figures and notices")]
 
 use std::time::{Duration, Instant};
 

@@ -297,7 +297,8 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
 }
 
 /// A pod of the deleted Job stays until the first operator has stopped. So the next operator creates the next Job,
-/// and finds the earlier gang only by a list. It restarts, since the status says that an operator saw the deletion.
+/// and finds the earlier gang only by a list. The MiniCluster restarts, since the
+/// status says that an operator saw the deletion.
 async fn next_operator_deletes_the_gang_of_a_job_it_has_never_seen(
     fixture: &Fixture,
     first: Operator,

@@ -157,6 +157,8 @@ fn unseen_loss_of_the_lead_does_not_fail_the_job() {
             .await;
         lead_index_failed(&fixture, "mc").await;
         tokio::time::sleep(SETTLE).await;
+        // A failed index does not fail this Job. The operator would do so, with this condition, but not before it has
+        // seen how the lead ended.
         let seen = serde_json::to_value(fixture.job("mc").await).unwrap();
         assert!(condition(&seen["status"], "FailureTarget").is_null(), "{seen:#}");
         is_silent.send_replace(false);
@@ -220,6 +222,8 @@ fn edit_after_an_unseen_start_does_not_recreate_the_job() {
     });
 }
 
+/// A failed snippet fails a Job, and before that the operator tells the other pods to end. If the Job was deleted, the
+/// MiniCluster restarts once its pods have ended by themselves, so no pod is told.
 #[test]
 fn unseen_deletion_of_the_job_tells_no_pod_to_end() {
     test("stale-job", async |fixture| {

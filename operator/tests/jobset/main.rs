@@ -2,7 +2,7 @@
 //! (`make e2e-jobset`). The manifests are those of `examples/jobset` and `examples/trainjob`. A test that
 //! changes them says so.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![allow(clippy::print_stdout, reason = "tests look, act and tell")]
+#![allow(clippy::print_stdout, reason = "tests print figures and notices")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -209,7 +209,9 @@ fn elastic_cluster_says_why_it_cannot_grow_and_goes_on() {
         // Two pods fit.
         resize(fixture, "wants", 2).await;
         want(fixture, "wants", 3);
-        says_why(fixture, "wants", "waits in queue team for 1 of 3 pods: ").await;
+        let status = says_why(fixture, "wants", "waits in queue team for 1 of 3 pods: ").await;
+        let message = status["message"].as_str().unwrap();
+        assert!(message.contains("quota for cpu"), "{message}");
         // With this quota, Kueue admits the third pod. But the pod finds no node with room.
         fixture.kubectl(&APPLY, &QUEUES.replace("nominalQuota: 2}", "nominalQuota: 4}"));
         let is_admitted = |status: &Value| status["reason"] != "Queued";
@@ -226,6 +228,8 @@ fn part_of_a_cluster_is_admitted_when_min_size_fits() {
         let command = "sh -c \"flux resource list -no {state}:{nnodes}; sleep 5\"";
         let mut part = cluster("part", 4, command);
         part["spec"]["minSize"] = json!(2);
+        // With one core for each pod, the job's node is allocated, and the other one is free.
+        part["spec"]["containers"][0]["cores"] = json!(1);
         create(fixture, part).await;
         has_ready(fixture, "part", 2).await;
         assert_eq!(fixture.list::<Pod>("").await.len(), 2);

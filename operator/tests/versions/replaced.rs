@@ -212,7 +212,7 @@ fn expiring_certificate_is_renewed_without_failed_requests() {
         .await;
         fixture.answers().await;
         let calls = fixture.calls.lock().unwrap().clone();
-        assert_exactly(
+        assert_sufficient_and_all_used(
             &calls,
             &Installation::whole(&json!({})).permissions(webhook::NAME),
         );

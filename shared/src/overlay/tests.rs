@@ -7,7 +7,7 @@ fn pod() -> RenderedPod {
     RenderedPod {
         containers: vec![
             named("app", ContainerKind::Runner),
-            // Sidecars are init containers of the pod, since they end with Flux.
+            // Sidecars are init containers of the pod, so that they end with it.
             named("side", ContainerKind::WrappedSidecar),
             named("db", ContainerKind::Sidecar),
             named("flux-agent", ContainerKind::Own),

@@ -283,7 +283,8 @@ fn every_spec_field_changes_some_plan() {
 fn optional_spec_fields_change_a_plan_when_set() {
     let command = command_words::split("run").unwrap().words;
     let plain = full(Program::Submit { words: command });
-    let with_fluxion = AgentSpec {
+    // `gpus` chooses the scheduler only if the spec does not.
+    let without_scheduler = AgentSpec {
         flux: Flux {
             scheduler: None,
             queue_policy: None,
@@ -318,7 +319,10 @@ fn optional_spec_fields_change_a_plan_when_set() {
     ];
     let of_plain = set.map(|change| (&plain, change));
     let of_others: [(&AgentSpec, Change); 2] = [
-        (&with_fluxion, ("runner.gpus", |spec| spec.runner.gpus = true)),
+        (
+            &without_scheduler,
+            ("runner.gpus", |spec| spec.runner.gpus = true),
+        ),
         (
             &with_script,
             ("script.launch", |spec| {

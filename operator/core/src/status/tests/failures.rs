@@ -1,7 +1,7 @@
 //! What the status says about a failure, and which pod it names.
 //!
-//! `ended(1, 3, 2)` is a pod of index 1 that ended with code 3 in minute 2. `failed` makes a condition of the Job, also
-//! that of a complete Job.
+//! `ended(1, 3, 2)` is a pod of index 1 that ended with code 3 in minute 2. `true_condition` makes a condition of the
+//! Job: for `failed`, `failing` or `complete`.
 
 use super::*;
 use crate::observe::pod_end::{PodEnd, end_of};
