@@ -107,6 +107,7 @@ pub async fn execute(
     supervisor.set_kill_after(plan.kill_after.map(Duration::from_secs_f64));
     let mut executor = Executor::new(plan, options, supervisor, timeline, ending);
     let result = executor.all_steps(plan, replan).await;
+    // What failed after the program, if anything, for the next start of this container.
     executor.record_later_failure(&result);
     // The shell still runs if the container ends before `Step::EndShell`.
     let _ = executor.end_shell().await;

@@ -115,7 +115,8 @@ impl<'a> Executor<'a> {
         of_stop_before_program(stop.signal, self.role == Role::Follower)
     }
 
-    /// A probe of the parent broker, or of the lead if that is not the parent.
+    /// A probe of the parent broker, or of the lead if that is not the parent. With `logging.zeromq` it only looks up the
+    /// name: Flux would log the agent's connection as a failed handshake.
     pub(super) fn parent_probe(&self, parent: &plan::Parent) -> wait::ParentProbe {
         wait::ParentProbe::new(&parent.host, parent.port, &self.options.root)
             .only_looked_up(parent.only_looked_up)

@@ -19,7 +19,7 @@ const MODE: Mode = Mode(0o644);
 
 impl Executor<'_> {
     /// Makes Flux use the R that a snippet has written. If no snippet has, or if the R cannot be used and the
-    /// step is not strict, Flux uses the agent's R.
+    /// step is not strict, Flux does what it would have done without snippets ([`Self::use_agents`]).
     pub(super) fn take_resources(&mut self, step: &SnippetResources) -> Result<Flow, Failure> {
         let SnippetResources {
             path,
@@ -64,8 +64,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Makes Flux use the agent's R. Without one, Flux discovers its resources, and ignores the R of the snippet.
-    /// `why`: why Flux does not use that R, for a warning; none: no warning.
+    /// Makes Flux use the agent's R, if broker.toml names it (then `config` is none). Otherwise Flux discovers its
+    /// resources, and ignores the file at `path`. `why`: why Flux does not use that R, for a warning; none: no warning.
     fn use_agents(&mut self, step: &SnippetResources, why: Option<&str>) -> Result<Flow, Failure> {
         let SnippetResources {
             path,
@@ -82,9 +82,10 @@ impl Executor<'_> {
             let _ = std::fs::remove_file(self.files.at(config_path));
         }
         if let Some(why) = why {
-            let instead = match agents_r {
-                Some(_) => "uses the agent's resources (R)",
-                None => "discovers its resources",
+            let instead = if step.falls_back_to_agents_r() {
+                "uses the agent's resources (R)"
+            } else {
+                "discovers its resources"
             };
             tracing::warn!(
                 stage = "config",

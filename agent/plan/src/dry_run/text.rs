@@ -331,19 +331,19 @@ fn step(out: &mut String, number: &str, step: &Step, is_known: bool) {
         }
         Step::EndShell => first("end the shell for the snippets"),
         Step::Replan => first("look up the user again: a snippet may have added it"),
-        Step::SnippetResources(SnippetResources {
-            path,
-            hosts,
-            agents_r,
-            config,
-            strict,
-            ..
-        }) => {
+        Step::SnippetResources(step) => {
+            let SnippetResources {
+                path,
+                hosts,
+                config,
+                strict,
+                ..
+            } = step;
             first(&format!(
                 "if a snippet has written R (the resources of the instance) to {}, Flux uses it",
                 quote(path)
             ));
-            let otherwise = if agents_r.is_some() {
+            let otherwise = if step.falls_back_to_agents_r() {
                 "the agent's R"
             } else {
                 "the resources that each broker discovers"

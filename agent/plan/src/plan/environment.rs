@@ -37,6 +37,8 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     );
     // After the user's variables, which may set this one: the agent's folder is appended to the user's value.
     changes.push(shell_defaults::variable(resolved));
+    // The file with this pod's cores and GPUs (`FLUX_HWLOC_XMLFILE`), also for instances in this one. It overrides the
+    // user's value.
     changes.extend(discovery::variable(resolved));
     steps.push(Step::Environment { changes });
     Ok(steps)

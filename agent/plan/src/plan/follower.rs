@@ -127,6 +127,7 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Step, PlanError
         below: below.transpose()?.unwrap_or_default(),
         socket: runner::socket(resolved),
         hold_stop: parent.is_some().then(|| hold_stop(resolved.facts)),
+        // Where the parent is not the lead, the agent asks the lead, too: has the whole instance ended, or only the parent?
         lead: address_of(resolved, 0).filter(|lead| parent.as_ref() != Some(lead)),
         parent,
         metrics: None,

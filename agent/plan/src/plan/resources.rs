@@ -158,6 +158,21 @@ mod tests {
     }
 
     #[test]
+    fn agents_r_counts_only_where_broker_toml_names_it() {
+        let snippet = "name = 'mc'\n[runner.snippets]\ninit = 'true'\n[runner]\ncores = 2\n";
+        let falls_back = |more: &str| {
+            let spec = AgentSpec::from_toml(&format!("{snippet}{more}")).unwrap();
+            let facts = Facts::default();
+            match snippet_step(&Resolved::new(&spec, &facts).unwrap()).unwrap() {
+                Some(Step::SnippetResources(step)) => step.falls_back_to_agents_r(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(falls_back(""));
+        assert!(!falls_back("[flux]\nbroker_config = ''\n"));
+    }
+
+    #[test]
     fn r_has_declared_cores_and_each_repeated_host_once() {
         let r = r_of(
             "name='mc'\nsize=4\n[runner]\ncores=1\n[network]\nhostlist='mc-[0-3],mc-[1-2],gpu'",

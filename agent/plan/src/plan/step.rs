@@ -149,9 +149,17 @@ pub struct SnippetResources {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<(String, String)>,
     pub owner: Owner,
-    /// Whether the container fails if R cannot be used. Otherwise Flux uses the agent's own R or, without one, the
-    /// resources that each broker discovers.
+    /// Whether the container fails if R cannot be used. Otherwise Flux uses the agent's own R
+    /// ([`Self::falls_back_to_agents_r`]) or the resources that each broker discovers.
     pub strict: bool,
+}
+
+impl SnippetResources {
+    /// Whether Flux uses the agent's R if no snippet has written a usable one. With the user's own broker.toml, the agent
+    /// writes R, but Flux reads it only if that file names it. Then there is no `config`.
+    pub fn falls_back_to_agents_r(&self) -> bool {
+        self.agents_r.is_some() && self.config.is_none()
+    }
 }
 
 /// A snippet: shell source that the user wrote.

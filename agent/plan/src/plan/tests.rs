@@ -292,6 +292,8 @@ fn followers_wait_for_their_own_parent() {
     assert_eq!(wait("size = 2\n[flux]\nbroker_config = ''", 1), None);
 }
 
+/// The user's broker.toml is the same on all pods. If it names R, a broker without that file fails. Otherwise only the
+/// lead's R counts.
 #[test]
 fn followers_have_resources_with_the_users_broker_toml() {
     let has_resources = |text: &str| {
@@ -338,6 +340,7 @@ fn a_batch_of_another_user_writes_where_that_user_can() {
         )),
         &facts(0),
     ));
+    // `--shows` tells `flux-agent batch` the output file. It prints the file's end if the batch fails.
     let place = "=/tmp/fluxout/flux-{{id}}.out";
     assert!(
         words.contains(&format!("--output{place}")) && words.contains(&format!("--shows{place}")),

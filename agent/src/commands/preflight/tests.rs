@@ -85,7 +85,6 @@ fn each_trouble_is_found_alone_and_has_its_remedy() {
     });
     only(Warn, "cpus", "8 are declared", |f| {
         f.claimed_cores = Some(8);
-        f.resources = None;
     });
     only(Fail, "R", "5 nodes", |f| {
         f.resources = Some(ResourceTotals { hosts: 5, cores: 4 })

@@ -376,7 +376,8 @@ fn finished_cluster_observes_edits_when_its_job_is_gone() {
 #[test]
 fn late_edit_is_reported_until_a_new_job_has_it() {
     let mut observation = observation("size: 1");
-    // A spec's hash is two hashes with a dot between (`render::spec_hash`).
+    // A spec's hash is two hashes with a dot between (`render::spec_hash`). Only the first is compared here: that of all
+    // fields that are fixed once there is a Job.
     observation.job = Some(JobSeen {
         spec_hash: Some("a.b".into()),
         ..job(1)
