@@ -132,6 +132,7 @@ impl Default for Facts {
             flux_on_path: Some("/usr/bin/flux".into()),
             shell: Some("/bin/bash".into()),
             terminal: false,
+            // Of each path, only what plans ask: of `/`, `/etc` and `/run`, whether they are writable.
             present: [
                 paths::FALLBACK_HOME,
                 paths::CURVE_FILE,

@@ -307,7 +307,7 @@ reasons! {
         Failed: "the job has failed: the reason of the condition `Failed` says why",
         JobFailed => Warning: "the Job has failed, and no pod is left that shows why",
         LeadFailed => Warning:
-            "the lead has failed on its own, after it had replaced a pod or while it was disrupted",
+            "the lead has failed, but the Job did not count it, because the pod was also being evicted or had replaced another one",
         AgentFailed => Warning: "the agent failed without giving a category",
         LeadLost => Warning:
             "the lead's pod was lost: the MiniCluster restarts, or `backoffLimit` is reached",

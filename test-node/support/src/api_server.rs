@@ -343,7 +343,8 @@ impl Fixture {
         )
     }
 
-    /// Calls of a writer with an empty index for a cluster whose objects all exist, but whose Job has another size.
+    /// Calls of a writer with an empty index for a cluster whose objects all exist, but whose Job has another size. Some
+    /// permissions are needed only for such objects, which the operator's index does not have yet.
     pub async fn calls_about_what_exists(&self) -> Vec<Call> {
         let calls = Calls::default();
         let writer = Writer::new(
