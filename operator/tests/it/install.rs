@@ -649,7 +649,7 @@ fn webhook_may_create_only_the_secret_of_its_certificate() {
         assert_eq!(create("another", token).await, 403);
         assert_eq!(create("another", tls).await, 403);
         assert_eq!(create(own, "Opaque").await, 403);
-        // 409: an operator of another test has created it.
+        // 409: the Secret exists.
         let code = create(own, tls).await;
         assert!([201, 409].contains(&code), "{code}");
     });

@@ -56,23 +56,24 @@ pub fn of_restart(status: &MiniClusterStatus) -> Option<Event> {
 
 /// The events for a change of the status.
 pub fn between(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Event> {
-    // The condition in the new status `after`, if it has the status `to` in `after` and not in `before`.
-    let turned = |type_: ConditionType, to: ConditionStatus| -> Option<&Condition> {
-        let was = condition(before, type_).is_some_and(|condition| condition.status == to);
-        condition(after, type_).filter(|condition| condition.status == to && !was)
+    // The condition in the new status `after`, if it is so in `after` and was not in `before`.
+    let newly = |type_: ConditionType, is_so: &dyn Fn(&Condition) -> bool| -> Option<&Condition> {
+        let was_so = condition(before, type_).is_some_and(is_so);
+        condition(after, type_).filter(|condition| is_so(condition) && !was_so)
     };
-    // A change of the spec may bring the first notes about it, while Valid stays True.
-    let with_notes = |status| {
-        condition(status, ConditionType::Valid)
-            .filter(|valid| valid.status == True && valid.reason == Reason::ValidWithNotes)
-    };
-    let new_notes = with_notes(after).filter(|_| with_notes(before).is_none());
+    let turned =
+        |type_: ConditionType, to: ConditionStatus| newly(type_, &|condition| condition.status == to);
     let of_conditions = CONDITIONS.iter().filter_map(|(type_, to, action)| {
         let condition = turned(*type_, *to)?;
         Event::new(&condition.reason, &condition.message, action)
     });
-    let of_notes = new_notes.and_then(|valid| Event::new(&valid.reason, &valid.message, "Validate"));
-    let mut events: Vec<Event> = of_conditions.chain(of_notes).collect();
+    let mut events: Vec<Event> = of_conditions.collect();
+    // A change of the spec may bring the first notes about it, while Valid stays True.
+    if let Some(valid) = newly(ConditionType::Valid, &|valid| {
+        valid.reason == Reason::ValidWithNotes
+    }) {
+        events.extend(Event::new(&valid.reason, &valid.message, "Validate"));
+    }
     // These two are not in `CONDITIONS`: the event has another reason than its condition.
     if let Some(panicked) = turned(ConditionType::OperatorPanicked, True) {
         events.extend(Event::new(
