@@ -21,6 +21,9 @@ use test_support::installation::{Installation, NAMESPACE};
 
 const DIGEST: &str = "@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
 
+/// What a test waits for: the API server begins to use a policy a little after it has been applied.
+const POLICY_IN_FORCE: &str = "the admission policy is in force";
+
 async fn pods(api: &Api<Pod>, selector: &str) -> Vec<Pod> {
     api.list(&ListParams::default().labels(selector))
         .await
@@ -576,11 +579,18 @@ fn webhook_may_change_only_the_ca_bundle_of_the_definition() {
         let webhook: Api<CustomResourceDefinition> = Api::all(fixture.client_as(&account).await);
         let admin: Api<CustomResourceDefinition> = Api::all(fixture.client.clone());
         let name = "miniclusters.flux-framework.org";
-        let patch = async |change: Value| {
-            webhook
-                .patch(name, &PatchParams::default(), &Patch::Merge(change))
-                .await
+        let patch = async |change: Value, parameters: PatchParams| {
+            webhook.patch(name, &parameters, &Patch::Merge(change)).await
         };
+        let try_patch = async |change: &Value| {
+            let dry_run = PatchParams {
+                dry_run: true,
+                ..PatchParams::default()
+            };
+            patch(change.clone(), dry_run).await
+        };
+        let annotated = json!({ "metadata": { "annotations": { "evil": "true" } } });
+        until(POLICY_IN_FORCE, async || try_patch(&annotated).await.err()).await;
         let bundle = |text: &str| json!({ "spec": { "conversion": { "webhook": { "clientConfig": { "caBundle": text } } } } });
         let before = admin.get(name).await.unwrap();
         let mut versions = before.spec.versions.clone();
@@ -591,9 +601,9 @@ fn webhook_may_change_only_the_ca_bundle_of_the_definition() {
             json!({ "spec": { "conversion": { "webhook": { "clientConfig": elsewhere } } } }),
             json!({ "spec": { "names": { "shortNames": ["evil"] } } }),
             json!({ "metadata": { "finalizers": ["example.com/evil"] } }),
-            json!({ "metadata": { "annotations": { "evil": "true" } } }),
+            annotated,
         ] {
-            let refused = patch(change.clone()).await.map(drop).unwrap_err().to_string();
+            let refused = try_patch(&change).await.map(drop).unwrap_err().to_string();
             assert!(refused.contains("caBundle"), "{change}: {refused}");
         }
         let own = before
@@ -608,7 +618,9 @@ fn webhook_may_change_only_the_ca_bundle_of_the_definition() {
         let own = serde_json::to_value(own).unwrap();
         let own = own.as_str().unwrap_or_default();
         // The bundle stays as it is: the tests in `operator/tests/versions` let this account change it.
-        patch(bundle(own)).await.expect("its own bundle");
+        patch(bundle(own), PatchParams::default())
+            .await
+            .expect("its own bundle");
     });
 }
 
@@ -645,7 +657,10 @@ fn webhook_may_create_only_the_secret_of_its_certificate() {
             "kubernetes.io/tls",
             "kubernetes.io/service-account-token",
         );
-        assert_eq!(create(own, token).await, 403);
+        until(POLICY_IN_FORCE, async || {
+            (create(own, token).await == 403).then_some(())
+        })
+        .await;
         assert_eq!(create("another", token).await, 403);
         assert_eq!(create("another", tls).await, 403);
         assert_eq!(create(own, "Opaque").await, 403);
