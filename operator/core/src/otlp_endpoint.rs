@@ -1,6 +1,7 @@
 //! The address to which the operator sends spans, by OTLP over HTTP.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 /// The port of OTLP over HTTP, if the address has none.
@@ -49,15 +50,21 @@ impl FromStr for Endpoint {
             Some((host, port)) => (host, port.parse().map_err(|_| NoEndpoint::Shape)?),
             None => (authority, PORT),
         };
-        let is_host = |host: &str| {
-            host.bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte))
+        let is_name = || {
+            !host.is_empty()
+                && host
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte))
+        };
+        let is_host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+            Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+            None => is_name(),
         };
         let is_path = |path: &str| {
             path.bytes()
                 .all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte))
         };
-        if host.is_empty() || port == 0 || !is_host(host) || !is_path(base) {
+        if port == 0 || !is_host || !is_path(base) {
             return Err(NoEndpoint::Shape);
         }
         Ok(Endpoint(format!(
@@ -87,6 +94,9 @@ mod tests {
             "http://a:x",
             "http://a:0",
             "http://a b",
+            "http://::1:4318",
+            "http://[::x]:4318",
+            "http://a]:4318",
             "http://u@a",
             "http://a/?b",
             "http://a/\r\n",

@@ -8,6 +8,7 @@ mod values;
 
 use std::process::{Command, Output};
 
+use serde_json::Value;
 use test_support::committed::same;
 use test_support::helm::{built, helms};
 use test_support::repository::repository;
@@ -25,6 +26,7 @@ fn flux_operator(arguments: &[&str]) -> Output {
 /// the namespace have their own files.
 #[test]
 fn plain_manifest_is_what_helm_renders() {
+    // One Helm makes the file: the first that HELM names, by default Helm 4.
     let helm = &helms()[0];
     let mut command = Command::new(helm);
     command
@@ -45,4 +47,34 @@ fn plain_manifest_is_what_helm_renders() {
         &repository().join("operator/manifests/operator.yaml"),
         &format!("{MADE}{text}"),
     );
+}
+
+/// A kustomization's `namespace` moves the installation: it changes these fields, and never a part of another text.
+#[test]
+fn only_fields_of_that_name_hold_the_namespace() {
+    fn strays(value: &Value, path: &str, found: &mut Vec<String>) {
+        match value {
+            Value::String(text) if text.contains("elsewhere") && !path.ends_with(".namespace") => {
+                found.push(format!("{path}: {text}"));
+            }
+            Value::Object(fields) => {
+                for (name, field) in fields {
+                    strays(field, &format!("{path}.{name}"), found);
+                }
+            }
+            Value::Array(items) => {
+                for item in items {
+                    strays(item, path, found);
+                }
+            }
+            _ => {}
+        }
+    }
+    for helm in helms() {
+        let mut found = Vec::new();
+        for (name, object) in values::templated(&helm, "elsewhere", &values::defaults()) {
+            strays(&object, &name, &mut found);
+        }
+        assert_eq!(found, Vec::<String>::new(), "{}", helm.display());
+    }
 }
