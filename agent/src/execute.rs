@@ -96,14 +96,12 @@ pub async fn execute(
     timeline: &mut ContainerTimeline,
     ending: &mut ContainerEnd,
 ) -> Result<u8, Failure> {
-    if plan
-        .steps
-        .iter()
-        .any(|step| matches!(step, Step::PublishArchive { .. }))
-    {
-        // Publishing replaces this text.
-        ending.archive_not_saved = Some("the pod ended before it could be saved".into());
-    }
+    // Publishing replaces this text. The operator takes an end without it for a saved archive.
+    ending.archive_not_saved = plan.steps.iter().find_map(|step| match step {
+        Step::PublishArchive { .. } => Some("the pod ended before it could be saved".into()),
+        Step::LeadLost { .. } => Some("an earlier pod of the lead was lost".into()),
+        _ => None,
+    });
     supervisor.set_kill_after(plan.kill_after.map(Duration::from_secs_f64));
     let mut executor = Executor::new(plan, options, supervisor, timeline, ending);
     let result = executor.all_steps(plan, replan).await;
@@ -318,7 +316,7 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// Waits until the container is stopped.
+    /// Waits until the container is stopped. It then exits with 0: a program that failed has ended it earlier.
     async fn stay(&mut self) -> Result<Flow, Failure> {
         tracing::info!(stage = "stay", "finished; waiting for the pod to be deleted");
         // The command has ended, so a stop need not be held back for it.
@@ -328,7 +326,8 @@ impl Executor<'_> {
     }
 
     /// Writes the note that Flux has ended; its modification time says when. Until some seconds after that time,
-    /// sidecars hold back a stop. Without the note, a stop ends them at once. After a stop, no note is written.
+    /// sidecars hold back a stop. Without the note, a stop ends them at once. After a stop, no note is written: the
+    /// note means that Flux has ended by itself.
     fn note_end_of_flux(&mut self, note: &str) {
         if self.supervisor.received_stop().is_some() {
             return;

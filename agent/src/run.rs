@@ -137,7 +137,11 @@ async fn entrypoint(
             )
             .await
         }
-        Ok(Interrupted::Stopped(stop)) => Ok(stop_code(stop)),
+        Ok(Interrupted::Stopped(stop)) => {
+            // Without a plan, it is not known whether there is an archive. If there is none, nobody reads this.
+            ending.archive_not_saved = Some("the pod was stopped before Flux was started".into());
+            Ok(stop_code(stop))
+        }
         Err(failure) => Err(failure),
     };
     ending.stopped = supervisor.received_stop().map(|stop| stop.at);
@@ -395,7 +399,7 @@ impl RunOptions {
         }
     }
 
-    /// The activity file, which `status` reads. Only the container that runs Flux has one.
+    /// The activity file, which `status` reads if there is no broker. So only the container that runs Flux has one.
     fn activity_file(&self, container: &PodContainer) -> ActivityFile {
         ActivityFile(matches!(container, PodContainer::Runner).then(|| self.termination_log.clone()))
     }

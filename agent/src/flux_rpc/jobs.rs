@@ -1,5 +1,5 @@
 //! Stops or kills the jobs of an instance through its broker, in Flux's own messages, and finds out whether the
-//! newest one lost a node.
+//! one that ended last lost a node.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
@@ -14,6 +14,10 @@ use crate::flux_rpc::usage;
 
 /// Jobs that have not begun: DEPEND, PRIORITY, SCHED (RFC 21).
 const WAITING: u32 = 2 | 4 | 8;
+/// Jobs in the state RUN.
+const RUNNING: u32 = 16;
+/// Jobs that end or have ended: CLEANUP, INACTIVE.
+const ENDED: u32 = 32 | 64;
 /// Once the tasks of a node that shuts down have ended, its broker leaves within this time, unless the node is busy. A
 /// follower whose pod is removed while the instance stays up is no lost node: after its last job it stays for some
 /// seconds (`IDLE_LOOKS` in `departure.rs`), which is longer.
@@ -55,33 +59,50 @@ async fn signal(broker: &Broker, signal: i32) -> bool {
     answer["count"].as_u64().unwrap_or_default() > 0
 }
 
-/// Whether the newest job failed because a node of it was lost.
+/// Whether the job that ended last failed because a node of it was lost. Jobs that still wait do not count: a script
+/// may have submitted them later.
 ///
 /// A node that shuts down sends SIGTERM to tasks and brokers at once. Tasks can end a job before the broker
 /// leaves, and Flux then sees failed tasks and no lost node. So if a job has just failed, this
 /// watches for a moment whether a broker that ran its tasks leaves. `stop` ends the watch, since after it all brokers
 /// leave.
 pub async fn node_was_lost(broker: &Broker, stop: impl Future<Output = ()>) -> bool {
-    let newest = r#"{"max_entries":1,"attrs":["exception_occurred","exception_type","exception_note","success","ranks","t_cleanup","t_inactive","waitstatus"],"constraint":{}}"#;
-    let answer = broker.ask(ANY, "job-list.list", newest).await.unwrap_or_default();
-    let job = &answer["jobs"][0];
-    if has_lost_node(job) && has_ended_within(&job["t_inactive"], ENDED_FOR_LOST_NODE, now()) {
+    // The list may lag behind the job's end, and still say that it runs. Asked first: a job that ends between the two
+    // questions is then in both answers, not in neither.
+    let running = first_in(RUNNING, broker).await;
+    let job = first_in(ENDED, broker).await;
+    if has_lost_node(&job) && has_ended_within(&job["t_inactive"], ENDED_FOR_LOST_NODE, now()) {
         return true;
     }
     tokio::select! {
         biased;
         () = stop => false,
-        is_lost = broker_leaves(broker, job) => is_lost,
+        is_lost = broker_leaves(broker, [&job, &running]) => is_lost,
     }
 }
 
-/// Watches whether a broker leaves that ran the job's tasks, if the job has just failed.
-async fn broker_leaves(broker: &Broker, job: &Value) -> bool {
-    let followers = followers_of_failed(job, now());
+/// The first job in one of these states that Flux lists; null: there is none. Running jobs come before ended ones, and
+/// those that ended last come first.
+async fn first_in(states: u32, broker: &Broker) -> Value {
+    let query = format!(
+        r#"{{"max_entries":1,"attrs":["exception_occurred","exception_type","exception_note","success","ranks","t_cleanup","t_inactive","waitstatus"],"constraint":{{"states":[{states}]}}}}"#
+    );
+    let answer = broker.ask(ANY, "job-list.list", &query).await.unwrap_or_default();
+    answer["jobs"][0].clone()
+}
+
+/// Watches whether a broker leaves that ran the tasks of one of these jobs, if the job has just failed.
+async fn broker_leaves(broker: &Broker, jobs: [&Value; 2]) -> bool {
+    let failed: Vec<(&Value, BTreeSet<u32>)> = jobs
+        .into_iter()
+        .map(|job| (job, followers_of_failed(job, now())))
+        .filter(|(_, followers)| !followers.is_empty())
+        .collect();
+    let followers: BTreeSet<u32> = failed.iter().flat_map(|(_, ranks)| ranks).copied().collect();
     if followers.is_empty() {
         return false;
     }
-    let within = if is_ended_by_shutdown_signal(job) {
+    let within = if failed.iter().any(|(job, _)| is_ended_by_shutdown_signal(job)) {
         BROKER_LEAVES_AFTER_SIGNAL_WITHIN
     } else {
         BROKER_LEAVES_WITHIN
@@ -100,7 +121,8 @@ async fn broker_leaves(broker: &Broker, job: &Value) -> bool {
     }
 }
 
-/// The ranks that ran a job, without the lead's, if the job has just failed. Empty for other jobs.
+/// The ranks that ran a job, if the job has just failed. Empty for other jobs. The lead's is left out: this process
+/// runs on that node, and would be lost with it.
 fn followers_of_failed(job: &Value, now: f64) -> BTreeSet<u32> {
     if job["success"] == true || !has_ended_within(&job["t_cleanup"], JUST_ENDED, now) {
         return BTreeSet::new();
@@ -112,14 +134,16 @@ fn followers_of_failed(job: &Value, now: f64) -> BTreeSet<u32> {
 }
 
 /// Whether a job has ended within this time. `ended`: one of Flux's times of its end. `t_cleanup` is the time of the
-/// exception; tasks may still run. At `t_inactive` all have ended. Without it, the job counts as one that has just ended.
+/// exception; tasks may still run. At `t_inactive` all have ended. Null (the list may lag behind the job's end) counts
+/// as just ended.
 fn has_ended_within(ended: &Value, time: Duration, now: f64) -> bool {
     ended
         .as_f64()
         .is_none_or(|ended| now - ended < time.as_secs_f64())
 }
 
-/// Whether SIGTERM or SIGKILL ended the job's tasks, and nobody cancelled the job: a node that shuts down sends both.
+/// Whether SIGTERM or SIGKILL ended the job's tasks: a node that shuts down sends both. Not if somebody or the time
+/// limit cancelled the job: then Flux sends them.
 fn is_ended_by_shutdown_signal(job: &Value) -> bool {
     let status = job["waitstatus"]
         .as_i64()
@@ -160,11 +184,21 @@ mod tests {
     use super::*;
     use crate::flux_rpc::connection::peer::{answer_of, questions_asked_by};
 
-    /// Whether a node was lost, by these sets of connected ranks at each look, and the number of questions.
+    /// Whether a node was lost, by these sets of connected ranks at each look, and the number of questions. `job`: the
+    /// one that ended last. None runs.
     fn looks(job: Value, is_stopping: bool, online: &[&'static str]) -> (bool, usize) {
+        looks_with(Value::Null, job, is_stopping, online)
+    }
+
+    /// The same while a job runs.
+    fn looks_with(running: Value, job: Value, is_stopping: bool, online: &[&'static str]) -> (bool, usize) {
         let mut online: Vec<_> = online.iter().rev().copied().collect();
         let answer = move |question: &str| {
+            if question.contains("job-list.list") && question.contains(r#""states":[16]"#) {
+                return Some(answer_of(&json!({ "jobs": [running] }).to_string()));
+            }
             if question.contains("job-list.list") {
+                assert!(question.contains(r#""states":[96]"#), "{question}");
                 return Some(answer_of(&json!({ "jobs": [job] }).to_string()));
             }
             let members = if online.len() > 1 {
@@ -188,11 +222,21 @@ mod tests {
     #[test]
     fn broker_that_leaves_after_its_tasks_is_a_lost_node() {
         let job = |ranks: &str| json!({ "success": false, "ranks": ranks, "t_cleanup": now() });
-        assert_eq!(looks(job("[0-1]"), false, &["0-2", "0-2", "0,2"]), (true, 4));
+        assert_eq!(looks(job("[0-1]"), false, &["0-2", "0-2", "0,2"]), (true, 5));
         let (is_lost, questions) = looks(job("[0-1]"), false, &["0-1"]);
-        assert!(!is_lost && questions > 5, "rank 2 ran nothing: {questions}");
-        assert_eq!(looks(job("[0-1]"), true, &["0"]), (false, 1), "all of it ends");
-        assert_eq!(looks(job("0"), false, &["0"]), (false, 1), "no follower ran it");
+        assert!(!is_lost && questions > 6, "rank 2 ran nothing: {questions}");
+        assert_eq!(looks(job("[0-1]"), true, &["0"]), (false, 2), "all of it ends");
+        assert_eq!(looks(job("0"), false, &["0"]), (false, 2), "no follower ran it");
+    }
+
+    #[test]
+    fn job_that_the_list_still_calls_running_may_have_lost_a_node() {
+        let running = || json!({ "success": null, "ranks": "[0-1]", "t_cleanup": null });
+        let earlier = |status: i32| json!({ "success": status == 0, "ranks": "[0-1]", "t_cleanup": now() - 900.0, "waitstatus": status });
+        assert!(looks_with(running(), earlier(0), false, &["0-1", "0"]).0);
+        // The signal that ended an earlier job says nothing about this one.
+        let (is_lost, questions) = looks_with(running(), earlier(137 << 8), false, &["0-1"]);
+        assert!(!is_lost && questions < 25, "{questions}");
     }
 
     #[test]

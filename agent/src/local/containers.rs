@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use flux_agent_plan::dry_run::Source;
 use flux_shared::agent_spec::AgentSpec;
+use flux_shared::hostlist;
 use flux_shared::names::{self, DEFAULT_GRACE_PERIOD, RESTARTS_LEFT};
 use flux_shared::paths::{
     AGENT_FILE, CURVE_FILE, FALLBACK_HOME, SPEC_FILE, TERMINATION_LOG, VIEW_IMAGE_LINK, VIEW_IMAGE_MOUNT,
@@ -54,10 +55,10 @@ pub struct Arrangement {
 }
 
 impl Arrangement {
-    /// Whether the pods have a certificate. A single broker needs none: no other one connects to it. The maximum size
-    /// counts, as for the agent's default hostlist.
+    /// Whether the pods have a certificate. A single broker needs none: no other one connects to it. (The agent checks
+    /// the hostlist, and wants a certificate if the list is not valid.)
     pub fn needs_certificate(&self) -> bool {
-        self.spec.max_size() > 1
+        hostlist::expand(&self.spec.hostlist()).map_or(true, |hosts| hosts.len() > 1)
     }
 }
 
@@ -73,7 +74,8 @@ pub struct LocalContainer {
     /// Empty folders of its own: paths and modes.
     pub folders: BTreeMap<String, u32>,
     pub mounts: Vec<Bind>,
-    /// Its volumes: mount paths, and folders relative to the run's folder.
+    /// Its volumes: mount paths, and folders relative to the run's folder. `LockedRunFolder::prepare` moves them to
+    /// `mounts`.
     pub volumes: BTreeMap<String, String>,
     /// Files of its own: paths and texts.
     pub files: BTreeMap<String, String>,
@@ -206,8 +208,8 @@ impl Arrangement {
 }
 
 impl LocalContainer {
-    /// A container of the pod `index`: the sidecar with this name or, without a name, the one that runs Flux. `given` is
-    /// the same container in the MiniCluster; none: the source is an AgentSpec.
+    /// A container of the pod `index`: the sidecar with this name or, without a name, the one that runs Flux. `given`
+    /// is the same container in the MiniCluster; none: the source is an AgentSpec.
     fn of(
         spec: &AgentSpec,
         machine: &Machine,
@@ -275,7 +277,7 @@ impl LocalContainer {
             &format!("{VIEW_IMAGE_MOUNT}{VIEW_IMAGE_LINK}"),
             false,
         ));
-        // The machine's folders do not stand in each other's way: one may contain another.
+        // Without the machine's folders, which are added below: one of them may contain another.
         let own_paths: BTreeSet<PathBuf> = self.replaced().into_iter().map(Path::to_owned).collect();
         // A home inside the current folder is writable with it.
         let home = machine
@@ -455,8 +457,8 @@ fn list_container_differences(container: &ValidContainer, machine: &Machine, not
     }
 }
 
-/// Removes from the spec what is not possible here, and lists it: users (only root may give a process another user's
-/// rights), the RESTful API, metrics. The trace is removed without a notice.
+/// Removes from the spec what is not possible here, and lists it: Flux's user (only root may give a process another
+/// user's rights), the users with passwords, the RESTful API, metrics. The trace is removed without a notice.
 fn drop_unsupported(spec: &mut AgentSpec, machine: &Machine, notices: &mut Vec<String>) {
     if let Some(user) = spec.runner.user.take_if(|_| !machine.is_root()) {
         notices.push(format!(
@@ -523,6 +525,17 @@ mod tests {
             &machine(),
         )
         .unwrap()
+    }
+
+    #[test]
+    fn several_hosts_need_a_certificate() {
+        let needs = |spec: &str| {
+            let containers = "  containers: [{image: app, command: hostname}]";
+            arrangement(&format!("{spec}\n{containers}")).needs_certificate()
+        };
+        assert!(!needs("  size: 1") && needs("  size: 2"));
+        assert!(needs("  size: 1\n  maxSize: 2"));
+        assert!(needs("  size: 1\n  flux: {bursting: {hostlist: 'mc-[0-3]'}}"));
     }
 
     #[test]

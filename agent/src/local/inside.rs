@@ -65,6 +65,7 @@ pub fn become_container(file: &Path) -> Result<u8, Failure> {
         nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)
             .map_err(|error| failed("set up", Path::new(&container.name()), &error.into()))?;
     }
+    // Only now, so that the folder `config`, in which the agent writes files, belongs to the container's user.
     lay_out(&container)?;
     let directory = Path::new(&container.directory);
     let mut command = Command::new(&container.words[0]);
@@ -84,7 +85,7 @@ fn lay_out(container: &LocalContainer) -> Result<(), Failure> {
         return Ok(());
     }
     let (mount, image) = (Path::new(&container.mount_path), Path::new(VIEW_IMAGE_MOUNT));
-    // Leaves out the lines of the init containers. The agent that this process becomes has a log of its own.
+    // Leaves out the lines of the init containers, but none of the agent that this process becomes.
     log::set_quiet(true);
     if container.view {
         crate::view::link_view(image, mount)?
@@ -201,8 +202,8 @@ impl Root {
             .map_err(|error| mount_failed("/dev/ptmx", error))
     }
 
-    /// Makes every mount read-only that is not meant to be writable: of the container's mounts, the innermost one around
-    /// it decides. A failure is an error only if this runs as the machine's user root: other users can write only to
+    /// Makes every mount read-only that is not meant to be writable: of the container's mounts, the innermost one
+    /// around it decides. A failure is an error only if this runs as the machine's user root: other users can write only to
     /// their own files anyway.
     fn protect(&self, container: &LocalContainer) -> Result<(), Failure> {
         let binds: Vec<(PathBuf, bool)> = container

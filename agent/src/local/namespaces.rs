@@ -9,8 +9,8 @@ use nix::sched::{CloneFlags, unshare};
 use super::containers::Machine;
 use crate::report::failure::{Failure, plain};
 
-/// Moves this process, and so all that it starts, into namespaces of its own. Call it before the process has a second
-/// thread: the kernel then refuses a new user namespace (unshare(2)).
+/// Moves this process, and so all that it starts, into namespaces of its own. Call it while the process has one thread:
+/// the kernel refuses a new user namespace to a process with several (unshare(2)).
 pub fn enter(machine: &Machine) -> Result<(), Failure> {
     if machine.is_root() {
         unshare(CloneFlags::CLONE_NEWNET).map_err(|error| refused(&error.into()))

@@ -100,6 +100,7 @@ async fn write_certificate(
     // An earlier run with `--keep` may have left one.
     let _ = std::fs::remove_file(&path);
     let flux = format!("{}/bin/flux", machine.prefix);
+    // Any name would do. The operator's certificates have that of the lead's host, too.
     let name = format!("--name={}", names::host(&arrangement.spec.name, 0));
     let argv = [flux.into(), "keygen".into(), name.into(), path.into_os_string()];
     let environment: Environment = std::env::vars_os().collect();
@@ -142,7 +143,7 @@ fn start(
     let pod = pod_folder(run_folder.path(), container.index);
     let file = PathBuf::from(format!("{}.json", container.root));
     let mut container = container.clone();
-    // As in a cluster, sidecars do not get it.
+    // As in a cluster, sidecars do not get the grace period.
     if container.sidecar.is_none() {
         container
             .words
@@ -231,6 +232,7 @@ impl RunState<'_> {
     /// `is_duplicate_stop`: whether a stop signal that comes now is the first one sent twice.
     fn handle_event(&mut self, event: Event, is_duplicate_stop: bool) {
         match event {
+            // `note_ends` is called next, and asks for all ends.
             Event::Child => {}
             Event::Stop => self.stop("stopping all pods"),
             Event::Signal(_) if is_duplicate_stop => {}
@@ -266,8 +268,14 @@ impl RunState<'_> {
         running.code = Some(code);
         let container = running.container;
         if container.sidecar.is_some() {
-            // Not while the run ends: sidecars are then stopped by a signal, which is no failure.
-            if code != 0 && !self.is_stopping && self.next.is_none() {
+            // Not while the run ends, or once its pod's container that runs Flux has ended: sidecars are then stopped by
+            // a signal, which is no failure.
+            let has_pod_ended = self.all.iter().any(|other| {
+                other.container.index == container.index
+                    && other.container.sidecar.is_none()
+                    && other.code.is_some()
+            });
+            if code != 0 && !self.is_stopping && self.next.is_none() && !has_pod_ended {
                 tracing::warn!(stage = "local", "{} ended with {code}", container.name());
             }
             return;

@@ -139,7 +139,7 @@ impl LockedRunFolder {
             container.mounts.extend(run_folder_mounts(
                 &text(&pod),
                 &container.mount_path,
-                has_certificate,
+                has_certificate && container.sidecar.is_none(),
             ));
             for (path, folder) in std::mem::take(&mut container.volumes) {
                 // The containers may run as any user.

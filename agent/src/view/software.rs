@@ -1,4 +1,5 @@
-//! Makes one /opt/software of two: the view's packages, and those of the runner's image.
+//! Makes one /opt/software of two: the view's packages, and those of the runner's image. The runner is the container
+//! that runs Flux.
 //!
 //! ```text
 //! PACKAGES/* ◄─ links ─┐
@@ -47,7 +48,7 @@ pub fn merge_software(options: &SoftwareOptions) -> Result<(), Failure> {
     let temporary = to.with_file_name(format!(".{name}.new"));
     // For the folders above `to`, where the temporary folder is made. `to` itself is replaced below.
     create_folders(to)?;
-    let (files, bytes) = merge(root, &image_software, packages, &temporary).map_err(failure)?;
+    let (files, bytes) = merge(&image_software, packages, &temporary).map_err(failure)?;
     tree::remove(to).map_err(failure)?;
     fs::rename(&temporary, to).map_err(|error| Failure::write("put in place", to, &error))?;
     if files > 0 {
@@ -62,7 +63,7 @@ pub fn merge_software(options: &SoftwareOptions) -> Result<(), Failure> {
 
 /// Copies what only the image has, then creates the links to the view's packages. Returns the number of copied files
 /// and their bytes.
-fn merge(root: &Path, image_software: &Path, packages: &Path, to: &Path) -> Result<(usize, u64), TreeError> {
+fn merge(image_software: &Path, packages: &Path, to: &Path) -> Result<(usize, u64), TreeError> {
     tree::remove(to)?;
     let mut tree = if image_software.is_dir() {
         Tree::list(image_software)?
@@ -73,7 +74,8 @@ fn merge(root: &Path, image_software: &Path, packages: &Path, to: &Path) -> Resu
     copy::copy_tree(
         &tree,
         to,
-        copy::is_memory_scarce(root),
+        // This container's own limit: a mounted image has no `/sys`.
+        copy::is_memory_scarce(Path::new("/")),
         &Progress::new(tree.bytes),
     )?;
     for path in links {
@@ -145,6 +147,8 @@ fn failure(error: TreeError) -> Failure {
     let (path, why) = (error.path.display(), plain(&error.error));
     let cause =
         format!("failed to put the image's own {SOFTWARE_DIR} beside the view's: cannot read {path}: {why}");
+    // With `source: copy`, a container of the runner's image merges, with the runner's securityContext. If images are
+    // mounted, the agent's init container merges, with a securityContext of its own.
     let remedy = "let the container run as a user that may read it (securityContext.runAsUser) and set \
                   flux.container.source: copy, or use an image that brings Flux itself and set \
                   flux.container.disable: true";

@@ -367,7 +367,11 @@ fn replacement_of_a_lost_lead_starts_nothing() {
             lead.wait_for_output("waiting for the operator to restart this MiniCluster");
             lead.signal(15);
             assert_eq!(lead.end().code, 143);
-            assert_eq!(termination_of(&images[0]), Termination::new(Ender::Stop, 143));
+            let expected = Termination {
+                archive_not_saved: Some("an earlier pod of the lead was lost".into()),
+                ..Termination::new(Ender::Stop, 143)
+            };
+            assert_eq!(termination_of(&images[0]), expected);
         }
         assert_eq!(starts(&images), 0);
     }
@@ -375,8 +379,7 @@ fn replacement_of_a_lost_lead_starts_nothing() {
 
 #[test]
 fn follower_that_fails_before_the_start_names_its_snippet() {
-    let spec = submit("true") + "[runner.snippets]\nworkerPre = 'echo oh; exit 4'\n";
-    let spec = spec.replace("workerPre", "worker_pre");
+    let spec = submit("true") + "[runner.snippets]\nworker_pre = 'echo oh; exit 4'\n";
     let images = images(&spec, 2);
     let ended = start(&images, &Network::new(), &[]).remove(1).end();
     let termination = termination_of(&images[1]);

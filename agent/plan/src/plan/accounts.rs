@@ -36,8 +36,14 @@ pub fn notice(resolved: &Resolved) -> Option<String> {
             "the users {users} are not added to Flux Accounting: the cluster is interactive"
         ));
     }
-    (!has_accounting(resolved))
-        .then(|| format!("the users {users} are not added to Flux Accounting: the image does not have it"))
+    if !has_accounting(resolved) {
+        return Some(format!(
+            "the users {users} are not added to Flux Accounting: the image does not have it"
+        ));
+    }
+    super::program::initial(resolved)
+        .is_none()
+        .then(|| format!("the users {users} are not added to Flux Accounting: the lead runs no program"))
 }
 
 fn has_accounting(resolved: &Resolved) -> bool {
@@ -97,7 +103,7 @@ fn user_steps(resolved: &Resolved, name: &str, planned_uids: &mut Vec<u32>) -> V
             gid: group_id(&facts.group, name).unwrap_or(uid),
         };
         let home = home_of(name);
-        // The home comes first: once the user is in the password file, the agent plans neither step.
+        // The home comes first: a start that finds the user in the password file plans neither step.
         if !facts.is_present(&home) {
             let step = Step::Directory {
                 path: home.clone(),
@@ -215,8 +221,20 @@ mod tests {
     }
 
     #[test]
+    fn lead_without_a_program_adds_no_users_and_says_so() {
+        let mut spec = spec();
+        spec.runner.program = Program::Persistent;
+        let facts = facts_with_accounting();
+        let resolved = Resolved::new(&spec, &facts).unwrap();
+        assert!(notice(&resolved).unwrap().contains("runs no program"));
+    }
+
+    #[test]
     fn image_with_accounting_adds_the_users_before_the_program() {
-        let (spec, facts) = (spec(), facts_with_accounting());
+        let (mut spec, facts) = (spec(), facts_with_accounting());
+        spec.runner.program = Program::Submit {
+            words: vec![Word::literal("run")],
+        };
         let resolved = Resolved::new(&spec, &facts).unwrap();
         assert_eq!(notice(&resolved), None);
         let words: Vec<String> = with_accounting(&resolved, vec![Word::literal("run")])

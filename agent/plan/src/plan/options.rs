@@ -66,7 +66,7 @@ fn attribute(name: &str, value: impl std::fmt::Display) -> String {
 fn quorum(resolved: &Resolved) -> Option<u32> {
     let spec = resolved.spec;
     spec.quorum
-        .or_else(|| (resolved.hosts.size() != spec.size && spec.network.lead.is_none()).then_some(spec.size))
+        .or_else(|| (resolved.hosts.size() > spec.size && spec.network.lead.is_none()).then_some(spec.size))
 }
 
 #[cfg(test)]
@@ -89,5 +89,16 @@ mod tests {
         };
         assert_eq!((level("").as_str(), level("zeromq=true").as_str()), ("3", "7"));
         assert_eq!(level("zeromq=true\nquiet=true"), "0");
+    }
+
+    #[test]
+    fn quorum_is_never_more_than_the_hosts() {
+        let quorum_of = |text: &str| {
+            let spec = AgentSpec::from_toml(&format!("name='mc'\n{text}")).unwrap();
+            quorum(&Resolved::new(&spec, &Facts::default()).unwrap())
+        };
+        assert_eq!(quorum_of("size=2\nmax_size=4"), Some(2));
+        assert_eq!(quorum_of("size=4"), None);
+        assert_eq!(quorum_of("size=4\n[network]\nhostlist='mc-[0-1]'"), None);
     }
 }
