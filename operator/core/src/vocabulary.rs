@@ -311,16 +311,17 @@ reasons! {
         AgentFailed => Warning: "the agent failed without giving a category",
         LeadLost => Warning:
             "the lead's pod was lost: the MiniCluster restarts, or `backoffLimit` is reached",
-        SpecUnreadable => Warning: "exit code 240",
-        SpecInvalid => Warning: "exit code 241",
-        ViewMissing => Warning: "exit code 242",
-        ParentUnreachable => Warning: "exit code 243",
-        UserFailed => Warning: "exit code 244",
-        WriteFailed => Warning: "exit code 245",
-        CurveUnreadable => Warning: "exit code 246",
-        ShellMissing => Warning: "exit code 247",
-        BrokerFailed => Warning: "exit code 248",
-        Internal => Warning: "exit code 249",
+        // The agent's own failures. `exit-codes.md` has more on each.
+        SpecUnreadable => Warning: "the agent cannot read the spec (exit code 240)",
+        SpecInvalid => Warning: "the agent cannot use the spec (exit code 241)",
+        ViewMissing => Warning: "the agent found no Flux (exit code 242)",
+        ParentUnreachable => Warning: "the parent broker was not reached in time (exit code 243)",
+        UserFailed => Warning: "Flux's user cannot be found or created (exit code 244)",
+        WriteFailed => Warning: "the agent cannot write a file (exit code 245)",
+        CurveUnreadable => Warning: "the agent cannot use the curve certificate (exit code 246)",
+        ShellMissing => Warning: "the image has no shell for a snippet (exit code 247)",
+        BrokerFailed => Warning: "the broker failed (exit code 248)",
+        Internal => Warning: "a bug in the agent (exit code 249)",
         BackoffLimitExceeded => Warning:
             "a pod was recreated as often as `backoffLimit` allows (set by Kubernetes)",
         MaxFailedIndexesExceeded => Warning:

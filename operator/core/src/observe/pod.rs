@@ -36,6 +36,17 @@ pub struct PodPlace {
     pub restart_policy: String,
     #[serde(default)]
     pub containers: Vec<ContainerCommand>,
+    #[serde(default)]
+    pub init_containers: Vec<InitContainer>,
+}
+
+/// An init container, which may be a sidecar.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InitContainer {
+    pub name: String,
+    #[serde(default)]
+    pub restart_policy: String,
 }
 
 /// A container with its command.
@@ -59,6 +70,13 @@ impl PodPlace {
             .iter()
             .find(|container| is_runner(&container.command))
             .map(|container| container.name.as_str())
+    }
+
+    /// Whether this init container is a sidecar: it ends with the pod, and is restarted if it fails.
+    fn is_sidecar(&self, name: &str) -> bool {
+        self.init_containers
+            .iter()
+            .any(|container| container.name == name && container.restart_policy == "Always")
     }
 }
 
@@ -327,7 +345,8 @@ impl PodSeen {
     }
 
     /// Whether the kubelet will never start the container that runs Flux, although the pod has not ended
-    /// ([`has_lost_sandbox`]). If the pod is deleted, it is replaced.
+    /// ([`has_lost_sandbox`]). If the pod is deleted, it is replaced. False on a silent node, whose last
+    /// report may no longer be true.
     pub fn never_starts(&self) -> bool {
         let has_restarted_node = |trouble: &Trouble| trouble.reason == Reason::NodeRestarted;
         !self.has_ended
@@ -338,8 +357,7 @@ impl PodSeen {
 
     /// The pod as the watch reports it.
     pub fn of_object(pod: &PodStatusObject) -> PodSeen {
-        let runner = pod.spec.runner();
-        let mut pod_seen = PodSeen::read(&pod.metadata, pod.status.as_ref(), runner).with_place(&pod.spec);
+        let mut pod_seen = PodSeen::read(&pod.metadata, pod.status.as_ref(), &pod.spec).with_place(&pod.spec);
         let status = pod.status.as_ref();
         // A pod that has lost its sandbox never starts if its restartPolicy is Never. With OnFailure, the kubelet makes
         // a new sandbox. A disrupted pod keeps the trouble that says so: otherwise `is_disrupted` would be false.
@@ -369,12 +387,12 @@ impl PodSeen {
 
     /// A pod whose spec is not known: its first container counts as the one that runs Flux.
     pub fn of(metadata: &ObjectMeta, status: Option<&PodStatus>) -> PodSeen {
-        PodSeen::read(metadata, status, None)
+        PodSeen::read(metadata, status, &PodPlace::default())
     }
 
-    /// Reads a pod. `runner`: name of the container that runs Flux; None: the first one. (The MiniCluster's sidecars
+    /// Reads a pod. If `place` names no container that runs Flux, the first one counts as it. (The MiniCluster's sidecars
     /// are restartable init containers, so they are not in `container_statuses`.)
-    fn read(metadata: &ObjectMeta, status: Option<&PodStatus>, runner: Option<&str>) -> PodSeen {
+    fn read(metadata: &ObjectMeta, status: Option<&PodStatus>, place: &PodPlace) -> PodSeen {
         let number_in_annotation = |key: &str| {
             metadata
                 .annotations
@@ -388,7 +406,7 @@ impl PodSeen {
         let phase = status.phase.as_deref().unwrap_or_default();
         let ended = matches!(phase, "Succeeded" | "Failed");
         let regular = status.container_statuses.as_deref().unwrap_or_default();
-        let runner = runner_status(status, runner);
+        let runner = runner_status(status, place.runner());
         let state = runner.and_then(|runner| runner.state.as_ref());
         let deleting = metadata.deletion_timestamp.is_some();
         let is_ready =
@@ -453,7 +471,7 @@ impl PodSeen {
                 .and_then(|text| leading_timestamp(text)),
             kept_by: kept_by.map(|container| container.name.as_str().into()),
             exit: exit.map(Box::new),
-            trouble: trouble(status, phase, ended, user_init(metadata)).map(Box::new),
+            trouble: trouble(status, place, phase, ended, user_init(metadata)).map(Box::new),
             creation_failure: if ended { None } else { creation_failure(status) },
         }
     }
@@ -553,6 +571,7 @@ impl Exit {
                 .is_none_or(|termination| i32::from(termination.code) != exit_seen.code);
         let is_unseen = exit_seen.is_unseen || is_placeholder;
         // The agent saw the end of the program or the snippet, even if the runtime did not see that of the container.
+        // With another report, the end stays unseen: the node's shutdown may have caused the stop or the failure.
         let reported = exit_seen
             .termination
             .as_ref()
@@ -616,7 +635,13 @@ fn user_init(metadata: &ObjectMeta) -> &str {
 
 /// Why the pod failed, or why it does not start. The first of: a disruption, the pod's own reason, a failed init
 /// container; and if it has not ended: the scheduler's reason, a container that cannot start.
-fn trouble(status: &PodStatus, phase: &str, ended: bool, user_init: &str) -> Option<Trouble> {
+fn trouble(
+    status: &PodStatus,
+    place: &PodPlace,
+    phase: &str,
+    ended: bool,
+    user_init: &str,
+) -> Option<Trouble> {
     let new = |reason: &str, message: &str| Trouble {
         reason: reason.to_owned(),
         message: first_line(Some(message)),
@@ -644,9 +669,10 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool, user_init: &str) -> Opt
             .state
             .as_ref()
             .and_then(|state| state.terminated.as_ref());
-        // Sidecars are init containers too. A signal ends them with the pod, so one that has started is no cause.
+        // Sidecars are init containers too. A signal ends them with the pod, so they are no cause. Nor is an init
+        // container the cause if a regular container has started: Kubernetes starts that after the init containers.
         if let Some(terminated) =
-            terminated.filter(|end| end.exit_code != 0 && container.started != Some(true))
+            terminated.filter(|end| end.exit_code != 0 && !place.is_sidecar(&container.name))
             && phase == "Failed"
             && status
                 .container_statuses

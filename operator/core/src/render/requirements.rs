@@ -46,6 +46,7 @@ struct Need {
 /// The fields of a pod that an older Kubernetes would drop. `keeps_images`: a dry run has shown that the API
 /// server keeps image volumes.
 fn needs(pod: &PodSpec, keeps_images: bool) -> impl Iterator<Item = Need> {
+    // `usual` is Kubernetes' default. If a field with this value is dropped, nothing changes.
     let differs = |value: Option<&str>, usual: &str| value.is_some_and(|value| value != usual);
     let mut containers = pod.containers.iter().chain(pod.init_containers.iter().flatten());
     let context = pod.security_context.as_ref();
@@ -143,13 +144,22 @@ pub fn needs_version_check(objects: &Objects, nodes_mount_images: bool) -> bool 
 /// Why Kubernetes 1.`minor` cannot run the objects: the field, and the remedy. None: it can. `keeps_images`: a dry run
 /// has shown that the API server keeps image volumes.
 pub fn unsupported(objects: &Objects, minor: u32, keeps_images: bool) -> Option<String> {
-    let pod = objects.job.spec.as_ref()?.template.spec.as_ref()?;
+    let jobs_pod = objects
+        .job
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.template.spec.as_ref());
+    let services_pod = objects.services_pod.as_ref().and_then(|pod| pod.spec.as_ref());
     let Need {
         minor: first,
         field,
         since,
         remedy,
-    } = needs(pod, keeps_images).find(|need| minor < need.minor)?;
+    } = jobs_pod
+        .into_iter()
+        .chain(services_pod)
+        .flat_map(|pod| needs(pod, keeps_images))
+        .find(|need| minor < need.minor)?;
     Some(format!(
         "{field}: {since} since Kubernetes 1.{first}, and this is 1.{minor}: {remedy}"
     ))
@@ -192,6 +202,11 @@ mod tests {
                 .unwrap()
                 .starts_with("securityContext.procMount of a container: ")
         );
+        let service = objects(
+            "services: [{image: a, name: a, securityContext: {procMount: Unmasked}}]",
+            false,
+        );
+        assert!(needs_version_check(&service, false) && unsupported(&service, 32, false).is_some());
         assert!(!needs_version_check(
             &objects(
                 "containers: [{image: a, securityContext: {procMount: Default}}]",

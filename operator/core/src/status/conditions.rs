@@ -471,6 +471,7 @@ fn archive(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
         return Statement::before(inputs, ConditionType::ArchiveSaved);
     };
     match &exit.termination {
+        // The agent failed, perhaps before it knew whether there is an archive.
         Some(termination) if termination.by == Ender::Agent && termination.program_code.is_none() => {
             not_saved("the job did not run")
         }
@@ -478,6 +479,7 @@ fn archive(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
             archive_not_saved: Some(why),
             ..
         }) => not_saved(why),
+        // Until it has saved the archive, the agent reports `archive_not_saved`.
         Some(_) => statement(
             True,
             Reason::Saved,
@@ -504,6 +506,7 @@ fn post(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
             failure,
         ));
     }
+    // Without a Job, no later start has begun.
     let before = if inputs.job.is_none() || post::is_previous_of_this_start(inputs) {
         Statement::before(inputs, ConditionType::PostSucceeded)
     } else {
@@ -514,7 +517,8 @@ fn post(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
         return before;
     }
     let termination = summary.lead?.exit.as_ref()?.termination.as_ref()?;
-    // `post` runs after the program. A failed `post` was handled above.
+    // `post` runs after the program. A failed `post` was handled above. (`Ender::Program` is also reported if no program
+    // was to run.)
     let has_run = termination.by == Ender::Program && termination.program_code.is_some();
     has_run.then(|| {
         Statement::new(

@@ -1,6 +1,7 @@
 //! Reads what no watch delivers, above all the last warning event of an object that waits. Only events show
 //! that a quota is exceeded, or that a service account or a Secret is missing.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use flux_operator_core::observe::Key;
@@ -14,6 +15,7 @@ use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::jiff::{Timestamp, ToSpan};
 use kube::api::ListParams;
 use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
 
 use crate::api::version;
 use crate::reconcile::lookups::gangs;
@@ -24,12 +26,12 @@ const FRESH_MINUTES: i64 = 3;
 /// The same age for a failing probe, about which the kubelet writes an event at least every five minutes.
 const PROBE_FRESH_MINUTES: i64 = 7;
 
-/// Most events that one call reads.
+/// Events in one page of an answer. They come in the order of their names, so the newest may be on any page.
 const EVENTS: u32 = 100;
 /// Workloads in one page of an answer: each contains a pod template. A Job has one, and one more for each
 /// time that it has grown.
 const WORKLOADS: u32 = 10;
-/// Most pages that are read of one Job's Workloads.
+/// Most pages that are read of one list.
 const PAGES: usize = 10;
 
 /// Pod Security's message for a rejected pod contains this.
@@ -95,7 +97,7 @@ impl Reader {
     ) -> Result<Option<Trouble>, kube::Error> {
         let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
         let parameters = ListParams::default().fields(field_selector).limit(EVENTS);
-        Ok(newest(api.list(&parameters).await?.items, not_before))
+        Ok(newest(first_pages(&api, &parameters).await?, not_before))
     }
 
     /// Why the Job with this uid waits in its queue.
@@ -173,7 +175,10 @@ impl Reader {
 }
 
 /// The objects of the first `PAGES` pages of a list.
-async fn first_pages(api: &Api<Workload>, parameters: &ListParams) -> Result<Vec<Workload>, kube::Error> {
+async fn first_pages<K>(api: &Api<K>, parameters: &ListParams) -> Result<Vec<K>, kube::Error>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
     let (mut parameters, mut found) = (parameters.clone(), Vec::new());
     for _ in 0..PAGES {
         let page = api.list(&parameters).await?;

@@ -99,6 +99,36 @@ fn failed_job_names_the_pod_in_its_message() {
     assert_eq!(index("Job was active longer than specified deadline"), None);
 }
 
+#[test]
+fn sidecar_that_ended_with_the_pod_is_not_why_it_failed() {
+    let container = |name: &str, code: i32| {
+        serde_json::json!({
+            "name": name, "image": "i", "imageID": "i", "ready": false, "restartCount": 0,
+            // The kubelet writes false for every container that does not run.
+            "started": false, "state": { "terminated": { "exitCode": code, "reason": "Error" } },
+        })
+    };
+    let waiting = serde_json::json!({ "waiting": { "reason": "PodInitializing" } });
+    let pod = serde_json::json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "mc-0-abcde" },
+        "spec": {
+            "restartPolicy": "Never", "nodeName": "n1",
+            "initContainers": [{ "name": "proxy", "restartPolicy": "Always" }, { "name": "flux-view" }],
+        },
+        "status": {
+            "phase": "Failed",
+            "initContainerStatuses": [container("proxy", 143), container("flux-view", 242)],
+            "containerStatuses": [{
+                "name": "mc", "image": "i", "imageID": "i", "ready": false, "restartCount": 0, "state": waiting,
+            }],
+        },
+    });
+    let pod = PodSeen::of_object(&serde_json::from_value(pod).unwrap());
+    let trouble = pod.trouble.as_ref().unwrap();
+    assert_eq!(trouble.init.as_ref().unwrap().name, "flux-view");
+    assert_eq!(end_of(&pod), Some(PodEnd::NotStarted { may_help: false }));
+}
+
 /// A pod whose init container has ended, and whose sandbox is gone. `other`: the rest of its status.
 fn without_sandbox(policy: &str, init: serde_json::Value, other: serde_json::Value) -> PodSeen {
     let container = |name: &str, state: serde_json::Value| {
