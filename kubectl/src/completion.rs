@@ -101,7 +101,6 @@ fn access(before: &[String]) -> Access {
         let mut value_or_next_word = || value.clone().or_else(|| words.next().cloned());
         match option {
             "-n" | "--namespace" => access.namespace = value_or_next_word(),
-            // The value is in the same word.
             "--context" => access.context = value_or_next_word(),
             "--kubeconfig" => access.kubeconfig = value_or_next_word().map(PathBuf::from),
             _ => {}
@@ -150,6 +149,7 @@ fn choose(command: &Command, before: &[String], current: &str) -> Choice {
     }
     match command
         .get_positionals()
+        // Without arguments that are given after `--` only.
         .filter(|argument| !argument.is_last_set())
         .nth(positionals)
     {

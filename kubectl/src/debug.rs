@@ -21,6 +21,7 @@ use serde_json::Value;
 use crate::failure::{self, Failure};
 use crate::observed;
 use crate::output::Output;
+use crate::screen;
 use crate::status;
 use crate::target::Target;
 use crate::timeline;
@@ -87,20 +88,24 @@ pub async fn run(target: &Target, args: &Args, output: Output, plugin_version: &
 /// Collects the files of the bundle.
 async fn collect(target: &Target, name: &str, plugin_version: &str) -> Result<Vec<Entry>, Failure> {
     let cluster = target.cluster(name).await?;
+    // Also pods that may belong to an earlier MiniCluster: without a status, it is unknown which are this one's.
     let mut pods = target.pods_named(name).await?;
     pods.sort_by_key(|pod| (observed::index(pod), observed::name(pod).to_owned()));
     let versions = versions(plugin_version, &server_version_line(target).await);
-    // `pods` may include pods of an earlier MiniCluster of this name, which the status is not about.
+    // The status is about the pods of this MiniCluster only.
     let own_pods: Vec<Pod> = pods
         .iter()
         .filter(|pod| observed::belongs_to(pod, &cluster))
         .cloned()
         .collect();
-    let status = redact::text(&status::text(target, &cluster, &own_pods).await);
+    let status = redact::text(&screen::without_bold(
+        &status::text(target, &cluster, &own_pods).await,
+    ));
     let mut entries = vec![
         Entry::new("version.txt", versions),
         Entry::new("minicluster.yaml", yaml(&cluster)?),
         Entry::new("status.txt", status),
+        // It has only names of steps and times, so no secrets.
         Entry::new("timeline.txt", timeline::text(&cluster)),
     ];
     for pod in &pods {

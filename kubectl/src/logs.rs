@@ -259,7 +259,8 @@ pub async fn follow(
             Ok(log) => copy(log, resume, &before_print).await?,
             Err(error) if failure::is_code(&error, 404) && was_complete => break,
             Err(error) if failure::is_code(&error, 404) => return unread(POD_GONE),
-            // The user lacks a permission, so a retry does not help. (Later, the API server may have been restarted.)
+            // The user lacks a permission, so a retry does not help. (After a read that succeeded, 403 may pass: an API
+            // server that has just started does not know all roles yet.)
             Err(error) if failure::is_code(&error, 403) && !has_read => {
                 return unread(&failure::cause_of(&error));
             }

@@ -41,15 +41,19 @@ impl Snapshot {
     }
 
     /// How many brokers the job waits for. None: for as many as the size was when the Job was created, and the size
-    /// may have changed since.
+    /// has changed since, or may have.
     pub fn quorum(&self) -> Option<i32> {
         let spec = &self.cluster.as_ref()?.spec;
         // 0, from clients with Go types, means that it is not set.
         let is_set = |size: &i32| *size > 0;
         let has_maximum = spec.max_size.filter(is_set).is_some();
-        spec.min_size
-            .filter(is_set)
-            .or((!has_maximum).then_some(spec.size))
+        // Without `maxSize`, the maximum is the size with which the first Job was created.
+        let first_size = self
+            .status()
+            .and_then(|status| status.maximum_size)
+            .filter(is_set);
+        let is_first = !has_maximum && first_size.is_none_or(|first| first == spec.size);
+        spec.min_size.filter(is_set).or(is_first.then_some(spec.size))
     }
 
     pub fn is_true(&self, condition: &str) -> bool {

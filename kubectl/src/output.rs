@@ -17,6 +17,7 @@ pub enum Format {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::Args)]
 pub struct Output {
     /// Print the result as JSON or YAML, for programs; some commands do not support it
+    // The id also names the option: `--output` and `-o`, as in kubectl.
     #[arg(
         id = "output",
         long,

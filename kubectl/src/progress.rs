@@ -100,6 +100,7 @@ fn pods(snapshot: &Snapshot) -> Stage {
 }
 
 fn view(snapshot: &Snapshot) -> Stage {
+    // The lead's pod stands for all: each pod prepares its view with the same init containers.
     let lead = snapshot.lead().filter(|lead| observed::is_scheduled(lead));
     match lead {
         _ if snapshot.has_been_up() => stage("view", State::Done, "Flux is in the pods"),
@@ -210,6 +211,14 @@ mod tests {
             .into_iter()
             .map(|stage| (stage.state, stage.text))
             .collect()
+    }
+
+    #[test]
+    fn quorum_is_named_only_while_the_size_is_the_first_one() {
+        let quorum_of = |status: Value| snapshot(status, &[]).quorum();
+        assert_eq!(quorum_of(json!({})), Some(2));
+        assert_eq!(quorum_of(json!({ "maximumSize": 2 })), Some(2));
+        assert_eq!(quorum_of(json!({ "maximumSize": 4 })), None);
     }
 
     #[test]

@@ -173,7 +173,7 @@ pub fn lines_of(table: &Table) -> Vec<String> {
     table.lines().map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// Columns of the terminal. None: standard output is not a terminal.
+/// Columns of the terminal. None: standard output is not a terminal, or the terminal reports no size (0 columns).
 pub fn width() -> Option<usize> {
     let (columns, _) = std::io::stdout()
         .is_terminal()
@@ -198,18 +198,33 @@ pub fn fitted(text: &str, width: Option<usize>) -> String {
     text.lines().map(fit).collect()
 }
 
+/// Begin and end of bold text.
+const BOLD: [&str; 2] = ["\x1b[1m", "\x1b[0m"];
+
 /// Text in bold, if colours are shown.
 pub fn bold(text: &str) -> String {
+    let [begin, end] = BOLD;
     if shows_colours() {
-        format!("\x1b[1m{text}\x1b[0m")
+        format!("{begin}{text}{end}")
     } else {
         text.to_owned()
     }
 }
 
+/// Text without its bold parts, for a file.
+pub fn without_bold(text: &str) -> String {
+    BOLD.iter()
+        .fold(text.to_owned(), |text, code| text.replace(code, ""))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_have_no_terminal_codes() {
+        assert_eq!(without_bold("\u{1b}[1mmc\u{1b}[0m Failed"), "mc Failed");
+    }
 
     #[test]
     fn long_lines_break_at_words_below_where_they_began() {

@@ -190,6 +190,7 @@ fn report(
     }
 }
 
+/// None: the pod has no index, so it runs no broker.
 fn pod_line(pod: &Pod) -> Option<PodLine> {
     Some(PodLine {
         index: observed::index(pod)?,

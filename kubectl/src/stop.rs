@@ -46,7 +46,7 @@ pub enum Way {
     Suspended,
     /// It had ended or was deleted before.
     HadEnded,
-    /// Its job has ended, and the steps after the job still run.
+    /// Its job has ended. The steps after the job still run, or the operator has not reported the end yet.
     Ending,
 }
 
@@ -211,7 +211,7 @@ impl Attempts<'_> {
             (Some(Value::Null), _) if status["has_broker"] == true => return Ok(None),
             // The instance was up. Its broker has ended: try again.
             (Some(Value::Null), None) if snapshot.has_been_up() => return Ok(None),
-            // There is no broker yet. (Or it does not answer, and the status does not say that the instance was up.)
+            // There is no broker yet. (An older agent without `has_broker` answers the same for a silent broker.)
             (Some(Value::Null), _) => {}
             _ => return Ok(None),
         }

@@ -52,12 +52,20 @@ fn steps(cluster: &MiniCluster) -> Vec<Step> {
     };
     let status = cluster.status.clone().unwrap_or_default();
     let timeline = status.timeline.unwrap_or_default();
+    let has_failed_before =
+        timeline.ready.is_none() && status.completion_time.is_some() && status.exit_code != Some(0);
+    // A job that ended before its brokers were connected may have run nothing.
+    let last_step = if has_failed_before {
+        "it ends"
+    } else {
+        "the job runs"
+    };
     let points = [
         ("the Job is created", &status.start_time),
         ("pods are scheduled", &timeline.scheduled),
         ("images, Flux, the lead starts", &timeline.running),
         ("brokers connect", &timeline.ready),
-        ("the job runs", &status.completion_time),
+        (last_step, &status.completion_time),
     ];
     let mut steps = Vec::new();
     let mut last = created;
@@ -191,7 +199,8 @@ mod tests {
             (2, "pods are scheduled", None)
         );
         let failed = json!({ "startTime": "2026-01-01T00:00:01Z", "completionTime": "2026-01-01T00:00:03Z" });
-        assert_eq!(steps(&cluster(failed)).len(), 2);
+        let failed = steps(&cluster(failed));
+        assert_eq!((failed.len(), failed[1].name), (2, "it ends"));
         assert!(bars(&[], WIDTH).contains("0.0 s"));
     }
 }

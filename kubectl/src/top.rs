@@ -177,7 +177,8 @@ async fn ask(target: &Target, name: &str, lead: &Pod) -> Result<Usage, Failure> 
     }
 }
 
-/// Shows the usage and updates it, until q or Ctrl-C, or until the MiniCluster has ended.
+/// Shows the usage and updates it, until q, Ctrl-C, a signal or the end of the input, or until the MiniCluster has
+/// ended. The exit code is 0 in all these cases.
 async fn live(target: &Target, args: &Args, mut lead: Pod, mut usage: Usage) -> Result<u8, Failure> {
     let mut resized = signal(SignalKind::window_change())
         .map_err(Failure::on_this_machine("listen for the terminal's size"))?;

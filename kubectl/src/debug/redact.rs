@@ -71,6 +71,7 @@ fn redact_list(list: &mut [Value]) {
 fn precedes_secret(word: &str) -> bool {
     let line = word.lines().last().unwrap_or_default();
     let ends_with_secret = |line: &str| redact_line(line).ends_with(LEFT_OUT);
+    // Appends a word, to see whether it would be left out. If the line itself ends with a secret, no other one follows.
     !ends_with_secret(line) && ends_with_secret(&format!("{line} value"))
 }
 
@@ -154,7 +155,7 @@ fn redact_line(line: &str) -> String {
         if is_name_char(first)
             && let Some(extent) = Extent::of(name, &clean[..before])
         {
-            // Then a word ends at a quote, a comma or a bracket, too.
+            // In quotes or brackets, a quote, a comma or a bracket ends the value, too.
             let is_inside = clean[..before].contains(['"', '\'', '{', '[']);
             rest = redact_value(extent, is_inside, rest, &mut clean);
         }
@@ -169,7 +170,7 @@ enum Extent<'a> {
     Word,
     /// A word; the name is an option such as `--token`, so a blank may separate the value from it.
     Argument,
-    /// The rest of the line, after `: `; a word after another separator.
+    /// The rest of the line, if a blank precedes the value, as in `name: a b`. Otherwise a word.
     Line,
     /// The rest of the line or, if this quote precedes the name, the rest of the quoted text.
     Header(Option<&'a str>),
@@ -208,7 +209,8 @@ impl Extent<'_> {
 
 /// The length of a quoted value that `text` begins with, up to `quote`. A quote with a backslash is part of the value.
 fn quoted_length(text: &str, quote: &str) -> usize {
-    // A text in JSON that is itself in a string has two backslashes for one.
+    // How many backslashes stand for one of the value: two, or four in JSON that is itself in a string.
+    // Backslashes beyond a multiple of this make the quote a part of the value.
     let of_one = if quote.starts_with('\\') { 4 } else { 2 };
     let is_end = |at: &usize| {
         let before = text.get(..*at).unwrap_or_default();

@@ -220,6 +220,7 @@ mod tests {
                 place += line.len();
             }
         }
+        // Only a log with a message of the kubelet lacks lines.
         assert_eq!(resume.end(), log.starts_with("failed"), "{cuts:?}");
         String::from_utf8(printed).unwrap()
     }

@@ -125,6 +125,8 @@ struct Follower<'a> {
     interrupts: u32,
     /// Whether the MiniCluster was deleted.
     is_gone: bool,
+    /// Whether the last list of MiniClusters has it.
+    is_listed: bool,
     /// Standard output is closed.
     is_unread: bool,
 }
@@ -161,6 +163,7 @@ pub async fn until_end(
         outages: Outages::default(),
         interrupts: 0,
         is_gone: false,
+        is_listed: false,
         is_unread: false,
     };
     let stopping = is_interrupted.then(|| follower.begin_stop());
@@ -273,7 +276,7 @@ impl<'a> Follower<'a> {
                 }
                 return Ok(ending);
             }
-            // The progress of the first start only.
+            // Only the first start is shown, and nothing once the MiniCluster is being stopped.
             if self.snapshot.cluster.is_some() && self.interrupts == 0 && self.restarts == 0 {
                 self.screen.show(&progress::stages(&self.snapshot));
             }
@@ -305,12 +308,14 @@ impl<'a> Follower<'a> {
                     Event::Apply(cluster) | Event::InitApply(cluster) if self.is_ours(&cluster) => {
                         self.note_restart(cluster.status.as_ref());
                         self.snapshot.cluster = Some(cluster);
+                        self.is_listed = true;
                     }
                     Event::Delete(cluster) if self.is_ours(&cluster) => self.is_gone = true,
                     // A MiniCluster with another uid: the followed one is gone.
                     Event::Apply(_) | Event::InitApply(_) => self.is_gone = true,
-                    Event::Init => self.snapshot.cluster = None,
-                    Event::InitDone => self.is_gone |= self.snapshot.cluster.is_none(),
+                    // The last state stays: if the MiniCluster is gone, it says whether the job had finished.
+                    Event::Init => self.is_listed = false,
+                    Event::InitDone => self.is_gone |= !self.is_listed,
                     Event::Delete(_) => {}
                 }
             }

@@ -16,6 +16,7 @@ pub struct Display(());
 impl Display {
     pub fn begin() -> Result<Display, Failure> {
         terminal::enable_raw_mode().map_err(Failure::on_this_machine("make the terminal raw"))?;
+        // Made before the writes: if one fails, dropping this restores the terminal.
         let display = Display(());
         let mut output = std::io::stdout();
         queue!(output, EnterAlternateScreen, Hide)

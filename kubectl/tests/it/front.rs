@@ -23,6 +23,7 @@ use test_support::api_server;
 
 type Answer = Response<UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>>;
 type Programs = dyn Fn(Session) -> BoxFuture<'static, ()> + Send + Sync;
+/// The lines of a log, each with the pause before it. None: there is no such log.
 type Logs = dyn Fn(&LogRequest) -> Option<Vec<(Duration, String)>> + Send + Sync;
 
 /// A proxy to the API server that plays pods.
@@ -75,7 +76,8 @@ impl Session {
         self.send(2, text).await;
     }
 
-    /// The next event; None if the client is gone.
+    /// The next event; None if the client is gone. Channels: 0 is standard input, 4 the size of the terminal. 255 means
+    /// that a channel is closed.
     pub async fn hear(&mut self) -> Option<SessionEvent> {
         loop {
             match self.socket.next().await?.ok()? {
@@ -165,7 +167,7 @@ impl Front {
 
     async fn hand_on(&self, request: Request<Incoming>) -> Result<Answer, kube::Error> {
         let (mut parts, body) = request.into_parts();
-        // The client sets these headers itself.
+        // The client sets the first two itself. The other two may ask for a WebSocket, which only `exec` opens.
         [
             header::HOST,
             header::AUTHORIZATION,

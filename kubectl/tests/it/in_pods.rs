@@ -453,7 +453,7 @@ fn stop_deletes_nothing_while_the_broker_does_not_answer() {
             fixture.get("mc").await.status?.job_uid
         })
         .await;
-        // So the status does not say that the instance is up.
+        // The operator stops before the pod runs. So the status does not say that the instance is up.
         operator.stop().await;
         fixture.run_pod(&lead).await;
         let silent = refusing(r#"{"status":1,"has_broker":true,"state":null,"snippet":null}"#);

@@ -228,7 +228,7 @@ fn logs_options_follow_previous_index_and_all() {
     });
 }
 
-/// Like `kubectl minicluster run ... | head`.
+/// Like `kubectl minicluster run ... | head`. The exit code is 128 + SIGPIPE.
 #[test]
 fn closed_output_stops_the_job_and_ends_logs() {
     test("head", async |fixture| {
@@ -254,6 +254,7 @@ fn closed_output_stops_the_job_and_ends_logs() {
                 .await
                 .unwrap();
             assert_eq!(first, "line 0\n");
+            // Dropping `out` closes the pipe.
         }
         let follow = PluginOutput::when_over(follow).await;
         assert_eq!(
@@ -359,6 +360,7 @@ fn logs_follow_prints_each_obstacle_once() {
                     status["reason"] == "ErrImagePull" && status["message"].to_string().contains(&message)
                 })
                 .await;
+            // `logs` reads the status once a second, so it sees each of the four.
             tokio::time::sleep(Duration::from_secs(2)).await;
         }
         fixture.run_pod(&pods[&0]).await;
@@ -379,6 +381,7 @@ fn logs_follow_waits_for_the_pod_to_start() {
         let operator = fixture.operator().await;
         let (_front, follow) = follows_new_cluster(&fixture).await;
         let pods = fixture.pods("mc", 1).await;
+        // Gives `logs` the time to see that the pod does not run yet.
         tokio::time::sleep(Duration::from_secs(2)).await;
         fixture.run_pod(&pods[&0]).await;
         fixture.when_condition("mc", "Ready", "True").await;

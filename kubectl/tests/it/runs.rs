@@ -399,6 +399,7 @@ fn interrupted_run_exits_130_when_its_pods_have_not_started() {
             let name = format!("mc{number}");
             let run = person.start(&["run", "--name", &name, "app:1", "--", "true"]);
             fixture.pods(&name, 1).await;
+            // Gives `run` the time to begin its watch.
             tokio::time::sleep(Duration::from_millis(300)).await;
             interrupt(&run);
             let output = PluginOutput::when_over(run).await;

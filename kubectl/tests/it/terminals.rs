@@ -132,7 +132,7 @@ fn top_refreshes_until_a_key_and_leaves_the_terminal_as_it_was() {
             let looks = looks.clone();
             async move {
                 match looks.fetch_add(1, Ordering::SeqCst) {
-                    // A temporary failure.
+                    // A temporary failure. Two requests fail, since `top` asks again before it reports a failure.
                     2 | 3 => {
                         session.complain("flux-agent: not up: a hiccup\n").await;
                         session.end(1).await;

@@ -508,7 +508,8 @@ class Container(BaseModel):
     """
     environment: dict[str, str] | None = None
     """
-    Environment variables.
+    Environment variables. As in a pod, `$(NAME)` in a value stands for an earlier variable (in the order of
+    their names), and `$$` for `$`.
     """
     existing_volumes: Annotated[
         dict[str, ExistingVolume] | None, Field(alias="existingVolumes")
@@ -1275,7 +1276,8 @@ class Service(BaseModel):
     """
     environment: dict[str, str] | None = None
     """
-    Environment variables.
+    Environment variables. As in a pod, `$(NAME)` in a value stands for an earlier variable (in the order of
+    their names), and `$$` for `$`.
     """
     existing_volumes: Annotated[
         dict[str, ExistingVolume] | None, Field(alias="existingVolumes")

@@ -56,7 +56,9 @@ class Observed:
         spec = (self.cluster or {}).get("spec", {})
         if spec.get("minSize"):
             return int(spec["minSize"])
-        return None if spec.get("maxSize") else self.size
+        # Without maxSize, the maximum is the size with which the first Job was created.
+        has_changed = (self.status.get("maximumSize") or self.size) != self.size
+        return None if spec.get("maxSize") or has_changed else self.size
 
     def is_true(self, condition: str) -> bool:
         conditions = self.status.get("conditions") or []
