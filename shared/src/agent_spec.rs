@@ -194,6 +194,7 @@ impl AgentSpec {
         {
             return out_of_range("max_size", &format!("use size to {}", crate::hostlist::MAX_HOSTS));
         }
+        // The plan checks that the quorum is at most the number of hosts.
         if self.quorum.is_some_and(|quorum| quorum == 0) {
             return out_of_range("quorum", "use 1 or more");
         }
@@ -228,7 +229,8 @@ impl AgentSpec {
         self.max_size.unwrap_or(self.size)
     }
 
-    /// The hostlist (RFC 29) of the whole Flux instance, in rank order.
+    /// The hostlist (RFC 29) of the Flux instance, in rank order. A lead in another cluster may be missing: the plan
+    /// then puts it first.
     pub fn hostlist(&self) -> String {
         crate::hostlist::of_instance(self.network.hostlist.as_deref(), &self.name, self.max_size())
     }

@@ -139,11 +139,16 @@ impl<'a> Splitter<'a> {
                     Some(escaped) => self.push(escaped),
                     None => self.push('\\'),
                 },
-                '$' => self.dollar(true),
+                '$' => self.unquoted_dollar(),
                 '&' if self.chars.next_if_eq(&'&').is_some() => {
                     self.record_operator("&&");
                     self.push('&');
                     self.push('&');
+                }
+                '|' if self.chars.next_if_eq(&'|').is_some() => {
+                    self.record_operator("||");
+                    self.push('|');
+                    self.push('|');
                 }
                 '|' | ';' | '>' | '<' | '&' | '`' => {
                     self.record_operator(c.encode_utf8(&mut [0; 4]));
@@ -235,20 +240,24 @@ impl<'a> Splitter<'a> {
                     }
                     None => return Err("a double quote (\") is not closed".into()),
                 },
-                Some('$') => self.dollar(false),
+                Some('$') => self.dollar(),
                 Some(c) => self.push(c),
                 None => return Err("a double quote (\") is not closed".into()),
             }
         }
     }
 
-    /// Reads what follows a `$`: adds a reference if it is a name, else the `$` as text. `unquoted`: the `$` is outside
-    /// of double quotes, where `$(` is recorded as shell syntax. (Inside them, it is mostly for a shell that the
-    /// command starts, as in `sh -c "echo $(hostname)"`.)
-    fn dollar(&mut self, unquoted: bool) {
-        if unquoted && self.chars.peek() == Some(&'(') && !self.out.shell_syntax.iter().any(|s| s == "$(") {
-            self.out.shell_syntax.push("$(".into());
+    /// Reads what follows a `$` outside of double quotes, where `$(` is recorded as shell syntax. (Inside them, it is
+    /// mostly for a shell that the command starts, as in `sh -c "echo $(hostname)"`.)
+    fn unquoted_dollar(&mut self) {
+        if self.chars.peek() == Some(&'(') {
+            self.record_operator("$(");
         }
+        self.dollar();
+    }
+
+    /// Reads what follows a `$`: adds a reference if it is a name, else the `$` as text.
+    fn dollar(&mut self) {
         if !self.has_references {
             return self.push('$');
         }
@@ -312,6 +321,7 @@ mod tests {
         let operators = |text: &str| super::split(text).unwrap().shell_syntax;
         assert_eq!(operators("a && b & c"), ["&&", "&"]);
         assert_eq!(operators("a && b | c && d"), ["&&", "|"]);
+        assert_eq!(operators("a || b"), ["||"]);
         assert_eq!(operators("a&b&&c&&&d"), ["&", "&&"]);
     }
 

@@ -37,6 +37,7 @@ pub fn agent_spec(cluster: &ValidMiniCluster) -> AgentSpec {
             host_network: has_host_network(cluster.pod_template.as_ref()),
             hostlist: cluster.flux.hostlist.clone(),
             lead: cluster.flux.lead.clone(),
+            // The port and the cluster's domain: no field of the MiniCluster sets them.
             ..Network::default()
         },
         flux: flux(cluster),
@@ -51,7 +52,9 @@ pub fn agent_spec(cluster: &ValidMiniCluster) -> AgentSpec {
         // The operator sets the trace: only the operator knows whether traces are sent, and the MiniCluster's uid.
         trace: None,
         runner: runner(cluster),
+        // Only the names: the passwords are in a Secret.
         users: cluster.users.iter().map(|user| user.name.clone()).collect(),
+        // Only those whose entrypoint is the agent: in the others, no agent reads the spec.
         sidecars: cluster
             .sidecars
             .iter()

@@ -1,5 +1,5 @@
-//! Kubernetes quantities as text: `500M`, `4`, `0.5`, `64Gi`. Numbers in YAML or JSON are accepted as well. A
-//! manifest may have only whole ones: `crd::shape` rejects fractions, as the API server does.
+//! Kubernetes quantities as text: `500M`, `4`, `0.5`, `64Gi`. The type reads numbers in YAML or JSON as well. Of a
+//! manifest's numbers, only whole ones reach it: `crd::shape` rejects fractions, as the API server does.
 //!
 //! Own code: k8s-openapi's `Quantity` is a string without any check. The text stays as the user wrote it.
 
@@ -74,6 +74,7 @@ impl<'de> Deserialize<'de> for Quantity {
             fn visit_u64<E: de::Error>(self, value: u64) -> Result<Quantity, E> {
                 Ok(Quantity(value.to_string()))
             }
+            // No reader passes a fraction on today. One would be read, and not fail with a message about types.
             fn visit_f64<E: de::Error>(self, value: f64) -> Result<Quantity, E> {
                 Ok(Quantity(value.to_string()))
             }

@@ -99,7 +99,8 @@ impl Queueing {
         self.queue().is_some() || self.annotations.contains_key(MIN_PARALLELISM)
     }
 
-    /// Whether a running Job may be resized. `resizes`: `maxSize` is given.
+    /// Whether the Job has the annotation [`ELASTIC_JOB`] with `true`. The author's annotation decides. Without it, a
+    /// Job that names a queue gets one if `maxSize` is given (`resizes`).
     pub fn is_elastic(&self, resizes: bool) -> bool {
         match self.annotations.get(ELASTIC_JOB) {
             Some(value) => value == "true",
@@ -112,6 +113,7 @@ impl Queueing {
     /// written it.
     pub fn noted(text: &str) -> Option<Queueing> {
         let mut noted: Queueing = serde_json::from_str(text).ok()?;
+        // Others may have edited the annotation, so it may have keys that the operator would not write.
         noted.labels.retain(|key, _| is_of_queue(key));
         noted.annotations.retain(|key, _| is_of_queue(key));
         // The text may be longer, by the escapes of JSON. Kubernetes limits it to 256 KiB.

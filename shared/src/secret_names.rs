@@ -21,7 +21,9 @@ pub fn is_secret(name: &str) -> bool {
     WORDS.iter().any(|word| name.contains(word))
 }
 
-/// Whether the name ends with the word that makes it a secret, as `password` and `PRIVATE_KEY` do, and `tokens` does not.
+/// Whether the name ends with the word that makes it a secret: `password` and `PRIVATE_KEY` do, `tokens` does not.
+/// In a line such as `password: a b c`, a debug bundle leaves out the rest of the line. In `tokens: 5, time: 3 ms`, it
+/// leaves out one word.
 pub fn ends_with_secret_word(name: &str) -> bool {
     let name = normalized(name);
     WORDS.iter().any(|word| name.ends_with(word)) || (is_secret(&name) && name.ends_with("key"))

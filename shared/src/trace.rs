@@ -62,7 +62,7 @@ impl FromStr for TraceParent {
         };
         let span = u64::try_from(span).map_err(|_| NoTraceParent)?;
         // The flags are not kept: `Display` always writes `01`.
-        if flags.len() == 2 {
+        if flags.len() == 2 && flags.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             Ok(TraceParent { trace, span })
         } else {
             Err(NoTraceParent)
@@ -103,6 +103,7 @@ mod tests {
             "00-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c",
             "01-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c-01",
             "00-00000000000000000000000000000000-8448eb211c80319c-01",
+            "00-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c-zz",
             "00-0af7651916cd43dd8448eb211c80319c-+448eb211c80319c-01",
         ] {
             assert_eq!(wrong.parse::<TraceParent>(), Err(NoTraceParent), "{wrong}");

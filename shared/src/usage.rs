@@ -48,7 +48,7 @@ pub struct Count {
     pub used: usize,
     /// Free for a job.
     pub free: usize,
-    /// On nodes that are down or drained.
+    /// On nodes that are down or drained, or in a state that this version does not know.
     pub down: usize,
 }
 

@@ -115,6 +115,7 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
         size: sizes.size,
         max_size: sizes.max_size,
         min_size: sizes.min_size,
+        // Not negative: `sizes` has reported that.
         tasks: spec.tasks.unsigned_abs(),
         interactive: spec.interactive,
         job_labels: spec.job_labels.clone(),

@@ -86,6 +86,7 @@ fn samples(page: &str) -> Vec<Sample<'_>> {
             "```" => is_in_sample = false,
             line if is_in_sample && line.trim() != "..." => {
                 let text = &mut found.last_mut().unwrap().text;
+                // A page has tabs in a sample. YAML allows none in an indentation.
                 *text += &line.replace('\t', "  ");
                 text.push('\n');
             }
@@ -128,7 +129,8 @@ fn completed(version: &str, line: usize, text: &str, containers_at: usize) -> Op
     let mut all = json!({
         "apiVersion": format!("flux-framework.org/{version}"),
         "kind": "MiniCluster",
-        // The pages call a bursted cluster burst-0. Without a hostlist, its hosts have names with burst-0.
+        // A sample with a lead broker is of a bursted cluster, which the pages call burst-0. Without a hostlist, the
+        // names of the clusters give the instance's hosts, so this cluster needs that name.
         "metadata": { "name": if text.contains("leadBroker") && !text.contains("hostlist") { "burst-0" } else { "flux-sample" } },
         "spec": { "size": 4, "containers": [{ "image": "rockylinux:9" }] },
     });
@@ -146,6 +148,7 @@ fn completed(version: &str, line: usize, text: &str, containers_at: usize) -> Op
             // Configuration of the kubelet and of the machine.
             "kubeletConfig" | "linuxConfig" => return None,
             "spec" => merge(&mut all["spec"], value),
+            // This sample shows only a volume of a container.
             "my-empty-dir" => all["spec"]["containers"][0]["volumes"] = json!({ name: value }),
             "volumes" if line < containers_at => {
                 let mut volume = value["myvolume"].clone();

@@ -61,7 +61,7 @@ impl Page {
                 Some("map of string".into())
             }
             Some(name @ ("string" | "integer" | "boolean")) if schema["oneOf"].is_null() => Some(name.into()),
-            // One of several words.
+            // One of several words. For a table, with or without modes, one of the `?` returns None.
             _ => {
                 let names: Option<Vec<&str>> = schema["oneOf"]
                     .as_array()?

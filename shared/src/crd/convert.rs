@@ -95,6 +95,7 @@ pub fn convert(mut value: Value, to: Version) -> Result<Value, ConvertError> {
         if let Some(spec) = map.get_mut("spec") {
             let original = spec.clone();
             convert_spec(spec, to);
+            // Before `note`, which records what conversion back of the restored spec would change.
             spelling::restore(spec, &spelling, &original, from);
             spelling::note(map, &original, from);
         }

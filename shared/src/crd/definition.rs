@@ -182,7 +182,8 @@ fn add_root_rules(root: &mut Map<String, Value>) {
         .iter()
         .map(|field| format!("({} ? '' : '{field} ')", is_written_as_before(field)))
         .collect();
-    // Whether the Job has been created. The Go operator stores the maximum size 0 before that.
+    // Whether the status has reported the Job: the first status that does has its maximum size. The Go operator stores
+    // the maximum size 0 before that.
     let has_job = "has(oldSelf.status) && has(oldSelf.status.maximumSize) && oldSelf.status.maximumSize > 0";
     let rules = json!([
         {
@@ -196,7 +197,8 @@ fn add_root_rules(root: &mut Map<String, Value>) {
             "fieldPath": ".spec.size",
             "reason": "FieldValueForbidden",
         },
-        // One rule for all fields, since every rule also costs time at each write of the status.
+        // One rule for all fields, since every rule also costs time at each write of the status. There the specs are
+        // equal, so the rule compares nothing else.
         {
             "rule": format!("!({has_job}) || self.spec == oldSelf.spec || ({})", unchanged.join(" && ")),
             "messageExpression": format!(

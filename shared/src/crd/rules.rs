@@ -303,8 +303,9 @@ pub(super) const ENUMS: &[(&str, &[&str])] = &[
 ];
 
 /// An absolute path other than `/`, without `:` and without the parts `.` and `..`. The empty text is allowed.
+/// (Kubernetes' API allows no `:` in a `mountPath`.)
 const ABSOLUTE: &str = "^$|^(/+([^:/.][^:/]*|[.][^:/.][^:/]*|[.][.][^:/]+))+/*$";
-/// An absolute path without the part `..`. The empty text is allowed.
+/// An absolute path without the part `..`, which Kubernetes rejects in a `hostPath`. The empty text is allowed.
 const HOST_PATH: &str =
     "^$|^/+((([^/.][^/]*|[.]|[.][^/.][^/]*|[.][.][^/]+)/+)*([^/.][^/]*|[.]|[.][^/.][^/]*|[.][.][^/]+)?)$";
 

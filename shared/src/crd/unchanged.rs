@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 
 /// Fields whose zero value (`false`, `0`, `""`) means something else than "not set".
 const MEANINGFUL: &[&str] = &["connectTimeout", "strict", "delete"];
-/// Numbers that Go types cannot leave out: 0 means "not set". (`leadBroker.size` and `clusters[].size`: the `size` of
-/// the spec itself may change.)
+/// Numbers that Go types cannot leave out: 0 means "not set". `size` is that of `leadBroker` and of `clusters[]`. The
+/// spec's own `size` may change, so it is not compared.
 const NUMBERS: &[&str] = &["size"];
 /// Lists of Kubernetes' own types, which Go sends without zero values. So whole lists can be compared.
 const OF_KUBERNETES: &[&str] = &["tolerations", "sysctls"];
@@ -138,7 +138,8 @@ impl Comparison<'_> {
         ));
     }
 
-    /// Compares maps of objects, key by key.
+    /// Compares maps of objects, key by key. The schema has no map of objects within another one: both would use the
+    /// variable `k`.
     fn map(&mut self, values: &Value, path: &str) {
         let (new, old) = (
             format!("{}{path}.orValue({{}})", self.new),

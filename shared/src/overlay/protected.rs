@@ -39,13 +39,13 @@ pub struct RenderedPod {
 
 /// Fields of a pod that an overlay may not set, and why.
 const POD: [(&str, &str); 9] = [
-    ("hostname", "brokers find each other by it"),
+    ("hostname", "the pod is found by it"),
     (
         "subdomain",
-        "brokers find each other by it: set spec.network.headlessName",
+        "the pod is found by it: set spec.network.headlessName",
     ),
-    ("setHostnameAsFQDN", "brokers find each other by their host names"),
-    ("hostnameOverride", "brokers find each other by their host names"),
+    ("setHostnameAsFQDN", "the pod is found by its host name"),
+    ("hostnameOverride", "the pod is found by its host name"),
     (
         "restartPolicy",
         "restarts depend on it: set spec.pod.restartPolicy",
@@ -67,7 +67,9 @@ const POD: [(&str, &str); 9] = [
         "pod templates cannot have any: kubectl debug adds them",
     ),
 ];
-/// Those fields of [`POD`] that an overlay of the services pod may not set either.
+/// Those fields of [`POD`] that an overlay of the services pod may not set either. The operator sets `hostname` and
+/// `subdomain` of this pod for its DNS name, and its `restartPolicy` from `spec.pod`. The pod has neither the agent nor
+/// the certificate, and belongs to no Job. So an overlay may set the other fields.
 const OF_SERVICES: [&str; 6] = [
     "hostname",
     "subdomain",
@@ -236,7 +238,10 @@ impl RenderedPod {
     fn containers(&self, path: &str, list: &str, value: &Value, found: &mut Found) {
         found.reject_list_removal(path, value);
         let is_new = |item: &Value| text(item, "name").is_some_and(|name| self.kind_of(name).is_none());
-        if list == "initContainers" && items(value).filter(|(_, item)| is_new(item)).count() > INIT_CONTAINERS
+        // The services pod belongs to no Job.
+        if list == "initContainers"
+            && !self.is_services()
+            && items(value).filter(|(_, item)| is_new(item)).count() > INIT_CONTAINERS
         {
             let why = format!(
                 "at most {INIT_CONTAINERS} of your own: each needs a rule in the Job's failure policy"

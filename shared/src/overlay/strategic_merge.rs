@@ -72,8 +72,8 @@ fn merge_maps(mut below: Object, mut over: Object) -> Object {
                     None => new,
                 };
             }
-            // The old field is missing or of another type, so the new one is not merged: with a directive it is
-            // dropped, as in `new_field`.
+            // In the last two cases, the old field is missing or of another type, so the new one is not merged. With a
+            // directive, the new one is dropped, as in `new_field`, and the old one is removed.
             (_, value) if directive(&value).is_some() => drop(below.shift_remove(&key)),
             (_, value) => drop(below.insert(key, new_field(value))),
         }

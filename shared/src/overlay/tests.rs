@@ -368,6 +368,20 @@ fn overlay_of_the_agents_container_fields_is_refused_by_path() {
 }
 
 #[test]
+fn only_the_jobs_pods_have_a_limit_of_init_containers() {
+    let many: Vec<Value> = (0..13)
+        .map(|i| json!({ "name": format!("own-{i}"), "image": "a" }))
+        .collect();
+    let overlay = json!({ "spec": { "initContainers": many } });
+    assert_eq!(refused(&overlay).len(), 1);
+    let services = RenderedPod {
+        containers: vec![("db".into(), ContainerKind::Service)],
+        ..RenderedPod::default()
+    };
+    assert_eq!(services.problems("spec.servicesPodTemplate", &overlay).len(), 0);
+}
+
+#[test]
 fn overlay_of_unprotected_fields_is_accepted() {
     for overlay in [
         // `aFieldOf`: only the API server knows whether a field exists, since it may be newer than we are.

@@ -89,7 +89,7 @@ pub(super) fn check(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: 
             report.notice(
                 format!("{field}.{name}"),
                 format!(
-                    "assigns `{variable}` without export, so it is empty in the command: write `export {variable}`"
+                    "assigns `{variable}` without export: the command has it only if the image or an overlay sets it: write `export {variable}`"
                 ),
             );
         }

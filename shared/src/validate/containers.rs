@@ -93,8 +93,8 @@ fn text_bytes(container: &Container) -> usize {
 
 /// Checks that no two containers of a pod have the same name.
 fn unique_names(spec: &MiniClusterSpec, cluster: &str, view: &ViewContainer, report: &mut Report) {
-    // In both pods, all of these names are taken. Only rendering decides which of these containers the Job's pods have.
-    // (The services pod has none of them.)
+    // These names are taken even if rendering makes no such container, and in the services pod, which never has one: so a
+    // name does not become invalid by another field, and there is one rule for both pods.
     let init_containers =
         ["flux-agent", SOFTWARE_CONTAINER].map(|name| (name.to_owned(), "the operator's own init container"));
     let taken: Vec<_> = init_containers
@@ -163,6 +163,7 @@ fn runner(
         .take(format!("{field}.commands.prefix"), command_words::split(prefix))
         .unwrap_or_default();
     let user = user(field, container, &commands, report);
+    // Sidecars are not checked: only the runner's agent decides by this variable whether it runs the program.
     for (list, is_set) in [
         (
             "environment",
@@ -312,6 +313,7 @@ fn user(
     }
     let uid = u32::try_from(user.uid.unwrap_or(1000))
         .ok()
+        // The largest id means "no change" to chown and setresuid. The next one is nobody's on some systems.
         .filter(|uid| *uid < u32::MAX - 1);
     if uid.is_none() {
         report.problem(format!("{field}.{spelling}.uid"), "must be a user id, 0 or more");

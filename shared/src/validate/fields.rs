@@ -113,6 +113,7 @@ pub fn security_context(field: &str, value: &Option<Value>, report: &mut Report)
         }
     }
     let value = Value::Object(map);
+    // The agent builds without `crd`, and so without Kubernetes' types.
     #[cfg(feature = "crd")]
     if let Err(error) = serde_json::from_value::<k8s_openapi::api::core::v1::SecurityContext>(value.clone()) {
         report.problem(field, error.to_string());

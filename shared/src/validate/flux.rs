@@ -64,8 +64,8 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     let metrics_port = metrics::port(spec, &flux, lead.is_some(), report);
     let instance_hosts =
         || hostlist::expand(&hostlist::of_instance(hostlist.as_deref(), name, sizes.max_size)).ok();
-    // Parts of broker.toml may name hosts: those of an R, which counts only on the lead. So only the cluster with the
-    // lead compares them with the instance's.
+    // A part of broker.toml may have an R, which names hosts. An R counts only on the lead. So only the cluster with
+    // the lead compares these hosts with the instance's.
     let own_hosts = if lead.is_some() { None } else { instance_hosts() };
     let configs = configs(&flux, own_hosts.as_deref(), report);
     FluxOptions {
@@ -232,7 +232,11 @@ fn log_level(spec: &MiniClusterSpec, flux: &Flux, report: &mut Report) -> u8 {
     };
     let field = format!("{field}.fluxLogLevel");
     let older = check(&field, older);
-    // The default cannot be told from a field that is left out, so it contradicts nothing.
+    // A default contradicts nothing: it cannot be told from a field that is left out, and early releases of the Go
+    // operator wrote it into every container.
+    if older == DEFAULT_LOG_LEVEL {
+        return log_level;
+    }
     if log_level != DEFAULT_LOG_LEVEL && log_level != older {
         report.problem(field, "contradicts spec.flux.logLevel: set only one");
     }
@@ -489,7 +493,8 @@ pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer
     // These folders themselves cannot be the mount path; a folder within them can.
     let is_taken =
         [paths::FALLBACK_HOME, "/etc", "/usr", "/bin", "/lib", "/opt"].contains(&mount_path.as_str());
-    // Within these folders, the mount path is refused as well: most of the operator's mounts are read-only.
+    // Within these folders, the mount path is refused as well: most of the operator's mounts are read-only, so a
+    // container runtime cannot create a mount point in them.
     let closed = [
         "/proc",
         "/sys",

@@ -63,6 +63,7 @@ impl ValidMiniCluster {
             Program::Script { text, .. } => Some(text),
             _ => None,
         };
+        // Without `post`, which runs after the command.
         let texts = [
             ("commands.init", snippets.init.as_ref()),
             ("preCommand", snippets.pre_command.as_ref()),

@@ -9,7 +9,7 @@ use crate::agent_spec::Program;
 use crate::crd::v1alpha2::{Flux, FluxContainer, MiniClusterSpec};
 use crate::names;
 
-/// Adds the notices. `cleans_by_default`: as in `Manifest`.
+/// Adds the notices. `cleans_by_default`: the manifest is of v1alpha1 and does not set `cleanup`.
 pub(super) fn report_unused(
     spec: &MiniClusterSpec,
     cleans_by_default: bool,

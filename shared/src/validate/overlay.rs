@@ -88,8 +88,8 @@ fn pod(view: &ViewContainer, parts: &Parts) -> RenderedPod {
     });
     let operators_containers = [AGENT.to_owned(), view.name.clone(), SOFTWARE_CONTAINER.to_owned()]
         .map(|name| (name, ContainerKind::Own));
-    // At these, a volume of `spec.containers[]` may replace the operator's mount. An overlay's mount would not replace
-    // it: mounts of the same path are merged.
+    // `own_folders` lacks these, since a volume of `spec.containers[]` may replace the operator's mount there. An
+    // overlay's mount cannot replace it: mounts of the same path are merged. So the check refuses it.
     let other_mounts = [paths::FALLBACK_HOME, paths::MUNGE_DIR];
     let own_mounts = paths::own_folders(&view.mount_path)
         .into_iter()

@@ -145,6 +145,7 @@ fn security_context(context: Option<Value>, report: &mut Report) -> Option<Value
         );
         return Some(context);
     }
+    // The agent builds without `crd`, and so without Kubernetes' types.
     #[cfg(feature = "crd")]
     if let Err(error) =
         serde_json::from_value::<k8s_openapi::api::core::v1::PodSecurityContext>(context.clone())

@@ -20,6 +20,7 @@ pub(super) fn check(
         .filter(|text| !text.is_empty());
     let script = commands.script.as_deref().filter(|text| !text.trim().is_empty());
     conflicts(field, container, command, script, launcher, report);
+    // Diagnostics run instead of a command or script.
     if container.diagnostics {
         return Program::Diagnostics;
     }
@@ -166,6 +167,7 @@ struct Scan {
     quote: Option<char>,
     /// A backslash precedes the next letter.
     is_escaped: bool,
+    /// The last letter belongs to a word, so a `#` after it begins no comment.
     in_word: bool,
     /// `in_word` before the last backslash that escapes.
     in_word_before_backslash: bool,

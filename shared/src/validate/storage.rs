@@ -139,6 +139,7 @@ fn source(field: &str, volume: &MadeVolume, report: &mut Report) -> Option<Persi
         let path = report.take(format!("{field}.path"), volumes::host_path(&path))?;
         return Some(PersistentSource::HostPath(path));
     }
+    // A CSI volume may have a `path` without effect: early schemas of the Go operator required one of every volume.
     let class = &volume.storage_class;
     let driver = given(&volume.driver);
     let secret = given(&volume.secret);

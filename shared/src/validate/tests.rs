@@ -228,7 +228,8 @@ fn snippet_variable_must_be_exported_when_command_reads_it() {
             .map(ToString::to_string)
             .collect::<Vec<_>>()
     };
-    let expected = "spec.containers[0].commands.pre: assigns `COUNT` without export, so it is empty in the command: write \
+    let expected = "spec.containers[0].commands.pre: assigns `COUNT` without export: the command has it only if the \
+                image or an overlay sets it: write \
                 `export COUNT`";
     assert_eq!(notices("cd /tmp; COUNT=4", ""), [expected]);
     for fine in [
@@ -242,6 +243,21 @@ fn snippet_variable_must_be_exported_when_command_reads_it() {
     for set in ["environment: {COUNT: '2'}", "secrets: {COUNT: {name: s, key: k}}"] {
         assert_eq!(notices("COUNT=4", &format!("\n    {set}")), [""; 0]);
     }
+}
+
+#[test]
+fn default_log_level_of_an_old_schema_contradicts_nothing() {
+    let of = |levels: (u8, u8)| {
+        let (flux, container) = levels;
+        read(&format!(
+            "flux: {{logLevel: {flux}}}\ncontainers: [{{image: app, command: run, fluxLogLevel: {container}}}]"
+        ))
+        .map(|cluster| cluster.flux.log_level)
+        .map_err(|problems| problems.len())
+    };
+    assert_eq!(of((7, 6)), Ok(7));
+    assert_eq!(of((6, 3)), Ok(3));
+    assert_eq!(of((7, 3)), Err(1));
 }
 
 #[test]
@@ -356,6 +372,7 @@ fn fields_without_effect_are_reported_by_a_notice() {
             "{spec}: {notices:?}"
         );
     }
+    // What has an effect, and an image, which people leave in a manifest when they switch the view off.
     let nothing = "tasks: 4\nflux: {container: {disable: true, image: a, name: b}, submitCommand: flux run, optionFlags: -o a}";
     assert_eq!(notices_of(nothing), Vec::<String>::new());
     let empty = "flux: {container: {disable: true, source: '', pythonPath: ''}}";
@@ -372,7 +389,7 @@ fn an_empty_text_is_as_one_that_is_left_out() {
     assert_eq!(cluster(empty), cluster("size: 1"));
     assert_eq!(
         runner("imagePullSecret: '', workingDir: '', commands: {servicePre: '', prefix: ''}"),
-        runner("image: app")
+        cluster("containers: [{image: app}]")
     );
 }
 
@@ -520,6 +537,7 @@ fn view_is_not_mounted_within_the_operators_folders() {
 
 #[test]
 fn a_script_is_kept_but_for_the_escaped_dollar() {
+    // The Go operator wrote scripts in a heredoc of bash, where users had to write `\$`, and `EOF` ended the script.
     let text = |script: &str| match runner(&format!("commands: {{script: {script}}}")).runner.program {
         Program::Script { text, launch: false } => text,
         other => panic!("{other:?}"),

@@ -59,7 +59,8 @@ pub(super) fn check(
             continue;
         };
         let view = surroundings.view;
-        // Without a view, the user may mount folders in /opt/software, but not at it.
+        // Without a view, the operator mounts nothing at /opt/software. The user may mount folders in it, but not at
+        // it.
         let is_reserved = |folder: &&str| view.enabled || *folder != SOFTWARE_DIR || path == SOFTWARE_DIR;
         if is_within(
             &path,

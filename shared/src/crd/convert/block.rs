@@ -44,7 +44,7 @@ pub(super) fn is_true(block: &Block, name: &str) -> bool {
     block.get(name) == Some(&Value::Bool(true))
 }
 
-/// Whether a text field is given and not empty.
+/// Whether a text field is given and not blank.
 pub(super) fn has_text(block: &Block, name: &str) -> bool {
     block
         .get(name)
