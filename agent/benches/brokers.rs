@@ -118,7 +118,7 @@ fn run(flux: &Path, size: usize, topology: &str, entrypoint: Entrypoint) -> Figu
         std::thread::sleep(Duration::from_millis(20));
     }
     let quorum_s = begin.elapsed().as_secs_f64();
-    // Start-up work that continues after the quorum has ended by then.
+    // Gives the brokers time for the start-up work that follows the quorum.
     std::thread::sleep(Duration::from_secs(5));
     let mib_per_host = memory_mib(&all.0) / size as f64;
     let begin = Instant::now();
@@ -146,10 +146,12 @@ fn plain(size: usize, rank: usize, topology: &str, program: &str) -> String {
     } else {
         String::new()
     };
-    // `; true` keeps bash as process 1, because bash replaces itself with the last command.
+    // `; true` keeps bash as process 1, because bash replaces itself with the last command. A script as an
+    // entrypoint stays, too.
     hosts::plain(size, rank, &format!("-Stbon.topo={topology} {program}; true"))
 }
 
+/// Writes the spec for the agent. Its `connect_timeout` is the default of a MiniCluster. Plain brokers keep Flux's.
 fn write_spec(flux: &Path, size: usize, topology: &str, program: &str) {
     // `flux` is ROOT/bin/flux.
     let root = flux.ancestors().nth(2).unwrap().display();

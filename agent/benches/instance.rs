@@ -73,6 +73,7 @@ fn main() {
     let agent = agent.canonicalize().expect("run `make dist` first");
     let lammps =
         fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/lammps/in.lj")).unwrap();
+    // `cargo bench` adds the option `--bench`. Other words name parts.
     let parts: Vec<String> = std::env::args()
         .skip(1)
         .filter(|word| !word.starts_with('-'))
@@ -221,7 +222,7 @@ impl Fixture {
     }
 
     fn lammps(&self, report: &mut Report) {
-        // The variables of Open MPI.
+        // The variables of Open MPI, the library of Debian's lammps.
         let script = format!("export {}\nlmp -in /mnt/in.lj -log none\n", LIBRARIES[0].tcp);
         for (place, hosts) in [("one-pod", 1), ("two-pods", 2)] {
             let job = Job {

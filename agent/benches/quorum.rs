@@ -146,7 +146,8 @@ impl Fixture {
         let lead = || self.start(0, entrypoint, timeout);
         let mut hosts = Hosts(Vec::new());
         if trouble == Trouble::LostSyns {
-            // No host has the address, and packets to it are lost.
+            // `hosts::addresses` routes the whole network to `lo`. So packets to an address that no host has are lost
+            // without an error.
             place::run(&format!("ip addr del {}/32 dev lo", address(0)));
         } else {
             hosts.0.push(lead());
@@ -197,6 +198,7 @@ impl Fixture {
     /// has ended. If this takes longer than the grace period: the grace period.
     fn stop(&self, entrypoint: Entrypoint) -> f64 {
         let _ = fs::remove_file(NOTE);
+        // The default of a MiniCluster's `connectTimeout`.
         self.write_program(Some("5s"), &format!("date +%s.%N >{NOTE} && sleep 600"));
         fs::write("/mnt/hosts.lead", hosts::names(self.size, 0)).unwrap();
         fs::write("/etc/hosts", hosts::names(self.size, 0)).unwrap();

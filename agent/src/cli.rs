@@ -352,7 +352,8 @@ impl Cli {
 
 impl Cli {
     /// Whether the subcommand, or the program that it becomes, handles signals itself. They then stay blocked from
-    /// the start, so that none is lost. These are the programs of containers and those of `in_instance`.
+    /// the start, so that none is lost. These are the programs of containers and those of `in_instance`. `local` blocks
+    /// them only when it starts its containers: before, a signal may end it.
     pub fn handles_signals(&self) -> bool {
         matches!(
             self.command,
@@ -430,13 +431,13 @@ fn copy_or_link_view(places: view::Places, link: bool) -> Result<(), Failure> {
 /// during the work, or later, ends the process at once.
 fn with_timeline_note<T>(
     stage: &str,
-    mount: &Path,
+    note_folder: &Path,
     work: impl FnOnce() -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let begin = Instant::now();
     exit_on_stop_signal()?;
     let done = work()?;
-    crate::execute::timing::leave_note(&mount.to_string_lossy(), stage, begin);
+    crate::execute::timing::leave_note(&note_folder.to_string_lossy(), stage, begin);
     Ok(done)
 }
 

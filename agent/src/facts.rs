@@ -163,6 +163,7 @@ fn paths_to_check(spec: &AgentSpec, environment: &BTreeMap<String, String>, cwd:
     let mut paths: BTreeSet<String> = [paths::FALLBACK_HOME, paths::CURVE_FILE, cwd]
         .map(str::to_owned)
         .into();
+    // Of these, the nearest folder that exists decides whether the logs can be written there.
     paths.extend(
         Path::new(&spec.runner.logs)
             .ancestors()

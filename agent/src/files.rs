@@ -180,7 +180,8 @@ impl Files {
         }
     }
 
-    /// Makes `path` a symbolic link to `target`. A file or a folder that exists there stays.
+    /// Makes `path` a symbolic link to `target`. A file or a folder that exists there stays, such as the agent's own
+    /// binary (`install::link`).
     pub fn ensure_link(&self, path: &str, target: &str) -> Result<(), Failure> {
         let real = self.at(path);
         let failed = |error: io::Error| failed("link", &real, &error);

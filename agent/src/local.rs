@@ -176,7 +176,7 @@ fn prefix(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let Lookup::Program(program) = find(OsStr::new("flux"), &environment, Path::new("/")) else {
         return Err(view_missing("there is no `flux` on the PATH".into()));
     };
-    // Follow a link on the PATH, unless its target is not called bin/flux.
+    // A link on the PATH is followed if its target is called bin/flux, too.
     let program = Some(real(&program)?)
         .filter(|program| program.ends_with("bin/flux"))
         .unwrap_or(program);

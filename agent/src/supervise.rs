@@ -38,7 +38,8 @@ const REPORT_WITHIN: Duration = Duration::from_secs(1);
 /// An event for the supervisor's user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// A child ended or was suspended: [`Supervisor::take_end`] says which.
+    /// A child or an adopted orphan ended or was suspended. [`Supervisor::take_end`] says whether a given child has
+    /// ended.
     Child,
     /// The first stop signal: [`Supervisor::stop`] has it from now on.
     Stop,

@@ -58,6 +58,7 @@ pub fn install(places: &Places) -> Result<(), Failure> {
     let source = find_view(&places.root)?;
     let software = below(&places.root, SOFTWARE_DIR);
     let (mut view, software) = list_trees(&source, &software)?;
+    // Before `fold_folders` changes the listing: a later run compares the marker with an unchanged one.
     let marker_text = marker_text(&view, software.as_ref());
     // The marker is in the volume of `mount`: it does not show that `staging` exists.
     if fs::read_to_string(&marker).is_ok_and(|text| text == marker_text) && places.staging.is_dir() {

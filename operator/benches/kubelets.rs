@@ -33,6 +33,7 @@ impl Kubelets {
     pub async fn start(kubeconfig: &Path) -> Kubelets {
         let client = client(kubeconfig).await;
         let alive = Arc::new(());
+        // Before the nodes exist, so that no node is ever without a fresh Lease.
         renew(&client).await.unwrap();
         let nodes: Api<Node> = Api::all(client.clone());
         for number in 0..NODES {

@@ -109,7 +109,7 @@ impl Fleet {
         // caches.
         fleet.create("first", "mc", 1, true).await;
         fleet.until("first", "mc", "JobFinished").await;
-        fleet.operator.is_quiet().await;
+        fleet.operator.until_quiet().await;
         fleet
     }
 
@@ -167,7 +167,7 @@ async fn whole_lives(size: usize, report: &mut Report) {
         fleet.create("lives", &name, size, true).await;
         fleet.until("lives", &name, "JobFinished").await;
     }
-    fleet.operator.is_quiet().await;
+    fleet.operator.until_quiet().await;
     let writes = fleet.operator.writes().await - before;
     eprintln!(
         "  writes of whole lives, size {size}, the first one's too: {}",
@@ -202,7 +202,7 @@ async fn one_large(size: usize, report: &mut Report) {
     };
     fleet.until("large", "mc", "Ready").await;
     let ready = begin.elapsed();
-    fleet.operator.is_quiet().await;
+    fleet.operator.until_quiet().await;
     let pods: Api<Pod> = Api::namespaced(fleet.client.clone(), "large");
     assert_eq!(
         pods.list_metadata(&ListParams::default())

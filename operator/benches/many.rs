@@ -125,7 +125,7 @@ async fn with_operator(number: usize, report: Option<&mut Report>) -> f64 {
         }
     };
     jobs_made(&client, "first", 1, RUSH, cluster("first")).await;
-    operator.is_quiet().await;
+    operator.until_quiet().await;
     let before = (
         operator.calls().await,
         operator.writes().await,
@@ -136,7 +136,7 @@ async fn with_operator(number: usize, report: Option<&mut Report>) -> f64 {
         return all.as_secs_f64();
     };
     report.figure(&format!("rush-{number}-pods"), pods(&client, "bench").await);
-    operator.is_quiet().await;
+    operator.until_quiet().await;
     let calls = operator.calls().await - before.0;
     let writes = operator.writes().await - before.1;
     let bytes = bytes.load(Ordering::Relaxed) - before.2;
@@ -256,7 +256,7 @@ async fn paced(number: usize, report: &mut Report) {
         }
     };
     jobs_made(&client, "first", 1, PACED, cluster("first")).await;
-    operator.is_quiet().await;
+    operator.until_quiet().await;
     let begin = Instant::now();
     let reporting = tokio::spawn(until_all_reported(client.clone(), "bench", number));
     let (jobs, times) = jobs_made(&client, "bench", number, PACED, cluster("bench")).await;
@@ -323,7 +323,7 @@ async fn of_size(size: u32, report: &mut Report) {
         }
     };
     jobs_made(&client, "first", 1, PACED, cluster("first")).await;
-    operator.is_quiet().await;
+    operator.until_quiet().await;
     let before = operator.writes().await;
     jobs_made(&client, "bench", OF_A_SIZE, PACED, cluster("bench")).await;
     let pods: Api<Pod> = Api::namespaced(client, "bench");
@@ -337,7 +337,7 @@ async fn of_size(size: u32, report: &mut Report) {
     {
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    operator.is_quiet().await;
+    operator.until_quiet().await;
     let writes = operator.writes().await - before;
     eprintln!(
         "  writes with size {size}, the first MiniCluster's too: {}",

@@ -104,7 +104,8 @@ impl Operator {
         operator
     }
 
-    /// The operator's HTTP answer for `path`, with its head. Empty if the operator does not listen.
+    /// The operator's HTTP answer for `path`, with its head. Empty if the operator does not listen. Reads to the end:
+    /// the operator closes each connection after its answer.
     async fn ask(&self, path: &str) -> String {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let Ok(mut stream) = tokio::net::TcpStream::connect(self.0.address()).await else {
@@ -160,7 +161,7 @@ impl Operator {
     }
 
     /// Waits until the operator has made no call for 5 s, except watches.
-    pub async fn is_quiet(&self) {
+    pub async fn until_quiet(&self) {
         let begin = Instant::now();
         while self.calls_in(Duration::from_secs(5)).await > 0 {
             assert!(begin.elapsed() < DEADLINE, "the operator does not become quiet");
@@ -216,6 +217,7 @@ pub async fn create_by_hand(client: &Client, namespace: &str, name: &str, size: 
         certificate,
     )
     .unwrap();
+    // The first Secret is the curve Secret. This MiniCluster has no other.
     let post = PostParams::default();
     Api::<ConfigMap>::namespaced(client.clone(), namespace)
         .create(&post, &objects.config_map)

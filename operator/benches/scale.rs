@@ -131,8 +131,7 @@ async fn wait_for_jobs(client: &Client, number: usize) {
     }
 }
 
-/// Waits until there are that many pods. How long that takes depends on the Job controller, and on the controller of
-/// Endpoints that follows it.
+/// Waits until there are that many pods. No reported time includes this wait: it depends on the Job controller, too.
 async fn wait_for_pods(client: &Client, number: i64) {
     let begin = Instant::now();
     let pods: Api<Pod> = Api::all(client.clone());
@@ -168,7 +167,7 @@ async fn neighbours(number: usize, report: &mut Report) {
         wait_for_jobs(&client, number).await;
         let time = begin.elapsed().as_secs_f64();
         wait_for_pods(&client, number as i64 * i64::from(SIZE)).await;
-        // The controllers still work for the last pods. That time counts too.
+        // The controllers still work for the last pods. Their CPU time for that counts too.
         tokio::time::sleep(Duration::from_secs(5)).await;
         for (figure, value) in [
             ("s", time),
@@ -311,13 +310,13 @@ async fn deletion(size: usize, report: &mut Report) {
     let operator = Operator::start(plane.kubeconfig_path()).await;
     create_cluster(&client, "bench-0", "mc", number).await;
     wait_for_pods(&client, size as i64).await;
-    operator.is_quiet().await;
+    operator.until_quiet().await;
     let calls = operator.calls().await;
     let time = until_told_to_end::<MiniCluster>(&client, "mc", &pods).await;
     for (what, value) in [("job-s", baseline), ("s", time), ("ratio", time / baseline)] {
         report.figure(&format!("deletion-{size}-{what}"), value);
     }
-    operator.is_quiet().await;
+    operator.until_quiet().await;
     report.figure(
         &format!("deletion-{size}-calls"),
         (operator.calls().await - calls) as f64,

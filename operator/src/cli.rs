@@ -246,7 +246,8 @@ fn block_on<T>(body: impl Future<Output = Result<T, CliError>>) -> Result<T, Cli
     runtime.block_on(body)
 }
 
-/// Metrics for commands that serve none: the client needs them to count its calls.
+/// Metrics that nobody reads: the client needs them to count its calls. (The webhook serves other metrics, without
+/// these calls.)
 fn unserved_metrics() -> Result<Arc<Metrics>, CliError> {
     Ok(Arc::new(Metrics::new()?))
 }

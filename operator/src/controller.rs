@@ -1,7 +1,7 @@
 //! Connects the watches, the index and the reconciles. No decisions about MiniClusters are made here.
 //!
 //! ```text
-//! watches ─► Wake ─► (wait for the first lists; collect bursts) ─► reconcile, several at a time ─► pause after an error
+//! watches ─► Wake ─► (wait for first lists; collect bursts) ─► reconcile, several at a time ─► pause after an error
 //!         └► lead pods without their label ─► label it;  volumes without their MiniCluster ─► delete;
 //!            Jobs of deleted MiniClusters ─► delete, with their pods
 //! ```
@@ -147,6 +147,8 @@ async fn lead(
         () = held.keep(client) => Err(ControllerError::LostLease),
         result = control(client.clone(), settings, health, stop) => result,
     };
+    // After an error, the Lease is not released. It is lost already, or it expires unless this replica restarts and
+    // takes it again.
     if result.is_ok() {
         held.release(client).await;
     }
@@ -373,7 +375,7 @@ async fn in_turn(
     };
     let span = tracing::info_span!("reconcile", id, minicluster = %key);
     let uid = kube::Resource::meta(&*cluster).uid.clone().unwrap_or_default();
-    // A slow reconcile gives up its priority together with its slot.
+    // A slow reconcile gives up its priority together with its slot. It keeps its room: it still uses the memory.
     let result = reconcile_in_slot(cluster, context.clone(), &slots, (slot, priority))
         .instrument(span)
         .boxed()
@@ -392,12 +394,12 @@ async fn in_turn(
 }
 
 /// Reconciles, and reports a panic in the MiniCluster's status. A reconcile that takes longer than
-/// `SLOT_TIME` drops `slot` and continues, or is given up if too many others are slow.
+/// `SLOT_TIME` drops `slot_and_priority` and continues, or is given up if too many others are slow.
 async fn reconcile_in_slot(
     cluster: Arc<Cluster>,
     context: Arc<Context>,
     slots: &Slots,
-    slot: impl Sized,
+    slot_and_priority: impl Sized,
 ) -> Result<Action, ReconcileError> {
     let key = Key::of(kube::Resource::meta(&*cluster));
     let mut work = panics::catch(reconcile_with_spec(cluster.clone(), context.clone())).boxed();
@@ -413,7 +415,7 @@ async fn reconcile_in_slot(
                 report_overload(&cluster, &context).await;
                 return Err(ReconcileError::TooManySlow);
             };
-            drop(slot);
+            drop(slot_and_priority);
             work.await
         }
     };

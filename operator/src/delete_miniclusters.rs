@@ -214,8 +214,8 @@ mod tests {
 
     use super::*;
 
-    /// A client of an API server without MiniClusters and with these PersistentVolumes. It fails the first call for each
-    /// path with 503.
+    /// A client of an API server without MiniClusters and with these PersistentVolumes. It fails the first call for
+    /// each path with 503.
     fn server(volumes: Vec<Value>) -> (Client, Arc<Mutex<Vec<String>>>) {
         let calls: Arc<Mutex<Vec<String>>> = Arc::default();
         let log = calls.clone();

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! cli ─► controller ─► observe (watches) ─► reconcile: flux_operator_core decides and renders ─► apply ─► one patch
-//! cli ─► webhook, definition, delete_miniclusters; flux_operator_client: validate, render
+//! cli ─► webhook, definition, delete_miniclusters; flux_operator_core::offline: validate, render;
+//!        flux_operator_client: validate --server
 //! api, health: used by all of these
 //! ```
 #![cfg_attr(

@@ -504,7 +504,7 @@ fn observation<'a>(
         gone: observed
             .gone_leads
             .iter()
-            .filter(|pod| pod.job_uid == uid)
+            .filter(|pod| uid.is_some() && pod.job_uid == uid)
             .collect(),
         now: Timestamp::now(),
     }
@@ -534,6 +534,7 @@ async fn restart_as_new_job(
         restart::with_counted_restart(known_status, job_uid, reason, message, *limit, Timestamp::now());
     let after = status::restarting(after);
     if let Some(change) = patch::build(target, &target.status, &after).map_err(ReconcileError::Status)? {
+        // Only if nobody has changed the MiniCluster since: a restart must not be counted twice.
         let counted = context
             .writer
             .patch_status_if_unchanged(&target.key, target.resource_version, &change)

@@ -82,7 +82,7 @@ pub fn measure(agent: &Path, report: &mut Report) {
             // As on a node whose previous MiniCluster has ended: the file system has just freed inodes.
             (0..runs).for_each(|run| fs::remove_dir_all(top.join(format!("four-{run}-theirs"))).unwrap());
         }
-        // The folders are removed only once.
+        // One run: the folders above are removed only once.
         let runs = if name == "again" { 1 } else { runs };
         let (mut agent_copies, mut cp_copies) = (Vec::new(), Vec::new());
         for run in 0..runs {
@@ -124,8 +124,8 @@ fn touch(bytes: usize) {
     std::hint::black_box(memory);
 }
 
-/// Makes `pods` copies of `size` bytes at once. They stay until the end of the measurement: ext4 takes long to
-/// find inodes that were not freed recently.
+/// Makes `pods` copies of `size` bytes at once. They stay until the end of the measurement. After a removal, ext4
+/// would search longer for inodes, since it skips those that it has just freed.
 fn copies(top: &Path, pods: usize, size: u64, command: &dyn Fn(&Path) -> Command) -> Copies {
     let folders: Vec<PathBuf> = (0..pods).map(|pod| top.join(format!("pod-{pod}"))).collect();
     folders.iter().for_each(|pod| fs::create_dir_all(pod).unwrap());

@@ -33,6 +33,7 @@ fn main() {
         return start::fake_flux();
     }
     let agent = agent();
+    // `cargo bench` adds the option `--bench`. Other words name parts.
     let parts: Vec<String> = std::env::args()
         .skip(1)
         .filter(|word| !word.starts_with('-'))

@@ -102,7 +102,7 @@ pub fn stay_joined() {
 
 struct Follower(Child);
 
-/// Resource usage of a process.
+/// Resource usage of a process. Wake-ups and CPU time are those of its main thread, which runs the agent's event loop.
 struct Sample {
     resident_mib: f64,
     /// Without the pages of the binary.

@@ -27,8 +27,8 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
     let at = |path: &str| below(&pod.root, path);
     let home = session.lookup("HOME").unwrap_or_default();
     let pod_paths = pod.spec.paths();
-    // The first that exists. The entrypoint creates the run directory, which belongs to Flux's user, after the
-    // configuration's folder. Before that, the agent's own user must be able to create it.
+    // The run directory, if the entrypoint has created it: Flux's user must be able to write to it. Otherwise a folder
+    // above it: there, the agent's own user must be able to create the run directory.
     let (run_dir, config_root) = (pod_paths.run_dir(), pod_paths.config_root());
     let flux_folder = [&run_dir, &config_root]
         .into_iter()

@@ -39,8 +39,8 @@ pub struct Findings<'a> {
     pub facts: &'a Facts,
     /// Cores that the spec declares for each pod; none: it declares none.
     pub claimed_cores: Option<u32>,
-    /// Whether broker.toml is the user's own, which may make Flux check R against this host. The agent's own disables the
-    /// check wherever R may have more cores.
+    /// Whether broker.toml is the user's own, which may make Flux check R against this host. The agent's own disables
+    /// the check wherever R may have more cores.
     pub has_users_config: bool,
     /// Paths that Flux or its jobs write to, and whether they are writable. The first is on Flux's own volume.
     pub places: Vec<(String, bool)>,
@@ -75,7 +75,7 @@ pub struct HugePages {
     pub kibibytes: u64,
     /// Pages of this size on the node.
     pub pages: u64,
-    /// Bytes of them that the container may use; none: the kernel does not say.
+    /// Bytes of them that the container may use; none: there is no limit, or the kernel does not say.
     pub limit: Option<u64>,
 }
 
@@ -131,6 +131,7 @@ pub fn judge(findings: &Findings) -> Vec<Check> {
     if let Some((host, found)) = &findings.parent {
         add("parent", parent(host.trim_end_matches('.'), found));
     }
+    // A single broker needs no certificate.
     if findings.instance.hosts.len() > 1 {
         add("cert", certificate(&findings.certificate));
     }
@@ -298,8 +299,8 @@ fn cores(findings: &Findings) -> (Level, String) {
         .cpu_quota
         .map_or(String::new(), |cpus| format!(", a quota of {cpus}"));
     let has = format!("{} cores{quota}, {} GPUs", facts.cores, facts.gpus);
-    // `cpuset` is none if the container may use all CPUs of the machine. So these are CPUs that were assigned to this
-    // container, if its quota is less than they could use.
+    // The number of CPUs that were assigned to this container, if its quota does not let tasks use them all. `cpuset`
+    // is none if the container may use all CPUs of the machine: then none were assigned.
     let throttled = facts
         .cpuset
         .filter(|cpus| facts.cpu_quota.is_some_and(|quota| quota < f64::from(*cpus)));
@@ -324,8 +325,8 @@ fn cores(findings: &Findings) -> (Level, String) {
     }
 }
 
-/// Whether R has as many hosts as the instance and no more cores than this host. (The check of declared cores has its own
-/// warning.)
+/// Whether R has as many hosts as the instance and no more cores than this host. If the spec declares cores, the
+/// agent's R lists these. Then the check `cpus` warns if there are too few.
 fn listed_resources(findings: &Findings, ResourceTotals { hosts, cores }: ResourceTotals) -> (Level, String) {
     let (size, present) = (findings.instance.hosts.len(), findings.facts.cores);
     let claims = format!("R lists {hosts} nodes with {cores} cores");
@@ -350,6 +351,7 @@ fn listed_resources(findings: &Findings, ResourceTotals { hosts, cores }: Resour
     }
 }
 
+/// Warns if the container was assigned CPUs (`cpuset`) of several NUMA nodes, although one node could hold them all.
 fn numa_nodes(facts: &Facts, numa: Numa) -> (Level, String) {
     let has = format!("its cores are on {} of {} NUMA nodes", numa.allowed, numa.nodes);
     match facts.cpuset {

@@ -338,6 +338,7 @@ fn parent(observed: &Observations, host: &str, link: &Result<Link, Missing>) -> 
     let stuck = observed.state.as_ref().is_ok_and(|state| state.seconds >= STUCK);
     match link {
         Err(missing) => format!("{host}: {missing}. {}", remedy(missing)),
+        // This pod has no broker now that could be connected.
         Ok(_) if observed.activity().is_some() => format!("{host} answers"),
         Ok(Link::Broken) if matches!(observed.state, Err(AskError::NoSocket(_))) => format!(
             "{host} answers, but this broker is not connected: it has not started, or the certificates differ \

@@ -5,7 +5,7 @@
 //! ```text
 //! stop ─► hold ─┬─ the parent is gone ─────────────────────► SIGTERM, a few seconds later SIGKILL
 //!               ├─ the lead stays, no job uses this node ──► SIGTERM
-//!               └─ the longest time of the hold is over ───► SIGTERM; SIGKILL if it stays and a job uses this node
+//!               └─ the longest time of the hold is over ───► SIGTERM; SIGKILL if the lead stays and a job runs here
 //! ```
 //!
 //! Until it is known that the lead stays, the agent does not drain this node, and does not kill the broker
@@ -226,7 +226,8 @@ impl Policy for BrokerPolicy<'_> {
     }
 
     fn at_hold_timeout(&mut self, child: i32) -> Order {
-        // Also if Flux could not drain the node: then it has waited only for its own job.
+        // Also if Flux could not drain the node: `advance` then lets the broker leave, and only a job on this node
+        // (`has_job`) has held the stop back.
         if let Some(hold) = &self.hold
             && hold.leaving.as_ref().is_some_and(|leaving| leaving.lead_stays)
         {

@@ -57,7 +57,7 @@ pub struct Executor<'a> {
     pub(super) ending: &'a mut ContainerEnd,
     /// How the lead's broker ended, once it has.
     pub(super) broker_end: Option<BrokerEnd>,
-    /// The user that dumps the archive, once the dump's file exists.
+    /// The user that dumps the archive. None until `Step::PrepareArchive` begins, and in a plan without this step.
     pub(super) archive_owner: Option<Owner>,
     /// The archive's volume was read-only before the broker started, so nothing is dumped.
     pub(super) is_archive_read_only: bool,
@@ -115,8 +115,8 @@ impl<'a> Executor<'a> {
         of_stop_before_program(stop.signal, self.role == Role::Follower)
     }
 
-    /// A probe of the parent broker, or of the lead if that is not the parent. With `logging.zeromq` it only looks up the
-    /// name: Flux would log the agent's connection as a failed handshake.
+    /// A probe of the parent broker, or of the lead if that is not the parent. With `logging.zeromq` it only looks up
+    /// the name: Flux would log the agent's connection as a failed handshake.
     pub(super) fn parent_probe(&self, parent: &plan::Parent) -> wait::ParentProbe {
         wait::ParentProbe::new(&parent.host, parent.port, &self.options.root)
             .only_looked_up(parent.only_looked_up)

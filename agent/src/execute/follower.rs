@@ -59,9 +59,9 @@ struct Above {
 
 impl Executor<'_> {
     /// Runs a follower's broker until the instance has ended; returns the container's exit code. `limit`: how
-    /// often in a row the broker is restarted. None: instead of a restart the container ends, with 0 if the
-    /// broker had joined, otherwise with a failure. `can_lead_restart`: the lead may start again in its pod, so
-    /// this pod waits for it.
+    /// often in a row the broker is restarted. None (`completeWorkers`): instead of a restart the container ends,
+    /// with 0 if the broker had joined, otherwise with a failure. `can_lead_restart`: the lead may start again in
+    /// its pod, so this pod waits for it.
     pub(super) async fn launch_follower(
         &mut self,
         launch: &Launch,
@@ -82,7 +82,8 @@ impl Executor<'_> {
             };
             self.kill_orphans(&earlier).await?;
             let why = match self.after_broker(&ended, &mut above).await? {
-                // A stop before the broker's end counts as one of the whole instance, unless the lead was known to stay.
+                // A stop before the broker's end counts as one of the whole instance, unless the lead was known to
+                // stay.
                 AfterBroker::Done(code) if !can_lead_restart || ended.has_whole_instance_stopped() => {
                     return Ok(code);
                 }
@@ -136,7 +137,7 @@ impl Executor<'_> {
             return Ok(after);
         }
         let Above { parent, lead } = above;
-        // In a flat tree the parent is the lead, which dismisses no broker while it goes on.
+        // In a flat tree the parent is the lead. A lead that goes on is not shutting down: `until_down` is left out.
         let is_parent_the_lead = lead.is_none();
         let Some(lead) = lead.as_mut().or(parent.as_mut()) else {
             return Ok(after);
@@ -365,7 +366,8 @@ async fn until_parent_answers(
         }
         absence.within(gone_limit, silence_limit)?;
         report.tick(&parent.host, &missing.to_string());
-        // The caps for early attempts are shorter. After a failure of the broker, the cap is never below a second.
+        // `longest_pause` is short early in a wait, since the quorum may wait for this pod. Here the longest pause is a
+        // second at least, since attempts may ask the cluster's DNS.
         backoff
             .pause(
                 parent

@@ -21,7 +21,8 @@ pub fn note_start(path: &Path) -> io::Result<()> {
     append(path, STARTED).map(drop)
 }
 
-/// Notes how the program ended. An error is ignored: then the broker's end counts as the program's. The note is on the disk when this returns, so that it survives a crash of the node.
+/// Notes how the program ended. An error is ignored: then the broker's end counts as the program's. The note is on the
+/// disk when this returns, so that it survives a crash of the node.
 /// `node_failure`: Flux ended the job because a node was lost.
 pub fn note_end(path: &Path, code: u8, node_failure: bool) {
     let node_failure = if node_failure { NODE_FAILURE } else { "" };

@@ -133,6 +133,7 @@ fn describe(bytes: &[u8], hosts: &str) -> Result<String, String> {
     }
     let mut wanted_hosts = hostlist::expand(hosts)?;
     let count = r_hosts.len();
+    // The order does not matter: Flux takes the ranks of the hosts from the instance's hostlist, not from R.
     r_hosts.sort_unstable();
     wanted_hosts.sort_unstable();
     if r_hosts != wanted_hosts {

@@ -169,7 +169,8 @@ impl Session {
         }
     }
 
-    /// Undoes an append, even if a snippet has added other parts after it.
+    /// Undoes an append, even if a snippet has added other parts after it. Plans do this after `init` with the view's
+    /// folders, and append them again later, so that they come after what `init` has added.
     fn withdraw(&mut self, name: &str, separator: char, part: &str) {
         let Some(value) = self.environment.get_mut(OsStr::new(name)) else {
             return;

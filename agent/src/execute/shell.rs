@@ -62,7 +62,7 @@ esac
 /// - It calls builtins by `command`, since the user may have defined functions with their names.
 /// - It calls `read` again if TMOUT or a trap has ended it: then the status has three digits. But 126 and 127 mean
 ///   that the shell could not run it.
-/// - If `read` finds no byte (status 1), the shell kills itself.
+/// - If `read` finds no byte (status 1), the shell kills itself: the agent has dropped this shell, or has ended.
 /// - Its conditions are keywords only: `! case x in x) ;; esac` always fails, but the user may have redefined
 ///   `false`.
 /// - If the user has replaced or disabled even `command` or `.`, the word of this round stays empty. Then the driver
@@ -458,7 +458,7 @@ impl Shell {
         let mut is_killed = false;
         loop {
             let end = self.ended(supervisor);
-            // A reply counts even if the shell has ended after it.
+            // After the look for the end, not before: so the last reply of a shell that has ended is not missed.
             self.read_reply()?;
             if let Some(found) = parse(&self.received) {
                 return Ok(ReplyOrEnd::Reply(found));

@@ -42,7 +42,7 @@ pub struct ShellState {
     pub environment: Environment,
 }
 
-/// What the shell tells of its state: the rest is in the process that it starts for it.
+/// The part of its state that the shell passes as arguments. The process that it starts inherits the rest.
 #[derive(Debug, clap::Args)]
 pub struct StateReport {
     output: PathBuf,

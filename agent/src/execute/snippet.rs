@@ -74,8 +74,8 @@ impl Executor<'_> {
                 };
                 Ok(self.end_entrypoint(snippet, ended))
             }
-            // The shell ends by itself, since nothing more is written to it. Its code does not matter: `end_before` turns
-            // the 0 into 1.
+            // The shell ends by itself, since nothing more is written to it. Its code does not matter: `end_before`
+            // turns the 0 into 1.
             SnippetRun::Unheard => Ok(self.end_before(snippet, ChildEnd::Exited(0))),
             SnippetRun::ShellEnded(code) if is_program => Ok(Flow::ProgramEnded(code)),
             SnippetRun::ShellEnded(code) => Ok(self.end_entrypoint(snippet, ended(code))),
@@ -250,8 +250,8 @@ impl Executor<'_> {
             _ if snippet.strict => tracing::info!(stage = name, "{ended}"),
             _ => {
                 tracing::warn!(stage = name, "{ended}; continuing");
-                // The status reports a `post` that failed. A failure before the program that was ignored is not the cause of
-                // the container's end.
+                // The status reports a `post` that failed. A failure before the program that was ignored is not the
+                // cause of the container's end.
                 if snippet.phase == SnippetPhase::After {
                     self.ending.snippet = Some(ended);
                 }

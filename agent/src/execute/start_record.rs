@@ -117,6 +117,7 @@ fn parse(text: &str) -> EarlierStarts {
         let (code, after) = rest.split_once('\n')?;
         Some(ProgramEnd {
             code: code.parse().ok()?,
+            // Without a line, nothing failed. A line that a crash has cut off counts as none.
             later: serde_json::from_str(after).unwrap_or_default(),
         })
     });

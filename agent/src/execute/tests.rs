@@ -82,6 +82,7 @@ fn execute_plan(plan: &Plan) -> (Result<u8, Failure>, ContainerEnd) {
         .unwrap();
     runtime.block_on(async {
         let mut supervisor = Supervisor::new().unwrap();
+        // No plan here has `Step::Replan`, the only step that calls this.
         let replan = || panic!("nothing says look again");
         let (mut timeline, mut ending) = (ContainerTimeline::start(), ContainerEnd::default());
         let code = execute(
@@ -227,6 +228,7 @@ fn broker_is_asked_on_planned_socket_not_that_of_its_options() {
                 ..launch(&["/bin/sh", "-c", &wait, &option])
             });
             assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 0);
+            // The first request of a lead's agent: it joins the group that shows that the lead stays up.
             assert!(request.join().unwrap().contains("groups.join"));
             assert!(
                 others.try_recv().is_err(),
@@ -244,6 +246,7 @@ fn broker_is_asked_on_planned_socket_not_that_of_its_options() {
 fn part_is_taken_from_the_plan_not_from_at_end() {
     alone("part_is_taken_from_the_plan_not_from_at_end", |folder| {
         let at = |name: &str| folder.join(name);
+        // `joins`: as a lead, the agent joins the group that shows that the lead stays up.
         for (part, at_end, joins) in [
             (
                 InstancePart::Lead,

@@ -36,8 +36,8 @@ struct Stage {
 /// Stages of the init containers. Each leaves a note ([`leave_note`]).
 const INIT_STAGES: [&str; 2] = ["install", "view"];
 
-/// Writes a note below `mount` that the stage `name` of an init container began at `begin` and ends now: its start in
-/// seconds since 1970, and its duration in seconds. Errors are ignored, since the note is only for information.
+/// Writes a note below `mount` on the stage `name` of an init container, which began at `begin` and ends now. The note
+/// has its start in seconds since 1970, and its duration in seconds. Errors are ignored: it is only for information.
 pub fn leave_note(mount: &str, name: &str, begin: Instant) {
     let seconds = begin.elapsed();
     let start = since_epoch().saturating_sub(seconds);
@@ -83,7 +83,8 @@ impl ContainerTimeline {
         }
     }
 
-    /// Records the stage `name`, from `since` until now. If the last stage has this name, adds the time to it.
+    /// Records the stage `name`, from `since` until now. Several steps in a row may be one stage: if the last stage has
+    /// this name, adds the time to it.
     pub fn record(&mut self, name: &'static str, since: Instant) {
         self.record_until(name, since, Instant::now());
     }

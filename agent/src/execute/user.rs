@@ -46,7 +46,7 @@ fn append_missing(path: &Path, name: &str, line: &str) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
-    // Appending by one write also works on a mounted file, and never leaves a part of the line.
+    // Appended, since nothing can be renamed over a mounted file. One write never leaves a part of the line.
     let begin = if text.is_empty() || text.ends_with('\n') {
         ""
     } else {

@@ -71,8 +71,8 @@ pub fn needs_change(descriptor: impl AsFd, subject: Subject, owner: Owner) -> io
 }
 
 /// Why a folder that was found keeps its owner. It is one of the system's directories. Or it is on a volume and does
-/// not belong to root, as a new volume would: then its owner is somebody's choice. Or another user could have moved it
-/// to this path: then it may be private, unless it is root's and everybody may read it.
+/// not belong to root: a new volume does, so somebody has chosen this owner. Or another user could have moved it to
+/// this path: then it may be private, unless it is root's and everybody may read it.
 fn reason_to_keep(data: &Stat, walked: &Walked) -> Option<String> {
     let path = &walked.path;
     if is_of_the_system(path) {

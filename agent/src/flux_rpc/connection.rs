@@ -118,17 +118,20 @@ pub mod peer {
 
     /// The bytes of an answer: an error unless `errno` is 0.
     pub fn answer_with(errno: u32, payload: &str) -> Vec<u8> {
-        // Magic byte and version of RFC 3, type (a response), flags. Then user, role, error number, match tag.
+        // Magic byte and version of RFC 3, type (a response), flags (topic, payload, route). Then user, role, error
+        // number, match tag.
         let mut header = vec![0x8e, 1, 2, 0b1011];
         [0, 5, errno, 1]
             .iter()
             .for_each(|word: &u32| header.extend(word.to_be_bytes()));
         let payload = [payload.as_bytes(), b"\0"].concat();
         let mut message = Vec::new();
+        // End of the route, topic, payload, header. The topic is always the same, since the agent does not read it.
         for frame in [&b""[..], b"state-machine.get", &payload, &header] {
             message.push(frame.len() as u8);
             message.extend_from_slice(frame);
         }
+        // The head: magic (`MAGIC` of a little-endian machine) and length.
         [
             &[0x12, 0, 0xee, 0xff][..],
             &(message.len() as u32).to_be_bytes(),

@@ -202,6 +202,7 @@ mod tests {
     fn request_is_framed_as_flux_does() {
         let bytes = request(ANY, "state-machine.get", "{}");
         let (head, message) = bytes.split_at(8);
+        // The length: frames of 0, 17, 3 and 20 bytes, and one byte before each.
         assert_eq!(head, [0x12, 0, 0xee, 0xff, 0, 0, 0, 43 + 1]);
         let frames = frames(message).unwrap();
         assert_eq!(frames[..3], [b"".as_slice(), b"state-machine.get", b"{}\0"]);

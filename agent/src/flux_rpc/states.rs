@@ -68,6 +68,7 @@ impl StateWatcher {
             if let Ok(conversation) = Conversation::open(&broker).await
                 && follow(conversation, &shared).await.is_ok()
             {
+                // Both steps close a connection, since the broker waits for its clients to disconnect.
                 undrain_task.abort_all();
                 if let Some(presence) = &actions.presence {
                     presence.leave();
@@ -107,7 +108,7 @@ pub fn is_ending(state: &str) -> bool {
     state == CLEANUP || LAST.contains(&state)
 }
 
-/// Notes the broker's states until it shuts down.
+/// Notes the broker's states until it is in one of `LAST`, and then closes the connection.
 async fn follow(mut conversation: Conversation, log: &Mutex<StateLog>) -> io::Result<()> {
     let monitor = stream_request(ANY, "state-machine.monitor", "{}");
     let mut backoff = Backoff::default();

@@ -11,7 +11,7 @@ use crate::supervise::program::Output;
 const BANK: &str = "default";
 
 /// Adds `users` to Flux Accounting, with its database at `database`, and then runs `command`. A failure to add users is
-/// only logged. Returns the exit code of `command`.
+/// only logged. Returns the exit code of `command`. Fails only if this process cannot supervise programs.
 pub fn run(database: &Path, users: &[String], command: &[OsString]) -> Result<u8, Failure> {
     crate::system::runtime::block_on(Box::pin(async {
         let mut runner = CommandRunner::new()?;

@@ -18,6 +18,7 @@ use crate::system::raw::ChildSetup;
 /// Runs commands, supervised, in the instance's environment.
 pub struct CommandRunner {
     pub supervisor: Supervisor,
+    /// The environment and the working directory of the commands.
     pub session: Session,
 }
 
@@ -62,6 +63,7 @@ impl CommandRunner {
             output,
             setup: ChildSetup {
                 is_foreground: self.supervisor.has_terminal(),
+                // Otherwise the command would go on after this process was killed.
                 dies_with_agent: true,
                 ..ChildSetup::default()
             },

@@ -96,7 +96,8 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
     }))
 }
 
-/// Sets the variable to the value that the broker has carried under another name. Without one, removes the variable.
+/// Sets the variable to the user's value, which the broker has carried under another name. If the user has set none,
+/// that is empty or missing: removes the variable, whose present value (if any) is for Flux itself.
 fn give_back(environment: &mut Environment, name: &str) {
     let kept = environment
         .remove(OsStr::new(&users_value_name(name)))

@@ -28,7 +28,7 @@ pub struct ContainerEnd {
     notes: Vec<String>,
 }
 
-/// A snippet that failed, or ended the entrypoint.
+/// A snippet that failed, or ended the entrypoint. The record of the container's starts keeps it, as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedSnippet {
     pub name: String,

@@ -1,5 +1,5 @@
-//! The agent's log on standard error. Code logs with `tracing`'s macros, with the field `stage`. This module formats the
-//! lines: short, with a time, each written by one call.
+//! The agent's log on standard error. Code logs with `tracing`'s macros, with the field `stage`. This module formats
+//! the lines: short, with a time, each written by one call.
 //!
 //! Text: `04:22:56.123 flux-agent: waiting for mc-0`; JSON: one object a line, with its level.
 //!
@@ -41,7 +41,7 @@ impl From<LogFormat> for LineFormat {
     }
 }
 
-/// Target of messages that the text format prints unchanged, also when quiet: a failure, a FLUXTIME line, a table.
+/// Target of the messages of [`plain`] and [`fatal`]: the text format prints them unchanged, also when quiet.
 const PLAIN: &str = "plain";
 
 static JSON: AtomicBool = AtomicBool::new(false);
@@ -80,8 +80,8 @@ pub fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// Leaves out the supervisor's lines. The pod's entrypoint logs how a stop proceeds; the agent's programs that run below
-/// it do not.
+/// Leaves out the supervisor's lines. The pod's entrypoint logs how a stop proceeds; the agent's programs that run
+/// below it do not.
 pub fn leave_out_supervision() {
     WITHOUT_SUPERVISION.store(true, Ordering::Relaxed);
 }

@@ -69,8 +69,8 @@ pub trait Policy {
         AtStop::PassOn(Order::signal(signal))
     }
 
-    /// Waits for a reason to end the process `child` without a stop, or to end the hold, which began at
-    /// `held`. Dropped and called again at every event; not called any more once a stop was passed on.
+    /// Waits for a reason to end the process `child` without a stop, or to end the hold of a stop that came at `held`.
+    /// Dropped and called again at every event; not awaited any more once an order was passed on.
     fn reason(&mut self, _child: i32, _held: Option<Instant>) -> EndReason<'_> {
         Box::pin(std::future::pending())
     }

@@ -43,7 +43,8 @@ pub fn remember_children() -> io::Result<()> {
     Ok(())
 }
 
-/// The next child that has ended or stopped, if there is one; never waits.
+/// The next child that has ended or stopped, if there is one; never waits. It cannot take the child of `with_identity`,
+/// which blocks the only thread until that child has ended.
 pub fn reap() -> Option<(i32, Status)> {
     let mut raw = 0;
     // SAFETY: `raw` outlives the call, which writes one integer to it.
@@ -90,7 +91,7 @@ pub fn with_identity(identity: &Credentials, work: impl FnOnce() -> io::Result<(
             _ if libc::WIFEXITED(raw) => return Err(io::Error::from_raw_os_error(libc::WEXITSTATUS(raw))),
             _ => {
                 return Err(io::Error::other(
-                    "the process that acts as Flux's user was killed",
+                    "the process that acts as the files' owner was killed",
                 ));
             }
         }

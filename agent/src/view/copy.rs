@@ -117,14 +117,16 @@ pub fn copy_tree(
         let path = target.join(second);
         fs::hard_link(target.join(first), &path).map_err(writing(&path))?;
     }
-    // Set last: a folder may become read-only, or one that cannot be entered. So the deepest folders come first.
+    // Set last, and each folder before the one that it is in: a folder may become read-only, or one that cannot be
+    // entered.
     for (path, mode) in modes.into_iter().rev() {
         fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(writing(&path))?;
     }
     Ok(())
 }
 
-/// The umask of this process: the permissions that a new file does not get. All of them, if it is not known.
+/// The umask of this process: the permissions that a new file does not get. If it is not known, all of them:
+/// `Copier::copy` then sets the modes itself.
 fn umask() -> u32 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));

@@ -2,7 +2,7 @@
 //! package. One link to that folder is enough.
 //!
 //! ```text
-//! view/libexec/flux/cmd/{a,b} ─► /opt/software/flux/libexec/flux/cmd/{a,b}    becomes    view/libexec/flux/cmd ─► …/cmd
+//! view/libexec/flux/cmd/{a,b} ─► /opt/software/flux/libexec/flux/cmd/{a,b}   becomes   view/libexec/flux/cmd ─► …/cmd
 //! ```
 
 use std::collections::HashMap;

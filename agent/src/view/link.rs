@@ -28,7 +28,7 @@ pub fn link_view(root: &Path, mount: &Path) -> Result<(), Failure> {
     let paths = PodPaths::new(&mount.to_string_lossy());
     let (target, temporary) = (PathBuf::from(paths.view()), mount.join(".view.new"));
     create_folders(mount)?;
-    // The marker of an earlier copy would say that the view is complete.
+    // With the marker of an earlier copy, `super::install` could take these links for its copy, and do nothing.
     tree::remove(paths.view_done().as_ref())?;
     tree::remove(&temporary)?;
     link_entries(&source, &temporary, &REAL_FOLDERS)?;

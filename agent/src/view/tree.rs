@@ -178,7 +178,8 @@ impl Tree {
         }
     }
 
-    /// A digest of the listing: names, kinds, modes, sizes, modification times and targets of links.
+    /// A digest of the listing: names, kinds, modes, sizes, modification times and targets of links. Without
+    /// `hard_linked`: the same content may have other device and inode numbers.
     pub fn digest(&self) -> u64 {
         // The hasher may differ between releases of Rust: then a view is copied again.
         let mut hasher = DefaultHasher::new();

@@ -161,8 +161,8 @@ impl ParentProbe {
         self.look_up().await.is_err_and(|missing| missing.is_name_gone())
     }
 
-    /// One attempt that always connects, whatever `only_looked_up` says: for a parent that was lost, or is shutting
-    /// down.
+    /// One attempt that always connects, whatever `only_looked_up` says. Its callers ask whether a broker that was up
+    /// still is, or is again. A look-up of its name cannot tell.
     pub async fn probe_port(&mut self) -> Result<(), Missing> {
         // `&mut None`: nobody asks for the time of the look-up.
         self.try_connect(&mut None).await

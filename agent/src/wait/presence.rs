@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use super::parent::{Missing, ParentProbe};
 
-/// The parent counts as gone only after this time. A parent that shuts down dismisses this broker. This broker then
-/// disconnects, and ends by itself shortly after.
+/// The parent counts as gone only after this time. A parent that shuts down dismisses this broker, which gets this time
+/// to disconnect and end by itself.
 const SURE_AFTER: Duration = Duration::from_millis(500);
-/// The time in place of `SURE_AFTER` if the parent's host does not answer, but its name still exists, or its name cannot
-/// be looked up: a busy node loses packets.
+/// The time in place of `SURE_AFTER` if the parent's host does not answer, but its name still exists, or its name
+/// cannot be looked up: a busy node loses packets.
 const SURE_WITHOUT_ANSWER: Duration = Duration::from_secs(10);
 /// Longest time between two checks of a parent whose silence is limited.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
@@ -58,7 +58,7 @@ impl Presence {
             // By its name: a parent that was replaced may have another address.
             let missing = parent.probe_port().await.err();
             self.record(missing.is_some());
-            // `bound / 2`: a short bound has at least two checks in it.
+            // `bound / 2`: a short bound has at least two checks in it. `SURE_AFTER` is also the shortest interval.
             self.next_check = Instant::now() + CHECK_INTERVAL.min(bound / 2).max(SURE_AFTER);
             if self.is_missing_for(bound)
                 && let Some(missing) = missing

@@ -10,12 +10,13 @@ use super::message;
 /// What the lead's broker knows of the followers.
 #[derive(Default)]
 pub struct Book {
+    /// The ranks of the followers that are online. The lead's is not among them.
     pub online: BTreeSet<u32>,
     /// The drained ranks, with the reasons.
     pub drained: BTreeMap<u32, String>,
     /// The ranks of running tasks, by task number.
     pub tasks: BTreeMap<u64, u32>,
-    /// The client in the group that shows that the lead stays: the lead's agent.
+    /// The connection of the lead's agent, once it has joined the group `STAYING` (`broker.rs`).
     pub staying: Option<UnixStream>,
     /// Clients that watch the group of online brokers.
     pub watchers: Vec<UnixStream>,

@@ -263,7 +263,7 @@ impl Broker {
     }
 
     fn follow(&self, sender: &Sender<Event>, events: &Receiver<Event>) -> u8 {
-        // All followers really connect to the lead, but the parent's port must answer.
+        // All followers really connect to the lead. This port is for the agents of the brokers below: they probe it.
         let _listener = if self.is_router() { self.listen() } else { None };
         let (rank, to, ipv6) = (self.rank, sender.clone(), self.ipv6);
         let joined = Arc::new(AtomicBool::new(false));
@@ -278,8 +278,8 @@ impl Broker {
             let mut had_joined = false;
             loop {
                 if let Some(mut stream) = connect(&target, ipv6) {
-                    // A real lead tells this to a broker that it does not know, when the broker sends
-                    // something.
+                    // The earlier connection ended without a goodbye, so this lead is a new one. A real lead rejects a
+                    // broker that it does not know, once that broker sends something.
                     if std::mem::replace(&mut had_joined, true) {
                         let _ = to.send(Event::Rejected);
                         return;

@@ -83,8 +83,8 @@ fn listen() -> u8 {
     1
 }
 
-/// Writes the client's key pair of ZeroMQ's manual. The fake brokers do not use it. Tests search for the
-/// server's key.
+/// Writes the client's key pair of ZeroMQ's manual. The fake brokers do not use it. It is not the server's pair: tests
+/// assert that the server's secret key (`KEY` in `tests/it/image.rs`) is in no log.
 fn keygen(path: &str) -> u8 {
     let text = "metadata\n    name = \"fake\"\ncurve\n    public-key = \"Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID\"\n    \
                 secret-key = \"D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs\"\n";

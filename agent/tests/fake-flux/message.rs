@@ -55,7 +55,7 @@ pub fn answer(topic: &str, payload: Option<&str>) -> Vec<u8> {
     let errno = if payload.is_some() { 0 } else { NO_SERVICE };
     // Magic byte, version, type (a response), flags (route and topic, with or without a payload).
     let mut header = vec![0x8e, 1, 2, if payload.is_some() { 0b1011 } else { 0b1001 }];
-    // User, role, errno, match tag.
+    // User, role (owner and local), errno, match tag (that of the agent's requests).
     for word in [0, 5, errno, 1] {
         header.extend(word.to_be_bytes());
     }

@@ -354,6 +354,7 @@ fn archive_volume_that_becomes_read_only_is_reported() {
         ended.stderr
     );
     let why = not_saved(&image).unwrap();
+    // The agent assumes this reason from its start, until it knows the real one.
     assert!(!why.contains("the pod ended before"), "{why}");
     assert!(fs::read(image.at(ARCHIVE)).unwrap() == old);
 }

@@ -219,6 +219,7 @@ fn pod_image(case: &Case, spec: &AgentSpec, size: u32) -> Image {
     };
     if !case.shell {
         image.view();
+        // By this file, the C library of the fake Flux looks names up in /etc/hosts only.
         image.file("/etc/nsswitch.conf", 0o644, "hosts: files\n");
     }
     image.hosts(&spec.name, &spec.network.service, size);
@@ -327,6 +328,7 @@ fn compare_calls(case: &Case, image: &Image, want: &Expected) {
         .iter()
         .filter(|call| ["start", "broker"].contains(&call.argv[1].as_str()))
         .collect();
+    // The runner's plan comes before those of sidecars, and launches the broker.
     let mut wanted = want.launched[0].clone();
     let begin = wanted
         .argv
@@ -373,6 +375,7 @@ fn compare_calls(case: &Case, image: &Image, want: &Expected) {
         } else {
             name.to_owned()
         };
+        // The carried value is empty if the user has not set the variable.
         want_environment.extend((!own.is_empty()).then_some((name, own)));
     }
     // With `--own`, this wrapper is the first `flux` on the PATH.

@@ -51,7 +51,7 @@ const WRITING: [&str; 27] = [
     "fdatasync",
     "copy_file_range",
 ];
-/// Two more, which not every run makes.
+/// Two more that can write to a file. Traces may lack them: the agent copies by `read` and `write`.
 const SENDING: [&str; 2] = ["sendfile", "splice"];
 
 /// When to die: before the `number`th call of this name in one thread.
@@ -402,6 +402,7 @@ fn run_dies_at_any_write() {
     let died = AtomicUsize::new(0);
     each(&moments, |moment| {
         let image = lead();
+        // `false`, as in the trace above: strace must kill the agent, not a program that the agent starts.
         match run_lead(&image, death(moment, false)) {
             137 => died.fetch_add(1, Ordering::Relaxed),
             // The traced run was slow and wrote one more message than this run.
@@ -416,7 +417,7 @@ fn run_dies_at_any_write() {
         );
         // Files at their final names are complete.
         for (path, node) in have.iter().filter(|(_, node)| matches!(node.what, What::File(_))) {
-            // These files grow during the run.
+            // These two grow during the run. Both begin with `started`.
             let grows = |first: &[u8]| matches!(&node.what, What::File(bytes) if bytes.is_empty() || bytes.starts_with(first));
             if path == STARTS || path.ends_with("/config/program-result") {
                 assert!(grows(b"started"), "{node:?}");
@@ -429,7 +430,7 @@ fn run_dies_at_any_write() {
         }
         age_temporary_files(image.top(), &have);
         assert_eq!(run_lead(&image, Vec::new()), 0);
-        // The killed start is counted too.
+        // The record counts the killed start too, if that start came so far as to write it.
         let mut same = image.tree();
         if let (Some(node), Some(first)) = (same.get_mut(STARTS), want.get(STARTS)) {
             let What::File(bytes) = &mut node.what else {

@@ -44,6 +44,7 @@ fn dry_run(text: &str) -> Result<Value, String> {
 fn every_minicluster_of_the_pages_can_be_planned() {
     let (mut planned, mut wrong) = (0, Vec::new());
     for block in pages::pages().iter().flat_map(|page| pages::blocks(page)) {
+        // `word` says why no test runs the block.
         if block.language != "yaml"
             || block.word.is_some()
             || !block.text.lines().any(|line| line == "kind: MiniCluster")
@@ -61,7 +62,7 @@ fn every_minicluster_of_the_pages_can_be_planned() {
     assert!(planned > 3, "only {planned}");
 }
 
-/// Every file, folder and link that the agent creates in some examples has a line in the reference.
+/// The reference explains every file, folder and link that the agent creates below /mnt/flux in some examples.
 #[test]
 fn every_file_of_a_pod_is_explained() {
     let page = std::fs::read_to_string(pages::repository().join("docs/reference/files.md")).unwrap();
@@ -84,6 +85,7 @@ fn every_file_of_a_pod_is_explained() {
     }
     let mount_paths = made.iter().filter(|path| path.starts_with("/mnt/flux/"));
     let is_below = |path: &str, other: &str| path.starts_with(&format!("{other}/"));
+    // The page may name a folder in place of its files, or the files in place of their folder.
     let is_named = |path: &&String| {
         named
             .iter()
@@ -162,7 +164,7 @@ fn plan_of_template(template: &Value, args: &[&str], of_controller: &[&str]) -> 
         .args(["dry-run", "--format=json"])
         .args(variables)
         .args(of_controller);
-    // `run` has another option, which does not change the plan.
+    // `dry-run` has no `--grace-period`. Nothing that the test compares depends on it.
     dry_run
         .args(
             command[2..]

@@ -1,4 +1,5 @@
-//! Statements of the documents, tested in whole instances of the fake Flux or of real Flux (`make test-flux`).
+//! Statements of the Go operator's documentation, tested in whole instances of the fake Flux or of real Flux (`make
+//! test-flux`).
 
 use std::fs;
 
@@ -51,6 +52,7 @@ fn a_snippet_may_make_the_user_that_flux_runs_as() {
 fn batch_logs_are_writable_or_an_early_warning_is_printed() {
     let spec = "[runner]\nlogs = '/data/out'\n[runner.program]\nmode = 'batch'\nlines = [{number = 0, text = 'echo a'}]\n\
                 [runner.user]\nname = 'flux'\nuid = 1000\n";
+    // The image has the folder, and the agent gives it to the Flux user.
     let image = pod_image(spec, 1);
     image.file("/data/out/.keep", 0o644, "");
     let of_the_image = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
@@ -67,6 +69,7 @@ fn batch_logs_are_writable_or_an_early_warning_is_printed() {
         );
     }
 
+    // The folder is on a volume and belongs to uid 7. The agent does not change this owner.
     let image = pod_image(spec, 1);
     fs::create_dir(image.at("/data")).unwrap();
     let mut volume = Container::new(&image, "mc-0", &run_words(&[]));
@@ -83,7 +86,7 @@ fn batch_logs_are_writable_or_an_early_warning_is_printed() {
     );
 }
 
-/// The lines that the page shows, and no lines about the agent's connections that look like errors.
+/// The lines that the documentation shows, and no lines about the agent's connections that look like errors.
 #[test]
 fn zeromqs_lines_are_shown_and_the_agent_is_not_among_them() {
     let all = images(&(submit("echo ran") + "[logging]\nzeromq = true\n"), 2);
@@ -106,7 +109,7 @@ fn zeromqs_lines_are_shown_and_the_agent_is_not_among_them() {
     }
 }
 
-/// The page's hostlist: both clusters have the same text, and so the same ranks.
+/// As documented for `hostlist`: both clusters have the same text, and so the same ranks.
 #[test]
 fn two_clusters_of_one_hostlist_form_one_instance() {
     if real_flux().is_none() {

@@ -30,7 +30,7 @@ fn started(running: &Running, image: &Image) -> Vec<String> {
             .map(|line| serde_json::from_str::<Value>(line).unwrap())
     };
     let record = crate::live::eventually("Flux is started", begun);
-    assert!(running.children().len() == 1);
+    assert_eq!(running.children().len(), 1, "Flux is the entrypoint's only child");
     record["argv"]
         .as_array()
         .unwrap()
@@ -181,6 +181,7 @@ fn sidecar_prints_its_own_plan_and_fails_without_a_spec() {
 
 #[test]
 fn a_follower_shows_the_waits_of_its_command_line() {
+    // With `quiet`, the log would lack the line that this test waits for.
     let image = pod_image(&SPEC.replace("quiet = true", "quiet = false"), 2);
     let words = run_words(&["--lead-gone", "9"]);
     let running = Running::pod(&Container::new(&image, "mc-1", &words), &Network::new());

@@ -50,7 +50,7 @@ fn container<'a>(image: &'a Image, command: &[&str]) -> Container<'a> {
     }
 }
 
-/// All attacks that were found, and similar ones.
+/// All attacks that were found, and similar ones. /proc/PID/exe names a removed program `PATH (deleted)`.
 const ATTACK: &str = r#"
 for file in /mnt/flux/flux-agent '/mnt/flux/flux-agent (deleted)' /etc/flux-agent/bin/flux-agent \
     '/etc/flux-agent/bin/flux-agent (deleted)' /mnt/flux/flux-view.sh /mnt/flux/config/flux-view.sh \
@@ -101,7 +101,7 @@ fn job_cannot_become_root_by_post_restart_or_commands() {
     assert_eq!(std::fs::metadata(image.at("/etc")).unwrap().uid(), etc);
 }
 
-/// Paths that root opened or executed, from a trace with credentials.
+/// Paths that root opened or executed. The trace also has the calls that change a process's user.
 fn of_root(trace: &str) -> BTreeSet<String> {
     let mut others: BTreeSet<&str> = BTreeSet::new();
     let mut unfinished: BTreeMap<&str, String> = BTreeMap::new();
@@ -137,6 +137,7 @@ fn of_root(trace: &str) -> BTreeSet<String> {
             .any(|name| words.starts_with(name))
             && others.contains(pid)
         {
+            // Finds the child's pid in `trace`: `result` does not live as long as `others`.
             let child = trace
                 .lines()
                 .find_map(|line| line.split_once(' ').filter(|(id, _)| *id == result.trim()));
@@ -171,6 +172,7 @@ fn may_change(image: &Image, path: &str, uid: u32) -> Option<PathBuf> {
                 here.pop();
                 continue;
             }
+            Some(Component::CurDir) => continue,
             _ => {
                 here = "/".into();
                 continue;

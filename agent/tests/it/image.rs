@@ -161,7 +161,7 @@ impl std::fmt::Debug for What {
 /// The files by their absolute paths as the pod sees them.
 pub type Tree = BTreeMap<String, Node>;
 
-/// All files below `top`, except the programs' record and the libraries.
+/// All files below `top`, except /usr/bin, the libraries and the fake Flux's record.
 pub fn tree(top: &Path) -> Tree {
     let mut tree = Tree::new();
     let mut folders = vec![PathBuf::new()];
@@ -169,7 +169,7 @@ pub fn tree(top: &Path) -> Tree {
         for entry in fs::read_dir(top.join(&folder)).unwrap() {
             let path = folder.join(entry.unwrap().file_name());
             let name = format!("/{}", path.display());
-            // These files have times in them.
+            // The files `.flux-stage.…` have times in them.
             if name.contains("flux-stage.")
                 || [RECORD, "/usr/lib", "/lib", "/lib64", "/usr/bin"].contains(&name.as_str())
             {
@@ -530,7 +530,7 @@ pub fn run(containers: &[Container]) -> Vec<Ended> {
             quoted(&outer)
         );
         if let Some(line) = &container.until {
-            // The child of the job is unshare, and its child is the container's process 1.
+            // `$!` is the subshell above. Its child is unshare, whose child is the container's process 1.
             script += &format!("shell=$!; until grep -q '{line}' {at}.err; do sleep 0.05; done\n");
             script += "read unshare </proc/$shell/task/$shell/children; read one </proc/$unshare/task/$unshare/children\n";
             script += "kill -TERM $one\n";

@@ -461,6 +461,7 @@ fn two_batches_in_one_working_directory_run_their_own_scripts() {
 #[test]
 fn the_state_of_an_instance_is_saved_and_read_back() {
     for suffix in ["tgz", "tar.xz", "tar.bz2", "tar", "zip"] {
+        // The fake Flux knows only gzip.
         if real_flux().is_none() && suffix != "tgz" {
             continue;
         }
@@ -487,7 +488,7 @@ fn the_state_of_an_instance_is_saved_and_read_back() {
             "name = 'mc'\n{archive}[runner.program]\nmode = 'launcher'\nwords = ['flux', 'jobs', '-a', '-n', '-o', '{{name}} {{status}}']\n"
         );
         image.file(flux_shared::paths::SPEC_FILE, 0o644, &second);
-        // A new pod with an empty volume of its own.
+        // As in a new pod, there is no record of a start. With one, the program would not run again.
         crate::live::forget_starts(&image);
         let ended = run(&[Container::new(&image, "mc-0", &command)]).remove(0);
         assert_eq!(ended.code, 0, "{suffix}: {}", ended.stderr);

@@ -140,6 +140,7 @@ fn missing_environment_is_agent_failure_and_seed_stays_hidden() {
 fn commands_know_the_arguments_of_the_entrypoint() {
     let image = image();
     let script = "echo up; while [ ! -e /tmp/go ]; do sleep 0.1; done";
+    // The commands read the words from /proc/1/cmdline. There, an empty last word is only a second zero byte.
     let mut container = pod(&image, 0, "0", &["/bin/sh", "-c", script, ""]);
     container.environment.insert("SIZE".into(), "1".into());
     let environment: Vec<String> = container

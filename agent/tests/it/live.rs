@@ -234,6 +234,7 @@ impl Network {
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
         let mut holder = command.spawn().unwrap();
+        // The byte comes once the network has its addresses.
         let mut line = [0];
         std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut line).unwrap();
         Network { holder }
@@ -318,6 +319,7 @@ impl Solo {
         fs::create_dir(at("flux")).unwrap();
         fs::create_dir(at("bin")).unwrap();
         fs::write(at("spec"), spec).unwrap();
+        // Like the kubelet. The agent writes its termination message only to an existing file.
         fs::write(at("termination"), "").unwrap();
         std::os::unix::fs::symlink(fake_flux(), at("bin/flux")).unwrap();
         std::os::unix::fs::symlink(agent(), at("flux/flux-agent")).unwrap();

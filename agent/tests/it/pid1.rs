@@ -199,6 +199,7 @@ fn a_terminal_belongs_to_the_program_while_it_runs() {
             .unwrap();
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(input).unwrap();
+        // Like a terminal, the input stays open until the program has ended.
         let output = child.wait_with_output().unwrap();
         drop(stdin);
         (
@@ -286,6 +287,7 @@ fn install_and_view_end_at_once_on_a_stop() {
             &[]
         };
         let running = Running::as_init(&[&[command, "--to", root], more].concat());
+        // The second thread waits for stop signals.
         eventually("it listens", || {
             let status = std::fs::read_to_string(format!("/proc/{}/status", running.pid)).unwrap_or_default();
             status.contains("\nThreads:\t2\n").then_some(())

@@ -339,6 +339,7 @@ fn failed_snippet_is_reported_with_last_line_and_remedy() {
 /// waits for the other after its snippet.
 #[test]
 fn pod_ends_with_its_log_when_the_operator_tells_it_to() {
+    // 143: the lead's code, as after SIGTERM. 238: `REPLACE`, the code of a follower that is stopped.
     for (index, code) in [("0", 143), ("1", 238)] {
         let pods = minicluster(
             2,
@@ -382,6 +383,7 @@ fn v1alpha1_socket_is_reached_by_root_and_by_fluxs_user() {
         );
         let pods = Pods::of(&text, |image| {
             fs::create_dir(image.at("/run")).unwrap();
+            // This MiniCluster has no view: Flux is the image's own.
             fs::remove_dir_all(image.at("/mnt/flux/view")).unwrap();
             if real_flux().is_none() {
                 image.program(crate::image::fake_flux(), "/usr/bin/flux");
@@ -580,6 +582,7 @@ fn options_that_a_snippet_adds_reach_the_broker_of_each_pod() {
 fn scripts_of_others_that_read_unset_variables_can_be_sourced() {
     let profile = "[ -z \"$SPACK_ROOT\" ] && SPACK_ROOT=/opt/spack\nif [ \"$PS1\" ]; then :; fi\n\
         export PATH=\"/opt/env/bin:$PATH\" MANPATH=\"/opt/env/man:$MANPATH\"\n_fn() { [ -n \"$1\" ] || return 0; }\n_fn\n";
+    // A single container runs Flux, with `runFlux` or without.
     for container in ["", "runFlux: true\n"] {
         let pods = minicluster(
             1,

@@ -11,7 +11,7 @@ use crate::image::{agent, folder};
 use crate::live::eventually;
 
 /// A fake uvicorn. It listens, answers every request with what it was started with, and, like the real API,
-/// prints output that nobody should see.
+/// prints output that nobody should see. It fails if its logging configuration is not JSON.
 const UVICORN: &str = r#"
 import asyncio, json, os, sys
 options = dict(word.lstrip("-").split("=") for word in sys.argv[2:])
@@ -87,8 +87,8 @@ fn repository(at: &Path) -> PathBuf {
     place
 }
 
-/// A password that no other process of this machine has on its command line. It looks like an option of the
-/// script, but is none.
+/// A password that no other process of this machine has on its command line. It begins with a dash, so the script
+/// takes it for an option unless `--` precedes it.
 const PASSWORD: &str = "-butter-by-the-bucket";
 
 struct Server {
@@ -192,7 +192,7 @@ fn restful_api_is_fetched_once_and_served_until_a_signal() {
         let mut text = String::new();
         printed.read_to_string(&mut text).unwrap();
         assert!(!text.contains("t0ken"), "{text}");
-        // A restart fetches nothing again.
+        // The second round finds no repository: a restart fetches nothing again. (There, this rename fails.)
         fs::rename(&repository, repository.with_file_name("away")).unwrap_or(());
     }
 }

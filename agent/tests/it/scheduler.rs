@@ -8,6 +8,7 @@ use crate::live::{pod_image, run_words};
 fn printed(spec: &str, script: &str, gpus: usize) -> String {
     let spec = submit(script).replace("'submit'", "'launcher'") + spec;
     let image: Image = pod_image(&spec, 1);
+    // The agent counts GPUs by the names of device files.
     for gpu in 0..gpus {
         image.file(&format!("/dev/nvidia{gpu}"), 0o666, "");
     }
@@ -36,6 +37,7 @@ fn schedulers(spec: &str, script: &str) -> Vec<(String, String)> {
         .lines()
         .map(words)
         .filter(|words| words.first().is_some_and(|name| name.starts_with("sched-")));
+    // The sixth column has the services. It is empty if a module has none.
     let mut found: Vec<(String, String)> = lines
         .map(|words| (words[0].clone(), words.get(5).cloned().unwrap_or_default()))
         .collect();

@@ -106,7 +106,7 @@ fn launcher_has_the_users_paths() {
     );
 }
 
-/// For example a script that a snippet has written, or that exports its own path.
+/// The script sets a path by itself. The first `flux` on its PATH is the agent's, which hides the path from Flux.
 #[test]
 fn users_paths_in_a_script_are_hidden_from_flux_not_from_tasks() {
     let words = run_words(&[]);

@@ -12,6 +12,7 @@ fn run(programs: &[&str], snippets: &str, command: &str) -> Ended {
     Solo::new("", snippets, command).with(programs).run(&[])
 }
 
+/// During the job, the shell waits in `read`, which bash ends after TMOUT seconds. Only the shell of `pre` knows `f`.
 #[test]
 fn tmout_of_a_snippet_does_not_end_the_shell_of_post() {
     for line in ["TMOUT=1", "readonly TMOUT=1", "export TMOUT=1; sleep 300 &"] {
@@ -288,6 +289,7 @@ fn bash_env_is_sourced_and_named_when_it_ends_the_shell() {
     for (text, code, stdout) in [
         ("from_bash_env() { echo known; }", 0, "known\njob\n"),
         ("exit 5", 5, ""),
+        // `pre` has not run, so this is no success.
         ("exit 0", 1, ""),
     ] {
         crate::live::forget_starts(&image);
@@ -379,6 +381,7 @@ fn pod_without_processes(uid: u32, network: &Network) -> (Image, Running) {
     let shell = eventually("the job runs", || {
         let words = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let children = pod.children();
+        // The snippets' shell and the broker.
         if children.len() != 2 {
             return None;
         }

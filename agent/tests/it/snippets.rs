@@ -194,6 +194,8 @@ fn a_snippet_that_takes_long_is_named_while_it_runs() {
     );
 }
 
+/// With the Go operator, snippets set `asFlux` to the words that start Flux. The agent needs no sudo: it only takes the
+/// variables after `-E`.
 #[test]
 fn as_flux_keeps_its_variables_and_an_exit_trap_runs_at_the_end() {
     let side = r#"
@@ -234,7 +236,7 @@ fn as_flux_runs_what_follows_as_fluxs_user_in_fluxs_environment() {
              words = ['sh', '-c', 'echo ${{asFlux-not exported}}; id -G']\n[runner.snippets]{snippets}"
         );
         image.file(flux_shared::paths::SPEC_FILE, 0o444, &spec);
-        // The image has groups for both users, and the pod has one.
+        // The image gives a group to root (6) and one to flux (2000). The agent has root's and the pod's (5000).
         image.file(
             "/etc/group",
             0o644,
@@ -259,7 +261,7 @@ fn as_flux_runs_what_follows_as_fluxs_user_in_fluxs_environment() {
     }
 }
 
-/// The documents' lines use variables that are not set here. They count as empty, and are no error.
+/// Documented snippets use variables that are not set here. These count as empty, and are no error.
 #[test]
 fn documented_lines_work_in_an_image_that_sets_nothing() {
     let side = r#"
@@ -409,6 +411,7 @@ fn non_utf8_bytes_are_left_out_or_named() {
     let program = "[runner.program]\nmode = 'submit'\nwords = ['echo', [{ env = 'BYTES' }]]\n";
     let image = crate::live::pod_image(&format!("{program}[runner.snippets]\n{side}"), 1);
     let ended = image::run(&[Container::new(&image, "mc-0", &crate::live::run_words(&[]))]).remove(0);
+    // 248: the broker failed (`Category::BrokerFailed`).
     assert_eq!((ended.code, ended.stdout.as_str()), (248, ""), "{ended:?}");
     assert!(
         ended.stderr.contains("a word of the command is not UTF-8"),

@@ -27,6 +27,7 @@ const STOPS: [Stop; 3] = [Stop::Heeded, Stop::Twice, Stop::Ignored];
 const GRACE: Duration = Duration::from_secs(15);
 /// When the agent kills what still runs after a stop (`kill_after` in the planner: 14.25 s), minus a margin for timers.
 const DEADLINE: Duration = Duration::from_secs(14);
+/// Exit code of a stopped follower, whose pod the Job may replace.
 const REPLACED: i32 = REPLACE as i32;
 
 /// A shell script that prints `ran NAME` and then stays. Unless `stop` is `Heeded`, it ignores SIGTERM.
@@ -340,6 +341,7 @@ fn stop_during_accounting_starts_nothing_after_it() {
         let account = stays("account >/proc/1/fd/1", stop);
         replace_flux(image, &format!("case $1 in account*) {account} ;; esac"));
     };
+    // The lead's program, which begins with the accounting, is killed early enough for the instance to end by itself.
     let code: &(dyn Fn(Stop) -> i32 + Sync) = &|stop| if stop == Stop::Heeded { 143 } else { 137 };
     Stage {
         spec,
@@ -355,7 +357,7 @@ fn stop_during_accounting_starts_nothing_after_it() {
 #[test]
 fn stop_of_a_follower_with_a_job_leaves_the_job_its_time() {
     let spec: &(dyn Fn(Stop) -> String + Sync) = &|stop| {
-        // Tasks write to the lead's output. So each also writes to the output of its own pod.
+        // Flux prints what tasks write in the lead's pod. So each task writes to the output of its own pod itself.
         let trap = if stop == Stop::Heeded {
             "trap 'exit 3' TERM; "
         } else {
@@ -384,7 +386,7 @@ fn stop_during_the_job_gives_its_code_and_skips_post() {
         };
         echoing_snippets("") + &program(&source)
     };
-    // The instance gets the stop early enough to end by itself before the deadline.
+    // The program is killed early enough for the instance to end by itself before the deadline.
     let code: &(dyn Fn(Stop) -> i32 + Sync) = &|stop| if stop == Stop::Heeded { 3 } else { 137 };
     Stage {
         spec,

@@ -105,7 +105,8 @@ pub fn of_pod(
     headless: &str,
 ) -> BTreeMap<String, String> {
     let mut labels = user.clone();
-    // Only the lead's pod gets this label, from the operator, once the pod exists. So the user's value is dropped.
+    // The lead's pod gets this label once it exists, and the services pod from our caller. No other pod may have it, so
+    // the user's value is dropped.
     labels.remove(JOB_INDEX);
     labels.extend(of_object(cluster));
     for (key, value) in [

@@ -158,12 +158,13 @@ pub fn build(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatu
 pub fn of_pod(pod: &PodStatusObject, known: Option<u32>, now: Timestamp) -> Vec<Traced> {
     let annotation = || pod.metadata.annotations.as_ref()?.get(labels::TRACE);
     let parent = annotation().and_then(|text| text.parse::<TraceParent>().ok());
-    let index = labels::completion_index(&pod.metadata);
+    let pod_index = labels::completion_index(&pod.metadata);
     // Only the first pods of a MiniCluster have spans.
-    let (Some(parent), Some(index @ 0..PODS)) = (parent, index) else {
+    let (Some(parent), Some(pod_index @ 0..PODS)) = (parent, pod_index) else {
         return Vec::new();
     };
-    // The index does not record the ends of pods without this label, so each event would send their spans again.
+    // The operator's cache of pods (`observe::Index`) does not record the ends of pods without this label. So each
+    // event of such a pod would send its spans again.
     let is_of_a_cluster = |labels: &BTreeMap<String, String>| labels.contains_key(labels::CLUSTER);
     if !pod.metadata.labels.as_ref().is_some_and(is_of_a_cluster) {
         return Vec::new();
@@ -182,7 +183,7 @@ pub fn of_pod(pod: &PodStatusObject, known: Option<u32>, now: Timestamp) -> Vec<
             Some(Traced {
                 trace: parent.trace,
                 by: Program::Agent,
-                spans: pod_spans(pod, parent, index, end.terminated)?,
+                spans: pod_spans(pod, parent, pod_index, end.terminated)?,
             })
         })
         .collect()

@@ -51,7 +51,9 @@ pub struct Inputs<'a> {
     pub spec: CheckedSpec<'a>,
     /// The status before this one.
     pub previous: &'a MiniClusterStatus,
-    /// The MiniCluster's Job. None: it does not exist.
+    /// The MiniCluster's Job. Its end may be one that the operator has decided (`decide::ending`). A Job that was given
+    /// up counts as being deleted, and has no end. None: there is no Job. (If the MiniCluster ends while there is none,
+    /// this is a stand-in with that end.)
     pub job: Option<&'a JobSeen>,
     /// Hash of the current spec ([`Target::spec_hash`](crate::target::Target::spec_hash)).
     pub spec_hash: Option<&'a str>,
@@ -137,10 +139,12 @@ pub fn compute(inputs: &Inputs) -> MiniClusterStatus {
             .and_then(JobSeen::end_time)
             .map(rfc3339),
         restart_count: restarts.restart_count,
+        // `restart::with_counted_restart` counts these two, in a status of its own. `restarts` adds to neither.
         backoff_limit_used: previous.backoff_limit_used,
         max_restarts_used: previous.max_restarts_used,
         container_restarts: restarts.container_restarts,
         restarts: restarts.restarts,
+        // The caller has already added the new losses to the previous status.
         lost_pods: previous.lost_pods.clone(),
         job_uid: job_uid(inputs, &conditions),
         users_secret: secret(inputs, |cluster, uid| {
@@ -287,6 +291,7 @@ fn decisive_lead<'a>(inputs: &Inputs<'a>, summary: &PodSummary<'a>) -> Option<&'
 fn start_time(inputs: &Inputs) -> Option<String> {
     let before = inputs.previous.start_time.clone();
     let is_first = inputs.previous.backoff_limit_used + inputs.previous.max_restarts_used == 0;
+    // A restart that follows a suspension removes the start time. The Job that was given up must not set it again.
     let job = inputs
         .job
         .filter(|job| !restart::is_given_up(inputs.previous, job));
@@ -299,7 +304,8 @@ fn start_time(inputs: &Inputs) -> Option<String> {
 }
 
 /// Uid of the current or last Job. None if the Job is about to be replaced, for a restart or by one that copies the
-/// view. `conditions`: those of the new status.
+/// view: then its deletion does not count as one by somebody else (`decide::restart`). `conditions`: those of the new
+/// status.
 fn job_uid(inputs: &Inputs, conditions: &[Condition]) -> Option<String> {
     let cannot_mount = conditions.iter().any(|condition| {
         condition.type_ == ConditionType::ViewMounted && condition.status == ConditionStatus::False
@@ -442,9 +448,9 @@ pub fn panicked(
     let message = format!(
         "{panicked}: this is a bug in the operator, please report it with this MiniCluster's spec; its pods keep running, and the operator retries"
     );
-    let is_new =
-        condition(before, ConditionType::OperatorPanicked).is_none_or(|before| before.message != message);
-    if !is_new {
+    let is_known =
+        condition(before, ConditionType::OperatorPanicked).is_some_and(|before| before.message == message);
+    if is_known {
         return before.clone();
     }
     let mut status = without_panic(before.clone());

@@ -17,8 +17,8 @@ use tower::{BoxError, Service};
 
 use crate::health::metrics::Metrics;
 
-/// Longest wait for an answer. The API server ends a call after 60 s, so without an answer by then the
-/// connection is lost.
+/// Longest wait until an answer begins. The API server ends a call after 60 s, so without an answer by then the
+/// connection is lost. The body of an answer, such as the events of a watch, may take longer.
 const TIMEOUT: Duration = Duration::from_secs(65);
 /// Longest wait for a connection. TCP repeats its attempts at growing intervals, so a new connection reaches a
 /// server that is back sooner than an old attempt.
@@ -93,7 +93,7 @@ where
 
 /// Replaces a plain-text answer 429 or 503 by a Status with the seconds of its header `Retry-After`. kube reads this
 /// header only for its own retries, which are off. API Priority and Fairness sends such answers. Other answers stay as
-/// they are.
+/// they are: one in JSON is a Status already.
 fn with_retry_after<B>(answer: Response<B>) -> Response<Either<B, Full<Bytes>>> {
     let header = |name| {
         answer

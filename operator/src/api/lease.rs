@@ -83,7 +83,7 @@ impl Candidate {
         // The times in the Lease come from other machines' clocks, so they are not used: a Lease has expired if
         // this replica has seen no change of it for its duration.
         let mut last_change = None;
-        // Not `retry::until_done`: a Lease that another replica holds is not an error.
+        // Not `flux_operator_client::retry::until_done`: a Lease that another replica holds is not an error.
         loop {
             let renewed = Instant::now();
             match self.attempt(client, &mut last_change).await {
@@ -267,7 +267,7 @@ impl HeldLease {
     /// Releases the Lease, so that another replica can lead at once.
     pub async fn release(self, client: &Client) {
         let api = self.candidate.leases(client);
-        // A Lease with an empty holder is free.
+        // A Lease with an empty holder is free, whatever its duration. Kubernetes' Go client writes 1 s too.
         let spec = LeaseSpec {
             holder_identity: Some(String::new()),
             lease_duration_seconds: Some(1),

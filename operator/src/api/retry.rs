@@ -29,7 +29,8 @@ pub fn retry_after(error: &kube::Error) -> Duration {
 }
 
 /// Calls `write` for each item, at most `concurrency` at the same time, and retries those that fail, without a
-/// limit. `failed` is the log message of a failure. Returns when the channel is closed.
+/// limit. `failed` is the log message of a failure. Returns when the channel is closed and empty: the writes that have
+/// not ended are then dropped.
 pub async fn run_queue<T, E, F>(
     mut items: UnboundedReceiver<T>,
     concurrency: usize,

@@ -64,7 +64,8 @@ pub(super) async fn label_leads(context: &Context, unlabelled: mpsc::UnboundedRe
     .await;
 }
 
-/// Deletes Jobs and pods of deleted MiniClusters. If the API server refuses this, the garbage collector deletes them.
+/// Deletes Jobs and pods of deleted MiniClusters, all pods at once. If the API server refuses this, the garbage
+/// collector deletes them: it stops the brokers one after the other, while the job still runs.
 pub(super) async fn end_deleted(context: &Context, deleted: mpsc::UnboundedReceiver<Deleted>) {
     let delete = |deleted: Deleted| async move {
         match context.writer.end_deleted(&deleted).await {

@@ -65,6 +65,7 @@ impl server::Answers for OperatorHealth {
             .serving
             .get()
             .is_some_and(|serving| *serving.synced_kinds.borrow() >= KINDS);
+        // A replica that waits to lead is ready: a rollout ends the old leader only once its successors are ready.
         is_synced || self.is_waiting.load(Ordering::Relaxed)
     }
 

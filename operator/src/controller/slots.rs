@@ -5,9 +5,8 @@
 //!                    └ none: given up, and retried after a pause
 //! ```
 //!
-//! Some slots are not for retries, and some are not for retries that were slow. A reconcile may be given up
-//! during any call: it could also end during that call because the process is killed, and the next reconcile
-//! then does the rest.
+//! Some slots are not for retries, and some are not for retries of slow reconciles. It is safe to give up a reconcile
+//! during any call. The process may also be killed during it, and the next reconcile does the rest.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 

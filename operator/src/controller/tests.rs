@@ -233,7 +233,8 @@ async fn reconciles_in_flight_never_exceed_the_slots() {
     let a_while = Duration::from_secs(20);
     let all = future::join_all(reconciles.map(in_own_task));
     assert!(tokio::time::timeout(a_while, all).await.is_err());
-    // The maximum, since each reconcile is slow.
+    // A reconcile that is slow gives up its slot for a slow one. If all of these are taken, it ends with an error, and is
+    // tried again. So at some time all slots of both kinds are in use.
     let bound = Slots::default();
     let places: Vec<_> = std::iter::from_fn(|| bound.take(LastOutcome::NotFailed).now_or_never()).collect();
     let slow: Vec<_> = std::iter::from_fn(|| bound.take_slow()).collect();

@@ -47,7 +47,8 @@ const CONTROLLER: &str = "minicluster";
 pub enum ReconcileOutcome {
     /// It succeeded, or waits for something that ends by itself.
     Success,
-    /// It failed because of an obstacle, or because the namespace is being deleted. A retry alone does not help.
+    /// It failed because of an obstacle that does not pass by itself, or because the namespace is being deleted. A
+    /// retry alone does not help.
     Obstacle,
     Error,
     /// It panicked: a bug in the operator.

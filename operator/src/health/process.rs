@@ -57,6 +57,7 @@ impl Process {
             procfs::boot_time_secs()? as f64 + stat.starttime as f64 / ticks,
         );
         self.open_files.set(&[], process.fd_count()? as f64);
+        // Without a limit, the metric is absent.
         if let procfs::process::LimitValue::Value(limit) = process.limits()?.max_open_files.soft_limit {
             self.max_files.set(&[], limit as f64);
         }

@@ -33,8 +33,8 @@ pub trait Answers {
     fn metrics(&self) -> String;
 }
 
-/// Opens the port. The unspecified address (`0.0.0.0` or `[::]`) means IPv4 and IPv6, or IPv4 alone if the kernel has no
-/// IPv6.
+/// Opens the port. The unspecified address (`0.0.0.0` or `[::]`) means IPv4 and IPv6, or IPv4 alone if the kernel has
+/// no IPv6.
 pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     if !address.ip().is_unspecified() {
         return TcpListener::bind(address).await;

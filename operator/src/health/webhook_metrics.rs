@@ -7,9 +7,8 @@ use prometheus::Result;
 use super::families;
 use super::process::Process;
 use super::registry::{Counter, Gauge, Histogram, MetricRegistry};
-
-/// Value of the label `webhook`: there is one webhook.
-const PATH: &str = "/convert";
+// The value of the label `webhook`: there is one webhook.
+use crate::webhook::PATH;
 
 /// Why a connection was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -132,7 +132,7 @@ pub fn clusters<R: Fn(&str, u64) + Send + 'static, F: Fn(&Key, &str) + Send + 's
     let mut known = KnownClusters::default();
     let mut deletions = Deletions::default();
     // New or changed MiniClusters of an incomplete list. The store gets the list when it is complete, so they are
-    // reconciled only then.
+    // reconciled only then. If a list begins anew, they stay: `known` does not report them as news again.
     let mut listed_news: Vec<Key> = Vec::new();
     let mut is_first = true;
     // Reports the Job of a MiniCluster whose objects Kubernetes deletes, so that the operator deletes the pods sooner.
@@ -267,7 +267,7 @@ pub async fn pods(
 ) {
     let events = list_watch(
         api::<PodStatusObject>(&client, namespace.as_deref()),
-        // All pods of MiniClusters have this label.
+        // All pods of MiniClusters have this label. The services pod lacks `CLUSTER`.
         labelled(labels::HEADLESS),
     );
     let updated_index = index.clone();
@@ -292,7 +292,7 @@ pub async fn pods(
 pub async fn services(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
     let events = list_watch(
         api::<ServiceObject>(&client, namespace.as_deref()),
-        // All Services of the operator have this label, those of sidecars too.
+        // All Services of the operator have this label, those of sidecars too. The headless Service lacks `CLUSTER`.
         labelled(labels::HEADLESS),
     );
     let updated_index = index.clone();

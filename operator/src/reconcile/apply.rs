@@ -50,6 +50,7 @@ pub enum ApplyError {
     /// The operator cannot continue until something else changes. The status shows why.
     #[error(transparent)]
     Obstacle(#[from] Obstacle),
+    /// Unlike an obstacle, the status shows this only if it lasts.
     #[error("the namespace is being deleted: nothing can be created in it")]
     NamespaceTerminating,
     /// The call failed; another attempt may succeed.
@@ -460,6 +461,7 @@ impl Writer {
     }
 
     /// Sets the given fields of a Job by a merge patch. It leaves all other fields, which somebody else may have set.
+    /// `fields` contains the Job's uid, so that no other Job of this name is changed.
     pub async fn scale_job(&self, index: &Index, job: &Key, fields: &Value) -> Result<(), ApplyError> {
         let api: Api<JobObject> = Api::namespaced(self.client.clone(), &job.namespace);
         let parameters = PatchParams {

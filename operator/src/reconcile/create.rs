@@ -171,6 +171,7 @@ async fn recreate_job(
         .writer
         .read_job(&context.index, &target.key, &target.uid)
         .await?;
+    // `has_ended_pods` also covers pods that no longer exist, `has_begun` only those that exist.
     let is_untouched = job.is_some_and(|job| job.uid == job_uid && !job.has_ended_pods);
     if !is_untouched || context.writer.has_begun(&target.key, job_uid).await? {
         return Ok(Done::All);
@@ -198,8 +199,8 @@ async fn update(
         services_pod,
     } = differences;
     if let Some(elastic) = elastic {
-        // `patch` compares it with the hash of this `suspend` with each size up to the maximum. If none is the same,
-        // `suspend` has changed in the spec.
+        // The hash of the size and `suspend` that were applied last. By it, `patch` finds out whether `suspend` has
+        // changed in the spec. Only then it sets `suspend`: somebody else may have resumed the Job.
         let hash_before = context.index.job(&target.key).and_then(|job| job.rendered_hash);
         let fields = elastic.patch(
             cluster,

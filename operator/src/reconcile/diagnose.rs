@@ -39,7 +39,7 @@ pub(super) async fn diagnose_and_mend(
         uid: &target.uid,
         object: &wait.object(),
         first_check_after: wait.patience(context.index.has_nodes()),
-        has_waited: wait.has_waited(target.status.reason.as_deref()),
+        was_reported: wait.was_reported(target.status.reason.as_deref()),
     };
     if context.event_checks.are_due(waiting, Instant::now()) {
         // Not before the first check is due: until then, the pod's state may be out of date.
@@ -136,6 +136,7 @@ async fn read_warning(
         }
         SilentWait::Joins(first, second) => (first, second),
     };
+    // One or two pods that are not ready, the lead first: each further one would cost a call.
     let mut found = Vec::new();
     for (index, uid) in [Some(first), second].into_iter().flatten() {
         found.extend(

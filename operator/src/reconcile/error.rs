@@ -67,6 +67,7 @@ impl ReconcileError {
     pub fn outcome(&self) -> ReconcileOutcome {
         match self {
             ReconcileError::Panicked(_) => ReconcileOutcome::Panic,
+            // A retry alone does not help: nothing can be created there.
             ReconcileError::Apply(ApplyError::NamespaceTerminating) => ReconcileOutcome::Obstacle,
             ReconcileError::Apply(ApplyError::Obstacle(obstacle)) => match obstacle.reason {
                 // What it waits for ends by itself. That is no error, and a user need not change anything.

@@ -25,8 +25,8 @@ const GROWTH: Duration = Duration::from_secs(180);
 const SHRINKAGE: Duration = Duration::from_secs(300);
 const METRICS: Duration = Duration::from_secs(120);
 
-/// Changes a file that is written for the namespace `default` to this namespace. The autoscaler does not wait
-/// for a minute of calm, as in the example, so jobs still run when it shrinks.
+/// Changes a file that is written for the namespace `default` to this namespace. In the examples, the autoscaler
+/// shrinks only after a minute of calm. Here it does not wait, so jobs still run when it shrinks.
 fn adapted(fixture: &Fixture, file: &str) -> String {
     let text = std::fs::read_to_string(repository().join(file)).unwrap();
     let namespace = &fixture.namespace;
@@ -120,7 +120,7 @@ fn queue_resizes_minicluster_and_no_job_is_lost() {
         let text = adapted(&fixture, "examples/autoscale/minicluster.yaml");
         let mut example: Value = serde_saphyr::from_str(&text).unwrap();
         example["spec"]["containers"][0]["image"] = json!(app_image());
-        // The example's jobs fit into this grace period.
+        // Shorter than in the example. The jobs that `cycle` submits (8 s by default) fit into it.
         example["spec"]["pod"]["terminationGracePeriodSeconds"] = json!(120);
         fixture.create_object::<MiniCluster>(example).await;
         fixture.when_condition("autoscale", "Ready").await;

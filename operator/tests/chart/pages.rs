@@ -9,7 +9,8 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(repository().join(path)).unwrap()
 }
 
-/// Path, default and comment of each value, in the order of the file.
+/// Path, default and comment of each value, in the order of the file. A value's comment is the one line above it. An
+/// empty line ends a comment that belongs to no value.
 fn values() -> Vec<(String, String, String)> {
     let text = read("chart/values.yaml");
     let parsed: Value = serde_saphyr::from_str(&text).unwrap();
@@ -135,6 +136,7 @@ fn readme_lists_every_object_that_is_installed() {
     let readme = read("chart/README.md");
     let (_, section) = readme.split_once("\n## What it installs\n").unwrap();
     let (section, _) = section.split_once("\n## ").unwrap();
+    // One Helm is enough: this test is about the README.
     let objects = templated(&helms()[0], "flux-operator", &defaults());
     let missing: Vec<&String> = objects
         .iter()

@@ -111,7 +111,7 @@ fn lines(value: &Value, path: &str, found: &mut BTreeSet<String>) {
         Value::Array(all) if !all.is_empty() => {
             for (number, value) in all.iter().enumerate() {
                 // Objects with a name and plain values have no number here: an inserted one does not change the lines
-                // of those after it.
+                // of those after it. An alerting rule has its name in `alert`.
                 let of_name = value["name"]
                     .as_str()
                     .or(value["alert"].as_str())
@@ -279,7 +279,7 @@ fn kustomize_base_is_the_chart_with_its_namespace() {
     let crd = chart
         .get_mut("CustomResourceDefinition /miniclusters.flux-framework.org")
         .unwrap();
-    // What Helm keeps when a release is uninstalled.
+    // With this annotation, Helm keeps the CRD when it uninstalls the release. The base has none.
     assert_eq!(
         crd["metadata"]["annotations"],
         json!({ "helm.sh/resource-policy": "keep" })

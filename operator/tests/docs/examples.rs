@@ -22,8 +22,7 @@ const TWINS: &[(&str, &str)] = &[
     ("spec.services", "spec.containers"),
 ];
 
-/// The manifests of a version that set a field, by the field's path. It keeps the shortest of those that
-/// explain the field.
+/// The example that explains a field best, by the field's path. `Place` has the order.
 pub struct Examples(BTreeMap<String, Place>);
 
 /// Fields that the first example explains best.
@@ -98,7 +97,8 @@ impl Examples {
         }
     }
 
-    /// A link to it: the folder, or the manifest in it that is not the folder's first.
+    /// A link to the example of a field: to the folder of a `minicluster.yaml`, to any other manifest itself. Empty if
+    /// there is no example.
     pub fn link(&self, path: &str) -> String {
         let twin = TWINS.iter().fold(path.to_owned(), |path, (name, twin)| {
             if path.contains(name) {
@@ -111,10 +111,7 @@ impl Examples {
         let own = [path, &twin]
             .into_iter()
             .find(|path| self.0.get(*path).is_some_and(|place| !place.is_of_other_version));
-        let blocks = twin
-            .rmatch_indices('.')
-            .map(|(at, _)| &twin[..at])
-            .filter(|block| *block != "spec");
+        let blocks = twin.rmatch_indices('.').map(|(at, _)| &twin[..at]);
         let paths = own.into_iter().chain([path, &twin]).chain(blocks);
         let Some(place) = paths.filter_map(|path| self.0.get(path)).next() else {
             return String::new();
@@ -131,7 +128,8 @@ impl Examples {
 }
 
 impl Place {
-    /// Whether the file is named after the field: `min-size.yaml` and `minSize`.
+    /// Whether the file or its folder is named after the field: `min-size.yaml` and `minSize`. The first example is
+    /// about the fields of `OF_HELLO_WORLD`.
     fn is_about(&self, path: &str, field: &str) -> bool {
         let plain = |name: &str| name.replace('-', "").to_lowercase();
         let mut names = [

@@ -69,6 +69,7 @@ fn unit(path: &str) -> Option<&'static str> {
 /// The type of a value, with its limits.
 fn kind(schema: &Value, path: &str) -> String {
     let name = path.rsplit('.').next().unwrap_or_default();
+    // `odTemplate` is for `podTemplate` and `servicesPodTemplate`.
     if name.ends_with("ecurityContext") || name.ends_with("odTemplate") {
         return "as Kubernetes has it".into();
     }
@@ -105,6 +106,7 @@ fn kind(schema: &Value, path: &str) -> String {
             schema["maxItems"]
         ),
         "string" if schema["enum"].is_array() => {
+            // An enum of the spec also has the empty text, which counts as not set.
             let values = schema["enum"]
                 .as_array()
                 .unwrap()
@@ -178,7 +180,7 @@ struct Page<'a> {
     text: String,
     examples: &'a Examples,
     readers: &'a Readers,
-    /// Fields of the spec without a reader or an example.
+    /// Fields of the spec with an empty cell, such as those without a reader or an example.
     unknown: Vec<String>,
 }
 
@@ -236,6 +238,7 @@ impl Page<'_> {
                 }
             }
             self.text += &format!("| {} |\n", cells.join(" | "));
+            // Its cell of the type says that it is as Kubernetes has it, so it gets no section.
             if name.ends_with("ecurityContext") {
                 continue;
             }

@@ -11,6 +11,7 @@ const END: &str = "<!-- end -->\n";
 
 #[test]
 fn the_figures_of_the_page_are_those_of_the_code() {
+    // `metrics` leaves out what is `None`.
     let all = Usage {
         resources: Some(Resources::default()),
         jobs: Some(Jobs::default()),

@@ -122,6 +122,7 @@ fn metrics_are_those_of_the_code() {
             .filter(|family| family.processes == processes)
         {
             let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
+            // In Markdown, a bare `<` may begin an HTML tag.
             let help = help.replace('<', "\\<").replace("/readyz", "`/readyz`");
             text += &format!(
                 "| `{name}` | {} | {help} | {} |\n",

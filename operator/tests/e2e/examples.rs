@@ -244,7 +244,7 @@ pub fn adapt(fixture: &Fixture, text: &str, is_older: bool) -> Vec<Value> {
 /// A server that answers as the configuration of `services/nginx-conf.yaml` says, for images without nginx.
 const NGINX: &str = r#"sh -c "mkdir /tmp/www; sed -n 's/.*return 200 .\(.*\)[\\]n.*/\1/p' /etc/nginx/conf.d/flux.conf > /tmp/www/index.html; httpd -f -p 80 -h /tmp/www""#;
 
-/// Applies an example as a user does. Returns the names of the applied objects.
+/// Applies an example as a user does. Returns the name of its first object.
 pub fn apply(fixture: &Fixture, file: &str) -> String {
     let documents = documents(fixture, file);
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": documents });

@@ -128,6 +128,7 @@ fn exit_code_7_goes_through_pod_job_and_minicluster() {
 #[test]
 fn pods_keep_their_logs_when_another_snippet_fails() {
     test("logs", async |fixture| {
+        // Pod 1 fails only after the others have had time to print.
         let pre = "echo before of $JOB_COMPLETION_INDEX; [ $JOB_COMPLETION_INDEX != 1 ] || { sleep 3; cat /not/there; }";
         fixture
             .create(
@@ -157,7 +158,7 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
 fn delete_while_it_runs_leaves_nothing() {
     test("delete", async |fixture| {
         // The garbage collector looks for new kinds every 30 s, and collects no objects of a kind before
-        // that.
+        // that. So the time of the first deletion does not count.
         fixture
             .create("first", 1, json!({ "command": "sleep 3600" }))
             .await;

@@ -46,6 +46,7 @@ fn silent_node_is_named_and_nothing_runs_twice() {
                 "for folder in $(grep -lx kubelet /proc/[0-9]*/comm); do folder=${{folder%/comm}}; kill -{name} ${{folder#/proc/}}; done"
             )
         };
+        // Without the last `sleep`, the container would restart, and stop the kubelet again.
         let command = format!(
             "sleep 3; {}; sleep {}; {}; sleep 3600",
             signal("STOP"),

@@ -69,6 +69,7 @@ fn manifest_of_2023_completes_and_reads_back_as_applied() {
             "containers": [{
                 "image": "", "workingDir": "/work/here",
                 "command": "sh -c 'echo job of $(id -un) in $PWD sees $FI_EFA_USE_DEVICE_RDMA'",
+                // Flux and the job get the variables after `-E`.
                 "preCommand": "asFlux=\"sudo -u flux -E PYTHONPATH=$PYTHONPATH -E FI_EFA_USE_DEVICE_RDMA=1\"\n",
                 // As in 2023, it runs before any user is created.
                 "commands": {

@@ -67,7 +67,7 @@ impl Release {
         result.unwrap_or_else(|error| panic!("helm {command}: {error}"));
     }
 
-    fn is_refused(&self, release: &str, namespace: &str) -> String {
+    fn refusal_of(&self, release: &str, namespace: &str) -> String {
         let (chart, values) = (repository().join("chart"), self.folder.path().join("values.yaml"));
         let options = ["--values", values.to_str().unwrap()];
         self.helm(
@@ -228,6 +228,7 @@ fn job_is_unaffected_by_helm_install_upgrade_uninstall() {
             release.apply("upgrade", &chart, &["--set", "resources.limits.memory=300Mi"]);
             assert_eq!(memory_limit(), "300Mi");
             assert_eq!(authority(), first, "an upgrade leaves the webhook's authority");
+            // The API server asks the webhook: the stored version is v1alpha2.
             kubectl(&[
                 "get",
                 "miniclusters.v1alpha1.flux-framework.org",
@@ -243,6 +244,7 @@ fn job_is_unaffected_by_helm_install_upgrade_uninstall() {
                     &["--wait", "--timeout", "5m"],
                 )
                 .unwrap();
+            // The chart's default, as in revision 1.
             assert_eq!(memory_limit(), "384Mi");
             assert_eq!(authority(), first, "a rollback leaves it, too");
 
@@ -320,7 +322,7 @@ fn helm_install_refuses_and_keeps_objects_of_others() {
             let file = release.folder.path().join("other.json");
             std::fs::write(&file, other.to_string()).unwrap();
             kubectl(&["create", "--filename", file.to_str().unwrap()]).unwrap();
-            let error = release.is_refused("flux-operator", &fixture.namespace);
+            let error = release.refusal_of("flux-operator", &fixture.namespace);
             assert!(
                 error.contains("another operator's Deployment flux-operator"),
                 "{error}"
@@ -333,7 +335,7 @@ fn helm_install_refuses_and_keeps_objects_of_others() {
                 &repository().join("chart"),
                 &["--create-namespace", "--set", "crds.keep=false"],
             );
-            let error = release.is_refused("second", "default");
+            let error = release.refusal_of("second", "default");
             assert!(
                 error.contains("cannot be imported into the current release"),
                 "{error}"

@@ -30,7 +30,7 @@ struct Words {
 }
 
 /// The names in an expression. Names in braces and after `by`, `on` and `group_left` are labels; a name
-/// before `(` is a function.
+/// before `(` is a function. Every other name with `_` is a metric: operators such as `and` have none.
 fn words(expression: &str) -> Words {
     let mut words = Words::default();
     let outside: String = expression.split('"').step_by(2).collect::<Vec<_>>().join("\"\"");
@@ -156,7 +156,7 @@ fn rules_of_n() -> String {
         .replace(&format!("\\\"{NAMESPACE}\\\""), "\\\"n\\\"")
 }
 
-/// Rules and their tests, in a folder of their own.
+/// A folder with the rules. The caller adds their tests.
 fn rules() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("rules.yml"), rules_of_n()).unwrap();
@@ -342,6 +342,7 @@ fn operators_that_all_wait_to_lead_are_warned_of() {
             .create(&PostParams::default(), &lease)
             .await
             .unwrap();
+        // The usual account may not use a Lease of this namespace: its Role for Leases is in `NAMESPACE`.
         let (namespace, identity) = (fixture.namespace.clone(), "one".to_owned());
         fixture.kubectl(&["create", "serviceaccount", "leader"]).unwrap();
         let account = format!("--serviceaccount={}:leader", fixture.namespace);
@@ -503,7 +504,7 @@ fn alerts_fire_when_the_webhook_fails_rejects_or_is_down() {
         let webhook = Webhook::start().await;
         let prometheus = Prometheus::start(webhook.health).await;
         prometheus.assert_calm(&["FluxOperatorDown"]).await;
-        // The webhook cannot convert this version.
+        // The webhook cannot convert this version. The argument 1 is the peer 127.0.0.1, and 2 is 127.0.0.2.
         let strange =
             json!({ "apiVersion": "flux-framework.org/v9", "kind": "MiniCluster", "metadata": { "name": "a" } });
         let (status, text) = webhook.post(1, &review(&[strange.to_string()])).await.unwrap();

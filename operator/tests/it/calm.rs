@@ -281,7 +281,7 @@ fn nothing_is_created_in_a_namespace_that_is_being_deleted() {
             .delete(&fixture.namespace, &DeleteParams::default())
             .await
             .unwrap();
-        // The namespace controller need not be the first to delete the Jobs.
+        // The Jobs may go before the namespace controller deletes them. The operator must not create them again.
         for name in &names {
             let _ = fixture
                 .api::<Job>()
@@ -292,6 +292,7 @@ fn nothing_is_created_in_a_namespace_that_is_being_deleted() {
         tokio::time::sleep(Duration::from_secs(5)).await;
         operator.calls.clear();
         tokio::time::sleep(Duration::from_secs(20)).await;
+        // Events may still be tried: the operator ignores that the API server refuses them.
         let is_creation = |call: &Call| call.verb == "create" && call.resource != "events";
         let creations: Vec<Call> = operator.calls.all().into_iter().filter(is_creation).collect();
         assert!(

@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 use crate::operator_process;
 use test_support::api_server::{Fixture, condition, test, until};
 
-/// All values of the Secrets of a MiniCluster, except those that are not secret (names of users).
+/// All secret values in the Secrets of a MiniCluster, each with its place. Of a certificate, only the secret key is
+/// secret.
 async fn secrets(fixture: &Fixture, cluster: &str) -> Vec<(String, String)> {
     let all = fixture
         .api::<Secret>()
@@ -38,6 +39,7 @@ async fn secrets(fixture: &Fixture, cluster: &str) -> Vec<(String, String)> {
             {
                 Some(key) => found.push((place, key.trim_matches('"').to_owned())),
                 None if text.len() >= 8 => found.push((place, text)),
+                // Only the user name of the API (`flux`) is so short. It is not secret.
                 None => {}
             }
         }
@@ -45,8 +47,8 @@ async fn secrets(fixture: &Fixture, cluster: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Every object that an administrator can list, as text, except Secrets and the MiniClusters whose authors
-/// wrote a secret into them.
+/// Every object that an administrator can list, as text, except Secrets. The MiniClusters are without `curveCert`, into
+/// which an author may write a key.
 async fn everything(fixture: &Fixture) -> Vec<(String, String)> {
     let discovery = Discovery::new(fixture.client.clone()).run().await.unwrap();
     let mut all = Vec::new();
@@ -86,7 +88,7 @@ fn secrets_are_seen_in_their_secrets_only() {
         give_keys(&fixture, typo).await;
 
         let mut needles = secrets(&fixture, "made").await;
-        // The key, two passwords, and the API's key, user and token.
+        // The curve key, two passwords, and the API's key and token.
         assert!(
             needles.len() >= 5,
             "{:?}",
@@ -110,6 +112,12 @@ fn secrets_are_seen_in_their_secrets_only() {
             .delete("made", &DeleteParams::default())
             .await
             .unwrap();
+        // The log then has what the operator says about a deletion.
+        until("it is gone", async || {
+            let left = fixture.api::<MiniCluster>().get_opt("made").await.unwrap();
+            left.is_none().then_some(())
+        })
+        .await;
         drop(operator);
         let log = log.join().unwrap();
         assert!(
@@ -148,6 +156,7 @@ async fn live(fixture: &Fixture) {
         .end_pod(&pods[&0], 7, "Error", "the job's own words")
         .await;
     let status = until("it has failed", async || {
+        // Plays the kubelet: the Job is Failed once the pods that the Job controller has deleted have ended.
         fixture.reap("made").await;
         let status = serde_json::to_value(fixture.get("made").await).unwrap()["status"].take();
         (condition(&status, "Failed")["status"] == "True").then_some(status)

@@ -217,8 +217,8 @@ fn minicluster_lives_its_time_by_the_api_servers_clock() {
     });
 }
 
-/// For example, because a webhook of the namespace hangs. For the next minute, the operator then uses its own clock
-/// without asking.
+/// The API server does not tell the time if, for example, a webhook of the namespace hangs. For the next minute, the
+/// operator then uses its own clock without asking.
 #[test]
 fn minicluster_that_ends_waits_once_for_a_silent_clock() {
     test("ttl-silent-clock", async |fixture| {

@@ -67,6 +67,7 @@ fn the_base_is_valid_and_every_context_belongs_to_a_leaf() {
     effects(&base()).unwrap();
     let all = all_leaves();
     for (suffix, _) in COMPANIONS {
+        // The `|` of an entry stands for a dot of the leaf's path: the patch is for the object before it.
         assert!(
             all.iter()
                 .any(|(path, _)| path.ends_with(&suffix.replace('|', "."))),

@@ -19,7 +19,8 @@ pub(crate) fn spec(which: &str) -> Value {
     json!([{ "image": "app:1", "command": format!("echo {which}"), "environment": { "WHICH": which } }])
 }
 
-/// The edit that the Job's pods would run, if its two parts agree.
+/// The edit that the Job's pods would run: `which` of [`spec`]. The Job has it in a variable, and the ConfigMap in the
+/// command. None: the two disagree, one is missing, or the Job is being deleted.
 pub(crate) async fn of_job(fixture: &Fixture, name: &str) -> Option<String> {
     let job = fixture.api::<Job>().get_opt(name).await.unwrap()?;
     if job.metadata.deletion_timestamp.is_some() {
@@ -160,6 +161,7 @@ fn a_status_never_lands_on_a_new_minicluster_of_the_same_name() {
         let second = fixture.create("mc", json!({ "size": 1 })).await.unwrap();
         let (writer, key) = (fixture.writer().await, Key::new(&fixture.namespace, "mc"));
         let write = async |cluster: &MiniCluster, generation: i64| {
+            // `Target::of` takes the operator's own type of a MiniCluster, which is read from JSON.
             let mut target =
                 Target::of(&serde_json::from_str(&serde_json::to_string(cluster).unwrap()).unwrap());
             target.generation = Some(generation);

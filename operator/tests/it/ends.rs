@@ -18,8 +18,8 @@ fn node_reboot_is_a_loss_and_an_unseen_success_is_a_success() {
         let (lead, mut follower) = running(&fixture, "mc", json!({ "backoffLimit": 1 })).await;
         let job = fixture.job("mc").await.uid();
         let mut earlier = Vec::new();
-        // The node of an idle follower reboots after an orderly shutdown, more often than all pods may
-        // restart.
+        // The node of an idle follower reboots twice, each time after an orderly shutdown. `backoffLimit` allows only
+        // one restart of all pods.
         for _ in 0..2 {
             fixture
                 .end_pod(&follower, 255, "Unknown", &agent_message("stop", 0, json!({})))
@@ -38,7 +38,11 @@ fn node_reboot_is_a_loss_and_an_unseen_success_is_a_success() {
             .await["status"]
             .clone();
         assert_eq!(condition(&status, "Failed")["status"], "False", "{status:#}");
-        assert_eq!(fixture.job("mc").await.uid(), job, "that follower alone");
+        assert_eq!(
+            fixture.job("mc").await.uid(),
+            job,
+            "only the follower is replaced"
+        );
         // The lead's node loses its power.
         fixture.end_pod(&lead, 255, "Unknown", "").await;
         another_job(&fixture, "mc", &job).await;
@@ -169,7 +173,8 @@ fn pods_stay_for_their_logs_when_another_snippet_fails() {
     });
 }
 
-/// The operator does not tell this many pods to end at once.
+/// The operator tells at most 16 pods to end at the same time, the lead first. It tells the others once these have
+/// ended.
 #[test]
 fn large_minicluster_keeps_pod_logs_when_a_snippet_fails() {
     test("snippet-fails-large", async |fixture| {
@@ -242,6 +247,7 @@ fn follower_deleted_at_once_does_not_rerun_the_program() {
             .await
             .unwrap();
         fixture.end_pod(&follower, 137, "Error", "").await;
+        // The lead stays after its deletion, so that the test can write its end.
         fixture.hold_pod(&lead).await;
         until("the Job stops the lead", async || {
             let lead = fixture.api::<Pod>().get(&lead.name_any()).await.unwrap();
@@ -451,7 +457,8 @@ fn success_is_not_rerun_when_job_is_deleted_without_operator() {
     });
 }
 
-/// A webhook has added the container to the pod, and the kubelet sorts statuses by name.
+/// `aaa` is a container that a webhook has added to the pods. The kubelet sorts statuses by name, so its status comes
+/// before the runner's.
 #[test]
 fn container_beside_the_runner_decides_nothing_and_is_named() {
     test("injected", async |fixture| {

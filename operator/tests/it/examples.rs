@@ -55,6 +55,7 @@ fn every_example_is_rendered_the_same_each_time() {
             certificate,
         )
         .unwrap();
+        // The other objects either cannot be serialized, or are not made with the default options.
         let render::Objects {
             config_map,
             headless,
@@ -72,8 +73,8 @@ fn every_example_is_rendered_the_same_each_time() {
     }
 }
 
-/// Paths of properties, with `[]` for items and `{}` for values of maps. A type that Kubernetes defines is
-/// one leaf.
+/// Paths of properties, with `[]` for items and `{}` for values of maps. A `securityContext` is one leaf: Kubernetes
+/// defines its fields.
 fn of_schema(path: &str, schema: &Value, out: &mut BTreeSet<String>) {
     if let Some(properties) = schema["properties"].as_object()
         && !path.ends_with(".securityContext")
@@ -98,6 +99,7 @@ fn of_document(path: &str, value: &Value, leaves: &BTreeSet<String>, out: &mut B
     }
     match value {
         Value::Object(map) => {
+            // Both paths are tried: the document does not say whether the schema has fields or a map here.
             for (key, value) in map {
                 of_document(&format!("{path}.{key}"), value, leaves, out);
                 of_document(&format!("{path}{{}}"), value, leaves, out);

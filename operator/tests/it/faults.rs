@@ -45,7 +45,8 @@ async fn is_whole(fixture: &Fixture, name: &str) {
 fn operator_recovers_from_any_answer_to_any_call() {
     test("answers", async |fixture| {
         const CODES: [u16; 7] = [429, 500, 503, 504, 409, 422, 400];
-        // Each call of each MiniCluster fails once. The order of the answers differs by MiniCluster.
+        // Each call of each MiniCluster fails once. The order of the answers differs by MiniCluster. Lists, watches and
+        // events do not fail. (The operator only logs that it could not write an event.)
         let seen: Mutex<HashSet<(String, String, String)>> = Mutex::default();
         let number = AtomicUsize::new(0);
         let calls = Calls::with_faults(move |call: &Call| {
@@ -178,6 +179,7 @@ fn broken_clusters_delay_no_other_and_are_retried_more_rarely() {
                 .unwrap();
         }
         fixture.create("bad-fast", json!({ "size": 2 })).await.unwrap();
+        // 128 is also more than there are slots (`controller/slots.rs`).
         until("all places are taken", async || {
             (attempts.lock().unwrap().len() >= 128).then_some(())
         })
@@ -190,7 +192,7 @@ fn broken_clusters_delay_no_other_and_are_retried_more_rarely() {
             "it took {:?}",
             begin.elapsed()
         );
-        // 0.25 s, 0.5 s, 1 s, … and so at most 7 attempts in 20 s.
+        // The pauses between attempts are at least 0.25 s, 0.5 s, 1 s, …: at most 7 attempts in 20 s.
         while begin.elapsed() < Duration::from_secs(12) {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -266,7 +268,7 @@ fn panic_is_reported_on_its_object_and_stops_no_other() {
 #[test]
 fn watches_that_expire_or_break_miss_nothing() {
     test("expired", async |fixture| {
-        // Counts the first watches of each kind.
+        // Counts the watches of each kind. The first five of each kind fail.
         let begun: Mutex<BTreeMap<String, usize>> = Mutex::default();
         let calls = Calls::with_faults(move |call: &Call| {
             if call.verb != "watch" {
@@ -479,6 +481,7 @@ fn an_older_kubernetes_is_refused() {
             error.to_string(),
             "this is Kubernetes 1.30: 1.31 or newer is needed"
         );
+        // Some providers append a `+` to the minor version.
         let operator = fixture.operator_of(of_version("31+"), |_| {}).await;
         fixture.create("mc", json!({ "size": 2 })).await.unwrap();
         is_whole(&fixture, "mc").await;

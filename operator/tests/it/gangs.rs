@@ -121,13 +121,14 @@ fn operator_asks_for_no_gang_api_unless_a_gang_is_wanted() {
             .clone();
         assert_message(&status, "gang.enabled");
         assert!(!plain.calls.all().iter().any(is_about_gangs));
+        // The next operator would ask for the APIs because of it.
         fixture
             .api::<MiniCluster>()
             .delete("on", &DeleteParams::default())
             .await
             .unwrap();
         plain.stop().await;
-        // The API is installed, and nobody asks for a gang.
+        // The next operator may create gangs, but no MiniCluster without a Job wants one.
         let calls = Calls::default();
         let operator = operator(&fixture, &calls).await;
         fixture
@@ -340,7 +341,8 @@ async fn next_operator_deletes_the_gang_of_a_job_it_has_never_seen(
     next.stop().await;
 }
 
-/// Nobody knows how its program ended, so it does not run again, and its gang has no pods any more.
+/// Nobody knows how the program of `auto` ended, so it does not run again, and its gang has no pods any more. (Since
+/// `leaves_a_gang_alone_that_the_job_only_names`, `auto` has size 1 and a gang.)
 async fn next_operator_fails_job_deleted_unseen_and_deletes_gang(fixture: &Fixture, calls: &Calls) {
     let first = operator(fixture, calls).await;
     gang(fixture, GangApi::Volcano, "auto").await;

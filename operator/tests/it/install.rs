@@ -51,6 +51,7 @@ fn namespaced_installation_has_no_permission_elsewhere() {
         apply(&installed.without("Deployment").text());
         let kubeconfig = fixture.kubeconfig_of(OPERATOR);
         let calls = Calls::default();
+        // The operator has a Lease as in the chart, so the test covers the permissions for it.
         let (namespace, identity) = (fixture.namespace.clone(), "one".to_owned());
         let candidate = Candidate {
             namespace,
@@ -64,6 +65,7 @@ fn namespaced_installation_has_no_permission_elsewhere() {
             .await;
 
         let mut spec = of_all_parts();
+        // With these fields, the operator also deletes pods and the MiniCluster.
         (spec["cleanupPods"], spec["ttlSecondsAfterFinished"]) = (json!(true), json!(0));
         fixture.create("mc", spec).await.unwrap();
         fixture.pods("mc", 1).await;
@@ -150,7 +152,7 @@ fn namespaced_installation_has_no_permission_elsewhere() {
 #[test]
 fn the_operators_pods_are_admitted_where_pods_are_restricted() {
     test("restricted", async |fixture| {
-        // The installation for all namespaces sets the label on its own namespace.
+        // The installation for all namespaces has set the label (below) on its own namespace.
         let all: Api<Pod> = Api::namespaced(fixture.client.clone(), NAMESPACE);
         let (operators, webhooks) = (
             "app.kubernetes.io/component=operator",
@@ -252,7 +254,7 @@ fn kubernetes_own_roles_hold_miniclusters() {
                 "{role}: {verb} {resource}"
             );
         }
-        // The operator itself has no access to anybody's Secrets.
+        // The operator itself has no access to anybody's Secrets, nor to the CRD.
         let operator = "--as=system:serviceaccount:flux-operator:flux-operator";
         for verb in ["get", "list", "watch", "update", "patch", "delete"] {
             assert!(
@@ -529,6 +531,7 @@ fn headless_service_has_the_miniclusters_name_when_chosen() {
         let named = json!({ "size": 1, "network": { "headlessName": "team" } });
         for (name, spec, service) in [
             ("one", json!({ "size": 1 }), "one"),
+            // This `network` has no `headlessName`.
             (
                 "two",
                 json!({ "size": 1, "network": { "disableAffinity": true } }),

@@ -98,7 +98,8 @@ async fn end_lead(fixture: &Fixture, name: &str, code: i32) {
         .end_pod(&pods[&0], code, if code == 0 { "Completed" } else { "Error" }, "")
         .await;
     if code != 0 {
-        // The operator fails the Job.
+        // Only an operator fails this Job, and none runs during the change. (The Job controller completes a Job by
+        // itself.)
         return;
     }
     until("the Job has ended", async || {

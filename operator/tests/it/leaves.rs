@@ -105,7 +105,7 @@ fn every_field_edit_is_applied_or_refused_with_remedy() {
     });
 }
 
-/// For size and suspend, see `change`.
+/// Changes of `size` and `suspend` are tested in `change.rs`.
 #[test]
 fn cleanup_and_ttl_set_after_the_end_take_effect() {
     test("said-later", async |fixture| {
@@ -129,6 +129,7 @@ fn cleanup_and_ttl_set_after_the_end_take_effect() {
                     fixture.all_pods(name).await.is_empty().then_some(())
                 })
                 .await;
+                // `cleanupPods` keeps the MiniCluster, so the test deletes it.
                 let all = DeleteParams {
                     propagation_policy: Some(PropagationPolicy::Background),
                     ..Default::default()

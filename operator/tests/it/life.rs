@@ -350,6 +350,7 @@ fn view_is_copied_with_reason_when_it_cannot_be_mounted() {
             )
             .await
             .unwrap();
+        // Before 1.35, Kubernetes has no image volumes by default.
         if kubernetes_minor() < 35 {
             let status = fixture
                 .when("mc", "refused", |status| status["reason"] == "Unsupported")

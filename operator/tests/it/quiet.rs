@@ -33,6 +33,7 @@ fn a_cluster_costs_few_calls_and_an_idle_one_none() {
         }
         settled(&fixture, &operator, &names).await;
         let calls = operator.calls.counted();
+        // For each: a ConfigMap, a Secret, a Job, one or two statuses, and its part of the shared Service.
         assert!(
             calls.len() <= 6 * names.len(),
             "{} calls for {} clusters: {calls:#?}",
@@ -64,8 +65,7 @@ fn a_cluster_costs_few_calls_and_an_idle_one_none() {
 }
 
 /// An operator for one namespace, with the chart's default values, and MiniClusters that use no neighbour, such as
-/// Kueue: from their creation to their end it never asks which APIs exist, nor for what no part of Kubernetes itself
-/// serves.
+/// Kueue. From their creation to their end, the operator never asks which APIs exist, and calls no API of a neighbour.
 #[test]
 fn operator_makes_no_calls_for_neighbours_that_are_not_used() {
     test("no-neighbour", async |fixture| {
@@ -175,7 +175,7 @@ fn a_cluster_costs_the_same_few_writes_whatever_its_size() {
             assert_eq!(others, 4 * names.len(), "{own:#?}");
             costs.push((statuses, shared.len()));
         }
-        // Pods that start slowly are reported twice.
+        // If pods are created slowly, a MiniCluster reports them twice.
         assert!(
             costs
                 .iter()
@@ -304,8 +304,7 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
         spec["cleanup"] = json!(true);
         fixture.create("mc", spec).await.unwrap();
         fixture.pods("mc", 1).await;
-        // A second MiniCluster, which shares the Service; a change of the first; a wrong one, for an event
-        // that is reported twice.
+        // A second MiniCluster, which shares the Service. Then a change of the first.
         fixture.create("other", json!({ "size": 1 })).await.unwrap();
         fixture.pods("other", 1).await;
         fixture
@@ -332,7 +331,7 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
             fixture.cannot_mount(&fixture.pods("mounts", 1).await[&0]).await;
             fixture.when_condition("mounts", "ViewMounted", "False").await;
         }
-        // A MiniCluster whose lead is lost, and that may not restart.
+        // A MiniCluster whose lead is lost, and that may not restart. The operator fails its Job.
         fixture
             .create("lost", json!({ "size": 1, "backoffLimit": 0 }))
             .await
@@ -345,6 +344,7 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
             .unwrap();
         fixture.end_pod(&lost, 143, "Error", "").await;
         fixture.when_condition("lost", "Failed", "True").await;
+        // The operator reports an invalid MiniCluster by an event.
         fixture
             .create(
                 "wrong",
@@ -386,8 +386,8 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
                 .then_some(())
         })
         .await;
-        // The MiniCluster is gone before the operator, which alone deletes it, has the answer and has ended
-        // its pods.
+        // The MiniCluster may be gone before the operator, which deletes it, has the answer. The operator deletes its
+        // pods when it has seen that the MiniCluster is gone.
         for (verb, resource) in [("delete", "miniclusters"), ("deletecollection", "pods")] {
             until("the delete is answered", async || {
                 operator
@@ -404,22 +404,11 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
         let mut seen = operator.calls.all();
         operator.stop().await;
         seen.extend(fixture.calls_about_what_exists().await);
-        if !mounts_images {
-            // The operator deletes a Job only if its pods cannot mount images. On this Kubernetes, no Job is
-            // like that.
-            let (verb, group, resource) = ("delete".into(), "batch".into(), "jobs".into());
-            seen.push(Call {
-                verb,
-                group,
-                resource,
-                name: String::new(),
-                status: 200,
-            });
-        }
 
         let installed = Installation::whole(&json!({ "kueue": { "enabled": true } }));
         let mut permissions = installed.permissions("flux-operator");
         permissions.extend(installed.permissions("flux-operator-nodes"));
+        // Only PersistentVolumes and large specs need this permission. This test has neither.
         assert!(permissions.remove(&read_past_the_cache()));
         assert_sufficient_and_all_used(&seen, &permissions);
     });

@@ -93,7 +93,7 @@ fn the_api_server_refuses_what_a_rule_can_say() {
             );
         }
         fixture.create(&"a".repeat(54), one(json!({}))).await.unwrap();
-        // As the Go operator accepts it.
+        // The Go operator also accepts a name that begins with a digit.
         let operator = fixture.operator().await;
         fixture.create("2024-run", one(json!({}))).await.unwrap();
         fixture.pods("2024-run", 2).await;
@@ -236,6 +236,7 @@ fn a_field_that_this_kubernetes_would_drop_is_refused() {
             .create("mc", json!({ "size": 1, "pod": { "resources": { "cpu": 1 } } }))
             .await
             .unwrap();
+        // Since Kubernetes 1.34, a pod's `resources` are enabled by default. An older API server drops them.
         if minor >= 34 {
             let job = until("the Job", async || fixture.api::<Job>().get("mc").await.ok()).await;
             assert!(job.spec.unwrap().template.spec.unwrap().resources.is_some());

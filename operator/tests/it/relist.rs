@@ -116,7 +116,7 @@ fn volume_of_cluster_deleted_unseen_goes_after_the_next_list() {
             })
             .await;
         }
-        // The pauses grow to their maximum.
+        // Meanwhile the pauses between the operator's attempts grow to their maximum.
         tokio::time::sleep(Duration::from_secs(30)).await;
         let begin = Instant::now();
         line.mend_too_late();

@@ -54,6 +54,7 @@ async fn evict(fixture: &Fixture, pod: &Pod) {
 /// Plays the kubelets of a lead that is evicted, and of its follower, which ends with it.
 async fn take_lead(fixture: &Fixture, lead: &Pod, follower: &Pod) {
     evict(fixture, lead).await;
+    // `program` of a follower: the instance has ended.
     fixture
         .end_pod(follower, 0, "Completed", &agent_message("program", 0, json!({})))
         .await;

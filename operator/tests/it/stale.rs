@@ -146,6 +146,7 @@ fn unseen_loss_of_the_lead_does_not_fail_the_job() {
         }
         let job = fixture.job("mc").await.uid();
         let lead = &pods[&0];
+        // While it is held, the deleted pod does not vanish.
         fixture.hold_pod(lead).await;
         fixture
             .api::<Pod>()

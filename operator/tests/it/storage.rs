@@ -191,7 +191,8 @@ fn volume_is_deleted_with_its_minicluster_only() {
     });
 }
 
-/// Waits until the operator watches every kind, volumes and storage classes too. The watch of a kind begins after its list.
+/// Waits until the operator watches every kind, also volumes and storage classes. The watch of a kind begins after its
+/// list.
 pub async fn has_listed_everything(operator: &Operator) {
     until("it has listed everything", async || {
         // Volumes and storage classes are two more.
@@ -250,6 +251,7 @@ fn csi_volumes_bind_and_a_shared_disk_is_reported_to_both() {
                 message.contains("spec.volumes[data].volumeHandle: ") && message.contains(&volume),
                 "{message}"
             );
+            // No storage class of this name exists yet.
             assert!(message.contains("spec.volumes[data].storageClass: "), "{message}");
         }
         assert_eq!(fixture.pods("two", 1).await.len(), 1, "it stops nothing");
@@ -387,10 +389,13 @@ fn completed_job_is_cleaned_up_once_and_its_status_stays() {
             ]
             .concat()
             {
-                let _ = fixture
-                    .api::<Pod>()
-                    .delete(&pod.name_any(), &DeleteParams::default().grace_period(0))
-                    .await;
+                // Plays the kubelet, for pods that the operator has deleted.
+                if pod.metadata.deletion_timestamp.is_some() {
+                    let _ = fixture
+                        .api::<Pod>()
+                        .delete(&pod.name_any(), &DeleteParams::default().grace_period(0))
+                        .await;
+                }
             }
             (fixture.all_pods("mc").await.is_empty()
                 && fixture
@@ -512,6 +517,7 @@ fn storage_uses_exactly_the_shipped_permissions() {
                 .filter(|volume| phase(volume) == "Released")
         })
         .await;
+        // The operator patches the kept volume, to reserve it for the new claim.
         make("kept", json!({ "path": "/tmp/b", "delete": false }), false).await;
         make("swept", json!({ "path": "/tmp/c" }), false).await;
         delete(&fixture, "swept").await;

@@ -165,7 +165,7 @@ fn pod_that_its_restarted_node_never_starts_is_replaced() {
             "only the follower"
         );
 
-        // The same pod, changed after the operator has seen it: it is not deleted.
+        // Another such pod gets a sandbox after the operator has seen it. The operator does not delete it.
         fixture.create("back", json!({ "size": 1 })).await.unwrap();
         let pod = fixture.pods("back", 1).await.remove(&0).unwrap();
         lose_sandbox(&fixture, &pod, false).await;
@@ -352,8 +352,8 @@ fn obstacle_is_not_hidden_by_that_of_a_later_step() {
     });
 }
 
-/// The operator reports this only until the MiniCluster has been ready. No pod starts here by itself: the control
-/// plane of these tests has no scheduler.
+/// The quorum stays the size at the Job's creation. The operator reports a size below it only until the MiniCluster has
+/// been ready. No pod starts here by itself: the control plane of these tests has no scheduler.
 #[test]
 fn size_below_the_quorum_names_the_quorum_until_it_is_raised() {
     test("quorum", async |fixture| {
@@ -432,8 +432,8 @@ fn status_names_the_scheduler_when_none_sees_the_pods() {
     });
 }
 
-/// Creates the node, and sets its condition. The node is unschedulable, since the operators of other tests
-/// see it too.
+/// Creates the node, and sets its condition. The operators of other tests see it too. It is unschedulable, so they
+/// ignore it when they choose where the view comes from.
 pub(crate) async fn set_node_ready(nodes: &Api<Node>, name: &str, status: &str) {
     let node = json!({ "metadata": { "name": name }, "spec": { "unschedulable": true } });
     let node: Node = serde_json::from_value(node).unwrap();

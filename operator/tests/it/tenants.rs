@@ -328,6 +328,7 @@ fn objects_of_another_flux_operator_are_not_touched() {
         let before = all();
 
         let operator = fixture.operator().await;
+        // The default name of the headless Service, `flux-service`, is taken. So only `service` uses it.
         let own = |name: &str| json!({ "size": 1, "network": { "headlessName": format!("net-{name}") } });
         for (name, spec, kind) in [
             ("job", own("job"), "Job"),
@@ -358,8 +359,8 @@ fn objects_of_another_flux_operator_are_not_touched() {
     });
 }
 
-/// All that FluxCD's operator writes has the field manager `flux-operator`. A selector that it owns, too, outlives our
-/// server-side apply.
+/// All that FluxCD's operator writes has the field manager `flux-operator`. If a server-side apply of another manager
+/// leaves out a field that this manager owns too, the field stays.
 #[test]
 fn service_fields_of_another_flux_operator_block_nobody() {
     test("fluxcd-fields", async |fixture| {
@@ -426,8 +427,8 @@ fn names_of_others_are_not_taken_over() {
         fixture.pods("victim", 1).await;
         let service = async |name: &str| fixture.api::<Service>().get(name).await.unwrap();
         let before = (service("db").await, service("net").await);
-        // They use names of the victim's Services: its sidecar's for a sidecar, its headless Service's for a
-        // sidecar, its sidecar's for a headless Service.
+        // The victim has the Service `db` for its sidecar, and the headless Service `net`. Each of the others needs one
+        // of these names, for its sidecar or for its headless Service.
         for (name, sidecar, headless) in [("a", "db", "own-a"), ("b", "net", "own-b"), ("c", "own-c", "db")] {
             fixture
                 .create(name, with_service(sidecar, headless))

@@ -48,6 +48,7 @@ fn message(host: &str, role: &str, code: u8) -> String {
 #[test]
 fn traced_cluster_and_its_pods_are_one_trace_when_they_end() {
     test("traced", async |fixture| {
+        // Each of its answers closes the connection, as answers of servers may.
         let collector = Collector::start(Some(CLOSING));
         let operator = fixture.operator_of(Calls::default(), |settings| {
             settings.options.traces = Some(collector.endpoint().parse().unwrap())

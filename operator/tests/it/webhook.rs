@@ -202,8 +202,8 @@ fn webhook_memory_stays_below_its_pod_limit_for_any_body() {
     run(async || {
         let webhook = Webhook::start().await;
         let zeros = |bytes: usize| "0,".repeat(bytes / 2) + "0";
-        // Nested objects with one member each, with what makes the conversion keep the most copies. (The parser goes
-        // 128 levels deep.)
+        // Nested objects with one member each, in an object of which the conversion keeps the most copies. (The parser
+        // goes 128 levels deep.)
         let chains = || {
             let chain = format!("{}0{}", "{\"\":".repeat(110), "}".repeat(110));
             format!(

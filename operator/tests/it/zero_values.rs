@@ -40,7 +40,7 @@ const MEANINGFUL: &[&str] = &[
     "cleanup",
 ];
 
-/// Whether typed clients of the Go operator have this struct. Some structs are one of two spellings.
+/// Whether typed clients of the Go operator have this struct. `fluxuser` is a second spelling of our `fluxUser`.
 fn is_known_to_go(version: Version, path: &str) -> bool {
     let unknown: &[&str] = match version {
         Version::V1alpha1 => &["flux.container", "automountServiceAccountToken"],
@@ -51,7 +51,7 @@ fn is_known_to_go(version: Version, path: &str) -> bool {
         && !unknown.iter().any(|field| path.contains(field))
 }
 
-/// The zero value of a field. None for a number that `omitempty` leaves out.
+/// The zero value of a field. None: these clients leave the field out if it is zero, or do not know it.
 fn zero(version: Version, path: &str, shape: &Value) -> Option<Value> {
     let name = path.rsplit('.').next().unwrap_or_default();
     // These clients write an empty block, as in `GO_CLIENT`.
@@ -340,6 +340,7 @@ fn go_operator_object_stays_valid_when_crd_is_replaced() {
         let mut ours = serde_json::to_value(definition::crd().unwrap()).unwrap();
         ours["metadata"]["name"] = json!(format!("miniclusters.{group}"));
         ours["spec"]["group"] = json!(group);
+        // Only the installed CRD keeps the short name `mc`, and its place in `kubectl get all`.
         for name in ["shortNames", "categories"] {
             ours["spec"]["names"].as_object_mut().unwrap().shift_remove(name);
         }

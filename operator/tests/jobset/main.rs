@@ -15,7 +15,7 @@ use test_support::node::{Fixture, app_image, image, is_fake_flux, not_tested, te
 use test_support::repository::repository;
 
 const DEADLINE: Duration = Duration::from_secs(180);
-/// No operator tells the other pods that a pod is gone: Flux and Kubernetes do.
+/// All pods restart within this time after one is gone. No operator tells the others: Flux and Kubernetes do.
 const RESTART: Duration = Duration::from_secs(60);
 /// The kinds as kubectl knows them. The only object of a namespace has the same name.
 const KINDS: [&str; 2] = ["jobset", "trainjob"];
@@ -276,7 +276,7 @@ fn deletion_of_follower_starts_all_again_within_60_s() {
     });
 }
 
-/// (A lead that is deleted by hand ends with the program's code.)
+/// The test evicts the lead, since a lead that is deleted by hand ends with the program's code.
 #[test]
 fn eviction_of_lead_starts_all_again_within_60_s() {
     test_both("lead", async |set| {

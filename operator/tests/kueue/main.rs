@@ -212,7 +212,8 @@ fn elastic_cluster_says_why_it_cannot_grow_and_goes_on() {
         let status = says_why(fixture, "wants", "waits in queue team for 1 of 3 pods: ").await;
         let message = status["message"].as_str().unwrap();
         assert!(message.contains("quota for cpu"), "{message}");
-        // With this quota, Kueue admits the third pod. But the pod finds no node with room.
+        // With this quota, Kueue admits the third pod. But the pod finds no node with room. `test` resets the quota for
+        // the next test.
         fixture.kubectl(&APPLY, &QUEUES.replace("nominalQuota: 2}", "nominalQuota: 4}"));
         let is_admitted = |status: &Value| status["reason"] != "Queued";
         fixture.when("wants", "it is admitted", is_admitted).await;

@@ -18,6 +18,7 @@ pub fn node(worker: u8) -> String {
     format!("worker-{worker}")
 }
 
+/// A script of `test-node` that acts on this worker. None: on the first node, or on those that its arguments name.
 fn script(name: &str, worker: Option<u8>, arguments: &[&str]) -> Command {
     let mut command = Command::new(repository().join("test-node").join(name));
     command.args(arguments);
@@ -89,7 +90,8 @@ pub async fn make_image(worker: u8, name: &str, folder: &str) {
     run(script("mkimage", Some(worker), &[name, folder])).await;
 }
 
-/// A worker that is cut off, from another or from the `api`, for this many seconds or until this is dropped.
+/// A worker that is cut off for this many seconds, or until this is dropped: from the node with the number `from`, or
+/// (`api`) from the API server alone.
 pub struct Cut(Child);
 
 pub fn cut(worker: u8, from: &str, seconds: u32) -> Cut {
@@ -157,6 +159,8 @@ pub async fn taint_out_of_service(worker: u8, is_tainted: bool) {
 /// Restores all nodes to the initial state, whatever a test has left: on, joined, without taints, and with
 /// the operator on the first.
 pub async fn restore(client: &Client) {
+    // `place_operator_on` leaves it so if it fails.
+    kubectl(&["uncordon", FIRST]).await;
     let nodes = Api::<Node>::all(client.clone());
     for worker in WORKERS {
         let taints = nodes

@@ -21,7 +21,7 @@ fn tasks_on_three_nodes_exchange_messages() {
         stage
             .apply("ring", "bash /account/exchange.sh ring 3 100", spec)
             .await;
-        // The Job deletes followers that still run when the lead has ended.
+        // Before the ends: when the lead has ended, the Job deletes followers that still run.
         for name in ["hello", "ring"] {
             let mut nodes = stage.until_placed(name, 3).await;
             nodes.sort();
@@ -55,7 +55,8 @@ fn power_loss_and_return_is_never_the_users_failure() {
 #[test]
 fn job_goes_on_when_two_nodes_are_cut_off_for_14_s() {
     test("cut-14", async |stage| {
-        // Both jobs end after the cut: Flux may miss the end of one that ends during it (`chaos/schedule.rs`).
+        // A broker that reconnects after 11 to 25 s has lost messages (`chaos/schedule.rs`). So both jobs end after the
+        // cut: Flux may miss the end of one that ends during it.
         let both = [
             Program {
                 name: "across",

@@ -339,6 +339,7 @@ impl Stage {
             .pod(name, "0")
             .await
             .expect("the lead's pod is there");
+        // The pod has one container: `apply` gives it no sidecar.
         let state = lead.status.unwrap().container_statuses.unwrap()[0]
             .state
             .clone()
@@ -382,7 +383,8 @@ pub fn tolerations(evicted_after: u32) -> Value {
     json!([toleration("unreachable"), toleration("not-ready")])
 }
 
-/// The runner of this MiniCluster, with its pod's name in its environment.
+/// The runner of this MiniCluster, with its pod's name in its environment. A runner to which the manifest gives no name
+/// has the MiniCluster's, by which `podTemplate` finds it.
 pub fn with_own_name(cluster: &str) -> Value {
     json!({
         "name": cluster,

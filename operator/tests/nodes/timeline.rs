@@ -19,12 +19,13 @@ pub fn now() -> f64 {
 }
 
 struct Seen {
+    /// When the watch delivered it.
     at: f64,
     name: String,
     status: Value,
 }
 
-/// Ends with the test.
+/// The statuses so far. The watch ends when this is dropped.
 pub struct Timeline {
     seen: Arc<Mutex<Vec<Seen>>>,
     watch: JoinHandle<()>,

@@ -40,7 +40,8 @@ async fn spans(fixture: &Fixture) -> Vec<Span> {
         if line.starts_with("Span #") {
             spans.push(Span::new());
         } else if let (Some(span), Some((name, value))) = (spans.last_mut(), line.split_once(':')) {
-            // The first line with a name is the span's. The next resource's lines follow, with the same names.
+            // After the last span of a resource, the lines of the next resource follow, with the same names. So only
+            // the first line with a name is the span's.
             span.entry(name.trim().to_owned())
                 .or_insert_with(|| value.trim().to_owned());
         }
@@ -96,6 +97,7 @@ fn spans_of_operator_and_pods_are_one_trace() {
         let spans = trace_of(&fixture, &cluster).await;
         let root = named(&spans, &format!("MiniCluster {}/tracing", fixture.namespace));
         assert_eq!(root["Parent ID"], "");
+        // The example's program ends immediately, so the operator may not have seen the other steps.
         assert_eq!(named(&spans, STEPS[0])["Parent ID"], root["ID"]);
         for index in 0..2 {
             let pod = named(&spans, &format!("pod {index}"));
@@ -123,6 +125,7 @@ fn spans_of_operator_and_pods_are_one_trace() {
             );
         }
 
+        // The example's program prints its TRACEPARENT, which names the root.
         let log = fixture.lead_log("tracing").await;
         let place = format!("00-{}-{}-01", root["Trace ID"], root["ID"]);
         assert!(log.lines().any(|line| line == place), "{place}: {log}");

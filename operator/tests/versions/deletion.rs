@@ -69,6 +69,7 @@ fn release(plane: &ControlPlane, name: &str, finalizer: &str) {
 fn delete_all_removes_clusters_of_a_definition_created_later() {
     let plane = ControlPlane::start(NONE).unwrap();
     plane.apply(&installation()).unwrap();
+    // The chart has the Job, its account and that account's permissions only if `crds.keep` is false.
     let mut deletion = Installation::whole(&json!({ "crds": { "keep": false } }));
     deletion
         .objects
@@ -164,6 +165,7 @@ fn delete_all_removes_clusters_of_a_definition_created_later() {
             .kubectl(&["delete", "crd", "miniclusters.flux-framework.org"])
             .unwrap();
         until("the volumes are gone", async || {
+            // Not a selector: all objects are listed.
             let left = is_left("--ignore-not-found");
             let wanted = ["persistentvolume/first-stays", "persistentvolume/late-stays"];
             if left == wanted {

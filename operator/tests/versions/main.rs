@@ -38,7 +38,7 @@ struct Fixture {
     plane: ControlPlane,
     /// The administrator's client.
     client: Client,
-    /// A client with the shipped permissions.
+    /// A client of the webhook's account, with the shipped permissions.
     operator: Client,
     /// The requests of `operator`.
     calls: Calls,
@@ -159,6 +159,7 @@ impl Fixture {
         task
     }
 
+    /// Waits until the API server can convert: it stores the probe, which is written as v1alpha1, as v1alpha2.
     async fn answers(&self) {
         let probe = json!({ "size": 1, "containers": [{ "image": "a" }] });
         until("both versions can be written", async || {
@@ -227,6 +228,7 @@ fn of_2023() -> Vec<(String, Value)> {
             .flat_map(|folder| std::fs::read_dir(folder).unwrap())
         {
             let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+            // As in kubectl, the last of duplicate keys counts.
             let options =
                 serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
             let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(&text, options).unwrap();

@@ -101,7 +101,8 @@ fn no_conversion_fails_while_the_webhooks_are_replaced() {
 fn replicas_keep_each_others_ca_in_the_bundle() {
     test(crd, async |fixture| {
         let other = free_port();
-        // A webhook's Secret, and in it the authority, is in its namespace: so these two have different ones.
+        // A webhook's Secret, and in it the authority, is in its namespace: so these two have different ones. Both use
+        // the administrator's client, since the webhook's account has no rights in `default`.
         let namespaces = [(fixture.port, NAMESPACE), (other, "default")];
         let run = |(port, namespace)| {
             webhook::run(

@@ -130,6 +130,7 @@ impl Drop for Operator {
     }
 }
 
+/// A test's namespace, and an administrator's client of the test's control plane.
 pub struct Fixture {
     pub namespace: String,
     pub client: Client,
@@ -180,7 +181,9 @@ pub fn crd_without_conversion() -> String {
 }
 
 /// Runs a test on its own control plane. Tests need this for what all namespaces share: nodes, and flags of the API
-/// server. `variables` are those of `test-node/control-plane`.
+/// server. `variables` are those of `test-node/control-plane`. `body` also gets the administrator's kubeconfig, for
+/// [`Fixture::operator_as`]. Only this method, and those that use `client`, reach this control plane. The fixture's
+/// other methods use the shared one.
 pub fn test_alone<F>(variables: &[(&str, &str)], body: impl FnOnce(Fixture, PathBuf) -> F)
 where
     F: Future<Output = ()>,
@@ -343,8 +346,8 @@ impl Fixture {
         )
     }
 
-    /// Calls of a writer with an empty index for a cluster whose objects all exist, but whose Job has another size. Some
-    /// permissions are needed only for such objects, which the operator's index does not have yet.
+    /// The calls of a writer that writes a cluster's objects twice, the second time with another size. Its index is
+    /// empty, so it does not know then that the objects exist. The operator needs some permissions only in this case.
     pub async fn calls_about_what_exists(&self) -> Vec<Call> {
         let calls = Calls::default();
         let writer = Writer::new(
@@ -512,6 +515,7 @@ impl Fixture {
 
     /// Plays the kubelet: the pod runs and is ready.
     pub async fn run_pod(&self, pod: &Pod) {
+        // The operator renders the runner first. Sidecars are init containers.
         let runner = &pod.spec.as_ref().unwrap().containers[0].name;
         let status = json!({ "status": {
             "phase": "Running",
@@ -563,12 +567,13 @@ impl Fixture {
     }
 
     /// Plays a dead node: the pod stays when it is deleted. It gets a node, unless it has one: Kubernetes' pod garbage
-    /// collector fails pods that are deleted and have no node.
+    /// collector fails pods that are deleted and have no node. Each pod gets one of its own, because the collector also
+    /// fails pods whose node it has found missing for 40 s.
     pub async fn hold_pod(&self, pod: &Pod) {
         let name = pod.name_any();
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding", "metadata": { "name": name },
-            "target": { "apiVersion": "v1", "kind": "Node", "name": "dead-node" },
+            "target": { "apiVersion": "v1", "kind": "Node", "name": name },
         });
         let pods = self.api::<Pod>();
         let bound: Result<Value, _> = pods

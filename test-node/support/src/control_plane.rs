@@ -1,8 +1,8 @@
 //! A real etcd, API server and controller manager for the tests of this process (`test-node/control-plane`).
 //!
-//! They end when their standard input is closed, and so with this process, even if it is killed: a static is
-//! never dropped, and a killed process drops nothing. There is no kubelet: pods stay Pending until a test
-//! writes their status.
+//! They end when their standard input is closed. So they end with this process, even if it is killed. `Drop` alone
+//! would not do: a static is never dropped, and a killed process drops nothing. There is no kubelet: pods stay
+//! Pending until a test writes their status.
 
 use std::fmt::Display;
 use std::fs;

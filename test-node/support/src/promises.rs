@@ -168,7 +168,7 @@ fn wrong_end(
                 None
             }
         }
-        // Kubernetes waits up to five minutes before each of a hundred more starts.
+        // Kubernetes waits up to five minutes before each further start. So it may still be retrying.
         "Starting" | "Running" if wanted.is_retried && wanted.code != 0 && wanted.backoff_limit > MANY => {
             None
         }

@@ -119,8 +119,8 @@ fn input(args: &Args, read: &Read) -> Result<(Source, Facts), DryRunError> {
     Ok((source, facts))
 }
 
-/// The assumed facts: those of `--facts`, else the defaults, changed as the MiniCluster specifies. Options
-/// such as `--cpus` override both.
+/// The assumed facts: those of `--facts`. Without this option, they are the defaults, changed as the MiniCluster
+/// specifies. Options such as `--cpus` override both.
 fn facts(args: &Args, facts_from_file: Option<Facts>, source: &Source) -> Facts {
     let mut facts = facts_from_file.unwrap_or_else(|| source.assumed_facts());
     if let Some(cores) = args.cpus {

@@ -6,7 +6,7 @@ use super::pods::PlannedContainer;
 use super::source::{Source, SourceKind};
 use crate::facts::Facts;
 
-/// Version of the schema.
+/// Version of the document. Each plan in it also has the version of its own form ([`crate::plan::VERSION`]).
 const VERSION: u32 = 2;
 
 #[derive(Serialize)]

@@ -68,7 +68,7 @@ fn plan_of(
     let (first, last) = (*indexes.start(), *indexes.end());
     let mut facts = facts.clone();
     if facts.index != Some(first) {
-        // The host name of the facts belongs to another pod.
+        // The host name of the facts may be another pod's. Without it, the plan makes the name from the index.
         facts.hostname.clear();
         facts.index = Some(first);
     }

@@ -145,7 +145,8 @@ fn facts_file_is_used_and_its_errors_are_reported() {
         with("core = 1\n", "hello.yaml"),
         Err(DryRunError::Facts { .. })
     ));
-    let shellless = with("shell = ''\nindex = 0\n", "hello.yaml");
+    // TOML has no null.
+    let shellless = with("shell: null\nindex: 0\n", "hello.yaml");
     assert!(shellless.is_ok(), "{shellless:?}");
     let missing = with("[view]\nflux = false\n", "hello.yaml").unwrap_err();
     assert_eq!(missing.category(), Category::ViewMissing);

@@ -25,6 +25,7 @@ const WIDTH: usize = 100;
 pub fn render_text(source: &Source, facts: &Facts, pods: &[PlannedContainer]) -> String {
     let mut out = String::new();
     head(&mut out, source, facts);
+    // The steps of the lead, which comes first in `pods` if it is planned.
     let mut lead: &[Step] = &[];
     for pod in pods {
         heading(&mut out, pod);
@@ -562,8 +563,8 @@ fn supervision(launch: &Launch) -> Vec<String> {
             )
         }
     }));
-    // A follower with `job_shell` also has the drain above. Flux ends the jobs of a killed broker at once, but those of one
-    // that shuts down only after half a minute.
+    // A follower with `job_shell` also has the drain above. Flux ends the jobs of a killed broker at once. If a broker
+    // shuts down in order, Flux ends its jobs only after half a minute.
     notes.extend(
         launch
             .job_shell
@@ -615,6 +616,7 @@ fn launch_notes(launch: &Launch) -> String {
             format!("restarted if it fails, at most {limit} times in a row; when it exits with 0 or the lead has ended, the container waits until the lead starts again")
         }
     });
+    // This continues the sentence of the note before: "the container exits with …".
     notes.extend(launch.needs_instance.then(|| {
         let failed = Category::BrokerFailed;
         format!(

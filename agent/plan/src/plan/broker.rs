@@ -370,6 +370,7 @@ fn bootstrap(resolved: &Resolved) -> Bootstrap {
         curve_cert: resolved.needs_curve().then(|| resolved.paths.curve_cert()),
         enable_ipv6: is_ipv6,
         default_port: spec.network.port,
+        // Not all addresses: with `flux-agent local`, all pods share one network namespace and this port.
         default_bind: format!("tcp://{}:%p", address.map_or("*".into(), bracketed)),
         default_connect: format!("tcp://%h{}:%p", hosts::suffix(spec, &resolved.domain)),
         hosts: host_entries(resolved),

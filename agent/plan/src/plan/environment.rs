@@ -35,7 +35,8 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
             .iter()
             .map(|(name, value)| set(name, value)),
     );
-    // After the user's variables, which may set this one: the agent's folder is appended to the user's value.
+    // FLUX_SHELL_RC_PATH, the folders with defaults of Flux's job shell. After the user's variables, which may set it:
+    // the agent's folder is appended to the user's value.
     changes.push(shell_defaults::variable(resolved));
     // The file with this pod's cores and GPUs (`FLUX_HWLOC_XMLFILE`), also for instances in this one. It overrides the
     // user's value.
@@ -107,7 +108,7 @@ pub fn around_init(resolved: &Resolved, init: Option<Step>) -> Vec<Step> {
 /// The step for a sidecar: the view's folders, the broker's socket, and the variables that the user sets for Flux.
 pub fn sidecar_step(resolved: &Resolved) -> Step {
     let mut changes = view_paths(resolved);
-    // For the documented `flux proxy $fluxsocket`, as after flux-view.sh.
+    // For the documented `flux proxy $fluxsocket`. (The agent's file flux-view.sh, which people source, sets it too.)
     changes.push(set("fluxsocket", &format!("local://{}", resolved.socket())));
     changes.extend(
         resolved
@@ -117,7 +118,7 @@ pub fn sidecar_step(resolved: &Resolved) -> Step {
             .iter()
             .map(|(name, value)| set(name, value)),
     );
-    // A job that is submitted here inherits the variable. Its job shell reads it in the runner's containers.
+    // FLUX_SHELL_RC_PATH: a job that is submitted here inherits it. Its job shell reads it in the runner's containers.
     changes.push(shell_defaults::variable(resolved));
     Step::Environment { changes }
 }
@@ -148,7 +149,7 @@ fn scheduler_changes(resolved: &Resolved) -> Result<Vec<EnvChange>, PlanError> {
         None => Vec::new(),
         Some(_) if !resolved.spec.view.enabled => Vec::new(),
         Some(SchedulerKind::Simple) if resolved.facts.view.fluxion && loads_by_rc1 => {
-            // Fluxion's rc1 script then loads nothing.
+            // Fluxion's rc1 script, if Flux runs one (an image or the user may set FLUX_RC_EXTRA), then loads nothing.
             vec![
                 set("FLUXION_RESOURCE_RC_NOOP", "1"),
                 set("FLUXION_QMANAGER_RC_NOOP", "1"),

@@ -65,9 +65,10 @@ fn at_end(resolved: &Resolved) -> AtEnd {
     }
 }
 
-/// Whether this pod exits when the lead's DNS name is gone. The agent looks for the name while it waits for the parent, to
-/// restart a failed broker. It does not wait with the user's own broker.toml (the parent is unknown) and with `Complete`
-/// (nothing is restarted). If the lead's container can restart, its name may be missing for a while, so the pod stays.
+/// Whether this pod exits when the lead's DNS name is gone. The agent looks for the name while it waits for the parent,
+/// to restart a failed broker. It does not wait with the user's own broker.toml (the parent is unknown) and with
+/// `Complete` (nothing is restarted). If the lead's container can restart, its name may be missing for a while, so the
+/// pod stays.
 pub(super) fn ends_with_lead(resolved: &Resolved) -> bool {
     resolved.spec.flux.broker_config.is_none()
         && matches!(
@@ -95,8 +96,9 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Step, PlanError
             .map(Word::Literal),
     );
     let run_as = user::run_as(resolved);
-    // The agent drains this rank, and those below it, while it holds back a stop, for which it watches the parent. It asks
-    // the broker at the socket. If a job shell still runs when the hold is over, it kills the broker.
+    // At a stop, the agent holds the signal back, and drains this rank and those below it. The hold needs a parent,
+    // which the agent watches. The drain needs the broker's socket. If a job shell still runs when the hold is over,
+    // the agent kills the broker.
     let can_drain = parent.is_some() && runner::socket(resolved).is_some();
     let drain = can_drain.then_some(resolved.rank);
     let below = drain.map(|rank| {
@@ -127,7 +129,8 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Step, PlanError
         below: below.transpose()?.unwrap_or_default(),
         socket: runner::socket(resolved),
         hold_stop: parent.is_some().then(|| hold_stop(resolved.facts)),
-        // Where the parent is not the lead, the agent asks the lead, too: has the whole instance ended, or only the parent?
+        // Where the parent is not the lead, the agent asks the lead, too: has the whole instance ended, or only the
+        // parent?
         lead: address_of(resolved, 0).filter(|lead| parent.as_ref() != Some(lead)),
         parent,
         metrics: None,

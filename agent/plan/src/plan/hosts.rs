@@ -80,7 +80,7 @@ pub fn encode(names: &[String]) -> String {
 }
 
 /// A name's prefix and number, if it is a prefix and then a number of at most 12 digits without padding. Otherwise the
-/// whole name, without a number.
+/// whole name, without a number. (`hostlist::expand` reads ranges of at most 15 digits.)
 fn numbered(name: &str) -> (String, Option<u64>) {
     let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let digits = &name[prefix.len()..];

@@ -107,8 +107,9 @@ pub struct Parent {
     /// An absolute DNS name, or the address of a lead in another cluster as the spec has it.
     pub host: String,
     pub port: u16,
-    /// Whether the agent only waits until the name has an address, and does not connect. With `logging.zeromq`, a
-    /// connection by the agent would be logged as a failed handshake.
+    /// Whether `Step::WaitParent` and the commands `status` and `preflight` only look up the name, and do not connect.
+    /// With `logging.zeromq`, Flux would log such a connection as a failed handshake. Once the follower's own broker
+    /// has started, the agent connects all the same: it must learn whether this broker is still there.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub only_looked_up: bool,
 }

@@ -135,6 +135,8 @@ fn launch(resolved: &Resolved, initial: Option<Initial>) -> Result<Step, PlanErr
         stdout,
         signals: runner::signals(prefix),
         socket: runner::socket(resolved),
+        // Until `job_shell`: how a follower finds its parent, holds back a stop, drains itself and the ranks below it,
+        // and ends if a job still runs on it.
         parent: None,
         lead: None,
         hold_stop: None,

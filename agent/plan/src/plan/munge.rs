@@ -1,5 +1,5 @@
 //! Munge, which signs the jobs of several users. It is started if Flux is the image's own, the spec names a
-//! user for it, the agent is root, and the image has Munge with its key.
+//! user for Flux, the agent is root, and the container has Munge and its key.
 
 use super::{Mode, Owner, Resolved, Step};
 use crate::known_paths::{MUNGE, MUNGE_KEY};

@@ -78,7 +78,8 @@ pub fn initial(resolved: &Resolved) -> Option<Initial> {
     Some(Initial { command, stdout })
 }
 
-/// The program's files. Every pod gets a script, since any pod may run it. Only the lead gets a batch script.
+/// The program's files. Every pod gets a script, since any pod may run it. Only the lead gets a batch script: there,
+/// `flux batch` copies it into the batch job.
 pub fn files(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     Ok(match &resolved.spec.runner.program {
         Program::Script { text, .. } => {
@@ -234,7 +235,8 @@ fn flags(resolved: &Resolved) -> Vec<String> {
     match (spec.tasks, spec.elastic) {
         // 0 tasks (the default is 1): only the number of nodes is given, so the job gets all of them.
         (0, false) => flags.extend(nodes(spec.size)),
-        // An elastic cluster: only the quorum is sure to be up. (The operator makes no elastic spec without one.)
+        // An elastic cluster: only the quorum is sure to be up. (In the operator's elastic specs, it is set and below
+        // `size`. In a spec that people write, it may be unset or larger.)
         (0, true) => flags.extend(nodes(spec.quorum.unwrap_or(1).min(spec.size))),
         // At least one task for each node.
         (count, false) if count >= spec.size => flags.extend(nodes(spec.size).into_iter().chain(tasks)),

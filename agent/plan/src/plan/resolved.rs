@@ -207,8 +207,8 @@ pub fn time_to_end(resolved: &Resolved) -> f64 {
     grace - reserve.min(grace / 2.0)
 }
 
-/// The longest time that a follower delays a stop, in seconds, so that the lead can end the instance: nine tenths of the
-/// grace period, and from 40 seconds on all but 4. It is longer than the lead gives its program ([`time_to_end`]).
+/// The longest time that a follower delays a stop, in seconds, so that the lead can end the instance: nine tenths of
+/// the grace period, and from 40 seconds on all but 4. It is longer than the lead gives its program ([`time_to_end`]).
 pub fn hold_stop(facts: &Facts) -> f64 {
     let grace = facts.grace_period.unwrap_or(DEFAULT_GRACE_PERIOD);
     (grace as f64 - 4.0).max(share(grace, 0.9))

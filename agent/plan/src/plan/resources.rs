@@ -115,7 +115,7 @@ fn text(resolved: &Resolved) -> Result<String, PlanError> {
     Ok(text + "\n")
 }
 
-/// An idset of `count` ids from 0 on; of one id if `count` is 0.
+/// An idset of `count` ids from 0 on. (No caller passes 0, which counts as 1.)
 fn ids(count: u32) -> String {
     match count {
         0 | 1 => "0".into(),

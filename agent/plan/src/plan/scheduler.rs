@@ -31,7 +31,7 @@ pub fn chosen(resolved: &Resolved) -> Result<Option<SchedulerKind>, PlanError> {
     }
 }
 
-/// Notices about the choice, on the lead.
+/// Notices about the choice. Only on the lead: no other broker loads a scheduler.
 pub fn notices(resolved: &Resolved) -> Vec<String> {
     let flux = &resolved.spec.flux;
     // `broker_config`, the user's own broker.toml, may choose the scheduler.

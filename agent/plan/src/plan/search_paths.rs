@@ -33,6 +33,7 @@ fn value_for_flux(resolved: &Resolved, name: &str) -> Option<String> {
 /// The changes to a broker's environment.
 pub fn changes(resolved: &Resolved) -> Vec<EnvChange> {
     let changes_of = |name: &'static str| {
+        // An unset variable gives an empty carrier. From this, programs and tasks get the variable unset again.
         let carry = EnvChange::Set {
             name: users_value_name(name),
             value: Word::Template(vec![WordPart::Env(name.into())]),
@@ -78,8 +79,8 @@ pub fn given_to_tasks(resolved: &Resolved) -> String {
             let carrier = users_value_name(name);
             // Lua: whether the job has set no value of its own.
             let is_unchanged = match value_for_flux(resolved, name) {
-                // The variable then contains Flux's path, or is unset or empty: in a script on the lead, `flux` runs
-                // without the variable (`in_instance::flux_wrapper`).
+                // A job without a value of its own has Flux's path. If a script on the lead submits it, the variable
+                // may be unset or empty: there, `flux` runs without it (`in_instance::flux_wrapper`).
                 Some(path) => format!(
                     "((shell.getenv (\"{name}\") or \"\") == \"\" or string.find (shell.getenv (\"{name}\"), {}, 1, true))",
                     lua_text(&path)

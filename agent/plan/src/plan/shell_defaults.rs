@@ -38,7 +38,8 @@ pub fn steps(resolved: &Resolved) -> [Step; 2] {
     [folder, file]
 }
 
-/// Lua code for the job shell: the default binding. Without this option, the job shell binds tasks.
+/// Lua code for the job shell: the default binding. The job shell itself binds tasks unless `cpu-affinity` is `off`. So
+/// the code sets nothing if they are to be bound.
 fn defaults(binding: &Binding) -> String {
     let head = "-- Defaults of flux-agent for the shell of jobs on this pod.\n";
     if binding.on {
@@ -84,7 +85,7 @@ pub(super) fn lua_text(text: &str) -> String {
 }
 
 /// Appends the agent's folder to the variable. A file of the user is read first, and the agent's file does not override
-/// its settings.
+/// its `cpu-affinity`.
 pub fn variable(resolved: &Resolved) -> EnvChange {
     EnvChange::Append {
         name: PATH.into(),
@@ -121,6 +122,7 @@ mod tests {
     fn shell_defaults_escape_paths_with_quotes_and_backslashes() {
         let spec = "name='mc'\nmount_path='/m\"n\\t'\n[view]\npython_path='/p\"y\\'\n\
                     [runner.program]\nmode='submit'\nwords=['a']\n";
+        // Without compiled files, Flux's Python gets a folder for its cache, which is below the mount path.
         let facts = Facts {
             python_compiled: false,
             ..Facts::default()

@@ -41,8 +41,8 @@ pub fn steps(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Vec<S
     steps.extend(command.as_ref().and(linger(resolved, sidecar)));
     steps.extend(command);
     steps.extend(snippets::post(resolved, sidecar.post.as_ref()));
-    // After a command that has failed, the agent exits with its code before this step. Otherwise the container stays until
-    // the pod ends, since Kubernetes would restart it.
+    // After a command that has failed, the agent exits with its code before this step. Otherwise the container stays
+    // until the pod ends, since Kubernetes would restart it.
     steps.push(Step::Stay);
     Ok(steps)
 }

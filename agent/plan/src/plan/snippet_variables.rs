@@ -85,7 +85,7 @@ fn user(resolved: &Resolved) -> (String, u32) {
     )
 }
 
-/// The broker's options, separated by blanks. A sidecar launches no broker: it gets the options that all brokers have.
+/// The broker's options, separated by blanks. A sidecar launches no broker: it gets those of a follower (`follower`).
 fn broker_options(resolved: &Resolved, launch: Option<&Launch>) -> String {
     let planned = launch.and_then(|launch| launch.argv.get(launch.options.clone()?));
     match planned {

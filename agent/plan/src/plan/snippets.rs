@@ -145,7 +145,8 @@ fn shell(
     })
 }
 
-/// The value of `$asFlux`: the agent's command `as-flux`, with the spec file of this agent.
+/// The value of `$asFlux`: the agent's command `as-flux`, with the spec file of this agent. It has the binary's own
+/// path: snippets may run as root, and root never runs the agent by the link below the mount path (`paths.agent()`).
 fn as_flux(resolved: &Resolved) -> String {
     let spec = resolved
         .facts

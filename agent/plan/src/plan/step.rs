@@ -155,8 +155,8 @@ pub struct SnippetResources {
 }
 
 impl SnippetResources {
-    /// Whether Flux uses the agent's R if no snippet has written a usable one. With the user's own broker.toml, the agent
-    /// writes R, but Flux reads it only if that file names it. Then there is no `config`.
+    /// Whether Flux uses the agent's R if no snippet has written a usable one. With the user's own broker.toml, the
+    /// agent writes R, but Flux reads it only if that file names it. Then there is no `config`.
     pub fn falls_back_to_agents_r(&self) -> bool {
         self.agents_r.is_some() && self.config.is_none()
     }

@@ -23,7 +23,7 @@ pub fn steps(resolved: &Resolved) -> Vec<Step> {
     let mut steps = Vec::new();
     if let Some(account) = &resolved.identity.create {
         let Account { name, home, owner } = account.clone();
-        // The home comes first: the agent skips all of this if the user is in the password file, as after a restart.
+        // The home comes first: once the user is in the password file, a later plan skips both steps.
         if !resolved.facts.is_present(&home) {
             let step = Step::Directory {
                 path: home.clone(),

@@ -8,6 +8,7 @@ use crate::image::{Node, Tree, What};
 
 /// The expected state of a pod.
 pub struct Expected {
+    /// The uid and gid of the agent.
     pub us: (u32, u32),
     pub tree: Tree,
     pub environment: BTreeMap<String, String>,
@@ -224,6 +225,7 @@ impl Expected {
                 );
                 self.account("/etc/group", name, format!("{name}:x:{gid}:\n"));
             }
+            // Only a folder that Flux's user cannot write to changes its owner.
             "give" => {
                 if let Some(node) = self
                     .tree

@@ -113,8 +113,9 @@ fn writes(call: &Call) -> bool {
     }
 }
 
-/// Whether the path is in the plan, is a folder above such a path, or is the temporary name of one of these. The step
-/// that adds a user has no `path`. A program's output comes through a pseudo-terminal.
+/// Whether the path is in the plan, is a folder above such a path, or is the temporary name of one of these. The
+/// temporary name of `NAME` is `.NAME.runner-RANDOM.new` (`agent/src/files.rs`). The step that adds a user has no
+/// `path`. A program's output comes through a pseudo-terminal.
 fn is_planned(path: &str, planned_paths: &[&str]) -> bool {
     let unfinished = path
         .strip_suffix(".new")

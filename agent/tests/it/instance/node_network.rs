@@ -91,6 +91,7 @@ fn no_node_is_drained_for_its_name() {
         "[runner.program]\nmode = 'launcher'\nwords = ['sh', '-c', {}]\n",
         serde_json::json!(list)
     );
+    // In the first and the last row, the agent writes R. In the others, Flux discovers it.
     for (size, spec, wanted) in [
         (1, "", "free 1 mc-0\n"),
         (2, "", "free 2 mc-[0-1]\n"),

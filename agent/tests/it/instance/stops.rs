@@ -391,7 +391,7 @@ fn stop_of_a_hanging_job_ends_within_the_grace_period() {
     }
 }
 
-/// Flux answers only its own user.
+/// Flux answers only its own user. So the agent, as root, has to ask as this user whether the lead stays.
 #[test]
 fn follower_with_flux_user_knows_that_the_lead_stays() {
     let images = images(

@@ -5,7 +5,7 @@ use super::stops::node_state;
 use super::*;
 
 /// A launcher that runs a job on node 3 until a gate opens, then another job, and stays until a third gate
-/// opens.
+/// opens. With a smaller quorum, the agent writes R. If Flux discovered R, a node that leaves would be lost for good.
 fn images_of_a_tree() -> Vec<Image> {
     let job = "echo up; until [ -e /tmp/go ]; do sleep 0.05; done";
     let on_3 = "flux run --requires=rank:3";

@@ -207,7 +207,7 @@ fn check(name: &str, spec: &AgentSpec) -> Result<(), String> {
     }
 }
 
-/// Documents with the same snippets count once.
+/// The reduced specs of all documents, with a name for messages. Specs that differ only in their name count once.
 fn distinct(folder: &Path) -> BTreeMap<String, (String, AgentSpec)> {
     let mut files: Vec<_> = fs::read_dir(folder)
         .unwrap()

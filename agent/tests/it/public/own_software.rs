@@ -13,9 +13,11 @@ const SPEC: &str = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\n
     logging: {quiet: true}\n  containers:\n  - image: app\n    command: app -x 1\n    \
     commands: {pre: . /etc/profile.d/z10_spack_environment.sh}\n";
 
-/// Debian with /opt/software/…/bin/app, and a link to it in /opt/view.
+/// An image with a program `app`, and a link to it in /opt/view. `with_own`: the program is below /opt/software.
+/// Otherwise /opt/software is empty.
 fn spack_image(with_own: bool) -> Image {
     let image = Image::usual();
+    // Its view is ready. Here the pod's containers prepare one.
     fs::remove_dir_all(image.at("/mnt/flux")).unwrap();
     let app = "/opt/software/linux-x86_64/app-1/bin/app";
     if with_own {
@@ -53,6 +55,7 @@ fn spack_image(with_own: bool) -> Image {
 
 fn view_image() -> Image {
     let image = Image::empty();
+    // As Spack makes it: a view is a folder below `._view`, with a hash as its name.
     let package = image.at("/opt/software/linux-x86_64/flux-1");
     fs::create_dir_all(image.at("/opt/views/._view/abc/bin")).unwrap();
     if let Some(flux) = real_flux() {
@@ -157,6 +160,7 @@ fn pod(app: &Image, mounted: bool, uid: u32) -> Ended {
         ("/software/software", "/opt/software"),
         ("/software/packages", "/mnt/flux-software/packages"),
     ];
+    // With a mounted view, no init container makes the folder of packages.
     let mounts = mounts.iter().filter(|(from, _)| volumes.at(from).exists());
     let mounts: String = mounts.map(|(from, to)| bind(&volumes.at(from), to)).collect();
     started(app, uid, &["run"], format!("{mounts}{image_mount}"))

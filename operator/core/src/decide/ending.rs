@@ -12,7 +12,8 @@ use crate::vocabulary::Reason;
 /// The Job with the condition Complete or Failed, if its end is already certain. If the Job has the condition Failed,
 /// but this does not end the MiniCluster (yet), the condition is left out. Otherwise the Job as it is.
 pub fn with_decided_end<'a>(observation: &Observation, job: &'a JobSeen) -> Cow<'a, JobSeen> {
-    // Another Job replaces a given-up one: `restart::without_end_if_given_up` removes its end.
+    // Once a Job that is being deleted is gone, `restart` decides whether the MiniCluster has ended. Another Job
+    // replaces a given-up one: `restart::without_end_if_given_up` removes its end.
     if job.is_deleting || job.complete.is_some() || restart::is_given_up(observation.status, job) {
         return Cow::Borrowed(job);
     }

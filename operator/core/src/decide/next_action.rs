@@ -147,6 +147,7 @@ fn without_job(target: &Target, observed: &Observed) -> NextAction {
         let is_passing = living.iter().all(|pod| pod.is_deleting && !pod.is_on_silent_node);
         return NextAction::WaitForPods { message, is_passing };
     }
+    // The operator adds what it has to look up: gang APIs, the rest of the deadline, and whether nodes mount images.
     let facts = RenderFacts {
         uid: Some(uid.to_owned()),
         maximum_size: status.maximum_size.and_then(|size| u32::try_from(size).ok()),
@@ -692,8 +693,10 @@ mod tests {
         );
     }
 
+    /// This Job has no queue name. Its hash says that the operator has applied the spec, so the operator leaves later
+    /// changes alone. (The size of a waiting Job with a queue name would be written: `is_reset_by_queue`.)
     #[test]
-    fn a_queue_that_suspends_or_shrinks_the_job_is_not_overruled() {
+    fn job_that_others_suspend_or_shrink_is_not_overruled() {
         let none = MiniClusterStatus::default();
         let queued = JobSeen {
             is_suspended: true,

@@ -10,9 +10,10 @@
 //! before that Job is deleted. An operator that is killed at any step then finds by the uid what has been done. The
 //! present time is only compared with times that an operator has recorded.
 //!
-//! **The operator fails a Job with a failed index.** The Job controller then deletes all pods that still run, with
-//! their logs. If a snippet (one of the user's commands around the program) has failed, the operator first asks the
-//! other pods to end, by an annotation that their agents read. Their logs then stay.
+//! **The operator fails a Job with a failed index.** (By itself, a failed index fails the Job only after all indexes
+//! have ended. With `OnFailure`, it fails the Job at once.) The Job controller then deletes all pods that still run,
+//! with their logs. If a snippet (one of the user's commands around the program) has failed, the operator first asks
+//! the other pods to end, by an annotation that their agents read. Their logs then stay.
 //!
 //! | event | restart |
 //! | --- | --- |
@@ -90,6 +91,7 @@ pub enum Decision {
     Fail {
         job_uid: String,
         reason: String,
+        /// If it has the words `pod of index N`, `TrueCondition::index_of_pod` reads N from them.
         message: String,
     },
     /// The MiniCluster has ended, and no Job exists that could show it.
@@ -476,7 +478,8 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
         let message = format!("the lead's pod, {}, did not start: {detail}", lead.name);
         return restart_or_end(observation, to_replace(), reason, message, Limit::Backoff);
     }
-    // If a follower made the Job fail, the Job controller deletes the lead's pod. Then the lead was not lost.
+    // If a follower made the Job fail, the Job controller deletes the lead's pod. Then the lead was not lost. The watch
+    // of Jobs may lag behind, so a removed pod alone proves no loss, unless it was disrupted.
     let failed_index = failing.and_then(TrueCondition::index_of_pod);
     let by_follower = failed_index.is_some_and(|index| index > 0);
     let may_be_lost = (is_failing && !by_follower) || job.has_lead_index_failed || replacement.is_some();
@@ -698,8 +701,8 @@ fn can_end(pod: &PodSeen) -> bool {
     pod.has_begun && !pod.has_ended && !pod.is_deleting && !pod.is_on_silent_node && pod.kept_by.is_none()
 }
 
-/// Whether the Job's failure policy retries a pod with this exit code. (A pod that is labelled as the lead's fails the
-/// Job with any code.)
+/// Whether the Job's failure policy retries a pod with this exit code. (If the pod is labelled as the lead's, such a
+/// code fails the Job.)
 fn is_retried(code: i32) -> bool {
     RETRIED.iter().any(|retried| i32::from(*retried) == code)
 }

@@ -57,7 +57,7 @@ impl SilentWait<'_> {
     /// the events at once. For a pod that no scheduler has reported on, only the reason SchedulerSilent counts: with
     /// another one, such as Queued, the pod may be new. A pod that never starts is not deleted at once: its state may
     /// be out of date.
-    pub fn has_waited(&self, status_reason: Option<&str>) -> bool {
+    pub fn was_reported(&self, status_reason: Option<&str>) -> bool {
         match self {
             SilentWait::Unnoticed { .. } => {
                 status_reason.and_then(Reason::parse) == Some(Reason::SchedulerSilent)
@@ -640,10 +640,10 @@ mod tests {
             "there is no node for them, as far as is known"
         );
         assert!(
-            of("a").has_waited(Some("SchedulerSilent"))
-                && SilentWait::InQueue("a").has_waited(Some("Queued"))
+            of("a").was_reported(Some("SchedulerSilent"))
+                && SilentWait::InQueue("a").was_reported(Some("Queued"))
         );
-        assert!(!of("a").has_waited(Some("Queued")), "its pods are new");
+        assert!(!of("a").was_reported(Some("Queued")), "its pods are new");
         assert!(
             super::unnoticed(0, "volcano", true)
                 .message

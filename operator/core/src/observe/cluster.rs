@@ -13,8 +13,8 @@ use serde_json::value::RawValue;
 
 use crate::observe::partial;
 
-/// Deepest nesting of an object that is parsed: `spec.podTemplate` may hold anything, and at 128 levels the JSON
-/// parser would fail for the whole list.
+/// Deepest nesting of an object that is parsed: `spec.podTemplate` may hold anything, and the JSON parser fails at 128
+/// levels.
 const DEPTH_MAX: usize = 100;
 /// Most values of an object that is parsed. A value may have only two bytes of text, but takes more than a hundred
 /// bytes of memory when it is parsed.

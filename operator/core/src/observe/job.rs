@@ -29,8 +29,8 @@ pub struct JobSeen {
     pub is_deleting: bool,
     /// Hash of the fields that may change, as the operator last applied them (`render::elastic`).
     pub rendered_hash: Option<String>,
-    /// Hash of the fixed fields of the spec that it was created from
-    /// ([`Target::spec_hash`](crate::target::Target::spec_hash)).
+    /// Two hashes of the spec that it was created from, with a dot between: of all fixed fields, and of those from which
+    /// other objects than the Job and the ConfigMap are made ([`Target::spec_hash`](crate::target::Target::spec_hash)).
     pub spec_hash: Option<String>,
     /// Hash of `podTemplate` and `servicesPodTemplate` that it was created with (`render::overlay_hash`).
     pub overlay_hash: Option<String>,

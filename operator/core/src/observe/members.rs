@@ -1,4 +1,4 @@
-//! Which MiniClusters use which headless Service.
+//! Which MiniClusters use which headless Service. They are reconciled when it is deleted.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,7 +10,8 @@ use super::Key;
 pub(super) struct Members {
     /// The names of a Service's MiniClusters.
     of_service: HashMap<Key, BTreeSet<String>>,
-    /// The names of a MiniCluster's Services.
+    /// The names of a MiniCluster's Services. If the name in its spec is edited, which is possible before it has a Job,
+    /// the earlier name stays, which may cost a reconcile.
     of_cluster: HashMap<Key, BTreeSet<String>>,
 }
 

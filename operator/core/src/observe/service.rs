@@ -18,7 +18,7 @@ pub type ServiceObject = Partial<Service, Selected>;
 pub const OWNERS_MAX: usize = 500;
 
 /// Whether this is a headless Service of the operator: its label `HEADLESS` has its own name, it is no sidecar's
-/// Service, and only MiniClusters own it.
+/// Service (which has the label `CLUSTER`), and only MiniClusters own it.
 pub fn is_headless(metadata: &ObjectMeta) -> bool {
     let label = |key: &str| metadata.labels.as_ref().and_then(|all| all.get(key));
     let owners = metadata.owner_references.as_deref().unwrap_or_default();

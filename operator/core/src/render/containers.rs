@@ -335,6 +335,7 @@ fn from_field(name: &str, field_path: String) -> EnvVar {
 }
 
 fn environment(container: &ValidContainer) -> Vec<EnvVar> {
+    // Here `$` stays as it is: the spec promises that `$(NAME)` in a value stands for an earlier variable.
     let plain = container.environment.iter().map(|(name, value)| EnvVar {
         name: name.clone(),
         value: Some(value.clone()),

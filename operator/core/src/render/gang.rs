@@ -254,7 +254,8 @@ fn why_not_by_alpha(alpha: Alpha, scheduler: &str) -> String {
 fn object(cluster: &ValidMiniCluster, api: GangApi, facts: &RenderFacts) -> GangObject {
     let count = count(cluster.min_size, cluster.size);
     // A new name for each Job: the previous object may still exist, and have other values in fields that cannot be
-    // changed.
+    // changed. The Job is recreated for a restart (`attempt`), after an edit of the spec (`spec_hash`), and if its pods
+    // could not mount the view's image.
     let identity = (
         facts.uid.as_deref(),
         facts.attempt,

@@ -87,6 +87,7 @@ pub(super) fn build(
                 .deadline_left
                 .or(cluster.deadline_seconds)
                 .map(|seconds| seconds.min(DEADLINE_MAX)),
+            // With Never it stays unset. Then Kubernetes sets no limit, since there is one per index (the next field).
             // With OnFailure, the Job fails as soon as containers have restarted this often. At the allowed number, the
             // Job would kill the last allowed start, so the value is one more. In the start after that one, the agent
             // does not run the program.

@@ -239,6 +239,7 @@ mod tests {
                 let is = |name: &str| container.name == name;
                 let is_ours = is("flux-agent") || is("flux-view") || is("flux-software");
                 let is_runner = !is_ours && !is("b") && !is("c");
+                // Root runs the agent by its own path, never by the link below the mount path.
                 assert!(
                     !container
                         .command

@@ -104,10 +104,12 @@ fn path_in_overlay(path: &str, applied: &AppliedOverlay) -> Option<String> {
             sent.and_then(|value| value.get(name)),
             overlay.and_then(|value| value.get(name)),
         );
+        // A field that the object lacks, too, may be one that the overlay needs.
         if sent.is_some() && overlay.is_none() {
             return None;
         }
         for index in step.split('[').skip(1).map(|part| part.trim_end_matches(']')) {
+            // If it is no number, it is the key of a map, as in `limits[cpu]`.
             let Ok(number) = index.parse::<usize>() else {
                 path.push_str(&format!("[{index}]"));
                 continue;

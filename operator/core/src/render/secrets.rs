@@ -19,7 +19,7 @@ pub(super) fn build(
     facts: &RenderFacts,
     generated: &Generated,
 ) -> Vec<HiddenSecret> {
-    // They never end, so `next` always has a word, and the defaults below are never used.
+    // These words never end, so the defaults for a missing word below are never used.
     let mut random_words = generated.words();
     let secret = |name: String, data: BTreeMap<String, String>| {
         let data = data

@@ -26,6 +26,7 @@ pub fn is_of_the_same_objects(one: &str, other: &str) -> bool {
 
 /// The part of the spec from which Secrets, Services, volumes, the NetworkPolicy and the services pod are created.
 fn fields_of_other_objects(spec: &Value) -> Value {
+    // These three fields say which containers are sidecars, and which Services the sidecars have.
     let containers = spec["containers"].as_array().into_iter().flatten();
     let containers: Vec<Value> = containers
         .map(|container| json!([container["name"], container["runFlux"], container["ports"]]))
@@ -43,8 +44,8 @@ fn fields_of_other_objects(spec: &Value) -> Value {
         flux["minimalService"],
         containers,
     ]);
-    // By these there is a NetworkPolicy or none. Like the next field, they are added only if they are set, so that the
-    // hashes of all other specs stay as they were.
+    // These two fields decide whether there is a NetworkPolicy. They and `servicesPodTemplate` below are added only if
+    // they are set. So the hashes of all other specs stay as earlier versions computed them.
     let of_network_policy: Vec<&Value> = ["bursting", "leadBroker"]
         .iter()
         .filter_map(|field| flux.get(field))

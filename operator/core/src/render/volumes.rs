@@ -55,7 +55,8 @@ pub(super) struct UserVolumes {
 
 impl UserVolumes {
     /// Collects the volumes. If two containers use the same key with the same source, they share one volume. If the
-    /// sources differ, the second volume gets another name. No volume gets the name of `view`'s own.
+    /// sources differ, the second volume gets another name. No volume gets the name of `view`'s own. (The validation
+    /// rejects the names of the operator's other volumes.)
     pub(super) fn of<'a>(
         view: &ViewContainer,
         containers: impl IntoIterator<Item = &'a ValidContainer>,
@@ -311,8 +312,8 @@ fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
 }
 
 /// Mounts of the init container that installs the agent. No other container may write to the first mount, which has the
-/// agent's binary. If no other init container fills the view's volume, this one does: it has none if the view is
-/// mounted, or if there is no view.
+/// agent's binary. If the view is mounted, or if there is no view, no other init container fills the view's volume, so
+/// this one does.
 pub(super) fn for_install(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<VolumeMount> {
     let mut mounts = vec![mount(AGENT, paths::AGENT_DIR, false)];
     if matches!(view, ViewFrom::ImageVolume | ViewFrom::Nowhere) {
@@ -364,6 +365,7 @@ pub(super) fn for_sidecar(
 ) -> Vec<VolumeMount> {
     let mut mounts = for_any(cluster, view, &sidecar.container);
     mounts.push(mount(CONFIG, &paths_of(cluster).config_root(), true));
+    // In such a sidecar the agent is the entrypoint, and reads the AgentSpec.
     if sidecar.wrapped.is_some() {
         mounts.push(mount(SPEC, paths::SPEC_DIR, true));
     }

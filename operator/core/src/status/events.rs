@@ -112,6 +112,7 @@ pub fn between(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Eve
         && before.reason.as_ref() != Some(reason)
         // There may already be an event of a condition with the same reason.
         && events.iter().all(|event| event.reason != *reason)
+        // An end has its event from the branches above.
         && condition(after, ConditionType::JobFinished).is_none_or(|finished| finished.status == False)
     {
         let message = after.message.as_deref().unwrap_or_default();

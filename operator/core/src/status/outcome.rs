@@ -75,8 +75,8 @@ pub(super) fn compute(inputs: &Inputs, summary: &PodSummary) -> Outcome {
     if job.is_suspended {
         return Outcome::new(Reason::Suspended, "the Job is suspended: it has no pods");
     }
-    if let Some(lost) = lost(inputs) {
-        return lost;
+    if let Some(outcome) = on_silent_node(inputs) {
+        return outcome;
     }
     // Only `queued` reports Kueue's reason, together with the queue's name.
     let warning = || {
@@ -175,10 +175,10 @@ fn failed_before_ready(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome>
 }
 
 /// The outcome if a pod's node has stopped responding.
-fn lost(inputs: &Inputs) -> Option<Outcome> {
-    let lost = || inputs.pods.iter().filter(|pod| pod.is_on_silent_node);
-    let first = lost().min_by_key(|pod| pod.index)?;
-    let others = match lost().count() - 1 {
+fn on_silent_node(inputs: &Inputs) -> Option<Outcome> {
+    let silent = || inputs.pods.iter().filter(|pod| pod.is_on_silent_node);
+    let first = silent().min_by_key(|pod| pod.index)?;
+    let others = match silent().count() - 1 {
         0 => String::new(),
         count => format!(" ({count} more pods are lost)"),
     };
@@ -464,6 +464,7 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
             ..Outcome::new(Reason::PodLost, message)
         });
     }
+    // This pod's own failure is the cause, and not a loss.
     if inputs.pods.iter().any(|pod| ends_the_job(pod)) {
         return None;
     }
@@ -620,6 +621,7 @@ fn of_exit(exit: &Exit, place: &str) -> Outcome {
             with_message(format!("{place} ended by signal {signal}{cause}")),
         );
     }
+    // These reasons of the runtime say no more than the exit code.
     if !matches!(exit.reason.as_str(), "" | "Error" | "Completed") {
         return Outcome::new(
             exit.reason.clone(),

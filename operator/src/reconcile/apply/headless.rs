@@ -81,6 +81,7 @@ impl Queue {
             let _guard = lock.lock().await;
             self.join_while_locked(writer, index, service, member).await
         };
+        // Also after an error: the next reconcile of this MiniCluster calls `join` again.
         self.forget(service, member);
         self.leave(service);
         result
@@ -122,8 +123,9 @@ impl Queue {
             members.entry(uid.clone()).or_insert(known);
         }
         let mut members: Vec<Member> = members.into_values().collect();
-        // Owners beyond the limit may be left out: first minimal ones, and of these first the new ones. The number of
-        // owners that the Service already has is not reduced.
+        // Owners beyond the limit may be left out. They still use the Service, and it is created again for them if all
+        // its owners are deleted. Minimal ones are left out first: the Service selects all pods only if an owner is not
+        // minimal. Of these, the new ones are left out first. The Service never gets fewer owners than it has now.
         members.sort_by_key(|member| (member.minimal, !existing.is_owned_by(&member.uid)));
         members.truncate(OWNERS_MAX.max(existing.owners.len()));
         let mut wanted = services::headless(&service.namespace, &service.name, &members);

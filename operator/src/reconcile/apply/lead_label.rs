@@ -29,6 +29,7 @@ impl Writer {
     /// Asks a pod to end, by an annotation that its agent reads. The pod and its log stay. `text`: since
     /// when, and why.
     pub async fn end_pod(&self, namespace: &str, pod: &str, text: &str) -> Result<(), ApplyError> {
+        // Without the pod's uid: it is a pod of a Job, and Jobs do not reuse the names of pods.
         let change = json!({ "metadata": { "annotations": { labels::END: text } } });
         let patched = self.patch_status_of(namespace, pod, &change).await;
         none_if_not_found(patched)

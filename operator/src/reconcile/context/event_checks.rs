@@ -26,8 +26,8 @@ pub struct Waiting<'a> {
     pub object: &'a str,
     /// How long it may wait before its events are first read.
     pub first_check_after: Duration,
-    /// The status already shows that it waits, so its events are read at once.
-    pub has_waited: bool,
+    /// The status already shows that it waits, as after a restart of the operator: its events are read at once.
+    pub was_reported: bool,
 }
 
 impl EventChecks {
@@ -43,10 +43,10 @@ impl EventChecks {
             uid,
             object,
             first_check_after,
-            has_waited,
+            was_reported,
         } = waiting;
         let mut checks = self.checks();
-        let first_pause = if has_waited {
+        let first_pause = if was_reported {
             Duration::ZERO
         } else {
             first_check_after
@@ -55,8 +55,9 @@ impl EventChecks {
             .entry(uid.to_owned())
             .or_insert_with(|| EventCheck::new(object, first_pause, now));
         if !check.is_about(object) {
+            // Another wait has begun. What the status shows is about the earlier one, so `was_reported` does not count.
             *check = EventCheck::new(object, first_check_after, now);
-            // `new` sets `Unread`, with which the status keeps what it shows. But that is about the earlier wait.
+            // `new` sets `Unread`, with which the status would keep what it shows.
             check.found = Finding::Nothing;
         }
         if !check.is_due(now) {

@@ -13,9 +13,9 @@ use crate::reconcile::error::ReconcileError;
 
 /// The first pause after a failure; it doubles with each one.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// Longest pause when only a change by a person can help. `after_failure` adds up to a quarter, so that it may be
-/// 60 s. Usually a watch reports the change and ends the pause, but no watch reports that a quota has room
-/// again.
+/// Longest pause after an obstacle or a panic: a retry helps only after something has changed. `after_failure` adds up
+/// to a quarter, so that it may be 60 s. Usually a watch reports the change and ends the pause, but no watch reports
+/// that a quota has room again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(48);
 /// Shortest pause of a MiniCluster whose namespace is being deleted: nothing can be created there, so a retry is of no
 /// use.
@@ -27,7 +27,8 @@ const FIRST_PAUSE_AFTER_CHANGE: Duration = Duration::from_millis(100);
 /// failure is not shown.
 const LASTING_FAILURES: u32 = 3;
 const LASTING_TIME: Duration = Duration::from_secs(5);
-/// Longest pause when a call failed: the API server may recover at any moment.
+/// Longest pause when a call failed, or after changes that follow each other: the API server, or whoever undoes the
+/// changes, may recover at any moment.
 const LONGEST_OUTAGE: Duration = Duration::from_secs(30);
 
 /// How the last reconcile of a MiniCluster ended.
@@ -62,10 +63,7 @@ pub struct Pauses {
 impl Pauses {
     /// Forgets the failures and changes: a reconcile has succeeded, or the MiniCluster no longer exists.
     pub fn clear(&self, key: &Key) {
-        self.failures
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(key);
+        self.failures().remove(key);
     }
 
     fn failures(&self) -> MutexGuard<'_, HashMap<Key, Failures>> {
@@ -115,10 +113,7 @@ impl Pauses {
     pub fn is_lasting(&self, key: &Key, error: &ReconcileError, begin: Instant, now: Instant) -> bool {
         let all = self.failures();
         let before = all.get(key);
-        let since = before
-            .and_then(|failures| failures.since)
-            .unwrap_or(begin)
-            .min(begin);
+        let since = before.and_then(|failures| failures.since).unwrap_or(begin);
         // `+ 1`: this error is not counted yet. In a terminating namespace the number says nothing, because each object
         // that is deleted there causes a reconcile.
         before.is_some_and(|failures| failures.count + 1 >= LASTING_FAILURES)

@@ -24,9 +24,9 @@ struct Skew {
 }
 
 impl ServerClock {
-    /// The time by the API server's clock, or by ours if the API server could never be asked. One measurement serves all
-    /// MiniClusters for ten minutes. If it fails, the next one is tried after a minute, so that a slow webhook of one
-    /// namespace does not delay all others.
+    /// The time by the API server's clock, or by ours if the API server could never be asked. One measurement serves
+    /// all MiniClusters for ten minutes. If it fails, the next one is tried after a minute, so that a slow webhook of
+    /// one namespace does not delay all others.
     pub async fn now(&self, writer: &Writer, namespace: &str) -> Timestamp {
         let known = self.skew().filter(|skew| Instant::now() < skew.valid_until);
         let seconds = match known {
@@ -55,7 +55,8 @@ impl ServerClock {
         self.note(measured, Instant::now())
     }
 
-    /// Notes how many seconds the API server's clock is ahead; None if it could not be asked. Returns the seconds to use.
+    /// Notes how many seconds the API server's clock is ahead; None if it could not be asked. Returns the seconds to
+    /// use.
     fn note(&self, measured: Option<i64>, now: Instant) -> i64 {
         let mut skew = self.skew();
         // Another reconcile may have measured meanwhile: a failure replaces no value that is still valid.

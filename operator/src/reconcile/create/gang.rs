@@ -79,6 +79,7 @@ pub(in crate::reconcile) async fn delete_all(
     cluster: Option<&ValidMiniCluster>,
     context: &Context,
 ) {
+    // Always there: the caller's decision `Ended` is never made without a valid spec.
     let Some(cluster) = cluster else { return };
     if !context.options.gang {
         return;

@@ -74,6 +74,7 @@ pub fn differences_of(shown: &Shown, printed: &str) -> Option<String> {
         .map(|line| squeezed(line))
         .collect();
     let same = if shown.command.starts_with("kubectl logs") || shown.command.starts_with(LOGS) {
+        // A line `...` stands for lines left out, which may repeat a shown line.
         let more = wanted.iter().any(|line| line == "...");
         let count = |all: &[String], pattern: &str| all.iter().filter(|line| matches(pattern, line)).count();
         wanted.iter().filter(|line| *line != "...").all(|pattern| {

@@ -25,8 +25,10 @@ fn claim(fixture: &Fixture, file: &str) {
     );
 }
 
-/// Deletes the volumes, which are in no namespace, and their files, which the node would keep.
+/// Deletes the volumes, which are in no namespace, and their files, which the node would keep. The test node has the
+/// files of this machine. On another node, they stay.
 fn forget(fixture: &Fixture, volumes: &[&str]) {
+    // A bound volume goes after its claim, and the claim goes with the namespace, after the test.
     fixture.kubectl(
         &[&["delete", "--wait=false", "persistentvolume"], volumes].concat(),
         "",

@@ -141,6 +141,7 @@ fn gang_off_or_own_group_creates_no_gang_and_same_job() {
         job(&labelled)["spec"]["template"]["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"],
         "mine"
     );
+    // The overlay removes the name of Volcano's scheduler. So Kubernetes' own API makes the gang.
     let back = json!({ "pod": { "schedulerName": "volcano" }, "podTemplate": { "spec": { "schedulerName": null } } });
     assert!(
         matches!(rendered(spec(back), served).gang, GangOf::Object(_)),

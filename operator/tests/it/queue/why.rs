@@ -185,7 +185,8 @@ async fn elastic_growth_wait_is_explained_with_as_few_calls(fixture: &Fixture, c
         .iter()
         .filter(|call| call.group == "kueue.x-k8s.io")
         .count();
-    // Once in ten seconds, as for one that waits to begin. The reason may be reported later than that.
+    // The operator asks at most once in ten seconds, as for a MiniCluster that waits to begin. The test may have waited
+    // longer than that for the message.
     let seconds = begin.elapsed().as_secs_f64();
     assert!(
         kueue_calls >= 1 && kueue_calls as f64 <= 2.0 + seconds / 10.0,

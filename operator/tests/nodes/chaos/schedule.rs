@@ -280,7 +280,7 @@ fn manifest(dice: &mut Rng) -> Manifest {
         dice.u32(1..5)
     };
     let max_size = one_in(dice, 4).then_some(size + 2);
-    // Jobs on a node that is removed have 27 s to end.
+    // Jobs on a node that is removed have 27 s to end (docs/tasks/autoscale.md, "Time limit").
     let longest = if max_size.is_some() { JOB_OF_AN_ELASTIC } else { 60 };
     Manifest {
         name: NAMES[dice.usize(..NAMES.len())],

@@ -9,7 +9,7 @@ use crate::timeline::now;
 use test_support::node::{app_image, has_flux_itself};
 
 /// worker-2 goes down and comes back while it has a lead, a follower without a task, and followers with one.
-/// One of their jobs ends with its first failed task, as MPI ends a job: before its broker has left.
+/// One of their jobs ends with its first failed task, as MPI jobs do. It ends before the broker of that task has left.
 pub fn reboots_of_each_kind_of_pod(name: &str, reboot: impl AsyncFnOnce()) {
     test(name, async |stage| {
         let lead = Program {
@@ -97,6 +97,7 @@ fn orderly_reboot_is_never_the_users_failure() {
 fn reboot_while_pods_start_replaces_them() {
     let folder =
         std::env::var("E2E_APP_FOLDER").expect("E2E_APP_FOLDER must name the root folder of an image");
+    // No earlier run has left an image of this name on a node.
     let image = format!("e2e/late-{}:1", std::process::id());
     let with_late_init = |program: Program| {
         let mut template = pod_template(&program);

@@ -23,6 +23,7 @@ async fn worker_of(stage: &Stage, is_wanted: impl Fn(&str) -> bool) -> u8 {
         .unwrap()
 }
 
+/// The name of the leading pod, which holds the only Lease of this namespace.
 async fn leader(stage: &Stage) -> String {
     let leases = Api::<Lease>::namespaced(stage.fixture.client.clone(), "flux-operator");
     let leases = leases.list(&ListParams::default()).await.unwrap().items;
@@ -73,8 +74,8 @@ fn old_version_is_answered_in_90_s_when_webhook_node_is_lost() {
         let worker = worker_of(stage, |pod| pod.contains("webhook")).await;
         let lost_at = now();
         power_off(worker).await;
-        // Some requests may fail for a while: the API server waits 30 s for a connection to the replica that
-        // is gone.
+        // Some requests may fail or take long for a while: the API server waits 30 s for a connection to the replica
+        // that is gone. Ten quick answers in a row show that this is over.
         let mut answered_in_a_row = 0;
         while answered_in_a_row < 10 {
             let asked_at = now();

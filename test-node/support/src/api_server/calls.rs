@@ -102,7 +102,8 @@ impl Calls {
         self.log.lock().unwrap().clone()
     }
 
-    /// The calls without lists, watches and labels on pods.
+    /// The calls without lists, watches and patches of a pod's status. By such a patch, the operator labels the lead's
+    /// pod in the background.
     pub fn counted(&self) -> Vec<Call> {
         self.all()
             .into_iter()

@@ -143,7 +143,8 @@ fn differences(old: &[String], new: &[String]) -> String {
             written = place;
         }
         out += &format!("{}\n", line.trim_end());
-        // An added step is the heading of its own lines, so no `@` line follows for it.
+        // Places are those of the new text, so a removed line changes none. An added step is the heading of its own
+        // lines, so no `@` line follows for it.
         if line.starts_with('+') {
             note_place(&line[2..], &mut heading, &mut step);
             written = format!("@ {heading}{step}");

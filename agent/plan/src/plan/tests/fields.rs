@@ -165,6 +165,8 @@ fn specs() -> Vec<AgentSpec> {
         })
     });
     more(&|spec| {
+        // Without a hostlist, `max_size` is the number of hosts, and a batch has a configuration file. If it is not
+        // elastic, it asks for `size` nodes.
         (spec.elastic, spec.network.hostlist) = (false, None);
         spec.runner.program = Program::BatchRaw { text: "run\n".into() };
     });

@@ -67,6 +67,7 @@ fn host(dice: &mut Dice) -> Facts {
 fn accepted_manifest_has_a_plan_on_any_host() {
     let examples = mutate::miniclusters();
     let mut planned = 0;
+    // `4`: seconds.
     mutate::for_a_while(4, |dice| {
         let document = mutate::spoilt(&examples, dice);
         let parsed = manifest::from_value(&document).and_then(|manifest| validate::validate(&manifest));

@@ -28,7 +28,7 @@ fn program() -> impl Strategy<Value = Program> {
 prop_compose! {
     fn any_spec()(
         (size, extra, quorum, tasks) in (1u32..40, proptest::option::of(0u32..40), proptest::option::of(1u32..60), 0u32..90),
-        (elastic, enabled, quiet, timed, interactive, socket, nodes) in any::<(bool, bool, bool, bool, bool, bool, bool)>(),
+        (elastic, enabled, quiet, timed, interactive, disable_socket, host_network) in any::<(bool, bool, bool, bool, bool, bool, bool)>(),
         (archive, hostlist, topology, mount) in (
             proptest::option::of(".{0,12}"), proptest::option::of("[a-z0-9\\[\\]\\-,]{0,16}"),
             proptest::option::of("(kary|mincrit|binomial|custom)?:?[0-9]{0,3}"), "/?[a-z /]{0,12}",
@@ -46,9 +46,9 @@ prop_compose! {
         spec.max_size = extra.map(|extra| size + extra);
         (spec.quorum, spec.tasks, spec.elastic, spec.archive, spec.mount_path) = (quorum, tasks, elastic, archive, mount);
         spec.view.enabled = enabled;
-        (spec.network.hostlist, spec.network.host_network) = (hostlist, nodes);
+        (spec.network.hostlist, spec.network.host_network) = (hostlist, host_network);
         spec.network.lead = lead.map(|address| RemoteLead { address, port: 8050 });
-        (spec.flux.topology, spec.flux.wrap, spec.flux.disable_socket) = (topology, wrap, socket);
+        (spec.flux.topology, spec.flux.wrap, spec.flux.disable_socket) = (topology, wrap, disable_socket);
         spec.flux.option_flags = vec![flag];
         (spec.logging.quiet, spec.logging.timed) = (quiet, timed);
         spec.runner = Runner { interactive, prefix, cores, program, ..Runner::default() };

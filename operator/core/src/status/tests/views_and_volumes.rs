@@ -58,7 +58,8 @@ fn unmountable_view_is_reported_and_keeps_the_job() {
         view.message,
         "it stays, and so does the copy"
     );
-    // The image could be mounted after all, before the operator deleted the Job.
+    // The image could be mounted after all, before the operator deleted the Job. A Job that could not mount it would be
+    // seen without its end and as one that is being deleted. This one keeps its end.
     let succeeded = JobSeen {
         mounts_view: true,
         complete: true_condition("SuccessPolicy", ""),
@@ -355,5 +356,6 @@ fn archive_condition_is_set_once_known_when_archive_is_asked() {
         archive_saved(with, Some(gave_up)).unwrap().0,
         ConditionStatus::False
     );
+    // The lead has ended without a report, and sends none any more.
     assert_eq!(archive_saved(with, None).unwrap().0, ConditionStatus::False);
 }

@@ -152,6 +152,7 @@ impl World {
 
     fn delete_job(&mut self, job: Job) {
         self.clear_away();
+        // A failing Job gets the condition Failed, even while it is being deleted.
         if job.seen.failing.is_some()
             && job.seen.failed.is_none()
             && self.pods.values().all(|pod| pod.seen.has_ended)
