@@ -213,3 +213,14 @@ def test_api_server_that_stays_away_is_named(api: FakeApi) -> None:
         MiniCluster.attach("mc")
     assert time.monotonic() - begin < 20
     api.mend()
+
+
+@pytest.mark.parametrize("name", ["mc", None])
+def test_one_that_was_not_created_changes_nothing(cluster: MiniCluster, api: FakeApi, name: str | None) -> None:
+    other = MiniCluster("app", size=1, name=name)
+    other._access = cluster._access
+    other.delete()
+    for change in (other.stop, lambda: other.scale(2)):
+        with pytest.raises(ValueError, match="not created"):
+            change()
+    assert api.get("miniclusters", "mc")["spec"]["size"] == 2  # type: ignore[index]

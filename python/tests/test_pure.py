@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import shlex
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from flux_minicluster import Invalid, manifest, models
+from flux_minicluster import Invalid, bridge, errors, executor, manifest, models
 from flux_minicluster.errors import remedy_for
 from flux_minicluster.manifest import Wanted
 from flux_minicluster.observed import Observed, runner_of
@@ -346,3 +348,38 @@ def test_package_imports_in_old_and_new_pythons_without_optional_parts() -> None
     """No module of the package needs IPython or cloudpickle."""
     block = "import sys; sys.modules['IPython'] = sys.modules['cloudpickle'] = None; import flux_minicluster"
     subprocess.run([sys.executable, "-c", block], check=True, env=dict(os.environ))
+
+
+def test_errors_survive_another_process() -> None:
+    for error in (
+        errors.Invalid([errors.Problem("spec.size", "must be at least 1")], message=None),
+        errors.NotAllowed("no", status=403, remedy="ask"),
+    ):
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), str(copy), copy.reason) == (type(error), str(error), error.reason)
+
+
+def test_threads_share_one_loop() -> None:
+    bridge._loop_of.cache_clear()
+    gate = threading.Barrier(8)
+    loops: list[object] = []
+
+    def first_call() -> None:
+        gate.wait()
+        loops.append(bridge.loop())
+
+    threads = [threading.Thread(target=first_call) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(loops) == 8 and len(set(map(id, loops))) == 1
+
+
+def test_a_second_cancel_is_no_error() -> None:
+    class Executor:
+        def _cancel(self, token: str) -> None:
+            self.token = token
+
+    future = executor.TaskFuture(Executor(), "t")  # type: ignore[arg-type]
+    assert future.cancel() and future.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
@@ -22,9 +23,25 @@ def _loop_of(thread: str) -> asyncio.AbstractEventLoop:
     return loop
 
 
+_lock = threading.Lock()
+
+
 def loop() -> asyncio.AbstractEventLoop:
     """The loop of this package's thread."""
-    return _loop_of("flux-minicluster")
+    # `cache` takes no lock: threads whose first calls come at once would get a loop each.
+    with _lock:
+        return _loop_of("flux-minicluster")
+
+
+def _after_fork() -> None:
+    """A forked process has the loop, but not its thread."""
+    global _lock
+    _lock = threading.Lock()
+    _loop_of.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def block(coroutine: Coroutine[Any, Any, T]) -> T:

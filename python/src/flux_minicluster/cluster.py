@@ -319,7 +319,7 @@ class MiniCluster:
 
     async def scale_async(self, size: int) -> None:
         async with self._open() as target:
-            await target.patch(self.name, {"spec": {"size": size}}, "scale", uid=self._uid)
+            await target.patch(self.name, {"spec": {"size": size}}, "scale", uid=self._own_uid())
 
     def stop(self) -> Way:
         """Shuts the instance down, as `flux shutdown` does; status and logs stay. If none runs, it is deleted."""
@@ -327,7 +327,7 @@ class MiniCluster:
 
     async def stop_async(self) -> Way:
         async with self._open() as target:
-            return await stop.in_order(target, self.name, self._uid)
+            return await stop.in_order(target, self.name, self._own_uid())
 
     def delete(self) -> None:
         """Deletes it and its pods. Programs get SIGTERM and the grace period."""
@@ -335,6 +335,9 @@ class MiniCluster:
         bridge.block(self.delete_async())
 
     async def delete_async(self) -> None:
+        if self._uid is None:
+            # Neither created nor attached to: a MiniCluster of this name is somebody else's.
+            return
         async with self._open() as target:
             with contextlib.suppress(NotFound):
                 try:
@@ -419,7 +422,13 @@ class MiniCluster:
         if self._uid is None:
             if not self.name:
                 raise ValueError("it was not created: call create(), or use a `with` block")
-            self._uid = (await target.cluster(self.name))["metadata"]["uid"]
+            # Not kept: by this, it does not become one that this program may delete.
+            return str((await target.cluster(self.name))["metadata"]["uid"])
+        return self._uid
+
+    def _own_uid(self) -> str:
+        if self._uid is None:
+            raise ValueError("it was not created: call create(), or use a `with` block")
         return self._uid
 
     def _close_executor(self) -> None:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .result import Result
@@ -42,6 +42,18 @@ class MiniClusterError(Exception):
     def __str__(self) -> str:
         text = f"{self.name}: {self.message}" if self.name else self.message
         return f"{text}\n{self.remedy}" if self.remedy else text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not by the constructor: those of subclasses do not take `args`.
+        return _restored, (type(self), self.args, self.__dict__.copy())
+
+
+def _restored(kind: type[MiniClusterError], args: tuple[Any, ...], state: dict[str, Any]) -> MiniClusterError:
+    """An error that comes from another process."""
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class CallFailed(MiniClusterError):

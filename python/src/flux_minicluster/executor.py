@@ -81,6 +81,8 @@ class TaskFuture(concurrent.futures.Future[Any]):
         self._token = token
 
     def cancel(self) -> bool:
+        if self.cancelled():
+            return True
         if not super().cancel():
             return False
         self.set_running_or_notify_cancel()

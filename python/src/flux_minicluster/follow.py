@@ -121,6 +121,8 @@ class Follower:
         self._is_gone = False
         self._interrupts = 0
         self._way: Way | None = None
+        # Whether a request to stop is under way: the watch may report its result before the answer comes.
+        self._is_stopping = False
 
     def interrupt(self) -> None:
         """Asks for the end: the first time in order, the second time at once. Call it in the event loop's thread."""
@@ -182,10 +184,12 @@ class Follower:
         self._events.put_nowait(_LogEnded())
 
     async def _stop_in_order(self) -> None:
+        self._is_stopping = True
         try:
             way = await stop.in_order(self.target, self.name, self.uid)
         except MiniClusterError as error:
             # It is followed all the same.
+            self._is_stopping = False
             self.screen.say(str(error))
         else:
             self._events.put_nowait(_StopAsked(way))
@@ -203,7 +207,7 @@ class Follower:
             case _Failed(error):
                 raise error
             case _StopAsked(way):
-                self._way = way
+                self._way, self._is_stopping = way, False
                 self.screen.say(f"{self.name}: {way.value}")
             case _Interrupted():
                 ending = await self._on_interrupt()
@@ -379,8 +383,8 @@ class Follower:
             result = replace(Result.of(self._seen.cluster, output), unread=self._unread or None)
             return Ending(result, self._way, is_interrupted)
         if self._is_gone:
-            if self._way is Way.DELETED or self._way is Way.HAD_ENDED:
-                return Ending(None, self._way, is_interrupted=True)
+            if self._is_stopping or self._way is Way.DELETED or self._way is Way.HAD_ENDED:
+                return Ending(None, self._way or Way.DELETED, is_interrupted=True)
             message = "it was deleted before its job had ended, not by this program"
             raise Lost(message, name=self.name, remedy="")
         if self._way is Way.SUSPENDED and self._seen.is_true("Suspended"):

@@ -144,9 +144,12 @@ class Target:
 
     # ---- objects
 
-    def _clusters(self, name: str = "", version: str = VERSION) -> str:
+    def _clusters(self, name: str | None = None, version: str = VERSION) -> str:
         path = f"/apis/{GROUP}/{version}/namespaces/{self.namespace}/miniclusters"
-        return f"{path}/{name}" if name else path
+        if name == "":
+            # The path would be that of all MiniClusters.
+            raise ValueError("this MiniCluster was not created: call create(), or use a `with` block")
+        return path if name is None else f"{path}/{name}"
 
     def _pods(self, name: str = "", part: str = "") -> str:
         return "/".join(filter(None, [f"/api/v1/namespaces/{self.namespace}/pods", name, part]))
