@@ -160,11 +160,15 @@ impl Executor<'_> {
             match (self.step_with_retries(step).await, program_code) {
                 (Ok(Flow::Next), _) => {}
                 (Ok(Flow::ProgramEnded(code)), _) => program_code = Some(code),
-                (Ok(Flow::Exit(code)), _) => return Ok(StepsEnd::Exit(failure_code.unwrap_or(code))),
+                (Ok(Flow::Exit(code)), _) => {
+                    self.note_end_of_flux_early(program_code, steps);
+                    return Ok(StepsEnd::Exit(failure_code.unwrap_or(code)));
+                }
                 // A failure after the program is reported, but the exit code is still the program's.
                 (Err(failure), Some(code)) => {
                     log::failure(&failure);
                     self.ending.note(failure.sentences());
+                    self.note_end_of_flux_early(program_code, steps);
                     return Ok(StepsEnd::Exit(code));
                 }
                 (Err(failure), None) => return Err(failure),
@@ -323,6 +327,13 @@ impl Executor<'_> {
         self.supervisor.hold_no_stop();
         let stopped = self.supervisor.unless_stopped(std::future::pending::<()>()).await;
         stopped.map(|_| Flow::Exit(0)).map_err(wait_failed)
+    }
+
+    /// Does `Step::NoteEnd`, the last step, if the steps end before it: Flux has ended by itself all the same.
+    fn note_end_of_flux_early(&mut self, program_code: Option<u8>, steps: &[Step]) {
+        if let (Some(_), Some(Step::NoteEnd { note })) = (program_code, steps.last()) {
+            self.note_end_of_flux(note);
+        }
     }
 
     /// Writes the note that Flux has ended; its modification time says when. Until some seconds after that time,

@@ -71,7 +71,12 @@ impl Executor<'_> {
             has_program_ended_first,
         };
         self.ending.is_node_failure = note.is_some_and(|note| note.node_failure);
-        self.broker_end = Some(broker);
+        // The dump is judged by the broker's own code: the shell's end by SIGHUP hides a later failure of the dump.
+        self.broker_end = Some(BrokerEnd {
+            end: ended.end,
+            came_up: came_up || is_hung_up,
+            ..broker
+        });
         let end = broker.job_end();
         // Without a file for the program's note, the instance counts as begun unless the broker failed first.
         let has_begun = match launch.result {

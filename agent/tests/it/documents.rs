@@ -47,6 +47,24 @@ fn a_snippet_may_make_the_user_that_flux_runs_as() {
     }
 }
 
+/// Neither a job nor its end shows such a line. The rest of a line, here a pipe, is the user's own.
+#[test]
+fn batch_fails_if_a_line_cannot_be_submitted() {
+    let code_of = |last: &str| {
+        let spec = format!(
+            "[runner.program]\nmode = 'batch'\nlines = [{{number = 0, text = 'true'}}, {{number = 3, text = '{last}'}}]\n"
+        );
+        let image = pod_image(&spec, 1);
+        let ended = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
+        let text = format!("{}{}", ended.stdout, ended.stderr);
+        (ended.code, text.contains("line 3 was not submitted"), text)
+    };
+    let wrong = code_of("-N1");
+    assert_eq!((wrong.0, wrong.1), (1, true), "{}", wrong.2);
+    let piped = code_of("true | false");
+    assert_eq!((piped.0, piped.1), (0, false), "{}", piped.2);
+}
+
 /// "Note that the output is recommended to be a shared volume".
 #[test]
 fn batch_logs_are_writable_or_an_early_warning_is_printed() {

@@ -36,10 +36,14 @@ pub(super) fn check(
             search_paths(field, &text, report);
             Program::BatchRaw { text }
         }
-        (None, Some(_)) if container.batch => Program::Batch {
+        (None, Some(_)) if container.batch => {
             // Not trimmed: the numbers of its lines name the output files.
-            lines: lines(container.command.as_deref().unwrap_or_default()),
-        },
+            let lines = lines(container.command.as_deref().unwrap_or_default());
+            if lines.is_empty() {
+                report.problem(format!("{field}.command"), "has no line to submit, only comments");
+            }
+            Program::Batch { lines }
+        }
         (None, Some(command)) => words_of(field, command, launcher, report),
     }
 }
@@ -143,7 +147,8 @@ fn lines(command: &str) -> Vec<BatchLine> {
                     job.text += more;
                 }
             }
-            _ if text.trim().is_empty() => {}
+            // A comment would be submitted without a command.
+            _ if text.trim().is_empty() || text.trim_start().starts_with('#') => {}
             _ => {
                 let mut scan = Scan::default();
                 scan.read(text);

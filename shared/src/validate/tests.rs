@@ -246,6 +246,22 @@ fn snippet_variable_must_be_exported_when_command_reads_it() {
 }
 
 #[test]
+fn cores_of_0_are_as_none() {
+    let plain = "containers: [{image: a, command: run, runFlux: true}, {image: b, name: s}]\nservices: [{image: c, name: 9p, ports: [564]}]";
+    let typed = plain
+        .replace("image: a", "image: a, cores: 0")
+        .replace("image: b", "image: b, cores: 0")
+        .replace("image: c", "image: c, cores: 0");
+    assert_eq!(cluster(&typed), cluster(plain));
+}
+
+#[test]
+fn trailing_slash_of_shared_memory_needs_no_notice() {
+    let volumes = "volumes: {m: {emptyDir: true, emptyDirMedium: memory, path: /dev/shm/}}";
+    assert_eq!(runner(volumes).notices.len(), 0);
+}
+
+#[test]
 fn default_log_level_of_an_old_schema_contradicts_nothing() {
     let of = |levels: (u8, u8)| {
         let (flux, container) = levels;
@@ -455,11 +471,14 @@ fn lines_of_a_batch_keep_their_text_and_their_number() {
             lines: vec![
                 line(0, "hostname # all \\"),
                 line(1, "solve"),
-                line(2, "# big \\"),
                 line(3, "solve '# \\\n' a#b\\\nc"),
             ]
         },
         "a comment does not"
+    );
+    assert_eq!(
+        problems("containers: [{image: a, batch: true, command: '# later'}]").len(),
+        1
     );
 }
 

@@ -77,14 +77,25 @@ pub fn script(resolved: &Resolved, lines: &[BatchLine]) -> Result<String, PlanEr
         .collect();
     let submit = submit.join(" ");
     let mut script = resolved.shebang("the batch script")?;
+    // A function, and not a check of `$?` after each line: the rest of a line, such as a pipe, is the user's own.
+    script += &format!(
+        "flux_agent_failed=0\n\
+         flux_agent_submit() {{\n\
+         \t{submit} --flags waitable \"$@\" && return\n\
+         \tflux_agent_code=$?\n\
+         \tflux_agent_failed=1\n\
+         \techo \"line $flux_agent_line was not submitted\" >&2\n\
+         \treturn $flux_agent_code\n\
+         }}\n"
+    );
     for BatchLine { number, text } in lines {
         let output = |suffix: &str| quote(&format!("{logs}/job-{number}.{suffix}"));
         let (err, out) = (output("err"), output("out"));
-        // `waitable`: `flux job wait` below waits for these jobs only.
-        script += &format!("{submit} --flags waitable --error={err} --output={out} {text}\n");
+        script +=
+            &format!("flux_agent_line={number}\nflux_agent_submit --error={err} --output={out} {text}\n");
     }
-    // The exit code of the last command is the batch's: 1 if a job has failed. The command names each failed job.
-    script += "flux queue idle\nflux jobs -a\nflux job wait --all\n";
+    // `flux job wait` waits for the jobs with the flag `waitable`. It ends with 1 if one has failed, and names each.
+    script += "flux queue idle\nflux jobs -a\nflux job wait --all || flux_agent_failed=1\nexit $flux_agent_failed\n";
     Ok(script)
 }
 
