@@ -141,6 +141,13 @@ fn resembles_minicluster(kind: &str) -> bool {
 
 /// Converts a document to a MiniCluster. The error has every problem.
 pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
+    for field in ["name", "generateName", "namespace"] {
+        let value = &document["metadata"][field];
+        if !value.is_null() && !value.is_string() {
+            let message = format!("is `{value}`, must be a string (quote it)");
+            return Err(vec![Problem::new(format!("metadata.{field}"), message)]);
+        }
+    }
     let document: Document = serde_json::from_value(document.clone())
         .map_err(|error| vec![Problem::new("", error.to_string())])?;
     let mut problems = Vec::new();
@@ -390,7 +397,7 @@ mod tests {
 
     #[test]
     fn wrong_type_hides_no_wrong_value_and_adds_no_problem() {
-        let text = "spec:\n  task: 4\n  size: 0\n  image: b\n  deadlineSeconds: soon\n  containers:\n  - {image: a, comand: x, batch: true, cores: 0}\n";
+        let text = "spec:\n  task: 4\n  size: 0\n  image: b\n  deadlineSeconds: soon\n  containers:\n  - {image: a, comand: x, batch: true, cores: -1}\n";
         let found = problems(&format!("{HEAD}{text}"));
         let wanted = [
             "spec.task: no such field; did you mean tasks?",

@@ -49,7 +49,7 @@ fn every_bad_input_is_refused_with_its_field_and_reason() {
 
 #[test]
 fn all_problems_are_reported_at_once() {
-    let text = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: A}\nspec:\n  size: 0\n  tasks: -1\n  flux: {logLevel: 8}\n  containers: [{image: a, cores: 0}]\n";
+    let text = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: A}\nspec:\n  size: 0\n  tasks: -1\n  flux: {logLevel: 8}\n  containers: [{image: a, cores: -1}]\n";
     let problems = validate::validate(&manifest::parse(text).unwrap()).unwrap_err();
     let fields: Vec<&str> = problems.iter().map(|problem| problem.field.as_str()).collect();
     for field in [

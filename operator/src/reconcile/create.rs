@@ -107,6 +107,8 @@ pub(super) async fn create_or_update(
             refuse_unsupported(&objects, &target.key, context).await?;
             if let Some(left) = deadline_left(target, cluster, &objects, context).await? {
                 if left <= 0 {
+                    // The MiniCluster ends without a Job.
+                    gang::delete_all(target, Some(cluster), context).await;
                     return Ok(Done::OutOfTime);
                 }
                 objects = self::objects(

@@ -27,6 +27,9 @@ const NUMBERS: &[&str] = &[
     "clusters.0.size",
     "clusters.1.size",
     "clusters.2.size",
+    "containers.0.cores",
+    "containers.1.cores",
+    "services.0.cores",
 ];
 
 /// Fields whose zero value has a meaning. Go leaves them out when they are zero.

@@ -275,7 +275,7 @@ pub(super) const RANGES: &[(&str, i64, i64)] = &[
     ("spec.fluxRestful.port", 1, 65_535),
     ("spec.flux.leadBroker.port", 1, 65_535),
     ("spec.flux.bursting.leadBroker.port", 1, 65_535),
-    ("spec.containers.[].cores", 1, 65_536),
+    ("spec.containers.[].cores", 0, 65_536),
     ("spec.containers.[].ports.[]", 1, 65_535),
     ("spec.services.[].ports.[]", 1, 65_535),
     // The user ids that `validate` accepts: all but the two largest numbers of 32 bits.

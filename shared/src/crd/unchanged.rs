@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 const MEANINGFUL: &[&str] = &["connectTimeout", "strict", "delete"];
 /// Numbers that Go types cannot leave out: 0 means "not set". `size` is that of `leadBroker` and of `clusters[]`. The
 /// spec's own `size` may change, so it is not compared.
-const NUMBERS: &[&str] = &["size"];
+const NUMBERS: &[&str] = &["size", "cores"];
 /// Lists of Kubernetes' own types, which Go sends without zero values. So whole lists can be compared.
 const OF_KUBERNETES: &[&str] = &["tolerations", "sysctls"];
 

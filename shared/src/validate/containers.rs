@@ -145,7 +145,7 @@ fn runner(
     }
     if container
         .cores
-        .is_some_and(|cores| !(1..=65_536).contains(&cores))
+        .is_some_and(|cores| !(0..=65_536).contains(&cores))
     {
         report.problem(
             format!("{field}.cores"),
@@ -217,7 +217,8 @@ fn runner(
         ),
         post: snippet(&commands.post),
     };
-    let cores = container.cores.map(i32::unsigned_abs);
+    // 0, from clients with Go types, means that it is not set.
+    let cores = container.cores.filter(|cores| *cores != 0).map(i32::unsigned_abs);
     ValidRunner {
         container: valid,
         program,
@@ -354,7 +355,7 @@ fn sidecar(
         ("batchRaw", container.batch_raw),
         ("diagnostics", container.diagnostics),
         ("logs", is_given(&container.logs)),
-        ("cores", container.cores.is_some()),
+        ("cores", container.cores.is_some_and(|cores| cores != 0)),
         ("fluxUser", names_a_user(&container.flux_user)),
         ("fluxuser", names_a_user(&container.fluxuser)),
         (
@@ -418,15 +419,15 @@ fn sidecar(
     }
     let valid = common_fields(field, container, surroundings, report);
     spec.serves = !valid.ports.is_empty();
-    check_name(field, container, report);
+    check_name(field, container, !container.ports.is_empty(), report);
     ValidSidecar {
         container: valid,
         wrapped: (has_work && !container.no_wrap_entrypoint).then_some(spec),
     }
 }
 
-/// Checks the name of a sidecar or of a container of the services pod.
-fn check_name(field: &str, container: &Container, report: &mut Report) {
+/// Checks the name of a sidecar or of a container of the services pod. `has_service`: it names a Service, too.
+fn check_name(field: &str, container: &Container, has_service: bool, report: &mut Report) {
     match container.name.as_deref() {
         None | Some("") => report.problem(
             format!("{field}.name"),
@@ -438,7 +439,7 @@ fn check_name(field: &str, container: &Container, report: &mut Report) {
                 "must be lower case letters, digits and `-`, 63 at most",
             );
         }
-        Some(name) if !container.ports.is_empty() && !names::is_service_name(name) => {
+        Some(name) if has_service && !names::is_service_name(name) => {
             report.problem(
                 format!("{field}.name"),
                 "names a Service (for its ports), so it must begin with a letter",
@@ -483,7 +484,7 @@ fn service(
         ("batchRaw", container.batch_raw),
         ("diagnostics", container.diagnostics),
         ("logs", is_given(&container.logs)),
-        ("cores", container.cores.is_some()),
+        ("cores", container.cores.is_some_and(|cores| cores != 0)),
         ("fluxUser", names_a_user(&container.flux_user)),
         ("fluxuser", names_a_user(&container.fluxuser)),
         (
@@ -523,7 +524,7 @@ fn service(
     {
         valid.entrypoint = report.take(format!("{field}.command"), command_words::split_literal(command));
     }
-    check_name(field, container, report);
+    check_name(field, container, false, report);
     valid
 }
 

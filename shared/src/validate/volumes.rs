@@ -294,8 +294,7 @@ fn mount_path(field: &str, volume: &Volume, source: &VolumeSource, report: &mut 
     let path = volume.path.as_deref().unwrap_or_default();
     match source {
         VolumeSource::EmptyDir { memory: true, .. } => {
-            if !path.is_empty() && path != SHARED_MEMORY {
-                report.take(format!("{field}.path"), absolute(path))?;
+            if !path.is_empty() && report.take(format!("{field}.path"), absolute(path))? != SHARED_MEMORY {
                 report.notice(
                     format!("{field}.path"),
                     format!("is not used: memory is mounted at {SHARED_MEMORY}"),

@@ -286,10 +286,11 @@ fn after_the_end(observation: &Observation) -> Decision {
             .any(|pod| pod.index == 0 && (pod.replaces() || is_living(pod)))
     };
     match observation.job.filter(is_open) {
-        Some(job) if is_replaced() => Decision::Fail {
+        // A suspended Job would run the program again when it is resumed.
+        Some(job) if job.is_suspended || is_replaced() => Decision::Fail {
             job_uid: job.uid.clone(),
             reason: ALREADY_ENDED.into(),
-            message: "the MiniCluster has ended, and this Job has replaced its lead's pod".into(),
+            message: "the MiniCluster has ended, and this Job would start its program again".into(),
         },
         _ => Decision::Continue,
     }

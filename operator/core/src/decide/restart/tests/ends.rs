@@ -318,6 +318,11 @@ fn success_of_a_lead_that_a_suspension_deleted_is_the_end() {
     );
     seen.pods.pop();
     assert_eq!(seen.decision(), Decision::Continue, "no pod comes any more");
+    seen.job.is_suspended = true;
+    assert!(
+        matches!(seen.decision(), Decision::Fail { .. }),
+        "a queue would resume it"
+    );
 }
 
 #[test]
