@@ -217,8 +217,7 @@ fn runner(
         ),
         post: snippet(&commands.post),
     };
-    // 0, from clients with Go types, means that it is not set.
-    let cores = container.cores.filter(|cores| *cores != 0).map(i32::unsigned_abs);
+    let cores = declared_cores(container).map(i32::unsigned_abs);
     ValidRunner {
         container: valid,
         program,
@@ -355,7 +354,7 @@ fn sidecar(
         ("batchRaw", container.batch_raw),
         ("diagnostics", container.diagnostics),
         ("logs", is_given(&container.logs)),
-        ("cores", container.cores.is_some_and(|cores| cores != 0)),
+        ("cores", declared_cores(container).is_some()),
         ("fluxUser", names_a_user(&container.flux_user)),
         ("fluxuser", names_a_user(&container.fluxuser)),
         (
@@ -426,6 +425,11 @@ fn sidecar(
     }
 }
 
+/// The field `cores`. 0, from clients with Go types, means that it is not set.
+fn declared_cores(container: &Container) -> Option<i32> {
+    container.cores.filter(|cores| *cores != 0)
+}
+
 /// Checks the name of a sidecar or of a container of the services pod. `has_service`: it names a Service, too.
 fn check_name(field: &str, container: &Container, has_service: bool, report: &mut Report) {
     match container.name.as_deref() {
@@ -484,7 +488,7 @@ fn service(
         ("batchRaw", container.batch_raw),
         ("diagnostics", container.diagnostics),
         ("logs", is_given(&container.logs)),
-        ("cores", container.cores.is_some_and(|cores| cores != 0)),
+        ("cores", declared_cores(container).is_some()),
         ("fluxUser", names_a_user(&container.flux_user)),
         ("fluxuser", names_a_user(&container.fluxuser)),
         (
