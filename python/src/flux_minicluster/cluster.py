@@ -21,7 +21,7 @@ from .report import Report, Usage
 from .result import Result
 from .screen import Screen, Silent, choose
 from .stop import Way
-from .target import Access, Disconnected, Listed, Target
+from .target import NOT_CREATED, Access, Disconnected, Listed, Target
 
 State = Literal["finished", "ready", "deleted"]
 T = TypeVar("T")
@@ -420,15 +420,13 @@ class MiniCluster:
 
     async def _known_uid(self, target: Target) -> str:
         if self._uid is None:
-            if not self.name:
-                raise ValueError("it was not created: call create(), or use a `with` block")
             # Not kept: by this, it does not become one that this program may delete.
             return str((await target.cluster(self.name))["metadata"]["uid"])
         return self._uid
 
     def _own_uid(self) -> str:
         if self._uid is None:
-            raise ValueError("it was not created: call create(), or use a `with` block")
+            raise ValueError(NOT_CREATED)
         return self._uid
 
     def _close_executor(self) -> None:

@@ -39,6 +39,7 @@ ROLE = (
     "Ask your administrator for the Kubernetes role `edit` in this namespace, or for the role in the page "
     "docs/tasks/kubectl.md, section Permissions."
 )
+NOT_CREATED = "this MiniCluster was not created: call create(), or use a `with` block"
 INSTALL = "Ask your administrator to install the operator (docs/getting-started.md)."
 
 T = TypeVar("T")
@@ -148,7 +149,7 @@ class Target:
         path = f"/apis/{GROUP}/{version}/namespaces/{self.namespace}/miniclusters"
         if name == "":
             # The path would be that of all MiniClusters.
-            raise ValueError("this MiniCluster was not created: call create(), or use a `with` block")
+            raise ValueError(NOT_CREATED)
         return path if name is None else f"{path}/{name}"
 
     def _pods(self, name: str = "", part: str = "") -> str:
