@@ -186,7 +186,7 @@ fn dry_run(args: &plans::Args, output: Output) -> Result<u8, Failure> {
 }
 
 /// Runs a command in an async runtime. One thread is enough, since it mostly waits for the API server and the user.
-/// `shutdown_background` lets the program exit while a read of standard input is pending.
+/// `shutdown_background` lets the program exit while a read of standard input or a write to standard output is pending.
 fn in_cluster(cli: Cli, version: &str) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Failure::on_this_machine("start"))?;

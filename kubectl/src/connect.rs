@@ -276,13 +276,16 @@ async fn copy_all(mut attached: AttachedProcess) -> Result<u8, Failure> {
     let (stdout, stderr) = (attached.stdout(), attached.stderr());
     let output = async {
         if let Some(mut from) = stdout {
-            copy(&mut from, screen::put).await?;
+            copy(&mut from, async |bytes: &[u8]| {
+                screen::put_beside(bytes.to_vec()).await
+            })
+            .await?;
         }
         Ok::<(), Failure>(())
     };
     let errors = async {
         if let Some(mut from) = stderr {
-            copy(&mut from, |bytes| {
+            copy(&mut from, async |bytes: &[u8]| {
                 screen::put_error(bytes);
                 Ok(())
             })
@@ -317,7 +320,7 @@ async fn copy_input(mut to: impl AsyncWrite + Unpin) {
 /// Passes everything that `from` returns to `put`.
 async fn copy(
     from: &mut (impl AsyncRead + Unpin),
-    mut put: impl FnMut(&[u8]) -> Result<(), Failure>,
+    mut put: impl AsyncFnMut(&[u8]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let mut buffer = vec![0; CHUNK];
     loop {
@@ -326,7 +329,7 @@ async fn copy(
             .await
             .map_err(Failure::on_this_machine("read what the program said"))?;
         match buffer.get(..count) {
-            Some(bytes) if !bytes.is_empty() => put(bytes)?,
+            Some(bytes) if !bytes.is_empty() => put(bytes).await?,
             _ => return Ok(()),
         }
     }

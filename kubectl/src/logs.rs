@@ -382,7 +382,7 @@ async fn copy(
                 if !new.is_empty() {
                     has_progressed = true;
                     before_print();
-                    screen::put(&new)?;
+                    screen::put_beside(new).await?;
                 }
             }
             Ok(Err(error)) => break CopyEnd::Broken(error.to_string()),

@@ -153,6 +153,13 @@ pub fn put(bytes: &[u8]) -> Result<(), Failure> {
         })
 }
 
+/// As `put`, on another thread: while the reader of standard output does not read (`| less`), signals and events are
+/// handled.
+pub async fn put_beside(bytes: Vec<u8>) -> Result<(), Failure> {
+    let written = tokio::task::spawn_blocking(move || put(&bytes)).await;
+    written.map_err(|error| Failure::on_this_machine("write the output")(error.into()))?
+}
+
 /// Writes bytes to standard error.
 pub fn put_error(bytes: &[u8]) {
     let _ = std::io::stderr().write_all(bytes);

@@ -281,6 +281,47 @@ fn closed_output_stops_the_job_and_ends_logs() {
     });
 }
 
+/// Like `kubectl minicluster run ... | less`: the reader reads nothing for a while.
+#[test]
+fn ctrl_c_stops_the_job_while_nobody_reads_its_output() {
+    test("less", async |fixture| {
+        let operator = fixture.operator().await;
+        let person = user_of(&fixture);
+        // More than fits into a pipe.
+        let lines = |_: &LogRequest| {
+            let line = |number| (Duration::ZERO, format!("{number:010000}"));
+            Some((0..60).map(line).collect())
+        };
+        let (front, kubeconfig) = Front::before(&person.kubeconfig, agents(), lines).await;
+        let person = UserAccount { kubeconfig, ..person };
+        let mut run = person.start(&["run", "--name", "mc", "app:1", "--", "work"]);
+        let pods = fixture.pods("mc", 1).await;
+        fixture.run_pod(&pods[&0]).await;
+        let mut out = BufReader::new(run.stdout.take().unwrap());
+        let mut text = String::new();
+        in_time("it prints a line", out.read_line(&mut text))
+            .await
+            .unwrap();
+        // Gives `run` the time to fill the pipe.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        crate::runs::interrupt(&run);
+        until("the agent gets `stop`", async || {
+            (!front.started().is_empty()).then_some(())
+        })
+        .await;
+        fixture.end_pod(&pods[&0], 143, "Error", "").await;
+        fixture.when_condition("mc", "JobFinished", "True").await;
+        in_time("its output ends", out.read_to_string(&mut text))
+            .await
+            .unwrap();
+        let output = PluginOutput::when_over(run).await;
+        assert_eq!(output.code, 143, "{output:?}");
+        let numbers: Vec<usize> = text.lines().filter_map(|line| line.parse().ok()).collect();
+        assert_eq!(numbers, (0..60).collect::<Vec<_>>());
+        operator.stop().await;
+    });
+}
+
 /// A user without the right to run programs in pods cannot shut the instance down.
 #[test]
 fn run_ends_when_its_stop_fails() {
