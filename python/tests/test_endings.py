@@ -14,7 +14,7 @@ from fake_api import FakeApi, FakeLog, Object, Program
 from test_run import in_thread, press_ctrl_c, refuse, stop_program
 from waiting import until
 
-from flux_minicluster import CallFailed, MiniCluster, NotAllowed, Result, TimedOut, logs, run, stop
+from flux_minicluster import CallFailed, MiniCluster, NotAllowed, Result, TimedOut, logs, run, stop, target
 from flux_minicluster.screen import Silent
 from flux_minicluster.stop import Way
 from flux_minicluster.target import Access, Target
@@ -367,6 +367,53 @@ def test_every_restart_is_printed_once(api: FakeApi) -> None:
 
     result = run_to_the_end(api, live)
     assert result.stdout == "first\nattempt 0\nattempt 1\nattempt 2\n" and result.unread is None
+
+
+# ---- refusals (403) of an API server that has just started
+
+
+def refuse_for(api: FakeApi, seconds: float) -> None:
+    """Every connection breaks, and what follows or reads is refused for this time."""
+    refuse(api, "GET", "/miniclusters", 403, message="no role is known")
+    refuse(api, "GET", "/pods", 403, message="no role is known")
+    api.cut()
+    api.mend()
+    time.sleep(seconds)
+    api.refusals.clear()
+
+
+def test_passing_refusal_ends_no_run(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "PAUSE_AFTER_FAILURE_SECONDS", 0.05)
+
+    def live(name: str) -> None:
+        lead = printed(api, name)
+        refuse_for(api, 1.0)
+        api.log(lead, "last")
+        api.end_job(name)
+
+    result = run_to_the_end(api, live)
+    assert (result.exit_code, result.stdout, result.unread) == (0, "first\nlast\n", None)
+
+
+def test_refusal_that_does_not_pass_is_an_error(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "REFUSED_SECONDS", 0.5)
+
+    def live(name: str) -> None:
+        printed(api, name)
+        refuse_for(api, 20.0)
+
+    with pytest.raises(NotAllowed, match="The job goes on") as caught:
+        run_to_the_end(api, live)
+    assert caught.value.name and deletions(api) == []
+
+
+@pytest.mark.parametrize("part", ["/miniclusters", "/log"])
+def test_first_refusal_is_an_error_at_once(api: FakeApi, part: str) -> None:
+    refuse(api, "GET", part, 403, message="no")
+    begin = time.monotonic()
+    with pytest.raises(NotAllowed, match="The job goes on"):
+        run_to_the_end(api, lambda name: api.start_job(name))
+    assert time.monotonic() - begin < 5
 
 
 # ---- time limits

@@ -21,7 +21,7 @@ from fake_api import FakeApi
 from instances import Instance
 from waiting import until
 
-from flux_minicluster import FluxExecutor, Lost, MiniCluster, MiniClusterError, TaskFailed, TaskResult
+from flux_minicluster import FluxExecutor, Lost, MiniCluster, MiniClusterError, NotAllowed, TaskFailed, TaskResult
 from flux_minicluster.executor import BOOTSTRAP
 
 # The pod has no module of this name.
@@ -170,6 +170,23 @@ def test_job_whose_id_was_lost_is_found_again(executor: FluxExecutor, api: FakeA
     finally:
         web.WebSocketResponse.send_bytes = original  # type: ignore[method-assign]
     assert broken and instance.jobs() == 2
+
+
+def test_passing_refusal_loses_no_task(executor: FluxExecutor, api: FakeApi, instance: Instance) -> None:
+    future = executor.submit(["sh", "-c", "sleep 1.5; exit 4"])
+    until(lambda: instance.running() == 1)
+    api.refusals[("GET", "/exec")] = (403, {"message": "no role is known"})
+    before = execs(api)
+    api.break_sockets()
+    until(lambda: execs(api) > before)
+    api.refusals.clear()
+    assert future.result(60).exit_code == 4 and instance.jobs() == 1
+
+
+def test_first_refusal_fails_the_tasks_at_once(executor: FluxExecutor, api: FakeApi) -> None:
+    api.refusals[("GET", "/exec")] = (403, {"message": "no"})
+    with pytest.raises(NotAllowed, match="pods/exec"):
+        executor.submit(["true"]).result(10)
 
 
 def test_restarted_instance_loses_its_tasks(executor: FluxExecutor, api: FakeApi, instance: Instance) -> None:

@@ -19,10 +19,10 @@ from typing import Any
 import aiohttp
 
 from . import bridge, call, observed, program
-from .errors import CallFailed, Lost, MiniClusterError, NotAllowed, NotFound
+from .errors import CallFailed, Lost, MiniClusterError, NotFound
 from .observed import Start
 from .program import STATUS, STDERR, STDIN, STDOUT
-from .target import FAILURES, Access, Target
+from .target import FAILURES, Access, Refusals, Target
 
 # Reads the helper's text, whose length comes first, and runs it. Proxies may limit the length of an argument.
 BOOTSTRAP = """\
@@ -140,6 +140,7 @@ class FluxExecutor(concurrent.futures.Executor):
         # Only used in the loop's thread.
         self._start: Start | None = None
         self._outbox: asyncio.Queue[dict[str, Any] | None] | None = None
+        self._refusals = Refusals()
 
     # ---- what callers use
 
@@ -221,9 +222,11 @@ class FluxExecutor(concurrent.futures.Executor):
                 while not self._is_idle():
                     try:
                         await self._connect(target)
-                    except (NotAllowed, NotFound, Lost, _HelperFailed):
+                    except (NotFound, Lost, _HelperFailed):
                         raise
-                    except FAILURES:
+                    except FAILURES as error:
+                        if self._refusals.is_final(error):
+                            raise
                         # The jobs go on meanwhile.
                         await self._check(target)
                         await asyncio.sleep(PAUSE_SECONDS)
@@ -300,6 +303,7 @@ class FluxExecutor(concurrent.futures.Executor):
                     answer = json.loads(line)
                     if answer.get("ready"):
                         is_ready = True
+                        self._refusals.note_success()
                         self._on_ready(answer["absent"], outbox)
                     else:
                         self._on_answer(answer)

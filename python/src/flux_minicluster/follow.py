@@ -27,7 +27,7 @@ from .result import Result
 from .resume import Resume
 from .screen import Screen
 from .stop import Way
-from .target import INSTALL, TRIES, Change, Changed, Disconnected, Listed, Target
+from .target import INSTALL, TRIES, Change, Changed, Disconnected, Listed, Refusals, Target
 
 # Time after which a MiniCluster without a status has no operator. An operator that restarts takes less.
 OPERATOR_SECONDS = 60.0
@@ -110,6 +110,7 @@ class Follower:
         self._read: set[Start] = set()
         self._resumes: dict[str, Resume] = {}
         """How far the log of each pod was read, by uid."""
+        self._log_refusals = Refusals()
         self._unread = ""
         """Why `_output` is not whole. Empty: it is."""
         self._has_listed = False
@@ -172,7 +173,7 @@ class Follower:
     async def _print_log(self, pod: dict[str, Any], start: Start) -> None:
         try:
             resume = self._resumes.setdefault(start.uid, Resume())
-            async for data in logs.follow(self.target, pod, start, resume):
+            async for data in logs.follow(self.target, pod, start, resume, self._log_refusals):
                 self.screen.end()
                 self._output += data
                 self.screen.put(data)

@@ -10,7 +10,7 @@ from . import observed
 from .errors import CallFailed, NotAllowed, NotFound
 from .observed import Start, name_of, runner_of
 from .resume import Resume
-from .target import FAILURES, TRIES, Target, words
+from .target import FAILURES, TRIES, Refusals, Target, words
 
 # Time without a byte after which a log is requested again: a job may be silent for any time, but the connection may
 # also be dead.
@@ -20,17 +20,23 @@ PAUSE_AFTER_FAILURE_SECONDS = 1.0
 
 
 async def follow(
-    target: Target, pod: dict[str, Any], start: Start, resume: Resume | None = None
+    target: Target,
+    pod: dict[str, Any],
+    start: Start,
+    resume: Resume | None = None,
+    refusals: Refusals | None = None,
 ) -> AsyncIterator[bytes]:
     """The log of one start of a pod's runner to its end; reconnects if the connection breaks.
 
-    `resume` is that of the pod's earlier starts: nothing of them comes again. A log that could not be read whole ends
+    `resume` is that of the pod's earlier starts: nothing of them comes again. `refusals` are those of logs that were
+    followed before. A log that could not be read whole ends
     with `CallFailed`.
     """
     name, container = name_of(pod), runner_of(pod)
     resume = resume or Resume()
     resume.begin_container()
     failures, was_complete, lost = 0, False, ""
+    log_refusals, pod_refusals = refusals or Refusals(), Refusals()
     while True:
         restarts = observed.restarts_of(pod) - start.restarts
         is_over = observed.is_over(pod, start)
@@ -46,19 +52,22 @@ async def follow(
         is_complete = has_progressed = False
         try:
             async for data in _chunks(target, name, query):
+                log_refusals.note_success()
                 if new := resume.feed(data):
                     has_progressed = True
                     yield new
             is_complete = True
+            log_refusals.note_success()
         except NotFound:
             lost = lost or ("" if was_complete else "its pod is gone")
             break
-        except NotAllowed:
-            raise
         except _Silent as error:
+            log_refusals.note_success()
             # A container that runs may print nothing for any time.
             broke = str(error) if is_over else None
         except FAILURES as error:
+            if log_refusals.is_final(error):
+                raise
             broke = words(error)
         # A log that had been read whole, and is empty now, was rotated.
         if is_complete and resume.end() and (has_progressed or not was_complete):
@@ -79,11 +88,13 @@ async def follow(
         while True:
             try:
                 current = await target.pod(name)
-                break
-            except NotAllowed:
-                current = pod
+                pod_refusals.note_success()
                 break
             except FAILURES as error:
+                if pod_refusals.is_final(error):
+                    # Who may not get pods may still read logs.
+                    current = pod
+                    break
                 failures += 1
                 if is_over and failures >= TRIES:
                     raise _unread(name, container, words(error)) from error

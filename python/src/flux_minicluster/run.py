@@ -111,7 +111,11 @@ class Run:
         self._follower = Follower(target, name, uid, screen, self.limits)
         for _ in range(self._interrupts):
             self._follower.interrupt()
-        ending = await self._follower.follow()
+        try:
+            ending = await self._follower.follow()
+        except NotAllowed as error:
+            remedy = f"The job goes on: `MiniCluster.attach({name!r})` follows or deletes it. {ROLE}"
+            raise NotAllowed(error.message, name=name, status=403, remedy=remedy) from error
         if ending.result is not None and ending.result.unread is not None:
             screen.say(f"not deleted, since its output could not be read whole: {_REMEDY.format(name=name)}")
         elif ending.result is not None and not self.is_kept:

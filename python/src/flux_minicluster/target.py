@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ WATCH_SECONDS = 50
 HEARTBEAT_SECONDS = 20.0
 PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 5.0
+# Time after which a refusal (403) of what was allowed before is final. API servers that start need less.
+REFUSED_SECONDS = 180.0
 # Most attempts of a change if the API server does not answer.
 TRIES = 5
 
@@ -229,6 +232,7 @@ class Target:
 
     async def _watch(self, path: str, selector: list[tuple[str, str]]) -> AsyncIterator[Change]:
         pause = PAUSE_SECONDS
+        refusals = Refusals()
         while True:
             try:
                 listed = await self.json("GET", path, query=selector)
@@ -238,6 +242,7 @@ class Target:
                 while version is not None:
                     # None: the API server has forgotten that version, so the objects are listed again.
                     async with _closing(await self._watch_from(path, selector, version)) as response:
+                        refusals.note_success()
                         async for line in response.content:
                             event = json.loads(line)
                             if event["type"] == "ERROR":
@@ -246,9 +251,9 @@ class Target:
                             version = event["object"]["metadata"]["resourceVersion"]
                             if event["type"] != "BOOKMARK":
                                 yield Changed(event["object"], event["type"] == "DELETED")
-            except NotAllowed:
-                raise
             except FAILURES as error:
+                if refusals.is_final(error):
+                    raise
                 if isinstance(error, CallFailed) and error.status == 410:
                     continue
                 yield Disconnected(words(error))
@@ -339,6 +344,30 @@ def may_pass(error: BaseException) -> bool:
     if isinstance(error, CallFailed):
         return error.status is None or error.status == 429 or error.status >= 500
     return isinstance(error, aiohttp.ClientError | asyncio.TimeoutError | OSError)
+
+
+class Refusals:
+    """The refusals (403) of a request that is repeated after failures.
+
+    An API server that has just started does not know all roles yet, and refuses what it allowed before.
+    """
+
+    def __init__(self) -> None:
+        self._has_worked = False
+        self._refused_since: float | None = None
+
+    def note_success(self) -> None:
+        self._has_worked, self._refused_since = True, None
+
+    def is_final(self, error: BaseException) -> bool:
+        """Whether this failure is a refusal that does not pass: the first answer, or the only one for long."""
+        if not isinstance(error, NotAllowed):
+            self._refused_since = None
+            return False
+        now = time.monotonic()
+        if self._refused_since is None:
+            self._refused_since = now
+        return not self._has_worked or now - self._refused_since >= REFUSED_SECONDS
 
 
 def _refusal(method: str, status: int, text: str) -> MiniClusterError:
