@@ -35,9 +35,6 @@ pub struct Args {
     /// Print the name and exit; the job keeps running
     #[arg(long, short)]
     pub detach: bool,
-    /// Keep the MiniCluster, its pods and logs when the job has ended
-    #[arg(long)]
-    pub keep: bool,
 }
 
 /// Creates the MiniCluster and follows it; returns the job's exit code. `has_namespace`: `--namespace` is given.
@@ -106,7 +103,7 @@ pub async fn create_and_follow(
         screen.say(&text);
     }
     tokio::select! {
-        () = tidy_up(&target, id, &followed, args.keep) => {}
+        () = tidy_up(&target, id, &followed, args.wanted.keep) => {}
         () = interrupts.next() => screen::tell(&format!("{name} may not be deleted: `kubectl minicluster stop --now {name}`")),
     }
     Ok(followed.end.code())

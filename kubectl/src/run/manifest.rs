@@ -41,6 +41,9 @@ pub struct Wanted {
     /// Also print the agent's and Flux's own lines
     #[arg(long, short)]
     pub verbose: bool,
+    /// Keep the MiniCluster, its pods and logs when the job has ended
+    #[arg(long)]
+    pub keep: bool,
 }
 
 /// Parses `NAME=VALUE`.
@@ -93,6 +96,10 @@ pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, V
     spec.size = wanted.size.unwrap_or(spec.size);
     spec.tasks = wanted.tasks.unwrap_or(spec.tasks);
     spec.max_size = wanted.max_size.or(spec.max_size);
+    if wanted.keep {
+        (spec.cleanup, spec.cleanup_pods) = (false, false);
+        spec.ttl_seconds_after_finished = None;
+    }
     let is_interactive = spec.interactive;
     let runner = runner(&mut spec.containers)?;
     runner.image = wanted.image.clone().or(runner.image.take());
@@ -287,6 +294,25 @@ mod tests {
             FILE
         ));
         assert!(!is_quiet(&plain, &timed) && !is_quiet(&plain, &without) && !is_quiet(&plain, &interactive));
+    }
+
+    #[test]
+    fn keep_switches_every_cleanup_of_the_file_off() {
+        let options = Wanted {
+            keep: true,
+            ..wanted(None, &[])
+        };
+        let cleans = "size: 3\n  cleanup: true\n  cleanupPods: true\n  ttlSecondsAfterFinished: 0";
+        // v1alpha1 deletes the pods by default.
+        for file in [
+            FILE.replace("size: 3", cleans),
+            FILE.replace("v1alpha2", "v1alpha1"),
+        ] {
+            let made = make(&options, Some(&file), "abcde").unwrap();
+            let spec = made.cluster.spec;
+            assert!(!spec.cleanup && !spec.cleanup_pods && spec.ttl_seconds_after_finished.is_none());
+            assert!(made.notes.is_empty(), "{:?}", made.notes);
+        }
     }
 
     #[test]
