@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import threading
 import time
 from typing import Any
 
 import pytest
 from aiohttp import web
 from fake_api import FakeApi, FakeLog, Object, Program
-from test_run import in_thread, press_ctrl_c, refuse, stop_program
+from test_run import in_thread, names, press_ctrl_c, refuse, stop_program
 from waiting import until
 
 from flux_minicluster import CallFailed, MiniCluster, NotAllowed, Result, TimedOut, logs, run, stop, target
@@ -202,6 +203,55 @@ def test_third_ctrl_c_ends_a_deletion_without_an_answer(api: FakeApi) -> None:
     api.on_create = lambda cluster: in_thread(lambda: live(cluster))
     with pytest.raises(KeyboardInterrupt):
         MiniCluster.run("app:1", ["x"])
+
+
+def interrupt_creation(cluster: Object) -> None:
+    press_ctrl_c()
+    time.sleep(0.3)
+
+
+@pytest.mark.parametrize("is_block", [True, False])
+def test_ctrl_c_during_create_leaves_nothing_behind(api: FakeApi, is_block: bool) -> None:
+    api.on_create = interrupt_creation
+    cluster = MiniCluster("app:1")
+    with pytest.raises(KeyboardInterrupt):
+        if is_block:
+            with cluster:
+                pass
+        else:
+            cluster.create()
+    assert names(api) == [] and len(api.bodies) == 1
+
+
+def test_cancelled_creation_leaves_nothing_behind(api: FakeApi) -> None:
+    async def cancel() -> None:
+        creating = asyncio.ensure_future(MiniCluster("app:1").create_async())
+        api.on_create = lambda cluster: creating.get_loop().call_soon_threadsafe(creating.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await creating
+
+    asyncio.run(cancel())
+    assert names(api) == [] and len(api.bodies) == 1
+
+
+def test_creation_without_an_answer_leaves_nothing_behind(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "TRIES", 2)
+    api.lost_answers["POST"] = 2
+    with pytest.raises(CallFailed, match="cannot create"):
+        MiniCluster("app:1").create()
+    assert names(api) == [] and api.bodies
+
+
+def test_creation_survives_a_refusal_after_a_lost_answer(api: FakeApi) -> None:
+    api.lost_answers["POST"] = 1
+
+    def refuse_once(cluster: Object) -> None:
+        refuse(api, "POST", "miniclusters", 403, message="no role is known")
+        threading.Timer(1.5, api.refusals.clear).start()
+
+    api.on_create = refuse_once
+    cluster = MiniCluster("app:1").create()
+    assert names(api) == [cluster.name]
 
 
 class ClosedOutput:

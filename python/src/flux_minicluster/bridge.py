@@ -14,6 +14,8 @@ from .progress import Stage
 from .screen import Screen
 
 T = TypeVar("T")
+# How long a call that was interrupted may take to undo what it has done.
+UNDO_SECONDS = 30.0
 
 
 @cache
@@ -45,12 +47,21 @@ if hasattr(os, "register_at_fork"):
 
 
 def block(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Runs the coroutine to its end. Ctrl-C cancels it."""
-    future = asyncio.run_coroutine_threadsafe(coroutine, loop())
+    """Runs the coroutine to its end. Ctrl-C cancels it, and waits until it has ended; a second one does not wait."""
+    has_ended = threading.Event()
+
+    async def work() -> T:
+        try:
+            return await coroutine
+        finally:
+            has_ended.set()
+
+    future = asyncio.run_coroutine_threadsafe(work(), loop())
     try:
         return future.result()
     except BaseException:
-        future.cancel()
+        if future.cancel():
+            has_ended.wait(UNDO_SECONDS)
         raise
 
 

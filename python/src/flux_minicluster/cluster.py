@@ -183,18 +183,32 @@ class MiniCluster:
 
     def create(self) -> MiniCluster:
         """Creates it and returns; the job runs by itself. `attach` finds it from another program."""
-        return bridge.block(self.create_async())
+        self._check_is_new()
+        try:
+            return bridge.block(self.create_async())
+        except BaseException:
+            # Ctrl-C may come just after it was created.
+            self.delete()
+            raise
 
     async def create_async(self) -> MiniCluster:
-        if self._uid is not None:
-            raise ValueError(f"{self.name} was created before")
+        self._check_is_new()
         document = manifest.build(self._wanted, run.letters())
         self._access = run.located(self._access, document)
-        async with self._open() as target:
-            created = await run.create(target, document, Silent())
-            self._access = replace(self._access, namespace=target.namespace)
-        self._name, self._uid = created["metadata"]["name"], created["metadata"]["uid"]
+        try:
+            async with self._open() as target:
+                created = await run.create(target, document, Silent())
+                self._name, self._uid = created["metadata"]["name"], created["metadata"]["uid"]
+                self._access = replace(self._access, namespace=target.namespace)
+        except BaseException:
+            # The task may be cancelled just after it was created.
+            await self.delete_async()
+            raise
         return self
+
+    def _check_is_new(self) -> None:
+        if self._uid is not None:
+            raise ValueError(f"{self.name} was created before")
 
     def result(
         self,
@@ -369,9 +383,9 @@ class MiniCluster:
 
     def __enter__(self) -> MiniCluster:
         """Creates it and waits until the instance is up. The end of the block deletes it."""
-        if self._uid is None:
-            self.create()
         try:
+            if self._uid is None:
+                self.create()
 
             async def follow(screen: Screen) -> Ending:
                 return await self._follow(screen, Limits(), until_ready=True)
@@ -390,9 +404,9 @@ class MiniCluster:
         self.delete()
 
     async def __aenter__(self) -> MiniCluster:
-        if self._uid is None:
-            await self.create_async()
         try:
+            if self._uid is None:
+                await self.create_async()
             ending = await self._follow(Silent(), Limits(), until_ready=True)
             if ending.result is not None:
                 raise JobFailed(ending.result)

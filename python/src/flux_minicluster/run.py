@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import string
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,8 @@ from .result import Result
 from .screen import Screen, Silent
 from .target import FAILURES, ROLE, TRIES, Access, Target, may_pass, words
 
+# How long a creation that was cancelled may take: the API server may be at it.
+CANCEL_SECONDS = 15.0
 _REMEDY = "`kubectl logs` may still have it. `MiniCluster.attach({name!r}).delete()` deletes it."
 
 
@@ -34,28 +37,71 @@ def located(access: Access, document: dict[str, Any]) -> Access:
 
 
 async def create(target: Target, document: dict[str, Any], screen: Screen) -> dict[str, Any]:
-    """Creates the MiniCluster. If an answer was lost, the one that exists has this run's annotation."""
+    """Creates the MiniCluster. If the caller is cancelled, or the screen fails, none is left behind."""
+    creating = asyncio.ensure_future(_create(target, document, screen))
+    try:
+        return await asyncio.shield(creating)
+    except MiniClusterError:
+        raise
+    except BaseException:
+        await asyncio.wait([creating], timeout=CANCEL_SECONDS)
+        creating.cancel()
+        await _undo(target, document)
+        raise
+
+
+async def _undo(target: Target, document: dict[str, Any]) -> None:
+    """Deletes what a creation has made whose outcome is unknown."""
+    name = document["metadata"]["name"]
+    for attempt in range(TRIES):
+        if attempt:
+            # The API server may still be creating it, or not answer.
+            await asyncio.sleep(1)
+        with contextlib.suppress(MiniClusterError):
+            existing = await target.cluster(name)
+            if _mark(existing) == _mark(document):
+                await stop.at_once(target, name, existing["metadata"]["uid"])
+            return
+
+
+async def _create(target: Target, document: dict[str, Any], screen: Screen) -> dict[str, Any]:
     name = document["metadata"]["name"]
     # Who may not look at pods cannot follow a job: this is found out before there is one.
     await target.pods_of(name)
     for attempt in range(1, TRIES + 1):
         try:
-            return await target.create(document)
+            return await _create_or_find(target, document)
         except FAILURES as error:
             if isinstance(error, CallFailed) and error.status == 409:
-                existing = await target.cluster(name)
-                if _mark(existing) == _mark(document):
-                    return existing
-                message = f"cannot create MiniCluster {name}: the name is taken"
-                raise CallFailed(message, status=409, remedy="Choose another with `name`.") from error
+                raise
+            # After a lost answer, an API server that has just started may refuse what it allows a moment later.
+            may_help = may_pass(error) or (isinstance(error, NotAllowed) and attempt > 1)
+            if attempt < TRIES and may_help:
+                screen.say(f"{words(error)}; retrying")
+                await asyncio.sleep(1)
+                continue
+            if attempt > 1:
+                await _undo(target, document)
             if isinstance(error, NotAllowed):
                 message = f"cannot create MiniCluster {name}: {error.message}"
                 raise NotAllowed(message, status=403, remedy=ROLE) from error
-            if attempt == TRIES or not may_pass(error):
-                raise CallFailed(f"cannot create MiniCluster {name}: {words(error)}") from error
-            screen.say(f"{words(error)}; retrying")
-            await asyncio.sleep(1)
+            raise CallFailed(f"cannot create MiniCluster {name}: {words(error)}") from error
     raise AssertionError("unreachable")
+
+
+async def _create_or_find(target: Target, document: dict[str, Any]) -> dict[str, Any]:
+    """If an earlier answer was lost, the MiniCluster that exists has this run's annotation."""
+    try:
+        return await target.create(document)
+    except CallFailed as error:
+        if error.status != 409:
+            raise
+        name = document["metadata"]["name"]
+        existing = await target.cluster(name)
+        if _mark(existing) == _mark(document):
+            return existing
+        message = f"cannot create MiniCluster {name}: the name is taken"
+        raise CallFailed(message, status=409, remedy="Choose another with `name`.") from error
 
 
 def _mark(cluster: dict[str, Any]) -> str | None:
@@ -94,17 +140,17 @@ class Run:
         document = manifest.build(self.wanted, letters())
         access = located(self.access, document)
         async with Target.open(access) as target:
+            cluster = await create(target, document, screen)
             try:
-                return await self._go(target, document, screen)
+                return await self._follow(target, cluster, screen)
             except MiniClusterError:
                 raise
             except BaseException:
                 # It was cancelled, or the screen has failed.
-                await self._abandon(target, document)
+                await self._abandon(target, cluster)
                 raise
 
-    async def _go(self, target: Target, document: dict[str, Any], screen: Screen) -> Ending:
-        cluster = await create(target, document, screen)
+    async def _follow(self, target: Target, cluster: dict[str, Any], screen: Screen) -> Ending:
         name, uid = cluster["metadata"]["name"], cluster["metadata"]["uid"]
         size = cluster["spec"]["size"]
         screen.say(f"created MiniCluster {name} with {size} pod{'' if size == 1 else 's'}")
@@ -122,23 +168,18 @@ class Run:
             await clean_up(target, name, uid, screen)
         return ending
 
-    async def _abandon(self, target: Target, document: dict[str, Any]) -> None:
+    async def _abandon(self, target: Target, cluster: dict[str, Any]) -> None:
         """Nobody follows it any more: the job is shut down, as by Ctrl-C, and the operator deletes what is left."""
-        name = document["metadata"]["name"]
-        try:
-            cluster = await target.cluster(name)
-            if _mark(cluster) == _mark(document):
-                uid = cluster["metadata"]["uid"]
-                if not self.is_kept:
-                    await target.patch(name, {"spec": {"cleanup": True}}, "clean up", uid=uid)
-                try:
-                    await stop.in_order(target, name, uid)
-                except CallFailed:
-                    # It would run on, and nobody would know.
-                    await stop.at_once(target, name, uid)
-        except MiniClusterError:
-            # The caller learns that it was cancelled, and nothing more can be done.
-            pass
+        name, uid = cluster["metadata"]["name"], cluster["metadata"]["uid"]
+        if not self.is_kept:
+            await clean_up(target, name, uid, Silent())
+        # The caller learns that it was cancelled, and nothing more can be done.
+        with contextlib.suppress(MiniClusterError):
+            try:
+                await stop.in_order(target, name, uid)
+            except CallFailed:
+                # It would run on, and nobody would know.
+                await stop.at_once(target, name, uid)
 
 
 async def clean_up(target: Target, name: str, uid: str, screen: Screen) -> None:
