@@ -253,6 +253,13 @@ def test_arguments_change_what_a_file_says_and_nothing_else() -> None:
     assert document["spec"]["size"] == 3, "the caller's document is unchanged"
 
 
+def test_kept_minicluster_of_the_older_version_keeps_its_pods() -> None:
+    spec = {"size": 1, "cleanupMiniCluster": True, "ttlSecondsAfterFinished": 0}
+    document = {"apiVersion": "flux-framework.org/v1alpha1", "kind": "MiniCluster", "spec": spec}
+    manifest.keep(document)
+    assert spec == {"size": 1, "cleanup": False}
+
+
 def test_file_without_a_minicluster_is_invalid() -> None:
     for text in ("kind: ConfigMap", "a: [", ""):
         with pytest.raises(Invalid, match=r"f\.yaml"):

@@ -131,7 +131,8 @@ class MiniCluster:
         Args:
             image, command: As of `MiniCluster`, as are all `arguments`.
             check: Raise `JobFailed` if the exit code is not 0.
-            keep: Keep the MiniCluster, its pods and logs when the job has ended.
+            keep: Keep the MiniCluster, its pods and logs when the job has ended. It switches off `cleanup`,
+                `cleanupPods` and `ttlSecondsAfterFinished` of the spec.
             stream: Print the job's output as it comes.
             progress: Show what the start waits for. None: yes.
             start_timeout: Seconds for the job to begin. Then the MiniCluster is deleted, and `Queued`, `Unschedulable`

@@ -82,6 +82,16 @@ def _runner(spec: dict[str, Any]) -> dict[str, Any]:
     return runner
 
 
+def keep(document: dict[str, Any]) -> None:
+    """Switches off what would delete the MiniCluster or its pods when the job has ended."""
+    spec = document["spec"]
+    for name in ("cleanup", "cleanupPods", "cleanupMiniCluster", "ttlSecondsAfterFinished"):
+        spec.pop(name, None)
+    if str(document.get("apiVersion", "")).endswith("/v1alpha1"):
+        # It deletes the pods by default.
+        spec["cleanup"] = False
+
+
 def from_spec(spec: Spec) -> dict[str, Any]:
     """A document with this spec. A whole MiniCluster is accepted, too."""
     plain = spec.model_dump(by_alias=True, exclude_unset=True) if isinstance(spec, MiniClusterSpec) else dict(spec)

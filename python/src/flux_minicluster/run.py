@@ -138,6 +138,8 @@ class Run:
     async def go(self, screen: Screen) -> Ending:
         self._screen = screen
         document = manifest.build(self.wanted, letters())
+        if self.is_kept:
+            manifest.keep(document)
         access = located(self.access, document)
         async with Target.open(access) as target:
             cluster = await create(target, document, screen)
