@@ -233,6 +233,16 @@ class FakeApi:
             **({"signal": signal} if signal is not None else {}),
         )
 
+    def end_at_once(self, name: str, code: int) -> None:
+        """The job ends with this code, and its own `cleanup` deletes the MiniCluster: no other event has its end."""
+        lead = f"{name}-0-x"
+        self.put_pod(name, 0, {"terminated": {"exitCode": code}}, phase="Failed" if code else "Succeeded")
+        self.end_log(lead)
+        status = self.objects[("miniclusters", name)]["status"]
+        status.update(phase="Failed" if code else "Completed", exitCode=code, reason="Ended")
+        status["conditions"] = [{"type": kind, "status": "True"} for kind in ("JobFinished", "Complete")]
+        self.remove("miniclusters", name)
+
     def play(self, *lines: str, code: int = 0) -> None:
         """Every MiniCluster that is created runs, prints these lines and ends with this code, in a thread."""
 

@@ -15,7 +15,7 @@ from fake_api import FakeApi, FakeLog, Object, Program
 from test_run import in_thread, names, press_ctrl_c, refuse, stop_program
 from waiting import until
 
-from flux_minicluster import CallFailed, MiniCluster, NotAllowed, Result, TimedOut, logs, run, stop, target
+from flux_minicluster import CallFailed, Lost, MiniCluster, NotAllowed, Result, TimedOut, logs, run, stop, target
 from flux_minicluster.screen import Silent
 from flux_minicluster.stop import Way
 from flux_minicluster.target import Access, Target
@@ -417,6 +417,60 @@ def test_every_restart_is_printed_once(api: FakeApi) -> None:
 
     result = run_to_the_end(api, live)
     assert result.stdout == "first\nattempt 0\nattempt 1\nattempt 2\n" and result.unread is None
+
+
+# ---- a MiniCluster that its own `cleanup` deletes
+
+
+def test_end_counts_when_cleanup_deletes_the_minicluster(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    """The deletion itself is the only event that has the end."""
+
+    def live(cluster: Object) -> None:
+        name = cluster["metadata"]["name"]
+        lead = api.start_job(name)
+        api.log(lead, "all")
+        until(lambda: any("/log" in path for _, path in api.requests))
+        time.sleep(0.3)
+        api.end_at_once(name, 7)
+
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster))
+    result = MiniCluster.run("app:1", ["x"], spec={"containers": [{}], "size": 1, "cleanup": True}, check=False)
+    assert (result.exit_code, result.stdout, result.unread) == (7, "all\n", None)
+    assert "not deleted" not in capsys.readouterr().err
+    assert not any(method == "PATCH" for method, _ in api.requests)
+
+
+def test_deletion_that_was_not_seen_is_no_deletion_before_the_end(api: FakeApi) -> None:
+    def live(name: str) -> None:
+        printed(api, name)
+        api.cut()
+        api.remove("miniclusters", name)
+        api.mend()
+
+    with pytest.raises(Lost, match="how its job ended is unknown"):
+        run_to_the_end(api, live)
+
+
+@pytest.mark.parametrize("status", [403, 409, 503])
+def test_clean_up_is_repeated_when_the_failure_may_pass(api: FakeApi, status: int) -> None:
+    refuse(api, "PATCH", "miniclusters", status, message="not now")
+
+    def live(name: str) -> None:
+        api.start_job(name)
+        api.end_job(name)
+        until(lambda: any(method == "PATCH" for method, _ in api.requests))
+        api.refusals.clear()
+
+    assert not is_kept(api, run_to_the_end(api, live))
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_clean_up_that_fails_leaves_the_result(api: FakeApi, status: int) -> None:
+    """404: the custom resource is gone."""
+    refuse(api, "PATCH", "miniclusters", status, message="could not find the requested resource")
+    api.play()
+    result = MiniCluster.run("app:1", ["x"], stream=False)
+    assert result.exit_code == 0 and is_kept(api, result)
 
 
 # ---- refusals (403) of an API server that has just started

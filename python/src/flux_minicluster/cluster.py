@@ -359,7 +359,7 @@ class MiniCluster:
                     await target.delete(self.name, uid=self._uid)
                 except NotAllowed:
                     # The operator deletes it, which needs no permission to delete.
-                    await target.patch(self.name, {"spec": {"cleanup": True}}, "clean up", uid=self._uid)
+                    await run.ask_for_cleanup(target, self.name, self._uid)
                     try:
                         await stop.in_order(target, self.name, self._uid)
                     except CallFailed:

@@ -120,6 +120,8 @@ class Follower:
         self._container_restarts = 0
         self._is_lost = False
         self._is_gone = False
+        self._is_end_unseen = False
+        """It was deleted while no events came."""
         self._interrupts = 0
         self._way: Way | None = None
         # Whether a request to stop is under way: the watch may report its result before the answer comes.
@@ -128,6 +130,11 @@ class Follower:
     def interrupt(self) -> None:
         """Asks for the end: the first time in order, the second time at once. Call it in the event loop's thread."""
         self._events.put_nowait(_Interrupted())
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether it was deleted, or its own `cleanup` deletes it."""
+        return self._is_gone or bool((self._seen.cluster or {}).get("spec", {}).get("cleanup"))
 
     async def follow(self) -> Ending:
         """Follows to the end."""
@@ -233,13 +240,15 @@ class Follower:
                 return
             case Listed(objects):
                 found = [it for it in objects if it["metadata"]["uid"] == self.uid]
-                self._is_gone = not found
+                if not found:
+                    self._note_missing()
                 self._seen.cluster = found[0] if found else self._seen.cluster
             case Changed(cluster, is_deleted):
-                if is_deleted or cluster["metadata"]["uid"] != self.uid:
-                    self._is_gone = True
+                if cluster["metadata"]["uid"] == self.uid:
+                    # If it was deleted, this is its last state.
+                    self._seen.cluster, self._is_gone = cluster, is_deleted
                 else:
-                    self._seen.cluster = cluster
+                    self._note_missing()
         if self._is_lost:
             self._is_lost = False
             self.screen.say("the API server answers again")
@@ -291,6 +300,10 @@ class Follower:
         if not self._is_lost:
             self._is_lost = True
             self.screen.say(f"no events from the API server ({why}); {self.name} goes on, reconnecting")
+
+    def _note_missing(self) -> None:
+        self._is_end_unseen |= not self._is_gone
+        self._is_gone = True
 
     def _note_restart(self) -> None:
         count = self._seen.status.get("restartCount") or 0
@@ -387,6 +400,8 @@ class Follower:
             if self._is_stopping or self._way is Way.DELETED or self._way is Way.HAD_ENDED:
                 return Ending(None, self._way or Way.DELETED, is_interrupted=True)
             message = "it was deleted before its job had ended, not by this program"
+            if self._is_end_unseen:
+                message = "it was deleted, not by this program, while no events came: how its job ended is unknown"
             raise Lost(message, name=self.name, remedy="")
         if self._way is Way.SUSPENDED and self._seen.is_true("Suspended"):
             return Ending(None, self._way, is_interrupted=True)

@@ -24,7 +24,7 @@ class Result:
     stdout: str = field(repr=False)
     """The log of the lead: standard output and standard error of the job, as they were printed."""
     unread: str | None = None
-    """Why `stdout` is not whole; then the MiniCluster was not deleted. None: it is whole."""
+    """Why `stdout` is not whole; then `run` does not delete the MiniCluster. None: it is whole."""
     signal: int | None = None
     restarts: int = 0
     """How often the whole MiniCluster was restarted."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import manifest, stop
-from .errors import CallFailed, Invalid, JobFailed, MiniClusterError, NotAllowed, NotFound, Stopped
+from .errors import CallFailed, JobFailed, MiniClusterError, NotAllowed, NotFound, Stopped
 from .follow import Ending, Follower, Limits
 from .manifest import Wanted
 from .observed import RUN_ANNOTATION
@@ -164,9 +164,14 @@ class Run:
         except NotAllowed as error:
             remedy = f"The job goes on: `MiniCluster.attach({name!r})` follows or deletes it. {ROLE}"
             raise NotAllowed(error.message, name=name, status=403, remedy=remedy) from error
-        if ending.result is not None and ending.result.unread is not None:
+        if ending.result is None:
+            return ending
+        is_wanted = self.is_kept or ending.result.unread is not None
+        if is_wanted and self._follower.is_deleted:
+            screen.say(f"{name} is not kept: its `cleanup`, or somebody else, deletes it")
+        elif ending.result.unread is not None:
             screen.say(f"not deleted, since its output could not be read whole: {_REMEDY.format(name=name)}")
-        elif ending.result is not None and not self.is_kept:
+        elif not is_wanted and not self._follower.is_deleted:
             await clean_up(target, name, uid, screen)
         return ending
 
@@ -184,13 +189,27 @@ class Run:
                 await stop.at_once(target, name, uid)
 
 
-async def clean_up(target: Target, name: str, uid: str, screen: Screen) -> None:
+async def ask_for_cleanup(target: Target, name: str, uid: str) -> None:
     """Has the operator delete the MiniCluster (`spec.cleanup`), which needs no permission to delete."""
+    for attempt in range(1, TRIES + 1):
+        try:
+            await target.patch(name, {"spec": {"cleanup": True}}, "clean up", uid=uid)
+            return
+        except CallFailed as error:
+            # An API server that has just started may refuse it, and a conflict with another change passes.
+            may_help = isinstance(error, NotAllowed) or error.status == 409
+            if attempt == TRIES or not may_help:
+                raise
+            await asyncio.sleep(1)
+
+
+async def clean_up(target: Target, name: str, uid: str, screen: Screen) -> None:
+    """Has the operator delete it. A failure is only reported: how the job ended is known."""
     try:
-        await target.patch(name, {"spec": {"cleanup": True}}, "clean up", uid=uid)
+        await ask_for_cleanup(target, name, uid)
     except NotFound:
         pass
-    except (CallFailed, Invalid) as error:
+    except MiniClusterError as error:
         screen.say(f"{error}; not deleted")
 
 
