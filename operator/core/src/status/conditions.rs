@@ -360,9 +360,13 @@ fn view(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
     if !job.mounts_view {
         return copied(inputs, job);
     }
-    // Once the job may have begun, its pods are not replaced by pods that copy the view.
-    let may_have_begun =
-        summary.lead.is_some_and(|lead| lead.has_joined) || inputs.pods.iter().any(|pod| pod.exit.is_some());
+    // Once the job may have begun, its pods are not replaced by pods that copy the view. (While the kubelet restarts the
+    // lead's container, the lead has not joined.)
+    let may_have_begun = super::has_been_ready(inputs.previous)
+        || summary
+            .lead
+            .is_some_and(|lead| lead.has_joined || lead.runner_ends > 0)
+        || inputs.pods.iter().any(|pod| pod.exit.is_some());
     Some(match not_mounted(inputs) {
         Some((pod, error)) if !may_have_begun => statement(
             False,

@@ -69,6 +69,32 @@ fn unmountable_view_is_reported_and_keeps_the_job() {
     assert!(seen.complete.is_some() && !seen.is_deleting);
 }
 
+/// With `OnFailure` the kubelet restarts the lead's container, which has not joined then and shows no exit.
+#[test]
+fn mount_error_of_a_replaced_follower_keeps_a_begun_job() {
+    let mounts = JobSeen {
+        mounts_view: true,
+        ..job(2)
+    };
+    let mut begun = observation("size: 2");
+    (begun.job, begun.pods) = (Some(mounts.clone()), vec![ready(0), ready(1)]);
+    begun.previous = begun.status();
+    let mut restarted = observation("size: 2");
+    restarted.job = Some(mounts);
+    let stuck = PodSeen {
+        creation_failure: Some("path escapes from parent".into()),
+        ..pod(1)
+    };
+    let lead = |runner_ends: u32| PodSeen {
+        runner_ends,
+        ..pod(0)
+    };
+    for (mut observation, lead) in [(begun, lead(0)), (restarted, lead(1))] {
+        observation.pods = vec![lead, stuck.clone()];
+        assert!(!image_volume_failed(&observation.status()));
+    }
+}
+
 #[test]
 fn copied_view_names_its_node_while_the_job_exists() {
     let mut observation = observation("size: 2");
