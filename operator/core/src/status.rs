@@ -286,9 +286,15 @@ fn decisive_lead<'a>(inputs: &Inputs<'a>, summary: &PodSummary<'a>) -> Option<&'
         .or(summary.lead)
 }
 
-/// The time of the first start. A restart does not change it. Before the first restart that counts
-/// against a limit, it is the Job's start time, which changes when a suspended Job is resumed.
+/// The time of the first start since the last suspension: no time of a suspension, or in a queue, counts against
+/// `deadlineSeconds`. A restart does not change it.
 fn start_time(inputs: &Inputs) -> Option<String> {
+    if inputs
+        .job
+        .is_some_and(|job| job.is_suspended && !job.is_finished())
+    {
+        return None;
+    }
     let before = inputs.previous.start_time.clone();
     let is_first = inputs.previous.backoff_limit_used + inputs.previous.max_restarts_used == 0;
     // A restart that follows a suspension removes the start time. The Job that was given up must not set it again.

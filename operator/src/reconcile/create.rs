@@ -256,7 +256,7 @@ async fn update(
 
 /// Seconds left of `deadlineSeconds`, which runs from the first start. Both times are from the control
 /// plane's clock: the current time is the creation time in the answer to a dry run. None: there is no
-/// deadline, or this is the first start.
+/// deadline, this is the first start, or the Job is created suspended, after which the time begins anew.
 async fn deadline_left(
     target: &Target,
     cluster: &ValidMiniCluster,
@@ -271,6 +271,10 @@ async fn deadline_left(
     let (Some(deadline), Some(first_start)) = (cluster.deadline_seconds, first_start) else {
         return Ok(None);
     };
+    let spec = objects.job.rendered.spec.as_ref();
+    if spec.and_then(|spec| spec.suspend) == Some(true) {
+        return Ok(None);
+    }
     let answer = context.writer.dry_run_job(&objects.job, &target.key).await?;
     let now = answer
         .metadata

@@ -55,6 +55,7 @@ pub struct JobSeen {
     /// The queue allows that it is resized while it runs.
     pub is_elastic: bool,
     pub created: Option<Timestamp>,
+    /// None also while the Job controller says that it is suspended.
     pub start_time: Option<Timestamp>,
     pub completion_time: Option<Timestamp>,
     pub complete: Option<TrueCondition>,
@@ -146,9 +147,14 @@ impl JobSeen {
             queueing: annotation(labels::QUEUEING).and_then(|text| Queueing::noted(text)),
             is_elastic: annotation(ELASTIC_JOB).is_some_and(|value| value == "true"),
             created: metadata.creation_timestamp.as_ref().map(|time| time.0),
-            start_time: status
-                .and_then(|status| status.start_time.as_ref())
-                .map(|time| time.0),
+            // While this condition is true, the Job has at most the time of its start before the suspension.
+            start_time: if condition(status, "Suspended").is_some() {
+                None
+            } else {
+                status
+                    .and_then(|status| status.start_time.as_ref())
+                    .map(|time| time.0)
+            },
             completion_time: status
                 .and_then(|status| status.completion_time.as_ref())
                 .map(|time| time.0),
@@ -243,6 +249,22 @@ fn condition(status: Option<&JobStatus>, type_: &str) -> Option<TrueCondition> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Up to Kubernetes 1.35, the time of the first start stays.
+    #[test]
+    fn suspended_job_has_no_start_time_until_it_is_resumed() {
+        let start_time = |is_suspended: &str| {
+            let status = serde_json::json!({
+                "startTime": "2026-01-01T00:00:00Z",
+                "conditions": [{ "type": "Suspended", "status": is_suspended }],
+            });
+            let mut job = JobObject::new(Default::default(), JobSize::default());
+            job.status = serde_json::from_value(status).unwrap();
+            JobSeen::of(&job).start_time
+        };
+        assert_eq!(start_time("True"), None);
+        assert!(start_time("False").is_some());
+    }
 
     #[test]
     fn failed_indexes_of_a_job_are_read_in_short() {

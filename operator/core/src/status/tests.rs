@@ -587,6 +587,35 @@ fn requeue_is_counted_once_and_uses_up_no_restart() {
 }
 
 #[test]
+fn start_time_of_a_resumed_job_is_new_also_after_a_restart() {
+    let mut observation = observation("size: 1\ndeadlineSeconds: 60");
+    (observation.job, observation.pods) = (Some(job(1)), vec![ready(0)]);
+    observation.previous = MiniClusterStatus {
+        backoff_limit_used: 1,
+        start_time: Some("2025-12-31T23:00:00Z".into()),
+        ..MiniClusterStatus::default()
+    };
+    let mut start_time_of = |job: JobSeen| {
+        observation.job = Some(job);
+        observation.previous = observation.status();
+        observation.previous.start_time.clone()
+    };
+    let first = Some("2025-12-31T23:00:00Z".to_owned());
+    assert_eq!(start_time_of(job(1)), first, "a restart does not change it");
+    let suspended = JobSeen {
+        is_suspended: true,
+        ..job(1)
+    };
+    assert_eq!(start_time_of(suspended), None);
+    let resumed = JobSeen {
+        start_time: None,
+        ..job(1)
+    };
+    assert_eq!(start_time_of(resumed), None);
+    assert_eq!(start_time_of(job(1)).as_deref(), Some("2026-01-01T00:00:00Z"));
+}
+
+#[test]
 fn end_while_suspended_takes_back_the_pending_restart() {
     for (queue, by_whom) in [(None, "Suspended"), (Some("team"), "Requeued")] {
         let mut observation = observation("size: 1");
