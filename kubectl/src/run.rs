@@ -103,7 +103,7 @@ pub async fn create_and_follow(
         screen.say(&text);
     }
     tokio::select! {
-        () = tidy_up(&target, id, &followed, args.wanted.keep) => {}
+        text = tidy_up(&target, id, &followed, args.wanted.keep) => text.iter().for_each(|text| screen::tell(text)),
         () = interrupts.next() => screen::tell(&format!("{name} may not be deleted: `kubectl minicluster stop --now {name}`")),
     }
     Ok(followed.end.code())
@@ -119,27 +119,35 @@ fn pods(size: i32) -> String {
 
 /// Asks the operator to delete the MiniCluster once it has ended (`spec.cleanup`). For this, the user needs no
 /// permission to delete. Keeps it with `--keep`, or if its output was not printed completely. Output that nobody reads
-/// (`RunEnd::Unread`) does not count.
-async fn tidy_up(target: &Target, id: ClusterId<'_>, followed: &Followed, keep: bool) {
+/// (`RunEnd::Unread`) does not count. Returns the message for the user; None: there is nothing to report.
+async fn tidy_up(target: &Target, id: ClusterId<'_>, followed: &Followed, keep: bool) -> Option<String> {
     let ClusterId { name, uid } = id;
     // After another ending, the MiniCluster is already deleted, or is left as it is.
     let (RunEnd::Finished { .. } | RunEnd::Unread) = followed.end else {
-        return;
+        return None;
     };
-    if keep || !followed.is_whole {
+    let is_wanted = keep || !followed.is_whole;
+    if followed.is_deleted {
+        return is_wanted.then(|| format!("{name} is not kept: its `cleanup`, or somebody else, deletes it"));
+    }
+    if is_wanted {
         let why = if followed.is_whole {
             ""
         } else {
             ", since its output could not be printed whole"
         };
-        screen::tell(&format!(
+        return Some(format!(
             "kept {name}{why}: `kubectl minicluster logs {name}`, `kubectl minicluster stop --now {name}`"
         ));
-        return;
     }
     let cleanup = json!({ "cleanup": true });
-    if let Err(failure) = stop::change(target, name, Some(uid), cleanup, "clean up").await {
-        screen::tell(&format!("{failure}; not deleted"));
+    let failure = stop::change(target, name, Some(uid), cleanup, "clean up")
+        .await
+        .err()?;
+    match stop::find(target, name, Some(uid)).await {
+        // Its `ttlSecondsAfterFinished`, or somebody else, was faster.
+        Ok(None) => None,
+        _ => Some(format!("{failure}; not deleted")),
     }
 }
 
@@ -198,5 +206,42 @@ async fn create(target: &Target, cluster: &MiniCluster) -> Result<MiniCluster, F
             }
         }
         created => created.map_err(doing()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{answering, failed};
+
+    fn finished(is_whole: bool, is_deleted: bool) -> Followed {
+        let end = RunEnd::Finished {
+            exit_code: Some(0),
+            is_complete: true,
+            reason: String::new(),
+            message: String::new(),
+        };
+        Followed {
+            end,
+            is_whole,
+            is_deleted,
+        }
+    }
+
+    const ID: ClusterId = ClusterId { name: "mc", uid: "u" };
+
+    #[tokio::test]
+    async fn cleanup_of_a_deleted_minicluster_reports_nothing() {
+        let (target, _) = answering(|_| failed(404));
+        assert_eq!(tidy_up(&target, ID, &finished(true, false), false).await, None);
+    }
+
+    #[tokio::test]
+    async fn minicluster_that_deletes_itself_is_not_called_kept() {
+        let (target, requests) = answering(|_| failed(404));
+        assert_eq!(tidy_up(&target, ID, &finished(true, true), false).await, None);
+        let text = tidy_up(&target, ID, &finished(false, true), false).await.unwrap();
+        assert!(text.starts_with("mc is not kept"), "{text}");
+        assert!(requests.lock().unwrap().is_empty());
     }
 }

@@ -128,18 +128,11 @@ impl Attempts<'_> {
     /// Makes one attempt. None: try again.
     async fn make(&mut self) -> Result<Option<Way>, Failure> {
         let (target, name) = (self.target, self.name);
-        let cluster = match target.clusters().get(name).await {
-            // The MiniCluster with this uid existed before. (Without a uid, none was found so far: an error.)
-            Err(error) if failure::is_code(&error, 404) && self.uid.is_some() => {
-                return Ok(Some(Way::HadEnded));
-            }
-            found => found.map_err(Failure::call(format!("get MiniCluster {name}")))?,
-        };
-        let found = cluster.uid().unwrap_or_default();
-        let uid = self.uid.get_or_insert_with(|| found.clone()).clone();
-        if uid != found {
+        let Some(cluster) = find(target, name, self.uid.as_deref()).await? else {
             return Ok(Some(Way::HadEnded));
-        }
+        };
+        let uid = cluster.uid().unwrap_or_default();
+        self.uid = Some(uid.clone());
         if observed::is_finished(cluster.status.as_ref()) {
             let was_asked = self.asked.is_some();
             return Ok(Some(if was_asked { Way::ShutDown } else { Way::HadEnded }));
@@ -219,6 +212,19 @@ impl Attempts<'_> {
     }
 }
 
+/// The MiniCluster. None: the one with this uid is gone, and another one may have the name now. Without a uid, it may
+/// never have existed: then it is an error if there is none.
+pub async fn find(target: &Target, name: &str, uid: Option<&str>) -> Result<Option<MiniCluster>, Failure> {
+    match target.clusters().get(name).await {
+        Err(error) if failure::is_code(&error, 404) && uid.is_some() => Ok(None),
+        found => {
+            let cluster = found.map_err(Failure::call(format!("get MiniCluster {name}")))?;
+            let is_wanted = uid.is_none_or(|uid| cluster.metadata.uid.as_deref() == Some(uid));
+            Ok(is_wanted.then_some(cluster))
+        }
+    }
+}
+
 /// Deletes the MiniCluster without waiting; its pods get SIGTERM and their grace period. Suspends it if the user may
 /// not delete it. `uid`: delete only the MiniCluster with this uid.
 pub async fn at_once(target: &Target, name: &str, uid: Option<&str>) -> Result<Way, Failure> {
@@ -234,11 +240,9 @@ pub async fn at_once(target: &Target, name: &str, uid: Option<&str>) -> Result<W
         Err(error) if failure::is_code(&error, 404) => Ok(Way::HadEnded),
         // 403: no permission. 409: a conflict, for example with the uid.
         Err(error) if failure::is_code(&error, 403) || failure::is_code(&error, 409) => {
-            let cluster = target.cluster(name).await?;
-            if uid.is_some_and(|uid| cluster.metadata.uid.as_deref() != Some(uid)) {
-                // Another MiniCluster has the name now.
+            let Some(cluster) = find(target, name, uid).await? else {
                 return Ok(Way::HadEnded);
-            }
+            };
             if failure::is_code(&error, 409) {
                 return Err(Failure::call(format!("delete MiniCluster {name}"))(error));
             }
@@ -375,5 +379,13 @@ mod tests {
             }
         });
         assert_eq!(at_once(&target, "mc", Some("mine")).await.unwrap(), Way::HadEnded);
+    }
+
+    #[tokio::test]
+    async fn minicluster_that_is_gone_has_ended_without_delete_right() {
+        let answer = |request: &str| failed(if request.starts_with("DELETE") { 403 } else { 404 });
+        let (target, _) = answering(answer);
+        assert_eq!(at_once(&target, "mc", Some("mine")).await.unwrap(), Way::HadEnded);
+        at_once(&target, "mistyped", None).await.unwrap_err();
     }
 }

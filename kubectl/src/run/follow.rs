@@ -40,6 +40,8 @@ pub enum RunEnd {
     },
     /// The MiniCluster was deleted. `by_run`: because the user interrupted `run`.
     Deleted { by_run: bool },
+    /// The MiniCluster was deleted while no events came, so its last state was not seen.
+    Unseen,
     /// The user interrupted a second time, or the MiniCluster was suspended because the user may not delete it. None:
     /// it is unknown what became of the MiniCluster.
     Interrupted(Option<Way>),
@@ -58,7 +60,7 @@ impl RunEnd {
                 ..
             } => code_of(*exit_code, *is_complete),
             RunEnd::Deleted { by_run: true } | RunEnd::Interrupted(_) => INTERRUPTED,
-            RunEnd::Deleted { by_run: false } | RunEnd::Invalid(_) => FAILED,
+            RunEnd::Deleted { by_run: false } | RunEnd::Unseen | RunEnd::Invalid(_) => FAILED,
             RunEnd::Unread => UNREAD,
         }
     }
@@ -73,6 +75,10 @@ impl RunEnd {
             RunEnd::Deleted { by_run: true } => Some(format!("{name} was stopped")),
             RunEnd::Deleted { by_run: false } => Some(format!(
                 "{name} was deleted before its job had ended, not by this command"
+            )),
+            RunEnd::Unseen => Some(format!(
+                "{name} was deleted, not by this command, while no events came from the API server: how its job ended \
+                 is unknown"
             )),
             RunEnd::Interrupted(Some(way)) => Some(way.text(name)),
             RunEnd::Interrupted(None) => {
@@ -125,16 +131,21 @@ struct Follower<'a> {
     interrupts: u32,
     /// Whether the MiniCluster was deleted.
     is_gone: bool,
+    /// Whether it was deleted while no events came.
+    is_end_unseen: bool,
     /// Whether the last list of MiniClusters has it.
     is_listed: bool,
     /// Standard output is closed.
     is_unread: bool,
 }
 
-/// How following ended, and whether all output was printed.
+/// How following ended.
 pub struct Followed {
     pub end: RunEnd,
+    /// Whether all output was printed.
     pub is_whole: bool,
+    /// The MiniCluster was deleted, or its own `cleanup` deletes it.
+    pub is_deleted: bool,
 }
 
 /// Follows the MiniCluster to its end. `is_interrupted`: Ctrl-C was pressed while it was created.
@@ -163,6 +174,7 @@ pub async fn until_end(
         outages: Outages::default(),
         interrupts: 0,
         is_gone: false,
+        is_end_unseen: false,
         is_listed: false,
         is_unread: false,
     };
@@ -170,9 +182,11 @@ pub async fn until_end(
     let end = follower
         .handle_events(&mut clusters, &mut pods, interrupts, stopping, &api)
         .await?;
+    let cluster = follower.snapshot.cluster.as_ref();
     Ok(Followed {
         end,
         is_whole: follower.is_whole,
+        is_deleted: follower.is_gone || cluster.is_some_and(|cluster| cluster.spec.cleanup),
     })
 }
 
@@ -312,10 +326,11 @@ impl<'a> Follower<'a> {
                     }
                     Event::Delete(cluster) if self.is_ours(&cluster) => self.is_gone = true,
                     // A MiniCluster with another uid: the followed one is gone.
-                    Event::Apply(_) | Event::InitApply(_) => self.is_gone = true,
+                    Event::Apply(_) | Event::InitApply(_) => self.note_missing_cluster(),
                     // The last state stays: if the MiniCluster is gone, it says whether the job had finished.
                     Event::Init => self.is_listed = false,
-                    Event::InitDone => self.is_gone |= !self.is_listed,
+                    Event::InitDone if !self.is_listed => self.note_missing_cluster(),
+                    Event::InitDone => {}
                     Event::Delete(_) => {}
                 }
             }
@@ -338,6 +353,12 @@ impl<'a> Follower<'a> {
             Ok(Event::InitDone) => {}
             Err(error) => self.note_error(Watched::Pods, &error),
         }
+    }
+
+    /// Notes that a list does not have the MiniCluster.
+    fn note_missing_cluster(&mut self) {
+        self.is_end_unseen |= !self.is_gone;
+        self.is_gone = true;
     }
 
     fn is_ours(&self, cluster: &MiniCluster) -> bool {
@@ -462,8 +483,11 @@ impl<'a> Follower<'a> {
             });
         }
         if self.is_gone {
-            return Some(RunEnd::Deleted {
-                by_run: is_stopping || way == Some(Way::Deleted),
+            let by_run = is_stopping || way == Some(Way::Deleted);
+            return Some(if self.is_end_unseen && !by_run {
+                RunEnd::Unseen
+            } else {
+                RunEnd::Deleted { by_run }
             });
         }
         if way == Some(Way::Suspended) && self.snapshot.is_true("Suspended") {
@@ -503,8 +527,61 @@ fn restart_of(status: &MiniClusterStatus, container_restarts: i32) -> String {
 #[cfg(test)]
 mod tests {
     use flux_shared::crd::v1alpha2::Restart;
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::testing::{Answer, Log, LogEnd, answering};
+
+    /// Follows a MiniCluster with this status, whose own `cleanup` deletes it while no events come.
+    async fn followed_until_gone(status: Value) -> Followed {
+        let cluster = json!({ "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
+            "metadata": { "name": "mc", "uid": "u" },
+            "spec": { "size": 1, "cleanup": true, "containers": [{ "image": "a" }] }, "status": status });
+        let mut lists = vec![json!([]), json!([cluster])];
+        let (target, _) = answering(move |request| {
+            let is_watch = request.contains("watch=true");
+            if request.contains("/pods?") && is_watch {
+                return Answer::Never;
+            }
+            if is_watch {
+                // Then the watcher lists again.
+                return Answer::Log(Log {
+                    bytes: br#"{"type":"ERROR","object":{"status":"Failure","reason":"","message":"","code":410}}"#,
+                    end: LogEnd::Whole,
+                });
+            }
+            let items = if request.contains("/pods?") {
+                json!([])
+            } else {
+                lists.pop().unwrap()
+            };
+            Answer::Json(
+                200,
+                json!({ "metadata": { "resourceVersion": "1" }, "items": items }),
+            )
+        });
+        let id = ClusterId { name: "mc", uid: "u" };
+        let (screen, mut interrupts) = (Screen::open(), Interrupts::listen().unwrap());
+        until_end(&target, id, &screen, &mut interrupts, false)
+            .await
+            .unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn end_that_was_not_seen_is_unknown_and_no_success() {
+        let followed = followed_until_gone(json!({ "phase": "Running" })).await;
+        assert_eq!((&followed.end, followed.end.code()), (&RunEnd::Unseen, FAILED));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn end_that_was_seen_counts_when_cleanup_deletes() {
+        let finished = json!({ "type": "JobFinished", "status": "True", "lastTransitionTime": "", "reason": "",
+            "message": "" });
+        let status = json!({ "phase": "Failed", "exitCode": 7, "conditions": [finished] });
+        let followed = followed_until_gone(status).await;
+        assert_eq!(followed.end.code(), 7);
+        assert!(followed.is_whole && followed.is_deleted);
+    }
 
     #[test]
     fn restart_by_the_kubelet_does_not_repeat_an_earlier_one() {
