@@ -302,6 +302,53 @@ fn typed_client_updates_what_was_applied_without_zero_values() {
     });
 }
 
+/// Go's type of a quantity writes a number as a text.
+#[test]
+fn typed_client_may_write_a_number_as_a_text() {
+    test("typed-quantities", async |fixture| {
+        let api = miniclusters(&fixture, "flux-framework.org");
+        let spec = |cpu: Value, memory: &str, size: Value| {
+            json!({
+                "size": 1,
+                "pod": { "resources": { "cpu": cpu } },
+                "services": [{ "name": "db", "image": "db:1", "resources": { "limits": { "memory": memory } } }],
+                "containers": [{
+                    "image": "app:1",
+                    "resources": { "requests": { "cpu": cpu, "memory": memory } },
+                    "volumes": { "m": { "path": "/m", "emptyDir": true, "emptyDirSizeLimit": size } },
+                }],
+            })
+        };
+        let document = document(Version::V1alpha2, "mc", &spec(json!(4), "1Gi", json!(512)));
+        let object = serde_json::from_value(document).unwrap();
+        let mut made = api.create(&PostParams::default(), &object).await.unwrap();
+        made.data["status"] = json!({ "maximumSize": 1 });
+        let made = api
+            .replace_status("mc", &PostParams::default(), &made)
+            .await
+            .unwrap();
+        let replace = async |spec| {
+            let mut written = made.clone();
+            written.data["spec"] = spec;
+            let try_only = PostParams {
+                dry_run: true,
+                ..PostParams::default()
+            };
+            let written = api.replace("mc", &try_only, &written).await;
+            written.map(|_| ()).map_err(|error| error.to_string())
+        };
+        assert_eq!(replace(spec(json!("4"), "1Gi", json!("512"))).await, Ok(()));
+        for other in [
+            spec(json!("4m"), "1Gi", json!("512")),
+            spec(json!("4"), "1G", json!("512")),
+            spec(json!("4"), "1Gi", json!("")),
+        ] {
+            let refused = replace(other).await.unwrap_err();
+            assert!(refused.contains("cannot change once"), "{refused}");
+        }
+    });
+}
+
 /// Created with kubectl, which validates strictly. Then the operator serves it, and the client scales it.
 #[test]
 fn typed_client_creates_scales_and_writes_back_what_it_read() {

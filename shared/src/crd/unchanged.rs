@@ -90,9 +90,16 @@ impl Comparison<'_> {
             }
             "array" => self.compare(&path, ".orValue([])"),
             "object" if values["properties"].is_object() => self.map(values, &path),
+            "object" if is_quantity(values) => self.quantities(&path),
             "object" if values.is_object() => self.compare(&path, ".orValue({})"),
             "object" if schema["properties"].is_object() => self.object(schema, &path),
-            "" if schema["x-kubernetes-int-or-string"] == true => self.compare(&path, ".orValue('')"),
+            "" if is_quantity(schema) => {
+                let (new, old) = (self.new, self.old);
+                self.conditions.push(same_quantity(
+                    &format!("{new}{path}.orValue('')"),
+                    &format!("{old}{path}.orValue('')"),
+                ));
+            }
             _ => self.compare(&path, ""),
         }
     }
@@ -138,15 +145,9 @@ impl Comparison<'_> {
         ));
     }
 
-    /// Compares maps of objects, key by key. The schema has no map of objects within another one: both would use the
-    /// variable `k`.
+    /// Compares maps of objects. The schema has no map of objects within another one: both would use the variable `k`.
     fn map(&mut self, values: &Value, path: &str) {
-        let (new, old) = (
-            format!("{}{path}.orValue({{}})", self.new),
-            format!("{}{path}.orValue({{}})", self.old),
-        );
-        let (keys, here, there) = (
-            present(self.new, path),
+        let (here, there) = (
             format!("{}[k]", present(self.new, path)),
             format!("{}[k]", present(self.old, path)),
         );
@@ -156,9 +157,29 @@ impl Comparison<'_> {
             ..Comparison::default()
         };
         inner.object(values, "");
-        let inner = inner.expression();
+        self.keys(path, "k", &inner.expression());
+    }
+
+    /// Compares maps of quantities, which may be within a map of objects.
+    fn quantities(&mut self, path: &str) {
+        let same = same_quantity(
+            &format!("{}[q]", present(self.new, path)),
+            &format!("{}[q]", present(self.old, path)),
+        );
+        self.keys(path, "q", &same);
+    }
+
+    /// Compares maps, key by key. `is_same`: CEL that compares the two values of the key in `variable`.
+    fn keys(&mut self, path: &str, variable: &str, is_same: &str) {
+        let (new, old) = (
+            format!("{}{path}.orValue({{}})", self.new),
+            format!("{}{path}.orValue({{}})", self.old),
+        );
+        // The API server knows the largest number of keys only of a plain selection.
+        let keys = present(self.new, path);
         self.conditions.push(format!(
-            "{new}.size() == {old}.size() && (!has({keys}) || {keys}.all(k, k in {old} && ({inner})))"
+            "{new}.size() == {old}.size() && ({new}.size() == 0 || \
+             {keys}.all({variable}, {variable} in {old} && ({is_same})))"
         ));
     }
 
@@ -183,6 +204,18 @@ impl Comparison<'_> {
         }
         self.conditions.join(" && ")
     }
+}
+
+/// Whether values with this schema are quantities.
+fn is_quantity(schema: &Value) -> bool {
+    schema["x-kubernetes-int-or-string"] == true
+}
+
+/// The CEL expression: whether two quantities are written alike, where Go types write `4` as `"4"`. They also write
+/// `"0.5"` as `"500m"`, but parsing both would exceed the API server's limit of costs.
+fn same_quantity(new: &str, old: &str) -> String {
+    let as_text = |value: &str| format!("type({value}) == int ? string(int({value})) : {value}");
+    format!("[{}] == [{}]", as_text(new), as_text(old))
 }
 
 /// The CEL list of the numbers from 0 to `end` - 1.
