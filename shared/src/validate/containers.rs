@@ -1,6 +1,6 @@
 //! Checks the containers: the one that runs Flux (the runner), its sidecars, and those of the services pod.
 
-use super::fields::{given, is_given, object_name, resources, security_context};
+use super::fields::{given, image, is_given, object_name, resources, security_context};
 use super::flux::DEFAULT_LOG_LEVEL;
 use super::report::Report;
 use super::volumes::Surroundings;
@@ -583,7 +583,8 @@ fn common_fields(
     };
     ValidContainer {
         name: container.name.clone().unwrap_or_default(),
-        image: given(&container.image).unwrap_or_else(|| DEFAULT_IMAGE.into()),
+        image: image(&format!("{field}.image"), &container.image, report)
+            .unwrap_or_else(|| DEFAULT_IMAGE.into()),
         resources: resources(&format!("{field}.resources"), &container.resources, report),
         image_pull_secret,
         working_dir: given(&container.working_dir),

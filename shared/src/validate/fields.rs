@@ -76,6 +76,28 @@ pub fn absolute(path: &str) -> Result<String, String> {
     }
 }
 
+/// The name of an image, if one is given. Without these checks, the MiniCluster would wait for a node that can pull it.
+pub fn image(field: &str, image: &Option<String>, report: &mut Report) -> Option<String> {
+    let image = given(image)?;
+    let (name, digest) = image
+        .split_once('@')
+        .map_or((image.as_str(), None), |(name, digest)| (name, Some(digest)));
+    // A registry's name may have capital letters, and so may a tag.
+    let path = name.split_once('/').map_or(name, |(_, path)| path);
+    let path = path.split_once(':').map_or(path, |(path, _)| path);
+    let why = if image.contains(char::is_whitespace) {
+        "it contains a blank"
+    } else if digest.is_some_and(|digest| !digest.contains(':')) {
+        "after `@` comes a digest such as sha256:0a1b; a tag comes after `:`"
+    } else if path.contains(|c: char| c.is_ascii_uppercase()) {
+        "only the registry and the tag may have capital letters"
+    } else {
+        return Some(image);
+    };
+    report.problem(field, format!("`{image}` cannot be the name of an image: {why}"));
+    Some(image)
+}
+
 /// Checks the name of a Kubernetes object.
 pub fn object_name(name: &str) -> Result<(), String> {
     if names::is_dns_subdomain(name) {

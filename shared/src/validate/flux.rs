@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::fields::{absolute, drop_empty, given, object_name, resources, security_context};
+use super::fields::{absolute, drop_empty, given, image, object_name, resources, security_context};
 use super::report::Report;
 use super::sizes::Sizes;
 use super::{FluxOptions, PullPolicy, ViewContainer, metrics};
@@ -527,7 +527,7 @@ pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer
         // v1alpha1's default `/usr` counts as left out: the agent then takes the prefix of the `flux` on the PATH, or
         // else `/usr`.
         install_root: root.filter(|root| root != "/usr"),
-        image: given(&view.image),
+        image: image(&format!("{field}.image"), &view.image, report),
         source: view
             .source
             .and_then(|source| report.take(format!("{field}.source"), source.parse())),

@@ -164,4 +164,14 @@ fn options(
             report.notice(field, why);
         }
     }
+    if no_job
+        && cluster.restful.is_none()
+        && let Some((field, runner)) = super::flux::runner(spec)
+        && runner
+            .flux_option_flags
+            .iter()
+            .any(|flags| !flags.trim().is_empty())
+    {
+        report.notice(format!("{field}.fluxOptionFlags"), SUBMITTED);
+    }
 }

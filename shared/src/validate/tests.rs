@@ -349,6 +349,10 @@ fn fields_without_effect_are_reported_by_a_notice() {
             "spec.flux.optionFlags",
         ),
         (
+            "containers: [{launcher: true, command: run, fluxOptionFlags: -ompi=none}]",
+            "spec.containers[0].fluxOptionFlags: has no effect",
+        ),
+        (
             format!("flux: {{submitCommand: flux run}}\n{launcher}").as_str(),
             "spec.flux.submitCommand",
         ),
@@ -407,6 +411,42 @@ fn an_empty_text_is_as_one_that_is_left_out() {
         runner("imagePullSecret: '', workingDir: '', commands: {servicePre: '', prefix: ''}"),
         cluster("containers: [{image: app}]")
     );
+}
+
+#[test]
+fn name_that_no_image_can_have_is_refused() {
+    for image in [
+        "app",
+        "app:1",
+        "ghcr.io/a/app:Debug",
+        "localhost:5000/a",
+        "Host:5000/a:B",
+        "app@sha256:0a",
+        "[::1]:5000/a__b/c:1@sha256:0a",
+    ] {
+        let spec = format!("flux: {{container: {{image: '{image}'}}}}\ncontainers: [{{image: '{image}'}}]");
+        assert_eq!(problems(&spec), [""; 0]);
+    }
+    for image in [
+        "app@latest",
+        "ghcr.io/a/app:1 # later",
+        " app",
+        "app ",
+        "Org/app/Tool:1",
+        "App",
+    ] {
+        let spec = format!(
+            "flux: {{container: {{image: '{image}'}}}}\ncontainers: [{{image: '{image}'}}]\nservices: [{{name: s, image: '{image}'}}]"
+        );
+        let problems = problems(&spec);
+        for field in ["containers[0]", "services[0]", "flux.container"] {
+            let start = format!("spec.{field}.image: `{image}` cannot be the name of an image: ");
+            assert!(
+                problems.iter().any(|problem| problem.starts_with(&start)),
+                "{problems:?}"
+            );
+        }
+    }
 }
 
 #[test]
