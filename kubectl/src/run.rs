@@ -22,7 +22,7 @@ use crate::target::Target;
 use follow::{ClusterId, Followed, RunEnd};
 use manifest::{RUN, Wanted};
 
-/// Most attempts to create the MiniCluster, and to list its pods after the job's end.
+/// Most attempts to create the MiniCluster, to list its pods after the job's end, and to delete it.
 const TRIES: u32 = 5;
 /// Time between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -141,14 +141,27 @@ async fn tidy_up(target: &Target, id: ClusterId<'_>, followed: &Followed, keep: 
         ));
     }
     let cleanup = json!({ "cleanup": true });
-    let failure = stop::change(target, name, Some(uid), cleanup, "clean up")
-        .await
-        .err()?;
+    let change = || stop::change(target, name, Some(uid), cleanup.clone(), "clean up");
+    let failure = retry(change).await.err()?;
     match stop::find(target, name, Some(uid)).await {
         // Its `ttlSecondsAfterFinished`, or somebody else, was faster.
         Ok(None) => None,
         _ => Some(format!("{failure}; not deleted")),
     }
+}
+
+/// Repeats a call whose failure may pass, `TRIES` times at most.
+async fn retry<T, C: Future<Output = Result<T, Failure>>>(call: impl FnMut() -> C) -> Result<T, Failure> {
+    let mut tries = 1;
+    let judge = |failure: Failure| {
+        tries += 1;
+        if failure.may_pass() && tries <= TRIES {
+            Ok(())
+        } else {
+            Err(failure)
+        }
+    };
+    until_done(PAUSE, call, judge).await
 }
 
 /// Creates the MiniCluster; also returns whether Ctrl-C was pressed meanwhile. None: it was pressed twice, and it is
@@ -196,7 +209,7 @@ async fn create(target: &Target, cluster: &MiniCluster) -> Result<MiniCluster, F
     };
     match until_done(PAUSE, || clusters.create(&parameters, cluster), judge).await {
         Err(error) if failure::is_code(&error, 409) => {
-            let existing = clusters.get_opt(&name).await.map_err(doing())?;
+            let existing = retry(async || clusters.get_opt(&name).await.map_err(doing())).await?;
             let run_of = |object: &MiniCluster| object.annotations().get(RUN).cloned();
             match existing {
                 Some(existing) if run_of(&existing) == run_of(cluster) => Ok(existing),
@@ -211,8 +224,10 @@ async fn create(target: &Target, cluster: &MiniCluster) -> Result<MiniCluster, F
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
-    use crate::testing::{answering, failed};
+    use crate::testing::{Answer, answering, failed};
 
     fn finished(is_whole: bool, is_deleted: bool) -> Followed {
         let end = RunEnd::Finished {
@@ -226,6 +241,45 @@ mod tests {
             is_whole,
             is_deleted,
         }
+    }
+
+    /// Answers with 503 to the first requests of this method.
+    fn unavailable(method: &'static str, mut count: u32) -> impl FnMut(&str) -> Answer {
+        move |request| {
+            if request.starts_with(method) && count > 0 {
+                count -= 1;
+                return failed(503);
+            }
+            Answer::Json(200, cluster_json())
+        }
+    }
+
+    fn cluster_json() -> Value {
+        json!({ "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
+            "metadata": { "name": "mc", "uid": "u" }, "spec": { "containers": [{ "image": "a" }] } })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cleanup_is_asked_for_again_after_a_passing_failure() {
+        for (count, is_done) in [(TRIES - 1, true), (TRIES, false)] {
+            let (target, _) = answering(unavailable("PATCH", count));
+            let text = tidy_up(&target, ID, &finished(true, false), false).await;
+            assert_eq!(text.is_none(), is_done, "{count}: {text:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn created_minicluster_is_found_after_a_passing_failure() {
+        let mut gets = unavailable("GET", 2);
+        let (target, _) = answering(move |request| {
+            if request.starts_with("POST") {
+                failed(409)
+            } else {
+                gets(request)
+            }
+        });
+        let cluster = serde_json::from_value(cluster_json()).unwrap();
+        create(&target, &cluster).await.unwrap();
     }
 
     const ID: ClusterId = ClusterId { name: "mc", uid: "u" };

@@ -21,7 +21,7 @@ use crate::signals::Interrupts;
 use crate::stop::{self, Way};
 use crate::target::{Changes, Target};
 
-use super::{PAUSE, TRIES};
+use super::{PAUSE, TRIES, retry};
 
 /// If a MiniCluster has no status after this time, probably no operator works on it, and the user is told so.
 const SILENT_OPERATOR: Duration = Duration::from_secs(10);
@@ -254,7 +254,7 @@ impl<'a> Follower<'a> {
                     if self.interrupts > 0 {
                         // The API server may not answer. Another interrupt ends the command without waiting.
                         let done = tokio::select! {
-                            done = stop::at_once(target, name, Some(uid)) => done,
+                            done = retry(|| stop::at_once(target, name, Some(uid))) => done,
                             () = interrupts.next() => return Ok(RunEnd::Interrupted(None)),
                         };
                         if let Err(failure) = &done {
