@@ -532,23 +532,38 @@ impl Writer {
         message: &str,
         now: &str,
     ) -> Result<(), ApplyError> {
+        let status = json!({ "conditions": [{
+            "type": "FailureTarget", "status": "True", "reason": reason, "message": message,
+            "lastTransitionTime": now, "lastProbeTime": now,
+        }] });
+        self.patch_job_status("end", cluster, uid, &status).await
+    }
+
+    /// Removes the start time of a suspended Job, which Kubernetes keeps up to version 1.35. If the Job's deadline had
+    /// passed since then, the Job controller would fail the Job as soon as it is resumed.
+    pub async fn forget_start(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
+        let status = json!({ "startTime": null });
+        self.patch_job_status("resume", cluster, uid, &status).await
+    }
+
+    async fn patch_job_status(
+        &self,
+        verb: &'static str,
+        cluster: &Key,
+        uid: &str,
+        status: &Value,
+    ) -> Result<(), ApplyError> {
         let api: Api<Job> = Api::namespaced(self.client.clone(), &cluster.namespace);
-        let change = json!({
-            "metadata": { "uid": uid },
-            "status": { "conditions": [{
-                "type": "FailureTarget", "status": "True", "reason": reason, "message": message,
-                "lastTransitionTime": now, "lastProbeTime": now,
-            }] },
-        });
+        let change = json!({ "metadata": { "uid": uid }, "status": status });
         let parameters = PatchParams {
             field_manager: Some(labels::MANAGER.into()),
             ..PatchParams::default()
         };
-        let failed = api
+        let patched = api
             .patch_status(&cluster.name, &parameters, &Patch::Strategic(change))
             .await
             .map(drop);
-        ignore_not_found(failed).map_err(|error| api_error::<Job>("end", &cluster.name, error))
+        ignore_not_found(patched).map_err(|error| api_error::<Job>(verb, &cluster.name, error))
     }
 
     /// Deletes the MiniCluster with this uid, whose time to live is over.

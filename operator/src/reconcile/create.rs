@@ -203,7 +203,8 @@ async fn update(
     if let Some(elastic) = elastic {
         // The hash of the size and `suspend` that were applied last. By it, `patch` finds out whether `suspend` has
         // changed in the spec. Only then it sets `suspend`: somebody else may have resumed the Job.
-        let hash_before = context.index.job(&target.key).and_then(|job| job.rendered_hash);
+        let job = context.index.job(&target.key);
+        let hash_before = job.as_ref().and_then(|job| job.rendered_hash.clone());
         let fields = elastic.patch(
             cluster,
             &job_uid,
@@ -212,6 +213,10 @@ async fn update(
         );
         // Before the Job: it compares the size with the Job's in the index, which `scale_job` updates.
         gang::resize(target, cluster, elastic.size, context).await?;
+        let begins_deadline = fields["spec"].get("activeDeadlineSeconds").is_some();
+        if begins_deadline && job.is_some_and(|job| job.is_suspended) {
+            context.writer.forget_start(&target.key, &job_uid).await?;
+        }
         context
             .writer
             .scale_job(&context.index, &target.key, &fields)

@@ -5,7 +5,7 @@ use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, EvictParams};
+use kube::api::{DeleteParams, EvictParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use test_support::api_server::{Fixture, assert_message, condition, index, test, until};
@@ -426,6 +426,48 @@ fn a_suspended_start_is_counted_and_uses_nothing_up() {
             (&json!(1), &Value::Null),
             "{status:#}"
         );
+        operator.stop().await;
+    });
+}
+
+/// Up to Kubernetes 1.35, the Job controller first compares the deadline with the start before the suspension.
+#[test]
+fn a_resumed_job_has_its_whole_deadline_again() {
+    test("resumed-late", async |fixture| {
+        let operator = fixture.operator().await;
+        running(
+            &fixture,
+            "mc",
+            json!({ "suspend": false, "deadlineSeconds": 600 }),
+        )
+        .await;
+        let suspend = async |suspend: bool| {
+            let spec = json!({ "spec": { "suspend": suspend } });
+            fixture.patch::<MiniCluster>("mc", spec).await.unwrap();
+        };
+        suspend(true).await;
+        until("its pods go, and the Job controller says so", async || {
+            fixture.reap("mc").await;
+            let conditions = fixture
+                .job("mc")
+                .await
+                .status
+                .unwrap()
+                .conditions
+                .unwrap_or_default();
+            let is_suspended = conditions.iter().any(|condition| condition.type_ == "Suspended");
+            (is_suspended && fixture.all_pods("mc").await.is_empty()).then_some(())
+        })
+        .await;
+        // As if it had been suspended for a long time.
+        let started = json!({ "status": { "startTime": "2026-01-01T00:00:00Z" } });
+        fixture
+            .api::<Job>()
+            .patch_status("mc", &PatchParams::default(), &Patch::Merge(started))
+            .await
+            .unwrap();
+        suspend(false).await;
+        run(&fixture, "mc").await;
         operator.stop().await;
     });
 }

@@ -5,6 +5,7 @@ use k8s_openapi::api::batch::v1::Job;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::job::DEADLINE_MAX;
 use super::{hash, queueing};
 use crate::labels;
 use crate::observe::job::JobSeen;
@@ -51,7 +52,7 @@ impl Elastic {
     /// applied last. `maximum`: the MiniCluster's largest size.
     ///
     /// `suspend` is patched only if it has changed in the spec: somebody may have resumed a Job that was created
-    /// suspended.
+    /// suspended. A Job that is resumed gets its whole deadline again: after a restart it may have the rest only.
     pub fn patch(self, cluster: &ValidMiniCluster, uid: &str, before: Option<&str>, maximum: u32) -> Value {
         let mut spec = json!({ "parallelism": self.size, "completions": self.size });
         // The hash also covers the size. `suspend` has not changed if `before` is the hash of it with any size.
@@ -59,6 +60,9 @@ impl Elastic {
             (1..=maximum).any(|size| before == Some(Elastic { size, ..self }.hash().as_str()));
         if !is_suspend_applied && let Some(suspend) = self.suspend {
             spec["suspend"] = json!(suspend);
+            if !suspend && let Some(deadline) = cluster.deadline_seconds {
+                spec["activeDeadlineSeconds"] = json!(deadline.min(DEADLINE_MAX));
+            }
         }
         let mut annotations = queueing::of_size(cluster, self.size);
         annotations.insert(labels::RENDERED_HASH.into(), json!(self.hash()));
@@ -107,6 +111,19 @@ mod tests {
         );
         assert_eq!(larger.patch(&cluster, "uid", None, 8)["spec"]["suspend"], true);
         assert_eq!(patch["metadata"]["uid"], "uid");
+    }
+
+    #[test]
+    fn resume_gives_the_job_its_whole_deadline() {
+        let cluster = crate::testing::cluster("size: 2\ndeadlineSeconds: 60");
+        let deadline = |suspend: bool, before: Option<bool>| {
+            let elastic = |suspend: Option<bool>| Elastic { size: 2, suspend };
+            let patch = elastic(Some(suspend)).patch(&cluster, "uid", Some(&elastic(before).hash()), 2);
+            patch["spec"].get("activeDeadlineSeconds").cloned()
+        };
+        assert_eq!(deadline(false, Some(true)), Some(json!(60)));
+        assert_eq!(deadline(true, Some(false)), None);
+        assert_eq!(deadline(false, Some(false)), None, "it may run");
     }
 
     #[test]

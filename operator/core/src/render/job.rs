@@ -22,7 +22,7 @@ use crate::labels;
 
 /// The longest deadline of a Job, in seconds. The Job controller counts nanoseconds in 64 bits: with a longer deadline
 /// a Job may fail at once.
-const DEADLINE_MAX: i64 = i64::MAX / 1_000_000_000;
+pub(super) const DEADLINE_MAX: i64 = i64::MAX / 1_000_000_000;
 
 /// How often the Job replaces a lost follower, even if `backoffLimit` is smaller: that counts restarts of the whole
 /// MiniCluster. (The operator counts followers that do not start: `decide::restart`.) With `OnFailure`, all failures
