@@ -331,19 +331,17 @@ fn job_uid(inputs: &Inputs, conditions: &[Condition]) -> Option<String> {
 /// The status with the restarts that the operator does not decide: restarts by the kubelet, and the restart after a
 /// suspension.
 fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
-    let Some(job) = inputs.job else {
-        return inputs.previous.clone();
-    };
-    if job.is_finished() {
-        return restart::without_pending_restart(inputs.previous, job);
-    }
     let mut known = inputs.previous.clone();
+    let Some(job) = inputs.job else {
+        return known;
+    };
     let had_begun = known
         .timeline
         .as_ref()
         .is_some_and(|timeline| timeline.running.is_some());
     let was_suspended = is_true(&known, ConditionType::Suspended);
-    if job.is_suspended && had_begun && !was_suspended {
+    let is_stopped = job.is_suspended && !job.is_finished() && !was_suspended;
+    if had_begun && (is_stopped || was_resumed_unseen(inputs)) {
         let (reason, message) = match job.queue {
             Some(_) => (
                 Reason::Requeued,
@@ -355,6 +353,9 @@ fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
             ),
         };
         known = restart::with_restart(&known, None, reason.name(), message, inputs.now);
+    }
+    if job.is_finished() {
+        return restart::without_pending_restart(&known, job);
     }
     // The agent runs nothing at a restart beyond the allowed number, so such restarts are not counted.
     let allowed = match inputs.spec {
@@ -371,6 +372,17 @@ fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     known
 }
 
+/// Whether the Job was suspended and resumed while no operator ran. Only its start time shows this. (After a restart
+/// that counts against a limit, the status has the start time of an earlier Job, so this is not known.)
+fn was_resumed_unseen(inputs: &Inputs) -> bool {
+    let previous = inputs.previous;
+    let is_same_job = inputs
+        .job
+        .is_some_and(|job| previous.job_uid.as_ref() == Some(&job.uid));
+    let start = start_time(inputs);
+    is_same_job && start.is_some() && previous.start_time.is_some() && start != previous.start_time
+}
+
 /// When each step of the start was first seen. None while there is no Job, or one that is suspended, deleted or
 /// replaced. So the next start gets new times.
 fn timeline(inputs: &Inputs, summary: &PodSummary) -> Option<Timeline> {
@@ -381,7 +393,10 @@ fn timeline(inputs: &Inputs, summary: &PodSummary) -> Option<Timeline> {
     {
         return None;
     }
-    let before = inputs.previous.timeline.clone().unwrap_or_default();
+    let before = match &inputs.previous.timeline {
+        Some(before) if !was_resumed_unseen(inputs) => before.clone(),
+        _ => Timeline::default(),
+    };
     let reached =
         |before: Option<String>, is_reached: bool| before.or_else(|| is_reached.then(|| rfc3339(inputs.now)));
     let timeline = Timeline {

@@ -616,6 +616,37 @@ fn start_time_of_a_resumed_job_is_new_also_after_a_restart() {
 }
 
 #[test]
+fn suspension_and_resume_that_no_operator_saw_are_a_restart() {
+    let mut observation = observation("size: 1");
+    (observation.job, observation.pods) = (Some(job(1)), vec![ready(0)]);
+    observation.previous = observation.status();
+    let resumed = JobSeen {
+        start_time: Some(at("2026-01-01T00:05:00Z")),
+        ..job(1)
+    };
+    let ended = JobSeen {
+        failed: true_condition("", ""),
+        ..resumed.clone()
+    };
+    (observation.job, observation.pods) = (Some(ended), Vec::new());
+    assert_eq!(observation.status().restart_count, 1);
+    (observation.job, observation.pods) = (Some(resumed), vec![pod(0)]);
+    for _ in 0..2 {
+        observation.previous = observation.status();
+        let status = &observation.previous;
+        let reasons: Vec<&str> = status
+            .restarts
+            .iter()
+            .map(|restart| restart.reason.as_str())
+            .collect();
+        assert_eq!((reasons, status.restart_count), (vec!["Suspended"], 1));
+        let timeline = status.timeline.as_ref().unwrap();
+        assert_eq!((&timeline.running, &timeline.ready), (&None, &None));
+        assert_eq!(status.start_time.as_deref(), Some("2026-01-01T00:05:00Z"));
+    }
+}
+
+#[test]
 fn end_while_suspended_takes_back_the_pending_restart() {
     for (queue, by_whom) in [(None, "Suspended"), (Some("team"), "Requeued")] {
         let mut observation = observation("size: 1");
