@@ -204,6 +204,9 @@ pub struct RenderFacts {
     pub spec_hash: Option<String>,
     /// How often the MiniCluster has restarted.
     pub attempt: u32,
+    /// Whether the last Job was suspended, if the spec says the same as when it was created or changed: somebody else
+    /// may have suspended or resumed it. None: the spec decides.
+    pub is_suspended: Option<bool>,
     /// Which APIs for gangs the cluster serves.
     pub gangs: gang::Served,
 }

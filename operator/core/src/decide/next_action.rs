@@ -82,7 +82,7 @@ pub fn decide(
         return NextAction::Nothing;
     };
     let Some(seen) = &observed.job else {
-        return without_job(target, observed);
+        return without_job(target, cluster, observed);
     };
     let Some(job) = observed.job_of(uid) else {
         // The Job of this name, `seen`, belongs to another MiniCluster or to none.
@@ -137,7 +137,7 @@ pub fn decide(
 }
 
 /// What to do if there is no Job.
-fn without_job(target: &Target, observed: &Observed) -> NextAction {
+fn without_job(target: &Target, cluster: &ValidMiniCluster, observed: &Observed) -> NextAction {
     let Target { uid, status, .. } = target;
     if previous_status::is_finished(status) {
         return NextAction::Nothing;
@@ -155,9 +155,21 @@ fn without_job(target: &Target, observed: &Observed) -> NextAction {
         backoff_limit_used: u32::try_from(status.backoff_limit_used).unwrap_or(0),
         spec_hash: target.spec_hash(),
         attempt: u32::try_from(status.restart_count).unwrap_or(0),
+        is_suspended: was_suspended(uid, cluster, observed),
         ..RenderFacts::default()
     };
     NextAction::Create { facts }
+}
+
+/// Whether the last Job was suspended. None if that is not known, a queue decided, or the spec has changed since.
+fn was_suspended(uid: &str, cluster: &ValidMiniCluster, observed: &Observed) -> Option<bool> {
+    let last = observed.last_job.as_deref()?;
+    let wanted = Elastic::of(cluster, cluster.size, last);
+    let maximum = last.maximum_size.unwrap_or(cluster.max_size);
+    let is_left_to_others = last.is_of(uid)
+        && last.queue.is_none()
+        && wanted.is_suspend_applied(last.rendered_hash.as_deref(), maximum);
+    is_left_to_others.then_some(last.is_suspended)
 }
 
 /// The services pod runs while the Job may have pods: not before the queue admits the Job, nor after the
@@ -354,6 +366,49 @@ mod tests {
             NextAction::Nothing,
             "a finished job does not run again"
         );
+    }
+
+    #[test]
+    fn new_job_is_suspended_as_the_last_one_was() {
+        let created = |spec: &str, applied: Option<bool>, change: fn(&mut JobSeen)| {
+            let mut last = job(2);
+            last.rendered_hash = Some(
+                Elastic {
+                    size: 3,
+                    suspend: applied,
+                }
+                .hash(),
+            );
+            change(&mut last);
+            let cluster = testing::cluster(spec);
+            let observed = Observed {
+                last_job: Some(Box::new(last)),
+                ..Observed::default()
+            };
+            let target = testing::target("uid", &MiniClusterStatus::default());
+            let NextAction::Create { facts } = super::decide(&target, Some(&cluster), &observed, None) else {
+                panic!()
+            };
+            let job = crate::render::job::build(&cluster, &Default::default(), &facts).unwrap();
+            let hash = job.metadata.annotations.unwrap()[crate::labels::RENDERED_HASH].clone();
+            let of_spec = Elastic {
+                size: 2,
+                suspend: cluster.suspend,
+            };
+            assert_eq!(hash, of_spec.hash());
+            job.spec.unwrap().suspend
+        };
+        let suspend: fn(&mut JobSeen) = |job| job.is_suspended = true;
+        let resume: fn(&mut JobSeen) = |_| {};
+        assert_eq!(created("size: 2", None, suspend), Some(true), "by somebody else");
+        assert_eq!(created("size: 2\nsuspend: true", Some(true), resume), Some(false));
+        assert_eq!(
+            created("size: 2\nsuspend: false", Some(true), suspend),
+            Some(false),
+            "the spec was changed since"
+        );
+        let of_queue: fn(&mut JobSeen) = |job| (job.queue, job.is_suspended) = (Some("q".into()), true);
+        assert_eq!(created("size: 2", None, of_queue), None);
     }
 
     fn condition() -> Option<crate::observe::job::TrueCondition> {

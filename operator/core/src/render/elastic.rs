@@ -55,10 +55,9 @@ impl Elastic {
     /// suspended. A Job that is resumed gets its whole deadline again: after a restart it may have the rest only.
     pub fn patch(self, cluster: &ValidMiniCluster, uid: &str, before: Option<&str>, maximum: u32) -> Value {
         let mut spec = json!({ "parallelism": self.size, "completions": self.size });
-        // The hash also covers the size. `suspend` has not changed if `before` is the hash of it with any size.
-        let is_suspend_applied =
-            (1..=maximum).any(|size| before == Some(Elastic { size, ..self }.hash().as_str()));
-        if !is_suspend_applied && let Some(suspend) = self.suspend {
+        if !self.is_suspend_applied(before, maximum)
+            && let Some(suspend) = self.suspend
+        {
             spec["suspend"] = json!(suspend);
             if !suspend && let Some(deadline) = cluster.deadline_seconds {
                 spec["activeDeadlineSeconds"] = json!(deadline.min(DEADLINE_MAX));
@@ -67,6 +66,11 @@ impl Elastic {
         let mut annotations = queueing::of_size(cluster, self.size);
         annotations.insert(labels::RENDERED_HASH.into(), json!(self.hash()));
         json!({ "metadata": { "uid": uid, "annotations": annotations }, "spec": spec })
+    }
+
+    /// Whether `suspend` is the value that was applied last. The hash also covers the size, so all sizes are tried.
+    pub fn is_suspend_applied(self, before: Option<&str>, maximum: u32) -> bool {
+        (1..=maximum).any(|size| before == Some(Elastic { size, ..self }.hash().as_str()))
     }
 
     /// Sets the fields of a Job that is to be created. A Job for a queue is created suspended, so that nothing runs

@@ -30,7 +30,7 @@ pub(super) const DEADLINE_MAX: i64 = i64::MAX / 1_000_000_000;
 pub(crate) const REPLACEMENTS: i32 = 100;
 
 /// The Job, before the overlay of the spec is applied.
-pub(super) fn build(
+pub(crate) fn build(
     cluster: &ValidMiniCluster,
     options: &Options,
     facts: &RenderFacts,
@@ -127,6 +127,9 @@ pub(super) fn build(
         suspend: if is_queued { None } else { cluster.suspend },
     }
     .put(is_queued, &mut job);
+    if !is_queued && let (Some(is_suspended), Some(spec)) = (facts.is_suspended, &mut job.spec) {
+        spec.suspend = Some(is_suspended);
+    }
     Ok(job)
 }
 
