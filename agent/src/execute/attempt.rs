@@ -279,7 +279,6 @@ mod tests {
                 lost: None,
                 has_joined: true,
                 has_come_up: false,
-                lead_stayed: false,
                 lead_goes_on: None,
                 first_output: first.map(at),
             };

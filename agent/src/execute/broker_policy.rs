@@ -62,19 +62,10 @@ pub(super) struct LaunchEnd {
     pub(super) has_joined: bool,
     /// Whether the instance has been seen in the state `run`.
     pub(super) has_come_up: bool,
-    /// Whether the lead was known to stay after this pod had got its stop: then this pod alone was stopped.
-    pub(super) lead_stayed: bool,
     /// For a broker: whether the lead stayed up when the broker went down; none: unknown.
     pub(super) lead_goes_on: Option<bool>,
     /// When the first output came, if that was seen.
     pub(super) first_output: Option<Instant>,
-}
-
-impl LaunchEnd {
-    /// Whether the broker ended after a stop of the whole instance, as far as is known.
-    pub(super) fn has_whole_instance_stopped(&self) -> bool {
-        self.stopped.is_some() && !self.lead_stayed
-    }
 }
 
 /// How a follower holds back a stop: as long as its parent may still end the instance in order.
@@ -161,7 +152,6 @@ impl<'a> BrokerPolicy<'a> {
             first_output,
         } = ended;
         let lost = self.lost;
-        let leaving = self.hold.as_ref().and_then(|hold| hold.leaving.as_ref());
         LaunchEnd {
             end,
             at,
@@ -171,7 +161,6 @@ impl<'a> BrokerPolicy<'a> {
             lost,
             has_joined: false,
             has_come_up: false,
-            lead_stayed: leaving.is_some_and(|leaving| leaving.lead_stays),
             lead_goes_on: None,
             first_output,
         }

@@ -82,13 +82,9 @@ impl Executor<'_> {
             };
             self.kill_orphans(&earlier).await?;
             let why = match self.after_broker(&ended, &mut above).await? {
-                // A stop before the broker's end counts as one of the whole instance, unless the lead was known to
-                // stay.
-                AfterBroker::Done(code) if !can_lead_restart || ended.has_whole_instance_stopped() => {
-                    return Ok(code);
-                }
-                // The lead was known to stay, or the stop came after the broker's end. So the lead may start again, and
-                // its next attempt needs another pod of this index. (If it has succeeded, the Job replaces nobody.)
+                AfterBroker::Done(code) if !can_lead_restart => return Ok(code),
+                // The lead may start again, and its next attempt needs another pod of this index. After exit code 0,
+                // the Job would create none. (If the lead has succeeded, the Job replaces nobody.)
                 AfterBroker::Done(_) if self.supervisor.received_stop().is_some() => return Ok(REPLACE),
                 AfterBroker::Done(_) => match self.await_next_attempt(above.parent.as_mut()).await? {
                     Interrupted::Stopped(_) => return Ok(REPLACE),
@@ -477,7 +473,7 @@ mod tests {
         let at = Instant::now();
         let lost = lost.then(|| Missing::Port(([127, 0, 0, 1], 8050).into()));
         let stopped = stopped.then_some(Stop { signal: 15, at });
-        let (joined, came_up, lead_stayed, lead_goes_on, first_output) = (true, false, false, None, None);
+        let (joined, came_up, lead_goes_on, first_output) = (true, false, None, None);
         LaunchEnd {
             end,
             at,
@@ -487,7 +483,6 @@ mod tests {
             lost,
             has_joined: joined,
             has_come_up: came_up,
-            lead_stayed,
             lead_goes_on,
             first_output,
         }

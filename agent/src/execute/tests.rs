@@ -500,6 +500,50 @@ fn stop_of_follower_whose_instance_has_ended() {
     });
 }
 
+/// The stop is held back, and the lead dismisses the broker before the agent asks whether the lead stays.
+#[test]
+fn follower_stopped_before_its_lead_ends_is_replaced() {
+    alone("follower_stopped_before_its_lead_ends_is_replaced", |folder| {
+        let at = |name: &str| folder.join(name);
+        for (lead_can_restart, code) in [(true, REPLACE), (false, 0)] {
+            let lead = TcpListener::bind("127.0.0.1:0").unwrap();
+            let argv = program(
+                folder,
+                "broker",
+                &format!(
+                    "#!/bin/sh\ntouch {}\nwhile [ ! -e {} ]; do sleep 0.02; done\n",
+                    at("up").display(),
+                    at("dismissed").display()
+                ),
+            );
+            let step = start(Launch {
+                parent: Some(local_parent(lead.local_addr().unwrap().port())),
+                part: InstancePart::Follower,
+                hold_stop: Some(60.0),
+                at_end: AtEnd::RestartFollower {
+                    limit: 3,
+                    lead_can_restart,
+                },
+                ..launch(&[&argv])
+            });
+            let (up, dismissed) = (at("up"), at("dismissed"));
+            let stops = std::thread::spawn(move || {
+                eventually("the broker is up", || up.exists().then_some(()));
+                crate::testing::signal(nix::sys::signal::Signal::SIGTERM);
+                std::thread::sleep(Duration::from_millis(500));
+                fs::write(dismissed, "").unwrap();
+                drop(lead);
+            });
+            let ended = execute_all(Role::Follower, false, vec![step]).unwrap();
+            assert_eq!(ended, code, "{lead_can_restart}");
+            stops.join().unwrap();
+            for name in ["up", "dismissed"] {
+                fs::remove_file(at(name)).unwrap();
+            }
+        }
+    });
+}
+
 #[test]
 fn start_is_recorded_only_in_the_record_of_the_launch() {
     alone("start_is_recorded_only_in_the_record_of_the_launch", |folder| {

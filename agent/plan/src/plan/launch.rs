@@ -146,7 +146,7 @@ pub enum AtEnd {
     ExitUnlessStopped,
     /// The broker is restarted with backoff as long as the lead runs. When the lead has ended, the container ends
     /// with 0. With `lead_can_restart`, the lead may start again in its pod. The container then waits for it until it
-    /// is stopped.
+    /// is stopped, and ends with 238 (`flux_shared::exit::REPLACE`), also if the stop came before the lead's end.
     RestartFollower {
         /// Restarts in a row; a broker that ran for a minute begins a new row.
         limit: u32,
