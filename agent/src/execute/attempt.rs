@@ -7,7 +7,7 @@ use flux_agent_plan::plan::{InstancePart, Launch, Stdout};
 use flux_shared::exit::{Category, of_stop_before_program};
 
 use super::broker_options;
-use super::broker_policy::{BrokerPolicy, LaunchEnd, terms};
+use super::broker_policy::{BrokerPolicy, LaunchEnd, ShutdownSigns, terms};
 use super::executor::Executor;
 use super::retry::Start;
 use super::session::Session;
@@ -97,7 +97,18 @@ impl Executor<'_> {
         };
         // While the broker runs, this limits the silence of its parent, also of one that is not the lead.
         let silence_limit = self.waits.lead_silent.map(Duration::from_secs);
-        let mut policy = BrokerPolicy::new(launch, parent, broker.as_ref(), staying.as_ref(), silence_limit);
+        let shutdown = ShutdownSigns {
+            states: states.as_ref(),
+            note: launch.result.as_ref().map(|path| self.files.at(path)),
+        };
+        let mut policy = BrokerPolicy::new(
+            launch,
+            parent,
+            broker.as_ref(),
+            staying.as_ref(),
+            silence_limit,
+            shutdown,
+        );
         let supervised = self.supervisor.run(child, terms(launch), &mut policy).await;
         let ended_child = supervised.map_err(|error| {
             Failure::internal(format!("failed to supervise {}: {error}", display_name(launch)))

@@ -1,6 +1,6 @@
 //! Decides when a broker is stopped, and by which signal. Reasons are a stop of the pod, and a parent that is
 //! silent for longer than the user allows. A follower holds back a stop, since the lead may end the instance
-//! in order.
+//! in order. A lead's broker that already shuts down gets no signal.
 //!
 //! ```text
 //! stop ─► hold ─┬─ the parent is gone ─────────────────────► SIGTERM, a few seconds later SIGKILL
@@ -11,14 +11,17 @@
 //! Until it is known that the lead stays, the agent does not drain this node, and does not kill the broker
 //! because of a job: the lead may get its own stop a moment later.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use flux_agent_plan::plan::Launch;
 use flux_shared::hostlist;
 
+use super::program_note::read_note;
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::departure::{Departure, DrainProgress};
 use crate::flux_rpc::lead_presence::{LeadPresence, lead_stays};
+use crate::flux_rpc::states::StateWatcher;
 use crate::supervise::policy::{AtStop, EndReason, Order, Policy, SecondStop, Terms};
 use crate::supervise::{self, ChildEnd, Stop, orphans};
 use crate::wait::{Missing, ParentProbe, Presence};
@@ -40,8 +43,26 @@ pub(super) struct BrokerPolicy<'a> {
     hold: Option<HeldStop<'a>>,
     /// For the lead: its membership in the group that shows followers that it stays. It ends with a stop.
     staying: Option<&'a LeadPresence>,
+    /// Whether the broker shuts down already.
+    shutdown: ShutdownSigns<'a>,
     /// What is missing, if the parent was lost.
     lost: Option<Missing>,
+}
+
+/// What shows that a broker shuts down already.
+#[derive(Debug, Default)]
+pub(super) struct ShutdownSigns<'a> {
+    /// The broker's states; none: they are not watched.
+    pub(super) states: Option<&'a StateWatcher>,
+    /// The note on the end of the lead's program, after which the broker shuts down.
+    pub(super) note: Option<PathBuf>,
+}
+
+impl ShutdownSigns<'_> {
+    fn is_shutting_down(&self) -> bool {
+        let has_program_ended = |path: &PathBuf| read_note(path).is_some_and(|note| note.code.is_some());
+        self.states.is_some_and(StateWatcher::is_ending) || self.note.as_ref().is_some_and(has_program_ended)
+    }
 }
 
 /// How a launched program ended, why, and what is known of its parent and its lead.
@@ -110,6 +131,7 @@ impl<'a> BrokerPolicy<'a> {
         broker: Option<&'a Broker>,
         staying: Option<&'a LeadPresence>,
         silence_limit: Option<Duration>,
+        shutdown: ShutdownSigns<'a>,
     ) -> Self {
         let below = || {
             hostlist::idset(&launch.below)
@@ -137,6 +159,7 @@ impl<'a> BrokerPolicy<'a> {
         BrokerPolicy {
             hold,
             staying,
+            shutdown,
             lost: None,
         }
     }
@@ -173,6 +196,12 @@ impl Policy for BrokerPolicy<'_> {
             staying.leave();
         }
         let Some(HeldStop { bound, .. }) = &self.hold else {
+            // Flux would abort its cleanup or rc3, and with that the archive's dump.
+            let signal = if self.shutdown.is_shutting_down() {
+                0
+            } else {
+                signal
+            };
             return AtStop::PassOn(Order::signal(signal));
         };
         tracing::info!(
@@ -378,7 +407,14 @@ mod tests {
                 hold_stop: Some(1.0),
                 ..launch(&["/bin/true"])
             };
-            let policy = BrokerPolicy::new(&leaving, Some(&mut parent), None, None, None);
+            let policy = BrokerPolicy::new(
+                &leaving,
+                Some(&mut parent),
+                None,
+                None,
+                None,
+                ShutdownSigns::default(),
+            );
             policy.hold.unwrap().order_to_leave(reason, pid).signal
         };
         assert_eq!(order(Some("flux-shell")), libc::SIGKILL);

@@ -500,6 +500,33 @@ fn stop_of_follower_whose_instance_has_ended() {
     });
 }
 
+/// Flux aborts the dump of its state at a signal, so a broker whose program has ended gets none.
+#[test]
+fn stop_after_the_programs_end_sends_the_broker_no_signal() {
+    alone(
+        "stop_after_the_programs_end_sends_the_broker_no_signal",
+        |folder| {
+            let note = folder.join("result");
+            for (text, code) in [("started\\nended 3\\n", 3), ("started\\n", 9)] {
+                fs::write(&note, "").unwrap();
+                let ready = folder.join(format!("ready-{code}"));
+                let script = format!(
+                    "trap 'exit 9' TERM; printf '{text}' >{}; touch {}; i=0; \
+                 while [ $i -lt 50 ]; do sleep 0.02; i=$((i + 1)); done; exit 3",
+                    note.display(),
+                    ready.display()
+                );
+                stop_after(ready);
+                let step = start(Launch {
+                    result: Some(note.display().to_string()),
+                    ..launch(&["/bin/sh", "-c", &script])
+                });
+                assert_eq!(execute_all(Role::Lead, false, vec![step]), Ok(code), "{text}");
+            }
+        },
+    );
+}
+
 /// The stop is held back, and the lead dismisses the broker before the agent asks whether the lead stays.
 #[test]
 fn follower_stopped_before_its_lead_ends_is_replaced() {

@@ -84,6 +84,12 @@ impl StateWatcher {
         StateWatcher { log, task }
     }
 
+    /// Whether the broker is known to shut down. It then stays in such a state until it ends.
+    pub fn is_ending(&self) -> bool {
+        let last = lock(&self.log).states.last().map(|(state, _)| is_ending(state));
+        last == Some(true)
+    }
+
     /// Ends the watch; returns the states that it saw.
     pub fn end(self) -> StateLog {
         self.task.abort();
@@ -147,9 +153,12 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixListener;
 
-    /// The log of the states of a fake broker, whose side is `broker`. It first sends a byte: 0, or the errno of a
-    /// refusal.
-    fn watch(actions: StateActions, broker: impl FnOnce(Peer, &UnixListener) + Send + 'static) -> StateLog {
+    /// The log of the states of a fake broker, whose side is `broker`, and whether the broker is known to shut down.
+    /// The broker first sends a byte: 0, or the errno of a refusal.
+    fn watch(
+        actions: StateActions,
+        broker: impl FnOnce(Peer, &UnixListener) + Send + 'static,
+    ) -> (StateLog, bool) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("local");
         let listener = UnixListener::bind(&path).unwrap();
@@ -171,7 +180,8 @@ mod tests {
             });
             (&mut states.task).await.unwrap();
             peer.join().unwrap();
-            states.end()
+            let is_ending = states.is_ending();
+            (states.end(), is_ending)
         })
     }
 
@@ -185,7 +195,7 @@ mod tests {
 
     #[test]
     fn state_changes_are_noted_once_until_broker_shuts_down() {
-        let log = watch(StateActions::default(), |mut peer, _| {
+        let (log, is_ending) = watch(StateActions::default(), |mut peer, _| {
             peer.write_all(&[0]).unwrap();
             assert!(asked(&mut peer).contains("state-machine.monitor"));
             peer.write_all(&answer_with(
@@ -206,15 +216,17 @@ mod tests {
         });
         assert_eq!(log.lead_goes_on, None, "nobody was asked");
         assert_eq!(names(log), ["quorum", "run", "shutdown"]);
+        assert!(is_ending);
     }
 
     #[test]
     fn a_broker_that_refuses_or_speaks_otherwise_tells_nothing() {
-        let refuses = watch(StateActions::default(), |mut peer, _| {
+        let (refuses, is_ending) = watch(StateActions::default(), |mut peer, _| {
             peer.write_all(&[1]).unwrap()
         });
         assert_eq!(names(refuses), [""; 0]);
-        let log = watch(StateActions::default(), |mut peer, _| {
+        assert!(!is_ending);
+        let (log, _) = watch(StateActions::default(), |mut peer, _| {
             peer.write_all(&[0]).unwrap();
             asked(&mut peer);
             peer.write_all(b"whatever that means, it is no message").unwrap();
@@ -229,7 +241,7 @@ mod tests {
                 asks_lead: true,
                 ..StateActions::default()
             };
-            let log = watch(actions, |mut peer, listener| {
+            let (log, _) = watch(actions, |mut peer, listener| {
                 peer.write_all(&[0]).unwrap();
                 asked(&mut peer);
                 peer.write_all(&state("shutdown")).unwrap();

@@ -37,7 +37,7 @@ impl Terms {
 /// How a program is ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Order {
-    /// The signal that is sent.
+    /// The signal that is sent; 0: none.
     pub signal: i32,
     /// After this time remaining processes are killed, unless the supervisor's deadline is earlier.
     pub within: Option<Duration>,
