@@ -124,10 +124,7 @@ impl Executor<'_> {
         } else {
             states.iter().any(|(name, _)| JOINED.contains(&name.as_str()))
         };
-        if !launch.program.is_empty() {
-            // The broker shuts down when its program has ended.
-            self.ending.program = Some((ended.end.code(), shutdown_began(&states).unwrap_or(ended.at)));
-        }
+        ended.shutdown_began = shutdown_began(&states);
         ended.has_come_up = states.iter().any(|(state, _)| state == "run");
         for (stage, from, to) in stages(begin, &states, &ended) {
             self.timeline.record_until(stage, from, to);
@@ -290,6 +287,7 @@ mod tests {
                 lost: None,
                 has_joined: true,
                 has_come_up: false,
+                shutdown_began: None,
                 lead_goes_on: None,
                 first_output: first.map(at),
             };

@@ -83,6 +83,8 @@ pub(super) struct LaunchEnd {
     pub(super) has_joined: bool,
     /// Whether the instance has been seen in the state `run`.
     pub(super) has_come_up: bool,
+    /// When the broker began to shut down, which is the end of its program; none: that was not seen.
+    pub(super) shutdown_began: Option<Instant>,
     /// For a broker: whether the lead stayed up when the broker went down; none: unknown.
     pub(super) lead_goes_on: Option<bool>,
     /// When the first output came, if that was seen.
@@ -165,7 +167,7 @@ impl<'a> BrokerPolicy<'a> {
     }
 
     /// The end of the child, with what the policy knows of the parent. The caller replaces the values of `lasted`,
-    /// `has_joined`, `has_come_up` and `lead_goes_on`.
+    /// `has_joined`, `has_come_up`, `shutdown_began` and `lead_goes_on`.
     pub(super) fn into_launch_end(self, ended: supervise::EndedChild) -> LaunchEnd {
         let supervise::EndedChild {
             end,
@@ -184,6 +186,7 @@ impl<'a> BrokerPolicy<'a> {
             lost,
             has_joined: false,
             has_come_up: false,
+            shutdown_began: None,
             lead_goes_on: None,
             first_output,
         }

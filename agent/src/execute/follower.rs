@@ -483,6 +483,7 @@ mod tests {
             lost,
             has_joined: joined,
             has_come_up: came_up,
+            shutdown_began: None,
             lead_goes_on,
             first_output,
         }

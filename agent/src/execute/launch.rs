@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use flux_agent_plan::plan::{AtEnd, InstancePart, Launch};
 use flux_shared::exit::{NOT_FOUND, of_signal};
@@ -20,6 +20,8 @@ use crate::system::glibc::Libc;
 
 /// If the program ended at least this long before its broker, the broker's end was not the cause.
 const BEFORE_BROKER: Duration = Duration::from_secs(1);
+/// How much earlier than its event a file's time may be: the kernel takes the time of its last tick.
+const CLOCK_TICK: Duration = Duration::from_millis(10);
 /// The end of a broker whose initial program was ended by SIGHUP.
 const HUNG_UP: ChildEnd = ChildEnd::Exited(128 + libc::SIGHUP as u8);
 
@@ -86,9 +88,14 @@ impl Executor<'_> {
         if launch.needs_instance && !has_begun {
             return self.report_no_program(launch, ended);
         }
-        // So far this has the broker's code (`launch_once`). The job's code counts, if it differs.
-        if let Some((code, _)) = &mut self.ending.program {
-            *code = end.code();
+        if !launch.program.is_empty() {
+            // Without the broker's states, only the note says when the program ended.
+            let noted_at = program
+                .and(since_note)
+                .and_then(|since| Instant::now().checked_sub(since))
+                .map(|at| at + CLOCK_TICK);
+            let ended_at = ended.shutdown_began.or(noted_at).unwrap_or(ended.at);
+            self.ending.program = Some((end.code(), ended_at.min(ended.at)));
             self.record_end(end.code());
         }
         if end != broker_end {
@@ -113,8 +120,6 @@ impl Executor<'_> {
     /// Reports that the instance ended before its program began, and returns the container's exit code. It is
     /// never 0, even if the broker's is.
     fn report_no_program(&mut self, launch: &Launch, ended: &LaunchEnd) -> u8 {
-        // This has the broker's code, but no program began.
-        self.ending.program = None;
         if let Some(stop) = ended.stopped {
             return of_signal(stop.signal);
         }

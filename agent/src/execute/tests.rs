@@ -527,6 +527,35 @@ fn stop_after_the_programs_end_sends_the_broker_no_signal() {
     );
 }
 
+#[test]
+fn program_has_ended_when_its_note_says_so() {
+    alone("program_has_ended_when_its_note_says_so", |folder| {
+        let (note, ready) = (folder.join("result"), folder.join("ready"));
+        fs::write(&note, "").unwrap();
+        let script = format!(
+            "printf 'started\\nended 7\\n' >{}; touch {}; sleep 1; exit 7",
+            note.display(),
+            ready.display()
+        );
+        let stop = std::thread::spawn(move || {
+            eventually("the program has ended", || ready.exists().then_some(()));
+            std::thread::sleep(Duration::from_millis(300));
+            let stopped_at = Instant::now();
+            crate::testing::signal(nix::sys::signal::Signal::SIGTERM);
+            stopped_at
+        });
+        let step = start(Launch {
+            result: Some(note.display().to_string()),
+            ..launch(&["/bin/sh", "-c", &script])
+        });
+        let (result, ending) = execute_to_the_end(Role::Lead, false, vec![step]);
+        assert_eq!(result, Ok(7));
+        let (code, ended_at) = ending.program.unwrap();
+        assert_eq!(code, 7);
+        assert!(ended_at < stop.join().unwrap());
+    });
+}
+
 /// The stop is held back, and the lead dismisses the broker before the agent asks whether the lead stays.
 #[test]
 fn follower_stopped_before_its_lead_ends_is_replaced() {
