@@ -120,13 +120,15 @@ pub fn main(version: &'static str) -> ExitCode {
         },
         None => command_line(version),
     };
-    ExitCode::from(dispatch(cli, version).unwrap_or_else(|failure| {
+    let code = dispatch(cli, version).unwrap_or_else(|failure| {
         // The reader of standard output is gone (`| head`): this is no news for the user.
         if !matches!(failure, Failure::Unread) {
             screen::tell(&causes(&failure));
         }
         failure.code()
-    }))
+    });
+    screen::flush_errors();
+    ExitCode::from(code)
 }
 
 /// The words to complete, if kubectl called this program under the name `COMPLETER`.

@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use comfy_table::Table;
@@ -128,8 +129,7 @@ fn print_if_new(shown: &mut BTreeMap<&'static str, (State, String, Instant)>, st
 
 /// Prints a line to standard error.
 pub fn tell(line: &str) {
-    // If standard error is closed, there is no other place for the message.
-    let _ = writeln!(std::io::stderr(), "{line}");
+    put_error(format!("{line}\n").as_bytes());
 }
 
 /// Prints a whole result to standard output. A closed pipe (`| head`) is not an error.
@@ -160,9 +160,54 @@ pub async fn put_beside(bytes: Vec<u8>) -> Result<(), Failure> {
     written.map_err(|error| Failure::on_this_machine("write the output")(error.into()))?
 }
 
-/// Writes bytes to standard error.
+/// What was not written to standard error yet.
+struct Unwritten {
+    bytes: Vec<u8>,
+    /// A thread writes them.
+    has_writer: bool,
+}
+
+static UNWRITTEN: Mutex<Unwritten> = Mutex::new(Unwritten {
+    bytes: Vec::new(),
+    has_writer: false,
+});
+
+fn unwritten() -> MutexGuard<'static, Unwritten> {
+    UNWRITTEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Writes bytes to standard error. In an async runtime, another thread writes them, as in `put_beside` (`2>&1 | less`);
+/// a terminal reads at once. Call `flush_errors` at the program's end.
 pub fn put_error(bytes: &[u8]) {
-    let _ = std::io::stderr().write_all(bytes);
+    let mut unwritten = unwritten();
+    unwritten.bytes.extend_from_slice(bytes);
+    match tokio::runtime::Handle::try_current() {
+        Ok(_) if unwritten.has_writer => {}
+        Ok(runtime) if !std::io::stderr().is_terminal() => {
+            unwritten.has_writer = true;
+            runtime.spawn_blocking(flush_errors);
+        }
+        _ => {
+            drop(unwritten);
+            flush_errors();
+        }
+    }
+}
+
+/// Writes what was not written to standard error yet. Waits for a thread that writes it.
+pub fn flush_errors() {
+    let mut output = std::io::stderr().lock();
+    loop {
+        let mut unwritten = unwritten();
+        if unwritten.bytes.is_empty() {
+            unwritten.has_writer = false;
+            return;
+        }
+        let bytes = std::mem::take(&mut unwritten.bytes);
+        drop(unwritten);
+        // If standard error is closed, there is no other place for the message.
+        let _ = output.write_all(&bytes);
+    }
 }
 
 /// Whether standard input and output are both a terminal, as an interactive shell needs.

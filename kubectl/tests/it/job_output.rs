@@ -285,41 +285,69 @@ fn closed_output_stops_the_job_and_ends_logs() {
 #[test]
 fn ctrl_c_stops_the_job_while_nobody_reads_its_output() {
     test("less", async |fixture| {
-        let operator = fixture.operator().await;
-        let person = user_of(&fixture);
-        // More than fits into a pipe.
-        let lines = |_: &LogRequest| {
-            let line = |number| (Duration::ZERO, format!("{number:010000}"));
-            Some((0..60).map(line).collect())
-        };
-        let (front, kubeconfig) = Front::before(&person.kubeconfig, agents(), lines).await;
-        let person = UserAccount { kubeconfig, ..person };
-        let mut run = person.start(&["run", "--name", "mc", "app:1", "--", "work"]);
-        let pods = fixture.pods("mc", 1).await;
-        fixture.run_pod(&pods[&0]).await;
-        let mut out = BufReader::new(run.stdout.take().unwrap());
-        let mut text = String::new();
-        in_time("it prints a line", out.read_line(&mut text))
-            .await
-            .unwrap();
-        // Gives `run` the time to fill the pipe.
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        crate::runs::interrupt(&run);
-        until("the agent gets `stop`", async || {
-            (!front.started().is_empty()).then_some(())
-        })
-        .await;
-        fixture.end_pod(&pods[&0], 143, "Error", "").await;
-        fixture.when_condition("mc", "JobFinished", "True").await;
-        in_time("its output ends", out.read_to_string(&mut text))
-            .await
-            .unwrap();
-        let output = PluginOutput::when_over(run).await;
-        assert_eq!(output.code, 143, "{output:?}");
+        let text = output_read_after_ctrl_c(&fixture, false).await;
         let numbers: Vec<usize> = text.lines().filter_map(|line| line.parse().ok()).collect();
         assert_eq!(numbers, (0..60).collect::<Vec<_>>());
-        operator.stop().await;
     });
+}
+
+/// Like `kubectl minicluster run ... 2>&1 | less`.
+#[test]
+fn ctrl_c_stops_the_job_while_nobody_reads_the_messages() {
+    test("less-both", async |fixture| {
+        let text = output_read_after_ctrl_c(&fixture, true).await;
+        for message in [
+            "created MiniCluster mc",
+            "shutting down mc; press Ctrl-C again",
+            "mc failed (Signalled)",
+        ] {
+            assert!(
+                text.contains(message),
+                "no `{message}`: {}",
+                text.replace('0', "")
+            );
+        }
+    });
+}
+
+/// Interrupts a run whose standard output is read only after the job has ended. Returns the output. `has_errors`:
+/// standard error goes there, too.
+async fn output_read_after_ctrl_c(fixture: &Fixture, has_errors: bool) -> String {
+    let operator = fixture.operator().await;
+    let person = user_of(fixture);
+    // More than fits into a pipe.
+    let lines = |_: &LogRequest| {
+        let line = |number| (Duration::ZERO, format!("{number:010000}"));
+        Some((0..60).map(line).collect())
+    };
+    let (front, kubeconfig) = Front::before(&person.kubeconfig, agents(), lines).await;
+    let person = UserAccount { kubeconfig, ..person };
+    let (mut out, writer) = std::io::pipe().unwrap();
+    let mut command = person.command(&["run", "--name", "mc", "app:1", "--", "work"]);
+    if has_errors {
+        command.stderr(writer.try_clone().unwrap());
+    }
+    let run = command.stdout(writer).spawn().unwrap();
+    // It has the writing end of the pipe.
+    drop(command);
+    let pods = fixture.pods("mc", 1).await;
+    fixture.run_pod(&pods[&0]).await;
+    // Gives `run` the time to fill the pipe.
+    fixture.when_condition("mc", "Ready", "True").await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    crate::runs::interrupt(&run);
+    until("the agent gets `stop`", async || {
+        (!front.started().is_empty()).then_some(())
+    })
+    .await;
+    fixture.end_pod(&pods[&0], 143, "Error", "").await;
+    fixture.when_condition("mc", "JobFinished", "True").await;
+    let read = tokio::task::spawn_blocking(move || std::io::read_to_string(&mut out));
+    let text = in_time("its output ends", read).await.unwrap().unwrap();
+    let output = PluginOutput::when_over(run).await;
+    assert_eq!(output.code, 143, "{output:?}");
+    operator.stop().await;
+    text
 }
 
 /// A user without the right to run programs in pods cannot shut the instance down.
