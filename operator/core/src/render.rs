@@ -231,6 +231,18 @@ pub struct Objects {
     pub services_pod: Option<Overlaid<Pod>>,
 }
 
+impl Objects {
+    /// Whether objects that are created before the Job, and stay as they are from then on, follow from the spec. (The
+    /// curve certificate is random, unless the spec has one. Outdated volumes are replaced.)
+    pub fn stay_as_of_the_spec(&self, cluster: &ValidMiniCluster) -> bool {
+        !cluster.users.is_empty()
+            || cluster.restful.is_some()
+            || cluster.flux.curve_cert.is_some()
+            || self.network_policy.is_some()
+            || !self.services.is_empty()
+    }
+}
+
 /// Why a valid MiniCluster could not be rendered: a bug of ours, or a field that validation let through.
 #[derive(Debug, thiserror::Error)]
 pub enum RenderError {

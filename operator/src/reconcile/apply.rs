@@ -66,7 +66,16 @@ pub enum ApplyError {
 impl ApplyError {
     /// Whether the API server has no such object, or does not serve its kind.
     pub fn is_not_found(&self) -> bool {
-        matches!(self, ApplyError::Api { source, .. } if matches!(source.as_ref(), kube::Error::Api(status) if status.code == 404))
+        self.has_code(404)
+    }
+
+    /// Whether an object of the name exists already, or the object has changed.
+    fn is_conflict(&self) -> bool {
+        self.has_code(409)
+    }
+
+    fn has_code(&self, code: u16) -> bool {
+        matches!(self, ApplyError::Api { source, .. } if matches!(source.as_ref(), kube::Error::Api(status) if status.code == code))
     }
 }
 
@@ -217,13 +226,11 @@ impl Writer {
         } = objects;
         let key = Key::of(&job.metadata);
         let service = Key::of(&headless.metadata);
-        let (config_map, secrets, headless) = tokio::join!(
+        let (config_map, headless) = tokio::join!(
             self.create_config_map(config_map, &member.uid),
-            self.create_secrets(secrets),
             self.headless.ensure(self, index, &service, member),
         );
         config_map?;
-        secrets?;
         headless?;
         // The policy must exist before the brokers do.
         if let Some(policy) = network_policy {
@@ -239,6 +246,8 @@ impl Writer {
         if let GangOf::Object(object) = gang {
             self.create_gang(&key.namespace, object, &member.uid).await?;
         }
+        // They are never changed. As long as the Job cannot be created, the spec can be edited.
+        self.create_secrets(secrets).await?;
         if is_deleted() {
             return Ok(());
         }
@@ -338,6 +347,15 @@ impl Writer {
             .await
             .map(drop);
         ignore_not_found(deleted).map_err(|error| api_error::<Pod>("delete", &name, error))
+    }
+
+    /// Asks the API server by a dry run whether it accepts the Job. If a Job of this name exists, [`Writer::create_all`]
+    /// reports what is wrong with it, if anything.
+    pub async fn check_job(&self, job: &Overlaid<Job>, key: &Key) -> Result<(), ApplyError> {
+        match self.dry_run_job(job, key).await {
+            Err(error) if !error.is_conflict() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// The Job as the API server would store it. Nothing is created.

@@ -105,6 +105,10 @@ pub(super) async fn create_or_update(
             gang::refuse_unserved(&objects)?;
             check_overlays(&objects, &target.key, context).await?;
             refuse_unsupported(&objects, &target.key, context).await?;
+            if target.status.maximum_size.is_none() && objects.stay_as_of_the_spec(cluster) {
+                // If the API server refuses the Job, as a quota may, the spec can still be edited.
+                context.writer.check_job(&objects.job, &target.key).await?;
+            }
             if let Some(left) = deadline_left(target, cluster, &objects, context).await? {
                 if left <= 0 {
                     // The MiniCluster ends without a Job.

@@ -9,8 +9,9 @@ use flux_operator_core::status::patch;
 use flux_operator_core::target::Target;
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, ResourceQuota, Service};
 use kube::Resource;
+use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 
 use test_support::api_server::{Call, Calls, Fault, Fixture, condition, test, until};
@@ -82,6 +83,48 @@ fn an_edit_while_the_job_is_made_is_in_the_job_or_refused() {
             .await;
         }
         assert!(accepted > 5, "only {accepted} edits came in time");
+        operator.stop().await;
+    });
+}
+
+/// The Secrets and Services are never changed, so they must not be older than the spec that the Job has.
+#[test]
+fn edit_of_a_cluster_whose_job_was_refused_is_in_all_objects() {
+    test("refused-edit", async |fixture| {
+        let quota =
+            json!({ "metadata": { "name": "none" }, "spec": { "hard": { "count/jobs.batch": "0" } } });
+        let quotas = fixture.api::<ResourceQuota>();
+        quotas
+            .create(&PostParams::default(), &serde_json::from_value(quota).unwrap())
+            .await
+            .unwrap();
+        until("the quota is in force", async || {
+            quotas.get("none").await.unwrap().status?.hard
+        })
+        .await;
+        let operator = fixture.operator().await;
+        let spec = |password: &str, port: u32| {
+            let containers = json!([
+                { "image": "app:1", "command": "hostname", "runFlux": true },
+                { "image": "db:1", "name": "db", "ports": [port] },
+            ]);
+            let users = json!([{ "name": "ada", "password": password }]);
+            json!({ "size": 1, "containers": containers, "users": users })
+        };
+        fixture.create("mc", spec("first", 80)).await.unwrap();
+        fixture
+            .when("mc", "refused", |status| status["reason"] == "Forbidden")
+            .await;
+        fixture
+            .patch::<MiniCluster>("mc", json!({ "spec": spec("second", 90) }))
+            .await
+            .unwrap();
+        quotas.delete("none", &DeleteParams::default()).await.unwrap();
+        fixture.pods("mc", 1).await;
+        let secret = fixture.secret("mc", "users").await.unwrap();
+        assert_eq!(secret.data.unwrap()["ada"].0, b"second");
+        let service = fixture.api::<Service>().get("db").await.unwrap();
+        assert_eq!(service.spec.unwrap().ports.unwrap()[0].port, 90);
         operator.stop().await;
     });
 }
