@@ -172,7 +172,7 @@ fn prefix(given: Option<&Path>) -> Result<PathBuf, Failure> {
         return real(prefix);
     }
     let environment: Environment = std::env::vars_os().collect();
-    // `/`: where relative folders on the PATH would begin.
+    // Relative folders on the PATH begin at `/`, as in a pod, whose working folder is not this one.
     let Lookup::Program(program) = find(OsStr::new("flux"), &environment, Path::new("/")) else {
         return Err(view_missing("there is no `flux` on the PATH".into()));
     };

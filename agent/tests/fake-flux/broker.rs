@@ -119,7 +119,7 @@ fn code(status: ExitStatus) -> u8 {
 
 impl Broker {
     /// rc1 loads the archive. rc3 dumps it, even if rc1 has failed. The broker's code is the first one that is
-    /// not 0.
+    /// not 0. In place of Flux's content, an archive has a line `start` for each start, which tests count.
     fn with_archive(&self, sender: &Sender<Event>, events: &Receiver<Event>) -> u8 {
         let restored = self
             .attributes
@@ -192,6 +192,7 @@ impl Broker {
                         break code(status);
                     }
                 }
+                // The agent passes on every signal. Flux sends this one to its jobs and goes on.
                 Event::Signal(Signal::SIGUSR1) => {}
                 Event::Signal(_) | Event::Shutdown => match &program {
                     Some(child) => drop(kill(Pid::from_raw(-child.id().cast_signed()), Signal::SIGHUP)),

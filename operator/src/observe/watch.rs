@@ -58,7 +58,8 @@ pub struct Outlets {
     pub synced: Arc<watch::Sender<usize>>,
 }
 
-/// Objects in the first page of a list. Each may have 1.5 MiB, and a page is in memory as a whole.
+/// Objects in the first page of a list. Each may have 1.5 MiB, and a page is in memory as a whole. If it is small,
+/// `list_watch` doubles the next one.
 const PAGE: u32 = 20;
 /// MiniClusters in the first page of their list. They are fewer, since they are read with all their fields.
 const LARGE_PAGE: u32 = 10;

@@ -198,7 +198,8 @@ fn params(names: &[String], now: Timestamp, end: Timestamp) -> Result<Certificat
     Ok(params)
 }
 
-/// Most authorities in a caBundle: room for those of all running replicas, and for the latest ones before them.
+/// Most authorities in a caBundle. A replica adds its new authority before it writes the Secret, so replicas that renew
+/// at the same time add one each, though only one is used.
 const AUTHORITIES: usize = 6;
 
 /// A bundle with the certificates of `wanted` first, and then the other ones of `known`. Beyond `AUTHORITIES`, the last

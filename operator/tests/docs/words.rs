@@ -16,6 +16,7 @@ const OF_KUBERNETES: &[&str] = &[
     "Ready",
     "Complete",
     "Failed",
+    "Suspended",
     "Evicted",
     "Completed",
     "None",

@@ -62,13 +62,13 @@ fn job_goes_on_when_two_nodes_are_cut_off_for_14_s() {
                 name: "across",
                 followers_on: &[2],
                 tasks: 2,
-                first: 30,
+                first_run: 30,
                 ..Program::default()
             },
             Program {
                 name: "on-lead",
                 followers_on: &[2],
-                first: 30,
+                first_run: 30,
                 ..Program::default()
             },
         ];

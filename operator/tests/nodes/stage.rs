@@ -34,10 +34,10 @@ pub struct Program {
     /// Where pods may also be placed, once one is lost.
     pub may_use: &'static [u8],
     pub tasks: u32,
-    /// How long the program runs at its first start.
-    pub first: u32,
-    /// How long it runs at every later start.
-    pub later: u32,
+    /// Seconds that the program runs at its first start.
+    pub first_run: u32,
+    /// Seconds that it runs at every later start.
+    pub later_run: u32,
     pub code: i32,
     /// Seconds until its pods are evicted from a node that does not answer.
     pub evicted_after: u32,
@@ -61,8 +61,8 @@ impl Default for Program {
             followers_on: &[],
             may_use: &[],
             tasks: 1,
-            first: 3600,
-            later: 3,
+            first_run: 3600,
+            later_run: 3,
             code: 0,
             evicted_after: 300,
             spec: json!({}),
@@ -179,8 +179,8 @@ impl Stage {
         let Program {
             name,
             tasks,
-            first,
-            later,
+            first_run,
+            later_run,
             code,
             ..
         } = program;
@@ -196,7 +196,7 @@ impl Stage {
         }
         self.apply(
             name,
-            &format!("bash /account/program.sh $POD {name} {first} {later} {code}"),
+            &format!("bash /account/program.sh $POD {name} {first_run} {later_run} {code}"),
             spec,
         )
         .await;

@@ -119,7 +119,7 @@ pub struct Observation<'a> {
 }
 
 /// Whether this Job was given up: the restart that replaces it has been counted, or its pods cannot mount the view's
-/// image. A Job that has succeeded nevertheless was not: the MiniCluster ends with it.
+/// image. (Then nothing has run, so no restart is counted, and the next Job copies the view.) A Job that has succeeded nevertheless was not: the MiniCluster ends with it.
 pub fn is_given_up(status: &MiniClusterStatus, job: &JobSeen) -> bool {
     let is_counted = status
         .restarts
@@ -298,8 +298,8 @@ fn after_the_end(observation: &Observation) -> Decision {
 
 /// The decision if there is no Job. Somebody may have deleted it.
 fn decide_without_job(observation: &Observation) -> Decision {
-    // A Job counts as started once a container has started. So a Job that was replaced after an edit does not
-    // count. (A success also counts: the pods may be gone before this operator saw them.)
+    // A Job that the status names has been reported, and so cannot have been replaced after an edit. Another one
+    // counts once a container has started. (A success also counts: the pods may be gone before this operator saw them.)
     let has_started_container = observation
         .gone
         .iter()
@@ -411,7 +411,8 @@ fn replaces_unseen(observation: &Observation, leads: &[(&PodSeen, Option<PodEnd>
 }
 
 /// Whether the Job counts the pod that this lead replaces as failed: its program may have ended by itself. (With
-/// `OnFailure`, the kubelet restarts a program that fails, in the same pod.)
+/// `OnFailure`, the kubelet restarts a program that fails, in the same pod.) If the Job counts a disruption as well, it is
+/// not known which of the two pods ran the program: then it counts as lost, and is restarted.
 fn replaces_failed(observation: &Observation, lead: &PodSeen) -> bool {
     lead.index_failures > 0 && lead.index_disruptions == 0 && !observation.restarts_on_failure
 }

@@ -40,7 +40,7 @@ struct Body {
     observed_generation: Option<i64>,
 }
 
-/// The parts of an object, not parsed yet.
+/// The parts of an object, not parsed yet. The metadata is read without `managedFields`, the largest part of it.
 #[derive(Deserialize)]
 struct Parts {
     #[serde(deserialize_with = "partial::metadata")]

@@ -8,12 +8,12 @@ use test_support::node::has_flux_itself;
 #[test]
 fn program_cut_off_from_api_server_restarts_only_once_joined() {
     test("cut-api", async |stage| {
-        let on_worker_1 = |name, first, code| Program {
+        let on_worker_1 = |name, first_run, code| Program {
             name,
             lead_on: 1,
             may_use: &[2],
             evicted_after: 10,
-            first,
+            first_run,
             code,
             ..Program::default()
         };
@@ -64,7 +64,7 @@ fn workers_cut_off(name: &str, seconds: u32) {
         let on_lead = Program {
             name: "on-lead",
             followers_on: &[2],
-            first: seconds + 30,
+            first_run: seconds + 30,
             ..Program::default()
         };
         let across = |name, restarts| Program {

@@ -43,7 +43,7 @@ fn evicted_pods_restart_once_when_their_node_is_back() {
             lead_on: 3,
             followers_on: &[2],
             // It must still run after the 90 s below.
-            first: 150,
+            first_run: 150,
             evicted_after: EVICTED_AFTER,
             ..Program::default()
         };
@@ -143,7 +143,7 @@ fn decided_job_is_finished_while_another_node_is_dead() {
             name,
             lead_on: 3,
             followers_on: &[2],
-            first: 30,
+            first_run: 30,
             code,
             ..Program::default()
         };
@@ -153,7 +153,7 @@ fn decided_job_is_finished_while_another_node_is_dead() {
             name: "across",
             tasks: 2,
             spec: json!({ "maxRestarts": 0 }),
-            first: 3600,
+            first_run: 3600,
             ..ends("across", 0)
         };
         let with_flux = has_flux_itself("a job that loses a follower's node for good");

@@ -28,14 +28,14 @@ fn drained_follower_is_replaced_and_the_leads_job_goes_on() {
             lead_on: 3,
             followers_on: &[2],
             may_use: &[1],
-            first: 60,
+            first_run: 60,
             ..Program::default()
         };
         stage.create_all(&[&on_lead]).await;
         let across = Program {
             name: "across",
             tasks: 2,
-            first: 3600,
+            first_run: 3600,
             spec: json!({ "maxRestarts": 1 }),
             ..on_lead
         };

@@ -32,7 +32,7 @@ fn job_goes_on_while_its_instance_grows_and_shrinks_over_nodes() {
             name: "grows",
             lead_on: 1,
             may_use: &[2, 3],
-            first: 90,
+            first_run: 90,
             spec,
             ..Program::default()
         };
@@ -69,7 +69,7 @@ fn node_without_image_is_named_and_job_starts_once_it_has_it() {
             name: "rare",
             followers_on: &[2, 3],
             tasks: 3,
-            first: 3,
+            first_run: 3,
             spec,
             ..Program::default()
         };

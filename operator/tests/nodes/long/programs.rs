@@ -12,13 +12,13 @@ fn jobs_go_on_when_containerd_and_kubelet_are_killed() {
                 lead_on: 2,
                 followers_on: &[3],
                 tasks: 2,
-                first: 45,
+                first_run: 45,
                 ..Program::default()
             },
             Program {
                 name: "alone",
                 lead_on: 2,
-                first: 45,
+                first_run: 45,
                 ..Program::default()
             },
         ];
@@ -41,7 +41,7 @@ fn program_that_ends_while_containerd_is_down_keeps_its_code() {
         let ends = |name, code| Program {
             name,
             lead_on: 2,
-            first: 20,
+            first_run: 20,
             code,
             ..Program::default()
         };

@@ -27,7 +27,7 @@ pub fn reboots_of_each_kind_of_pod(name: &str, reboot: impl AsyncFnOnce()) {
             name: "follower",
             lead_on: 3,
             followers_on: &[2],
-            first: 60,
+            first_run: 60,
             ..Program::default()
         };
         stage.create_all(&[&lead, &never, &follower]).await;
@@ -115,7 +115,7 @@ fn reboot_while_pods_start_replaces_them() {
         let lead = with_late_init(Program {
             name: "lead",
             lead_on: 2,
-            first: 3,
+            first_run: 3,
             ..Program::default()
         });
         let follower = with_late_init(Program {
@@ -123,7 +123,7 @@ fn reboot_while_pods_start_replaces_them() {
             lead_on: 3,
             followers_on: &[2],
             tasks: 2,
-            first: 3,
+            first_run: 3,
             ..Program::default()
         });
         let created_at = now();

@@ -39,7 +39,7 @@ fn minicluster_is_served_when_the_leaders_node_is_lost() {
         place_operator_on(&stage.fixture.client, &[node(2), node(3)]).await;
         let before = Program {
             name: "before",
-            first: 90,
+            first_run: 90,
             ..Program::default()
         };
         stage.create_all(&[&before]).await;
@@ -49,7 +49,7 @@ fn minicluster_is_served_when_the_leaders_node_is_lost() {
         power_off(worker).await;
         let meanwhile = Program {
             name: "meanwhile",
-            first: 3,
+            first_run: 3,
             ..Program::default()
         };
         stage.create(&meanwhile).await;
@@ -67,7 +67,7 @@ fn old_version_is_answered_in_90_s_when_webhook_node_is_lost() {
         place_operator_on(&stage.fixture.client, &[node(2), node(3)]).await;
         let program = Program {
             name: "runs",
-            first: 120,
+            first_run: 120,
             ..Program::default()
         };
         stage.create_all(&[&program]).await;
