@@ -286,7 +286,7 @@ async fn copy_all(mut attached: AttachedProcess) -> Result<u8, Failure> {
     let errors = async {
         if let Some(mut from) = stderr {
             copy(&mut from, async |bytes: &[u8]| {
-                screen::put_error(bytes);
+                screen::put_error_beside(bytes).await;
                 Ok(())
             })
             .await?;

@@ -194,6 +194,12 @@ pub fn put_error(bytes: &[u8]) {
     }
 }
 
+/// As `put_error`, for a part of a longer output: waits until it is written, so that the rest is not read before.
+pub async fn put_error_beside(bytes: &[u8]) {
+    put_error(bytes);
+    let _ = tokio::task::spawn_blocking(flush_errors).await;
+}
+
 /// Writes what was not written to standard error yet. Waits for a thread that writes it.
 pub fn flush_errors() {
     let mut output = std::io::stderr().lock();
