@@ -54,9 +54,10 @@ impl Executor<'_> {
             .as_ref()
             .and_then(|path| read_note(&self.files.at(path)));
         let came_up = ended.has_come_up || note.is_some();
-        // Without a program of the user's, Flux runs a shell if the container has a terminal. `flux shutdown`
-        // ends that shell by SIGHUP, which is no failure.
-        let is_hung_up = launch.at_end == AtEnd::ExitUnlessStopped && ended.end == HUNG_UP;
+        // Without a program, Flux runs a shell if the container has a terminal. `flux shutdown` ends that shell by
+        // SIGHUP, which is no failure.
+        let is_hung_up =
+            launch.at_end == AtEnd::ExitUnlessStopped && launch.program.is_empty() && ended.end == HUNG_UP;
         let broker_end = if is_hung_up {
             ChildEnd::Exited(0)
         } else {
@@ -79,7 +80,7 @@ impl Executor<'_> {
             came_up: came_up || is_hung_up,
             ..broker
         });
-        let end = broker.job_end();
+        let job_end = broker.job_end();
         // Without a file for the program's note, the instance counts as begun unless the broker failed first.
         let has_begun = match launch.result {
             Some(_) => note.is_some(),
@@ -88,33 +89,42 @@ impl Executor<'_> {
         if launch.needs_instance && !has_begun {
             return self.report_no_program(launch, ended);
         }
+        // Without the broker's states, only the note says when the program ended.
+        let noted_at = program
+            .and(since_note)
+            .and_then(|since| Instant::now().checked_sub(since))
+            .map(|at| at + CLOCK_TICK);
+        let ended_at = ended
+            .shutdown_began
+            .or(noted_at)
+            .unwrap_or(ended.at)
+            .min(ended.at);
+        let end = match (job_end, ended.stopped) {
+            // A stop does not complete an instance that stays up for people.
+            (ChildEnd::Exited(0), Some(stop))
+                if launch.at_end == AtEnd::ExitUnlessStopped && stop.at < ended_at =>
+            {
+                ChildEnd::Signaled(stop.signal)
+            }
+            (end, _) => end,
+        };
         if !launch.program.is_empty() {
-            // Without the broker's states, only the note says when the program ended.
-            let noted_at = program
-                .and(since_note)
-                .and_then(|since| Instant::now().checked_sub(since))
-                .map(|at| at + CLOCK_TICK);
-            let ended_at = ended.shutdown_began.or(noted_at).unwrap_or(ended.at);
-            self.ending.program = Some((end.code(), ended_at.min(ended.at)));
+            self.ending.program = Some((end.code(), ended_at));
             self.record_end(end.code());
         }
-        if end != broker_end {
+        if job_end != broker_end {
             let code = ended.end.code();
-            let job = end.code();
+            let job = job_end.code();
             tracing::info!(
                 stage = "broker",
                 "the job ended with code {job}; the broker then ended with code {code}"
             );
         }
-        match (end, ended.stopped) {
-            // People work in such an instance: a stop does not complete it.
-            (ChildEnd::Exited(0), Some(stop)) if launch.at_end == AtEnd::ExitUnlessStopped => {
-                of_signal(stop.signal)
-            }
-            // The instance has come up, so the image is not the cause of any failure.
-            (end, _) if came_up => end.code(),
-            (end, _) => self.report_end(launch, end),
+        if came_up {
+            // The image is not the cause of any failure.
+            return end.code();
         }
+        self.report_end(launch, end)
     }
 
     /// Reports that the instance ended before its program began, and returns the container's exit code. It is

@@ -556,6 +556,44 @@ fn program_has_ended_when_its_note_says_so() {
     });
 }
 
+/// As when the node of an interactive instance, or of one with `diagnostics`, is drained.
+#[test]
+fn stop_does_not_complete_an_instance_that_stays_up() {
+    alone("stop_does_not_complete_an_instance_that_stays_up", |folder| {
+        let (note, ready) = (folder.join("result"), folder.join("ready"));
+        let note_path = || note.display().to_string();
+        for (has_program, ends_first, code) in [(true, false, 143), (false, false, 143), (true, true, 0)] {
+            fs::write(&note, "").unwrap();
+            let notes = format!("printf 'started\\nended 0\\n' >{}", note_path());
+            let script = if ends_first {
+                format!("{notes}; touch {}; sleep 1", ready.display())
+            } else {
+                let touch = format!("touch {}", ready.display());
+                format!("trap '{notes}; exit 0' TERM; {touch}; while :; do sleep 0.02; done")
+            };
+            let program_ready = ready.clone();
+            let stops = std::thread::spawn(move || {
+                eventually("the program runs", || program_ready.exists().then_some(()));
+                std::thread::sleep(Duration::from_millis(300));
+                crate::testing::signal(nix::sys::signal::Signal::SIGTERM);
+            });
+            let argv = ["/bin/sh", "-c", &script];
+            let step = start(Launch {
+                at_end: AtEnd::ExitUnlessStopped,
+                program: words(if has_program { &argv } else { &[] }),
+                result: has_program.then(note_path),
+                ..launch(&argv)
+            });
+            let (result, ending) = execute_to_the_end(Role::Lead, false, vec![step]);
+            assert_eq!(result, Ok(code), "{has_program} {ends_first}");
+            let program_code = ending.program.map(|(code, _)| code);
+            assert_eq!(program_code, has_program.then_some(code), "{ends_first}");
+            stops.join().unwrap();
+            fs::remove_file(&ready).unwrap();
+        }
+    });
+}
+
 /// The stop is held back, and the lead dismisses the broker before the agent asks whether the lead stays.
 #[test]
 fn follower_stopped_before_its_lead_ends_is_replaced() {

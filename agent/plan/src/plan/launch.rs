@@ -141,8 +141,8 @@ pub enum Stdout {
 pub enum AtEnd {
     /// Its exit code is the container's.
     Exit,
-    /// The same, but after a stop, exit code 0 becomes 128 plus the signal. It is for an instance in which people
-    /// work: a stop does not complete it.
+    /// The same, but after a stop, exit code 0 becomes 128 plus the signal. It is for an instance that stays up until
+    /// people shut it down: a stop does not complete it.
     ExitUnlessStopped,
     /// The broker is restarted with backoff as long as the lead runs. When the lead has ended, the container ends
     /// with 0. With `lead_can_restart`, the lead may start again in its pod. The container then waits for it until it

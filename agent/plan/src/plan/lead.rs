@@ -105,6 +105,11 @@ fn launch(resolved: &Resolved, initial: Option<Initial>) -> Result<Step, PlanErr
         Some(program) => with_program(resolved, &program.command.argv)?,
         None => broker_alone(resolved)?,
     };
+    // These programs (the reports and the RESTful API) stay until a stop or the end of the instance.
+    let stays_up = matches!(
+        resolved.spec.runner.program,
+        Program::Diagnostics | Program::Persistent
+    );
     let (program, stdout) = match initial {
         Some(Initial { command, stdout }) => (command.as_typed, stdout),
         None => (Vec::new(), Stdout::Inherit),
@@ -148,7 +153,7 @@ fn launch(resolved: &Resolved, initial: Option<Initial>) -> Result<Step, PlanErr
         record: has_program.then(|| resolved.paths.starts()),
         // Without a program, only the broker's states show that the instance came up. They need the socket.
         needs_instance: has_program || !resolved.spec.flux.disable_socket,
-        at_end: if has_program {
+        at_end: if has_program && !stays_up {
             AtEnd::Exit
         } else {
             AtEnd::ExitUnlessStopped

@@ -135,5 +135,8 @@ fn design_3_3_statement_5_cluster_ends_only_with_a_command() {
         // A server that runs until it is stopped, or the broker alone.
         let stays = words.contains("/flux-agent restful ") || words.starts_with("/usr/bin/flux broker ");
         assert!(stays && !words.contains("submit"), "{version}: {words}");
+        assert_eq!(launch(&lead).at_end, AtEnd::ExitUnlessStopped, "{version}");
+        let diagnostics = run(&spec_of(version, ", diagnostics: true"), &with_flux(0));
+        assert_eq!(launch(&diagnostics).at_end, AtEnd::ExitUnlessStopped, "{version}");
     }
 }
