@@ -9,6 +9,7 @@ use serde::Deserialize;
 use super::controller_uid;
 use crate::labels;
 use crate::observe::partial::Partial;
+use crate::vocabulary::ConditionType;
 
 /// A Job without its pod template, which has most of a Job's bytes and is not read.
 pub type JobObject = Partial<Job, JobSize, JobStatus>;
@@ -148,7 +149,7 @@ impl JobSeen {
             is_elastic: annotation(ELASTIC_JOB).is_some_and(|value| value == "true"),
             created: metadata.creation_timestamp.as_ref().map(|time| time.0),
             // While this condition is true, the Job has at most the time of its start before the suspension.
-            start_time: if condition(status, "Suspended").is_some() {
+            start_time: if condition(status, ConditionType::Suspended.name()).is_some() {
                 None
             } else {
                 status
