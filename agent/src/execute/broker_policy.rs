@@ -97,6 +97,8 @@ struct HeldStop<'a> {
     parent: &'a mut ParentProbe,
     /// The results of the checks whether the parent is still up.
     presence: Presence,
+    /// When the next check of a hold is due. A child's end interrupts the wait for it.
+    next_check: Instant,
     /// The longest time of the hold.
     bound: Duration,
     /// How long the parent may be silent, also without a stop; none: without a limit.
@@ -152,6 +154,7 @@ impl<'a> BrokerPolicy<'a> {
             HeldStop {
                 parent,
                 presence: Presence::new(),
+                next_check: Instant::now(),
                 bound,
                 silence_limit,
                 job_shell: launch.job_shell,
@@ -282,9 +285,10 @@ impl HeldStop<'_> {
         }
     }
 
-    /// Waits until the stop need not be held back. `since`: when the hold began.
+    /// Waits until the stop need not be held back. `since`: when the hold began. May be dropped and called again.
     async fn until_hold_ends(&mut self, child: i32, since: Instant) -> HoldEnd {
         loop {
+            tokio::time::sleep_until(self.next_check.into()).await;
             if let Some(missing) = self.presence.check_gone(self.parent).await {
                 return HoldEnd::Lost(missing);
             }
@@ -301,7 +305,7 @@ impl HeldStop<'_> {
             } else {
                 CHECK_PARENT_EVERY
             };
-            tokio::time::sleep(interval).await;
+            self.next_check = Instant::now() + interval;
         }
     }
 
@@ -380,6 +384,7 @@ impl Leaving<'_> {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::net::TcpListener;
     use std::process::{Command, Stdio};
 
     use test_support::waiting::eventually;
@@ -425,5 +430,37 @@ mod tests {
         assert_eq!(order(None), libc::SIGTERM, "whatever runs below it");
         broker.stdin.take().unwrap().write_all(b"\n").unwrap();
         broker.wait().unwrap();
+    }
+
+    /// Every event (the end of a child) drops the future and calls `reason` again.
+    #[test]
+    fn events_do_not_shorten_the_interval_between_checks_of_a_hold() {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut parent = ParentProbe::new("127.0.0.1", port, folder.path());
+        let held = Launch {
+            hold_stop: Some(60.0),
+            ..launch(&["/bin/true"])
+        };
+        let shutdown = ShutdownSigns::default();
+        let mut policy = BrokerPolicy::new(&held, Some(&mut parent), None, None, None, shutdown);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let since = Instant::now();
+        let mut events = 0;
+        runtime.block_on(async {
+            while since.elapsed() < CHECK_PARENT_EVERY.mul_f64(1.5) {
+                let interrupted =
+                    tokio::time::timeout(Duration::from_millis(20), policy.reason(0, Some(since)));
+                assert!(interrupted.await.is_err());
+                events += 1;
+            }
+        });
+        let checks = std::iter::from_fn(|| listener.accept().ok()).count();
+        assert!((1..=2).contains(&checks) && events > 5, "{checks} {events}");
     }
 }
