@@ -89,6 +89,7 @@ impl Executor<'_> {
             None => {
                 // Replaces the text that `execute` has set in case the pod ends earlier.
                 self.ending.archive_not_saved = None;
+                self.record_saved_archive();
                 tracing::info!(stage = "archive", "archive saved to {to}");
             }
             Some(why) => {

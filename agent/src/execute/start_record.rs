@@ -6,6 +6,7 @@
 //! ```text
 //! started NUMBER                       written before the broker and the program start
 //! ended CODE                           written after the program has ended
+//! archive saved                        written after the archive was saved
 //! what failed after the program        written at the end of the container, as JSON
 //! ```
 
@@ -20,6 +21,7 @@ use crate::report::failure::Failure;
 
 const STARTED: &str = "started ";
 const ENDED: &str = "ended ";
+const ARCHIVE_SAVED: &str = "archive saved\n";
 
 /// What is known of earlier starts.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub struct EarlierStarts {
 #[derive(Debug, PartialEq, Eq)]
 pub struct ProgramEnd {
     pub code: u8,
+    /// Whether the archive was saved after it.
+    pub is_archive_saved: bool,
     /// What failed after it.
     pub later: LaterFailure,
 }
@@ -78,11 +82,20 @@ impl Record {
         self.replace(&format!("{STARTED}{}\n{ENDED}{code}\n", self.start))
     }
 
+    /// Adds that the archive was saved.
+    pub fn add_saved_archive(&self) -> io::Result<()> {
+        self.append(ARCHIVE_SAVED)
+    }
+
     /// Adds what failed after the program's end.
     pub fn add(&self, later: &LaterFailure) -> io::Result<()> {
         let line = serde_json::to_string(later)?;
+        self.append(&format!("{line}\n"))
+    }
+
+    fn append(&self, text: &str) -> io::Result<()> {
         let mut file = OpenOptions::new().append(true).open(&self.path)?;
-        file.write_all(format!("{line}\n").as_bytes())?;
+        file.write_all(text.as_bytes())?;
         file.sync_all()
     }
 
@@ -115,10 +128,12 @@ fn parse(text: &str) -> EarlierStarts {
         .unwrap_or(1);
     let end = rest.strip_prefix(ENDED).and_then(|rest| {
         let (code, after) = rest.split_once('\n')?;
+        let after_archive = after.strip_prefix(ARCHIVE_SAVED);
         Some(ProgramEnd {
             code: code.parse().ok()?,
+            is_archive_saved: after_archive.is_some(),
             // Without a line, nothing failed. A line that a crash has cut off counts as none.
-            later: serde_json::from_str(after).unwrap_or_default(),
+            later: serde_json::from_str(after_archive.unwrap_or(after)).unwrap_or_default(),
         })
     });
     EarlierStarts { starts, end }
@@ -140,18 +155,27 @@ mod tests {
             }),
             message: "it failed".into(),
         };
-        let ended = |starts, code, later| EarlierStarts {
+        let ended = |starts, code, is_archive_saved, later| EarlierStarts {
             starts,
-            end: Some(ProgramEnd { code, later }),
+            end: Some(ProgramEnd {
+                code,
+                is_archive_saved,
+                later,
+            }),
         };
         assert_eq!(read(&path).unwrap(), EarlierStarts::default());
         let record = Record::new(path.clone(), 3);
         record.start().unwrap();
         assert_eq!(read(&path).unwrap(), EarlierStarts { starts: 3, end: None });
         record.end(7).unwrap();
-        assert_eq!(read(&path).unwrap(), ended(3, 7, LaterFailure::default()));
+        assert_eq!(read(&path).unwrap(), ended(3, 7, false, LaterFailure::default()));
+        record.add_saved_archive().unwrap();
+        assert_eq!(read(&path).unwrap(), ended(3, 7, true, LaterFailure::default()));
         record.add(&later()).unwrap();
-        assert_eq!(read(&path).unwrap(), ended(3, 7, later()));
+        assert_eq!(read(&path).unwrap(), ended(3, 7, true, later()));
+        record.end(7).unwrap();
+        record.add(&later()).unwrap();
+        assert_eq!(read(&path).unwrap(), ended(3, 7, false, later()));
         record.start().unwrap();
         assert_eq!(read(&path).unwrap(), EarlierStarts { starts: 3, end: None });
         for half in [

@@ -40,12 +40,17 @@ impl Executor<'_> {
         let end = end.or_else(|| {
             Some(ProgramEnd {
                 code: unrecorded_code?,
+                is_archive_saved: false,
                 later: LaterFailure::default(),
             })
         });
         let was_last = starts > restarts;
         match end {
-            Some(ProgramEnd { code, later }) if code == 0 || was_last => {
+            Some(ProgramEnd {
+                code,
+                is_archive_saved,
+                later,
+            }) if code == 0 || was_last => {
                 let line =
                     format!("the program ended with code {code} before this container was started again");
                 tracing::info!(stage = "plan", "{line}");
@@ -68,8 +73,11 @@ impl Executor<'_> {
                 if !later.message.is_empty() {
                     self.ending.note(later.message);
                 }
-                // So the status goes on to report it.
+                // So the status goes on to report these.
                 self.ending.snippet = later.snippet;
+                if is_archive_saved {
+                    self.ending.archive_not_saved = None;
+                }
                 return Ok(Flow::Exit(code));
             }
             None if was_last && restarts == 0 => {
@@ -111,6 +119,12 @@ impl Executor<'_> {
                 plain(&error)
             );
         }
+    }
+
+    /// Records that the archive was saved. A failure is ignored: the next start of this container then reports that
+    /// it was not saved.
+    pub(super) fn record_saved_archive(&self) {
+        let _ = self.record.as_ref().map(Record::add_saved_archive);
     }
 
     /// Records what failed after the program, for the next start of this container.

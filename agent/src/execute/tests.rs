@@ -639,6 +639,46 @@ fn follower_stopped_before_its_lead_ends_is_replaced() {
 }
 
 #[test]
+fn restarted_container_knows_that_the_archive_is_saved() {
+    alone("restarted_container_knows_that_the_archive_is_saved", |folder| {
+        let at = |name: &str| folder.join(name).display().to_string();
+        let (dump, archive) = (at("dump-0123456789abcdef.tgz"), at("archive.tgz"));
+        let steps = |script: &str| {
+            let script = script.replace("DUMP", &dump);
+            vec![
+                Step::CheckEarlierStarts {
+                    record: at("starts"),
+                    result: at("result"),
+                    restarts: 0,
+                },
+                Step::PrepareArchive {
+                    dump: dump.clone(),
+                    leftovers: at("dump-*.tgz"),
+                    owner: process_owner(),
+                },
+                start(Launch {
+                    record: Some(at("starts")),
+                    ..launch(&["/bin/sh", "-c", &script])
+                }),
+                Step::PublishArchive {
+                    from: dump.clone(),
+                    to: archive.clone(),
+                },
+            ]
+        };
+        // The second container does not run the program again.
+        for (script, is_saved) in [("echo state >DUMP", true), ("true", false)] {
+            for _ in 0..2 {
+                let (result, ending) = execute_to_the_end(Role::Lead, false, steps(script));
+                assert_eq!(result, Ok(0));
+                assert_eq!(ending.archive_not_saved.is_none(), is_saved, "{ending:?}");
+            }
+            fs::remove_file(at("starts")).unwrap();
+        }
+    });
+}
+
+#[test]
 fn start_is_recorded_only_in_the_record_of_the_launch() {
     alone("start_is_recorded_only_in_the_record_of_the_launch", |folder| {
         let at = |name: &str| folder.join(name);
