@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use flux_shared::exit::REPLACE;
 use flux_shared::termination::{Ender, Termination};
 
-use crate::image::{Container, Image};
+use crate::image::{Container, Image, real_flux};
 use crate::live::{Network, Running, eventually, pod_image, run_words, termination_of};
 
 /// How the pod is stopped.
@@ -479,6 +479,36 @@ fn stop_while_the_archive_is_saved_leaves_the_jobs_result() {
             ..ALONE
         }
         .check();
+    }
+}
+
+/// Real Flux ends its rc3, which saves the archive, at a signal. The fake Flux ignores it.
+#[test]
+fn stop_during_rc3_of_real_flux_saves_the_archive() {
+    if real_flux().is_none() {
+        return;
+    }
+    let init = "mkdir -p /tmp/rc/rc3.d; printf '#!/bin/sh\\necho >/tmp/up; sleep 4\\n' >/tmp/rc/rc3.d/slow; \
+                chmod +x /tmp/rc/rc3.d/slow; export FLUX_RC_EXTRA=/tmp/rc";
+    for flux in ["", "[flux]\ndisable_socket = true\n"] {
+        let spec = format!(
+            "archive = '/state/archive.tgz'\n{flux}[runner.snippets]\ninit = \"\"\"{init}\"\"\"\n{}",
+            program("echo ran program; exit 3")
+        );
+        let image = pod_image(&spec, 1);
+        std::fs::create_dir(image.at("/state")).unwrap();
+        let pod = Running::pod(&Container::new(&image, "mc-0", &run_words(&[])), &Network::new());
+        eventually("rc3 runs", || image.at("/tmp/up").exists().then_some(()));
+        pod.signal(15);
+        let ended = pod.end();
+        assert_eq!(ended.code, 3, "{ended:?}");
+        let termination = termination_of(&image);
+        assert_eq!(
+            (termination.by, termination.archive_not_saved),
+            (Ender::Program, None),
+            "{ended:?}"
+        );
+        assert!(image.at("/state/archive.tgz").exists());
     }
 }
 
