@@ -3,8 +3,8 @@
     python tools/generate.py           write them (`.ci/python generate`)
     python tools/generate.py --check   fail if one is stale
 
-`models.py` comes from the CRD's schema, `remedies.json` from the troubleshooting page, and the pictures of the page on
-Python from the example's notebook and the code that notebooks use.
+`models.py` comes from the CRD's schema, `remedies.json` from the pages on troubleshooting and on reasons, and the
+pictures of the page on Python from the example's notebook and the code that notebooks use.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "python/src/flux_minicluster"
 CRD = REPOSITORY / "chart/crd/crd.yaml"
 PAGE = REPOSITORY / "docs/troubleshooting.md"
+REASONS = REPOSITORY / "docs/reference/conditions.md"
 NOTEBOOK = REPOSITORY / "examples/python-client/notebook.ipynb"
 PROGRESS_PICTURE = REPOSITORY / "docs/images/python-progress.svg"
 RESULT_PICTURE = REPOSITORY / "docs/images/python-result.svg"
@@ -165,7 +166,7 @@ def models() -> str:
 
 
 def remedies() -> str:
-    """Each reason with its section of the troubleshooting page, as plain text."""
+    """Each reason with its section of the troubleshooting page, or else its meaning, as plain text."""
     sections: dict[str, list[str]] = {}
     current: list[str] | None = None
     for line in PAGE.read_text().splitlines():
@@ -185,6 +186,9 @@ def remedies() -> str:
             return text
         return f"{text}\n\n{whole(other[1])}"
 
+    # Reasons that have a section are links in this table.
+    for reason, meaning in re.findall(r"^\| ([A-Z]\w+) \| (.+) \| \w* \|$", REASONS.read_text(), re.MULTILINE):
+        texts.setdefault(reason, plain_text(f"{meaning[0].upper()}{meaning[1:]}."))
     return json.dumps({reason: whole(reason) for reason in texts if texts[reason]}, indent=1, ensure_ascii=False) + "\n"
 
 

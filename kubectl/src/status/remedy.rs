@@ -1,6 +1,8 @@
-//! What a reason means and what to do: its section of `docs/troubleshooting.md`. Pure.
+//! What a reason means and what to do: its section of `docs/troubleshooting.md`, or its meaning. Pure.
 
-/// The page with a section for every reason (checked by `operator/tests/docs`).
+use flux_operator_core::vocabulary::Reason;
+
+/// The page with a section for every reason whose meaning does not say all (checked by `operator/tests/docs`).
 const PAGE: &str = include_str!("../../../docs/troubleshooting.md");
 
 /// The section for reasons of other programs that have no section of their own.
@@ -9,7 +11,10 @@ const OTHERS: &str = "Other reasons";
 /// The remedy for `reason`, as plain text.
 pub fn of(reason: &str) -> Option<String> {
     let Some(text) = section_of(reason) else {
-        return section_of(OTHERS);
+        return match Reason::parse(reason) {
+            Some(reason) => Some(sentence(reason.meaning())),
+            None => section_of(OTHERS),
+        };
     };
     // A section that begins with "As ErrImagePull: …" refers to another section, whose text is appended.
     let other = text
@@ -35,6 +40,12 @@ fn section_of(reason: &str) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
+/// A meaning, which begins with a small letter and has no full stop, as a sentence. A name at the beginning stays.
+fn sentence(meaning: &str) -> String {
+    let (first, rest) = meaning.split_at(1);
+    plain(&format!("{}{rest}.", first.to_uppercase()))
+}
+
 /// A line without Markdown's links and quotes.
 fn plain(line: &str) -> String {
     let mut text = String::new();
@@ -53,8 +64,6 @@ fn plain(line: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use flux_operator_core::vocabulary::Reason;
-
     use super::*;
 
     #[test]
@@ -80,6 +89,11 @@ mod tests {
             "others set reasons that nobody here knows"
         );
         assert!(of("NoSuchReason").unwrap().contains("kubectl describe job NAME"));
+        assert_eq!(of("Deleted").as_deref(), Some("The pod was deleted."));
+        assert_eq!(
+            of("PostCompleted").as_deref(),
+            Some("post ended with exit code 0.")
+        );
         let (one, other) = (of("ImagePullBackOff").unwrap(), of("ErrImagePull").unwrap());
         assert!(
             one.starts_with("As ErrImagePull") && one.ends_with(&other),

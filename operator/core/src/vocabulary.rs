@@ -1,6 +1,6 @@
 //! The types of conditions and the reasons of conditions, statuses and events, each with its meaning. The reference
 //! (`docs/reference`) is generated from them. A test (`tests/docs`) checks them against the code and the headings of
-//! `docs/troubleshooting.md`.
+//! `docs/troubleshooting.md`, which explains the reasons whose meaning does not say all.
 //!
 //! A reason that the operator finds is a [`Reason`] until it becomes text in a status or an event. Such a text may also
 //! be a reason from Kubernetes, Kueue or the agent. It can be compared with a [`Reason`].
@@ -216,7 +216,7 @@ macro_rules! reasons {
 
 reasons! {
     Progress {
-        NotRequested: "there is no Job yet",
+        NotRequested: "there is no Job yet; after 10 s another reason says why",
         JobCreated: "the Job was created",
         PodsStarting: "pods are starting: the message counts them",
         PodsRunning: "all pods run",
@@ -248,7 +248,8 @@ reasons! {
             "a node could not mount the view's image: the Job is recreated with a copy of the view",
         ViewCopied: "the view is copied, since a node that the pods may use cannot mount images",
         SharedHandle => Warning: "a CSI volume has the handle of another PersistentVolume",
-        UnknownStorageClass => Warning: "a volume names a storage class that is not in the cluster",
+        UnknownStorageClass => Warning:
+            "a volume names a storage class that is not in the cluster; the job may run anyway",
         NotSaved: "the archive was not saved: the message says why",
         ArchiveNotSaved => Warning: "the event of `NotSaved`",
         OperatorPanicked => Warning: "the event of a bug in the operator",
@@ -263,16 +264,18 @@ reasons! {
             "the MiniCluster waits in a queue, or for more pods: the message has the queue's name and Kueue's reason",
         Forbidden => Warning: "the API server forbids the operator an object that the MiniCluster needs",
         Refused => Warning:
-            "the API server refuses an object that the MiniCluster needs, for example by an admission policy",
+            "the API server refuses an object that the MiniCluster needs: the message names an invalid field or an admission policy. The operator retries",
         ApiError => Warning:
             "the API server, or an admission webhook behind it, fails or does not answer: the message has its words",
         NamespaceTerminating => Warning: "the namespace is being deleted: nothing is created in it",
         JobUnlabelled => Warning: "the MiniCluster's own Job lacks the operator's label",
         NameTaken => Warning: "another object already has the name of one that the MiniCluster needs",
         TooLarge => Warning: "an object would be larger than the API server accepts",
-        Unsupported => Warning: "this Kubernetes is too old for a field of the spec",
+        Unsupported => Warning:
+            "this Kubernetes is too old for a field of the spec: the message has the remedy",
         GangUnavailable => Warning: "`gang` is on, and the cluster has no gang API that the operator uses",
-        WaitingForPrevious: "an object of an earlier MiniCluster of this name is still being deleted",
+        WaitingForPrevious:
+            "an object or pod of an earlier MiniCluster of this name is still being deleted",
         WaitingForPods => Warning:
             "pods of a deleted Job, or of an earlier MiniCluster of this name, may still run",
         FailedCreate => Warning: "the API server refuses the Job's pods (set by Kubernetes)",
@@ -281,17 +284,21 @@ reasons! {
         SchedulingGated => Warning:
             "a pod has a scheduling gate, for example set by a queue (set by Kubernetes)",
         SchedulerError => Warning:
-            "the scheduler failed while it placed a pod, and tries again (set by Kubernetes)",
+            "the scheduler failed while it placed a pod, and retries; usually the API server or a plugin of the scheduler did not answer (set by Kubernetes)",
         SchedulerSilent => Warning: "no scheduler of the pods' `schedulerName` has said anything about a pod",
         ErrImagePull => Warning: "an image cannot be pulled (set by Kubernetes)",
         ImagePullBackOff => Warning:
             "an image could not be pulled, and is tried again later (set by Kubernetes)",
-        InvalidImageName => Warning: "an image's name is not valid (set by Kubernetes)",
+        InvalidImageName => Warning:
+            "an image's name is not valid: for example, it has capitals or blanks (set by Kubernetes)",
         ErrImageNeverPull => Warning:
-            "an image is not on the node, and must not be pulled (set by Kubernetes)",
-        CreateContainerError => Warning: "the node could not create a container (set by Kubernetes)",
-        FailedMount => Warning: "a volume could not be mounted (set by Kubernetes)",
-        NotStarted => Warning: "the lead's pod ended before its program had started",
+            "an image is not on the node, and has `imagePullPolicy: Never` (set by Kubernetes)",
+        CreateContainerError => Warning:
+            "the node could not create a container: for example, a device is missing, or the image lacks the working directory or program (set by Kubernetes)",
+        FailedMount => Warning:
+            "a volume could not be mounted: a claim, ConfigMap or Secret does not exist, or its storage does not answer (set by Kubernetes)",
+        NotStarted => Warning:
+            "the lead's pod ended before its program had started: it is retried up to `backoffLimit` times",
         InitFailed => Warning: "one of the agent's init containers has failed",
     }
     End {
@@ -302,13 +309,14 @@ reasons! {
         OOMKilled => Warning: "the container used more memory than its limit (set by Kubernetes)",
         SnippetFailed => Warning: "a snippet of `commands` has failed",
         PostFailed => Warning: "`post` failed in a pod; the job's result stands",
-        Stopped => Warning: "the pod was stopped before its program had ended",
-        DeadlineExceeded => Warning: "`deadlineSeconds` exceeded",
+        Stopped => Warning:
+            "the pod was stopped (deleted, drained, or by `flux-agent stop`) before its program had ended",
+        DeadlineExceeded => Warning: "the job had not ended after `deadlineSeconds`",
         Failed: "the job has failed: the reason of the condition `Failed` says why",
         JobFailed => Warning: "the Job has failed, and no pod is left that shows why",
         LeadFailed => Warning:
-            "the lead has failed, but the Job did not count it, because the pod was also being evicted or had replaced another one",
-        AgentFailed => Warning: "the agent failed without giving a category",
+            "the lead has failed, but the Job did not count it, because the pod was also being evicted or had replaced another one: the operator has ended the Job",
+        AgentFailed => Warning: "the agent failed without naming a cause: see the message",
         LeadLost => Warning:
             "the lead's pod was lost: the MiniCluster restarts, or `backoffLimit` is reached",
         // The agent's own failures. `exit-codes.md` has more on each.
@@ -323,7 +331,7 @@ reasons! {
         BrokerFailed => Warning: "the broker failed (exit code 248)",
         Internal => Warning: "a bug in the agent (exit code 249)",
         BackoffLimitExceeded => Warning:
-            "a pod was recreated as often as `backoffLimit` allows (set by Kubernetes)",
+            "a pod was recreated as often as the Job allows (`backoffLimit`, or 100 if that is more and `restartPolicy` is `Never`): the message says why its last attempt failed (set by Kubernetes)",
         MaxFailedIndexesExceeded => Warning:
             "the pods of an index have failed as often as allowed (set by Kubernetes or the operator)",
         FailedIndexes => Warning: "all pods have ended, and some have failed (set by Kubernetes)",
@@ -332,7 +340,8 @@ reasons! {
     Loss {
         StartedAnew => Warning: "the event of a restart of the whole MiniCluster",
         PodLost => Warning: "a follower was lost while the job ran on it",
-        Requeued: "the queue has evicted the MiniCluster, which waits there again",
+        Requeued:
+            "the queue has evicted the MiniCluster, which waits there again; this does not count towards `backoffLimit` or `maxRestarts`",
         JobDeleted => Warning: "the Job was deleted",
         NodeLost => Warning: "a pod's node has stopped answering",
         NodeRestarted => Warning:
@@ -345,7 +354,8 @@ reasons! {
         Shutdown => Warning: "the node was shut down (set by older Kubernetes)",
         Terminated => Warning: "the node was shut down (set by Kubernetes)",
         Preempting => Warning: "the node needed the room for a critical pod (set by Kubernetes)",
-        ContainerStatusUnknown => Warning: "the node has lost track of the container (set by Kubernetes)",
+        ContainerStatusUnknown => Warning:
+            "the node has lost track of the container: the pod counts as lost (set by Kubernetes)",
     }
 }
 

@@ -29,16 +29,18 @@ fn conditions_reasons_and_events_are_those_of_the_code() {
         text += &format!("| `{condition}` | {when_true} | {when_false} |\n");
     }
     text += "\n## Reasons\n\nA reason is one word, in a condition, `status.reason`, `status.restarts`, `status.lostPods` or an event. \
-             [Troubleshooting](../troubleshooting.md) explains each in full and says what to do. The operator passes on further reasons \
+             A link leads to what to do ([troubleshooting](../troubleshooting.md)). The operator passes on further reasons \
              of Kubernetes unchanged. A job that runs but does not end has no reason of its own: see \
              [a job hangs](../troubleshooting.md#a-job-hangs).\n";
+    let troubleshooting = std::fs::read_to_string(repository().join("docs/troubleshooting.md")).unwrap();
     for (subject, title) in vocabulary::Subject::ALL {
         text += &format!("\n### {title}\n\n| reason | meaning | event |\n| --- | --- | --- |\n");
         for reason in Reason::ALL.iter().filter(|reason| reason.subject() == subject) {
-            let link = format!(
-                "[{reason}](../troubleshooting.md#{})",
-                reason.name().to_lowercase()
-            );
+            let link = if troubleshooting.contains(&format!("\n### {reason}\n")) {
+                in_troubleshooting(reason.name(), *reason)
+            } else {
+                reason.to_string()
+            };
             text += &format!(
                 "| {link} | {} | {} |\n",
                 reason.meaning(),
@@ -50,6 +52,11 @@ fn conditions_reasons_and_events_are_those_of_the_code() {
         }
     }
     is_committed("conditions.md", &text);
+}
+
+/// A link to the reason's section.
+fn in_troubleshooting(text: &str, reason: Reason) -> String {
+    format!("[{text}](../troubleshooting.md#{})", reason.name().to_lowercase())
 }
 
 fn meaning(category: Category) -> &'static str {
@@ -84,14 +91,12 @@ fn exit_codes_are_those_of_the_code() {
          does the reason of the status.\n\n| code | name | meaning |\n| --- | --- | --- |\n"
     );
     text += &format!(
-        "| [{REPLACE}](../troubleshooting.md#exit-code-{REPLACE}) | | only this follower was stopped (a smaller `size`, or a drain). This is no failure. If `size` still includes the pod, another one replaces it |\n"
+        "| {REPLACE} | | only this follower was stopped (a smaller `size`, or a drain). This is no failure. If `size` still includes the pod, another one replaces it |\n"
     );
     for category in Category::ALL {
         let (code, name) = (category.code(), category.name());
-        text += &format!(
-            "| [{code}](../troubleshooting.md#exit-code-{code}) | `{name}` | {} |\n",
-            meaning(category)
-        );
+        let code = in_troubleshooting(&code.to_string(), category.into());
+        text += &format!("| {code} | `{name}` | {} |\n", meaning(category));
     }
     is_committed("exit-codes.md", &text);
 }

@@ -20,7 +20,7 @@ def _remedies() -> dict[str, str]:
 
 
 def remedy_for(reason: str | None) -> str | None:
-    """What a reason means and what to do: its section of the troubleshooting page."""
+    """What a reason means and what to do: its section of the troubleshooting page, or else its meaning."""
     return _remedies().get(reason or "")
 
 
