@@ -23,6 +23,7 @@ use crate::logs;
 use crate::output::Output;
 use crate::run;
 use crate::screen;
+use crate::signals;
 use crate::status;
 use crate::stop;
 use crate::target::{Access, Target};
@@ -120,15 +121,16 @@ pub fn main(version: &'static str) -> ExitCode {
         },
         None => command_line(version),
     };
-    let code = dispatch(cli, version).unwrap_or_else(|failure| {
-        // The reader of standard output is gone (`| head`): this is no news for the user.
-        if !matches!(failure, Failure::Unread) {
-            screen::tell(&causes(&failure));
-        }
-        failure.code()
-    });
-    screen::flush_errors();
-    ExitCode::from(code)
+    ExitCode::from(dispatch(cli, version).unwrap_or_else(|failure| report(&failure)))
+}
+
+/// Prints the failure; returns the exit code.
+fn report(failure: &Failure) -> u8 {
+    // The reader of standard output is gone (`| head`): this is no news for the user.
+    if !matches!(failure, Failure::Unread) {
+        screen::tell(&causes(failure));
+    }
+    failure.code()
 }
 
 /// The words to complete, if kubectl called this program under the name `COMPLETER`.
@@ -188,11 +190,22 @@ fn dry_run(args: &plans::Args, output: Output) -> Result<u8, Failure> {
 }
 
 /// Runs a command in an async runtime. One thread is enough, since it mostly waits for the API server and the user.
-/// `shutdown_background` lets the program exit while a read of standard input or a write to standard output is pending.
+/// `shutdown_background` lets the program exit while a read of standard input or a write is pending.
 fn in_cluster(cli: Cli, version: &str) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Failure::on_this_machine("start"))?;
-    let code = runtime.block_on(run_async(cli, version));
+    let code = runtime.block_on(async {
+        let code = run_async(cli, version)
+            .await
+            .unwrap_or_else(|failure| report(&failure));
+        // Once a command has listened for signals, they do not end the program by themselves any more.
+        let signalled = signals::until_signalled()?;
+        tokio::select! {
+            () = screen::errors_written() => {}
+            _ = signalled => {}
+        }
+        Ok(code)
+    });
     runtime.shutdown_background();
     code
 }

@@ -177,7 +177,7 @@ fn unwritten() -> MutexGuard<'static, Unwritten> {
 }
 
 /// Writes bytes to standard error. In an async runtime, another thread writes them, as in `put_beside` (`2>&1 | less`);
-/// a terminal reads at once. Call `flush_errors` at the program's end.
+/// a terminal reads at once. Wait for `errors_written` at the program's end.
 pub fn put_error(bytes: &[u8]) {
     let mut unwritten = unwritten();
     unwritten.bytes.extend_from_slice(bytes);
@@ -197,11 +197,16 @@ pub fn put_error(bytes: &[u8]) {
 /// As `put_error`, for a part of a longer output: waits until it is written, so that the rest is not read before.
 pub async fn put_error_beside(bytes: &[u8]) {
     put_error(bytes);
+    errors_written().await;
+}
+
+/// Waits until standard error has everything.
+pub async fn errors_written() {
     let _ = tokio::task::spawn_blocking(flush_errors).await;
 }
 
 /// Writes what was not written to standard error yet. Waits for a thread that writes it.
-pub fn flush_errors() {
+fn flush_errors() {
     let mut output = std::io::stderr().lock();
     loop {
         let mut unwritten = unwritten();

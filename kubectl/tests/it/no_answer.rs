@@ -1,5 +1,6 @@
 //! Ctrl-C while the API server does not answer.
 
+use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use http::{Method, Request, Response};
@@ -124,5 +125,25 @@ async fn third_ctrl_c_ends_a_deletion_without_an_answer() {
     interrupt(&run);
     read_until(&mut err, "mc may still run").await;
     let status = in_time("it ends", run.wait()).await.unwrap();
+    assert_eq!(status.code(), Some(130));
+}
+
+/// Like `kubectl minicluster run ... 2>&1 | less`.
+#[tokio::test]
+async fn ctrl_c_ends_run_while_nobody_reads_the_messages() {
+    let silent = Silent::start(false).await;
+    let (_reader, mut writer) = std::io::pipe().unwrap();
+    // As much as fits into a pipe.
+    writer.write_all(&[b'x'; 64 * 1024]).unwrap();
+    let mut command = silent
+        .person
+        .command(&["run", "--name", "mc", "app:1", "--", "true"]);
+    let mut run = command.stderr(writer).spawn().unwrap();
+    silent.received(Method::POST).await;
+    let status = until("it ends", async || {
+        interrupt(&run);
+        run.try_wait().unwrap()
+    })
+    .await;
     assert_eq!(status.code(), Some(130));
 }
