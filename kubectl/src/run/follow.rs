@@ -214,14 +214,15 @@ impl<'a> Follower<'a> {
                     self.resume = Some((printed.pod_uid, printed.resume));
                     match printed.result {
                         Ok(()) => {}
-                        Err(Failure::Unread) if self.interrupts == 0 => {
+                        Err(Failure::Unread) => {
                             self.is_unread = true;
-                            self.interrupts = 1;
-                            self.screen.say(&format!("nobody reads the output: shutting down {name}"));
-                            stopping = Some(Box::pin(stop::in_order(target, name, Some(uid))));
+                            // If a stop has failed, it is tried again.
+                            if stopping.is_none() && way.is_none() {
+                                self.interrupts += 1;
+                                self.screen.say(&format!("nobody reads the output: shutting down {name}"));
+                                stopping = Some(Box::pin(stop::in_order(target, name, Some(uid))));
+                            }
                         }
-                        // The MiniCluster is already being stopped.
-                        Err(Failure::Unread) => {}
                         // The rest of the log is lost, but the status has the job's result.
                         Err(failure) => self.note_missing_output(&failure.to_string()),
                     }

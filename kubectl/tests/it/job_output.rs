@@ -369,7 +369,7 @@ fn run_ends_when_its_stop_fails() {
         let person = UserAccount { kubeconfig, ..person };
         // At its end, `run` sets `cleanup`, so that the operator deletes the MiniCluster. After SIGTERM, a stop that
         // fails ends `run` without this.
-        for (name, code, cleanup) in [("head", 141, true), ("terminated", 1, false)] {
+        for (name, code, cleanup) in [("head", 141, true), ("less", 141, true), ("terminated", 1, false)] {
             let mut run = person.start(&["run", "--name", name, "app:1", "--", "work"]);
             let pods = fixture.pods(name, 1).await;
             fixture.run_pod(&pods[&0]).await;
@@ -381,6 +381,17 @@ fn run_ends_when_its_stop_fails() {
             if name == "terminated" {
                 crate::runs::send("-TERM", &run);
             } else {
+                if name == "less" {
+                    // Like Ctrl-C in less, and then q.
+                    crate::runs::interrupt(&run);
+                    let mut errors = BufReader::new(run.stderr.as_mut().unwrap());
+                    let mut message = String::new();
+                    while !message.contains("`create` `pods/exec`") {
+                        in_time("the stop fails", errors.read_line(&mut message))
+                            .await
+                            .unwrap();
+                    }
+                }
                 drop(out);
             }
             let output = PluginOutput::when_over(run).await;
