@@ -366,6 +366,9 @@ async fn carry_out(
         } => {
             let now = previous_status::rfc3339(Timestamp::now());
             tracing::info!(reason, message, "ended the Job");
+            let job = context.index.job(&target.key);
+            // Only a suspended Job lacks it for longer than a moment.
+            let has_start = job.is_none_or(|job| job.has_start || !job.is_suspended);
             let failed = context
                 .writer
                 .fail_job(
@@ -374,6 +377,7 @@ async fn carry_out(
                     reason,
                     &previous_status::short(message),
                     &now,
+                    has_start,
                 )
                 .await;
             failed.map(|()| Done::All).map_err(Into::into)

@@ -541,7 +541,7 @@ impl Writer {
     }
 
     /// Sets a Job's condition FailureTarget: the Job controller then deletes its pods and fails it. `now` is
-    /// in RFC 3339.
+    /// in RFC 3339. `has_start`: the Job's status has a start time.
     pub async fn fail_job(
         &self,
         cluster: &Key,
@@ -549,39 +549,46 @@ impl Writer {
         reason: &str,
         message: &str,
         now: &str,
+        has_start: bool,
     ) -> Result<(), ApplyError> {
-        let status = json!({ "conditions": [{
+        let mut status = json!({ "conditions": [{
             "type": "FailureTarget", "status": "True", "reason": reason, "message": message,
             "lastTransitionTime": now, "lastProbeTime": now,
         }] });
-        self.patch_job_status("end", cluster, uid, &status).await
+        // A suspended Job may have none, and the API server takes no end without one.
+        if !has_start {
+            status["startTime"] = json!(now);
+        }
+        let failed = self.patch_job_status(cluster, uid, &status).await;
+        ignore_not_found(failed).map_err(|error| api_error::<Job>("end", &cluster.name, error))
     }
 
     /// Removes the start time of a suspended Job, which Kubernetes keeps up to version 1.35. If the Job's deadline had
-    /// passed since then, the Job controller would fail the Job as soon as it is resumed.
+    /// passed since then, the Job controller would fail the Job as soon as it is resumed. And some versions from 1.32
+    /// to 1.34 cannot replace the time of a Job that is resumed (kubernetes/kubernetes#134521).
     pub async fn forget_start(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
-        let status = json!({ "startTime": null });
-        self.patch_job_status("resume", cluster, uid, &status).await
+        match self
+            .patch_job_status(cluster, uid, &json!({ "startTime": null }))
+            .await
+        {
+            // It is not suspended any more, or has ended.
+            Err(kube::Error::Api(status)) if status.code == 422 => Ok(()),
+            forgotten => {
+                ignore_not_found(forgotten).map_err(|error| api_error::<Job>("resume", &cluster.name, error))
+            }
+        }
     }
 
-    async fn patch_job_status(
-        &self,
-        verb: &'static str,
-        cluster: &Key,
-        uid: &str,
-        status: &Value,
-    ) -> Result<(), ApplyError> {
+    async fn patch_job_status(&self, cluster: &Key, uid: &str, status: &Value) -> Result<(), kube::Error> {
         let api: Api<Job> = Api::namespaced(self.client.clone(), &cluster.namespace);
         let change = json!({ "metadata": { "uid": uid }, "status": status });
         let parameters = PatchParams {
             field_manager: Some(labels::MANAGER.into()),
             ..PatchParams::default()
         };
-        let patched = api
-            .patch_status(&cluster.name, &parameters, &Patch::Strategic(change))
+        api.patch_status(&cluster.name, &parameters, &Patch::Strategic(change))
             .await
-            .map(drop);
-        ignore_not_found(patched).map_err(|error| api_error::<Job>(verb, &cluster.name, error))
+            .map(drop)
     }
 
     /// Deletes the MiniCluster with this uid, whose time to live is over.

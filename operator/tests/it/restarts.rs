@@ -1,6 +1,7 @@
 //! What restarts, how often, and what never does: on a real API server and Job controller, with fake
 //! kubelets.
 
+use flux_operator_core::observe::Key;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
@@ -469,6 +470,33 @@ fn a_resumed_job_has_its_whole_deadline_again() {
         suspend(false).await;
         run(&fixture, "mc").await;
         operator.stop().await;
+    });
+}
+
+/// Kueue removes the start time of a Job that it suspends, and so does Kubernetes 1.36.
+#[test]
+fn suspended_job_without_a_start_time_can_be_failed() {
+    test("never-started", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture
+            .create("mc", json!({ "size": 1, "suspend": true }))
+            .await
+            .unwrap();
+        fixture.when_condition("mc", "Suspended", "True").await;
+        operator.stop().await;
+        let (writer, key) = (fixture.writer().await, Key::new(&fixture.namespace, "mc"));
+        let uid = fixture.job("mc").await.uid().unwrap();
+        let now = k8s_openapi::jiff::Timestamp::now().to_string();
+        writer
+            .fail_job(&key, &uid, "AlreadyEnded", "why", &now, false)
+            .await
+            .unwrap();
+        until("the Job controller fails it", async || {
+            let conditions = fixture.job("mc").await.status?.conditions?;
+            let is_failed = conditions.iter().any(|condition| condition.type_ == "Failed");
+            is_failed.then_some(())
+        })
+        .await;
     });
 }
 

@@ -58,6 +58,8 @@ pub struct JobSeen {
     pub created: Option<Timestamp>,
     /// None also while the Job controller says that it is suspended.
     pub start_time: Option<Timestamp>,
+    /// Whether its status has a start time, be it that of a start before a suspension.
+    pub has_start: bool,
     pub completion_time: Option<Timestamp>,
     pub complete: Option<TrueCondition>,
     /// Condition SuccessCriteriaMet: the lead has succeeded. The Job becomes complete when its pods have ended.
@@ -156,6 +158,7 @@ impl JobSeen {
                     .and_then(|status| status.start_time.as_ref())
                     .map(|time| time.0)
             },
+            has_start: status.is_some_and(|status| status.start_time.is_some()),
             completion_time: status
                 .and_then(|status| status.completion_time.as_ref())
                 .map(|time| time.0),

@@ -1,6 +1,6 @@
 //! The mutable part of an existing Job: its size, and whether it is suspended. All other fields are fixed.
 
-use flux_shared::validate::ValidMiniCluster;
+use flux_shared::validate::{MAX_SIZE, ValidMiniCluster};
 use k8s_openapi::api::batch::v1::Job;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -49,17 +49,27 @@ impl Elastic {
     }
 
     /// The patch for the Job with this uid (the API server rejects it for another Job). `before`: the hash that was
-    /// applied last. `maximum`: the MiniCluster's largest size.
+    /// applied last. `maximum`: the MiniCluster's largest size. `is_suspended`: the Job is suspended now.
     ///
     /// `suspend` is patched only if it has changed in the spec: somebody may have resumed a Job that was created
     /// suspended. A Job that is resumed gets its whole deadline again: after a restart it may have the rest only.
-    pub fn patch(self, cluster: &ValidMiniCluster, uid: &str, before: Option<&str>, maximum: u32) -> Value {
+    pub fn patch(
+        self,
+        cluster: &ValidMiniCluster,
+        uid: &str,
+        before: Option<&str>,
+        maximum: u32,
+        is_suspended: bool,
+    ) -> Value {
         let mut spec = json!({ "parallelism": self.size, "completions": self.size });
         if !self.is_suspend_applied(before, maximum)
             && let Some(suspend) = self.suspend
         {
             spec["suspend"] = json!(suspend);
-            if !suspend && let Some(deadline) = cluster.deadline_seconds {
+            if is_suspended
+                && !suspend
+                && let Some(deadline) = cluster.deadline_seconds
+            {
                 spec["activeDeadlineSeconds"] = json!(deadline.min(DEADLINE_MAX));
             }
         }
@@ -69,8 +79,10 @@ impl Elastic {
     }
 
     /// Whether `suspend` is the value that was applied last. The hash also covers the size, so all sizes are tried.
+    /// `maximum` may be from the Job's annotation, which anybody can write who may change the Job.
     pub fn is_suspend_applied(self, before: Option<&str>, maximum: u32) -> bool {
-        (1..=maximum).any(|size| before == Some(Elastic { size, ..self }.hash().as_str()))
+        (1..=maximum.min(MAX_SIZE.unsigned_abs()))
+            .any(|size| before == Some(Elastic { size, ..self }.hash().as_str()))
     }
 
     /// Sets the fields of a Job that is to be created. A Job for a queue is created suspended, so that nothing runs
@@ -102,32 +114,41 @@ mod tests {
         };
         let larger = Elastic { size: 4, ..made };
         let cluster = crate::testing::cluster("size: 2");
-        let patch = larger.patch(&cluster, "uid", Some(&made.hash()), 8);
+        let patch = larger.patch(&cluster, "uid", Some(&made.hash()), 8, false);
         assert_eq!(patch["spec"], json!({ "parallelism": 4, "completions": 4 }));
         let again = Elastic {
             suspend: Some(false),
             ..made
         }
-        .patch(&cluster, "uid", Some(&made.hash()), 8);
+        .patch(&cluster, "uid", Some(&made.hash()), 8, false);
         assert_eq!(
             again["spec"]["suspend"], false,
             "the MiniCluster itself says otherwise now"
         );
-        assert_eq!(larger.patch(&cluster, "uid", None, 8)["spec"]["suspend"], true);
+        assert_eq!(
+            larger.patch(&cluster, "uid", None, 8, false)["spec"]["suspend"],
+            true
+        );
         assert_eq!(patch["metadata"]["uid"], "uid");
     }
 
     #[test]
     fn resume_gives_the_job_its_whole_deadline() {
         let cluster = crate::testing::cluster("size: 2\ndeadlineSeconds: 60");
-        let deadline = |suspend: bool, before: Option<bool>| {
+        let deadline = |suspend: bool, before: Option<bool>, is_suspended: bool| {
             let elastic = |suspend: Option<bool>| Elastic { size: 2, suspend };
-            let patch = elastic(Some(suspend)).patch(&cluster, "uid", Some(&elastic(before).hash()), 2);
+            let before = elastic(before).hash();
+            let patch = elastic(Some(suspend)).patch(&cluster, "uid", Some(&before), 2, is_suspended);
             patch["spec"].get("activeDeadlineSeconds").cloned()
         };
-        assert_eq!(deadline(false, Some(true)), Some(json!(60)));
-        assert_eq!(deadline(true, Some(false)), None);
-        assert_eq!(deadline(false, Some(false)), None, "it may run");
+        assert_eq!(deadline(false, Some(true), true), Some(json!(60)));
+        assert_eq!(deadline(true, Some(false), false), None);
+        assert_eq!(deadline(false, None, false), None, "it runs already");
+        assert_eq!(
+            deadline(false, Some(false), true),
+            None,
+            "`suspend` has not changed"
+        );
     }
 
     #[test]

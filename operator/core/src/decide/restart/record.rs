@@ -30,8 +30,11 @@ pub fn with_counted_restart(
     match limit {
         Limit::Backoff => after.backoff_limit_used += 1,
         Limit::MaxRestarts => after.max_restarts_used += 1,
-        // A restart after a suspension. The start time is reset, as Kubernetes does with that of a suspended Job.
-        Limit::None => after.start_time = None,
+        Limit::None => {}
+    }
+    // The start time is reset by a suspension, as Kubernetes does with that of a suspended Job.
+    if limit == Limit::None || previous_status::is_true(status, ConditionType::Suspended) {
+        after.start_time = None;
     }
     // The condition says how `post` ended in that Job.
     after
