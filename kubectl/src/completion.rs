@@ -53,7 +53,8 @@ pub fn install(folder: Option<PathBuf>) -> Result<String, Failure> {
     ))
 }
 
-/// The candidates for the last of `words`, in cobra's format.
+/// The candidates for the last of `words`, in cobra's format. `command` is built: then each subcommand has the global
+/// options, too.
 pub async fn complete(command: &Command, words: &[String]) -> String {
     let (current, before) = words
         .split_last()

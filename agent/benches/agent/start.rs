@@ -22,6 +22,7 @@ fn now() -> f64 {
 /// What is executed as `flux`.
 pub fn fake_flux() {
     let time = now();
+    // The bench `wait` has the same program as a broker that has joined.
     if crate::wait::is_fake_of_joined() {
         return crate::wait::stay_joined();
     }
@@ -69,6 +70,7 @@ pub fn measure(report: &mut Report) {
             "/mnt/termination",
         ])
     };
+    // Its size and tasks are those that `write_spec` writes.
     let bash = || command(&["bash", "/mnt/entrypoint.bash", CLUSTER, "4", "4"]);
     let runs = setting("BENCH_RUNS", 200);
     eprintln!("start: {runs} runs of each in turn");

@@ -13,6 +13,7 @@ fn run(programs: &[&str], snippets: &str, command: &str) -> Ended {
 }
 
 /// During the job, the shell waits in `read`, which bash ends after TMOUT seconds. Only the shell of `pre` knows `f`.
+/// The `sleep` keeps the shell's pipes open, so that they would not show the shell's end.
 #[test]
 fn tmout_of_a_snippet_does_not_end_the_shell_of_post() {
     for line in ["TMOUT=1", "readonly TMOUT=1", "export TMOUT=1; sleep 300 &"] {

@@ -31,7 +31,8 @@ fn the_reference_has_the_program_s_own_help() {
     );
 }
 
-/// A block of commands that no test runs says why. A block that a test runs begins with one of our programs.
+/// A block of commands that no test runs without a cluster says why. A block that such a test runs begins with one of
+/// our programs.
 #[test]
 fn every_block_of_commands_is_run_or_says_why_not() {
     let mut wrong = Vec::new();
@@ -72,6 +73,8 @@ fn every_block_of_commands_is_run_or_says_why_not() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// The end-to-end test pastes the blocks of the pages into a shell, except those of `LEFT_OUT`. An entry without a first
+/// command is of all blocks of its page.
 #[test]
 fn blocks_that_no_node_runs_are_known_and_have_a_reason() {
     let blocks: Vec<pages::Block> = pasted::blocks_by_page().into_iter().flatten().collect();

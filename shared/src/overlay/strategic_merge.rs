@@ -72,8 +72,8 @@ fn merge_maps(mut below: Object, mut over: Object) -> Object {
                     None => new,
                 };
             }
-            // In the last two cases, the old field is missing or of another type, so the new one is not merged. With a
-            // directive, the new one is dropped, as in `new_field`, and the old one is removed.
+            // In the last two cases there is nothing to merge: the old field is missing, is no object, or is of another
+            // type. With a directive, the new one is dropped, as in `new_field`, and the old one is removed.
             (_, value) if directive(&value).is_some() => drop(below.shift_remove(&key)),
             (_, value) => drop(below.insert(key, new_field(value))),
         }
@@ -131,8 +131,8 @@ fn merge_lists(mut below: Vec<Value>, over: Vec<Value>, by: &str) -> Vec<Value> 
     }
 }
 
-/// A new list item without directives. (kubectl leaves directives in new items, and the API server takes them for
-/// unknown fields.) Fields with `$patch: delete` are dropped, those with `$patch: replace` are kept, and items of its
+/// A new list item without directives. Kubernetes' merge has no rule for them here: kubectl leaves them in, and the API
+/// server takes them for unknown fields. So each has its plain meaning, unlike in `new_field`: fields with `$patch: delete` are dropped, those with `$patch: replace` are kept, and items of its
 /// lists are dropped with either.
 fn new_item(value: Value) -> Value {
     match value {

@@ -350,6 +350,7 @@ fn overlay_of_the_agents_container_fields_is_refused_by_path() {
             container(json!({ "volumeMounts": [{ "name": "mine", "mountPath": "/mnt//flux/" }] })),
             "spec.containers[0].volumeMounts[0].mountPath",
         ),
+        // The agent's own in every pod, besides `own_mounts`.
         (
             container(
                 json!({ "volumeMounts": [{ "name": "mine", "mountPath": "/etc/flux-agent/bin/./x" }] }),
@@ -367,6 +368,7 @@ fn overlay_of_the_agents_container_fields_is_refused_by_path() {
     ]);
 }
 
+/// The limit is that of rules in a Job's failure policy. The services pod belongs to no Job.
 #[test]
 fn only_the_jobs_pods_have_a_limit_of_init_containers() {
     let many: Vec<Value> = (0..13)

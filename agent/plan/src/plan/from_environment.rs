@@ -42,7 +42,7 @@ pub struct FromEnvironment {
     #[arg(long, value_name = "NAME")]
     size_from_env: Option<String>,
     /// Derive the curve certificate from a mounted seed and the values of these variables: the job's uid, and
-    /// the attempt where that keeps the uid [default: a certificate is mounted]
+    /// the number of the attempt if restarts keep the uid [default: a certificate is mounted]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     key_from_env: Vec<String>,
     /// With --key-from-env: file with the seed, at least 32 secret random bytes [default:

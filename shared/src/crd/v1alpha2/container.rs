@@ -1,4 +1,5 @@
-//! A container: image, command, environment, user, snippets and volumes.
+//! A container: image, command, environment, user, snippets and volumes. `block!` (`crd.rs`) derives what each type of
+//! the CRD needs, with names in camelCase.
 
 use std::collections::BTreeMap;
 
@@ -168,6 +169,7 @@ block! {
         /// On every pod, before Flux.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub pre: Option<String>,
+        // Existing manifests escape `$`, because the Go operator wrote scripts into a shell's text.
         /// A script to run instead of command; `\$` becomes `$`, the rest is kept byte for byte.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub script: Option<String>,

@@ -102,8 +102,9 @@ impl Calls {
         self.log.lock().unwrap().clone()
     }
 
-    /// The calls without lists, watches and patches of a pod's status. By such a patch, the operator labels the lead's
-    /// pod in the background.
+    /// The calls without lists, watches and patches of a pod's status. By such a patch, the
+    /// only way in which it may change a pod, the operator labels the lead's: in the background, so it may come at any
+    /// time.
     pub fn counted(&self) -> Vec<Call> {
         self.all()
             .into_iter()
