@@ -156,6 +156,7 @@ async fn retry<T, C: Future<Output = Result<T, Failure>>>(call: impl FnMut() -> 
     let judge = |failure: Failure| {
         tries += 1;
         if failure.may_pass() && tries <= TRIES {
+            screen::tell(&format!("{failure}; retrying"));
             Ok(())
         } else {
             Err(failure)

@@ -10,15 +10,22 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::ListParams;
+use kube::client::ClientBuilder;
+use kube::client::retry::RetryPolicy;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Config, ResourceExt};
+use tower::buffer::BufferLayer;
+use tower::retry::RetryLayer;
 
 use crate::failure::Failure;
 use crate::observed;
 
 /// Longest time to connect to the API server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Most calls that wait to be sent. More wait for a place.
+const MOST_WAITING: usize = 64;
 
 /// Seconds after which a watch is opened again, so that a dead connection is noticed.
 const WATCH_SECONDS: u32 = 50;
@@ -58,9 +65,13 @@ impl Target {
             .clone()
             .unwrap_or_else(|| config.default_namespace.clone());
         let server = config.cluster_url.to_string();
-        let client = Client::try_from(config).map_err(|error| Failure::NoServer(causes(&error)))?;
+        let builder = ClientBuilder::try_from(config).map_err(|error| Failure::NoServer(causes(&error)))?;
+        // `Retry` clones its service, which only a buffer allows.
+        let builder = builder
+            .with_layer(&BufferLayer::new(MOST_WAITING))
+            .with_layer(&RetryLayer::new(RetryPolicy::default()));
         Ok(Target {
-            client,
+            client: builder.build(),
             namespace,
             server,
         })
@@ -145,5 +156,7 @@ async fn config(access: &Access) -> Result<Config, String> {
             .map_err(|error| causes(&error))?,
     };
     config.connect_timeout = Some(CONNECT_TIMEOUT);
+    // kube's own retries take minutes, in which a command prints nothing. `Target::find` sets others.
+    config.default_retry = false;
     Ok(config)
 }

@@ -16,7 +16,7 @@ use crate::runs::interrupt;
 use crate::user_account::{UserAccount, in_time};
 use test_support::api_server::until;
 
-/// An API server that creates a MiniCluster if `creates`, and answers nothing else.
+/// An API server that answers requests of some methods only: it creates MiniClusters, and refuses anything else.
 struct Silent {
     person: UserAccount,
     requests: Arc<Mutex<Vec<Method>>>,
@@ -24,7 +24,7 @@ struct Silent {
 }
 
 impl Silent {
-    async fn start(creates: bool) -> Silent {
+    async fn start(answered: &[Method]) -> Silent {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let folder = tempfile::tempdir().unwrap();
         let kubeconfig = folder.path().join("kubeconfig");
@@ -36,12 +36,13 @@ impl Silent {
         });
         std::fs::write(&kubeconfig, text.to_string()).unwrap();
         let requests: Arc<Mutex<Vec<Method>>> = Arc::default();
-        let seen = requests.clone();
+        let (seen, answered) = (requests.clone(), answered.to_vec());
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let seen = seen.clone();
-                let service =
-                    hyper::service::service_fn(move |request| answer(request, creates, seen.clone()));
+                let (seen, answered) = (seen.clone(), answered.clone());
+                let service = hyper::service::service_fn(move |request| {
+                    answer(request, answered.clone(), seen.clone())
+                });
                 let connection = hyper::server::conn::http1::Builder::new();
                 tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
             }
@@ -75,14 +76,17 @@ impl Silent {
 
 async fn answer(
     request: Request<Incoming>,
-    creates: bool,
+    answered: Vec<Method>,
     seen: Arc<Mutex<Vec<Method>>>,
 ) -> Result<Response<Full<Bytes>>, hyper::Error> {
     let method = request.method().clone();
     let body = request.into_body().collect().await?.to_bytes();
     seen.lock().unwrap().push(method.clone());
-    if !creates || method != Method::POST {
+    if !answered.contains(&method) {
         std::future::pending::<()>().await;
+    }
+    if method != Method::POST {
+        return Ok(Response::builder().status(503).body(Full::default()).unwrap());
     }
     let mut cluster: Value = serde_json::from_slice(&body).unwrap();
     cluster["metadata"]["uid"] = "u".into();
@@ -102,7 +106,7 @@ async fn read_until(err: &mut BufReader<ChildStderr>, words: &str) {
 
 #[tokio::test]
 async fn second_ctrl_c_ends_a_creation_without_an_answer() {
-    let silent = Silent::start(false).await;
+    let silent = Silent::start(&[]).await;
     let (mut run, mut err) = silent.run();
     silent.received(Method::POST).await;
     interrupt(&run);
@@ -115,7 +119,7 @@ async fn second_ctrl_c_ends_a_creation_without_an_answer() {
 
 #[tokio::test]
 async fn third_ctrl_c_ends_a_deletion_without_an_answer() {
-    let silent = Silent::start(true).await;
+    let silent = Silent::start(&[Method::POST]).await;
     let (mut run, mut err) = silent.run();
     read_until(&mut err, "created MiniCluster mc").await;
     interrupt(&run);
@@ -131,7 +135,7 @@ async fn third_ctrl_c_ends_a_deletion_without_an_answer() {
 /// Like `kubectl minicluster run ... 2>&1 | less`.
 #[tokio::test]
 async fn ctrl_c_ends_run_while_nobody_reads_the_messages() {
-    let silent = Silent::start(false).await;
+    let silent = Silent::start(&[]).await;
     let (_reader, mut writer) = std::io::pipe().unwrap();
     // As much as fits into a pipe.
     writer.write_all(&[b'x'; 64 * 1024]).unwrap();
@@ -145,5 +149,20 @@ async fn ctrl_c_ends_run_while_nobody_reads_the_messages() {
         run.try_wait().unwrap()
     })
     .await;
+    assert_eq!(status.code(), Some(130));
+}
+
+#[tokio::test]
+async fn deletion_that_is_tried_again_says_so() {
+    let silent = Silent::start(&[Method::POST, Method::DELETE]).await;
+    let (mut run, mut err) = silent.run();
+    read_until(&mut err, "created MiniCluster mc").await;
+    interrupt(&run);
+    read_until(&mut err, "press Ctrl-C again to delete it").await;
+    interrupt(&run);
+    read_until(&mut err, "failed to delete MiniCluster mc").await;
+    interrupt(&run);
+    read_until(&mut err, "mc may still run").await;
+    let status = in_time("it ends", run.wait()).await.unwrap();
     assert_eq!(status.code(), Some(130));
 }
