@@ -136,8 +136,11 @@ async fn tidy_up(target: &Target, id: ClusterId<'_>, followed: &Followed, keep: 
         } else {
             ", since its output could not be printed whole"
         };
+        let until = followed.time_to_live.map_or(String::new(), |seconds| {
+            format!(" until {seconds} s after its end (`ttlSecondsAfterFinished`)")
+        });
         return Some(format!(
-            "kept {name}{why}: `kubectl minicluster logs {name}`, `kubectl minicluster stop --now {name}`"
+            "kept {name}{until}{why}: `kubectl minicluster logs {name}`, `kubectl minicluster stop --now {name}`"
         ));
     }
     let cleanup = json!({ "cleanup": true });
@@ -241,6 +244,7 @@ mod tests {
             end,
             is_whole,
             is_deleted,
+            time_to_live: None,
         }
     }
 
@@ -298,5 +302,16 @@ mod tests {
         let text = tidy_up(&target, ID, &finished(false, true), false).await.unwrap();
         assert!(text.starts_with("mc is not kept"), "{text}");
         assert!(requests.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn minicluster_is_kept_for_its_time_to_live_only() {
+        let (target, _) = answering(|_| failed(404));
+        let followed = Followed {
+            time_to_live: Some(60),
+            ..finished(false, false)
+        };
+        let text = tidy_up(&target, ID, &followed, false).await.unwrap();
+        assert!(text.starts_with("kept mc until 60 s after its end"), "{text}");
     }
 }

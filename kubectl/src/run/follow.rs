@@ -146,6 +146,8 @@ pub struct Followed {
     pub is_whole: bool,
     /// The MiniCluster was deleted, or its own `cleanup` deletes it.
     pub is_deleted: bool,
+    /// The MiniCluster's `ttlSecondsAfterFinished`.
+    pub time_to_live: Option<i32>,
 }
 
 /// Follows the MiniCluster to its end. `is_interrupted`: Ctrl-C was pressed while it was created.
@@ -187,6 +189,7 @@ pub async fn until_end(
         end,
         is_whole: follower.is_whole,
         is_deleted: follower.is_gone || cluster.is_some_and(|cluster| cluster.spec.cleanup),
+        time_to_live: cluster.and_then(|cluster| cluster.spec.ttl_seconds_after_finished),
     })
 }
 
