@@ -499,6 +499,21 @@ def test_passing_refusal_ends_no_run(api: FakeApi, monkeypatch: pytest.MonkeyPat
     assert (result.exit_code, result.stdout, result.unread) == (0, "first\nlast\n", None)
 
 
+def test_passing_refusal_ends_no_run_whose_job_is_silent(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer about its log came before the connection broke."""
+    monkeypatch.setattr(logs, "PAUSE_AFTER_FAILURE_SECONDS", 0.05)
+
+    def live(name: str) -> None:
+        lead = api.start_job(name)
+        until(lambda: any("/log" in path for _, path in api.requests))
+        refuse_for(api, 1.0)
+        api.log(lead, "last")
+        api.end_job(name)
+
+    result = run_to_the_end(api, live)
+    assert (result.exit_code, result.stdout, result.unread) == (0, "last\n", None)
+
+
 def test_refusal_that_does_not_pass_is_an_error(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target, "REFUSED_SECONDS", 0.5)
 

@@ -353,21 +353,23 @@ class Refusals:
     """
 
     def __init__(self) -> None:
-        self._has_worked = False
+        self._is_first = True
         self._refused_since: float | None = None
 
     def note_success(self) -> None:
-        self._has_worked, self._refused_since = True, None
+        self._is_first, self._refused_since = False, None
 
     def is_final(self, error: BaseException) -> bool:
         """Whether this failure is a refusal that does not pass: the first answer, or the only one for long."""
         if not isinstance(error, NotAllowed):
-            self._refused_since = None
+            # If there was no answer, the API server may be starting: the log of a silent job was allowed before.
+            has_answered = isinstance(error, CallFailed) and (error.status or 0) < 500
+            self._is_first, self._refused_since = self._is_first and has_answered, None
             return False
         now = time.monotonic()
         if self._refused_since is None:
             self._refused_since = now
-        return not self._has_worked or now - self._refused_since >= REFUSED_SECONDS
+        return self._is_first or now - self._refused_since >= REFUSED_SECONDS
 
 
 def _refusal(method: str, status: int, text: str) -> MiniClusterError:
