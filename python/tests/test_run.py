@@ -288,6 +288,15 @@ def test_ctrl_c_during_the_creation_leaves_nothing_behind(api: FakeApi) -> None:
     assert names(api) == []
 
 
+def test_ctrl_c_during_the_clean_up_is_not_ignored(api: FakeApi) -> None:
+    api.play("all")
+    api.on_patch = lambda *_: press_ctrl_c()
+    with pytest.raises(Stopped, match="already ended") as caught:
+        MiniCluster.run("app:1", ["x"])
+    assert caught.value.result is not None and caught.value.result.stdout == "all\n"
+    assert api.get("miniclusters", caught.value.result.name)["spec"]["cleanup"] is True  # type: ignore[index]
+
+
 def test_hundred_runs_at_once_have_true_codes(api: FakeApi) -> None:
     def live(cluster: Object) -> None:
         name = cluster["metadata"]["name"]

@@ -16,6 +16,7 @@ from .manifest import Wanted
 from .observed import RUN_ANNOTATION
 from .result import Result
 from .screen import Screen, Silent
+from .stop import Way
 from .target import FAILURES, ROLE, TRIES, Access, Target, may_pass, words
 
 # How long a creation that was cancelled may take: the API server may be at it.
@@ -173,6 +174,9 @@ class Run:
             screen.say(f"not deleted, since its output could not be read whole: {_REMEDY.format(name=name)}")
         elif not is_wanted and not self._follower.is_deleted:
             await clean_up(target, name, uid, screen)
+        if self._interrupts and not ending.is_interrupted:
+            # Ctrl-C came after the job's end.
+            return replace(ending, way=Way.HAD_ENDED, is_interrupted=True)
         return ending
 
     async def _abandon(self, target: Target, cluster: dict[str, Any]) -> None:
