@@ -589,10 +589,20 @@ pub fn is_by_pods_end(observation: &Observation, condition: &TrueCondition) -> b
                 .iter()
                 .any(|pod| is_follower_failed_by_itself(pod))
     };
+    // With `OnFailure`, all pods that a suspension or a drain stops count against the Job's limit. The lead's pod shows
+    // that it was one of them: the Job controller, which deletes the pods of a Job that fails, marks none as disrupted.
+    let were_all_stopped = || {
+        let is_suspended = observation.job.is_some_and(|job| job.is_suspended);
+        let is_stopped = |(pod, end): &(&PodSeen, Option<PodEnd>)| {
+            *end == Some(PodEnd::Removed) && (is_suspended || pod.is_disrupted())
+        };
+        observation.restarts_on_failure && !has_own_end() && leads(observation).iter().any(is_stopped)
+    };
     // With a failure policy (which a Job has unless it is `OnFailure`), an index fails with its first pod that is not
     // retried, even one that was removed. In a Job of one pod, the Job then fails with the reason FailedIndexes.
     condition.reason == Reason::PodFailurePolicy
         || (condition.reason == Reason::FailedIndexes && (!observation.restarts_on_failure || has_own_end()))
+        || (condition.reason == Reason::BackoffLimitExceeded && were_all_stopped())
 }
 
 /// The decision when a follower's snippet or broker has failed.

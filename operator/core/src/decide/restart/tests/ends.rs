@@ -668,6 +668,47 @@ fn suspended_job_is_made_anew_when_an_index_has_failed() {
     assert_eq!(whole.decision(), Decision::Continue);
 }
 
+/// With `OnFailure`, each of the stopped pods counts against the Job's limit.
+#[test]
+fn stop_of_all_pods_restarts_although_it_uses_up_the_jobs_limit() {
+    let failed = JobSeen {
+        failing: condition("BackoffLimitExceeded"),
+        ..job()
+    };
+    let seen = |is_suspended: bool, is_disruption: bool| {
+        let mut lead = ended(0, by(Ender::Stop, 143));
+        lead.is_deleting = true;
+        lead.trouble = is_disruption.then(|| {
+            Box::new(Trouble {
+                is_disruption,
+                ..Trouble::default()
+            })
+        });
+        let job = JobSeen {
+            is_suspended,
+            ..failed.clone()
+        };
+        Seen::of(job, vec![lead, ended(1, by(Ender::Stop, REPLACE))])
+    };
+    for (is_suspended, is_disruption, limit) in [
+        (true, false, Some(Limit::None)),
+        (false, true, Some(Limit::Backoff)),
+        (false, false, None),
+    ] {
+        let seen = seen(is_suspended, is_disruption);
+        let observation = Observation {
+            restarts_on_failure: true,
+            ..seen.observation()
+        };
+        let counted = match decide(&observation) {
+            Decision::Restart { limit, .. } => Some(limit),
+            _ => None,
+        };
+        assert_eq!(counted, limit, "{:?}", decide(&observation));
+        assert_eq!(seen.decision(), Decision::Continue, "not with `Never`");
+    }
+}
+
 #[test]
 fn follower_that_does_not_start_is_tried_within_backoff_limit() {
     let not_started = |number: u32| PodSeen {
