@@ -165,6 +165,23 @@ def test_minicluster_that_nobody_processes_is_deleted(api: FakeApi) -> None:
     assert names(api) == []
 
 
+def test_operator_is_missing_also_after_a_lost_connection(api: FakeApi) -> None:
+    """The watch of the pods reconnects after the MiniCluster's."""
+
+    def lose_connection() -> None:
+        until(lambda: any("/pods?" in path and "watch" in path for _, path in api.requests))
+        refuse(api, "GET", "/pods", 503, message="not now")
+        api.cut()
+        api.mend()
+        time.sleep(1.2)
+        api.refusals.clear()
+
+    in_thread(lose_connection)
+    one = run.Run(Access(), Wanted(image="app:1", command=["x"]), Limits(operator=1.0, end=8.0))
+    with pytest.raises(OperatorMissing, match="nothing has processed it"):
+        bridge.drive(one.go, Silent())
+
+
 @pytest.mark.parametrize(
     "reason, kind", [("Queued", Queued), ("Unschedulable", Unschedulable), ("ErrImagePull", NotStarted)]
 )

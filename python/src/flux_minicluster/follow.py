@@ -118,7 +118,8 @@ class Follower:
         self._tasks: set[asyncio.Task[None]] = set()
         self._restarts = 0
         self._container_restarts = 0
-        self._is_lost = False
+        self._lost: set[type[_Cluster | _Pods]] = set()
+        """The watches that have no connection."""
         self._is_gone = False
         self._is_end_unseen = False
         """It was deleted while no events came."""
@@ -207,8 +208,10 @@ class Follower:
     async def _handle(self, event: _Event) -> Ending | None:
         match event:
             case _Cluster(change):
+                self._note_connection(_Cluster, change)
                 self._on_cluster(change)
             case _Pods(change):
+                self._note_connection(_Pods, change)
                 self._on_pods(change)
             case _LogEnded():
                 self._log = None
@@ -235,8 +238,7 @@ class Follower:
 
     def _on_cluster(self, change: Change) -> None:
         match change:
-            case Disconnected(why):
-                self._note_disconnected(why)
+            case Disconnected():
                 return
             case Listed(objects):
                 found = [it for it in objects if it["metadata"]["uid"] == self.uid]
@@ -249,15 +251,12 @@ class Follower:
                     self._seen.cluster, self._is_gone = cluster, is_deleted
                 else:
                     self._note_missing()
-        if self._is_lost:
-            self._is_lost = False
-            self.screen.say("the API server answers again")
         self._note_restart()
 
     def _on_pods(self, change: Change) -> None:
         match change:
-            case Disconnected(why):
-                self._note_disconnected(why)
+            case Disconnected():
+                pass
             case Listed(pods):
                 self._seen.pods = {name_of(pod): pod for pod in pods}
             case Changed(pod, is_deleted):
@@ -285,7 +284,7 @@ class Follower:
             message = f"the job has not ended within {self.limits.end:g} s"
             raise TimedOut(message, name=self.name, remedy="It goes on. `MiniCluster.attach` follows it again.")
         if what == "operator":
-            if self._is_lost or self._seen.cluster is None:
+            if self._lost or self._seen.cluster is None:
                 self._start(self._timer("operator", self.limits.operator))
             elif not self._seen.status and await self._delete_unstarted(what):
                 message = f"nothing has processed it for {self.limits.operator:g} s"
@@ -296,10 +295,16 @@ class Follower:
 
     # ---- what it means
 
-    def _note_disconnected(self, why: str) -> None:
-        if not self._is_lost:
-            self._is_lost = True
-            self.screen.say(f"no events from the API server ({why}); {self.name} goes on, reconnecting")
+    def _note_connection(self, watch: type[_Cluster | _Pods], change: Change) -> None:
+        was_lost = bool(self._lost)
+        if isinstance(change, Disconnected):
+            self._lost.add(watch)
+            if not was_lost:
+                self.screen.say(f"no events from the API server ({change.why}); {self.name} goes on, reconnecting")
+        else:
+            self._lost.discard(watch)
+            if was_lost and not self._lost:
+                self.screen.say("the API server answers again")
 
     def _note_missing(self) -> None:
         self._is_end_unseen |= not self._is_gone
