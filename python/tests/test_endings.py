@@ -514,6 +514,32 @@ def test_passing_refusal_ends_no_run_whose_job_is_silent(api: FakeApi, monkeypat
     assert (result.exit_code, result.stdout, result.unread) == (0, "last\n", None)
 
 
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_start_timeout_without_events_ends_no_job_that_began(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, is_refused: bool
+) -> None:
+    monkeypatch.setattr(target, "TRIES", 1)
+
+    def live(cluster: Object) -> None:
+        name = cluster["metadata"]["name"]
+        api.set_status(name, phase="Pending", reason="Unschedulable", message="")
+        until(lambda: any("/pods?" in path and "watch" in path for _, path in api.requests))
+        api.cut()
+        if is_refused:
+            for method, part in (("GET", "/miniclusters"), ("GET", "/pods"), ("DELETE", "/miniclusters")):
+                refuse(api, method, part, 403, message="no role is known")
+            api.mend()
+        time.sleep(1.5)
+        api.log(api.start_job(name), "ran")
+        api.end_job(name)
+        api.refusals.clear()
+        if not is_refused:
+            api.mend()
+
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster))
+    assert MiniCluster.run("app:1", ["x"], stream=False, start_timeout=0.8).stdout == "ran\n"
+
+
 def test_refusal_that_does_not_pass_is_an_error(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target, "REFUSED_SECONDS", 0.5)
 

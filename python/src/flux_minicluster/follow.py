@@ -380,8 +380,8 @@ class Follower:
         except NotFound:
             return False
         except CallFailed as error:
-            if error.status == 409:
-                # It has changed, perhaps begun: the watch will tell.
+            if error.status in (409, None) or self._lost:
+                # It has changed, perhaps begun, or there is no answer now: the watch will tell.
                 self._start(self._timer(what, 1.0))
                 return False
             self.screen.say(f"not deleted: {error}")
