@@ -12,6 +12,8 @@ pub struct BrokerEnd {
     pub program: Option<u8>,
     /// Whether the program ended before the broker, so that the broker's end is not the cause of the program's code.
     pub has_program_ended_first: bool,
+    /// Whether Flux told the program to end.
+    pub is_aborted: bool,
 }
 
 impl BrokerEnd {
@@ -23,6 +25,8 @@ impl BrokerEnd {
             (ChildEnd::Exited(code), _) if !self.came_up && code != 0 => Some(format!(
                 "the instance did not come up (the broker ended with code {code})"
             )),
+            // Flux makes a 1 of the 0 of a program that it told to end. The end of the dump shows whether it is whole.
+            (ChildEnd::Exited(1), Some(0)) if self.is_aborted => None,
             (ChildEnd::Exited(code @ 1..), Some(0)) => {
                 Some(format!("the broker failed at its end, with code {code}"))
             }
@@ -52,6 +56,11 @@ mod tests {
             came_up,
             program,
             has_program_ended_first: false,
+            is_aborted: false,
+        };
+        let aborted = |told| BrokerEnd {
+            is_aborted: true,
+            ..told
         };
         use ChildEnd::{Exited, Signaled};
         for (told, is_trusted, job) in [
@@ -61,6 +70,9 @@ mod tests {
             (end(Exited(0), false, None), true, Exited(0)),
             (end(Exited(1), false, None), false, Exited(1)),
             (end(Exited(1), true, Some(0)), false, Exited(0)),
+            (aborted(end(Exited(1), true, Some(0))), true, Exited(0)),
+            (aborted(end(Exited(2), true, Some(0))), false, Exited(0)),
+            (aborted(end(Signaled(9), true, Some(0))), false, Exited(0)),
             (end(Signaled(9), true, Some(0)), false, Exited(0)),
             (end(Signaled(9), true, Some(3)), false, Signaled(9)),
             (end(Signaled(9), true, None), false, Signaled(9)),

@@ -72,6 +72,7 @@ impl Executor<'_> {
             came_up,
             program,
             has_program_ended_first,
+            is_aborted: note.is_some_and(|note| note.is_aborted),
         };
         self.ending.is_node_failure = note.is_some_and(|note| note.node_failure);
         // The dump is judged by the broker's own code: the shell's end by SIGHUP hides a later failure of the dump.

@@ -4,6 +4,7 @@
 //! started
 //! ended CODE
 //! node-failure     (only if Flux ended the job because a node was lost)
+//! aborted          (in place of it, only if Flux told the program to end: after a stop or `flux shutdown`)
 //! ```
 
 use std::fs::File;
@@ -14,6 +15,7 @@ use std::time::SystemTime;
 const STARTED: &str = "started\n";
 const ENDED: &str = "ended ";
 const NODE_FAILURE: &str = "node-failure\n";
+const ABORTED: &str = "aborted\n";
 
 /// Notes that the program starts. Without this line, the instance counts as one that did not come up: so if this fails,
 /// the program must not start.
@@ -23,10 +25,14 @@ pub fn note_start(path: &Path) -> io::Result<()> {
 
 /// Notes how the program ended. An error is ignored: then the broker's end counts as the program's. The note is on the
 /// disk when this returns, so that it survives a crash of the node.
-/// `node_failure`: Flux ended the job because a node was lost.
-pub fn note_end(path: &Path, code: u8, node_failure: bool) {
-    let node_failure = if node_failure { NODE_FAILURE } else { "" };
-    let written = append(path, &format!("{ENDED}{code}\n{node_failure}"));
+/// `node_failure`: Flux ended the job because a node was lost. `is_aborted`: Flux told the program to end.
+pub fn note_end(path: &Path, code: u8, node_failure: bool, is_aborted: bool) {
+    let why = match (node_failure, is_aborted) {
+        (true, _) => NODE_FAILURE,
+        (false, true) => ABORTED,
+        (false, false) => "",
+    };
+    let written = append(path, &format!("{ENDED}{code}\n{why}"));
     let _ = written.and_then(|file| file.sync_all());
 }
 
@@ -44,6 +50,8 @@ pub struct ProgramNote {
     pub code: Option<u8>,
     /// Whether Flux ended the job because a node was lost.
     pub node_failure: bool,
+    /// Whether Flux told the program to end, and no node was lost.
+    pub is_aborted: bool,
     /// When the note was last written.
     pub at: SystemTime,
 }
@@ -58,9 +66,36 @@ pub fn read_note(path: &Path) -> Option<ProgramNote> {
     let rest = text.strip_prefix(STARTED)?;
     let ended = rest.strip_prefix(ENDED).and_then(|rest| rest.split_once('\n'));
     let code = ended.and_then(|(code, _)| code.parse().ok());
+    let why = ended.map_or("", |(_, why)| why);
     Some(ProgramNote {
         code,
-        node_failure: ended.is_some_and(|(_, after)| after == NODE_FAILURE),
+        node_failure: why == NODE_FAILURE,
+        is_aborted: why == ABORTED,
         at,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn note_says_why_the_program_ended() {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        for (node_failure, is_told, is_aborted) in [
+            (false, false, false),
+            (false, true, true),
+            (true, false, false),
+            (true, true, false),
+        ] {
+            std::fs::write(&path, "").unwrap();
+            note_start(path.path()).unwrap();
+            note_end(path.path(), 3, node_failure, is_told);
+            let note = read_note(path.path()).unwrap();
+            assert_eq!(
+                (note.code, note.node_failure, note.is_aborted),
+                (Some(3), node_failure, is_aborted)
+            );
+        }
+    }
 }

@@ -91,7 +91,8 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
             }
             _ => false,
         };
-        note_end(&args.result, code, node_failure);
+        let is_aborted = runner.stop_code().is_some();
+        note_end(&args.result, code, node_failure, is_aborted);
         Ok(code)
     }))
 }

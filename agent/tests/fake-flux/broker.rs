@@ -153,6 +153,7 @@ impl Broker {
         }
         let (mut followers, mut program): (BTreeMap<u32, TcpStream>, Option<Child>) = Default::default();
         let mut connections = BTreeMap::new();
+        let mut is_aborted = false;
         let (mut book, mut tasks, mut number) = (Book::default(), BTreeMap::<u64, UnixStream>::new(), 0);
         let code = loop {
             if program.is_none() && followers.len() + 1 >= self.quorum && self.has_program() {
@@ -189,13 +190,17 @@ impl Broker {
                 Event::Signal(Signal::SIGCHLD) => {
                     let ended = program.as_mut().and_then(|child| child.try_wait().ok().flatten());
                     if let Some(status) = ended {
-                        break code(status);
+                        // As with Flux, a program that was told to end has failed.
+                        break code(status).max(u8::from(is_aborted));
                     }
                 }
                 // The agent passes on every signal. Flux sends this one to its jobs and goes on.
                 Event::Signal(Signal::SIGUSR1) => {}
                 Event::Signal(_) | Event::Shutdown => match &program {
-                    Some(child) => drop(kill(Pid::from_raw(-child.id().cast_signed()), Signal::SIGHUP)),
+                    Some(child) => {
+                        is_aborted = true;
+                        let _ = kill(Pid::from_raw(-child.id().cast_signed()), Signal::SIGHUP);
+                    }
                     None => break 0,
                 },
                 Event::Ask(request, mut stream) if request.starts_with("message groups.join\n") => {

@@ -297,15 +297,21 @@ fn stop_too_short_for_the_dump_keeps_archive_and_reports_it() {
 
 #[test]
 fn a_stop_that_is_long_enough_saves() {
-    let (image, _) = with_archive("trap 'exit 4' HUP TERM; echo up; while :; do sleep 0.05; done");
-    let network = Network::new();
-    let mut container = lead(&image, "writes=3 pause=100");
-    container.command = [AGENT, "run", "--grace-period", "20"].map(str::to_owned).into();
-    let pod = Running::pod(&container, &network);
-    pod.wait_for_output("up\n");
-    pod.signal(15);
-    assert!(pod.end().stderr.contains("archive saved"));
-    assert_eq!(saved(&image), "start\nstart\n");
+    for code in [4, 0] {
+        let (image, _) = with_archive(&format!(
+            "trap 'exit {code}' HUP TERM; echo up; while :; do sleep 0.05; done"
+        ));
+        let network = Network::new();
+        let mut container = lead(&image, "writes=3 pause=100");
+        container.command = [AGENT, "run", "--grace-period", "20"].map(str::to_owned).into();
+        let pod = Running::pod(&container, &network);
+        pod.wait_for_output("up\n");
+        pod.signal(15);
+        let ended = pod.end();
+        assert!(ended.stderr.contains("archive saved"), "{code}: {}", ended.stderr);
+        assert_eq!((ended.code, not_saved(&image)), (code, None), "{}", ended.stderr);
+        assert_eq!(saved(&image), "start\nstart\n");
+    }
 }
 
 #[test]
