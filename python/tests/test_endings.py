@@ -242,6 +242,34 @@ def test_creation_without_an_answer_leaves_nothing_behind(api: FakeApi, monkeypa
     assert names(api) == [] and api.bodies
 
 
+def test_creation_that_cannot_be_undone_says_that_it_may_exist(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "TRIES", 2)
+    api.lost_answers["POST"] = 1
+
+    def go_away(cluster: Object) -> None:
+        for method in ("GET", "POST"):
+            refuse(api, method, "/miniclusters", 503, message="not now")
+
+    api.on_create = go_away
+    with pytest.raises(CallFailed, match="may exist nevertheless"):
+        MiniCluster("app:1").create()
+    assert len(names(api)) == 1
+
+
+def test_cancelled_creation_that_may_not_delete_is_cleaned_up(api: FakeApi) -> None:
+    """Only its queue could suspend it, so its job will run."""
+    refuse(api, "DELETE", "miniclusters", 403, message="no")
+
+    async def cancel() -> None:
+        creating = asyncio.ensure_future(MiniCluster.run_async("app:1", ["x"], name="mine", queue="team"))
+        api.on_create = lambda cluster: creating.get_loop().call_soon_threadsafe(creating.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await creating
+
+    asyncio.run(cancel())
+    assert api.get("miniclusters", "mine")["spec"]["cleanup"] is True  # type: ignore[index]
+
+
 def test_creation_survives_a_refusal_after_a_lost_answer(api: FakeApi) -> None:
     api.lost_answers["POST"] = 1
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 from . import bridge, logs, manifest, models, observed, report, run, stop
-from .errors import CallFailed, JobFailed, NotAllowed, NotFound, TimedOut
+from .errors import CallFailed, JobFailed, NotFound, TimedOut
 from .executor import FluxExecutor, TaskFuture
 from .follow import Ending, Follower, Limits
 from .manifest import Spec, Wanted
@@ -355,15 +355,7 @@ class MiniCluster:
             return
         async with self._open() as target:
             with contextlib.suppress(NotFound):
-                try:
-                    await target.delete(self.name, uid=self._uid)
-                except NotAllowed:
-                    # The operator deletes it, which needs no permission to delete.
-                    await run.ask_for_cleanup(target, self.name, self._uid)
-                    try:
-                        await stop.in_order(target, self.name, self._uid)
-                    except CallFailed:
-                        await stop.at_once(target, self.name, self._uid)
+                await run.delete(target, self.name, self._uid)
 
     # ---- jobs in the instance
 

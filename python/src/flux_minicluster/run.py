@@ -51,18 +51,22 @@ async def create(target: Target, document: dict[str, Any], screen: Screen) -> di
         raise
 
 
-async def _undo(target: Target, document: dict[str, Any]) -> None:
-    """Deletes what a creation has made whose outcome is unknown."""
+async def _undo(target: Target, document: dict[str, Any]) -> bool:
+    """Deletes what a creation has made whose outcome is unknown. Whether it is known that none runs."""
     name = document["metadata"]["name"]
+    is_absent = False
     for attempt in range(TRIES):
         if attempt:
             # The API server may still be creating it, or not answer.
             await asyncio.sleep(1)
-        with contextlib.suppress(MiniClusterError):
+        try:
             existing = await target.cluster(name)
             if _mark(existing) == _mark(document):
-                await stop.at_once(target, name, existing["metadata"]["uid"])
-            return
+                await delete(target, name, existing["metadata"]["uid"])
+            return True
+        except MiniClusterError as error:
+            is_absent = isinstance(error, NotFound)
+    return is_absent
 
 
 async def _create(target: Target, document: dict[str, Any], screen: Screen) -> dict[str, Any]:
@@ -81,12 +85,13 @@ async def _create(target: Target, document: dict[str, Any], screen: Screen) -> d
                 screen.say(f"{words(error)}; retrying")
                 await asyncio.sleep(1)
                 continue
-            if attempt > 1:
-                await _undo(target, document)
+            message = f"cannot create MiniCluster {name}: {words(error)}"
+            remedy = ROLE if isinstance(error, NotAllowed) else None
+            if attempt > 1 and not await _undo(target, document):
+                remedy = f"It may exist nevertheless: `MiniCluster.attach({name!r}).delete()` deletes it."
             if isinstance(error, NotAllowed):
-                message = f"cannot create MiniCluster {name}: {error.message}"
-                raise NotAllowed(message, status=403, remedy=ROLE) from error
-            raise CallFailed(f"cannot create MiniCluster {name}: {words(error)}") from error
+                raise NotAllowed(message, status=403, remedy=remedy) from error
+            raise CallFailed(message, remedy=remedy) from error
     raise AssertionError("unreachable")
 
 
@@ -193,7 +198,19 @@ class Run:
                 await stop.at_once(target, name, uid)
 
 
-async def ask_for_cleanup(target: Target, name: str, uid: str) -> None:
+async def delete(target: Target, name: str, uid: str) -> None:
+    """Deletes it. Without this permission, its job is shut down, and the operator deletes it."""
+    try:
+        await target.delete(name, uid=uid)
+    except NotAllowed:
+        await _ask_for_cleanup(target, name, uid)
+        try:
+            await stop.in_order(target, name, uid)
+        except CallFailed:
+            await stop.at_once(target, name, uid)
+
+
+async def _ask_for_cleanup(target: Target, name: str, uid: str) -> None:
     """Has the operator delete the MiniCluster (`spec.cleanup`), which needs no permission to delete."""
     for attempt in range(1, TRIES + 1):
         try:
@@ -210,7 +227,7 @@ async def ask_for_cleanup(target: Target, name: str, uid: str) -> None:
 async def clean_up(target: Target, name: str, uid: str, screen: Screen) -> None:
     """Has the operator delete it. A failure is only reported: how the job ended is known."""
     try:
-        await ask_for_cleanup(target, name, uid)
+        await _ask_for_cleanup(target, name, uid)
     except NotFound:
         pass
     except MiniClusterError as error:
