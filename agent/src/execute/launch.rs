@@ -90,16 +90,16 @@ impl Executor<'_> {
         if launch.needs_instance && !has_begun {
             return self.report_no_program(launch, ended);
         }
-        // Without the broker's states, only the note says when the program ended.
+        // The earliest sign counts. The broker begins to shut down only when the note is on the disk, which may take
+        // seconds. Without the broker's states, only the note says when the program ended.
         let noted_at = program
             .and(since_note)
             .and_then(|since| Instant::now().checked_sub(since))
             .map(|at| at + CLOCK_TICK);
-        let ended_at = ended
-            .shutdown_began
-            .or(noted_at)
-            .unwrap_or(ended.at)
-            .min(ended.at);
+        let ended_at = [ended.shutdown_began, noted_at]
+            .into_iter()
+            .flatten()
+            .fold(ended.at, Instant::min);
         let end = match (job_end, ended.stopped) {
             // A stop does not complete an instance that stays up for people.
             (ChildEnd::Exited(0), Some(stop))

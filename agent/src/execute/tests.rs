@@ -5,7 +5,7 @@ use std::io::Read;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use flux_shared::termination::Ender;
 use test_support::waiting::{DEADLINE, eventually};
 
 use super::*;
+use crate::flux_rpc::connection::peer::answer_of;
 use crate::report::activity::ActivityFile;
 use crate::testing::{self, OF_ITS_OWN, stop_after};
 
@@ -527,32 +528,64 @@ fn stop_after_the_programs_end_sends_the_broker_no_signal() {
     );
 }
 
+/// A broker on this socket that begins to shut down once the file `begins` is there.
+fn shut_down_at(socket: &Path, begins: PathBuf) {
+    let listener = UnixListener::bind(socket).unwrap();
+    std::thread::spawn(move || {
+        for peer in listener.incoming() {
+            use std::io::Write;
+            let (mut peer, begins) = (peer.unwrap(), begins.clone());
+            std::thread::spawn(move || {
+                let _ = peer.write_all(&[0]);
+                let mut bytes = [0; 1024];
+                while let Ok(count @ 1..) = peer.read(&mut bytes) {
+                    if String::from_utf8_lossy(&bytes[..count]).contains("state-machine.monitor") {
+                        eventually("the shutdown begins", || begins.exists().then_some(()));
+                    }
+                    let _ = peer.write_all(&answer_of(r#"{"state":"shutdown"}"#));
+                }
+            });
+        }
+    });
+}
+
+/// Also if the broker begins to shut down only after the stop: the note is first written to the disk.
 #[test]
 fn program_has_ended_when_its_note_says_so() {
     alone("program_has_ended_when_its_note_says_so", |folder| {
         let (note, ready) = (folder.join("result"), folder.join("ready"));
-        fs::write(&note, "").unwrap();
-        let script = format!(
-            "printf 'started\\nended 7\\n' >{}; touch {}; sleep 1; exit 7",
-            note.display(),
-            ready.display()
-        );
-        let stop = std::thread::spawn(move || {
-            eventually("the program has ended", || ready.exists().then_some(()));
-            std::thread::sleep(Duration::from_millis(300));
-            let stopped_at = Instant::now();
-            crate::testing::signal(nix::sys::signal::Signal::SIGTERM);
-            stopped_at
-        });
-        let step = start(Launch {
-            result: Some(note.display().to_string()),
-            ..launch(&["/bin/sh", "-c", &script])
-        });
-        let (result, ending) = execute_to_the_end(Role::Lead, false, vec![step]);
-        assert_eq!(result, Ok(7));
-        let (code, ended_at) = ending.program.unwrap();
-        assert_eq!(code, 7);
-        assert!(ended_at < stop.join().unwrap());
+        let (socket, begins) = (folder.join("local"), folder.join("begins"));
+        shut_down_at(&socket, begins.clone());
+        for socket in [None, Some(socket.display().to_string())] {
+            fs::write(&note, "").unwrap();
+            let script = format!(
+                "printf 'started\\nended 7\\n' >{}; touch {}; sleep 1; exit 7",
+                note.display(),
+                ready.display()
+            );
+            let (program_ready, shutdown_begins) = (ready.clone(), begins.clone());
+            let stop = std::thread::spawn(move || {
+                eventually("the program has ended", || program_ready.exists().then_some(()));
+                std::thread::sleep(Duration::from_millis(300));
+                let stopped_at = Instant::now();
+                crate::testing::signal(nix::sys::signal::Signal::SIGTERM);
+                fs::write(shutdown_begins, "").unwrap();
+                stopped_at
+            });
+            let has_states = socket.is_some();
+            let step = start(Launch {
+                result: Some(note.display().to_string()),
+                socket,
+                ..launch(&["/bin/sh", "-c", &script])
+            });
+            let (result, ending) = execute_to_the_end(Role::Lead, false, vec![step]);
+            assert_eq!(result, Ok(7));
+            let (code, ended_at) = ending.program.unwrap();
+            assert_eq!(code, 7);
+            assert!(ended_at < stop.join().unwrap(), "{has_states}");
+            fs::remove_file(&ready).unwrap();
+            fs::remove_file(&begins).unwrap();
+        }
     });
 }
 
