@@ -61,7 +61,7 @@ impl Executor<'_> {
     /// Runs a follower's broker until the instance has ended; returns the container's exit code. `limit`: how
     /// often in a row the broker is restarted. None (`completeWorkers`): instead of a restart the container ends,
     /// with 0 if the broker had joined, otherwise with a failure. `can_lead_restart`: the lead may start again in
-    /// its pod, so this pod waits for it.
+    /// its pod, so this pod waits for it. Then a broker that had joined is restarted also without a `limit`.
     pub(super) async fn launch_follower(
         &mut self,
         launch: &Launch,
@@ -74,6 +74,7 @@ impl Executor<'_> {
             lead: probe(&launch.lead),
         };
         let mut failures = 0;
+        let mut has_joined = false;
         loop {
             let earlier = EarlierProcesses::now();
             let ended = match self.launch_once(launch, above.parent.as_mut()).await? {
@@ -81,6 +82,7 @@ impl Executor<'_> {
                 Launched::Ended(ended) => ended,
             };
             self.kill_orphans(&earlier).await?;
+            has_joined |= ended.has_joined;
             let why = match self.after_broker(&ended, &mut above).await? {
                 AfterBroker::Done(code) if !can_lead_restart => return Ok(code),
                 // The lead may start again, and its next attempt needs another pod of this index. After exit code 0,
@@ -104,8 +106,13 @@ impl Executor<'_> {
             failures += 1;
             let pause = backoff::after(failures, FIRST_PAUSE, LONGEST_PAUSE);
             match limit {
-                None if ended.has_joined => return Ok(0),
-                None => return Err(never_joined(&why)),
+                None if !has_joined => return Err(never_joined(&why)),
+                // The lead's next attempt needs this index. After exit code 0, the Job would not recreate it.
+                None if can_lead_restart => {
+                    let pause = pause.as_secs();
+                    tracing::warn!(stage = "broker", "{why}; restarting it in {pause} s");
+                }
+                None => return Ok(0),
                 Some(limit) if failures > limit => return Err(kept_failing(failures, ended.end.code())),
                 Some(limit) => {
                     let pause = pause.as_secs();

@@ -431,6 +431,33 @@ fn a_worker_that_completes_has_joined_or_failed() {
     );
 }
 
+/// The Job would not recreate an index that has succeeded, and the lead's next attempt needs all.
+#[test]
+fn worker_does_not_complete_if_its_lead_may_restart() {
+    let program = submit("while [ ! -e /tmp/go ]; do sleep 0.02; done; exit 7");
+    let images = images(
+        &format!("{ON_FAILURE}{program}[flux]\ncomplete_workers = true\n"),
+        2,
+    );
+    let network = Network::new();
+    let mut pods = start(&images, &network, &[]);
+    let broker = eventually("the follower's broker", || pods[1].children().first().copied());
+    // By then the follower has joined.
+    std::thread::sleep(Duration::from_millis(1500));
+    send(broker, 9);
+    pods[1].wait_for_output("the broker was ended by signal 9; restarting it");
+    send(pods[0].children()[0], 9);
+    assert_ne!(pods.remove(0).end().code, 0);
+    images
+        .iter()
+        .for_each(|image| fs::write(gate(image, "go"), "").unwrap());
+    assert_eq!(pod(&images, 0, &network).end().code, 7);
+    let follower = pods.remove(0);
+    follower.wait_for_output("this pod stays for the lead's next attempt");
+    follower.signal(15);
+    assert_eq!(follower.end().code, i32::from(REPLACE));
+}
+
 #[test]
 fn processes_left_by_a_killed_broker_are_killed() {
     let images = images("", 2);

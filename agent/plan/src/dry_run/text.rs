@@ -607,7 +607,7 @@ fn launch_notes(launch: &Launch) -> String {
         }
         AtEnd::Complete { lead_can_restart: false } => "if it has joined the instance, the container exits with 0 when it ends".into(),
         AtEnd::Complete { lead_can_restart: true } => {
-            "if it has joined the instance and fails, the container exits with 0; when the lead has ended, the container waits until the lead starts again".into()
+            "if it has joined the instance, restarted if it fails; when the lead has ended, the container waits until the lead starts again".into()
         }
         AtEnd::RestartFollower { limit, lead_can_restart: false } => {
             format!("restarted if it fails, at most {limit} times in a row; when it exits with 0 or the lead has ended, the container exits with 0")

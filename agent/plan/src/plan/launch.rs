@@ -155,7 +155,7 @@ pub enum AtEnd {
         lead_can_restart: bool,
     },
     /// As `RestartFollower`, but instead of a restart the container ends: with 0 if the broker had joined the instance,
-    /// otherwise with a failure.
+    /// otherwise with a failure. With `lead_can_restart`, a broker that had joined is restarted, without a limit.
     Complete {
         #[serde(rename = "again", skip_serializing_if = "std::ops::Not::not")]
         lead_can_restart: bool,
