@@ -795,7 +795,8 @@ class Flux(BaseModel):
     """
     complete_workers: Annotated[bool | None, Field(alias="completeWorkers")] = None
     """
-    A follower completes when its broker ends, instead of restarting the broker.
+    A follower completes when its broker ends, instead of restarting the broker, unless pod.restartPolicy is
+    OnFailure.
     """
     configs: dict[str, str] | None = None
     """

@@ -159,7 +159,7 @@ pub struct Flux {
     /// `flux start --wrap=`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wrap: Option<String>,
-    /// A follower ends when its broker ends, instead of restarting the broker.
+    /// A follower ends when its broker ends, instead of restarting the broker, unless `restart_policy` is `OnFailure`.
     #[serde(default, skip_serializing_if = "is_false")]
     pub complete_workers: bool,
     /// Which scheduler to load. Unset: Fluxion, if the view has it, with a queue policy or if the runner
