@@ -1,4 +1,7 @@
 //! What a user sees on a terminal, which script(1) provides.
+//!
+//! The pods have no kubelet. So `over` puts a proxy (`Front`) before the API server. For each program that the plugin
+//! starts in a pod, the proxy calls the test's closure, which plays the program by its `Session`.
 
 use std::path::Path;
 use std::process::Stdio;

@@ -171,7 +171,8 @@ fn forbidden_discovery_is_reported_when_a_gang_is_wanted() {
 #[test]
 fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
     test("gang-others", async |fixture| {
-        // The first Job's creation is lost. The objects created before it are found again.
+        // The connection breaks at the first creation of this Job, and the API server does not get the call. When the
+        // operator tries again, it finds the objects that it created before the Job.
         let is_lost = Arc::new(AtomicBool::new(false));
         let lost = is_lost.clone();
         let calls = Calls::with_faults(move |call: &Call| {
@@ -425,7 +426,8 @@ async fn leaves_a_gang_alone_that_the_job_only_names(fixture: &Fixture, name: &s
 
 /// When a MiniCluster of 2 shrinks and grows again, its gang follows. Another Job gets another gang.
 async fn follows_the_size_and_the_job(fixture: &Fixture, api: GangApi, name: &str) {
-    // From then on, the operator changes the Job after an edit, and does not recreate it.
+    // Before the first status, which has the maximum size, the operator recreates the Job after an edit. From then on,
+    // it changes the Job.
     fixture
         .when(name, "its maximum", |status| status["maximumSize"] == 2)
         .await;

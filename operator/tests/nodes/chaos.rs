@@ -63,6 +63,8 @@ fn random_faults_break_no_promise() {
             world.until(event.at).await;
             world.apply(&event).await;
         }
+        // Faults may have left nodes off and, if the API server was down, MiniClusters suspended. The stops are those
+        // of the interactive instances. They come last, since a suspended instance is never stopped.
         world.calm_down().await;
         restore(&stage.fixture.client).await;
         world.resume_all().await;
@@ -96,6 +98,7 @@ async fn settle(world: &World<'_>, stage: &Stage) -> Vec<String> {
         };
         violations.extend(world.violations_of(&life, &status));
     }
+    // Those of MiniClusters that the run deleted, and names of which two programs ran at once.
     violations.extend(world.other_violations());
     violations
 }
@@ -131,6 +134,7 @@ async fn left(stage: &Stage) -> Vec<String> {
             .map(|object| format!("{kind} {}", object.name_any()))
             .collect()
     }
+    // The namespaces that a fault created, to delete them while MiniClusters run in them.
     let passing = Api::<Namespace>::all(stage.fixture.client.clone())
         .list(&ListParams::default().labels(PASSING))
         .await

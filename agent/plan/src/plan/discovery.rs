@@ -26,11 +26,13 @@ const MOST_GPUS: u32 = 64;
 
 /// Whether each broker reads its own pod's resources from the XML file. Otherwise the agent writes R for all hosts:
 /// - for a single broker: the lead knows all its resources;
-/// - if R is needed before all brokers are there (elastic sizes, a smaller quorum, clusters that join later);
+/// - if R is needed before all brokers are there (elastic sizes, a smaller quorum, clusters that join later), also in a
+///   cluster that joins (`network.lead` names the lead of another cluster);
 /// - for more declared cores than the XML file may have;
 /// - with the user's own broker.toml, which may name the file of this R;
 /// - if the lead restores an archive, which has an R, and Flux is too old to remove that R. Only the lead checks this
-///   condition, since only its R counts.
+///   condition, since only its R counts. The R of an earlier attempt (`OnFailure`) is no reason: unlike an archive's,
+///   it is of this MiniCluster and has the same hosts.
 pub fn is_discovered(resolved: &Resolved) -> bool {
     let spec = resolved.spec;
     let all_are_awaited =

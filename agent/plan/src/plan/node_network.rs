@@ -31,7 +31,8 @@ pub fn variable(resolved: &Resolved) -> Option<EnvChange> {
     name(resolved).map(|name| set(VARIABLE, name))
 }
 
-/// The option that keeps the variable from the lead's program, and so from every job.
+/// The option that keeps the variable from the lead's program, and so from every job that it submits. It is an option
+/// of `flux-agent program`, which runs the lead's program.
 pub fn kept_from_program(resolved: &Resolved) -> Option<String> {
     name(resolved).map(|_| format!("--without={VARIABLE}"))
 }

@@ -124,6 +124,7 @@ fn pod_without_an_index_names_the_missing_variable() {
         &Network::new(),
     )
     .end();
+    // `spec-invalid`: the agent cannot make a plan from the spec.
     assert_eq!(ended.code, 241, "{}", ended.stderr);
     assert!(
         ended.stderr.contains(NODE) && ended.stderr.contains("JOB_COMPLETION_INDEX"),

@@ -32,8 +32,9 @@ impl Elastic {
     }
 
     /// Whether a queue keeps the Job from this size: it has admitted another number of pods, and would reject the
-    /// change, or evict the Job for it. False if this size was applied before: then the Job has it, or the size to
-    /// which the queue has changed it.
+    /// change, or evict the Job for it. False if the queue allows that the Job is resized while it runs
+    /// (`JobSeen::is_elastic`). False also if this size was applied before: then the Job has it, or the size to which
+    /// the queue has changed it.
     pub fn is_held(self, job: &JobSeen) -> bool {
         let is_admitted = job.queue.is_some() && !job.is_elastic && !job.is_suspended;
         // The hash also covers `suspend`, whose value at that time is not known: all three are tried.
@@ -52,7 +53,8 @@ impl Elastic {
     /// applied last. `maximum`: the MiniCluster's largest size. `is_suspended`: the Job is suspended now.
     ///
     /// `suspend` is patched only if it has changed in the spec: somebody may have resumed a Job that was created
-    /// suspended. A Job that is resumed gets its whole deadline again: after a restart it may have the rest only.
+    /// suspended. A Job that is resumed gets its whole deadline again, since a resume begins it again. Before, the Job
+    /// may have less in its spec: a Job that replaces another after a restart gets only the rest of the deadline.
     pub fn patch(
         self,
         cluster: &ValidMiniCluster,

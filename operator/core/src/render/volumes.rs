@@ -313,7 +313,8 @@ fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
 
 /// Mounts of the init container that installs the agent. No other container may write to the first mount, which has the
 /// agent's binary. If the view is mounted, or if there is no view, no other init container fills the view's volume, so
-/// this one does.
+/// this one does. With a mounted view, the volume gets links into the image. Without a view, it gets only the
+/// documented links, such as `flux-view.sh`. The runner's agent writes their files later.
 pub(super) fn for_install(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<VolumeMount> {
     let mut mounts = vec![mount(AGENT, paths::AGENT_DIR, false)];
     if matches!(view, ViewFrom::ImageVolume | ViewFrom::Nowhere) {
@@ -411,7 +412,8 @@ fn for_any(cluster: &ValidMiniCluster, view: ViewFrom, container: &ValidContaine
 }
 
 /// Whether the init containers run as the pod's user, who is not root, while some container runs as another user. Then
-/// every container of the pod's user could change what the init containers create.
+/// every container of the pod's user could change what the init containers create. Root does not count: it may change
+/// everything anyway. If the pod's context names no user, each init container runs as its own user or its image's.
 fn is_shared_by_users(cluster: &ValidMiniCluster) -> bool {
     let user =
         |context: Option<&serde_json::Value>| context.and_then(|context| context.get("runAsUser")?.as_i64());
