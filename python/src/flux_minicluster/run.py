@@ -191,11 +191,15 @@ class Run:
             await clean_up(target, name, uid, Silent())
         # The caller learns that it was cancelled, and nothing more can be done.
         with contextlib.suppress(MiniClusterError):
-            try:
-                await stop.in_order(target, name, uid)
-            except CallFailed:
-                # It would run on, and nobody would know.
-                await stop.at_once(target, name, uid)
+            await _shut_down(target, name, uid)
+
+
+async def _shut_down(target: Target, name: str, uid: str) -> None:
+    """Ends the job in order, or at once if that fails: it would run on, and nobody would know."""
+    try:
+        await stop.in_order(target, name, uid)
+    except CallFailed:
+        await stop.at_once(target, name, uid)
 
 
 async def delete(target: Target, name: str, uid: str) -> None:
@@ -204,10 +208,7 @@ async def delete(target: Target, name: str, uid: str) -> None:
         await target.delete(name, uid=uid)
     except NotAllowed:
         await _ask_for_cleanup(target, name, uid)
-        try:
-            await stop.in_order(target, name, uid)
-        except CallFailed:
-            await stop.at_once(target, name, uid)
+        await _shut_down(target, name, uid)
 
 
 async def _ask_for_cleanup(target: Target, name: str, uid: str) -> None:
