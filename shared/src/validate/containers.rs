@@ -357,13 +357,7 @@ fn sidecar(
         ("cores", declared_cores(container).is_some()),
         ("fluxUser", names_a_user(&container.flux_user)),
         ("fluxuser", names_a_user(&container.fluxuser)),
-        (
-            "fluxOptionFlags",
-            container
-                .flux_option_flags
-                .as_deref()
-                .is_some_and(|flags| !flags.trim().is_empty()),
-        ),
+        ("fluxOptionFlags", has_option_flags(container)),
         (
             "fluxLogLevel",
             // The Go operator's schema fills in the default in every container.
@@ -491,13 +485,7 @@ fn service(
         ("cores", declared_cores(container).is_some()),
         ("fluxUser", names_a_user(&container.flux_user)),
         ("fluxuser", names_a_user(&container.fluxuser)),
-        (
-            "fluxOptionFlags",
-            container
-                .flux_option_flags
-                .as_deref()
-                .is_some_and(|flags| !flags.trim().is_empty()),
-        ),
+        ("fluxOptionFlags", has_option_flags(container)),
         (
             "fluxLogLevel",
             // The default does not count, as in `sidecar`.
@@ -530,6 +518,14 @@ fn service(
     }
     check_name(field, container, false, report);
     valid
+}
+
+/// Whether the older spelling of `flux.optionFlags` has any.
+pub(super) fn has_option_flags(container: &Container) -> bool {
+    container
+        .flux_option_flags
+        .as_deref()
+        .is_some_and(|flags| !flags.trim().is_empty())
 }
 
 /// Checks the fields that containers of all roles have.

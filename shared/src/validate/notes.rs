@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::containers::has_option_flags;
 use super::fields::is_given;
 use super::report::Report;
 use super::{ValidMiniCluster, assigned_variables, flux};
@@ -167,10 +168,7 @@ fn options(
     if no_job
         && cluster.restful.is_none()
         && let Some((field, runner)) = super::flux::runner(spec)
-        && runner
-            .flux_option_flags
-            .iter()
-            .any(|flags| !flags.trim().is_empty())
+        && has_option_flags(runner)
     {
         report.notice(format!("{field}.fluxOptionFlags"), SUBMITTED);
     }
