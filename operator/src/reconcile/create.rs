@@ -205,22 +205,19 @@ async fn update(
         services_pod,
     } = differences;
     if let Some(elastic) = elastic {
-        // The hash of the size and `suspend` that were applied last. By it, `patch` finds out whether `suspend` has
-        // changed in the spec. Only then it sets `suspend`: somebody else may have resumed the Job.
+        // By the hash that was applied last, `patch` finds out whether `suspend` has changed in the spec. Only then it
+        // sets `suspend`: somebody else may have resumed the Job.
         let job = context.index.job(&target.key);
-        let is_suspended = job.as_ref().is_some_and(|job| job.is_suspended);
-        let hash_before = job.as_ref().and_then(|job| job.rendered_hash.clone());
         let fields = elastic.patch(
             cluster,
             &job_uid,
-            hash_before.as_deref(),
+            job.as_ref(),
             facts.maximum_size.unwrap_or(elastic.size),
-            is_suspended,
         );
         // Before the Job: it compares the size with the Job's in the index, which `scale_job` updates.
         gang::resize(target, cluster, elastic.size, context).await?;
-        let resumes = is_suspended && fields["spec"]["suspend"] == false;
-        if resumes && job.is_some_and(|job| job.has_start) {
+        let has_old_start = job.is_some_and(|job| job.is_suspended && job.has_start);
+        if has_old_start && fields["spec"]["suspend"] == false {
             context.writer.forget_start(&target.key, &job_uid).await?;
         }
         context

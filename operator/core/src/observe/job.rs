@@ -132,6 +132,11 @@ impl JobSeen {
                 .and_then(|status| status.failed_indexes.as_deref())
                 .unwrap_or_default(),
         );
+        let start = status
+            .and_then(|status| status.start_time.as_ref())
+            .map(|time| time.0);
+        // While this condition is true, the Job has at most the time of its start before the suspension.
+        let is_stopped = condition(status, ConditionType::Suspended.name()).is_some();
         JobSeen {
             uid: super::uid(metadata),
             owner_uid: controller_uid(metadata).map(str::to_owned),
@@ -150,15 +155,8 @@ impl JobSeen {
             queueing: annotation(labels::QUEUEING).and_then(|text| Queueing::noted(text)),
             is_elastic: annotation(ELASTIC_JOB).is_some_and(|value| value == "true"),
             created: metadata.creation_timestamp.as_ref().map(|time| time.0),
-            // While this condition is true, the Job has at most the time of its start before the suspension.
-            start_time: if condition(status, ConditionType::Suspended.name()).is_some() {
-                None
-            } else {
-                status
-                    .and_then(|status| status.start_time.as_ref())
-                    .map(|time| time.0)
-            },
-            has_start: status.is_some_and(|status| status.start_time.is_some()),
+            start_time: if is_stopped { None } else { start },
+            has_start: start.is_some(),
             completion_time: status
                 .and_then(|status| status.completion_time.as_ref())
                 .map(|time| time.0),

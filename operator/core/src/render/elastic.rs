@@ -49,27 +49,21 @@ impl Elastic {
         hash(&self)
     }
 
-    /// The patch for the Job with this uid (the API server rejects it for another Job). `before`: the hash that was
-    /// applied last. `maximum`: the MiniCluster's largest size. `is_suspended`: the Job is suspended now.
+    /// The patch for the Job with this uid (the API server rejects it for another Job). `job`: as it was seen last.
+    /// `maximum`: the MiniCluster's largest size.
     ///
     /// `suspend` is patched only if it has changed in the spec: somebody may have resumed a Job that was created
     /// suspended. A Job that is resumed gets its whole deadline again, since a resume begins it again. Before, the Job
     /// may have less in its spec: a Job that replaces another after a restart gets only the rest of the deadline.
-    pub fn patch(
-        self,
-        cluster: &ValidMiniCluster,
-        uid: &str,
-        before: Option<&str>,
-        maximum: u32,
-        is_suspended: bool,
-    ) -> Value {
+    pub fn patch(self, cluster: &ValidMiniCluster, uid: &str, job: Option<&JobSeen>, maximum: u32) -> Value {
+        let before = job.and_then(|job| job.rendered_hash.as_deref());
         let mut spec = json!({ "parallelism": self.size, "completions": self.size });
         if !self.is_suspend_applied(before, maximum)
             && let Some(suspend) = self.suspend
         {
             spec["suspend"] = json!(suspend);
-            if is_suspended
-                && !suspend
+            if !suspend
+                && job.is_some_and(|job| job.is_suspended)
                 && let Some(deadline) = cluster.deadline_seconds
             {
                 spec["activeDeadlineSeconds"] = json!(deadline.min(DEADLINE_MAX));
@@ -116,21 +110,22 @@ mod tests {
         };
         let larger = Elastic { size: 4, ..made };
         let cluster = crate::testing::cluster("size: 2");
-        let patch = larger.patch(&cluster, "uid", Some(&made.hash()), 8, false);
+        let applied = JobSeen {
+            rendered_hash: Some(made.hash()),
+            ..JobSeen::default()
+        };
+        let patch = larger.patch(&cluster, "uid", Some(&applied), 8);
         assert_eq!(patch["spec"], json!({ "parallelism": 4, "completions": 4 }));
         let again = Elastic {
             suspend: Some(false),
             ..made
         }
-        .patch(&cluster, "uid", Some(&made.hash()), 8, false);
+        .patch(&cluster, "uid", Some(&applied), 8);
         assert_eq!(
             again["spec"]["suspend"], false,
             "the MiniCluster itself says otherwise now"
         );
-        assert_eq!(
-            larger.patch(&cluster, "uid", None, 8, false)["spec"]["suspend"],
-            true
-        );
+        assert_eq!(larger.patch(&cluster, "uid", None, 8)["spec"]["suspend"], true);
         assert_eq!(patch["metadata"]["uid"], "uid");
     }
 
@@ -139,8 +134,12 @@ mod tests {
         let cluster = crate::testing::cluster("size: 2\ndeadlineSeconds: 60");
         let deadline = |suspend: bool, before: Option<bool>, is_suspended: bool| {
             let elastic = |suspend: Option<bool>| Elastic { size: 2, suspend };
-            let before = elastic(before).hash();
-            let patch = elastic(Some(suspend)).patch(&cluster, "uid", Some(&before), 2, is_suspended);
+            let job = JobSeen {
+                rendered_hash: Some(elastic(before).hash()),
+                is_suspended,
+                ..JobSeen::default()
+            };
+            let patch = elastic(Some(suspend)).patch(&cluster, "uid", Some(&job), 2);
             patch["spec"].get("activeDeadlineSeconds").cloned()
         };
         assert_eq!(deadline(false, Some(true), true), Some(json!(60)));
