@@ -289,13 +289,16 @@ fn decisive_lead<'a>(inputs: &Inputs<'a>, summary: &PodSummary<'a>) -> Option<&'
 /// The time of the first start since the last suspension: no time of a suspension, or in a queue, counts against
 /// `deadlineSeconds`. A restart does not change it. It stays while the Job is suspended, which may be the end.
 fn start_time(inputs: &Inputs) -> Option<String> {
-    let before = inputs.previous.start_time.clone();
     let unfinished = inputs.job.filter(|job| !job.is_finished());
     if unfinished.is_some_and(|job| job.is_suspended) {
-        return before;
+        return inputs.previous.start_time.clone();
     }
-    let was_suspended = is_true(inputs.previous, ConditionType::Suspended);
-    let before = before.filter(|_| unfinished.is_none() || !was_suspended);
+    let is_resumed = unfinished.is_some() && is_true(inputs.previous, ConditionType::Suspended);
+    let before = if is_resumed {
+        None
+    } else {
+        inputs.previous.start_time.clone()
+    };
     let is_first = inputs.previous.backoff_limit_used + inputs.previous.max_restarts_used == 0;
     // A restart that follows a suspension removes the start time. The Job that was given up must not set it again.
     let job = inputs

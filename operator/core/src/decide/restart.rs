@@ -119,7 +119,8 @@ pub struct Observation<'a> {
 }
 
 /// Whether this Job was given up: the restart that replaces it has been counted, or its pods cannot mount the view's
-/// image. (Then nothing has run, so no restart is counted, and the next Job copies the view.) A Job that has succeeded nevertheless was not: the MiniCluster ends with it.
+/// image. (Then nothing has run, so no restart is counted, and the next Job copies the view.) A Job that has succeeded
+/// nevertheless was not: the MiniCluster ends with it.
 pub fn is_given_up(status: &MiniClusterStatus, job: &JobSeen) -> bool {
     let is_counted = status
         .restarts
@@ -411,8 +412,8 @@ fn replaces_unseen(observation: &Observation, leads: &[(&PodSeen, Option<PodEnd>
 }
 
 /// Whether the Job counts the pod that this lead replaces as failed: its program may have ended by itself. (With
-/// `OnFailure`, the kubelet restarts a program that fails, in the same pod.) If the Job counts a disruption as well, it is
-/// not known which of the two pods ran the program: then it counts as lost, and is restarted.
+/// `OnFailure`, the kubelet restarts a program that fails, in the same pod.) If the Job counts a disruption as well, it
+/// is not known which of the two pods ran the program: then it counts as lost, and is restarted.
 fn replaces_failed(observation: &Observation, lead: &PodSeen) -> bool {
     lead.index_failures > 0 && lead.index_disruptions == 0 && !observation.restarts_on_failure
 }
