@@ -25,12 +25,14 @@ pub fn until_signalled() -> Result<Pin<Box<dyn Future<Output = u8>>>, Failure> {
     }))
 }
 
-/// Receives SIGINT (Ctrl-C) and SIGTERM, which then do not end the program by themselves.
+/// Receives SIGINT (Ctrl-C) and SIGTERM for `run`. They do not end the program by themselves: the first one makes it
+/// stop the MiniCluster.
 pub struct Interrupts {
     interrupt: Signal,
     terminate: Signal,
-    /// Whether SIGTERM was received. Its sender waits for the end, and sends no second one. So the program then ends if
-    /// the MiniCluster cannot be stopped.
+    /// Whether SIGTERM was received. If the MiniCluster cannot be stopped then, the program ends with the failure: the
+    /// sender waits for the program to end and sends no second signal. After Ctrl-C the program goes on, and its user
+    /// can press Ctrl-C again.
     pub is_terminated: bool,
 }
 

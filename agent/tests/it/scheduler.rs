@@ -77,8 +77,8 @@ fn fluxion_runs_when_it_or_a_gpu_is_requested() {
     }
 }
 
-/// The Go operator's crd-v1alpha2.md says "you should see two modules for fluxion, qmanager and resource". No other
-/// scheduler is loaded.
+/// The Go operator's crd-v1alpha2.md says "you should see two modules for fluxion, qmanager and resource". Newer releases
+/// of Fluxion, such as the one tested here, have a third, feasibility. sched-simple is no longer loaded.
 #[test]
 fn fluxion_modules_are_as_documented_when_loaded() {
     if real_flux().is_none() {

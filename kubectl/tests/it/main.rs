@@ -27,12 +27,11 @@ fn user_with(
     rights: &[(&str, &str)],
 ) -> user_account::UserAccount {
     fixture.kubectl(&["create", "serviceaccount", name]).unwrap();
-    let kubectl = |arguments: &[&str]| drop(fixture.kubectl(arguments).unwrap());
     user_account::UserAccount::with(
         &fixture.namespace,
         name,
         rights,
         fixture.kubeconfig_of(name),
-        kubectl,
+        |arguments| fixture.kubectl(arguments),
     )
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
+use test_support::waiting::until_granted;
 use tokio::process::{Child, Command};
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_kubectl-minicluster");
@@ -31,7 +32,7 @@ impl UserAccount {
         name: &str,
         rights: &[(&str, &str)],
         kubeconfig: PathBuf,
-        kubectl: impl Fn(&[&str]),
+        kubectl: impl Fn(&[&str]) -> Result<String, String>,
     ) -> UserAccount {
         for (number, (resource, verbs)) in rights.iter().enumerate() {
             let role = format!("{name}-{number}");
@@ -41,7 +42,8 @@ impl UserAccount {
                 &role,
                 &format!("--verb={verbs}"),
                 &format!("--resource={resource}"),
-            ]);
+            ])
+            .unwrap();
             let account = format!("--serviceaccount={namespace}:{name}");
             kubectl(&[
                 "create",
@@ -49,8 +51,14 @@ impl UserAccount {
                 &role,
                 &format!("--role={role}"),
                 &account,
-            ]);
+            ])
+            .unwrap();
         }
+        // The API server learns of the grants in their order.
+        let (resource, verbs) = rights.last().unwrap();
+        let verb = verbs.split(',').next().unwrap();
+        let account = format!("system:serviceaccount:{namespace}:{name}");
+        until_granted(kubectl, &account, verb, resource);
         UserAccount {
             kubeconfig,
             namespace: namespace.to_owned(),

@@ -42,15 +42,14 @@ fn kubeconfig_as(account: &str, folder: &Path) -> PathBuf {
 }
 
 fn person(fixture: &Fixture, folder: &Path) -> UserAccount {
-    let in_namespace = |arguments: &[&str]| drop(fixture.kubectl(arguments, ""));
-    in_namespace(&["create", "serviceaccount", "person"]);
+    fixture.kubectl(&["create", "serviceaccount", "person"], "");
     let account = format!("system:serviceaccount:{}:person", fixture.namespace);
     UserAccount::with(
         &fixture.namespace,
         "person",
         user_account::RIGHTS,
         kubeconfig_as(&account, folder),
-        in_namespace,
+        |arguments| fixture.try_kubectl(arguments, ""),
     )
 }
 

@@ -110,12 +110,13 @@ fn program_that_ends_with_255_has_failed() {
     });
 }
 
-/// Otherwise the Job controller would delete the pods that still run, and their logs.
+/// The operator first tells the other pods to end, and fails the Job afterwards. If the Job failed at once, its
+/// controller would delete the pods that still run, and with them their logs.
 #[test]
-fn pods_stay_for_their_logs_when_another_snippet_fails() {
+fn other_pods_keep_their_logs_when_a_snippet_fails() {
     test("snippet-fails", async |fixture| {
         let operator = fixture.operator().await;
-        // A limit of 0 restarts does not end anything earlier.
+        // Also with backoffLimit 0, which is not the Job's own: that one would fail the Job at the first failed pod.
         for (name, failed) in [("follower", 1), ("lead", 0)] {
             fixture
                 .create(name, json!({ "size": 3, "backoffLimit": 0 }))
@@ -324,6 +325,7 @@ fn end_is_reported_while_a_dead_node_keeps_a_pod() {
             (condition(&job["status"], "Failed")["status"] == "True").then_some(())
         })
         .await;
+        // The end stays in the status when the lead's pod, from which it was read, is gone.
         fixture
             .api::<Pod>()
             .delete(&lead.name_any(), &DeleteParams::default().grace_period(0))

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use test_support::api_server::{Call, Calls, Fixture, apply, test, until};
 use test_support::call::of_all_parts;
 use test_support::installation::{Installation, NAMESPACE};
+use test_support::waiting::may;
 
 const DIGEST: &str = "@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
 
@@ -204,18 +205,8 @@ fn the_operators_pods_are_admitted_where_pods_are_restricted() {
 /// Whether `kubectl auth can-i` says yes for a new account with one of Kubernetes' own roles in the fixture's
 /// namespace.
 fn can(fixture: &Fixture, role: &str, verb: &str, resource: &str) -> bool {
-    let account = format!("--as=system:serviceaccount:{}:{role}", fixture.namespace);
-    let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-    fixture
-        .kubectl(&[
-            "auth",
-            "can-i",
-            &account,
-            verb,
-            resource,
-            &format!("--subresource={subresource}"),
-        ])
-        .is_ok()
+    let account = format!("system:serviceaccount:{}:{role}", fixture.namespace);
+    may(|arguments| fixture.kubectl(arguments), &account, verb, resource)
 }
 
 #[test]

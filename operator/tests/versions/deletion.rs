@@ -147,15 +147,46 @@ fn delete_all_removes_clusters_of_a_definition_created_later() {
             matches!(&error, DeletionError::Left { .. }) && error.to_string().contains("default/first"),
             "{error}"
         );
-        release(&plane, "first", "test.example/held");
 
         // A MiniCluster that is created while the deletion waits is deleted as well.
+        let lists = || {
+            let calls = calls.lock().unwrap();
+            calls
+                .iter()
+                .filter(|call| call.verb == "list" && call.resource == "miniclusters")
+                .count()
+        };
+        let lists_before = lists();
         let deleting = tokio::spawn({
             let client = client.clone();
             async move { delete_all(&client, 60).await }
         });
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        until("the deletion waits for the first", async || {
+            if lists() > lists_before {
+                Ok(())
+            } else {
+                Err("no list".to_owned())
+            }
+        })
+        .await;
         make(&plane, "late");
+        until("the deletion has seen the late one", async || {
+            let late = [
+                "get",
+                "minicluster",
+                "late",
+                "--ignore-not-found",
+                "--output=jsonpath={.metadata}",
+            ];
+            let late = plane.kubectl(&late).unwrap();
+            if late.is_empty() || late.contains("deletionTimestamp") {
+                Ok(())
+            } else {
+                Err(late)
+            }
+        })
+        .await;
+        release(&plane, "first", "test.example/held");
         let message = deleting.await.unwrap().unwrap();
         assert_eq!(
             message,

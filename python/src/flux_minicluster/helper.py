@@ -32,8 +32,9 @@ ATTRIBUTE = "flux-minicluster"
 # A job that was sent just before the end of an earlier helper may not be listed yet.
 SETTLE_SECONDS = 1.0
 CHUNK = 1 << 16
-# What belongs to the job that a variable came from.
-OF_A_JOB = ("FLUX_JOB_", "FLUX_TASK_", "FLUX_KVS_NAMESPACE", "FLUX_PROXY_")
+# Prefixes of the variables that Flux sets inside a job, or flux proxy for its command. If this process has inherited
+# some, they say nothing about the jobs that it submits, so these do not get them.
+FOREIGN_PREFIXES = ("FLUX_JOB_", "FLUX_TASK_", "FLUX_KVS_NAMESPACE", "FLUX_PROXY_")
 
 
 class Helper:
@@ -191,7 +192,7 @@ class Helper:
 
 def environment() -> Any:
     """The environment of the caller's own programs in the instance."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(OF_A_JOB)}
+    env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN_PREFIXES)}
     # `flux` puts its own modules before the caller's, for the programs that it runs itself.
     own = os.path.dirname(os.path.dirname(flux.__file__))
     path = env.pop("PYTHONPATH", "")

@@ -6,7 +6,7 @@ use crate::agent_spec::Program;
 use crate::crd::v1alpha2::{FluxRestful, MiniClusterSpec};
 use crate::names;
 
-/// Most characters of a password, as documented.
+/// Most characters of a password that a user chooses, as the Go operator documented it. Generated ones have 26.
 const PASSWORD_MAX: usize = 8;
 
 /// Checks `spec.users`.

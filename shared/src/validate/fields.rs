@@ -77,6 +77,7 @@ pub fn absolute(path: &str) -> Result<String, String> {
 }
 
 /// The name of an image, if one is given. Without these checks, the MiniCluster would wait for a node that can pull it.
+/// The API server checks the same (`IMAGE` in `crd/rules.rs`).
 pub fn image(field: &str, image: &Option<String>, report: &mut Report) -> Option<String> {
     let image = given(image)?;
     let (name, digest) = image
@@ -84,13 +85,25 @@ pub fn image(field: &str, image: &Option<String>, report: &mut Report) -> Option
         .map_or((image.as_str(), None), |(name, digest)| (name, Some(digest)));
     // A registry's name may have capital letters, and so may a tag.
     let path = name.split_once('/').map_or(name, |(_, path)| path);
-    let path = path.split_once(':').map_or(path, |(path, _)| path);
+    let (path, tag) = path
+        .split_once(':')
+        .map_or((path, None), |(path, tag)| (path, Some(tag)));
+    let is_digest = |digest: &str| {
+        digest
+            .split_once(':')
+            .is_some_and(|(method, sum)| !method.is_empty() && !sum.is_empty())
+    };
+    let is_tag = |tag: &str| !tag.is_empty() && !tag.contains('/');
     let why = if image.contains(char::is_whitespace) {
         "it contains a blank"
-    } else if digest.is_some_and(|digest| !digest.contains(':')) {
+    } else if image.contains("://") {
+        "leave out the scheme, such as docker://"
+    } else if !digest.is_none_or(is_digest) {
         "after `@` comes a digest such as sha256:0a1b; a tag comes after `:`"
     } else if path.contains(|c: char| c.is_ascii_uppercase()) {
         "only the registry and the tag may have capital letters"
+    } else if path.is_empty() || path.starts_with('/') || name.starts_with('/') || !tag.is_none_or(is_tag) {
+        "write NAME:TAG or REGISTRY/NAME:TAG"
     } else {
         return Some(image);
     };

@@ -434,6 +434,14 @@ fn name_that_no_image_can_have_is_refused() {
         "app ",
         "Org/app/Tool:1",
         "App",
+        "docker://ghcr.io/a/app",
+        "a//b/app@sha256:",
+        "/app",
+        "ghcr.io/",
+        "app:",
+        "ghcr.io/a/app:1/b",
+        ":1",
+        "@sha256:0a",
     ] {
         let spec = format!(
             "flux: {{container: {{image: '{image}'}}}}\ncontainers: [{{image: '{image}'}}]\nservices: [{{name: s, image: '{image}'}}]"

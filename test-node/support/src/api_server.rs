@@ -37,6 +37,7 @@ pub use calls::{Calls, Fault};
 pub use crate::call::Call;
 use crate::control_plane::ControlPlane;
 use crate::installation::{Installation, NAMESPACE};
+use crate::waiting::until_granted;
 
 /// Far longer than anything takes on a quiet machine.
 pub const DEADLINE: Duration = Duration::from_secs(150);
@@ -327,8 +328,14 @@ impl Fixture {
             "--role=tenant",
             &format!("--serviceaccount={}:tenant", self.namespace),
         ]);
-        self.client_as(&format!("system:serviceaccount:{}:tenant", self.namespace))
-            .await
+        let account = format!("system:serviceaccount:{}:tenant", self.namespace);
+        until_granted(
+            |arguments| self.kubectl(arguments),
+            &account,
+            "get",
+            "miniclusters.flux-framework.org",
+        );
+        self.client_as(&account).await
     }
 
     /// A client that impersonates this user.

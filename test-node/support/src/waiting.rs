@@ -22,3 +22,27 @@ pub fn within<T>(deadline: Duration, description: &str, mut found: impl FnMut() 
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// Whether this account has this right. `resource` may be `pods/exec`.
+pub fn may(
+    kubectl: impl Fn(&[&str]) -> Result<String, String>,
+    account: &str,
+    verb: &str,
+    resource: &str,
+) -> bool {
+    let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+    let (account, subresource) = (format!("--as={account}"), format!("--subresource={subresource}"));
+    kubectl(&["auth", "can-i", verb, resource, &account, &subresource]).is_ok()
+}
+
+/// Waits until this account has this right, which was just granted: the API server answers before it acts on the grant.
+pub fn until_granted(
+    kubectl: impl Fn(&[&str]) -> Result<String, String>,
+    account: &str,
+    verb: &str,
+    resource: &str,
+) {
+    eventually(&format!("{account} may {verb} {resource}"), || {
+        may(&kubectl, account, verb, resource).then_some(())
+    });
+}

@@ -10,7 +10,8 @@ pub const COMMAND: &str = "command";
 /// Options of the shell if a failing snippet ends the container. Never -u: scripts that people source (Spack,
 /// conda, Lmod) read unset variables.
 const STRICT: &[&str] = &["-e"];
-/// The same for bash: functions inherit the ERR trap, and a pipe fails as a whole.
+/// The same for bash. -E: functions inherit an ERR trap that a snippet has set (the agent sets none). pipefail: a pipe
+/// fails if any command in it fails.
 const STRICT_BASH: &[&str] = &["-e", "-E", "-o", "pipefail"];
 /// The options that undo [`STRICT`].
 const LENIENT: &[&str] = &["+e"];

@@ -57,7 +57,7 @@ fn needs(pod: &PodSpec, keeps_images: bool) -> impl Iterator<Item = Need> {
                 minor: 34,
                 field: "spec.pod.resources",
                 since: "pod-level resources exist only",
-                remedy: "set the resources of its containers, or a runtimeClassName, whose overhead they become",
+                remedy: "set the resources of its containers instead; or set spec.pod.runtimeClassName: then spec.pod.resources become the pod's overhead",
             },
         ),
         (

@@ -10,6 +10,7 @@ block! {
     pub struct User {
         /// User name.
         pub name: String,
+        // Why 8: `PASSWORD_MAX` in validate/access.rs.
         /// Password, 8 characters at most. Default: generated. Stored in the Secret that status.usersSecret
         /// names.
         #[serde(default, skip_serializing_if = "Option::is_none")]

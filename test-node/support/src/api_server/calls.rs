@@ -102,9 +102,9 @@ impl Calls {
         self.log.lock().unwrap().clone()
     }
 
-    /// The calls without lists, watches and patches of a pod's status. By such a patch, the
-    /// only way in which it may change a pod, the operator labels the lead's: in the background, so it may come at any
-    /// time.
+    /// All calls except lists, watches and patches of a pod's status. With such a patch the operator labels the lead's
+    /// pod (it may change pods in no other way). It does so in the background, at any time, so tests cannot count these
+    /// patches.
     pub fn counted(&self) -> Vec<Call> {
         self.all()
             .into_iter()

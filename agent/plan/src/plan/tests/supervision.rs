@@ -120,12 +120,12 @@ fn follower_ends_when_lead_name_is_gone_for_good() {
         [("", None), (own, None), (own, Some(9))].map(|(text, override_s)| lead_gone(1, text, override_s)),
         [30, 7, 9].map(Some)
     );
-    // In the order of the texts below: the lead may restart, and have no name meanwhile. The follower restarts no
-    // broker. The follower's parent is unknown.
-    let on_failure = "restart_policy = 'OnFailure'\n";
     for text in [
-        on_failure,
+        // The lead may restart, and has no name meanwhile.
+        "restart_policy = 'OnFailure'\n",
+        // The name is looked up only before a broker is restarted, and this follower restarts none.
         "[flux]\ncomplete_workers = true\n",
+        // The follower's parent is unknown.
         "[flux]\nbroker_config = ''\n",
     ] {
         assert_eq!(lead_gone(1, text, Some(9)), None, "{text}");
@@ -134,7 +134,7 @@ fn follower_ends_when_lead_name_is_gone_for_good() {
 }
 
 #[test]
-fn a_job_on_a_node_that_goes_alone_is_known_by_fluxs_shell() {
+fn follower_that_leaves_alone_finds_its_job_by_flux_shell() {
     assert_eq!(
         (lead(PROGRAM).job_shell, follower("").job_shell),
         (None, Some("flux-shell"))
@@ -142,7 +142,7 @@ fn a_job_on_a_node_that_goes_alone_is_known_by_fluxs_shell() {
     assert_eq!(
         follower("[flux]\ndisable_socket = true\n").job_shell,
         None,
-        "without a socket it is never removed alone"
+        "without a socket the agent cannot learn that only this pod leaves"
     );
 }
 

@@ -169,7 +169,7 @@ impl World {
         }
     }
 
-    /// Pods that are not deleted and have not ended.
+    /// Name of the pod of this index that is neither being deleted nor ended.
     fn active(&self, index: u32) -> Option<String> {
         let is_active = |pod: &Pod| pod.seen.index == index && !pod.seen.has_ended && !pod.seen.is_deleting;
         self.pods
@@ -312,21 +312,22 @@ impl World {
         // A failure after a follower was removed may have been caused by the removal.
         let for_a_follower =
             self.lost_follower && self.status.1.max_restarts_used < self.max_restarts && code != 0;
-        // A program that ends after its Job was deleted leaves nothing that another operator could see. The
-        // same holds for a failure in the grace period of a deleted pod that nobody has seen, and for a
-        // success that the runtime missed: the Job counts it as a failure.
+        // After these ends the program may start again, because their trace can vanish before an operator sees it: any
+        // end after the Job was deleted; and, in a pod that is being deleted, a failure, or a success that the runtime
+        // missed (the Job counts it as a failure). The model does not ask whether an operator did see it.
         let pod = &self.pods[&lead];
         let is_going = pod.seen.is_deleting && (code != 0 || pod.is_unseen);
-        let allowed = for_a_follower || is_going || self.job.is_none();
-        self.final_ends += u32::from(!allowed);
+        let may_start_again = for_a_follower || is_going || self.job.is_none();
+        self.final_ends += u32::from(!may_start_again);
         self.end(&lead, Termination::new(Ender::Program, code));
     }
 
     fn node_fails(&mut self) {
         let Some(lead) = self.running_lead() else { return };
         let is_going = self.pods[&lead].seen.is_deleting;
-        let allowed = self.status.1.max_restarts_used < self.max_restarts || is_going || self.job.is_none();
-        self.final_ends += u32::from(!allowed);
+        let may_start_again =
+            self.status.1.max_restarts_used < self.max_restarts || is_going || self.job.is_none();
+        self.final_ends += u32::from(!may_start_again);
         self.end(
             &lead,
             Termination {
@@ -374,6 +375,7 @@ impl World {
 
     /// Runs without further faults until everything has settled.
     fn settle(&mut self) {
+        // Many more rounds than the largest number of restarts needs.
         for _ in 0..60 {
             for event in [Event::Suspend(false), Event::Kubelets, Event::Controller] {
                 self.happen(event);

@@ -258,6 +258,7 @@ fn program_that_ends_during_eviction_fails_with_its_own_code() {
         ..with_termination(0, Termination::new(by, u8::try_from(code).unwrap()))
     };
     let own = cut_off(3, Ender::Program);
+    // The operator has failed the Job (with LeadFailed it reports the pod's own end), or the Job's policy has.
     for reason in ["LeadFailed", "PodFailurePolicy"] {
         let lead = own.clone();
         assert_told([(
@@ -268,6 +269,7 @@ fn program_that_ends_during_eviction_fails_with_its_own_code() {
             "the lead (index 0) ended with exit code 3",
         )]);
     }
+    // 100 is the default. The status takes from the Job's failure that no restart was left, and counts nothing itself.
     let lost = "the lead's pod, mc-0, was lost (DeletionByTaintManager: Taint manager: deleting due to NoExecute taint); no restart left: backoffLimit is 100";
     assert_told([(
         "PodFailurePolicy",
@@ -408,7 +410,7 @@ fn reason_of_a_job_limit_names_only_known_pods() {
             "NonZeroExitCode",
             "the pod of index 1 ended with exit code 238 (retried as often as backoffLimit allows)",
         ),
-        // The operator has failed this Job itself, so its reason and message stay.
+        // The operator has failed this Job itself. Unlike with LeadFailed, the Job's reason and message stay.
         (
             "LeadLost",
             vec![ended(0, 239, 3)],
@@ -474,7 +476,6 @@ fn exit_code_is_not_reported_when_nobody_saw_it() {
         failed: true_condition("PodFailurePolicy", "x"),
         ..job(1)
     });
-    observation.cluster.backoff_limit = 0;
     observation.pods = vec![lead];
     let status = observation.status();
     assert_eq!(
