@@ -485,7 +485,7 @@ mod tests {
         assert!(root.path().join("view/var").symlink_metadata().unwrap().is_dir());
     }
 
-    /// Another user's link where root writes: only root can make one.
+    /// A link of another user, where root writes. (The test needs root, to give the link to that user.)
     #[test]
     fn symlink_of_another_user_is_not_followed() {
         let root = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
 //! One very large MiniCluster on fake nodes, from its creation until it is ready, and small and larger ones
-//! for their whole life: `.ci/bench large` (LARGE_SIZE=5000), with kwok in place of kubelets and Kubernetes'
-//! own scheduler.
+//! for their whole life: `.ci/bench large` (LARGE_SIZE=5000), Kubernetes' own scheduler
+//! runs, and kwok replaces the kubelets.
 //!
 //! The bench reports all writes of the operator (events too), its peak memory, and the seconds until its
 //! status is Ready. For comparison, it reports the seconds until the Job controller, the scheduler and the
@@ -170,7 +170,7 @@ async fn whole_lives(size: usize, report: &mut Report) {
     fleet.operator.until_quiet().await;
     let writes = fleet.operator.writes().await - before;
     eprintln!(
-        "  writes of whole lives, size {size}, the first one's too: {}",
+        "  writes since the operator's start (with the MiniCluster of the namespace `first`), size {size}: {}",
         fleet.operator.writes_by_kind().await
     );
     report.figure(&format!("life-{size}-writes-each"), writes as f64 / LIVES as f64);
@@ -213,7 +213,7 @@ async fn one_large(size: usize, report: &mut Report) {
         size
     );
     eprintln!(
-        "  writes, the first one's too: {}",
+        "  writes since the operator's start (with the MiniCluster of the namespace `first`): {}",
         fleet.operator.writes_by_kind().await
     );
     for (what, value) in [

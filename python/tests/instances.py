@@ -65,7 +65,7 @@ class RealInstance:
         ).stdout
 
     def flux_python(self) -> list[str]:
-        # The path of these tests is none of the jobs'.
+        # Jobs must not inherit the PYTHONPATH that `.ci/python` sets for these tests.
         return ["env", "--unset=PYTHONPATH", f"FLUX_URI={self._uri}", self.program, "python"]
 
     def jobs(self) -> int:

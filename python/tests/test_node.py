@@ -1,4 +1,7 @@
-"""In real pods: `make e2e` runs it on its test node, whose operator and images it has (`.ci/python node`)."""
+"""Tests in real pods. They need a cluster with the operator (KUBECONFIG).
+
+`make e2e` runs them on its test node, by `.ci/python node`.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ def test_many_at_once_have_their_own_exit_codes() -> None:
     assert asyncio.run(run_all()) == codes
 
 
-def test_deleted_lead_is_replaced_and_the_job_counted_once() -> None:
+def test_deleted_lead_is_replaced_and_counts_as_one_restart() -> None:
     run = in_background("echo starts; sleep 8; echo ends", "py-lost")
     of_the_lead = "flux-framework.org/minicluster=py-lost,batch.kubernetes.io/job-completion-index=0"
     phase = ("get", "pods", "-l", of_the_lead, "-o", "jsonpath={.items[*].status.phase}")

@@ -21,7 +21,7 @@ use test_support::api_server::{
 };
 use test_support::control_plane::kubeconfig_via;
 
-/// Waits until everything of a MiniCluster of size 2 exists, once.
+/// Waits until everything of a MiniCluster of size 2 exists, and asserts that retries have made nothing twice.
 async fn is_whole(fixture: &Fixture, name: &str) {
     fixture
         .when(name, "whole", |status| {
@@ -192,7 +192,8 @@ fn broken_clusters_delay_no_other_and_are_retried_more_rarely() {
             "it took {:?}",
             begin.elapsed()
         );
-        // The pauses between attempts are at least 0.25 s, 0.5 s, 1 s, …: at most 7 attempts in 20 s.
+        // The pauses between attempts are at least 0.25 s, 0.5 s, 1 s, …, so the eighth attempt is not before 31 s.
+        // `bad-fast` began before `begin`: 12 s after that, it has had three at least.
         while begin.elapsed() < Duration::from_secs(12) {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -395,7 +396,7 @@ struct Way {
 }
 
 impl Way {
-    async fn lead(kubeconfig: &Path) -> Way {
+    async fn to_server_of(kubeconfig: &Path) -> Way {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (kubeconfig, server) = kubeconfig_via(kubeconfig, "way", listener.local_addr().unwrap()).unwrap();
         let lives = Arc::new(Mutex::new(Arc::new(AtomicBool::new(true))));
@@ -437,7 +438,7 @@ async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, lives: Arc<Atomi
 #[test]
 fn a_connection_that_dies_without_a_word_is_noticed() {
     test("dead", async |fixture| {
-        let way = Way::lead(&operator_kubeconfig()).await;
+        let way = Way::to_server_of(&operator_kubeconfig()).await;
         let operator = fixture
             .operator_as(&way.kubeconfig, Calls::default(), |_| {})
             .await;
@@ -490,13 +491,13 @@ fn an_older_kubernetes_is_refused() {
 }
 
 #[test]
-fn volumes_of_images_that_were_switched_on_by_hand_are_tried() {
+fn image_volumes_behind_a_gate_are_found_by_a_dry_run() {
     test("by-hand", async |fixture| {
         let spec = json!({ "size": 1, "flux": { "container": { "source": "imageVolume" } } });
         let operator = fixture.operator_of(of_version("34"), |_| {}).await;
         fixture.create("kept", spec.clone()).await.unwrap();
-        // The version is made up, and the operator's dry run is real: this server keeps the volumes by default from
-        // 1.35 on.
+        // To the operator this is 1.34, where a feature gate decides. So it asks the API server by a dry-run creation of
+        // the Job. The test's real API server answers: it keeps the volumes if it is 1.35 or newer.
         if fixture
             .client
             .apiserver_version()

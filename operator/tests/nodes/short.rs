@@ -53,10 +53,10 @@ fn power_loss_and_return_is_never_the_users_failure() {
 }
 
 #[test]
-fn job_goes_on_when_two_nodes_are_cut_off_for_14_s() {
+fn job_goes_on_when_two_nodes_lose_each_other_for_14_s() {
     test("cut-14", async |stage| {
-        // A broker that reconnects after 11 to 25 s has lost messages (`chaos/schedule.rs`). So both jobs end after the
-        // cut: Flux may miss the end of one that ends during it.
+        // After 14 s the brokers may reconnect, and have lost the messages of the cut (11 to 25 s: `chaos/schedule.rs`).
+        // If a job ended during the cut, Flux could miss its end. So both jobs end after it.
         let both = [
             Program {
                 name: "across",

@@ -10,7 +10,7 @@ use kube::{Api, ResourceExt};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-/// Seconds since 1970, as in a program's account.
+/// Seconds since 1970, as in the lines that programs record (`test_support::history`).
 pub fn now() -> f64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

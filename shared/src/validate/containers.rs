@@ -292,8 +292,8 @@ fn user(
                 "has no effect without fluxUser: Flux runs as the container's own user",
             );
         }
-        // This value does not change the user: the agent keeps the container's own one. If that one is not root, the
-        // agent adds a notice.
+        // With `run_flux_as_root`, Flux stays the container's own user, whatever user is named. Root is named only so
+        // that the agent adds a notice if the container's user is not root.
         return commands.run_flux_as_root.then(|| agent_spec::User {
             name: "root".into(),
             uid: 0,

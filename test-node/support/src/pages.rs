@@ -13,7 +13,8 @@ pub struct Block {
     pub line: usize,
     /// `yaml`, `bash`, `console`, `text`, …
     pub language: String,
-    /// The word after the language, such as `needs-cluster`. It says why no test runs the block.
+    /// The word after the language, such as `needs-cluster`. It says why no test runs the block without a cluster. (On a
+    /// cluster, `e2e/pasted.rs` runs some of these.)
     pub word: Option<String>,
     pub text: String,
 }
@@ -109,7 +110,7 @@ pub fn blocks(page: &Path) -> Vec<Block> {
     all
 }
 
-/// Words after the language that say why a block is not run.
+/// Words after the language: why [`differences`] does not run a block.
 pub const WORDS: &[&str] = &[
     "needs-cluster",
     "e2e",
