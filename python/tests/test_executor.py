@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -67,6 +68,48 @@ def test_environment_and_folder_are_those_asked_for(executor: FluxExecutor, tmp_
     command = ["sh", "-c", "echo $A ${PYTHONPATH-none} $PWD"]
     result = executor.submit(command, environment={"A": "1"}, cwd=str(tmp_path)).result(30)
     assert result.stdout == f"1 none {tmp_path}\n"
+
+
+class Two:
+    """A number of another package, as numpy's are."""
+
+    def __index__(self) -> int:
+        return 2
+
+
+def test_paths_and_numbers_of_other_packages_are_accepted(executor: FluxExecutor, tmp_path: Path) -> None:
+    result = executor.submit([Path("/bin/pwd")], tasks=Two(), nodes=Two(), cores_per_task=Two(), cwd=tmp_path)
+    assert result.result(30).stdout == f"{tmp_path}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"tasks": object()},
+        {"nodes": "1"},
+        {"cores_per_task": 1.5},
+        {"environment": {"A": Two()}},
+        {"environment": {b"A": "1"}},
+        {"cwd": b"/"},
+        {"time_limit": timedelta(minutes=1)},
+        {"name": b"x"},
+    ],
+)
+def test_argument_that_cannot_be_sent_is_the_caller_s_error(executor: FluxExecutor, arguments: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        executor.submit(["true"], **arguments)
+    with pytest.raises(TypeError):
+        executor.submit([b"true"])  # type: ignore[list-item]
+    assert executor.submit(["true"]).result(30).exit_code == 0
+
+
+def test_failure_to_write_fails_the_tasks(executor: FluxExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise AssertionError("a fault")
+
+    monkeypatch.setattr(executor, "_resume_request", fail)
+    with pytest.raises(AssertionError, match="a fault"):
+        executor.submit(["true"]).result(30)
 
 
 def test_job_that_fits_nowhere_says_why(executor: FluxExecutor) -> None:

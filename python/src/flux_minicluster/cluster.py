@@ -363,7 +363,7 @@ class MiniCluster:
         """An executor whose tasks are Flux jobs of the instance; `options` are those of `FluxExecutor`."""
         return FluxExecutor(self._access, self.name, **options)
 
-    def submit(self, command: Sequence[str], **resources: Any) -> TaskFuture:
+    def submit(self, command: Sequence[str | os.PathLike[str]], **resources: Any) -> TaskFuture:
         """Submits a command as a Flux job; `resources` are those of `FluxExecutor.submit`.
 
         `submit([...]).result()` waits for it, and has its exit code and output.

@@ -7,6 +7,7 @@ import base64
 import concurrent.futures
 import contextlib
 import json
+import operator
 import os
 import signal
 import threading
@@ -14,7 +15,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, SupportsIndex
 
 import aiohttp
 
@@ -37,6 +38,7 @@ def read(count):
     return data
 exec(compile(read(int(read(8))), "flux-minicluster", "exec"))
 """
+HELPER = resources.files(__package__).joinpath("helper.py").read_bytes()
 CHUNK = 32 * 1024
 PAUSE_SECONDS = 1.0
 
@@ -93,7 +95,8 @@ class TaskFuture(concurrent.futures.Future[Any]):
 @dataclass
 class _Task:
     future: TaskFuture
-    request: dict[str, Any]
+    line: bytes
+    """The request, as the helper reads it."""
     is_function: bool
     id: int | None = None
     is_sent: bool = False
@@ -139,12 +142,14 @@ class FluxExecutor(concurrent.futures.Executor):
         self._serving: concurrent.futures.Future[None] | None = None
         # Only used in the loop's thread.
         self._start: Start | None = None
-        self._outbox: asyncio.Queue[dict[str, Any] | None] | None = None
+        self._outbox: asyncio.Queue[bytes | None] | None = None
         self._refusals = Refusals()
 
     # ---- what callers use
 
-    def submit(self, fn: Callable[..., Any] | Sequence[str], /, *args: Any, **kwargs: Any) -> TaskFuture:
+    def submit(
+        self, fn: Callable[..., Any] | Sequence[str | os.PathLike[str]], /, *args: Any, **kwargs: Any
+    ) -> TaskFuture:
         """Submits a command (a list of words), or a function with its arguments, as one Flux job.
 
         The future of a command has a `TaskResult`, whatever its exit code; that of a function what it returns. A
@@ -165,8 +170,9 @@ class FluxExecutor(concurrent.futures.Executor):
             self._count += 1
             token = f"{self._session}-{self._count}"
             future = TaskFuture(self, token)
-            request = {"op": "submit", "token": token, "job": job}
-            self._tasks[token] = _Task(future, request, is_function=callable(fn))
+            # Arguments that JSON cannot encode are the caller's error.
+            line = _line({"op": "submit", "token": token, "job": job})
+            self._tasks[token] = _Task(future, line, is_function=callable(fn))
             if self._serving is None or self._serving.done():
                 self._serving = asyncio.run_coroutine_threadsafe(self._serve(), bridge.loop())
         bridge.loop().call_soon_threadsafe(self._send_task, token)
@@ -189,7 +195,7 @@ class FluxExecutor(concurrent.futures.Executor):
         def cancel() -> None:
             task = self._tasks.get(token)
             if task is not None and task.id is not None:
-                self._send({"op": "cancel", "id": task.id})
+                self._send_cancel(task.id)
             elif task is not None and not task.is_sent:
                 with self._lock:
                     del self._tasks[token]
@@ -200,16 +206,19 @@ class FluxExecutor(concurrent.futures.Executor):
 
     # ---- in the loop's thread
 
-    def _send(self, request: dict[str, Any] | None) -> None:
+    def _send(self, line: bytes | None) -> None:
         if self._outbox is not None:
-            self._outbox.put_nowait(request)
+            self._outbox.put_nowait(line)
+
+    def _send_cancel(self, id: int) -> None:
+        self._send(_line({"op": "cancel", "id": id}))
 
     def _send_task(self, token: str) -> None:
         """Sends the task, if there is a connection; else the next one sends all that were not sent."""
         task = self._tasks.get(token)
         if task is not None and not task.is_sent and self._outbox is not None:
             task.is_sent = True
-            self._send(task.request)
+            self._send(task.line)
 
     def _is_idle(self) -> bool:
         with self._lock:
@@ -254,28 +263,30 @@ class FluxExecutor(concurrent.futures.Executor):
         self._start = start
         command = [observed.AGENT, "connect", "--", "flux", "python", "-c", BOOTSTRAP, self._session]
         async with target.execute(lead, command, stdin=True) as connection:
-            outbox: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+            outbox: asyncio.Queue[bytes | None] = asyncio.Queue()
             writer = asyncio.ensure_future(self._write(connection, outbox))
+            reader = asyncio.ensure_future(self._read(connection, outbox))
             try:
-                await self._read(connection, outbox)
+                await asyncio.wait([writer, reader], return_when=asyncio.FIRST_COMPLETED)
+                if writer.done() and not isinstance(writer.exception(), FAILURES):
+                    writer.result()
+                # If the connection has broken, the reader may know why.
+                await reader
             finally:
                 self._outbox = None
                 writer.cancel()
-                await asyncio.gather(writer, return_exceptions=True)
+                reader.cancel()
+                await asyncio.gather(writer, reader, return_exceptions=True)
 
-    async def _write(
-        self, connection: aiohttp.ClientWebSocketResponse, outbox: asyncio.Queue[dict[str, Any] | None]
-    ) -> None:
-        text = _helper_text()
-        data = f"{len(text):08}".encode() + text + _line(self._resume_request())
+    async def _write(self, connection: aiohttp.ClientWebSocketResponse, outbox: asyncio.Queue[bytes | None]) -> None:
+        data = f"{len(HELPER):08}".encode() + HELPER + _line(self._resume_request())
         while True:
             for place in range(0, len(data), CHUNK):
                 await connection.send_bytes(bytes([STDIN]) + data[place : place + CHUNK])
-            request = await outbox.get()
-            requests = [request]
+            lines = [await outbox.get()]
             while not outbox.empty():
-                requests.append(outbox.get_nowait())
-            data = b"".join(_line(it) for it in requests if it is not None)
+                lines.append(outbox.get_nowait())
+            data = b"".join(line for line in lines if line is not None)
             if self._is_idle():
                 await connection.close()
                 return
@@ -285,9 +296,7 @@ class FluxExecutor(concurrent.futures.Executor):
         unknown = [token for token, task in self._tasks.items() if task.id is None and task.is_sent]
         return {"op": "resume", "known": known, "unknown": unknown}
 
-    async def _read(
-        self, connection: aiohttp.ClientWebSocketResponse, outbox: asyncio.Queue[dict[str, Any] | None]
-    ) -> None:
+    async def _read(self, connection: aiohttp.ClientWebSocketResponse, outbox: asyncio.Queue[bytes | None]) -> None:
         rest, errors, is_ready = b"", b"", False
         async for channel, data in program.messages(connection):
             if channel == STDERR:
@@ -310,7 +319,7 @@ class FluxExecutor(concurrent.futures.Executor):
         if not self._is_idle():
             raise CallFailed("the connection to the instance was lost")
 
-    def _on_ready(self, absent: list[str], outbox: asyncio.Queue[dict[str, Any] | None]) -> None:
+    def _on_ready(self, absent: list[str], outbox: asyncio.Queue[bytes | None]) -> None:
         for token in absent:
             if token in self._tasks:
                 self._tasks[token].is_sent = False
@@ -319,7 +328,7 @@ class FluxExecutor(concurrent.futures.Executor):
             self._send_task(token)
         for task in self._tasks.values():
             if task.future.cancelled() and task.id is not None:
-                self._send({"op": "cancel", "id": task.id})
+                self._send_cancel(task.id)
         if self._is_idle():
             self._send(None)
 
@@ -330,7 +339,7 @@ class FluxExecutor(concurrent.futures.Executor):
         if "id" in answer:
             task.id = answer["id"]
             if task.future.cancelled():
-                self._send({"op": "cancel", "id": task.id})
+                self._send_cancel(task.id)
             return
         with self._lock:
             del self._tasks[answer["token"]]
@@ -390,33 +399,29 @@ def _line(request: dict[str, Any]) -> bytes:
     return json.dumps(request).encode() + b"\n"
 
 
-def _helper_text() -> bytes:
-    return resources.files(__package__).joinpath("helper.py").read_bytes()
-
-
 def _job(
-    command: Sequence[str],
+    command: Sequence[str | os.PathLike[str]],
     *,
-    tasks: int = 1,
-    nodes: int | None = None,
-    cores_per_task: int = 1,
-    gpus_per_task: int = 0,
+    tasks: SupportsIndex = 1,
+    nodes: SupportsIndex | None = None,
+    cores_per_task: SupportsIndex = 1,
+    gpus_per_task: SupportsIndex | None = None,
     exclusive: bool = False,
     environment: Mapping[str, str] | None = None,
-    cwd: str | None = None,
+    cwd: str | os.PathLike[str] | None = None,
     time_limit: float | None = None,
     name: str | None = None,
 ) -> dict[str, Any]:
     return {
         "command": [os.fspath(word) for word in command],
-        "tasks": tasks,
-        "nodes": nodes,
-        "cores_per_task": cores_per_task,
-        "gpus_per_task": gpus_per_task,
-        "exclusive": exclusive,
+        "tasks": operator.index(tasks),
+        "nodes": None if nodes is None else operator.index(nodes),
+        "cores_per_task": operator.index(cores_per_task),
+        "gpus_per_task": 0 if gpus_per_task is None else operator.index(gpus_per_task),
+        "exclusive": bool(exclusive),
         "environment": dict(environment or {}),
-        "cwd": cwd,
-        "time_limit": time_limit,
+        "cwd": None if cwd is None else os.fspath(cwd),
+        "time_limit": None if time_limit is None else float(time_limit),
         "name": name,
         "files": {},
     }
