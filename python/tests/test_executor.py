@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
+import itertools
 import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
@@ -23,7 +26,8 @@ from instances import Instance
 from waiting import until
 
 from flux_minicluster import FluxExecutor, Lost, MiniCluster, MiniClusterError, NotAllowed, TaskFailed, TaskResult
-from flux_minicluster.executor import BOOTSTRAP
+from flux_minicluster.executor import BOOTSTRAP, TaskFuture, _Task
+from flux_minicluster.target import Access
 
 # The pod has no module of this name.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -142,6 +146,32 @@ def test_functions_return_and_raise_as_here(executor: FluxExecutor) -> None:
         executor.submit(lambda: (it for it in "ab")).result(30)
     with pytest.raises(TaskFailed, match="exit code 5"):
         executor.submit(lambda: os._exit(5)).result(30)
+
+
+def test_tasks_may_be_submitted_while_a_connection_is_opened() -> None:
+    executor = FluxExecutor(Access(), "mc")
+    is_over = threading.Event()
+
+    def submit() -> None:
+        for number in itertools.count():
+            with executor._lock:
+                executor._tasks[str(number)] = _Task(TaskFuture(executor, str(number)), b"", is_function=False)
+                executor._tasks.pop(str(number - 100), None)
+            if is_over.is_set():
+                return
+
+    thread = threading.Thread(target=submit)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        for _ in range(300):
+            executor._resume_request()
+            executor._on_ready([], asyncio.Queue())
+    finally:
+        is_over.set()
+        thread.join()
+        sys.setswitchinterval(interval)
 
 
 def test_futures_work_with_the_tools_of_concurrent_futures(executor: FluxExecutor) -> None:

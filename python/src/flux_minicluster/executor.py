@@ -220,6 +220,11 @@ class FluxExecutor(concurrent.futures.Executor):
             task.is_sent = True
             self._send(task.line)
 
+    def _pending(self) -> dict[str, _Task]:
+        """A copy: `submit` adds tasks in other threads."""
+        with self._lock:
+            return dict(self._tasks)
+
     def _is_idle(self) -> bool:
         with self._lock:
             return self._is_shut_down and not self._tasks
@@ -258,7 +263,7 @@ class FluxExecutor(concurrent.futures.Executor):
     async def _connect(self, target: Target) -> None:
         lead = await program.running_lead(target, self._name)
         start = observed.started(lead)
-        if self._start is not None and start != self._start and any(task.is_sent for task in self._tasks.values()):
+        if self._start is not None and start != self._start and any(task.is_sent for task in self._pending().values()):
             raise Lost("the instance was restarted, which ended its jobs", name=self._name, remedy="")
         self._start = start
         command = [observed.AGENT, "connect", "--", "flux", "python", "-c", BOOTSTRAP, self._session]
@@ -292,8 +297,9 @@ class FluxExecutor(concurrent.futures.Executor):
                 return
 
     def _resume_request(self) -> dict[str, Any]:
-        known = {token: task.id for token, task in self._tasks.items() if task.id is not None}
-        unknown = [token for token, task in self._tasks.items() if task.id is None and task.is_sent]
+        tasks = self._pending()
+        known = {token: task.id for token, task in tasks.items() if task.id is not None}
+        unknown = [token for token, task in tasks.items() if task.id is None and task.is_sent]
         return {"op": "resume", "known": known, "unknown": unknown}
 
     async def _read(self, connection: aiohttp.ClientWebSocketResponse, outbox: asyncio.Queue[bytes | None]) -> None:
@@ -324,9 +330,8 @@ class FluxExecutor(concurrent.futures.Executor):
             if token in self._tasks:
                 self._tasks[token].is_sent = False
         self._outbox = outbox
-        for token in list(self._tasks):
+        for token, task in self._pending().items():
             self._send_task(token)
-        for task in self._tasks.values():
             if task.future.cancelled() and task.id is not None:
                 self._send_cancel(task.id)
         if self._is_idle():
