@@ -170,7 +170,11 @@ impl Observed {
             now.gone_leads.extend(now.pods.remove(&uid).map(|pod| *pod));
         }
         for (uid, mut lead) in leads {
-            lead.remember(now.pods.get(&uid).map(Box::as_ref));
+            let before = now.pods.get(&uid).map(Box::as_ref);
+            lead.remember(before);
+            // The pod itself need not show this: the index also learns it from the node (`Index::update_silence`).
+            lead.is_on_silent_node |=
+                !lead.has_ended && before.is_some_and(|before| before.is_on_silent_node);
             now.pods.insert(uid, Box::new(lead));
         }
         now

@@ -189,6 +189,52 @@ fn leads_are_as_the_api_server_has_just_listed_them() {
     );
 }
 
+/// Otherwise each decision would seem to be out of date.
+#[test]
+fn lead_that_is_read_again_unchanged_is_the_same() {
+    let lead = || PodSeen {
+        name: "mc-0".into(),
+        job_uid: Some("job".into()),
+        node: Some("worker".into()),
+        is_running: true,
+        ..PodSeen::default()
+    };
+    let ended = || PodSeen {
+        is_running: false,
+        has_ended: true,
+        ..lead()
+    };
+    let key = Key::new("ns", "mc");
+    // On a node that has stopped responding, labelled by the operator, and deleted after it had ended.
+    for states in [
+        vec![lead()],
+        vec![
+            lead(),
+            ended(),
+            PodSeen {
+                is_deleting: true,
+                ..ended()
+            },
+        ],
+    ] {
+        let index = Index::default();
+        index.update_job(
+            &metadata("mc", "job", "1"),
+            JobSeen {
+                uid: "job".into(),
+                ..JobSeen::default()
+            },
+        );
+        index.update_silence("worker", true);
+        for state in &states {
+            index.update_pod(&metadata("mc-0", "lead", "1"), state.clone());
+        }
+        let observed = index.observed(&key);
+        let again = observed.with_leads("job", vec![("lead".into(), states.last().unwrap().clone())]);
+        assert_eq!(again, *observed);
+    }
+}
+
 /// A reconcile reads the Job, and the answer arrives after the watch has reported its end. No later event
 /// would correct it.
 #[test]
