@@ -3,6 +3,8 @@
 
 use std::borrow::Cow;
 
+use k8s_openapi::jiff::Timestamp;
+
 use super::restart::{self, Decision, Observation, is_by_pods_end, leads};
 use crate::observe::job::{JobSeen, TrueCondition};
 use crate::observe::pod::PodSeen;
@@ -78,7 +80,14 @@ fn success(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
     if !is_missed_by_job || !lead.has_agents_success() {
         return None;
     }
-    Some(completed_since(lead.exit.as_ref().and_then(|exit| exit.at)))
+    Some(completed_since(end_of_program(observation, job, lead)))
+}
+
+/// When the lead's program ended. The time in the pod is by its node's clock, the Job's times are by the control plane's.
+/// So the end is not before the Job's start, nor in the future.
+fn end_of_program(observation: &Observation, job: &JobSeen, lead: &PodSeen) -> Option<Timestamp> {
+    let at = lead.exit.as_ref()?.at?.min(observation.now);
+    Some(job.start_time.or(job.created).map_or(at, |start| at.max(start)))
 }
 
 /// The failure of a lead whose pod still runs because a foreign container runs in it (`kept_by`). The Job does not see
@@ -92,13 +101,12 @@ fn failure_beside_foreign_container(observation: &Observation, job: &JobSeen) ->
     if job.failing.is_some() || restart::decide(observation) != Decision::Continue {
         return None;
     }
-    let since = lead.exit.as_ref().and_then(|exit| exit.at);
     Some(TrueCondition {
         // The reason that the Job controller gives if a lead's failure fails the Job.
         reason: Reason::PodFailurePolicy.into(),
         // The status takes its message from the pods (`status::outcome`).
         message: String::new(),
-        since,
+        since: end_of_program(observation, job, lead),
     })
 }
 

@@ -291,6 +291,37 @@ fn success_that_the_runtime_did_not_see_completes() {
     );
 }
 
+#[test]
+fn decided_end_is_within_the_jobs_time_by_any_node_clock() {
+    let time = |text: &str| Some(text.parse::<Timestamp>().unwrap());
+    let start = time("2025-12-31T23:00:00Z");
+    for (at, since) in [
+        ("2020-01-01T00:00:00Z", start),
+        ("2025-12-31T23:30:00Z", time("2025-12-31T23:30:00Z")),
+        ("2027-01-01T00:00:00Z", time("2026-01-01T00:00:00Z")),
+    ] {
+        for code in [0, 3] {
+            let exit = Exit {
+                at: time(at),
+                ..by(Ender::Program, code)
+            };
+            let lead = PodSeen {
+                has_ended: false,
+                has_succeeded: code == 0,
+                kept_by: Some("aaa".into()),
+                ..ended(0, exit)
+            };
+            let job = JobSeen {
+                start_time: start,
+                ..job()
+            };
+            let ending = Seen::of(job, vec![lead]).ending();
+            let end = ending.complete.as_ref().or(ending.failed.as_ref()).unwrap();
+            assert_eq!(end.since, since, "{at} {code}");
+        }
+    }
+}
+
 /// The lead's node lost power after the program had ended. It came back when the MiniCluster had been
 /// suspended and resumed.
 #[test]
