@@ -293,8 +293,7 @@ fn start_time(inputs: &Inputs) -> Option<String> {
     if unfinished.is_some_and(|job| job.is_suspended) {
         return inputs.previous.start_time.clone();
     }
-    let is_resumed = unfinished.is_some() && is_true(inputs.previous, ConditionType::Suspended);
-    let before = if is_resumed {
+    let before = if was_just_resumed(inputs) {
         None
     } else {
         inputs.previous.start_time.clone()
@@ -373,6 +372,12 @@ fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     known.restart_count += new_restarts;
     known.container_restarts += new_restarts;
     known
+}
+
+/// Whether the Job was suspended in the previous status, and is not any more.
+fn was_just_resumed(inputs: &Inputs) -> bool {
+    let is_running = |job: &JobSeen| !job.is_suspended && !job.is_finished();
+    inputs.job.is_some_and(is_running) && is_true(inputs.previous, ConditionType::Suspended)
 }
 
 /// Whether the Job was suspended and resumed while no operator ran. Only its start time shows this. (After a restart

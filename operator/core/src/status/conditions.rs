@@ -52,6 +52,14 @@ impl Statement {
             before.message.clone(),
         ))
     }
+
+    /// The same, if the previous status is about the same start of the program.
+    fn of_this_start(inputs: &Inputs, type_: ConditionType) -> Option<Statement> {
+        if !post::is_previous_of_this_start(inputs) {
+            return None;
+        }
+        Statement::before(inputs, type_)
+    }
 }
 
 /// State of the Job, on which most conditions depend.
@@ -472,7 +480,7 @@ fn archive(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
     };
     // How the lead ended has not been seen yet, or its pod no longer exists.
     let Some(exit) = summary.lead.and_then(|lead| lead.exit.as_ref()) else {
-        return Statement::before(inputs, ConditionType::ArchiveSaved);
+        return Statement::of_this_start(inputs, ConditionType::ArchiveSaved);
     };
     match &exit.termination {
         // The agent failed, perhaps before it knew whether there is an archive.
@@ -510,12 +518,7 @@ fn post(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
             failure,
         ));
     }
-    // Without a Job, no later start has begun.
-    let before = if inputs.job.is_none() || post::is_previous_of_this_start(inputs) {
-        Statement::before(inputs, ConditionType::PostSucceeded)
-    } else {
-        None
-    };
+    let before = Statement::of_this_start(inputs, ConditionType::PostSucceeded);
     // How the lead ended has not been seen yet, or its pod no longer exists.
     if before.is_some() && summary.lead.is_none_or(|lead| lead.exit.is_none()) {
         return before;

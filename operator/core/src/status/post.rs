@@ -13,14 +13,16 @@ pub(super) fn failure(inputs: &Inputs) -> Option<String> {
     failure_in_pods(inputs).or_else(|| reported(inputs))
 }
 
-/// Whether the previous status is about the same start of the program: the same Job, and no later start of the lead's
-/// container (`restartPolicy: OnFailure`).
+/// Whether the previous status is about the same start of the program: the same Job, which was not resumed after a
+/// suspension, and no later start of the lead's container (`restartPolicy: OnFailure`). Without a Job, no later start has
+/// begun.
 pub(super) fn is_previous_of_this_start(inputs: &Inputs) -> bool {
     let previous = inputs.previous;
+    let Some(job) = inputs.job else { return true };
     let mut leads = inputs.pods.iter().filter(|pod| pod.index == 0);
-    inputs
-        .job
-        .is_some_and(|job| previous.job_uid.as_deref() == Some(&job.uid))
+    previous.job_uid.as_deref() == Some(&job.uid)
+        && !super::was_just_resumed(inputs)
+        && !super::was_resumed_unseen(inputs)
         && !leads.any(|lead| i64::from(lead.restarts) > i64::from(previous.container_restarts))
 }
 

@@ -335,8 +335,44 @@ fn view_mount_failure_is_believed_only_for_the_view_volume() {
 }
 
 #[test]
+fn archive_of_an_earlier_start_is_forgotten() {
+    let mut observation = observation("size: 1\narchive: {path: /state/a.tgz}");
+    let suspended = |is_suspended: bool| JobSeen {
+        is_suspended,
+        ..job(1)
+    };
+    observation.job = Some(job(1));
+    observation.pods = vec![ready(0)];
+    observation.previous = observation.status();
+    // The lead saves the archive when it is stopped.
+    let mut lead = ended(0, 0, 5);
+    lead.exit.as_mut().unwrap().termination = Some(Termination::new(Ender::Stop, 143));
+    observation.job = Some(suspended(true));
+    observation.pods = vec![PodSeen {
+        is_deleting: true,
+        ..lead
+    }];
+    observation.previous = observation.status();
+    observation.pods.clear();
+    let stopped = observation.status();
+    let saved = |status: &MiniClusterStatus| condition(status, "ArchiveSaved").map(|saved| saved.status);
+    assert_eq!(
+        saved(&stopped),
+        Some(ConditionStatus::True),
+        "it can be read while it waits"
+    );
+    observation.previous = stopped.clone();
+    observation.job = Some(suspended(false));
+    observation.pods = vec![ready(0)];
+    assert_eq!(saved(&observation.status()), None, "it was resumed");
+
+    let limit = restart::Limit::Backoff;
+    let counted = restart::with_counted_restart(&stopped, "job", "LeadLost", "gone", limit, at(NOW));
+    assert_eq!(saved(&counted), None, "another Job");
+}
+
+#[test]
 fn archive_condition_is_set_once_known_when_archive_is_asked() {
-    use flux_shared::termination::{Ender, Termination};
     let program = |code| Termination {
         program_code: Some(code),
         ..Termination::new(Ender::Program, code)
