@@ -1,9 +1,15 @@
 //! Every leaf of the schema on the real API server: it rejects a change that an existing MiniCluster cannot
 //! follow, and an empty text means the same as none.
 
+use std::collections::HashMap;
+
+use flux_shared::crd::convert::{Version, convert_spec};
+use flux_shared::crd::definition::{Conversion, WebhookClient, definition};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
-use kube::api::{DeleteParams, PropagationPolicy};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, PostParams, PropagationPolicy};
 use serde_json::{Value, json};
 
 use crate::change::gone;
@@ -105,6 +111,225 @@ fn every_field_edit_is_applied_or_refused_with_remedy() {
     });
 }
 
+/// Every text, boolean and block below `schema` with its zero value: `""`, `false`, `{}`.
+fn zeros(path: &str, schema: &Value, out: &mut Vec<(String, Value)>) {
+    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+        let path = if path.is_empty() {
+            name.clone()
+        } else {
+            format!("{path}.{name}")
+        };
+        let zero = match field["type"].as_str() {
+            Some("string") => json!(""),
+            Some("boolean") => json!(false),
+            Some("object") => json!({}),
+            _ => Value::Null,
+        };
+        // The other fields of a securityContext are passed on with their zero values, which are Kubernetes' defaults.
+        let is_default = path.contains("ecurityContext.")
+            && !["allowPrivilegeEscalation", "runAsNonRoot"].contains(&name.as_str());
+        if !zero.is_null() && !is_default && !FOLLOWED.iter().any(|(field, _)| *field == path) {
+            out.push((path.clone(), zero));
+        }
+        // The tables of `field_values` name a volume `vol`.
+        let key = if path.ends_with("volumes") { "vol" } else { "key" };
+        zeros(&path, field, out);
+        zeros(&format!("{path}.0"), &field["items"], out);
+        zeros(&format!("{path}.{key}"), &field["additionalProperties"], out);
+    }
+}
+
+/// The spec without the field at `path`, but with the blocks around it.
+fn without(path: &str, mut spec: Value) -> Value {
+    let (block, name) = path.rsplit_once('.').unwrap_or(("", path));
+    let mut pointer = String::new();
+    if !block.is_empty() {
+        merge(&mut spec, &patch(block, json!({})));
+        pointer = format!("/{}", block.replace('.', "/"));
+    }
+    let block = spec.pointer_mut(&pointer).and_then(Value::as_object_mut);
+    block.unwrap().shift_remove(name);
+    spec
+}
+
+/// The API of one version alone, in a group of its own: the API server needs no webhook for it.
+async fn alone(fixture: &Fixture, version: Version) -> (Api<CustomResourceDefinition>, Api<DynamicObject>) {
+    let client = WebhookClient::Url("https://127.0.0.1/convert".into());
+    let both = definition(&Conversion::Webhook {
+        client,
+        ca_bundle: Vec::new(),
+    });
+    let mut crd = serde_json::to_value(both.unwrap()).unwrap();
+    let group = format!("{}.flux-framework.example", version.name());
+    crd["metadata"]["name"] = json!(format!("miniclusters.{group}"));
+    let spec = crd["spec"].as_object_mut().unwrap();
+    spec["group"] = json!(group);
+    spec.shift_remove("conversion");
+    let versions = spec["versions"].as_array_mut().unwrap();
+    versions.retain(|served| served["name"] == version.name());
+    versions[0]["storage"] = json!(true);
+    // Only the installed CRD has the short name `mc`, and a place in `kubectl get all`.
+    for name in ["shortNames", "categories"] {
+        spec["names"].as_object_mut().unwrap().shift_remove(name);
+    }
+    let definitions: Api<CustomResourceDefinition> = Api::all(fixture.client.clone());
+    let crd = serde_json::from_value(crd).unwrap();
+    definitions.create(&PostParams::default(), &crd).await.unwrap();
+    let resource = ApiResource {
+        api_version: format!("{group}/{}", version.name()),
+        version: version.name().into(),
+        group,
+        kind: "MiniCluster".into(),
+        plural: "miniclusters".into(),
+    };
+    let miniclusters = Api::namespaced_with(fixture.client.clone(), &fixture.namespace, &resource);
+    until("the API is served", async || {
+        miniclusters.list(&ListParams::default()).await.ok()
+    })
+    .await;
+    (definitions, miniclusters)
+}
+
+/// MiniClusters that have a Job, as far as the CRD's rules see it.
+struct WithJobs {
+    version: Version,
+    api: Api<DynamicObject>,
+    /// By their specs.
+    created: HashMap<String, DynamicObject>,
+}
+
+impl WithJobs {
+    /// What the API server answers to a change of one spec to another. Err: it did not even take the first.
+    async fn edit(&mut self, from: &Value, to: &Value) -> Result<Result<(), String>, String> {
+        let key = from.to_string();
+        if !self.created.contains_key(&key) {
+            let name = format!("mc-{}", self.created.len());
+            let object = json!({
+                "apiVersion": format!("{0}.flux-framework.example/{0}", self.version.name()), "kind": "MiniCluster",
+                "metadata": { "name": name }, "spec": from,
+            });
+            let object = serde_json::from_value(object).unwrap();
+            let object = self.api.create(&PostParams::default(), &object).await;
+            let mut object = object.map_err(|error| error.to_string())?;
+            object.data["status"] = json!({ "maximumSize": 4 });
+            let object = self
+                .api
+                .replace_status(&name, &PostParams::default(), &object)
+                .await
+                .unwrap();
+            self.created.insert(key.clone(), object);
+        }
+        let mut object = self.created[&key].clone();
+        object.data["spec"] = to.clone();
+        let try_only = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        let name = object.metadata.name.clone().unwrap();
+        let answer = self.api.replace(&name, &try_only, &object).await;
+        Ok(answer.map(drop).map_err(|error| error.to_string()))
+    }
+}
+
+/// Specs that mean the same, such as one that was applied and what a client with Go types writes for it.
+const SAME: &[(Version, &str, &str)] = &[
+    (
+        Version::V1alpha1,
+        r#"{"pod": {"automountServiceAccountToken": true}}"#,
+        r#"{"pod": {}}"#,
+    ),
+    (
+        Version::V1alpha2,
+        r#"{"flux": {"scheduler": {"queuePolicy": "easy"}}}"#,
+        r#"{"flux": {"scheduler": {"queuePolicy": "easy", "simple": false}}}"#,
+    ),
+    (
+        Version::V1alpha2,
+        r#"{"flux": {"scheduler": {"simple": false}}}"#,
+        r#"{"flux": {"scheduler": {"simple": false, "queuePolicy": ""}}}"#,
+    ),
+    (
+        Version::V1alpha2,
+        r#"{"flux": {"scheduler": {}}}"#,
+        r#"{"flux": {"scheduler": {"simple": false, "queuePolicy": ""}}}"#,
+    ),
+    (
+        Version::V1alpha2,
+        r#"{"fluxRestful": null, "flux": {"scheduler": {"simple": null}}}"#,
+        r#"{"flux": {"scheduler": {}}}"#,
+    ),
+];
+
+#[test]
+fn zero_value_that_has_an_effect_cannot_be_added_or_removed() {
+    test("zero-edits", async |fixture| {
+        for version in [Version::V1alpha1, Version::V1alpha2] {
+            let (definitions, api) = alone(&fixture, version).await;
+            let crd = format!("miniclusters.{}.flux-framework.example", version.name());
+            let schema = serde_json::to_value(definitions.get(&crd).await.unwrap()).unwrap();
+            let mut all = Vec::new();
+            zeros(
+                "",
+                &schema["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"],
+                &mut all,
+            );
+            let effects = |spec: &Value| {
+                let mut spec = spec.clone();
+                if version == Version::V1alpha1 {
+                    convert_spec(&mut spec, Version::V1alpha2);
+                }
+                effects(&spec)
+            };
+            let mut miniclusters = WithJobs {
+                version,
+                api,
+                created: HashMap::new(),
+            };
+            let (mut wrong, mut with_effect) = (Vec::new(), Vec::new());
+            for (path, zero) in all {
+                let is_block = zero.is_object();
+                let around = around(&format!("{path}{}", if is_block { "." } else { "" })).0;
+                let without = without(&path, around);
+                let mut with = without.clone();
+                merge(&mut with, &patch(&path, zero));
+                let (Ok(before), Ok(after)) = (effects(&without), effects(&with)) else {
+                    continue;
+                };
+                if before == after {
+                    continue;
+                }
+                for (edit, from, to) in [("added", &without, &with), ("removed", &with, &without)] {
+                    if let Ok(Ok(())) = miniclusters.edit(from, to).await {
+                        wrong.push(format!("{}: {path} can be {edit}", version.name()));
+                    }
+                }
+                with_effect.push(path);
+            }
+            let expected: &[&str] = match version {
+                Version::V1alpha1 => &["flux.container", "pod.automountServiceAccountToken"],
+                Version::V1alpha2 => &["fluxRestful", "flux.scheduler.simple", "containers.0.fluxUser"],
+            };
+            for path in expected {
+                assert!(
+                    with_effect.iter().any(|known| known == path),
+                    "{path}: {with_effect:?}"
+                );
+            }
+            for (_, from, to) in SAME.iter().filter(|(of, _, _)| *of == version) {
+                let [from, to] = [from, to].map(|text| {
+                    let mut spec = base();
+                    merge(&mut spec, &serde_json::from_str(text).unwrap());
+                    spec
+                });
+                let answer = miniclusters.edit(&from, &to).await.unwrap();
+                wrong.extend(answer.err().map(|why| format!("{}: {to}: {why}", version.name())));
+            }
+            definitions.delete(&crd, &Default::default()).await.unwrap();
+            assert!(wrong.is_empty(), "{with_effect:?}\n{}", wrong.join("\n"));
+        }
+    });
+}
+
 /// Changes of `size` and `suspend` are tested in `change.rs`.
 #[test]
 fn cleanup_and_ttl_set_after_the_end_take_effect() {
@@ -162,23 +387,8 @@ fn an_empty_text_is_as_one_that_is_left_out() {
             .collect();
         let mut wrong = Vec::new();
         for leaf in &all {
-            let mut without = around(leaf).0;
             // The block that contains the text may mean something by itself.
-            let (block, name) = leaf.rsplit_once('.').unwrap_or(("", leaf));
-            let pointer: String = block
-                .split('.')
-                .filter(|part| !part.is_empty())
-                .map(|part| format!("/{part}"))
-                .collect();
-            if !block.is_empty() {
-                merge(&mut without, &patch(block, json!({})));
-            }
-            without
-                .pointer_mut(&pointer)
-                .unwrap()
-                .as_object_mut()
-                .unwrap()
-                .remove(name);
+            let without = without(leaf, around(leaf).0);
             let mut with = without.clone();
             merge(&mut with, &patch(leaf, json!("")));
             let object = json!({

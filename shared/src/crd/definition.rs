@@ -7,6 +7,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
+use super::convert::Version;
 use super::rules::{
     ENUMS, EXISTING_VOLUME_RULES, FIXED, PATTERNS, RANGES, RULES, Rule, V1ALPHA2_RULES, VOLUME_RULES,
 };
@@ -66,7 +67,7 @@ pub fn crd() -> Result<CustomResourceDefinition, DefinitionError> {
 pub fn definition(conversion: &Conversion) -> Result<CustomResourceDefinition, DefinitionError> {
     let mut current = serde_json::to_value(v1alpha2::MiniCluster::crd())?;
     let root = schema_root(&mut current)?;
-    constrain(root)?;
+    constrain(root, Version::V1alpha2)?;
     for rule in V1ALPHA2_RULES {
         add_rule(schema_at(root, rule.path)?, rule);
     }
@@ -79,7 +80,7 @@ pub fn definition(conversion: &Conversion) -> Result<CustomResourceDefinition, D
     }
     if let Conversion::Webhook { client, ca_bundle } = conversion {
         let mut older = serde_json::to_value(v1alpha1::MiniCluster::crd())?;
-        constrain(schema_root(&mut older)?)?;
+        constrain(schema_root(&mut older)?, Version::V1alpha1)?;
         let mut version = older
             .pointer_mut("/spec/versions/0")
             .map(Value::take)
@@ -124,7 +125,7 @@ fn schema_root(definition: &mut Value) -> Result<&mut Value, DefinitionError> {
 }
 
 /// Adds bounds and rules to a version's schema; they are the same for both versions, as are most field names.
-fn constrain(root: &mut Value) -> Result<(), DefinitionError> {
+fn constrain(root: &mut Value, version: Version) -> Result<(), DefinitionError> {
     add_bounds(root, "");
     // `kubectl explain minicluster` shows the description of the root. The text for it is at the type of the spec.
     let description = root.pointer("/properties/spec/description").cloned();
@@ -162,20 +163,20 @@ fn constrain(root: &mut Value) -> Result<(), DefinitionError> {
     let users = schema_at(root, "spec.users")?;
     users.insert("x-kubernetes-list-type".into(), json!("map"));
     users.insert("x-kubernetes-list-map-keys".into(), json!(["name"]));
-    add_root_rules(schema_at(root, "")?);
+    add_root_rules(schema_at(root, "")?, version);
     Ok(())
 }
 
 /// Adds the rules at the root. Two of them compare the spec with the previous one, and need the status, which only a
 /// rule at the root can read.
-fn add_root_rules(root: &mut Map<String, Value>) {
+fn add_root_rules(root: &mut Map<String, Value>, version: Version) {
     let spec = root
         .get("properties")
         .and_then(|fields| fields.get("spec"))
         .and_then(Value::as_object);
     let unchanged: Vec<String> = FIXED
         .iter()
-        .filter_map(|field| unchanged::is_as_before(spec?, field))
+        .filter_map(|field| unchanged::is_as_before(spec?, field, version))
         .collect();
     // For each fixed field, its name if it has changed.
     let changed_names: Vec<String> = FIXED

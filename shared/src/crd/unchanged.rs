@@ -7,8 +7,17 @@
 
 use serde_json::{Map, Value};
 
-/// Fields whose zero value (`false`, `0`, `""`) means something else than "not set".
-const MEANINGFUL: &[&str] = &["connectTimeout", "strict", "delete"];
+use super::convert::Version;
+
+/// Fields whose zero value (`false`, `0`, `""`) means something else than "not set". Go types leave these out if they
+/// are not set.
+const MEANINGFUL: &[&str] = &[
+    "connectTimeout",
+    "strict",
+    "delete",
+    "allowPrivilegeEscalation",
+    "runAsNonRoot",
+];
 /// Numbers that Go types cannot leave out: 0 means "not set". `size` is that of `leadBroker` and of `clusters[]`. The
 /// spec's own `size` may change, so it is not compared.
 const NUMBERS: &[&str] = &["size", "cores"];
@@ -19,21 +28,18 @@ const OF_KUBERNETES: &[&str] = &["tolerations", "sysctls"];
 const ROW: u64 = 32;
 
 /// The CEL expression: whether the field `field` of the spec has the same meaning as before. `spec` is the schema of
-/// the spec. None: it has no such field.
-pub(super) fn is_as_before(spec: &Map<String, Value>, field: &str) -> Option<String> {
+/// the spec in `version`. None: it has no such field.
+pub(super) fn is_as_before(spec: &Map<String, Value>, field: &str, version: Version) -> Option<String> {
     let schema = spec.get("properties")?.get(field)?;
-    let mut comparison = Comparison {
-        new: "self.spec",
-        old: "oldSelf.spec",
-        ..Comparison::default()
-    };
+    let mut comparison = Comparison::new("self.spec", "oldSelf.spec", version);
     comparison.field(schema, field, "");
     Some(comparison.expression())
 }
 
 /// Collects the comparisons of all leaves of two objects.
-#[derive(Default)]
 struct Comparison<'a> {
+    /// The version whose schema is compared: a missing field may mean something else in the other version.
+    version: Version,
     /// CEL expressions of the two objects.
     new: &'a str,
     old: &'a str,
@@ -45,7 +51,19 @@ struct Comparison<'a> {
     conditions: Vec<String>,
 }
 
-impl Comparison<'_> {
+impl<'a> Comparison<'a> {
+    fn new(new: &'a str, old: &'a str, version: Version) -> Comparison<'a> {
+        Comparison {
+            version,
+            new,
+            old,
+            texts: Vec::new(),
+            booleans: Vec::new(),
+            numbers: Vec::new(),
+            conditions: Vec::new(),
+        }
+    }
+
     /// Compares all fields of the object at `path`. Paths are CEL's optional selection (`.?a.?b`), which does not fail
     /// if a field is missing; the empty path is the object itself.
     fn object(&mut self, schema: &Value, path: &str) {
@@ -60,7 +78,11 @@ impl Comparison<'_> {
         let type_ = schema["type"].as_str().unwrap_or_default();
         let items = &schema["items"];
         let values = &schema["additionalProperties"];
+        self.presence(name, &path);
         match type_ {
+            "boolean" if name == "automountServiceAccountToken" && self.version == Version::V1alpha1 => {
+                self.compare(&path, ".orValue(true)");
+            }
             // The API server writes a default only into an object that is present: without one, the field counts as
             // its default.
             _ if schema["default"].is_string() && MEANINGFUL.contains(&name) => {
@@ -104,6 +126,34 @@ impl Comparison<'_> {
         }
     }
 
+    /// Compares whether the block `name` is there, if a block without fields means something.
+    fn presence(&mut self, name: &str, path: &str) {
+        // CEL: whether the block is there, and not disabled.
+        let is_on = |side| format!("({side}{path}.hasValue() && !{side}{path}.?disable.orValue(false))");
+        let condition = match (self.version, name) {
+            // In v1alpha1, no `flux.container` means the image's own Flux.
+            (Version::V1alpha2, "fluxRestful" | "fluxUser" | "fluxuser")
+            | (Version::V1alpha1, "container") => {
+                format!("{} == {}", is_on(self.new), is_on(self.old))
+            }
+            // `simple: false` alone asks for Fluxion. Clients with Go types send it with a queuePolicy, which may be
+            // empty.
+            (_, "scheduler") => {
+                let has = |side, field| format!("{side}{path}.?{field}.hasValue()");
+                format!(
+                    "({} == {} || ({} ? {} : {}))",
+                    has(self.new, "simple"),
+                    has(self.old, "simple"),
+                    has(self.new, "simple"),
+                    has(self.new, "queuePolicy"),
+                    has(self.old, "queuePolicy"),
+                )
+            }
+            _ => return,
+        };
+        self.conditions.push(condition);
+    }
+
     /// Compares the values at `path`. `or`: CEL that replaces a missing value, or empty.
     fn compare(&mut self, path: &str, or: &str) {
         self.conditions
@@ -122,11 +172,7 @@ impl Comparison<'_> {
             format!("{}[i]", present(self.new, path)),
             format!("{}[i]", present(self.old, path)),
         );
-        let mut inner = Comparison {
-            new: &here,
-            old: &there,
-            ..Comparison::default()
-        };
+        let mut inner = Comparison::new(&here, &there, self.version);
         inner.object(items, "");
         let is_same = format!("i >= {new}.size() || ({})", inner.expression());
         let each = if most <= ROW {
@@ -151,11 +197,7 @@ impl Comparison<'_> {
             format!("{}[k]", present(self.new, path)),
             format!("{}[k]", present(self.old, path)),
         );
-        let mut inner = Comparison {
-            new: &here,
-            old: &there,
-            ..Comparison::default()
-        };
+        let mut inner = Comparison::new(&here, &there, self.version);
         inner.object(values, "");
         self.keys(path, "k", &inner.expression());
     }
