@@ -300,6 +300,35 @@ def test_shutdown_waits_and_accepts_no_more(cluster: MiniCluster, api: FakeApi) 
         executor.submit(["true"])
 
 
+def run_script(*lines: str) -> None:
+    head = ["import multiprocessing, os", "from flux_minicluster import MiniCluster", "mc = MiniCluster.attach('mc')"]
+    subprocess.run([sys.executable, "-c", "\n".join([*head, *lines])], timeout=30, check=True)
+
+
+@pytest.mark.parametrize("executor", ["mc", "mc.executor()"])
+def test_tasks_end_before_the_program_does(cluster: MiniCluster, instance: Instance, executor: str) -> None:
+    run_script(f"executor = {executor}", "for _ in range(20): executor.submit(['sleep', '0.2'])")
+    assert instance.jobs() == 20 and instance.running() == 0
+
+
+def test_cancelled_tasks_end_before_the_program_does(cluster: MiniCluster, instance: Instance) -> None:
+    run_script(
+        "tasks = [mc.submit(['sleep', '60']) for _ in range(5)]",
+        "mc.submit(['true']).result(20)",
+        "for task in tasks: task.cancel()",
+    )
+    assert instance.running() == 0
+
+
+def test_program_that_deletes_the_minicluster_does_not_wait(cluster: MiniCluster) -> None:
+    run_script("mc.submit(['sleep', '60'])", "mc.submit(['true']).result(20)", "mc.delete()")
+
+
+def test_forked_process_does_not_wait_for_its_parent_s_tasks(cluster: MiniCluster) -> None:
+    fork = "child = multiprocessing.get_context('fork').Process(target=print)"
+    run_script("mc.submit(['sleep', '60'])", fork, "child.start()", "child.join(10)", "os._exit(child.exitcode)")
+
+
 def test_shutdown_returns_where_all_was_cancelled_before_the_connection(cluster: MiniCluster) -> None:
     executor = cluster.executor()
     futures = [executor.submit(["sleep", "60"]) for _ in range(3)]

@@ -438,7 +438,7 @@ class MiniCluster:
 
     def _close_executor(self) -> None:
         if self._executor is not None:
-            self._executor.shutdown(wait=False)
+            self._executor._abandon()
             self._executor = None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import concurrent.futures
+import concurrent.futures.thread
 import contextlib
 import json
 import operator
@@ -41,6 +42,25 @@ exec(compile(read(int(read(8))), "flux-minicluster", "exec"))
 HELPER = resources.files(__package__).joinpath("helper.py").read_bytes()
 CHUNK = 32 * 1024
 PAUSE_SECONDS = 1.0
+
+# The executors that have a connection, or try to get one.
+_serving: set[FluxExecutor] = set()
+
+
+def _finish_at_exit() -> None:
+    """Waits until all tasks have ended, as the executors of the standard library do. Ctrl-C ends the wait."""
+    for executor in list(_serving):
+        if executor._pending():
+            with contextlib.suppress(Exception):
+                executor.shutdown()
+
+
+# `atexit` runs after the threads of concurrent.futures have ended, and these look up addresses. Functions that are
+# registered here run in reverse order, so before the one of concurrent.futures.thread.
+threading._register_atexit(_finish_at_exit)  # type: ignore[attr-defined]
+if hasattr(os, "register_at_fork"):
+    # A forked process has no connections.
+    os.register_at_fork(after_in_child=_serving.clear)
 
 
 @dataclass(frozen=True)
@@ -175,6 +195,7 @@ class FluxExecutor(concurrent.futures.Executor):
             self._tasks[token] = _Task(future, line, is_function=callable(fn))
             if self._serving is None or self._serving.done():
                 self._serving = asyncio.run_coroutine_threadsafe(self._serve(), bridge.loop())
+                _serving.add(self)
         bridge.loop().call_soon_threadsafe(self._send_task, token)
         return future
 
@@ -190,6 +211,11 @@ class FluxExecutor(concurrent.futures.Executor):
         serving = self._serving
         if wait and serving is not None:
             serving.result()
+
+    def _abandon(self) -> None:
+        """As `shutdown`, without a wait at exit: the tasks end with the MiniCluster, which is being deleted."""
+        self.shutdown(wait=False)
+        _serving.discard(self)
 
     def _cancel(self, token: str) -> None:
         def cancel() -> None:
@@ -244,6 +270,7 @@ class FluxExecutor(concurrent.futures.Executor):
                         # The jobs go on meanwhile.
                         await self._check(target)
                         await asyncio.sleep(PAUSE_SECONDS)
+            _serving.discard(self)
         except BaseException as error:
             self._fail_all(error)
             if not isinstance(error, MiniClusterError):
@@ -359,6 +386,7 @@ class FluxExecutor(concurrent.futures.Executor):
             tasks, self._tasks = self._tasks, {}
             # The next task opens another connection.
             self._serving = None
+            _serving.discard(self)
         for task in tasks.values():
             with contextlib.suppress(concurrent.futures.InvalidStateError):
                 task.future.set_exception(error)
