@@ -6,11 +6,13 @@ import asyncio
 import concurrent.futures
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from importlib import resources
@@ -25,7 +27,7 @@ from fake_api import FakeApi
 from instances import Instance
 from waiting import until
 
-from flux_minicluster import FluxExecutor, Lost, MiniCluster, MiniClusterError, NotAllowed, TaskFailed, TaskResult
+from flux_minicluster import FluxExecutor, Lost, MiniCluster, MiniClusterError, NotAllowed, TaskFailed, TaskResult, call
 from flux_minicluster.executor import BOOTSTRAP, TaskFuture, _Task
 from flux_minicluster.target import Access
 
@@ -146,6 +148,47 @@ def test_functions_return_and_raise_as_here(executor: FluxExecutor) -> None:
         executor.submit(lambda: (it for it in "ab")).result(30)
     with pytest.raises(TaskFailed, match="exit code 5"):
         executor.submit(lambda: os._exit(5)).result(30)
+
+
+@dataclass
+class Point:
+    x: int
+
+
+class Unlucky(Exception):
+    pass
+
+
+class Picky(Exception):
+    """One that pickle cannot make again."""
+
+    def __init__(self, x: int, y: int) -> None:
+        super().__init__(f"{x} and {y}")
+
+
+def throw(error: Callable[[], BaseException]) -> None:
+    raise error()
+
+
+def test_objects_of_a_script_s_classes_come_back(executor: FluxExecutor) -> None:
+    assert executor.submit(lambda: Point(3)).result(30) == Point(3)
+    with pytest.raises(Unlucky, match="a reason") as caught:
+        executor.submit(throw, lambda: Unlucky("a reason")).result(30)
+    assert "in throw" in str(caught.value.__cause__), "the traceback in the job"
+
+
+def test_exception_that_cannot_come_back_is_named(executor: FluxExecutor) -> None:
+    with pytest.raises(TypeError, match="Unlucky: <generator"):
+        executor.submit(throw, lambda: Unlucky(it for it in "ab")).result(30)
+    with pytest.raises(TaskFailed, match="Picky: 1 and 2"):
+        executor.submit(throw, lambda: Picky(1, 2)).result(30)
+
+
+def test_function_runs_in_an_image_without_cloudpickle(executor: FluxExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call, "RUNNER", "import sys; sys.modules['cloudpickle'] = None\n" + call.RUNNER)
+    assert executor.submit(math.sqrt, 4).result(30) == 2
+    with pytest.raises(ModuleNotFoundError):
+        executor.submit(lambda: 1).result(30)
 
 
 def test_tasks_may_be_submitted_while_a_connection_is_opened() -> None:

@@ -13,7 +13,11 @@ FILE = "call"
 # Reads the call from a file that Flux puts beside the job, and writes what it returned to standard output. What the
 # function itself prints goes to standard error.
 RUNNER = """\
-import base64, os, pickle, sys
+import base64, os, pickle, sys, traceback
+try:
+    from cloudpickle import dumps
+except ImportError:
+    from pickle import dumps
 output = os.dup(1)
 os.dup2(2, 1)
 path = os.path.join(os.environ["FLUX_JOB_TMPDIR"], "call")
@@ -23,13 +27,15 @@ try:
     function, args, kwargs = pickle.loads(data)
     answer = (True, function(*args, **kwargs))
 except BaseException as error:
-    import traceback
     traceback.print_exc()
     answer = (False, error)
 try:
-    data = pickle.dumps(answer)
+    data = dumps(answer)
 except BaseException as error:
-    data = pickle.dumps((False, TypeError("cannot send back what the function returned: %s" % error)))
+    what = "what the function returned"
+    if not answer[0]:
+        what = "".join(traceback.format_exception_only(type(answer[1]), answer[1])).strip()
+    data = pickle.dumps((False, TypeError("cannot send back %s: %s" % (what, error))))
 data = base64.b64encode(data)
 sys.stdout.flush()
 while data:

@@ -415,11 +415,16 @@ def _settle(task: _Task, done: dict[str, Any]) -> None:
         try:
             is_returned, value = call.unpack(stdout)
         except Exception as error:
-            task.future.set_exception(error)
+            message = f"cannot read what the function returned or raised: {error!r}"
+            failure = TaskFailed(message, exit_code=code, stderr=stderr, id=task.id)
+            failure.__cause__ = error
+            task.future.set_exception(failure)
             return
         if is_returned:
             task.future.set_result(value)
         else:
+            # With its traceback in the job.
+            value.__cause__ = TaskFailed("the function raised it", exit_code=code, stderr=stderr, id=task.id)
             task.future.set_exception(value)
 
 
