@@ -30,6 +30,7 @@ class FakeInstance:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "jobs").mkdir()
+        (folder / "socket").touch()
 
     def flux_python(self) -> list[str]:
         return ["env", f"PYTHONPATH={FAKE_FLUX}", f"FAKE_FLUX={self.folder}", sys.executable]
@@ -42,7 +43,7 @@ class FakeInstance:
         return sum(not (it / "result").exists() for it in begun)
 
     def close(self) -> None:
-        pass
+        (self.folder / "socket").unlink(missing_ok=True)
 
 
 class RealInstance:

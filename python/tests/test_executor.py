@@ -28,7 +28,7 @@ from instances import Instance
 from waiting import until
 
 from flux_minicluster import FluxExecutor, Lost, MiniCluster, MiniClusterError, NotAllowed, TaskFailed, TaskResult, call
-from flux_minicluster.executor import BOOTSTRAP, TaskFuture, _Task
+from flux_minicluster.executor import BOOTSTRAP, NO_BROKER, TaskFuture, _Task
 from flux_minicluster.target import Access
 
 # The pod has no module of this name.
@@ -332,6 +332,37 @@ def test_pod_without_flux_python_says_so(executor: FluxExecutor, api: FakeApi) -
     api.programs["connect"] = connect
     with pytest.raises(MiniClusterError, match="not found on the PATH"):
         executor.submit(["true"]).result(30)
+
+
+def test_helper_without_a_broker_ends_with_75(instance: Instance) -> None:
+    instance.close()
+    text = resources.files("flux_minicluster").joinpath("helper.py").read_bytes()
+    command = [*instance.flux_python(), "-c", BOOTSTRAP, "session"]
+    helper = subprocess.run(command, input=b"%8d" % len(text) + text, capture_output=True)
+    assert (helper.returncode, helper.stdout) == (NO_BROKER, b"") and b"no broker answers" in helper.stderr
+
+
+def test_task_waits_for_the_broker(executor: FluxExecutor, api: FakeApi) -> None:
+    connect, calls = api.programs["connect"], []
+
+    async def late(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
+        calls.append(words)
+        return NO_BROKER if len(calls) < 3 else await connect(api, words, socket)
+
+    api.programs["connect"] = late
+    assert executor.submit(["sh", "-c", "exit 4"]).result(30).exit_code == 4
+
+
+def test_instance_that_ends_before_its_tasks_loses_them(executor: FluxExecutor, api: FakeApi) -> None:
+    async def connect(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
+        return NO_BROKER
+
+    api.programs["connect"] = connect
+    future = executor.submit(["true"])
+    until(lambda: execs(api) > 1)
+    api.end_job("mc")
+    with pytest.raises(Lost, match="has ended before its tasks"):
+        future.result(30)
 
 
 def test_shutdown_waits_and_accepts_no_more(cluster: MiniCluster, api: FakeApi) -> None:

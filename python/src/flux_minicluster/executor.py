@@ -40,6 +40,8 @@ def read(count):
 exec(compile(read(int(read(8))), "flux-minicluster", "exec"))
 """
 HELPER = resources.files(__package__).joinpath("helper.py").read_bytes()
+# The helper's exit code if no broker answers.
+NO_BROKER = 75
 CHUNK = 32 * 1024
 PAUSE_SECONDS = 1.0
 
@@ -338,6 +340,8 @@ class FluxExecutor(concurrent.futures.Executor):
                 code = program.exit_code(data)
                 if not is_ready and code != 128 + signal.SIGKILL:
                     text = errors.decode(errors="replace").strip()
+                    if code == NO_BROKER:
+                        raise CallFailed(text)
                     raise _HelperFailed(f"cannot run `flux python` in the lead (exit code {code}): {text}")
             elif channel == STDOUT:
                 *lines, rest = (rest + data).split(b"\n")

@@ -31,6 +31,8 @@ from _flux._core import lib
 ATTRIBUTE = "flux-minicluster"
 # A job that was sent just before the end of an earlier helper may not be listed yet.
 SETTLE_SECONDS = 1.0
+# Exit code if no broker answers: there is none yet, or none any more.
+NO_BROKER = 75
 CHUNK = 1 << 16
 # Prefixes of the variables that Flux sets inside a job, or flux proxy for its command. If this process has inherited
 # some, they say nothing about the jobs that it submits, so these do not get them.
@@ -39,8 +41,13 @@ FOREIGN_PREFIXES = ("FLUX_JOB_", "FLUX_TASK_", "FLUX_KVS_NAMESPACE", "FLUX_PROXY
 
 class Helper:
     def __init__(self, session: str) -> None:
-        self.handle = flux.Flux()
-        self.session = session
+        try:
+            self.handle = flux.Flux()
+            rundir = self.handle.attr_get("rundir")
+        except OSError as error:
+            sys.stderr.write("no broker answers: {}\n".format(text_of(error)))
+            sys.exit(NO_BROKER)
+        self.lock_path = os.path.join(rundir, "flux-minicluster-" + session)
         self.buffer = b""
         self.environment = environment()
 
@@ -52,8 +59,7 @@ class Helper:
 
     def take_over(self) -> None:
         """Ends an earlier helper of this session, whose connection was lost."""
-        path = os.path.join(self.handle.attr_get("rundir"), "flux-minicluster-" + self.session)
-        self.lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self.lock = os.open(self.lock_path, os.O_RDWR | os.O_CREAT, 0o600)
         while True:
             try:
                 fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

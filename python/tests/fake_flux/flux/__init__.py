@@ -43,6 +43,8 @@ class Future:
 
 class Flux:
     def __init__(self) -> None:
+        if not (PLACE / "socket").exists():
+            raise OSError(2, "No such file or directory")
         self.futures: list[Future] = []
         self._watchers: dict[int, Any] = {}
 
