@@ -254,6 +254,44 @@ def test_arguments_change_what_a_file_says_and_nothing_else() -> None:
     assert document["spec"]["size"] == 3, "the caller's document is unchanged"
 
 
+def spec_of(spec: manifest.Spec | None = None, **wanted: Any) -> dict[str, Any]:
+    document = manifest.from_spec(spec) if spec is not None else None
+    built: dict[str, Any] = manifest.build(Wanted(document=document, **wanted), "abcde")["spec"]
+    return built
+
+
+@pytest.mark.parametrize("spec", [{}, {"containers": []}, {"containers": None}, {"containers": [{}]}])
+def test_spec_changes_no_other_argument(spec: dict[str, Any]) -> None:
+    for wanted in (Wanted(), Wanted(command=["x"]), Wanted("app:1", ["x"], tasks=3, size=2, verbose=True)):
+        arguments = {name: value for name, value in vars(wanted).items() if name != "document"}
+        assert spec_of({"deadlineSeconds": 600, **spec}, **arguments) == {
+            "deadlineSeconds": 600,
+            **spec_of(**arguments),
+        }
+    own = {"size": 2, "tasks": 1, "logging": {"timed": True}}
+    assert spec_of({**own, **spec}, image="app:1", command=["x"]) == {
+        **own,
+        "containers": [{"image": "app:1", "command": "x"}],
+    }
+
+
+def test_file_is_run_quietly_unless_it_says_otherwise() -> None:
+    def logging(text: str, **wanted: Any) -> Any:
+        return spec_of(manifest.from_text(text, "f.yaml"), **wanted).get("logging")
+
+    assert logging(FILE) == {"quiet": True} and logging(FILE, verbose=True) is None
+    assert logging(FILE.replace("command: old, ", "")) is None
+    assert logging(FILE.replace("command: old", "command: ' '")) is None
+    assert logging(FILE.replace("command: old", "commands: {script: old}")) == {"quiet": True}
+    assert logging(FILE.replace("size: 3", "size: 3\n  interactive: true")) is None
+    assert logging(FILE.replace("size: 3", "size: 3\n  logging: {timed: true}")) == {"timed": True}
+
+
+def test_file_keeps_the_api_s_defaults() -> None:
+    document = manifest.from_text(FILE.replace("  size: 3\n  tasks: 6\n", ""), "f.yaml")
+    assert not {"size", "tasks"} & set(spec_of(document))
+
+
 def test_kept_minicluster_of_the_older_version_keeps_its_pods() -> None:
     spec = {"size": 1, "cleanupMiniCluster": True, "ttlSecondsAfterFinished": 0}
     document = {"apiVersion": "flux-framework.org/v1alpha1", "kind": "MiniCluster", "spec": spec}
@@ -272,6 +310,7 @@ def test_typed_spec_is_sent_in_the_api_s_spelling() -> None:
     assert manifest.from_spec(spec)["spec"] == {
         "size": 2,
         "maxSize": 4,
+        "tasks": 0,
         "containers": [{"image": "a", "runFlux": True}],
     }
 

@@ -121,7 +121,7 @@ def test_keep_overrides_the_cleanup_of_the_spec(api: FakeApi) -> None:
     api.play()
     spec = {"size": 1, "containers": [{}], "cleanup": True, "cleanupPods": True, "ttlSecondsAfterFinished": 0}
     MiniCluster.run("app:1", ["x"], stream=False, keep=True, spec=spec)
-    assert set(api.bodies[0]["spec"]) == {"size", "containers"}
+    assert set(api.bodies[0]["spec"]) == {"size", "tasks", "containers", "logging"}
 
 
 def refuse(api: FakeApi, method: str, part: str, status: int, **answer: Any) -> None:

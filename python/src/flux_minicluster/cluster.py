@@ -37,13 +37,13 @@ class MiniCluster:
         image: Image of the program.
         command: The program and its arguments; passed as they are, without a shell. None: the instance stays up, and
             `submit()` and `executor()` run jobs in it.
-        size: Number of pods, each a broker. None: 1, or the file's.
-        tasks: Total number of tasks. None: one per pod, or the file's.
+        size: Number of pods, each a broker. None: 1, or that of the spec.
+        tasks: Total number of tasks. None: one per pod, or that of the spec (in a file, the default is 1).
         name: Name of the MiniCluster. None: `run-` and five random letters, or the file's.
         environment: Environment variables of the program.
         queue: Queue of Kueue to wait in.
         labels: Labels of the MiniCluster.
-        verbose: Also print the agent's and Flux's own lines.
+        verbose: Also print the agent's and Flux's own lines. A spec with `logging` decides itself.
         spec: All other settings (resources, volumes, ...): a `models.MiniClusterSpec`, or a dictionary with the API's
             spelling. The other arguments override it.
         namespace: Namespace. None: the context's.

@@ -37,7 +37,7 @@ def build(wanted: Wanted, random: str) -> dict[str, Any]:
     """The MiniCluster; `random` are a few lower-case letters."""
     if isinstance(wanted.command, str):
         raise TypeError("command: a list of words is needed, as for subprocess.run. No shell splits a text")
-    document = copy.deepcopy(dict(wanted.document)) if wanted.document is not None else _empty(wanted)
+    document = copy.deepcopy(dict(wanted.document)) if wanted.document is not None else from_spec({})
     metadata = document.setdefault("metadata", {})
     metadata["name"] = _name(wanted, metadata, random)
     metadata.pop("generateName", None)
@@ -55,17 +55,16 @@ def build(wanted: Wanted, random: str) -> dict[str, Any]:
         runner["environment"] = {**(runner.get("environment") or {}), **wanted.environment}
     if wanted.command:
         runner["command"] = join(wanted.command)
+    # Without a program, the agent's and Flux's lines are the only output. A spec with `logging` decides itself.
+    runs_program = not spec.get("interactive") and _has_program(runner)
+    if runs_program and not wanted.verbose and spec.get("logging") is None:
+        spec["logging"] = {"quiet": True}
     return document
 
 
-def _empty(wanted: Wanted) -> dict[str, Any]:
-    # Without a program, the agent's and Flux's lines are the only output.
-    is_quiet = bool(wanted.command) and not wanted.verbose
-    return {
-        "apiVersion": f"{GROUP}/{VERSION}",
-        "kind": "MiniCluster",
-        "spec": {"size": 1, "tasks": 0, "logging": {"quiet": is_quiet}, "containers": [{}]},
-    }
+def _has_program(runner: Mapping[str, Any]) -> bool:
+    script = (runner.get("commands") or {}).get("script")
+    return any(isinstance(text, str) and text.strip() for text in (runner.get("command"), script))
 
 
 def _name(wanted: Wanted, metadata: Mapping[str, Any], random: str) -> str:
@@ -74,7 +73,7 @@ def _name(wanted: Wanted, metadata: Mapping[str, Any], random: str) -> str:
 
 def _runner(spec: dict[str, Any]) -> dict[str, Any]:
     """The container whose program is the job."""
-    containers = spec.setdefault("containers", [])
+    containers = spec["containers"] = spec.get("containers") or [{}]
     runners = [it for it in containers if it.get("runFlux")] or (containers if len(containers) == 1 else [])
     if len(runners) != 1:
         raise Invalid([Problem("spec.containers", "exactly one needs runFlux: true")])
@@ -93,11 +92,11 @@ def keep(document: dict[str, Any]) -> None:
 
 
 def from_spec(spec: Spec) -> dict[str, Any]:
-    """A document with this spec. A whole MiniCluster is accepted, too."""
+    """A document with this spec, and with the defaults of an empty one. A whole MiniCluster is accepted as it is."""
     plain = spec.model_dump(by_alias=True, exclude_unset=True) if isinstance(spec, MiniClusterSpec) else dict(spec)
     if "spec" in plain:
         return plain
-    return {"apiVersion": f"{GROUP}/{VERSION}", "kind": "MiniCluster", "spec": plain}
+    return {"apiVersion": f"{GROUP}/{VERSION}", "kind": "MiniCluster", "spec": {"size": 1, "tasks": 0, **plain}}
 
 
 def from_text(text: str, source: str) -> dict[str, Any]:
