@@ -38,9 +38,10 @@ pub(super) fn check(
         }
         (None, Some(_)) if container.batch => {
             // Not trimmed: the numbers of its lines name the output files.
-            let lines = lines(container.command.as_deref().unwrap_or_default());
+            let field = format!("{field}.command");
+            let lines = lines(&field, container.command.as_deref().unwrap_or_default(), report);
             if lines.is_empty() {
-                report.problem(format!("{field}.command"), "has no line to submit, only comments");
+                report.problem(field, "has no line to submit, only comments");
             }
             Program::Batch { lines }
         }
@@ -136,8 +137,9 @@ fn unescape(script: &str) -> String {
     script.replace("\\$", "$")
 }
 
-/// The jobs of a batch: one per line. A backslash at the end continues a line, as in a shell.
-fn lines(command: &str) -> Vec<BatchLine> {
+/// The jobs of a batch: one per line. A backslash at the end continues a line, as in a shell. `field`: the path of the
+/// command.
+fn lines(field: &str, command: &str, report: &mut Report) -> Vec<BatchLine> {
     let mut jobs: Vec<(BatchLine, Scan)> = Vec::new();
     for (number, text) in (0u32..).zip(command.lines()) {
         match jobs.last_mut() {
@@ -157,6 +159,14 @@ fn lines(command: &str) -> Vec<BatchLine> {
             }
         }
     }
+    // The shell would read on, and take the next jobs for text.
+    if let Some((job, quote)) = jobs.iter().find_map(|(job, scan)| Some((job, scan.quote?))) {
+        let start: String = job.text.chars().take(60).collect();
+        report.problem(
+            field,
+            format!("line {} has a {quote} that is not closed (`{start}`): each line is a job of its own. Close it, or set batchRaw: true if the command is a script", job.number),
+        );
+    }
     // A backslash at the end would join the last job with the agent's next line in the batch script.
     if let Some((last, _)) = jobs.last_mut().filter(|(_, scan)| scan.is_continued()) {
         last.text.pop();
@@ -168,8 +178,12 @@ fn lines(command: &str) -> Vec<BatchLine> {
 /// hundreds of thousands of lines.
 #[derive(Debug, Default)]
 struct Scan {
-    /// The quote that is open.
+    /// The quote that is open, or the backquote.
     quote: Option<char>,
+    /// The open quote is the shell's `$'…'`, in which a backslash escapes.
+    is_ansi: bool,
+    /// The last letter is a `$` that is not quoted.
+    after_dollar: bool,
     /// A backslash precedes the next letter.
     is_escaped: bool,
     /// The last letter belongs to a word, so a `#` after it begins no comment.
@@ -192,6 +206,10 @@ impl Scan {
     fn read(&mut self, text: &str) {
         for letter in text.chars() {
             self.backslashes = if letter == '\\' { self.backslashes + 1 } else { 0 };
+            if self.in_comment {
+                continue;
+            }
+            let after_dollar = std::mem::replace(&mut self.after_dollar, false);
             let was_in_word = std::mem::replace(&mut self.in_word, true);
             match (self.quote, letter) {
                 _ if self.is_escaped => {
@@ -202,14 +220,18 @@ impl Scan {
                     }
                 }
                 // A backslash between single quotes escapes nothing.
-                (Some('\''), '\\') => {}
+                (Some('\''), '\\') if !self.is_ansi => {}
                 (_, '\\') => {
                     self.is_escaped = true;
                     self.in_word_before_backslash = was_in_word;
                 }
                 (Some(open), _) if letter == open => self.quote = None,
                 (Some(_), _) => {}
-                (None, '\'' | '"') => self.quote = Some(letter),
+                (None, '\'' | '"' | '`') => {
+                    self.quote = Some(letter);
+                    self.is_ansi = letter == '\'' && after_dollar;
+                }
+                (None, '$') => self.after_dollar = !after_dollar,
                 (None, '#') if !was_in_word => self.in_comment = true,
                 (None, _) => self.in_word = !letter.is_whitespace() && !";&|()".contains(letter),
             }

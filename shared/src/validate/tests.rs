@@ -548,6 +548,49 @@ fn comment_ends_a_batch_job_when_it_begins_a_continued_line() {
 }
 
 #[test]
+fn quote_that_is_open_at_the_end_of_a_batch_job_is_refused() {
+    let problems_of = |command: &str| {
+        let command = serde_json::to_string(command).unwrap();
+        problems(&format!(
+            "containers: [{{image: a, batch: true, command: {command}}}]"
+        ))
+    };
+    for (number, command) in [
+        (0, "echo it's fine\n./simulate\necho that's all"),
+        (1, "a\necho \"b\nc"),
+        (0, "echo `date\nb"),
+        (0, "echo 'a \\\n b\nc"),
+        (2, "a # it's\n\nsh -c '\nb\n'"),
+        (0, "echo $$'a\\'b'"),
+    ] {
+        let found = problems_of(command);
+        assert!(
+            found.len() == 1
+                && found[0].starts_with(&format!("spec.containers[0].command: line {number} has a ")),
+            "{command}: {found:?}"
+        );
+    }
+    for command in [
+        "echo 'a # b'",
+        "echo \"it's\" `date +\"%H\"`",
+        "echo it\\'s",
+        "echo 'a \\\n b'\nc",
+        "echo \"a \\\n b\"\nc",
+        "a # it's\nb",
+        "a \\\n# it's\nb",
+        "echo $'it\\'s' \"$\"'x'",
+        "# it's\nb",
+        "echo \"\\\"\" '\\'",
+    ] {
+        assert_eq!(problems_of(command), [""; 0], "{command}");
+    }
+    assert_eq!(
+        problems("containers: [{image: a, batch: true, batchRaw: true, command: \"echo 'a\\n\\nb'\"}]"),
+        [""; 0]
+    );
+}
+
+#[test]
 fn metrics_port_is_refused_only_if_both_ports_are_served() {
     let both = "flux: {metricsPort: 5000}\nfluxRestful: {}\n";
     assert_eq!(problems(both), [""; 0], "a command replaces the API");
