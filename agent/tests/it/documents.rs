@@ -59,8 +59,11 @@ fn batch_fails_if_a_line_cannot_be_submitted() {
         let text = format!("{}{}", ended.stdout, ended.stderr);
         (ended.code, text.contains("line 3 was not submitted"), text)
     };
-    let wrong = code_of("-N1");
-    assert_eq!((wrong.0, wrong.1), (1, true), "{}", wrong.2);
+    // In a pipe and in the background, the line runs in a subshell.
+    for last in ["-N1", "-N1 | cat", "-N1 &"] {
+        let wrong = code_of(last);
+        assert_eq!((wrong.0, wrong.1), (1, true), "{last}: {}", wrong.2);
+    }
     let piped = code_of("true | false");
     assert_eq!((piped.0, piped.1), (0, false), "{}", piped.2);
 }

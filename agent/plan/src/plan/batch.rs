@@ -77,13 +77,15 @@ pub fn script(resolved: &Resolved, lines: &[BatchLine]) -> Result<String, PlanEr
         .collect();
     let submit = submit.join(" ");
     let mut script = resolved.shebang("the batch script")?;
-    // A function, and not a check of `$?` after each line: the rest of a line, such as a pipe, is the user's own.
+    // A function, and not a check of `$?` after each line: the rest of a line, such as a pipe, is the user's own. In a
+    // pipe or with `&`, the function runs in a subshell. So it tells the script by a signal, not by a variable.
     script += &format!(
         "flux_agent_failed=0\n\
+         trap 'flux_agent_failed=1' USR1\n\
          flux_agent_submit() {{\n\
          \t{submit} --flags waitable \"$@\" && return\n\
          \tflux_agent_code=$?\n\
-         \tflux_agent_failed=1\n\
+         \tkill -USR1 $$\n\
          \techo \"line $flux_agent_line was not submitted\" >&2\n\
          \treturn $flux_agent_code\n\
          }}\n"
@@ -94,6 +96,8 @@ pub fn script(resolved: &Resolved, lines: &[BatchLine]) -> Result<String, PlanEr
         script +=
             &format!("flux_agent_line={number}\nflux_agent_submit --error={err} --output={out} {text}\n");
     }
+    // The lines in the background are submitted before the queue is asked. A signal ends `wait` early, with its code.
+    script += "until wait; do :; done\n";
     // `flux job wait` waits for the jobs with the flag `waitable`. It ends with 1 if one has failed, and names each.
     script += "flux queue idle\nflux jobs -a\nflux job wait --all || flux_agent_failed=1\nexit $flux_agent_failed\n";
     Ok(script)
