@@ -365,6 +365,31 @@ def test_instance_that_ends_before_its_tasks_loses_them(executor: FluxExecutor, 
         future.result(30)
 
 
+def test_callback_that_would_wait_for_itself_fails(cluster: MiniCluster, executor: FluxExecutor) -> None:
+    waits: list[Callable[[], Any]] = [
+        cluster.status,
+        cluster.result,
+        lambda: list(cluster.logs()),
+        lambda: MiniCluster.run("app:1", ["x"]),
+        lambda: executor.submit(["true"]).result(20),
+        lambda: executor.submit(["true"]).exception(20),
+        executor.shutdown,
+    ]
+    caught: list[str] = []
+
+    def call_all(future: TaskFuture) -> None:
+        assert future.result(0).exit_code == 0
+        for wait in waits:
+            try:
+                wait()
+            except RuntimeError as error:
+                caught.append(str(error))
+
+    executor.submit(["true"]).add_done_callback(call_all)  # type: ignore[arg-type]
+    until(lambda: len(caught) == len(waits), 60)
+    assert all("from a callback" in it for it in caught)
+
+
 def test_shutdown_waits_and_accepts_no_more(cluster: MiniCluster, api: FakeApi) -> None:
     executor = cluster.executor()
     future = executor.submit(["sleep", "0.3"])

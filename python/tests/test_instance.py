@@ -203,7 +203,8 @@ def test_file_is_run_as_it_is(api: FakeApi, tmp_path: Path) -> None:
     api.start_job("mine")
     api.end_job("mine", 4)
     assert cluster.result(check=False).exit_code == 4
-    assert api.bodies[0]["spec"] == {"size": 2, "containers": [{"image": "a", "command": "b"}]}
+    containers = [{"image": "a", "command": "b"}]
+    assert api.bodies[0]["spec"] == {"size": 2, "containers": containers, "logging": {"quiet": True}}
 
 
 def test_api_server_that_stays_away_is_named(api: FakeApi) -> None:

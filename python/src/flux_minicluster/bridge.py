@@ -35,6 +35,18 @@ def loop() -> asyncio.AbstractEventLoop:
         return _loop_of("flux-minicluster")
 
 
+def forbid_waiting() -> None:
+    """Raises if this is the package's thread, which would wait for itself: it runs the callbacks of futures."""
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if running is loop():
+        raise RuntimeError(
+            "called from a callback of a future, which must not wait: use another thread, or the asynchronous method"
+        )
+
+
 def _after_fork() -> None:
     """A forked process has the loop, but not its thread."""
     global _lock
@@ -48,6 +60,11 @@ if hasattr(os, "register_at_fork"):
 
 def block(coroutine: Coroutine[Any, Any, T]) -> T:
     """Runs the coroutine to its end. Ctrl-C cancels it, and waits until it has ended; a second one does not wait."""
+    try:
+        forbid_waiting()
+    except RuntimeError:
+        coroutine.close()
+        raise
     has_ended = threading.Event()
 
     async def work() -> T:
@@ -94,6 +111,7 @@ def drive(
 
     Ctrl-C calls `interrupt` in the loop, as often as `most_interrupts` says; then, or without it, Ctrl-C cancels.
     """
+    forbid_waiting()
     calls: queue.SimpleQueue[Callable[[Screen], None] | None] = queue.SimpleQueue()
     tasks: list[asyncio.Task[Any] | None] = []
 
@@ -126,6 +144,7 @@ def drive(
 
 def iterate(items: AsyncIterator[T]) -> Iterator[T]:
     """The items of an asynchronous iterator, which ends when this one is closed."""
+    forbid_waiting()
     received: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
 
     async def pump() -> None:

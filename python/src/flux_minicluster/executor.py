@@ -104,6 +104,16 @@ class TaskFuture(concurrent.futures.Future[Any]):
         self._executor = executor
         self._token = token
 
+    def result(self, timeout: float | None = None) -> Any:
+        if not self.done():
+            bridge.forbid_waiting()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        if not self.done():
+            bridge.forbid_waiting()
+        return super().exception(timeout)
+
     def cancel(self) -> bool:
         if self.cancelled():
             return True
@@ -211,7 +221,8 @@ class FluxExecutor(concurrent.futures.Executor):
                 future.cancel()
         bridge.loop().call_soon_threadsafe(self._send, None)
         serving = self._serving
-        if wait and serving is not None:
+        if wait and serving is not None and not serving.done():
+            bridge.forbid_waiting()
             serving.result()
 
     def _abandon(self) -> None:
