@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +66,13 @@ def result_async(handle: Flux, jobid: int) -> Future:
 
 
 def cancel_async(handle: Flux, jobid: int, reason: str) -> None:
-    pid = read(PLACE / "jobs" / str(jobid) / "pid")
-    if pid is not None:
-        os.killpg(pid, signal.SIGTERM)
+    folder = PLACE / "jobs" / str(jobid)
+    while not (folder / "pid").exists():
+        if (folder / "result").exists():
+            return
+        time.sleep(0.005)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(read(folder / "pid"), signal.SIGTERM)
 
 
 def main(folder: Path) -> None:
@@ -91,7 +97,8 @@ def main(folder: Path) -> None:
     except OSError:
         finish(folder, {"waitstatus": 127 << 8}, {})
         return
-    (folder / "pid").write_text(str(process.pid))
+    (folder / "pid.new").write_text(str(process.pid))
+    (folder / "pid.new").rename(folder / "pid")
     stdout, stderr = process.communicate()
     code = process.returncode
     status = -code if code < 0 else code << 8
