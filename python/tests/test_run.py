@@ -212,6 +212,39 @@ def test_job_that_begins_at_the_last_moment_is_not_deleted(api: FakeApi) -> None
     assert names(api) == [result.name]
 
 
+@pytest.mark.parametrize("part", ["/miniclusters", "/pods"])
+def test_start_timeout_is_kept_when_no_list_was_answered_before(api: FakeApi, part: str) -> None:
+    def live(cluster: Object) -> None:
+        refuse(api, "GET", part, 503, message="not now")
+        threading.Timer(1.0, api.refusals.clear).start()
+
+    api.on_create = live
+    with pytest.raises(NotStarted):
+        MiniCluster.run("app:1", ["x"], start_timeout=0.3, timeout=10)
+    assert names(api) == []
+
+
+@pytest.mark.parametrize("is_in_status", [True, False])
+def test_job_that_runs_is_not_deleted_when_its_pods_are_not_seen(api: FakeApi, is_in_status: bool) -> None:
+    def live(cluster: Object) -> None:
+        name = cluster["metadata"]["name"]
+        if is_in_status:
+            # The lead's pod is gone, and its Job will replace it.
+            api.set_status(name, phase="Running", jobUid="job", timeline={"running": "2026-01-01T00:00:00Z"})
+            time.sleep(1.0)
+        else:
+            refuse(api, "GET", "/pods", 503, message="not now")
+            api.put_pod(name, 0, {"running": {}})
+            api.set_status(name, phase="Starting", jobUid="job")
+            time.sleep(1.0)
+            api.refusals.clear()
+            time.sleep(1.0)
+        api.end_job(name)
+
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster))
+    assert MiniCluster.run("app:1", ["x"], stream=False, start_timeout=0.3).exit_code == 0
+
+
 def test_time_limit_leaves_the_job_alone(api: FakeApi) -> None:
     api.on_create = lambda it: api.start_job(it["metadata"]["name"])
     with pytest.raises(TimedOut):

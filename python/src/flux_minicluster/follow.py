@@ -114,6 +114,7 @@ class Follower:
         self._unread = ""
         """Why `_output` is not whole. Empty: it is."""
         self._has_listed = False
+        self._are_pods_known = False
         self._log: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._restarts = 0
@@ -259,6 +260,7 @@ class Follower:
                 pass
             case Listed(pods):
                 self._seen.pods = {name_of(pod): pod for pod in pods}
+                self._are_pods_known = True
             case Changed(pod, is_deleted):
                 if is_deleted:
                     self._seen.pods.pop(name_of(pod), None)
@@ -290,7 +292,12 @@ class Follower:
                 message = f"nothing has processed it for {self.limits.operator:g} s"
                 remedy = f"The operator does not run, or watches another namespace. {INSTALL}"
                 raise OperatorMissing(message, name=self.name, remedy=remedy)
-        elif not self._has_begun() and await self._delete_unstarted(what):
+        elif self._has_begun():
+            return
+        elif self._lost or self._seen.cluster is None or not self._are_pods_known:
+            # It may have begun.
+            self._start(self._timer(what, 1.0))
+        elif await self._delete_unstarted(what):
             raise self._not_started()
 
     # ---- what it means
@@ -368,7 +375,8 @@ class Follower:
         return self._log is not None
 
     def _has_begun(self) -> bool:
-        return self._seen.started_lead() is not None or self._seen.has_been_up or self._restarts > 0
+        has_run = bool((self._seen.status.get("timeline") or {}).get("running"))
+        return has_run or self._seen.started_lead() is not None or self._seen.has_been_up or self._restarts > 0
 
     async def _delete_unstarted(self, what: str) -> bool:
         """Deletes it if nothing has changed since it was seen without a start; else it is looked at again."""
