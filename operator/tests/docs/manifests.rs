@@ -7,7 +7,7 @@ use flux_shared::curve::Certificate;
 use flux_shared::{manifest, validate};
 use serde_json::{Value, json};
 
-use test_support::pages::{Block, blocks, pages};
+use test_support::pages::{Block, blocks, pages, repository};
 
 fn check(block: &Block) -> Result<(), String> {
     let documents: Vec<Value> =
@@ -45,6 +45,10 @@ fn part(fields: &Value) -> Result<(), String> {
 }
 
 fn usable(cluster: &Value) -> Result<(), String> {
+    rendered(cluster).map(drop)
+}
+
+fn rendered(cluster: &Value) -> Result<render::Objects, String> {
     let text_of = |problems: Vec<validate::Problem>| {
         problems
             .iter()
@@ -59,8 +63,7 @@ fn usable(cluster: &Value) -> Result<(), String> {
     }
     let certificate = Certificate::from_keys("page", &[1; 32], &[2; 32]);
     render::objects(&valid, &Options::default(), &RenderFacts::default(), certificate)
-        .map_err(|error| error.to_string())?;
-    Ok(())
+        .map_err(|error| error.to_string())
 }
 
 #[test]
@@ -96,4 +99,34 @@ fn a_manifest_that_is_wrong_is_found() {
     let good = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: a}\nspec: {containers: [{image: b}]}\n";
     assert!(check(&block(None, good)).is_ok());
     assert!(check(&block(Some("refused"), good)).is_err());
+}
+
+#[test]
+fn policy_for_default_deny_selects_all_pods_of_a_minicluster() {
+    let all = blocks(&repository().join("docs/tasks/teams.md"));
+    let block = all
+        .iter()
+        .find(|block| block.text.contains("kind: NetworkPolicy"))
+        .unwrap();
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&block.text).unwrap();
+    let policy = &documents[0]["spec"];
+    let selectors = [
+        &policy["podSelector"],
+        &policy["ingress"][0]["from"][0]["podSelector"],
+        &policy["egress"][0]["to"][0]["podSelector"],
+    ];
+    let cluster = json!({
+        "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" },
+        "spec": { "containers": [{ "image": "app:1" }], "services": [{ "image": "db:1", "name": "db" }] },
+    });
+    let objects = rendered(&cluster).unwrap();
+    let template = objects.job.rendered.spec.unwrap().template;
+    let services_pod = objects.services_pod.unwrap().rendered;
+    for labels in [template.metadata.unwrap().labels, services_pod.metadata.labels] {
+        let labels = labels.unwrap();
+        for selector in selectors {
+            let key = selector["matchExpressions"][0]["key"].as_str().unwrap();
+            assert!(labels.contains_key(key), "{selector}: {labels:?}");
+        }
+    }
 }
