@@ -55,7 +55,8 @@ impl UserAccount {
             .unwrap();
         }
         // The API server learns of the grants in their order.
-        let (resource, verbs) = rights.last().unwrap();
+        let (resources, verbs) = rights.last().unwrap();
+        let resource = resources.split(',').next().unwrap();
         let verb = verbs.split(',').next().unwrap();
         let account = format!("system:serviceaccount:{namespace}:{name}");
         until_granted(kubectl, &account, verb, resource);
