@@ -3,7 +3,12 @@
 
 mod terminal;
 
+use std::pin::pin;
+use std::time::Duration;
+
 use flux_shared::paths::AGENT_FILE;
+use futures::FutureExt;
+use futures::future::OptionFuture;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::api::{AttachParams, AttachedProcess};
@@ -19,6 +24,8 @@ use crate::target::Target;
 
 /// Bytes that are copied at a time.
 const CHUNK: usize = 32 * 1024;
+/// Time after a lost connection to copy what was received.
+const LAST_OUTPUT: Duration = Duration::from_secs(1);
 
 /// The remedy if exec is forbidden.
 const NEEDS_EXEC: &str = "You need permission to `create` `pods/exec` in this namespace (docs/tasks/kubectl.md has a Role with all \
@@ -235,35 +242,19 @@ pub async fn answer(target: &Target, pod: &Pod, words: &[&str]) -> Result<(u8, V
 async fn ask(target: &Target, pod: &Pod, words: &[&str]) -> Result<Answer, Failure> {
     let mut attached = start(target, pod, words, Input::None).await?;
     let (mut output, mut errors) = (Vec::new(), Vec::new());
-    let status = attached.take_status();
     let (stdout, stderr) = (attached.stdout(), attached.stderr());
-    let read = async |from: Option<_>, to: &mut Vec<u8>| match from {
-        Some(mut from) => collect(&mut from, to).await,
-        None => Ok(()),
-    };
-    // The type of `stderr` is not that of `stdout`, so `read` cannot take it.
-    let (first, second) = futures::join!(read(stdout, &mut output), async {
-        match stderr {
-            Some(mut from) => collect(&mut from, &mut errors).await,
-            None => Ok(()),
-        }
-    });
-    first
-        .and(second)
-        .map_err(Failure::on_this_machine("read what the pod said"))?;
-    let status = match status {
-        Some(status) => status.await,
-        None => None,
-    };
-    Ok(Answer {
-        code: code(status)?,
-        output,
-        errors,
-    })
-}
-
-async fn collect(from: &mut (impl AsyncRead + Unpin), to: &mut Vec<u8>) -> std::io::Result<()> {
-    from.read_to_end(to).await.map(drop)
+    let copied = futures::future::try_join(
+        copy(stdout, async |bytes: &[u8]| {
+            output.extend_from_slice(bytes);
+            Ok(())
+        }),
+        copy(stderr, async |bytes: &[u8]| {
+            errors.extend_from_slice(bytes);
+            Ok(())
+        }),
+    );
+    let code = until_end(attached, copied).await?;
+    Ok(Answer { code, output, errors })
 }
 
 /// Copies standard input (if the program has it), output and error until the program has ended; returns its exit code.
@@ -272,32 +263,42 @@ async fn copy_all(mut attached: AttachedProcess) -> Result<u8, Failure> {
         // The task ends with this process: a pending read of the keyboard does not keep it alive.
         tokio::spawn(copy_input(stdin));
     }
-    let status = attached.take_status();
     let (stdout, stderr) = (attached.stdout(), attached.stderr());
-    let output = async {
-        if let Some(mut from) = stdout {
-            copy(&mut from, async |bytes: &[u8]| {
-                screen::put_beside(bytes.to_vec()).await
-            })
-            .await?;
+    // If standard output is closed (`| head`), the copying ends, although standard error stays open.
+    let copied = futures::future::try_join(
+        copy(stdout, async |bytes: &[u8]| {
+            screen::put_beside(bytes.to_vec()).await
+        }),
+        copy(stderr, async |bytes: &[u8]| {
+            screen::put_error_beside(bytes).await;
+            Ok(())
+        }),
+    );
+    until_end(attached, copied).await
+}
+
+/// Waits until the program has ended and its output is copied; returns the exit code. Also ends if the connection is
+/// lost: the client (kube) then drops the sender of the status, but does not close the streams that are copied.
+async fn until_end<T>(
+    mut attached: AttachedProcess,
+    copied: impl Future<Output = Result<T, Failure>>,
+) -> Result<u8, Failure> {
+    let status = OptionFuture::from(attached.take_status()).map(Option::flatten);
+    let (mut copied, mut status) = (pin!(copied), pin!(status));
+    let status = tokio::select! {
+        biased;
+        done = &mut copied => {
+            done?;
+            status.await
         }
-        Ok::<(), Failure>(())
-    };
-    let errors = async {
-        if let Some(mut from) = stderr {
-            copy(&mut from, async |bytes: &[u8]| {
-                screen::put_error_beside(bytes).await;
-                Ok(())
-            })
-            .await?;
+        status = &mut status => {
+            if status.is_some() {
+                copied.await?;
+            } else if let Ok(done) = tokio::time::timeout(LAST_OUTPUT, copied).await {
+                done?;
+            }
+            status
         }
-        Ok::<(), Failure>(())
-    };
-    let (output, errors) = futures::join!(output, errors);
-    output.and(errors)?;
-    let status = match status {
-        Some(status) => status.await,
-        None => None,
     };
     code(status)
 }
@@ -319,9 +320,12 @@ async fn copy_input(mut to: impl AsyncWrite + Unpin) {
 
 /// Passes everything that `from` returns to `put`.
 async fn copy(
-    from: &mut (impl AsyncRead + Unpin),
+    from: Option<impl AsyncRead + Unpin>,
     mut put: impl AsyncFnMut(&[u8]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    let Some(mut from) = from else {
+        return Ok(());
+    };
     let mut buffer = vec![0; CHUNK];
     loop {
         let count = from

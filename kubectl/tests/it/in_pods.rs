@@ -7,9 +7,10 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::front::{Front, LogRequest, Session, SessionEvent};
-use crate::user_account::{PluginOutput, UserAccount};
+use crate::user_account::{PluginOutput, UserAccount, in_time};
 use crate::{user_of, user_with};
 use test_support::api_server::{Fixture, Operator, test};
 
@@ -582,6 +583,78 @@ fn connect_passes_input_and_its_end_to_the_program() {
         drop(input);
         let output = PluginOutput::when_over(connect).await;
         assert_eq!((output.code, output.out.as_str()), (3, "a  b\n"), "{output:?}");
+        operator.stop().await;
+    });
+}
+
+/// The network failed, or the API server was restarted.
+#[test]
+fn commands_in_pods_end_when_the_connection_is_lost() {
+    test("lost", async |fixture| {
+        let operator = up(&fixture, 1).await;
+        // The session is dropped: the connection breaks without an end.
+        let lost = |mut session: Session| async move { session.say("a\n").await }.boxed();
+        let (_front, person) = over(user_of(&fixture), lost).await;
+        for (arguments, code, out, err) in [
+            (
+                &["connect", "mc", "--", "a"][..],
+                1,
+                "a\n",
+                "the connection was lost",
+            ),
+            (
+                &["submit", "mc", "--watch", "--", "a"],
+                1,
+                "a\n",
+                "the connection was lost",
+            ),
+            (&["jobs", "mc", "-o", "json"], 1, "", "the connection was lost"),
+            (&["status", "mc"], 0, "mc Running", ""),
+            (&["stop", "mc"], 1, "", "Nothing was deleted"),
+        ] {
+            let child = person.command(arguments).output();
+            let output = tokio::time::timeout(Duration::from_secs(30), child).await;
+            let output = PluginOutput::of(output.unwrap_or_else(|_| panic!("{arguments:?} hangs")).unwrap());
+            assert_eq!(output.code, code, "{arguments:?}: {output:?}");
+            assert!(
+                output.out.starts_with(out) && output.err.contains(err),
+                "{arguments:?}: {output:?}"
+            );
+        }
+        operator.stop().await;
+    });
+}
+
+/// Like `kubectl minicluster connect ... | head`: the program prints nothing on standard error, and does not end.
+#[test]
+fn commands_in_pods_end_when_their_output_is_closed() {
+    test("head-in-pod", async |fixture| {
+        let operator = up(&fixture, 1).await;
+        let prints = |mut session: Session| {
+            async move {
+                for _ in 0..1000 {
+                    session.say(&format!("{:099}\n", 0)).await;
+                }
+                while session.hear().await.is_some() {}
+            }
+            .boxed()
+        };
+        let (_front, person) = over(user_of(&fixture), prints).await;
+        for arguments in [
+            &["connect", "mc", "--", "a"][..],
+            &["submit", "mc", "--watch", "--", "a"],
+        ] {
+            let mut child = person.start(arguments);
+            let mut out = BufReader::new(child.stdout.take().unwrap());
+            let mut line = String::new();
+            in_time("it prints a line", out.read_line(&mut line))
+                .await
+                .unwrap();
+            drop(out);
+            let ended = tokio::time::timeout(Duration::from_secs(30), child.wait()).await;
+            let status = ended.unwrap_or_else(|_| panic!("{arguments:?} hangs"));
+            assert_eq!(status.unwrap().code(), Some(141), "{arguments:?}");
+        }
         operator.stop().await;
     });
 }
