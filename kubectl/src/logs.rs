@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use flux_shared::phase::Phase;
-use futures::{AsyncBufReadExt, AsyncReadExt};
+use futures::stream::FuturesUnordered;
+use futures::{AsyncBufReadExt, AsyncReadExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::LogParams;
@@ -77,11 +78,12 @@ pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
         };
         return print_one(target, &latest, args).await.map(|()| 0);
     }
-    let each = pods
+    let mut each: FuturesUnordered<_> = pods
         .iter()
-        .filter_map(|pod| Some(print_with_index(target, pod, observed::index(pod)?, args)));
-    // A log that cannot be read does not hide the others.
-    for printed in futures::future::join_all(each).await {
+        .filter_map(|pod| Some(print_with_index(target, pod, observed::index(pod)?, args)))
+        .collect();
+    // A log that cannot be read does not hide the others. Its failure is printed while the others go on.
+    while let Some(printed) = each.next().await {
         match printed {
             Ok(()) => {}
             // Nobody reads the standard output any more (`| head`).

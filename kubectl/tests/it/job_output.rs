@@ -475,3 +475,44 @@ fn logs_follow_waits_for_the_pod_to_start() {
         operator.stop().await;
     });
 }
+
+/// The log of pod 0 has a line each 100 ms. That of pod 1 stays silent, or cannot be read.
+#[test]
+fn logs_of_all_do_not_wait_for_a_pod_whose_log_stays_open() {
+    test("logs-all", async |fixture| {
+        let operator = up(&fixture, 2).await;
+        let person = user_of(&fixture);
+        for is_readable in [true, false] {
+            let logs = move |request: &LogRequest| {
+                if request.pod.starts_with("mc-0-") {
+                    let line = |number| (Duration::from_millis(100), format!("line {number}"));
+                    return Some((0..2000).map(line).collect());
+                }
+                is_readable.then(|| vec![(Duration::from_secs(3600), "late".to_owned())])
+            };
+            let (_front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
+            let person = UserAccount {
+                kubeconfig,
+                ..person.clone()
+            };
+            let mut follow = person.start(&["logs", "mc", "--all", "--follow"]);
+            let mut out = BufReader::new(follow.stdout.take().unwrap());
+            let mut line = String::new();
+            in_time("it prints a line", out.read_line(&mut line))
+                .await
+                .unwrap();
+            if !is_readable {
+                let mut errors = BufReader::new(follow.stderr.as_mut().unwrap());
+                let mut message = String::new();
+                let read = tokio::time::timeout(Duration::from_secs(30), errors.read_line(&mut message));
+                read.await.expect("the message comes at once").unwrap();
+                assert!(message.contains("failed to read the log of mc-1-"), "{message}");
+            }
+            drop(out);
+            let ended = tokio::time::timeout(Duration::from_secs(30), follow.wait()).await;
+            let status = ended.expect("it ends when nobody reads it").unwrap();
+            assert_eq!(status.code(), Some(141));
+        }
+        operator.stop().await;
+    });
+}
