@@ -10,6 +10,7 @@ use flux_shared::phase::Phase;
 use futures::stream::FuturesUnordered;
 use futures::{AsyncBufReadExt, AsyncReadExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::LogParams;
 
@@ -30,7 +31,8 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Why the rest of a log cannot be read.
 const POD_GONE: &str = "its pod is gone";
-/// Failures in a row after which the log of a container that has ended counts as unreadable.
+/// Failures in a row after which the log of a container that has ended, or of a pod that should be gone, counts as
+/// unreadable.
 const TRIES: u32 = 5;
 
 /// Arguments of `logs`.
@@ -241,6 +243,8 @@ pub async fn follow(
             observed::restarts(&pod) - start.restarts,
             observed::is_over(&pod, start),
         );
+        // Otherwise failures are retried for any length of time, since the job goes on.
+        let can_give_up = is_over || observed::is_overdue(&pod, Timestamp::now());
         // The kubelet keeps the log of one earlier container only.
         if restarts > 1 && !was_complete {
             return unread("its container has restarted twice meanwhile");
@@ -289,7 +293,7 @@ pub async fn follow(
         let obstacle = match read.end {
             CopyEnd::Complete => None,
             // A running container may print nothing for any length of time.
-            CopyEnd::Silent => is_over.then(|| format!("no data came for {} s", SILENCE.as_secs())),
+            CopyEnd::Silent => can_give_up.then(|| format!("no data came for {} s", SILENCE.as_secs())),
             CopyEnd::Broken(why) => Some(why),
         };
         failures = if read.has_progressed || obstacle.is_none() {
@@ -299,7 +303,7 @@ pub async fn follow(
         };
         if let Some(why) = obstacle
             && failures >= TRIES
-            && is_over
+            && can_give_up
         {
             return unread(&why);
         }
@@ -313,7 +317,7 @@ pub async fn follow(
                 Err(error) if failure::is_code(&error, 403) => break Some(pod.clone()),
                 Err(error) => {
                     failures += 1;
-                    if is_over && failures >= TRIES {
+                    if can_give_up && failures >= TRIES {
                         return unread(&failure::cause_of(&error));
                     }
                     tokio::time::sleep(PAUSE_AFTER_FAILURE).await;

@@ -8,10 +8,13 @@ use flux_operator_core::observe::pod::is_runner;
 use flux_shared::crd::v1alpha2::{Condition, ConditionStatus, MiniCluster, MiniClusterStatus};
 use flux_shared::phase::Phase;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 /// The remedy for a MiniCluster without a status.
 pub const NO_OPERATOR: &str = "The operator has not processed it yet. If that does not change, the operator is not running or watches another namespace: ask your administrator.";
+
+/// How much longer than its grace period the deletion of a pod may take. Clocks may differ, too.
+const KUBELET_DELAY: SignedDuration = SignedDuration::from_secs(60);
 
 /// A MiniCluster and the pods of brokers, as last seen.
 #[derive(Debug, Default)]
@@ -205,6 +208,14 @@ pub fn is_over(pod: &Pod, start: &RunnerStart) -> bool {
         || matches!(phase, Some("Succeeded" | "Failed"))
         || runner_state(pod).is_some_and(|state| state.terminated.is_some())
         || restarts(pod) > start.restarts
+}
+
+/// Whether a deleted pod should have been gone for a while. Its node is probably dead: the pod then stays, and its state
+/// says that it runs.
+pub fn is_overdue(pod: &Pod, now: Timestamp) -> bool {
+    // The end of the grace period.
+    let deadline = pod.metadata.deletion_timestamp.as_ref();
+    deadline.is_some_and(|deadline| now.duration_since(deadline.0) > KUBELET_DELAY)
 }
 
 /// Whether `pod` is the pod of this start, not another pod with the same name.

@@ -1,7 +1,9 @@
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::SignedDuration;
 use serde_json::json;
 
 use super::*;
-use crate::testing::{Log, LogEnd, answering, failed, server};
+use crate::testing::{Answer, Log, LogEnd, answering, failed, server};
 
 fn args() -> Args {
     Args {
@@ -216,4 +218,32 @@ async fn logs_print_bytes_that_are_no_utf_8() {
     };
     stream(&target.pods(), &ended_pod(), &args(), put).await.unwrap();
     assert_eq!(printed, [b"a\xff\n".to_vec(), b"b\n".to_vec()]);
+}
+
+/// A pod on a dead node keeps the state of its containers, and its log cannot be read.
+#[tokio::test(start_paused = true)]
+async fn follow_fails_when_the_pod_should_be_gone_long_ago() {
+    for (seconds_ago, is_given_up) in [(70, true), (50, false), (-20, false)] {
+        let mut deleted = pod(0, "running");
+        let time = Timestamp::now() - SignedDuration::from_secs(seconds_ago);
+        deleted.metadata.deletion_timestamp = Some(Time(time));
+        let (target, _) = answering(move |request| {
+            if request.contains("/log?") {
+                failed(500)
+            } else {
+                Answer::Json(200, serde_json::to_value(&deleted).unwrap())
+            }
+        });
+        let (pods, pod, start, mut resume) = (target.pods(), pod(0, "running"), start(0), Resume::default());
+        let result = follow(&pods, &pod, &start, &mut resume, || ());
+        let result = tokio::time::timeout(Duration::from_secs(60), result).await;
+        assert_eq!(result.is_ok(), is_given_up, "{seconds_ago}: {result:?}");
+        if let Ok(result) = result {
+            let failure = result.unwrap_err().to_string();
+            assert!(
+                failure.contains("failed to read the whole log of mc-0-x"),
+                "{failure}"
+            );
+        }
+    }
 }
