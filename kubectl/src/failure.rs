@@ -130,6 +130,11 @@ pub fn is_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
+/// Whether an object was not created because another one has its name.
+pub fn is_name_taken(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason == "AlreadyExists")
+}
+
 /// Whether a retry may help: there was no answer, or it has the code 429 or 5xx.
 pub fn may_pass(error: &kube::Error) -> bool {
     match error {

@@ -200,29 +200,29 @@ fn random() -> Result<String, Failure> {
 /// is taken. The MiniCluster is then this run's if it has the same annotation `RUN`.
 async fn create(target: &Target, cluster: &MiniCluster) -> Result<MiniCluster, Failure> {
     let name = cluster.name_any();
-    let doing = || Failure::call(format!("create MiniCluster {name}"));
+    let doing = format!("create MiniCluster {name}");
     let (clusters, parameters) = (target.clusters(), PostParams::default());
-    let mut tries = 1;
-    let judge = |error: kube::Error| {
-        if !failure::may_pass(&error) || tries >= TRIES {
-            return Err(error);
-        }
-        screen::tell(&format!("{}; retrying", failure::cause_of(&error)));
-        tries += 1;
-        Ok(())
-    };
-    match until_done(PAUSE, || clusters.create(&parameters, cluster), judge).await {
-        Err(error) if failure::is_code(&error, 409) => {
-            let existing = retry(async || clusters.get_opt(&name).await.map_err(doing())).await?;
-            let run_of = |object: &MiniCluster| object.annotations().get(RUN).cloned();
-            match existing {
-                Some(existing) if run_of(&existing) == run_of(cluster) => Ok(existing),
-                _ => Err(Failure::Message(format!(
-                    "failed to create MiniCluster {name}: the name is taken; choose another with --name"
-                ))),
-            }
-        }
-        created => created.map_err(doing()),
+    let created = retry(async || match clusters.create(&parameters, cluster).await {
+        Ok(created) => Ok(Some(created)),
+        Err(error) if failure::is_name_taken(&error) => Ok(None),
+        // Another conflict passes: for example, other creations have changed the namespace's quota meanwhile.
+        Err(error) if failure::is_code(&error, 409) => Err(Failure::Call {
+            doing: doing.clone(),
+            why: failure::cause_of(&error),
+            passes: true,
+        }),
+        Err(error) => Err(Failure::call(&doing)(error)),
+    });
+    if let Some(created) = created.await? {
+        return Ok(created);
+    }
+    let existing = retry(async || clusters.get_opt(&name).await.map_err(Failure::call(&doing))).await?;
+    let run_of = |object: &MiniCluster| object.annotations().get(RUN).cloned();
+    match existing {
+        Some(existing) if run_of(&existing) == run_of(cluster) => Ok(existing),
+        _ => Err(Failure::Message(format!(
+            "failed to {doing}: the name is taken; choose another with --name"
+        ))),
     }
 }
 
@@ -231,7 +231,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::testing::{Answer, answering, failed};
+    use crate::testing::{Answer, answering, failed, failed_because};
 
     fn finished(is_whole: bool, is_deleted: bool) -> Followed {
         let end = RunEnd::Finished {
@@ -278,13 +278,33 @@ mod tests {
         let mut gets = unavailable("GET", 2);
         let (target, _) = answering(move |request| {
             if request.starts_with("POST") {
-                failed(409)
+                failed_because(409, "AlreadyExists")
             } else {
                 gets(request)
             }
         });
         let cluster = serde_json::from_value(cluster_json()).unwrap();
         create(&target, &cluster).await.unwrap();
+    }
+
+    /// For example, several creations change the namespace's quota at the same time.
+    #[tokio::test(start_paused = true)]
+    async fn conflict_of_a_creation_is_retried_and_no_taken_name() {
+        for (mut conflicts, is_done) in [(TRIES - 1, true), (TRIES, false)] {
+            let (target, _) = answering(move |_| {
+                if conflicts == 0 {
+                    return Answer::Json(201, cluster_json());
+                }
+                conflicts -= 1;
+                failed_because(409, "Conflict")
+            });
+            let cluster = serde_json::from_value(cluster_json()).unwrap();
+            let created = create(&target, &cluster).await;
+            assert_eq!(created.is_ok(), is_done, "{created:?}");
+            if let Err(failure) = created {
+                assert_eq!(failure.to_string(), "failed to create MiniCluster mc: refused");
+            }
+        }
     }
 
     const ID: ClusterId = ClusterId { name: "mc", uid: "u" };

@@ -37,7 +37,11 @@ pub enum Answer {
 
 /// The status of a request that failed.
 pub fn failed(code: u16) -> Answer {
-    let reason = if code == 404 { "NotFound" } else { "Refused" };
+    failed_because(code, if code == 404 { "NotFound" } else { "Refused" })
+}
+
+/// As `failed`, with this reason.
+pub fn failed_because(code: u16, reason: &str) -> Answer {
     let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": "refused", "reason": reason, "code": code });
     Answer::Json(code, status)
