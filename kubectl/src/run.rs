@@ -119,13 +119,22 @@ fn pods(size: i32) -> String {
 
 /// Asks the operator to delete the MiniCluster once it has ended (`spec.cleanup`). For this, the user needs no
 /// permission to delete. Keeps it with `--keep`, or if its output was not printed completely. Output that nobody reads
-/// (`RunEnd::Unread`) does not count. Returns the message for the user; None: there is nothing to report.
+/// (`RunEnd::Unread`) does not count. Stops a MiniCluster that the operator cannot use: otherwise it may run later, when
+/// nobody follows it. Returns the message for the user; None: there is nothing to report.
 async fn tidy_up(target: &Target, id: ClusterId<'_>, followed: &Followed, keep: bool) -> Option<String> {
     let ClusterId { name, uid } = id;
-    // After another ending, the MiniCluster is already deleted, or is left as it is.
-    let (RunEnd::Finished { .. } | RunEnd::Unread) = followed.end else {
-        return None;
-    };
+    match followed.end {
+        RunEnd::Finished { .. } | RunEnd::Unread => {}
+        RunEnd::Invalid(_) if keep => {
+            return Some(format!("kept {name}: `kubectl minicluster stop --now {name}`"));
+        }
+        RunEnd::Invalid(_) => {
+            let stopped = retry(|| stop::at_once(target, name, Some(uid))).await;
+            return Some(stopped.map_or_else(|failure| failure.to_string(), |way| way.text(name)));
+        }
+        // The MiniCluster is already deleted, or is left as it is.
+        RunEnd::Deleted { .. } | RunEnd::Unseen | RunEnd::Interrupted(_) => return None,
+    }
     let is_wanted = keep || !followed.is_whole;
     if followed.is_deleted {
         return is_wanted.then(|| format!("{name} is not kept: its `cleanup`, or somebody else, deletes it"));

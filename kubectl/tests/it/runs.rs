@@ -7,9 +7,9 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::user_account::PluginOutput;
+use crate::user_account::{PluginOutput, UserAccount};
 use crate::user_of;
-use test_support::api_server::{Fixture, condition, test, until};
+use test_support::api_server::{Calls, Fixture, condition, test, until};
 
 /// Plays the operator: sets the status of `name` to that of a job that ended with `code`.
 async fn end(fixture: &Fixture, name: &str, code: u8) {
@@ -436,5 +436,56 @@ fn finished_minicluster_is_listed_and_cannot_be_scaled() {
             "{scaled:?}"
         );
         assert_eq!(fixture.get("mc").await.spec.size, 2);
+    });
+}
+
+/// For example, the installation has no `spec.services`. Once it has, the MiniCluster would run, and nobody knows.
+#[test]
+fn run_leaves_no_invalid_minicluster_that_may_run_later() {
+    test("invalid", async |fixture| {
+        let operator = fixture
+            .operator_of(Calls::default(), |settings| settings.options.services = false)
+            .await;
+        let owner = crate::user_with(
+            &fixture,
+            "owner",
+            &[
+                ("miniclusters.flux-framework.org", "*"),
+                ("pods", "*"),
+                ("pods/log", "*"),
+            ],
+        );
+        let person = user_of(&fixture);
+        let file = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../examples/services/minicluster.yaml"
+        );
+        let run = async |user: &UserAccount, name: &str, more: &[&str], message: &str| {
+            let arguments = [&["run", "--from", file, "--name", name], more].concat();
+            let output = user.run(&arguments).await;
+            assert!(
+                output.code == 1
+                    && output.err.contains(&format!("{name} cannot run: "))
+                    && output.err.contains(message),
+                "{output:?}"
+            );
+        };
+        run(&owner, "own", &[], "deleted own\n").await;
+        until("it is gone", async || {
+            let cluster = fixture.api::<MiniCluster>().get_opt("own").await.unwrap();
+            cluster.is_none().then_some(())
+        })
+        .await;
+        run(&person, "mc", &[], "suspended mc").await;
+        assert_eq!(fixture.get("mc").await.spec.suspend, Some(true));
+        run(
+            &person,
+            "kept",
+            &["--keep"],
+            "kubectl minicluster stop --now kept",
+        )
+        .await;
+        assert_eq!(fixture.get("kept").await.spec.suspend, None);
+        operator.stop().await;
     });
 }
