@@ -225,8 +225,8 @@ pub async fn find(target: &Target, name: &str, uid: Option<&str>) -> Result<Opti
     }
 }
 
-/// Deletes the MiniCluster without waiting; its pods get SIGTERM and their grace period. Suspends it if the user may
-/// not delete it. `uid`: delete only the MiniCluster with this uid.
+/// Deletes the MiniCluster without waiting; its pods get SIGTERM and their grace period. If the user may not delete it,
+/// suspends it, or asks the operator to delete it if it has finished. `uid`: delete only the MiniCluster with this uid.
 pub async fn at_once(target: &Target, name: &str, uid: Option<&str>) -> Result<Way, Failure> {
     let parameters = DeleteParams {
         preconditions: uid.map(|uid| Preconditions {
@@ -237,7 +237,8 @@ pub async fn at_once(target: &Target, name: &str, uid: Option<&str>) -> Result<W
     };
     match target.clusters().delete(name, &parameters).await {
         Ok(_) => Ok(Way::Deleted),
-        Err(error) if failure::is_code(&error, 404) => Ok(Way::HadEnded),
+        // Without a uid, it may never have existed.
+        Err(error) if failure::is_code(&error, 404) && uid.is_some() => Ok(Way::HadEnded),
         // 403: no permission. 409: a conflict, for example with the uid.
         Err(error) if failure::is_code(&error, 403) || failure::is_code(&error, 409) => {
             let Some(cluster) = find(target, name, uid).await? else {
@@ -245,6 +246,13 @@ pub async fn at_once(target: &Target, name: &str, uid: Option<&str>) -> Result<W
             };
             if failure::is_code(&error, 409) {
                 return Err(Failure::call(format!("delete MiniCluster {name}"))(error));
+            }
+            if observed::is_finished(cluster.status.as_ref()) {
+                // The operator deletes it.
+                let cleanup = json!({ "cleanup": true });
+                return change(target, name, uid, cleanup, "clean up")
+                    .await
+                    .map(|_| Way::Deleted);
             }
             if is_queued(&cluster) {
                 return Err(Failure::call(format!(
@@ -387,5 +395,24 @@ mod tests {
         let (target, _) = answering(answer);
         assert_eq!(at_once(&target, "mc", Some("mine")).await.unwrap(), Way::HadEnded);
         at_once(&target, "mistyped", None).await.unwrap_err();
+        let (target, _) = answering(|_| failed(404));
+        at_once(&target, "mistyped", None).await.unwrap_err();
+    }
+
+    #[tokio::test]
+    async fn finished_minicluster_is_cleaned_up_without_delete_right() {
+        let mut finished = cluster("u");
+        finished["status"]["phase"] = "Completed".into();
+        // Also in a queue.
+        finished["metadata"]["labels"] = json!({ QUEUE_NAME: "q" });
+        let (target, requests) = answering(move |request| {
+            if request.starts_with("DELETE") {
+                failed(403)
+            } else {
+                Answer::Json(200, finished.clone())
+            }
+        });
+        assert_eq!(at_once(&target, "mc", None).await.unwrap(), Way::Deleted);
+        assert_eq!(count(&requests.lock().unwrap(), "PATCH"), 1);
     }
 }

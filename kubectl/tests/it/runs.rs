@@ -489,3 +489,38 @@ fn run_leaves_no_invalid_minicluster_that_may_run_later() {
         operator.stop().await;
     });
 }
+
+#[test]
+fn stop_now_needs_no_delete_right_for_finished_minicluster() {
+    test("stop-finished", async |fixture| {
+        let operator = fixture.operator().await;
+        let person = user_of(&fixture);
+        let run = person.start(&["run", "--name", "mc", "--keep", "app:1", "--", "true"]);
+        let pods = fixture.pods("mc", 1).await;
+        fixture.run_pod(&pods[&0]).await;
+        fixture.when_condition("mc", "Ready", "True").await;
+        fixture.end_pod(&pods[&0], 0, "Completed", "").await;
+        let run = PluginOutput::when_over(run).await;
+        assert!(
+            run.code == 0 && run.err.contains("kubectl minicluster stop --now mc"),
+            "{run:?}"
+        );
+        let output = person.run(&["stop", "--now", "mc"]).await;
+        assert_eq!(
+            (output.code, output.out.as_str()),
+            (0, "deleted mc\n"),
+            "{output:?}"
+        );
+        until("it is gone", async || {
+            let cluster = fixture.api::<MiniCluster>().get_opt("mc").await.unwrap();
+            cluster.is_none().then_some(())
+        })
+        .await;
+        let mistyped = person.run(&["stop", "--now", "mistyped"]).await;
+        assert!(
+            mistyped.code == 1 && mistyped.err.contains("\"mistyped\" not found"),
+            "{mistyped:?}"
+        );
+        operator.stop().await;
+    });
+}
