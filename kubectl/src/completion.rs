@@ -32,7 +32,12 @@ enum Choice {
 
 /// Creates the link by which kubectl finds the completions; returns a sentence about where it is.
 pub fn install(folder: Option<PathBuf>) -> Result<String, Failure> {
-    let program = std::env::current_exe().map_err(Failure::on_this_machine("find this program"))?;
+    let program = match std::env::args_os().next().map(PathBuf::from) {
+        // kubectl calls the plugin by the path at which it has found it. This may be a link (krew makes one), whose
+        // folder is on the PATH. `current_exe` follows links.
+        Some(called) if called.is_absolute() => called,
+        _ => std::env::current_exe().map_err(Failure::on_this_machine("find this program"))?,
+    };
     let folder = folder
         .or_else(|| program.parent().map(PathBuf::from))
         .unwrap_or_default();

@@ -245,3 +245,15 @@ fn rights_in_the_kubectl_page_are_those_of_the_tests() {
         .map(|(resource, verbs)| ((*resource).to_owned(), (*verbs).to_owned()));
     assert_eq!(rules.collect::<Vec<_>>(), tested.collect::<Vec<_>>());
 }
+
+/// krew installs a link to the program. Its folder is on the PATH; the program's own folder is not.
+#[test]
+fn completion_link_is_beside_the_link_that_kubectl_calls() {
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join("kubectl-minicluster");
+    std::os::unix::fs::symlink(PROGRAM, &link).unwrap();
+    let output = Command::new(&link).arg("completion").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let completer = folder.path().join("kubectl_complete-minicluster");
+    assert_eq!(std::fs::read_link(completer).unwrap(), link);
+}
