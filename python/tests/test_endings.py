@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientConnectionError, web
 from fake_api import FakeApi, FakeLog, Object, Program
 from test_run import in_thread, names, press_ctrl_c, refuse, stop_program
 from waiting import until
@@ -383,6 +383,48 @@ def test_log_that_the_api_server_refuses_keeps_the_minicluster(api: FakeApi, mon
     result = run_to_the_end(api, live)
     assert result.unread is not None and "no container" in result.unread
     assert is_kept(api, result)
+
+
+@pytest.mark.parametrize("error", [NotAllowed("no role is known", status=403), ClientConnectionError("refused")])
+def test_log_of_an_ended_job_is_read_when_the_api_server_answers_again(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(logs, "PAUSE_AFTER_FAILURE_SECONDS", 0.02)
+    original, is_away, tries = Target.log, threading.Event(), []
+
+    async def log(self: Target, *arguments: Any) -> Any:
+        if is_away.is_set():
+            tries.append(arguments)
+            raise error
+        return await original(self, *arguments)
+
+    monkeypatch.setattr(Target, "log", log)
+
+    def live(name: str) -> None:
+        lead = printed(api, name)
+        is_away.set()
+        api.cut()
+        api.mend()
+        api.log(lead, "last")
+        api.end_job(name)
+        until(lambda: len(tries) > 30)
+        is_away.clear()
+
+    result = run_to_the_end(api, live)
+    assert (result.stdout, result.unread) == ("first\nlast\n", None)
+
+
+def test_log_that_is_not_whole_says_how_long_the_minicluster_stays(
+    api: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def live(cluster: Object) -> None:
+        name = cluster["metadata"]["name"]
+        api.set_status(name, phase="Running", jobUid="job", timeline={"running": "2026-01-01T00:00:00Z"})
+        api.end_job(name)
+
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster))
+    MiniCluster.run("app:1", ["x"], spec={"ttlSecondsAfterFinished": 60})
+    assert "not deleted until 60 s after its end (`ttlSecondsAfterFinished`)" in capsys.readouterr().err
 
 
 def test_lead_that_was_never_seen_keeps_the_minicluster(api: FakeApi) -> None:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
+
 from . import observed
 from .errors import CallFailed, NotAllowed, NotFound
 from .observed import Start, name_of, runner_of
@@ -49,7 +51,7 @@ async def follow(
         query += [("previous", "1")] if restarts == 1 else [] if is_over else [("follow", "1")]
         query += [("sinceTime", since)] if since is not None else []
         broke: str | None = None
-        is_complete = has_progressed = False
+        is_complete = has_progressed = is_answer = False
         try:
             async for data in _chunks(target, name, query):
                 log_refusals.note_success()
@@ -64,11 +66,11 @@ async def follow(
         except _Silent as error:
             log_refusals.note_success()
             # A container that runs may print nothing for any time.
-            broke = str(error) if is_over else None
+            broke, is_answer = (str(error) if is_over else None), True
         except FAILURES as error:
             if log_refusals.is_final(error):
                 raise
-            broke = words(error)
+            broke, is_answer = words(error), _is_answer(error)
         # A log that had been read whole, and is empty now, was rotated.
         if is_complete and resume.end() and (has_progressed or not was_complete):
             if was_complete and await _has_restarted(target, name, start):
@@ -78,7 +80,7 @@ async def follow(
         if is_over and is_complete:
             # The container had ended before this read, so nothing else is missing.
             break
-        failures = 0 if has_progressed or broke is None else failures + 1
+        failures = 0 if has_progressed or broke is None else failures + is_answer
         if is_over and failures >= TRIES:
             lost = broke or ""
             break
@@ -95,7 +97,7 @@ async def follow(
                     # Who may not get pods may still read logs.
                     current = pod
                     break
-                failures += 1
+                failures += _is_answer(error)
                 if is_over and failures >= TRIES:
                     raise _unread(name, container, words(error)) from error
                 await asyncio.sleep(PAUSE_AFTER_FAILURE_SECONDS)
@@ -106,7 +108,7 @@ async def follow(
         if may_be_of_next and observed.restarts_of(pod) > start.restarts and resume.end():
             # The log had been read whole, and these were the next container's lines.
             break
-        if failures:
+        if broke is not None or failures:
             await asyncio.sleep(PAUSE_AFTER_FAILURE_SECONDS)
         elif not observed.is_over(pod, start):
             await asyncio.sleep(PAUSE_SECONDS)
@@ -116,6 +118,11 @@ async def follow(
 
 def _unread(name: str, container: str, why: str) -> CallFailed:
     return CallFailed(f"cannot read the whole log of {name}, container {container}: {why}")
+
+
+def _is_answer(error: BaseException) -> bool:
+    """Whether the API server has answered. One that starts does not, or refuses what it allowed before."""
+    return isinstance(error, CallFailed | aiohttp.ClientPayloadError) and not isinstance(error, NotAllowed)
 
 
 async def _has_restarted(target: Target, name: str, start: Start) -> bool:

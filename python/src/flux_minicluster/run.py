@@ -176,7 +176,9 @@ class Run:
         if is_wanted and self._follower.is_deleted:
             screen.say(f"{name} is not kept: its `cleanup`, or somebody else, deletes it")
         elif ending.result.unread is not None:
-            screen.say(f"not deleted, since its output could not be read whole: {_REMEDY.format(name=name)}")
+            seconds = cluster["spec"].get("ttlSecondsAfterFinished")
+            until = "" if seconds is None else f" until {seconds} s after its end (`ttlSecondsAfterFinished`)"
+            screen.say(f"not deleted{until}, since its output could not be read whole: {_REMEDY.format(name=name)}")
         elif not is_wanted and not self._follower.is_deleted:
             await clean_up(target, name, uid, screen)
         if self._interrupts and not ending.is_interrupted:
