@@ -12,6 +12,7 @@ macro_rules! block {
     };
 }
 
+mod bounds;
 pub mod convert;
 #[cfg(feature = "crd")]
 pub mod definition;

@@ -3,7 +3,6 @@
 
 /// The duration in seconds, or why the text is not a duration.
 pub fn seconds(text: &str) -> Result<f64, String> {
-    let text = text.trim();
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let factor = match unit {
@@ -14,8 +13,12 @@ pub fn seconds(text: &str) -> Result<f64, String> {
         "d" => 86400.0,
         other => return Err(format!("unit `{other}` is not one of ms, s, m, h, d")),
     };
+    // As the CRD's pattern: no sign, and digits at both sides of the point.
+    let has_digits = number
+        .splitn(2, '.')
+        .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()));
     match number.parse::<f64>() {
-        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value * factor),
+        Ok(value) if has_digits && value.is_finite() => Ok(value * factor),
         _ => Err(format!(
             "`{text}` is not a number followed by ms, s, m, h or d, such as 5s"
         )),
@@ -32,7 +35,21 @@ mod tests {
         assert_eq!(seconds("500ms"), Ok(0.5));
         assert_eq!(seconds("2"), Ok(2.0));
         assert_eq!(seconds("1.5h"), Ok(5400.0));
-        for bad in ["", "s", "5x", "-1s", "5 seconds", "nan"] {
+        for bad in [
+            "",
+            "s",
+            "5x",
+            "-1s",
+            "5 seconds",
+            "nan",
+            ".5s",
+            "5.s",
+            "+5s",
+            " 5s",
+            "5s ",
+            "1.2.3s",
+            "1e3",
+        ] {
             assert!(seconds(bad).is_err(), "{bad}");
         }
     }

@@ -11,13 +11,10 @@ use super::convert::Version;
 use super::rules::{
     ENUMS, EXISTING_VOLUME_RULES, FIXED, PATTERNS, RANGES, RULES, Rule, V1ALPHA2_RULES, VOLUME_RULES,
 };
-use super::{unchanged, v1alpha1, v1alpha2};
+use super::{bounds, unchanged, v1alpha1, v1alpha2};
 
 /// The pattern of a quantity, as in Kubernetes' own schemas.
 const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
-
-/// The most containers, and the most services, that a MiniCluster can have.
-const MOST_CONTAINERS: usize = 24;
 
 /// Description of `status.jobid`.
 const JOBID_DESCRIPTION: &str = "Unused; accepted because clients of the Go operator send it.";
@@ -268,28 +265,19 @@ fn add_bounds(schema: &mut Value, name: &str) {
             QUANTITY.to_owned()
         };
         map.insert("pattern".into(), json!(pattern));
-        map.insert("maxLength".into(), json!(64));
+        map.insert("maxLength".into(), json!(bounds::LONGEST_QUANTITY));
         return;
     }
     match map.get("type").and_then(Value::as_str) {
         Some("string") if !map.contains_key("maxLength") && !map.contains_key("enum") => {
-            map.insert("maxLength".into(), json!(longest(name)));
+            map.insert("maxLength".into(), json!(bounds::longest(name)));
         }
         Some("array") => {
-            map.entry("maxItems")
-                .or_insert(json!(if matches!(name, "containers" | "services") {
-                    MOST_CONTAINERS
-                } else {
-                    256
-                }));
+            map.entry("maxItems").or_insert(json!(bounds::most_items(name)));
         }
         Some("object") if map.contains_key("additionalProperties") => {
-            let most = match name {
-                "volumes" | "existingVolumes" => 64,
-                "configs" => 32,
-                _ => 256,
-            };
-            map.entry("maxProperties").or_insert(json!(most));
+            map.entry("maxProperties")
+                .or_insert(json!(bounds::most_keys(name)));
         }
         _ => {}
     }
@@ -302,19 +290,6 @@ fn add_bounds(schema: &mut Value, name: &str) {
         if let Some(inner) = map.get_mut(inner) {
             add_bounds(inner, name);
         }
-    }
-}
-
-/// The `maxLength` of string fields with this name.
-fn longest(name: &str) -> usize {
-    match name {
-        "command" | "script" | "init" | "pre" | "post" | "preCommand" | "brokerPre" | "preBroker"
-        | "workerPre" | "preWorker" | "servicePre" | "brokerConfig" => 1_000_000,
-        "environment" | "hostlist" | "message" | "configs" => 65_536,
-        // As in Kubernetes' Jobs.
-        "managedBy" => 63,
-        "annotations" | "csiDriverAttributes" | "curveCert" => 16_384,
-        _ => 4096,
     }
 }
 

@@ -1,5 +1,5 @@
-//! Checks a spec against the shape of its version: finds every unknown field, missing field and wrong type, each with
-//! its path.
+//! Checks a spec against the shape of its version: finds every unknown field, missing field, wrong type and value that
+//! is too long, each with its path.
 //!
 //! The shapes are files in `shape/`, generated from the CRD's schema (`UPDATE=1 cargo test -p flux-shared --features
 //! crd` renews them; a test fails if they are stale). So the agent, which is built without the schema, checks as the
@@ -13,6 +13,7 @@
 
 use serde_json::{Map, Value};
 
+use super::bounds;
 use super::convert::Version;
 use crate::problem::Problem;
 use crate::suggest;
@@ -37,6 +38,7 @@ pub fn check(spec: &mut Value, version: Version) -> Vec<Problem> {
                     here: &shape,
                 },
                 "spec",
+                "spec",
                 &mut problems,
             );
         }
@@ -60,17 +62,20 @@ impl<'a> Shape<'a> {
 
 /// Removes and reports the parts of `value` that do not fit. Returns false if `value` as a whole does not fit: the
 /// caller then removes it. A list does not fit if one of its items does not. (If only that item were removed, later
-/// checks would report wrong indices of the other items.)
-fn walk(value: &mut Value, shape: &Shape, path: &str, problems: &mut Vec<Problem>) -> bool {
+/// checks would report wrong indices of the other items.) `name`: the field that the value belongs to, as in `bounds`.
+fn walk(value: &mut Value, shape: &Shape, path: &str, name: &str, problems: &mut Vec<Problem>) -> bool {
+    if let Some(why) = too_long(value, shape.here, name) {
+        problems.push(Problem::new(path, why));
+    }
     match (value, shape.here) {
         (Value::Object(map), Value::Object(fields)) => {
             map.retain(|key, value| {
-                let (inner, below) = match (
+                let (inner, below, name) = match (
                     fields.get("*"),
                     fields.get(key).or_else(|| fields.get(&format!("{key}!"))),
                 ) {
-                    (Some(inner), _) => (inner, format!("{path}[{key}]")),
-                    (None, Some(inner)) => (inner, format!("{path}.{key}")),
+                    (Some(inner), _) => (inner, format!("{path}[{key}]"), name),
+                    (None, Some(inner)) => (inner, format!("{path}.{key}"), key.as_str()),
                     (None, None) => {
                         problems.push(Problem::new(
                             format!("{path}.{key}"),
@@ -79,7 +84,7 @@ fn walk(value: &mut Value, shape: &Shape, path: &str, problems: &mut Vec<Problem
                         return false;
                     }
                 };
-                walk(value, &shape.at(inner), &below, problems)
+                walk(value, &shape.at(inner), &below, name, problems)
             });
             let required = fields.keys().filter_map(|field| field.strip_suffix('!'));
             for field in required.filter(|field| !map.contains_key(*field)) {
@@ -93,7 +98,7 @@ fn walk(value: &mut Value, shape: &Shape, path: &str, problems: &mut Vec<Problem
         (Value::Array(list), Value::Array(shapes)) => {
             for (i, value) in list.iter_mut().enumerate() {
                 let inner = shape.at(shapes.first().unwrap_or(&Value::Null));
-                if !walk(value, &inner, &format!("{path}[{i}]"), problems) {
+                if !walk(value, &inner, &format!("{path}[{i}]"), name, problems) {
                     return false;
                 }
             }
@@ -112,6 +117,32 @@ fn walk(value: &mut Value, shape: &Shape, path: &str, problems: &mut Vec<Problem
         }
     }
     true
+}
+
+/// What the API server says of a value that is longer than the CRD allows.
+fn too_long(value: &Value, shape: &Value, name: &str) -> Option<String> {
+    let (length, most, of) = match (value, shape) {
+        (Value::Object(map), Value::Object(fields)) if fields.contains_key("*") => {
+            (map.len(), bounds::most_keys(name), "entries")
+        }
+        (Value::Array(list), Value::Array(_)) => (list.len(), bounds::most_items(name), "items"),
+        (Value::String(text), Value::String(type_)) => {
+            let most = match type_.as_str() {
+                "string" => bounds::longest(name),
+                "quantity" => bounds::LONGEST_QUANTITY,
+                _ => return None,
+            };
+            // A text has no more characters than bytes.
+            let length = if text.len() > most {
+                text.chars().count()
+            } else {
+                0
+            };
+            (length, most, "characters")
+        }
+        _ => return None,
+    };
+    (length > most).then(|| format!("has {length} {of}, but at most {most} are allowed"))
 }
 
 /// The hint for an unknown field: the nearest name, or where a field of this name is.
@@ -226,15 +257,108 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_shapes_are_those_of_the_schema() {
+    /// The definition with both versions.
+    fn both() -> Value {
         let client = WebhookClient::Url("https://localhost".into());
-        let crd = definition(&Conversion::Webhook {
+        let conversion = Conversion::Webhook {
             client,
             ca_bundle: Vec::new(),
-        })
-        .unwrap();
-        let crd = serde_json::to_value(crd).unwrap();
+        };
+        serde_json::to_value(definition(&conversion).unwrap()).unwrap()
+    }
+
+    /// A value of this schema: the first that fits.
+    fn value_of(schema: &Value) -> Value {
+        match schema["type"].as_str() {
+            Some("object") => json!({}),
+            Some("array") => json!([]),
+            Some("integer") => json!(1),
+            Some("boolean") => json!(true),
+            _ => json!("a"),
+        }
+    }
+
+    /// For each bound below `schema`: the path, and how a value of this length is built into a spec.
+    fn bounded(
+        path: &str,
+        schema: &Value,
+        around: &dyn Fn(Value) -> Value,
+        check: &mut dyn FnMut(&str, &str, u64, &dyn Fn(u64) -> Value),
+    ) {
+        let (items, values) = (&schema["items"], &schema["additionalProperties"]);
+        if let Some(most) = schema["maxLength"].as_u64() {
+            check(path, "characters", most, &|length| {
+                around(json!("é".repeat(length as usize)))
+            });
+        }
+        if let Some(most) = schema["maxItems"].as_u64() {
+            check(path, "items", most, &|length| {
+                around((0..length).map(|_| value_of(items)).collect())
+            });
+        }
+        if let Some(most) = schema["maxProperties"].as_u64().filter(|_| values.is_object()) {
+            let map = |length| (0..length).map(|i| (format!("k{i}"), value_of(values))).collect();
+            check(path, "entries", most, &|length| {
+                around(Value::Object(map(length)))
+            });
+        }
+        for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+            bounded(
+                &format!("{path}.{name}"),
+                field,
+                &|value| around(json!({ name: value })),
+                check,
+            );
+        }
+        if items.is_object() {
+            bounded(
+                &format!("{path}[0]"),
+                items,
+                &|value| around(json!([value])),
+                check,
+            );
+        }
+        if values.is_object() {
+            bounded(
+                &format!("{path}[k]"),
+                values,
+                &|value| around(json!({ "k": value })),
+                check,
+            );
+        }
+    }
+
+    #[test]
+    fn every_bound_of_the_schema_is_checked() {
+        let crd = both();
+        for (version, schema) in [Version::V1alpha2, Version::V1alpha1]
+            .into_iter()
+            .zip(crd["spec"]["versions"].as_array().unwrap())
+        {
+            assert_eq!(schema["name"], version.name());
+            let spec = &schema["schema"]["openAPIV3Schema"]["properties"]["spec"];
+            let (mut count, mut wrong) = (0, Vec::new());
+            bounded("spec", spec, &|value| value, &mut |path, of, most, build| {
+                count += 1;
+                let problems = |length| {
+                    let long = format!("has {length} {of}, but at most {most} are allowed");
+                    let problems = super::check(&mut build(length), version);
+                    problems
+                        .iter()
+                        .any(|problem| problem.field == path && problem.message == long)
+                };
+                if problems(most) || !problems(most + 1) {
+                    wrong.push(format!("{path}: {most} {of}"));
+                }
+            });
+            assert!(count > 250, "{count}");
+            assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        }
+    }
+
+    #[test]
+    fn the_shapes_are_those_of_the_schema() {
+        let crd = both();
         for version in crd["spec"]["versions"].as_array().unwrap() {
             let spec = &version["schema"]["openAPIV3Schema"]["properties"]["spec"];
             let text = serde_json::to_string(&shape_of(spec)).unwrap() + "\n";
