@@ -6,6 +6,7 @@
 //! after the broker: has it not failed, and is the dump whole?
 //!     yes ─► sync the dump ─► rename it to the archive ─► sync the folder
 //!                └─ an error that may be temporary: retry, as long as other steps are retried
+//!                   (after a stop, until shortly before the pod is killed)
 //!     no  ─► remove the dump, keep the archive
 //! ```
 //!
@@ -16,15 +17,18 @@
 
 mod tail;
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use flux_agent_plan::plan::{self, DUMP_WILDCARD, Owner};
 use flux_shared::exit::Category;
 use rustix::fs::{Mode, OFlags, fsync, openat, renameat};
 
-use super::executor::Executor;
+use super::executor::{Executor, wait_failed};
 use super::retry::AfterFailure;
 use crate::files::{self, Files, safe_path};
 use crate::report::activity::Awaited;
@@ -33,6 +37,10 @@ use crate::supervise::ChildEnd;
 
 /// Number of hexadecimal digits in a dump's name that identify its start.
 const START_DIGITS: usize = 16;
+/// The pause between two attempts to save the dump after a stop.
+const PAUSE_AFTER_STOP: Duration = Duration::from_millis(300);
+/// After a stop, the last attempt begins at least this long before the pod is killed.
+const RESERVE_BEFORE_KILL: Duration = Duration::from_secs(1);
 
 impl Executor<'_> {
     /// Removes unfinished dumps of earlier starts, and creates the file for this start's dump. `leftovers`: the path
@@ -52,6 +60,7 @@ impl Executor<'_> {
             );
         }
         self.archive_owner = Some(owner);
+        self.dump = Some(path.clone());
         match self.files.create_file(&path, plan::Mode(0o644), owner) {
             // The user may want only to restore the state from a read-only volume, so this is no failure.
             Err(_) if is_read_only(&path) => {
@@ -104,8 +113,8 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// Saves the dump. Retries after an error that may be temporary, since the dump cannot be recreated. Returns why
-    /// the dump was not saved; none: it was.
+    /// Saves the dump. Retries after an error that may be temporary, also after a stop, since the dump cannot be
+    /// recreated. Returns why the dump was not saved; none: it was.
     async fn save_with_retries(
         &mut self,
         dump: &Path,
@@ -125,9 +134,32 @@ impl Executor<'_> {
             };
             match attempts.after(failure, Awaited::Volume, self.supervisor).await? {
                 AfterFailure::Retry => {}
+                AfterFailure::Stop(_) if self.has_time_after_stop() => {
+                    let pause = tokio::time::sleep(PAUSE_AFTER_STOP);
+                    self.supervisor
+                        .even_if_stopped(pause)
+                        .await
+                        .map_err(wait_failed)?;
+                }
                 AfterFailure::GiveUp(_) | AfterFailure::Stop(_) => return Ok(Some(why)),
             }
         }
+    }
+
+    /// Whether a stopped pod still has time for another attempt before it is killed.
+    fn has_time_after_stop(&self) -> bool {
+        let left = self
+            .supervisor
+            .kill_deadline()
+            .map(|kill_at| kill_at.saturating_duration_since(Instant::now()));
+        left.is_some_and(|left| left > RESERVE_BEFORE_KILL)
+    }
+
+    /// Whether this start should have dumped Flux's state, and there is no whole dump.
+    pub(super) fn has_failed_dump(&self) -> bool {
+        let Some(dump) = &self.dump else { return false };
+        self.as_archive_owner(|| open_dump(dump, false).map(drop))
+            .is_err()
     }
 
     /// Does `work` as Flux's user, or as the agent if that user lacks the right.
@@ -156,9 +188,7 @@ fn save_with(
     is_known_whole: bool,
     sync: impl Fn(&File) -> io::Result<()>,
 ) -> io::Result<()> {
-    let name = |path: &Path| path.file_name().unwrap_or_default().to_owned();
-    // `false`: a missing folder is not created.
-    let folder = safe_path::open(dump.parent().unwrap_or(Path::new("/")), false)?;
+    let (folder, file) = open_dump(dump, is_known_whole)?;
     // `folder` is open with O_PATH only, with which fsync fails.
     let to_sync = openat(
         &folder,
@@ -166,8 +196,21 @@ fn save_with(
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
     )?;
+    // A second sync would succeed, although the kernel has dropped the data that it could not write. So this error must
+    // be neither one that is retried nor one that another user is tried for.
+    sync(&file).map_err(|_| io::Error::from_raw_os_error(libc::ENOTRECOVERABLE))?;
+    renameat(&folder, file_name(dump), &folder, file_name(archive))?;
+    // An error is ignored, since the rename has succeeded. At worst, a crash of the node brings back the old archive.
+    let _ = fsync(to_sync);
+    Ok(())
+}
+
+/// Opens the dump and its folder, and checks the dump: the errors are those of [`save`].
+fn open_dump(dump: &Path, is_known_whole: bool) -> io::Result<(OwnedFd, File)> {
+    // `false`: a missing folder is not created.
+    let folder = safe_path::open(dump.parent().unwrap_or(Path::new("/")), false)?;
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::from(openat(&folder, name(dump), flags, Mode::empty())?);
+    let file = File::from(openat(&folder, file_name(dump), flags, Mode::empty())?);
     let data = file.metadata()?;
     if !data.is_file() {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -178,19 +221,17 @@ fn save_with(
     if !is_known_whole && !tail::is_whole(&file, dump)? {
         return Err(io::Error::from_raw_os_error(libc::EBADMSG));
     }
-    // A second sync would succeed, although the kernel has dropped the data that it could not write. So this error must
-    // be neither one that is retried nor one that another user is tried for.
-    sync(&file).map_err(|_| io::Error::from_raw_os_error(libc::ENOTRECOVERABLE))?;
-    renameat(&folder, name(dump), &folder, name(archive))?;
-    // An error is ignored, since the rename has succeeded. At worst, a crash of the node brings back the old archive.
-    let _ = fsync(to_sync);
-    Ok(())
+    Ok((folder, file))
+}
+
+fn file_name(path: &Path) -> &OsStr {
+    path.file_name().unwrap_or_default()
 }
 
 /// Removes the dump. `false`: a missing folder is not created.
 fn remove(dump: &Path) -> io::Result<()> {
     let folder = safe_path::open(dump.parent().unwrap_or(Path::new("/")), false)?;
-    safe_path::remove(&folder, dump.file_name().unwrap_or_default())
+    safe_path::remove(&folder, file_name(dump))
 }
 
 /// Why a dump was not saved.

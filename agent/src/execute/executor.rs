@@ -59,6 +59,8 @@ pub struct Executor<'a> {
     pub(super) broker_end: Option<BrokerEnd>,
     /// The user that dumps the archive. None until `Step::PrepareArchive` begins, and in a plan without this step.
     pub(super) archive_owner: Option<Owner>,
+    /// The file of this start's dump. None until `Step::PrepareArchive` begins, and in a plan without this step.
+    pub(super) dump: Option<PathBuf>,
     /// The archive's volume was read-only before the broker started, so nothing is dumped.
     pub(super) is_archive_read_only: bool,
 }
@@ -101,6 +103,7 @@ impl<'a> Executor<'a> {
             ending,
             broker_end: None,
             archive_owner: None,
+            dump: None,
             is_archive_read_only: false,
         }
     }

@@ -58,7 +58,14 @@ impl Executor<'_> {
         // SIGHUP, which is no failure.
         let is_hung_up =
             launch.at_end == AtEnd::ExitUnlessStopped && launch.program.is_empty() && ended.end == HUNG_UP;
-        let broker_end = if is_hung_up {
+        // Without a program, the job is over once the broker shuts down. A dump that then fails makes a 1 of the
+        // broker's 0, and is no failure of the job.
+        let has_only_dump_failed = launch.program.is_empty()
+            && ended.end == ChildEnd::Exited(1)
+            && ended.has_come_up
+            && ended.shutdown_began.is_some()
+            && self.has_failed_dump();
+        let broker_end = if is_hung_up || has_only_dump_failed {
             ChildEnd::Exited(0)
         } else {
             ended.end

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
@@ -155,6 +156,7 @@ impl Broker {
         let mut connections = BTreeMap::new();
         let mut is_aborted = false;
         let (mut book, mut tasks, mut number) = (Book::default(), BTreeMap::<u64, UnixStream>::new(), 0);
+        let mut monitors = Vec::new();
         let code = loop {
             if program.is_none() && followers.len() + 1 >= self.quorum && self.has_program() {
                 match self.command().spawn() {
@@ -226,10 +228,24 @@ impl Broker {
                         remote::carry(stream, client, move || drop(to.send(Event::Ended(number))));
                     }
                 }
+                // Only a lead without a program reports its states: `run`, and `shutdown` at its end.
+                Event::Ask(request, mut stream)
+                    if request.starts_with("message state-machine.monitor\n") && !self.has_program() =>
+                {
+                    let _ =
+                        stream.write_all(&message::answer("state-machine.monitor", Some(&state_of("run"))));
+                    monitors.push(stream);
+                }
                 Event::Ask(request, stream) => self.answer(&request, stream, &mut book),
                 Event::Dismissed | Event::Rejected => {}
             }
         };
+        for stream in &mut monitors {
+            let state = state_of("shutdown");
+            let _ = stream.write_all(&message::answer("state-machine.monitor", Some(&state)));
+            // The clients read it before the broker ends.
+            std::thread::sleep(Duration::from_millis(200));
+        }
         for mut stream in followers.into_values() {
             let _ = stream.write_all(GOODBYE.as_bytes());
         }
@@ -530,6 +546,8 @@ fn serve(path: &str, to: Sender<Event>) {
         eprintln!("flux-broker: cannot bind {path}");
         return;
     };
+    // As with Flux, every user may connect.
+    let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777));
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             // Flux accepts a client with this byte.

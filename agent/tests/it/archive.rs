@@ -12,7 +12,7 @@ use flate2::write::GzEncoder;
 use flux_shared::exit::Category;
 use flux_shared::termination::Ender;
 
-use crate::image::{AGENT, Container, Image, run};
+use crate::image::{AGENT, Container, Image, real_flux, run};
 use crate::live::{Network, Running, eventually, gate, pod_image, send, termination_of};
 
 const ARCHIVE: &str = "/state/archive.tgz";
@@ -51,11 +51,28 @@ fn image_of(script: &str, more: &str) -> Image {
 }
 
 fn with_archive(script: &str) -> (Image, Vec<u8>) {
-    let image = image_of(script, "");
+    with_old_archive(image_of(script, ""))
+}
+
+fn with_old_archive(image: Image) -> (Image, Vec<u8>) {
     let old = packed("start\n");
     fs::write(image.at(ARCHIVE), &old).unwrap();
     (image, old)
 }
+
+/// An instance that runs until somebody shuts it down.
+fn interactive() -> (Image, Vec<u8>) {
+    let image = pod_image(
+        &format!("archive = '{ARCHIVE}'\n[runner]\ninteractive = true\n"),
+        1,
+    );
+    fs::create_dir(image.at("/state")).unwrap();
+    with_old_archive(image)
+}
+
+/// Shell lines that mount the archive's volume read-only.
+const READ_ONLY: &str =
+    "mount --bind \"$root/state\" \"$root/state\"; mount -o remount,bind,ro \"$root/state\"\n";
 
 /// The lead in a new pod with an empty volume of its own.
 fn lead<'a>(image: &'a Image, dump: &str) -> Container<'a> {
@@ -227,28 +244,84 @@ fn a_failed_restore_never_leads_to_a_dump_over_the_archive() {
 }
 
 #[test]
-fn dump_that_cannot_be_renamed_for_now_is_saved_later() {
-    let (image, _) = with_archive("echo up; until [ -e /tmp/go ]; do sleep 0.05; done");
-    let pod = Running::pod(&lead(&image, ""), &Network::new());
-    let pid = pod.pid.to_string();
-    let archive = image.at(ARCHIVE).display().to_string();
-    let in_pod = |words: &[&str]| {
-        let status = Command::new("nsenter")
-            .args(["-t", &pid, "--mount"])
-            .args(words)
-            .status();
-        assert!(status.unwrap().success(), "{words:?}");
+fn dump_that_fails_does_not_fail_an_interactive_instance() {
+    let is_up = |pod: &Running| {
+        let status = pod.exec(&[AGENT, "status", "--ready"]);
+        status.status.success().then_some(())
     };
+    // Only the fake Flux's dump can be made to fail.
+    let fails = real_flux().is_none().then_some(("fail", ""));
+    for (dump, before) in [("", READ_ONLY)].into_iter().chain(fails) {
+        let (image, old) = interactive();
+        let mut container = lead(&image, dump);
+        container.before = before.into();
+        let pod = Running::pod(&container, &Network::new());
+        eventually("the instance is up", || is_up(&pod));
+        // So that the agent has seen it, too.
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(pod.exec(&[AGENT, "stop"]).status.success());
+        let ended = pod.end();
+        assert_eq!(ended.code, 0, "{dump}: {}", ended.stderr);
+        assert!(not_saved(&image).is_some(), "{dump}: {}", ended.stderr);
+        assert!(fs::read(image.at(ARCHIVE)).unwrap() == old, "{dump}");
+    }
+}
+
+#[test]
+fn dump_that_cannot_be_renamed_for_now_is_saved_later() {
+    // Without and with a stop. After a stop, the pod has time until its grace period is over.
+    for is_stopped in [false, true] {
+        let wait = "until [ -e /tmp/go ]; do sleep 0.05; done";
+        let (image, _) = with_archive(&format!("trap 'exit 0' TERM HUP; echo up; {wait}"));
+        let mut container = lead(&image, "");
+        container.command = [AGENT, "run", "--grace-period", "40"].map(str::to_owned).into();
+        let pod = Running::pod(&container, &Network::new());
+        let pid = pod.pid.to_string();
+        let archive = image.at(ARCHIVE).display().to_string();
+        let in_pod = |words: &[&str]| {
+            let status = Command::new("nsenter")
+                .args(["-t", &pid, "--mount"])
+                .args(words)
+                .status();
+            assert!(status.unwrap().success(), "{words:?}");
+        };
+        pod.wait_for_output("up\n");
+        // A mount point cannot be replaced: it is busy.
+        in_pod(&["mount", "--bind", &archive, &archive]);
+        if is_stopped {
+            pod.signal(15);
+        } else {
+            fs::write(gate(&image, "go"), "").unwrap();
+        }
+        pod.wait_for_output("retrying for up to");
+        std::thread::sleep(Duration::from_secs(1));
+        in_pod(&["umount", &archive]);
+        let ended = pod.end();
+        assert_eq!(ended.code, 0, "{is_stopped}: {}", ended.stderr);
+        assert_eq!(not_saved(&image), None, "{is_stopped}: {}", ended.stderr);
+        assert_eq!(saved(&image), "start\nstart\n", "{is_stopped}");
+        assert_eq!(beside(&image), [] as [PathBuf; 0], "{is_stopped}");
+    }
+}
+
+#[test]
+fn stopped_pod_gives_up_the_rename_before_it_is_killed() {
+    let (image, old) = with_archive("trap 'exit 0' TERM HUP; echo up; while :; do sleep 0.05; done");
+    let mut container = lead(&image, "");
+    container.command = [AGENT, "run", "--grace-period", "6"].map(str::to_owned).into();
+    container.before = "mount --bind \"$root/state/archive.tgz\" \"$root/state/archive.tgz\"\n".into();
+    let pod = Running::pod(&container, &Network::new());
     pod.wait_for_output("up\n");
-    // A mount point cannot be replaced: it is busy.
-    in_pod(&["mount", "--bind", &archive, &archive]);
-    fs::write(gate(&image, "go"), "").unwrap();
-    pod.wait_for_output("retrying for up to");
-    in_pod(&["umount", &archive]);
+    let begin = Instant::now();
+    pod.signal(15);
     let ended = pod.end();
-    assert_eq!(ended.code, 0, "{}", ended.stderr);
-    assert_eq!(not_saved(&image), None, "{}", ended.stderr);
-    assert_eq!(saved(&image), "start\nstart\n");
+    assert!(begin.elapsed() < Duration::from_secs(6), "{}", ended.stderr);
+    assert!(
+        not_saved(&image).unwrap().contains("resource busy"),
+        "{}",
+        ended.stderr
+    );
+    assert!(fs::read(image.at(ARCHIVE)).unwrap() == old);
     assert_eq!(beside(&image), [] as [PathBuf; 0]);
 }
 
@@ -330,8 +403,7 @@ fn unwritable_archive_volume_is_reported_before_the_job() {
 
     let (image, old) = with_archive("exit 0");
     let mut read_only = lead(&image, "");
-    read_only.before =
-        "mount --bind \"$root/state\" \"$root/state\"; mount -o remount,bind,ro \"$root/state\"\n".into();
+    read_only.before = READ_ONLY.into();
     let ended = run(&[read_only]).remove(0);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     assert!(

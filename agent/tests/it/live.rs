@@ -111,7 +111,7 @@ impl Running {
             .iter()
             .map(|(name, value)| format!("{name}={value}"));
         let root = container.image.top().display().to_string();
-        let inner = enter() + "shift 2\nexec \"$@\"";
+        let inner = enter() + &container.before + "\nshift 2\nexec \"$@\"";
         let mut command = Command::new("nsenter");
         command.args(["-t", &network.holder.id().to_string(), "--net"]);
         command.args([
