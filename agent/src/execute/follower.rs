@@ -210,9 +210,8 @@ impl Executor<'_> {
             .map_err(wait_failed)
     }
 
-    /// Kills what a killed broker has left running, before the next broker starts. `earlier`: the processes that ran
-    /// before the broker, which stay.
-    async fn kill_orphans(&mut self, earlier: &EarlierProcesses) -> Result<(), Failure> {
+    /// Kills what a killed broker has left running. `earlier`: the processes that ran before the broker, which stay.
+    pub(super) async fn kill_orphans(&mut self, earlier: &EarlierProcesses) -> Result<(), Failure> {
         let count = orphans::kill(self.supervisor, earlier)
             .await
             .map_err(wait_failed)?;

@@ -15,6 +15,7 @@ use crate::execute::program_note::read_note;
 use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::ChildEnd;
+use crate::supervise::orphans::EarlierProcesses;
 use crate::supervise::program::{Lookup, find};
 use crate::system::glibc::Libc;
 
@@ -31,10 +32,15 @@ impl Executor<'_> {
         match launch.at_end {
             AtEnd::Exit | AtEnd::ExitUnlessStopped => {
                 let mut parent = launch.parent.as_ref().map(|parent| self.parent_probe(parent));
-                match self.launch_once(launch, parent.as_mut()).await? {
-                    Launched::NotStarted(code) => Ok(code),
-                    Launched::Ended(ended) => Ok(self.finish_program(launch, &ended)),
+                let earlier = EarlierProcesses::now();
+                let ended = match self.launch_once(launch, parent.as_mut()).await? {
+                    Launched::NotStarted(code) => return Ok(code),
+                    Launched::Ended(ended) => ended,
+                };
+                if self.may_have_left_program(launch, &ended) {
+                    self.kill_orphans(&earlier).await?;
                 }
+                Ok(self.finish_program(launch, &ended))
             }
             AtEnd::RestartFollower {
                 limit,
@@ -44,6 +50,17 @@ impl Executor<'_> {
                 self.launch_follower(launch, None, lead_can_restart).await
             }
         }
+    }
+
+    /// Whether the lead's broker ended before the program, which may go on. It must not run beside the snippet `post`
+    /// or the next start, nor succeed after it has counted as failed.
+    fn may_have_left_program(&self, launch: &Launch, ended: &LaunchEnd) -> bool {
+        if launch.part != InstancePart::Lead {
+            return false;
+        }
+        let is_unfinished =
+            |path: &String| read_note(&self.files.at(path)).is_none_or(|note| note.code.is_none());
+        matches!(ended.end, ChildEnd::Signaled(_)) || launch.result.as_ref().is_some_and(is_unfinished)
     }
 
     /// Records how the program ended, and returns the container's exit code: the program's, even if the broker failed

@@ -479,6 +479,35 @@ fn processes_left_by_a_killed_broker_are_killed() {
 }
 
 #[test]
+fn program_left_by_the_leads_killed_broker_is_killed() {
+    let post = "count() { n=0; while read -r _; do n=$((n + 1)); done </tmp/ticks; echo \"$n ticks\"; }; \
+                count; sleep 1; count";
+    let program = "echo up; while :; do echo >>/tmp/ticks; sleep 0.05; done";
+    let spec = format!(
+        "[runner.program]\nmode = 'launcher'\nwords = ['sh', '-c', '{program}']\n\
+         [runner.snippets]\npost = '''{post}'''\n"
+    );
+    let images = images(&spec, 1);
+    let lead = pod(&images, 0, &Network::new());
+    lead.wait_for_output("up\n");
+    eventually("it ticks", || gate(&images[0], "ticks").exists().then_some(()));
+    send(lead.children()[0], 9);
+    let ended = lead.end();
+    assert_eq!(ended.code, 137, "{}", ended.stderr);
+    let counts: Vec<&str> = ended
+        .stdout
+        .lines()
+        .filter(|line| line.ends_with(" ticks"))
+        .collect();
+    assert!(counts.len() == 2 && counts[0] == counts[1], "{ended:?}");
+    let termination = termination_of(&images[0]);
+    assert_eq!(
+        (termination.by, termination.program_code),
+        (Ender::Program, Some(137))
+    );
+}
+
+#[test]
 fn agent_retries_in_the_pod_until_its_spec_exists() {
     let images = images(&submit(&counted("exit 0")), 1);
     let spec = images[0].at(flux_shared::paths::SPEC_FILE);
