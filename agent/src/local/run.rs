@@ -143,12 +143,9 @@ fn start(
     let pod = pod_folder(run_folder.path(), container.index);
     let file = PathBuf::from(format!("{}.json", container.root));
     let mut container = container.clone();
-    // As in a cluster, sidecars do not get the grace period.
-    if container.sidecar.is_none() {
-        container
-            .words
-            .push(format!("{GRACE_PERIOD}={}", arrangement.grace_period));
-    }
+    container
+        .words
+        .push(format!("{GRACE_PERIOD}={}", arrangement.grace_period));
     let text = serde_json::to_string_pretty(&container).map_err(|error| failed(error.into()))?;
     std::fs::write(&file, text).map_err(|error| Failure::write("write", &file, &error))?;
     let mut command = Command::new(&machine.agent);

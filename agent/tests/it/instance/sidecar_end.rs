@@ -11,16 +11,19 @@ const UNTIL_GO: &str = "while [ ! -e /tmp/go ]; do sleep 0.02; done";
 
 /// The pod's image, and the running sidecar and lead.
 fn pod(sidecar: &str) -> (Image, Running, Running) {
+    pod_with(sidecar, &[])
+}
+
+/// Like [`pod`], with more words for both entrypoints.
+fn pod_with(sidecar: &str, more: &[&str]) -> (Image, Running, Running) {
     let report = "until [ -e /tmp/report ]; do sleep 0.02; done; echo REPORT complete";
     let side =
         format!("[sidecars.monitor]\n{sidecar}command = 'echo collecting; {report}'\npost = 'echo posted'\n");
     let image = pod_image(&format!("{}{side}", submit(UNTIL_GO)), 1);
     let network = Network::new();
-    let lead = Running::pod(&Container::new(&image, "mc-0", &run_words(&[])), &network);
-    let beside = Running::pod(
-        &Container::new(&image, "mc-0", &[AGENT, "sidecar", "monitor"]),
-        &network,
-    );
+    let lead = Running::pod(&Container::new(&image, "mc-0", &run_words(more)), &network);
+    let words = [&[AGENT, "sidecar", "monitor"], more].concat();
+    let beside = Running::pod(&Container::new(&image, "mc-0", &words), &network);
     beside.wait_for_output("collecting\n");
     (image, beside, lead)
 }
@@ -56,6 +59,24 @@ fn sidecar_that_does_not_finish_is_stopped_in_time() {
     // The command has 10 s to end by itself.
     assert!(
         begin.elapsed() > Duration::from_secs(2) && begin.elapsed() < Duration::from_secs(25),
+        "{:?}",
+        begin.elapsed()
+    );
+}
+
+#[test]
+fn sidecar_gets_sigterm_within_a_short_grace_period() {
+    let trap = "pre = \"trap 'echo told; exit 3' TERM\"\n";
+    let (image, beside, lead) = pod_with(trap, &["--grace-period", "6"]);
+    fs::write(gate(&image, "go"), "").unwrap();
+    assert_eq!(lead.end().code, 0);
+    let begin = Instant::now();
+    beside.signal(15);
+    let ended = beside.end();
+    assert!(ended.stdout.contains("told\n"), "{ended:?}");
+    // The command has two thirds of the grace period to end by itself.
+    assert!(
+        begin.elapsed() > Duration::from_secs(2) && begin.elapsed() < Duration::from_secs(6),
         "{:?}",
         begin.elapsed()
     );

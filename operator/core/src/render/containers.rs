@@ -182,10 +182,17 @@ fn sidecar_of(
             AGENT_FILE.into(),
             "sidecar".into(),
             sidecar.container.name.clone(),
+            grace_period(cluster),
         ]);
     }
     container.restart_policy = Some("Always".into());
     Ok(container)
+}
+
+/// The option by which the agent knows when the kubelet kills it. Before that, the runner can save the state, and a
+/// sidecar gets SIGTERM.
+fn grace_period(cluster: &ValidMiniCluster) -> String {
+    format!("{}={}", names::GRACE_PERIOD, cluster.grace_period())
 }
 
 /// The container that runs Flux: the only one that is no init container. `restarts_left`: how often the MiniCluster may
@@ -198,12 +205,15 @@ pub(super) fn runner(
 ) -> Result<Container, RenderError> {
     let runner = &cluster.runner;
     let mut container = common(&runner.container)?;
-    // So that the agent knows when the kubelet will kill it, and can save the state before.
-    let grace = format!("{}={}", names::GRACE_PERIOD, cluster.grace_period());
     // By this number a lead that replaces a lost one knows whether to wait for a restart or to fail. With OnFailure,
     // the number also limits how often the agent runs the program again.
     let restarts = format!("{}={restarts_left}", names::RESTARTS_LEFT);
-    container.command = Some(vec![AGENT_FILE.into(), "run".into(), grace, restarts]);
+    container.command = Some(vec![
+        AGENT_FILE.into(),
+        "run".into(),
+        grace_period(cluster),
+        restarts,
+    ]);
     // By these two variables the agent knows that its pod is not the first of its index: a lead that replaces another
     // runs nothing.
     let earlier_pods = [names::INDEX_FAILURES, names::INDEX_DISRUPTIONS]
