@@ -1,6 +1,7 @@
 //! Waits until a Unix socket exists and answers: by inotify, with a slow poll as a fallback.
 //!
-//! Root connects with the rights of the socket's owner, since another user may have put anything at the path.
+//! Root connects with the rights of the socket's owner, since another user may have put anything at the path. A root
+//! without the capability SETUID cannot, and connects itself: Flux's socket accepts connections of every user.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,7 +16,7 @@ use tokio::io::unix::AsyncFd;
 use super::backoff::Backoff;
 use super::folder::watch_nearest;
 use super::reporter::Reporter;
-use crate::system::identity;
+use crate::system::identity::{self, Capability};
 
 /// Longest pause while something refuses connections at the path.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
@@ -61,6 +62,10 @@ fn connect(path: &Path) -> io::Result<()> {
     let data = std::fs::symlink_metadata(path)?;
     if !data.file_type().is_socket() {
         return Err(io::Error::other("it is no socket"));
+    }
+    // Such a root has none of the rights of other users either. It sends nothing here.
+    if !identity::has(Capability::SetUid) {
+        return connect_at_once(path).map(drop);
     }
     identity::as_user(data.uid(), || connect_at_once(path))?.map(drop)
 }

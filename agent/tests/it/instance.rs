@@ -371,6 +371,25 @@ fn a_sidecar_waits_for_the_socket_and_runs_beside_the_broker() {
 }
 
 #[test]
+fn root_sidecar_without_setuid_finds_another_users_socket() {
+    let more =
+        "[runner.user]\nname = 'flux'\nuid = 1002\n[sidecars.db]\ncommand = 'echo served by $(id -u)'\n";
+    let image = pod_image(
+        &format!("{}{more}", submit("while [ ! -e /tmp/go ]; do sleep 0.02; done")),
+        1,
+    );
+    let network = Network::new();
+    let lead = Running::pod(&Container::new(&image, "mc-0", &run_words(&[])), &network);
+    let mut hardened = Container::new(&image, "mc-0", &[AGENT, "sidecar", "db"]);
+    let kept = "--bounding-set=-all,+sys_chroot,+setgid";
+    hardened.outside = ["setpriv", kept, "--inh-caps=-all"].map(str::to_owned).into();
+    let beside = Running::pod(&hardened, &network);
+    beside.wait_for_output("served by 0\n");
+    fs::write(gate(&image, "go"), "").unwrap();
+    assert_eq!(lead.end().code, 0);
+}
+
+#[test]
 fn as_flux_asks_the_instance_from_a_snippet() {
     let more = r#"
         [runner.user]
