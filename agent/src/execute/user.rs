@@ -7,7 +7,7 @@ use std::path::Path;
 use flux_shared::exit::Category;
 
 use crate::files::Files;
-use crate::report::failure::{Failure, plain};
+use crate::report::failure::{Failure, MORE_ROOM, is_passing, plain};
 
 /// Adds the missing lines. The line in /etc/passwd comes last, since a user who is in that file counts as created.
 pub fn ensure(files: &Files, name: &str, uid: u32, gid: u32, home: &str) -> Result<(), Failure> {
@@ -26,11 +26,15 @@ fn ensure_line(path: &Path, name: &str, line: &str) -> Result<(), Failure> {
             path.display(),
             plain(&error)
         );
-        Failure::new(
-            Category::UserFailed,
-            cause,
-            "run the container as root, or leave out fluxUser and use its own user",
-        )
+        let remedy = match error.raw_os_error() {
+            Some(libc::EROFS) => "use an image that has the user, or set readOnlyRootFilesystem: false",
+            Some(libc::ENOSPC | libc::EDQUOT) => MORE_ROOM,
+            _ => "run the container as root, or leave out fluxUser and use its own user",
+        };
+        Failure {
+            is_passing: is_passing(&error),
+            ..Failure::new(Category::UserFailed, cause, remedy)
+        }
     })
 }
 
@@ -46,14 +50,19 @@ fn append_missing(path: &Path, name: &str, line: &str) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
-    // Appended, since nothing can be renamed over a mounted file. One write never leaves a part of the line.
+    // Appended, since nothing can be renamed over a mounted file. A part of the line, as a full volume
+    // leaves it, would count as the user.
     let begin = if text.is_empty() || text.ends_with('\n') {
         ""
     } else {
         "\n"
     };
     let mut file = OpenOptions::new().append(true).create(true).open(path)?;
+    let old_length = file.metadata()?.len();
     file.write_all(format!("{begin}{line}\n").as_bytes())
+        .inspect_err(|_| {
+            let _ = file.set_len(old_length);
+        })
 }
 
 #[cfg(test)]

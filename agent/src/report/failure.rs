@@ -7,6 +7,9 @@ use std::path::Path;
 
 use flux_shared::exit::Category;
 
+/// The remedy for a full volume.
+pub const MORE_ROOM: &str = "give the volume or the node more room (emptyDir sizeLimit, ephemeral-storage)";
+
 /// Why the agent itself gives up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
@@ -40,9 +43,7 @@ impl Failure {
     /// The failure to do `what` ("write", "rename" …) to `path`, for which the system gave `error`.
     pub fn write(what: &str, path: &Path, error: &std::io::Error) -> Failure {
         let remedy = match error.raw_os_error() {
-            Some(libc::ENOSPC | libc::EDQUOT) => {
-                "give the volume or the node more room (emptyDir sizeLimit, ephemeral-storage)"
-            }
+            Some(libc::ENOSPC | libc::EDQUOT) => MORE_ROOM,
             Some(libc::EROFS) => "mount a writable volume there",
             Some(libc::EACCES | libc::EPERM) => {
                 "let init and application containers run as the same user, or set pod.securityContext.fsGroup"

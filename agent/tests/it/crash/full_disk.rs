@@ -94,3 +94,44 @@ fn view_too_large_for_disk_fails_in_one_line_and_frees_space() {
     }
     assert!(failed > 5 && succeeded > 2, "{failed} {succeeded}");
 }
+
+/// Shell lines that give the container a passwd file on a volume of its own, `$small`, with room for 10 bytes more.
+const NEARLY_FULL: &str = r#"
+small=$root/small; mkdir "$small"; mount -t tmpfs -o size=4k tmpfs "$small"
+{ cat "$root/etc/passwd"; echo filler:x:7:7:; } >"$small/passwd"
+printf '#%*s\n' $((4096 - 10 - 2 - $(stat -c %s "$small/passwd"))) >>"$small/passwd"
+mount --bind "$small/passwd" "$root/etc/passwd"
+"#;
+
+#[test]
+fn user_is_added_once_the_full_volume_has_room() {
+    let spec = "[runner.user]\nname = 'flux'\nuid = 1002\n[runner.program]\nmode = 'launcher'\nwords = ['id', '-un']\n";
+    for (more, code, stdout, remedy) in [
+        (
+            "(sleep 1; mount -o remount,size=1m \"$small\") &\n",
+            0,
+            "flux\n",
+            "retrying for up to",
+        ),
+        ("", 244, "", "Give the volume or the node more room"),
+        (
+            "mount -o remount,bind,ro \"$root/etc/passwd\"\n",
+            244,
+            "",
+            "readOnlyRootFilesystem: false",
+        ),
+    ] {
+        let image = crate::live::pod_image(spec, 1);
+        let patience = if code == 0 { "30" } else { "1" };
+        let mut container = Container::new(&image, "mc-0", &[AGENT, "run", "--patience", patience]);
+        container.before = format!("{NEARLY_FULL}{more}");
+        let ended = image::run(&[container]).remove(0);
+        assert_eq!(
+            (ended.code, ended.stdout.as_str()),
+            (code, stdout),
+            "{}",
+            ended.stderr
+        );
+        assert!(ended.stderr.contains(remedy), "{}", ended.stderr);
+    }
+}
