@@ -1,6 +1,7 @@
 //! Collects the facts that `preflight` judges.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -16,7 +17,7 @@ use crate::report::failure::{Failure, plain};
 use crate::system::below;
 use crate::system::glibc::Libc;
 use crate::wait::ParentProbe;
-use crate::wait::resolve::Resolver;
+use crate::wait::resolve::{NameError, Resolver};
 
 /// Time limit for looking up the host names of all pods, of which there may be thousands.
 const NAMES_DEADLINE: Duration = Duration::from_secs(10);
@@ -82,9 +83,8 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
     }
     crate::system::runtime::block_on_interruptible(Box::pin(async {
         if pod.instance.hosts.len() > 1 {
-            let name = pod.instance.address_of(pod.instance.rank).host;
             let resolver = Resolver::new(&pod.root);
-            findings.own_name = Some(resolver.lookup(&name).await);
+            findings.own_name = Some(own_name(pod, &resolver).await);
             findings.other_names = Some(other_names(pod, &resolver).await);
         }
         if let Some(parent) = &pod.instance.parent {
@@ -100,6 +100,30 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
         Ok(0)
     }))?;
     Ok(findings)
+}
+
+/// Looks up this pod's name as the other pods do. The kubelet writes the name to the pod's own /etc/hosts, so only DNS
+/// shows whether the others find the pod. If this file has all hosts, as with `local`, nobody asks DNS.
+async fn own_name(pod: &Pod, resolver: &Resolver) -> Result<Vec<IpAddr>, NameError> {
+    let own = pod.instance.rank;
+    let others = (0u32..)
+        .zip(&pod.instance.hosts)
+        .filter(|(rank, _)| *rank != own)
+        .map(|(rank, _)| pod.instance.address_of(rank).host);
+    lookup_as_others_do(resolver, &pod.instance.address_of(own).host, others).await
+}
+
+/// The addresses of the name `own`, in DNS if /etc/hosts lacks one of the names `others`.
+async fn lookup_as_others_do(
+    resolver: &Resolver,
+    own: &str,
+    mut others: impl Iterator<Item = String>,
+) -> Result<Vec<IpAddr>, NameError> {
+    if others.any(|other| resolver.lookup_locally(&other).is_empty()) {
+        resolver.lookup_in_dns(own).await
+    } else {
+        resolver.lookup(own).await
+    }
 }
 
 /// Looks up the names of the other hosts, except spare ones, whose pods need not exist.
@@ -250,6 +274,27 @@ fn memory_lock(status: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// In a pod, /etc/hosts has the pod's own name. With `local`, it has all names.
+    #[test]
+    fn own_name_is_looked_up_as_other_pods_look_it_up() {
+        for (hosts, expected) in [
+            ("10.0.0.5 mc-0\n", Err(NameError::NoServer)),
+            (
+                "10.0.0.5 mc-0\n10.0.0.6 mc-1\n",
+                Ok(vec!["10.0.0.5".parse().unwrap()]),
+            ),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            fs::create_dir(root.path().join("etc")).unwrap();
+            fs::write(root.path().join("etc/hosts"), hosts).unwrap();
+            let resolver = Resolver::new(root.path());
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let others = ["mc-1".to_owned()].into_iter();
+            let found = runtime.block_on(lookup_as_others_do(&resolver, "mc-0", others));
+            assert_eq!(found, expected, "{hosts}");
+        }
+    }
 
     #[test]
     fn r_is_counted() {

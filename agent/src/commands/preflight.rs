@@ -228,7 +228,7 @@ fn own_name(findings: &Findings, found: &Result<Vec<IpAddr>, NameError>) -> (Lev
         Ok(addresses) => {
             let address = addresses.first().map(IpAddr::to_string).unwrap_or_default();
             match &findings.facts.address {
-                Some(known) if *known != address => (
+                Some(known) if addresses.iter().all(|address| address.to_string() != *known) => (
                     Warn,
                     format!("{name} is {address}, this pod is {known}: DNS still has an older pod's address"),
                 ),

@@ -88,14 +88,24 @@ impl Resolver {
 
     /// The addresses of `name`, at least one.
     pub async fn lookup(&self, name: &str) -> Result<Vec<IpAddr>, NameError> {
-        if let Ok(address) = name.trim_matches(['[', ']']).parse() {
-            return Ok(vec![address]);
+        let known = self.lookup_locally(name);
+        if known.is_empty() {
+            self.lookup_in_dns(name).await
+        } else {
+            Ok(known)
         }
-        let hosts = self.read("etc/hosts");
-        let known = in_hosts(&hosts, name.trim_end_matches('.'));
-        if !known.is_empty() {
-            return Ok(known);
+    }
+
+    /// The addresses of `name` for which DNS is not needed: it is an address itself, or /etc/hosts has it.
+    pub fn lookup_locally(&self, name: &str) -> Vec<IpAddr> {
+        match name.trim_matches(['[', ']']).parse() {
+            Ok(address) => vec![address],
+            Err(_) => in_hosts(&self.read("etc/hosts"), name.trim_end_matches('.')),
         }
+    }
+
+    /// The addresses that DNS has for `name`, at least one, whatever /etc/hosts says.
+    pub async fn lookup_in_dns(&self, name: &str) -> Result<Vec<IpAddr>, NameError> {
         let settings = Settings::parse(&self.read("etc/resolv.conf"));
         let mut last_error = NameError::NoServer;
         for full_name in settings.candidates(name) {
@@ -404,6 +414,21 @@ mod tests {
         let found = block_on(resolver.lookup("mc-0.flux.default.svc.cluster.local."));
         assert_eq!(found, Ok(vec!["10.1.2.3".parse().unwrap()]));
         assert_eq!(thread.join().unwrap(), ["mc-0.flux.default.svc.cluster.local"]);
+    }
+
+    #[test]
+    fn dns_is_asked_for_a_name_that_the_hosts_file_has() {
+        let root = root("10.0.0.7 mc-0\n", "nameserver 127.0.0.1\n");
+        let (port, thread) = server("mc-0", 1);
+        let resolver = Resolver {
+            port,
+            has_ipv6: false,
+            ..Resolver::new(root.path())
+        };
+        let found = |address: &str| vec![address.parse::<IpAddr>().unwrap()];
+        assert_eq!(block_on(resolver.lookup_in_dns("mc-0")), Ok(found("10.1.2.3")));
+        assert_eq!(thread.join().unwrap(), ["mc-0"]);
+        assert_eq!(block_on(resolver.lookup("mc-0")), Ok(found("10.0.0.7")));
     }
 
     /// A pod with hostNetwork gets the node's files, which may hold bytes that are not UTF-8.

@@ -184,6 +184,15 @@ fn preflight_warns_about_the_pods_own_conditions() {
         matches!(&spread[..], [(Warn, "numa", text)] if text.contains("topologyManagerPolicy")),
         "{spread:?}"
     );
+    // With two families, DNS may give the other one first.
+    let second = troubles(
+        Facts {
+            address: Some("fd00::5".into()),
+            ..Facts::default()
+        },
+        |f| f.own_name = Some(Ok(vec!["10.0.0.5".parse().unwrap(), "fd00::5".parse().unwrap()])),
+    );
+    assert_eq!(second, []);
     let stale = troubles(
         Facts {
             address: Some("10.0.0.9".into()),
