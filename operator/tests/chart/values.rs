@@ -319,3 +319,17 @@ fn images_of_an_overlay_replace_all_three() {
         "the operator, its webhook, and two variables: {changes}"
     );
 }
+
+/// Otherwise a drain would wait for pods that can never become ready.
+#[test]
+fn budgets_allow_eviction_of_pods_that_are_not_ready() {
+    let mut budgets = templated(&helms()[0], "some-namespace", &defaults());
+    budgets.retain(|_, object| object["kind"] == "PodDisruptionBudget");
+    assert_eq!(budgets.len(), 2);
+    for (name, budget) in budgets {
+        assert_eq!(
+            budget["spec"]["unhealthyPodEvictionPolicy"], "AlwaysAllow",
+            "{name}"
+        );
+    }
+}
