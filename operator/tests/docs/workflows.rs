@@ -20,6 +20,7 @@ const TOOLS: &[&str] = &[
     "diff ",
     "skopeo login ",
     "helm registry login ",
+    "cosign login ",
 ];
 
 struct Workflow {
@@ -175,6 +176,27 @@ fn jobs_with_write_permission_build_nothing() {
         let steps = steps(&workflow.value["jobs"][job]);
         assert!(!steps.is_empty(), "{name}, {job}");
         assert_eq!(steps.iter().find(builds), None, "{name}, {job}");
+    }
+}
+
+/// Each of these programs reads credentials of its own.
+#[test]
+fn programs_that_publish_are_logged_in() {
+    let release = workflows()
+        .into_iter()
+        .find(|workflow| workflow.name == "release.yml")
+        .unwrap();
+    let at = |text: &str| {
+        steps(&release.value["jobs"]["publish"])
+            .iter()
+            .position(|step| step["run"].as_str().is_some_and(|run| run.contains(text)))
+    };
+    let publish = at(".ci/publish ").unwrap();
+    for login in ["skopeo login ", "helm registry login ", "cosign login "] {
+        let step = at(&format!(
+            "{login}--username \"$GITHUB_ACTOR\" --password-stdin ghcr.io"
+        ));
+        assert!(step.is_some_and(|step| step < publish), "{login}");
     }
 }
 
