@@ -1,10 +1,11 @@
 //! What changes the CRD or needs it, each on a control plane of its own: both versions with the operator's
-//! webhook, the migration, and the end of all MiniClusters. Conversion itself is tested in `shared`.
+//! webhook, the migration, v1alpha1 switched off, and the end of all MiniClusters. Conversion itself is tested in `shared`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::print_stdout, reason = "tests print figures and notices")]
 
 mod deletion;
 mod replaced;
+mod switched_off;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
