@@ -90,16 +90,7 @@ pub(super) async fn keep(
     current: Arc<Current>,
     metrics: Arc<WebhookMetrics>,
 ) {
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), &settings.namespace);
-    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let mut renewal = Renewal {
-        client: client.clone(),
-        secrets,
-        definitions,
-        settings,
-        current,
-        is_owned: false,
-    };
+    let mut renewal = Renewal::new(client.clone(), settings, current);
     let named = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
     // Of a change, only the fact is used: `renew_if_due` reads the objects itself.
     let secret_metadata: Api<PartialObjectMeta<Secret>> =
@@ -140,9 +131,27 @@ struct Renewal {
     current: Arc<Current>,
     /// Whether the Deployment has owned a Secret that was found.
     is_owned: bool,
+    /// The bundle of the served certificate. If the Secret is lost, a new pair takes the served authority from it.
+    served_bundle: Option<String>,
+    /// A pair that could not be written to the Secret. The next attempt uses it again: with a new authority for each
+    /// attempt, the served one would soon be dropped from the caBundle.
+    unstored: Option<Pair>,
 }
 
 impl Renewal {
+    fn new(client: Client, settings: Settings, current: Arc<Current>) -> Renewal {
+        Renewal {
+            secrets: Api::namespaced(client.clone(), &settings.namespace),
+            definitions: Api::all(client.clone()),
+            client,
+            settings,
+            current,
+            is_owned: false,
+            served_bundle: None,
+            unstored: None,
+        }
+    }
+
     /// Creates the certificate if there is none, or renews it if it is stale. Publishes its authority in the CRD, and
     /// serves the certificate.
     async fn renew_if_due(&mut self) -> Result<(), RenewalError> {
@@ -152,14 +161,21 @@ impl Renewal {
             .as_ref()
             .is_some_and(|secret| !secret.owner_references().is_empty());
         let stored = found.as_ref().and_then(Pair::of_secret);
+        let is_fresh = |pair: &Pair| !pair.is_stale(&names, Timestamp::now());
         let pair = match stored {
-            Some(pair) if !pair.is_stale(&names, Timestamp::now()) => pair,
+            Some(pair) if is_fresh(&pair) => pair,
             before => {
-                let bundle = before.as_ref().map(|pair| pair.bundle.as_str());
-                let pair = Pair::make(&names, bundle, Timestamp::now())?;
+                let bundle = before
+                    .map(|pair| pair.bundle)
+                    .or_else(|| self.served_bundle.clone());
+                let pair = match self.unstored.take().filter(is_fresh) {
+                    Some(pair) => pair,
+                    None => Pair::make(&names, bundle.as_deref(), Timestamp::now())?,
+                };
+                self.unstored = Some(pair.clone());
                 // API servers must trust the new authority before its certificate is served. Before the first
                 // certificate there is no need to wait: none is served yet.
-                if bundle.is_some() || self.current.is_set() {
+                if bundle.is_some() {
                     self.publish(&pair.bundle).await?;
                     tokio::time::sleep(self.settings.overlap).await;
                 }
@@ -168,8 +184,10 @@ impl Renewal {
                 pair
             }
         };
+        self.unstored = None;
         self.publish(&pair.bundle).await?;
         self.current.set(pair.certified()?);
+        self.served_bundle = Some(pair.bundle);
         Ok(())
     }
 
@@ -274,4 +292,148 @@ fn read_files(directory: &Path) -> Result<(Vec<u8>, Vec<u8>), RenewalError> {
         })
     };
     Ok((read("tls.crt")?, read("tls.key")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, MutexGuard};
+
+    use http_body_util::BodyExt;
+    use kube::client::{Body, ClientBuilder};
+    use serde_json::Value;
+
+    use super::*;
+
+    /// An API server's objects, and the status with which it refuses to write the Secret.
+    #[derive(Default)]
+    struct Server {
+        secret: Option<Value>,
+        ca_bundle: Option<Value>,
+        refusal: Option<u16>,
+        /// The number of writes to the CRD.
+        publications: usize,
+    }
+
+    impl Server {
+        fn answer(&mut self, method: &http::Method, path: &str, body: Option<Value>) -> (u16, Value) {
+            let failure = |code: u16| {
+                let reason = if code == 404 { "NotFound" } else { "Forbidden" };
+                (
+                    code,
+                    json!({ "kind": "Status", "status": "Failure", "reason": reason, "code": code }),
+                )
+            };
+            if path.contains("/customresourcedefinitions/") {
+                if let Some(change) = body {
+                    self.ca_bundle =
+                        Some(change["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"].clone());
+                    self.publications += 1;
+                }
+                let client_config = json!({ "caBundle": self.ca_bundle });
+                let webhook = json!({ "clientConfig": client_config, "conversionReviewVersions": ["v1"] });
+                let names = json!({ "kind": "MiniCluster", "plural": "miniclusters" });
+                let spec = json!({
+                    "conversion": { "strategy": "Webhook", "webhook": webhook },
+                    "group": "flux-framework.org", "names": names, "scope": "Namespaced", "versions": [],
+                });
+                return (200, json!({ "metadata": { "name": CRD }, "spec": spec }));
+            }
+            match (path.contains("/secrets"), body, self.refusal) {
+                (true, Some(_), Some(code)) => failure(code),
+                (true, Some(secret), None) => (200, self.secret.insert(secret).clone()),
+                (true, None, _) if self.secret.is_some() => (200, json!(self.secret)),
+                // There is no Deployment: the process was started by hand.
+                _ => {
+                    assert_eq!(method, http::Method::GET);
+                    failure(404)
+                }
+            }
+        }
+
+        fn authorities(&self) -> Vec<String> {
+            let bundle: ByteString = serde_json::from_value(json!(self.ca_bundle)).unwrap();
+            let text = String::from_utf8(bundle.0).unwrap();
+            let all = text.split_inclusive("-----END CERTIFICATE-----");
+            all.map(|certificate| certificate.trim().to_owned())
+                .filter(|certificate| !certificate.is_empty())
+                .collect()
+        }
+    }
+
+    /// A webhook that serves the certificate of the Secret, and its API server.
+    async fn serving() -> (Renewal, Arc<Mutex<Server>>) {
+        let server: Arc<Mutex<Server>> = Arc::default();
+        let answering = server.clone();
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let server = answering.clone();
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect().await.unwrap().to_bytes();
+                let body = serde_json::from_slice(&body).ok();
+                let (code, answer) = server.lock().unwrap().answer(&head.method, head.uri.path(), body);
+                let body = Body::from(answer.to_string().into_bytes());
+                Ok::<_, tower::BoxError>(http::Response::builder().status(code).body(body).unwrap())
+            }
+        });
+        let client = ClientBuilder::new(service, "default").build();
+        let settings = Settings {
+            listen: ([127, 0, 0, 1], super::super::PORT).into(),
+            health: None,
+            namespace: "ns".into(),
+            hosts: Vec::new(),
+            directory: None,
+            overlap: Duration::ZERO,
+            drain: Duration::ZERO,
+        };
+        let mut renewal = Renewal::new(client, settings, Arc::default());
+        renewal.renew_if_due().await.unwrap();
+        assert_eq!(locked(&server).authorities().len(), 1);
+        (renewal, server)
+    }
+
+    fn locked(server: &Mutex<Server>) -> MutexGuard<'_, Server> {
+        server.lock().unwrap()
+    }
+
+    #[tokio::test]
+    async fn served_authority_stays_while_secret_cannot_be_written() {
+        let unusable = json!({ "metadata": { "name": NAME, "resourceVersion": "1" }, "type": "Opaque" });
+        for (secret, refusal) in [(None, 403), (Some(unusable), 422)] {
+            let (mut renewal, server) = serving().await;
+            let served = locked(&server).authorities().remove(0);
+            {
+                let mut server = locked(&server);
+                (server.secret, server.refusal, server.publications) = (secret, Some(refusal), 0);
+            }
+            for round in 0..8 {
+                renewal.renew_if_due().await.unwrap_err();
+                let authorities = locked(&server).authorities();
+                assert!(
+                    authorities.contains(&served),
+                    "{refusal}: gone after round {round}"
+                );
+            }
+            assert_eq!(
+                locked(&server).publications,
+                1,
+                "{refusal}: each retry publishes the same"
+            );
+            // The CRD is replaced.
+            locked(&server).ca_bundle = None;
+            renewal.renew_if_due().await.unwrap_err();
+            let published = locked(&server).authorities();
+            assert!(published.len() == 2 && published.contains(&served), "{refusal}");
+
+            locked(&server).refusal = None;
+            renewal.renew_if_due().await.unwrap();
+            assert_eq!(
+                locked(&server).authorities(),
+                published,
+                "{refusal}: it is the published one"
+            );
+            let stored = serde_json::from_value(json!(locked(&server).secret)).unwrap();
+            let stored = Pair::of_secret(&stored).unwrap();
+            assert!(stored.bundle.starts_with(&published[0]) && stored.bundle.contains(&served));
+        }
+    }
 }
