@@ -320,6 +320,25 @@ fn images_of_an_overlay_replace_all_three() {
     );
 }
 
+/// The patch of `docs/getting-started.md`, also for the Job of the migration.
+#[test]
+fn documented_patch_gives_every_account_the_pull_secret() {
+    let page = std::fs::read_to_string(repository().join("docs/getting-started.md")).unwrap();
+    let patches = page.split("```yaml\npatches:\n").nth(1).unwrap();
+    let patches = patches.split("```").next().unwrap();
+    let folder = tempfile::tempdir_in(repository().join("operator")).unwrap();
+    for (base, count) in [("manifests", 2), ("manifests/migrate", 1)] {
+        let overlay = format!("resources: [../{base}]\npatches:\n{patches}");
+        std::fs::write(folder.path().join("kustomization.yaml"), overlay).unwrap();
+        let mut all = kustomized(folder.path());
+        all.retain(|_, object| object["kind"] == "ServiceAccount");
+        assert_eq!(all.len(), count, "{base}");
+        for (name, account) in all {
+            assert_eq!(account["imagePullSecrets"], json!([{ "name": "pull" }]), "{name}");
+        }
+    }
+}
+
 /// Otherwise a drain would wait for pods that can never become ready.
 #[test]
 fn budgets_allow_eviction_of_pods_that_are_not_ready() {
@@ -331,5 +350,38 @@ fn budgets_allow_eviction_of_pods_that_are_not_ready() {
             budget["spec"]["unhealthyPodEvictionPolicy"], "AlwaysAllow",
             "{name}"
         );
+    }
+}
+
+/// Without a deadline, a Job whose pods cannot start never fails, and the page's `kubectl wait` says nothing.
+#[test]
+fn migration_job_fails_within_the_documented_wait() {
+    let all = kustomized(&repository().join("operator/manifests/migrate"));
+    let deadline = &all["Job flux-operator/flux-operator-migrate"]["spec"]["activeDeadlineSeconds"];
+    assert_eq!(deadline, 1800);
+    let page = std::fs::read_to_string(repository().join("examples/v1alpha1/README.md")).unwrap();
+    assert!(page.contains("--timeout=31m job/flux-operator-migrate"));
+}
+
+/// OpenShift's page grants each of them an SCC.
+#[test]
+fn openshift_section_names_every_service_account() {
+    let page = std::fs::read_to_string(repository().join("docs/getting-started.md")).unwrap();
+    let section = page.split("### OpenShift\n").nth(1).unwrap();
+    let section = section.split("\n### ").next().unwrap();
+    let words = section.split_whitespace().collect::<Vec<_>>().join(" ");
+    let folder = tempfile::tempdir().unwrap();
+    let values = folder.path().join("values.yaml");
+    std::fs::write(&values, "crds: {keep: false}\n").unwrap();
+    let mut accounts = templated(&helms()[0], "some-namespace", &values);
+    accounts.extend(kustomized(&repository().join("operator/manifests/migrate")));
+    accounts.retain(|_, object| object["kind"] == "ServiceAccount");
+    assert_eq!(accounts.len(), 4);
+    for account in accounts.values() {
+        let option = format!("-z {}", account["metadata"]["name"].as_str().unwrap());
+        let is_named = words
+            .match_indices(&option)
+            .any(|(at, _)| !words[at + option.len()..].starts_with('-'));
+        assert!(is_named, "{option}");
     }
 }
