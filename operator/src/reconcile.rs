@@ -37,7 +37,7 @@ use crate::reconcile::context::Context;
 use crate::reconcile::create::{Done, create_or_update, delete_gangs, join_index};
 use crate::reconcile::diagnose::diagnose_and_mend;
 use crate::reconcile::error::ReconcileError;
-use crate::reconcile::finish::{clean_up, delete_or_time_left, recreate_with_copied_view};
+use crate::reconcile::finish::{clean_up, delete_or_time_left, end_services, recreate_with_copied_view};
 
 pub mod apply;
 pub mod context;
@@ -184,8 +184,9 @@ async fn report(
     let written = write_status(object, &target, &after, context).await;
     done?;
     let (diagnosis, until_written) = (diagnosis?, written?);
-    // Both continue from the status `after`, so it must have been written.
+    // These continue from the status `after`, so it must have been written.
     if until_written.is_none() {
+        end_services(&target, &after, context).await?;
         clean_up(&target, checked.as_ref().ok(), &after, context).await?;
         recreate_with_copied_view(&target, &after, context).await?;
     }

@@ -108,6 +108,7 @@ pub struct Observed {
 pub struct ServicesPodSeen {
     pub uid: String,
     pub controller_uid: Option<String>,
+    pub is_deleting: bool,
     /// It ran, was evicted, and stays in the API server as a failed pod. The operator then recreates it. (A pod that
     /// its node never started does not count: it would be recreated again and again.)
     pub was_evicted: bool,
@@ -356,6 +357,7 @@ impl Index {
             let services_pod = ServicesPodSeen {
                 uid: uid(metadata),
                 controller_uid: controller_uid(metadata).map(str::to_owned),
+                is_deleting: seen.is_deleting,
                 was_evicted: seen.has_ended && !seen.is_deleting && seen.exit.is_some() && seen.was_evicted(),
             };
             let mut state = self.state();

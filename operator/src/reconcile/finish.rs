@@ -1,5 +1,6 @@
-//! Deletes objects after a job has ended: pods and volumes (`cleanupPods`), or the MiniCluster (`cleanup`,
-//! `ttlSecondsAfterFinished`). Before a job has begun, deletes a Job whose pods cannot mount the view's image.
+//! Deletes objects after a job has ended: the services pod, pods and volumes (`cleanupPods`), or the MiniCluster
+//! (`cleanup`, `ttlSecondsAfterFinished`). Before a job has begun, deletes a Job whose pods cannot mount the view's
+//! image.
 
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,20 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::error::ReconcileError;
 use crate::reconcile::context::Context;
+
+/// Deletes the services pod of a MiniCluster that has ended.
+pub(super) async fn end_services(
+    target: &Target,
+    after: &MiniClusterStatus,
+    context: &Context,
+) -> Result<(), ReconcileError> {
+    let observed = context.index.observed(&target.key);
+    if let Some(uid) = next_action::services_pod_to_end(target, after, &observed) {
+        context.writer.delete_services_pod(&target.key, &uid).await?;
+        tracing::info!("deleted the services pod: the MiniCluster has ended");
+    }
+    Ok(())
+}
 
 /// Deletes pods and volumes of a completed job (`cleanupPods`), then sets the status. If the operator is
 /// killed in between, the next one repeats this.
@@ -44,18 +59,13 @@ pub(super) async fn clean_up(
         ..RenderFacts::default()
     };
     let volumes = render::storage::volumes(cluster, &facts);
-    let services_pod = observed
-        .services_pod
-        .clone()
-        .filter(|pod| pod.controller_uid.as_deref() == Some(&target.uid));
     let job_uid = job.uid.clone();
     // The index copies the objects of a MiniCluster if they change while a reconcile holds them. The pods are
     // deleted now.
     drop(observed);
-    let services_pod_uid = services_pod.as_ref().map(|pod| &pod.uid);
     context
         .writer
-        .clean_up(&target.key, &job_uid, services_pod_uid, &volumes, &target.uid)
+        .clean_up(&target.key, &job_uid, &volumes, &target.uid)
         .await?;
     let cleaned = status::cleaned_up(after, Timestamp::now());
     if let Some(change) = patch::build(target, after, &cleaned).map_err(ReconcileError::Status)?

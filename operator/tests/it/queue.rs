@@ -250,6 +250,47 @@ fn services_pod_is_replaced_when_lost_and_stays_when_it_failed() {
     });
 }
 
+/// Otherwise the pod would run until somebody deletes the MiniCluster.
+#[test]
+fn services_pod_is_deleted_once_when_the_job_has_ended() {
+    test("ended-services", async |fixture| {
+        let operator = fixture.operator().await;
+        for (name, code) in [("done", 0), ("failed", 1)] {
+            let spec = json!({
+                "size": 1,
+                "containers": [{ "image": "app:1", "command": "hostname" }],
+                "services": [{ "image": "db:1", "name": "db" }],
+            });
+            fixture.create(name, spec).await.unwrap();
+            let services = format!("{name}-services");
+            let pod = async || fixture.api::<Pod>().get_opt(&services).await.unwrap();
+            // On a node, it stays until a kubelet has ended it.
+            place(&fixture, &until("its services run", pod).await, "node").await;
+            let pods = run(&fixture, name, 1).await;
+            operator.settled().await;
+            assert!(pod().await.unwrap().metadata.deletion_timestamp.is_none());
+            fixture.end_pod(&pods[&0], code, "Error", "").await;
+            until("its services are deleted", async || {
+                pod()
+                    .await
+                    .filter(|pod| pod.metadata.deletion_timestamp.is_some())
+            })
+            .await;
+            fixture
+                .patch::<MiniCluster>(name, json!({ "spec": { "ttlSecondsAfterFinished": 3600 } }))
+                .await
+                .unwrap();
+            operator.settled().await;
+            let calls = operator.calls.all();
+            let deletes = calls
+                .iter()
+                .filter(|call| call.verb == "delete" && call.name == services);
+            assert_eq!(deletes.count(), 1, "{calls:#?}");
+        }
+        operator.stop().await;
+    });
+}
+
 #[test]
 fn queue_holds_partially_admitted_size_until_requeue() {
     test("part", async |fixture| {

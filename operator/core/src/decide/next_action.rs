@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::decide::{remaining, restart};
 use crate::observe::job::JobSeen;
 use crate::observe::service::ServiceSeen;
-use crate::observe::{Key, Observed};
+use crate::observe::{Key, Observed, ServicesPodSeen};
 use crate::previous_status;
 use crate::render::elastic::Elastic;
 use crate::render::{RenderFacts, spec_hash};
@@ -175,15 +175,32 @@ fn was_suspended(uid: &str, cluster: &ValidMiniCluster, observed: &Observed) -> 
 /// The services pod runs while the Job may have pods: not before the queue admits the Job, nor after the
 /// queue has stopped it.
 fn services_pod(cluster: &ValidMiniCluster, observed: &Observed, uid: &str, job: &JobSeen) -> ServicesPod {
-    let ours = observed
-        .services_pod
-        .as_ref()
-        .filter(|pod| pod.controller_uid.as_deref() == Some(uid));
-    match ours {
+    match own_services_pod(observed, uid) {
+        Some(pod) if pod.is_deleting => ServicesPod::Stays,
         Some(pod) if job.is_suspended || pod.was_evicted => ServicesPod::Delete(pod.uid.clone()),
         None if !job.is_suspended && !cluster.services.is_empty() => ServicesPod::Create,
         _ => ServicesPod::Stays,
     }
+}
+
+/// The services pod, if it is the MiniCluster's own.
+fn own_services_pod<'a>(observed: &'a Observed, uid: &str) -> Option<&'a ServicesPodSeen> {
+    let services_pod = observed.services_pod.as_ref()?;
+    (services_pod.controller_uid.as_deref() == Some(uid)).then_some(services_pod)
+}
+
+/// The uid of the services pod that has to be deleted because the MiniCluster has ended: it would run forever. It is
+/// deleted after a failure, too. (If its containers are restarted, as by default, it never ends by itself.)
+pub fn services_pod_to_end(
+    target: &Target,
+    status: &MiniClusterStatus,
+    observed: &Observed,
+) -> Option<String> {
+    if target.is_deleting || !previous_status::is_finished(status) {
+        return None;
+    }
+    let services_pod = own_services_pod(observed, &target.uid)?;
+    (!services_pod.is_deleting).then(|| services_pod.uid.clone())
 }
 
 /// Whether the spec was edited after the Job was created, only in fields that a new Job can take over. This can
@@ -277,7 +294,6 @@ pub fn seconds_to_live(spec: &MiniClusterSpec, status: &MiniClusterStatus, now: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::ServicesPodSeen;
     use crate::observe::pod::PodSeen;
     use crate::testing;
     use flux_shared::crd::v1alpha2::ConditionStatus;
@@ -705,6 +721,7 @@ mod tests {
             let services_pod = pod.map(|(owner, was_evicted)| ServicesPodSeen {
                 uid: "pod".to_owned(),
                 controller_uid: Some(owner.to_owned()),
+                is_deleting: false,
                 was_evicted,
             });
             let job = JobSeen {
@@ -746,6 +763,34 @@ mod tests {
             ServicesPod::Create,
             "which the API server refuses until that is gone"
         );
+    }
+
+    #[test]
+    fn services_pod_ends_with_the_minicluster() {
+        let finished = MiniClusterStatus {
+            conditions: vec![testing::condition(
+                ConditionType::JobFinished,
+                ConditionStatus::True,
+                "NonZeroExitCode",
+            )],
+            ..MiniClusterStatus::default()
+        };
+        let to_end = |status: &MiniClusterStatus, owner: &str, is_deleting: bool| {
+            let observed = Observed {
+                services_pod: Some(ServicesPodSeen {
+                    uid: "pod".to_owned(),
+                    controller_uid: Some(owner.to_owned()),
+                    is_deleting,
+                    was_evicted: false,
+                }),
+                ..Observed::default()
+            };
+            services_pod_to_end(&testing::target("uid", status), status, &observed)
+        };
+        assert_eq!(to_end(&finished, "uid", false), Some("pod".to_owned()));
+        assert_eq!(to_end(&MiniClusterStatus::default(), "uid", false), None);
+        assert_eq!(to_end(&finished, "other", false), None, "another MiniCluster's");
+        assert_eq!(to_end(&finished, "uid", true), None, "it is deleted already");
     }
 
     /// This Job has no queue name. Its hash says that the operator has applied the spec, so the operator leaves later

@@ -227,20 +227,16 @@ impl Writer {
             .map_err(|error| api_error::<PersistentVolumeClaim>("delete", &claim.name, error))
     }
 
-    /// Deletes what a completed MiniCluster leaves (`cleanupPods`): the Job's pods, the services pod, claims,
-    /// and volumes. `job`, `services_pod` and `owner` (the MiniCluster) are uids.
+    /// Deletes what a completed MiniCluster leaves (`cleanupPods`): the Job's pods, claims, and volumes. `job` and
+    /// `owner` (the MiniCluster) are uids.
     pub async fn clean_up(
         &self,
         cluster: &Key,
         job: &str,
-        services_pod: Option<&String>,
         volumes: &[MadeVolume],
         owner: &str,
     ) -> Result<(), ApplyError> {
         self.delete_pods(cluster, job).await?;
-        if let Some(uid) = services_pod {
-            self.delete_services_pod(cluster, uid).await?;
-        }
         for volume in volumes {
             self.delete_claim_and_volume(volume, owner).await?;
         }
