@@ -338,14 +338,7 @@ fn decide_without_job(observation: &Observation) -> Decision {
     {
         return Decision::Continue;
     }
-    // No restart, even if a limit allows one: a user who deletes a failed Job wants no other. (`may_help: false`: a new
-    // pod would not start either.)
-    let is_final = |end: PodEnd| {
-        matches!(
-            end,
-            PodEnd::FailedByItself | PodEnd::NodeFailure | PodEnd::NotStarted { may_help: false }
-        )
-    };
+    // No restart, even if a limit allows one: a user who deletes a failed Job wants no other.
     let failed = leads.iter().find(|(_, end)| end.is_some_and(is_final));
     if let Some((lead, _)) = failed {
         return Decision::Ended {
@@ -429,6 +422,14 @@ pub(super) fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Opti
     gone.chain(present).collect()
 }
 
+/// Whether a lead's failure is final. (`may_help: false`: a new pod would not start either.)
+fn is_final(end: PodEnd) -> bool {
+    matches!(
+        end,
+        PodEnd::FailedByItself | PodEnd::NodeFailure | PodEnd::NotStarted { may_help: false }
+    )
+}
+
 /// The decision for a Job that exists, has not succeeded and was not given up.
 fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     let leads = leads(observation);
@@ -454,10 +455,10 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
         is_failing,
     };
     let replacement = leads.iter().map(|(pod, _)| *pod).find(|pod| pod.replaces());
-    if let Some((lead, end)) = leads.iter().find_map(|(pod, end)| {
-        end.filter(|end| matches!(end, PodEnd::FailedByItself | PodEnd::NodeFailure))
-            .map(|end| (*pod, end))
-    }) {
+    if let Some((lead, end)) = leads
+        .iter()
+        .find_map(|(pod, end)| end.filter(|end| is_final(*end)).map(|end| (*pod, end)))
+    {
         return when_lead_ended(observation, to_replace(), lead, end, replacement.is_some());
     }
     if let Some(follower) = observation

@@ -189,10 +189,16 @@ fn failure_policy(cluster: &ValidMiniCluster, own_init: &[String], user_init: &[
     let final_failures = own_init
         .iter()
         .map(|name| on_exit("FailJob", name, "In", final_codes()));
-    // A failed init container of the user's is not retried.
+    // A failed init container of the user's is not retried. Excepted are the codes of one whose pod was deleted
+    // (SIGTERM, SIGKILL), and of an end that nobody saw. It may itself end with one of these codes: then the operator
+    // fails the Job.
+    let stopped = [exit::of_signal(15), exit::of_signal(9), exit::UNSEEN];
+    let mut excepted: Vec<i32> = stopped.map(i32::from).into();
+    excepted.push(0);
+    excepted.sort_unstable();
     let user_failures = user_init
         .iter()
-        .map(|name| on_exit("FailJob", name, "NotIn", vec![0]));
+        .map(|name| on_exit("FailJob", name, "NotIn", excepted.clone()));
     let rules = [
         on_condition("Ignore", "DisruptionTarget"),
         // Excepted are the codes of a follower whose pod alone was stopped, and of an end that nobody saw. With
@@ -268,9 +274,10 @@ mod tests {
         let said = said(spec.pod_failure_policy.unwrap().rules);
         assert_eq!(
             said.iter()
-                .filter(|rule| rule.contains("[0]"))
+                .filter(|rule| rule.contains("NotIn [0,"))
                 .collect::<Vec<_>>(),
-            ["FailJob Some(\"fetch\") NotIn [0]"]
+            ["FailJob Some(\"fetch\") NotIn [0, 137, 143, 255]"],
+            "not if its pod was lost"
         );
     }
 

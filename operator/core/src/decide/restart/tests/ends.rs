@@ -813,3 +813,60 @@ fn rejected_lead_is_named_when_no_restart_is_left() {
     };
     assert_eq!(seen.decision(), expected);
 }
+
+/// The Job retries some exit codes of users' init containers: those of a pod that was deleted, or whose node was
+/// rebooted.
+#[test]
+fn init_container_that_fails_by_itself_fails_the_job() {
+    let failed = |index: u32, code: i32| {
+        let exit = Exit {
+            code,
+            reason: "Error".into(),
+            ..Exit::default()
+        };
+        let init = FailedInit {
+            name: "fetch".into(),
+            is_users: true,
+            exit,
+        };
+        let trouble = Trouble {
+            init: Some(init),
+            ..Trouble::default()
+        };
+        PodSeen {
+            is_running: false,
+            has_ended: true,
+            is_labelled: false,
+            trouble: Some(Box::new(trouble)),
+            ..pod(index)
+        }
+    };
+    let replacement = |index: u32| PodSeen {
+        name: format!("mc-{index}-next"),
+        index_failures: 1,
+        ..pod(index)
+    };
+    for (code, index) in [(143, 1), (137, 1), (255, 1), (143, 0), (255, 0)] {
+        let by_itself = || failed(index, code);
+        let deleted = PodSeen {
+            is_deleting: true,
+            ..by_itself()
+        };
+        let other = || pod(1 - index);
+        assert_eq!(
+            Seen::of(job(), vec![other(), deleted]).decision(),
+            Decision::Continue,
+            "the Job replaces the pod of index {index}"
+        );
+        for pods in [
+            vec![other(), by_itself()],
+            vec![other(), by_itself(), replacement(index)],
+        ] {
+            let decision = Seen::of(job(), pods).decision();
+            assert!(
+                matches!(decision, Decision::Fail { .. }),
+                "{index} {code}: {decision:?}"
+            );
+        }
+    }
+}
