@@ -121,7 +121,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
         }
         Err(error) => {
             if error.is_of_terminating_namespace() {
-                context.terminating.note(&target.key.namespace, Instant::now());
+                context.terminating.note(&target.key.namespace, Timestamp::now());
             }
             return report(&object, &checked, &decision, done, &context, begin).await;
         }
@@ -319,7 +319,7 @@ async fn carry_out(
     if ends_or_restarts
         && context
             .terminating
-            .contains(&target.key.namespace, Instant::now())
+            .contains(&target.key.namespace, target.created, Timestamp::now())
     {
         return Err(ApplyError::NamespaceTerminating.into());
     }

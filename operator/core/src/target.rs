@@ -4,6 +4,7 @@ use flux_shared::crd::v1alpha2::{MiniClusterSpec, MiniClusterStatus};
 use flux_shared::manifest::Manifest;
 use flux_shared::queueing::Queueing;
 use flux_shared::validate::{Problem, ValidMiniCluster, validate_and_note};
+use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
 
 use crate::observe::Key;
@@ -16,6 +17,8 @@ use crate::render::{self, Options};
 pub struct Target {
     pub key: Key,
     pub uid: String,
+    /// When it was created.
+    pub created: Option<Timestamp>,
     pub generation: Option<i64>,
     pub is_deleting: bool,
     /// Labels and annotations for a queue: those that the Job was created with, or else the object's present ones.
@@ -38,6 +41,7 @@ impl Target {
         Target {
             key: Key::of(metadata),
             uid: metadata.uid.clone().unwrap_or_default(),
+            created: metadata.creation_timestamp.as_ref().map(|time| time.0),
             generation: metadata.generation,
             is_deleting: metadata.deletion_timestamp.is_some(),
             queueing: Queueing::of(metadata.labels.as_ref(), metadata.annotations.as_ref()),

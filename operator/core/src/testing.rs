@@ -12,6 +12,7 @@ pub(crate) fn target(uid: &str, status: &MiniClusterStatus) -> Target {
     Target {
         key: Key::new("ns", "mc"),
         uid: uid.into(),
+        created: None,
         generation: Some(1),
         is_deleting: false,
         queueing: Default::default(),

@@ -1,7 +1,5 @@
 //! Creates the missing objects of a MiniCluster, and changes the mutable fields of existing ones.
 
-use std::time::Instant;
-
 use flux_operator_core::decide::next_action::{self, Differences, NextAction, ServicesPod};
 use flux_operator_core::observe::deleted::{Deleted, Propagation};
 use flux_operator_core::observe::node::ViewNodes;
@@ -92,7 +90,7 @@ pub(super) async fn create_or_update(
         NextAction::Create { facts } => {
             if context
                 .terminating
-                .contains(&target.key.namespace, Instant::now())
+                .contains(&target.key.namespace, target.created, Timestamp::now())
             {
                 return Err(ApplyError::NamespaceTerminating.into());
             }

@@ -8,7 +8,7 @@ use flux_operator::controller::Settings;
 use flux_operator::health::metrics::{LiveState, Metrics};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, PersistentVolume, ResourceQuota, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, PersistentVolume, Pod, ResourceQuota, Secret};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -420,6 +420,67 @@ fn waiting_minicluster_is_reconciled_once_in_10_s_at_most() {
         fixture.release_pod(&held).await;
         keep_volume(Value::Null).await;
         nodes.delete(NODE, &DeleteParams::default()).await.unwrap();
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn namespace_is_usable_once_it_was_recreated() {
+    test("calm-recreated", async |fixture| {
+        // Since Kubernetes 1.33, the namespace controller deletes nothing else before all pods are gone.
+        let kept = json!({
+            "metadata": { "name": "kept", "finalizers": ["example.org/stays"] },
+            "spec": { "containers": [{ "name": "app", "image": "app:1" }] },
+        });
+        fixture
+            .api::<Pod>()
+            .create(&PostParams::default(), &serde_json::from_value(kept).unwrap())
+            .await
+            .unwrap();
+        let operator = fixture.operator().await;
+        fixture
+            .create("mc", json!({ "size": 1, "suspend": true }))
+            .await
+            .unwrap();
+        fixture
+            .when("mc", "suspended", |status| status["phase"] == "Suspended")
+            .await;
+        operator.calls.clear();
+        let namespaces: Api<Namespace> = Api::all(fixture.client.clone());
+        namespaces
+            .delete(&fixture.namespace, &DeleteParams::default())
+            .await
+            .unwrap();
+        let jobs = fixture.api::<Job>();
+        let _ = jobs.delete("mc", &DeleteParams::background()).await;
+        // An earlier Kubernetes may delete the MiniCluster first. Then the API server refuses nothing.
+        let is_creation = |call: &Call| call.verb == "create" && call.resource != "events";
+        for _ in 0..50 {
+            if operator.calls.all().iter().any(is_creation) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        let none = json!({ "metadata": { "finalizers": null } });
+        fixture.patch::<Pod>("kept", none).await.unwrap();
+        until("the namespace is gone", async || {
+            let namespace = namespaces.get_opt(&fixture.namespace).await.unwrap();
+            namespace.is_none().then_some(())
+        })
+        .await;
+        let namespace = json!({ "metadata": { "name": fixture.namespace } });
+        namespaces
+            .create(
+                &PostParams::default(),
+                &serde_json::from_value(namespace).unwrap(),
+            )
+            .await
+            .unwrap();
+        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        let created = |status: &Value| status["maximumSize"] == 1;
+        fixture
+            .when_within(Duration::from_secs(20), "mc", "created", created)
+            .await;
         operator.stop().await;
     });
 }
