@@ -116,7 +116,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     match &done {
         Ok(Done::JobChanged) => context.statuses.note_job_changed(&target.uid, Instant::now()),
         Ok(Done::Restarted | Done::OutOfDate) => {}
-        Ok(Done::All | Done::OutOfTime) => {
+        Ok(Done::All | Done::OutOfTime | Done::WaitsUntilDeadline(_)) => {
             return report(&object, &checked, &decision, done, &context, begin).await;
         }
         Err(error) => {
@@ -182,7 +182,10 @@ async fn report(
         context,
     );
     let written = write_status(object, &target, &after, context).await;
-    done?;
+    let until_deadline = match done? {
+        Done::WaitsUntilDeadline(left) => Some(left),
+        _ => None,
+    };
     let (diagnosis, until_written) = (diagnosis?, written?);
     // These continue from the status `after`, so it must have been written.
     if until_written.is_none() {
@@ -210,11 +213,12 @@ async fn report(
         until_events_due,
         until_pods_overdue,
         until_deleted,
+        until_deadline,
     ]))
 }
 
 /// Asks for the next reconcile after the shortest of these times, if no watch reports a change before.
-fn requeue_after_shortest(times: [Option<Duration>; 4]) -> Action {
+fn requeue_after_shortest<const COUNT: usize>(times: [Option<Duration>; COUNT]) -> Action {
     let shortest = times.into_iter().flatten().min();
     shortest.map_or_else(Action::await_change, Action::requeue)
 }

@@ -1,5 +1,7 @@
 //! Creates the missing objects of a MiniCluster, and changes the mutable fields of existing ones.
 
+use std::time::Duration;
+
 use flux_operator_core::decide::next_action::{self, Differences, NextAction, ServicesPod};
 use flux_operator_core::observe::deleted::{Deleted, Propagation};
 use flux_operator_core::observe::node::ViewNodes;
@@ -36,6 +38,8 @@ pub(super) enum Done {
     Restarted,
     /// The cached Job, or its lead pods, differ from the API server's.
     OutOfDate,
+    /// The next Job cannot be created yet. If it is not within this time, `deadlineSeconds` is over.
+    WaitsUntilDeadline(Duration),
     /// No Job is created: earlier starts have used up `deadlineSeconds`.
     OutOfTime,
 }
@@ -53,8 +57,16 @@ pub(super) async fn create_or_update(
     let Some(cluster) = cluster else {
         return Ok(Done::All);
     };
+    let seconds_left = seconds_left(target, cluster, &observed, context).await;
+    if seconds_left == Some(0) {
+        // The MiniCluster ends without another Job.
+        gang::delete_all(target, Some(cluster), context).await;
+        return Ok(Done::OutOfTime);
+    }
     match action {
-        NextAction::Nothing => Ok(Done::All),
+        NextAction::Nothing => Ok(seconds_left.map_or(Done::All, |seconds| {
+            Done::WaitsUntilDeadline(Duration::from_secs(seconds))
+        })),
         NextAction::WaitForPrevious => {
             let message = format!(
                 "Job {} of an earlier MiniCluster is still being deleted",
@@ -97,30 +109,16 @@ pub(super) async fn create_or_update(
             join_index(target, cluster, context);
             let facts = RenderFacts {
                 gangs: gang::served(cluster, context).await?,
+                deadline_left: seconds_left.and_then(|seconds| i64::try_from(seconds).ok()),
                 ..facts
             };
-            let mut objects = self::objects(cluster, &facts, context)?;
+            let objects = self::objects(cluster, &facts, context)?;
             gang::refuse_unserved(&objects)?;
             check_overlays(&objects, &target.key, context).await?;
             refuse_unsupported(&objects, &target.key, context).await?;
             if target.status.maximum_size.is_none() && objects.stay_as_of_the_spec(cluster) {
                 // If the API server refuses the Job, as a quota may, the spec can still be edited.
                 context.writer.check_job(&objects.job, &target.key).await?;
-            }
-            if let Some(left) = deadline_left(target, cluster, &objects, context).await? {
-                if left <= 0 {
-                    // The MiniCluster ends without a Job.
-                    gang::delete_all(target, Some(cluster), context).await;
-                    return Ok(Done::OutOfTime);
-                }
-                objects = self::objects(
-                    cluster,
-                    &RenderFacts {
-                        deadline_left: Some(left),
-                        ..facts
-                    },
-                    context,
-                )?;
             }
             gang::delete_earlier(&objects, target, &observed, context).await;
             let is_deleted = || context.statuses.is_deleted(&target.key, &target.uid);
@@ -260,35 +258,20 @@ async fn update(
     Ok(())
 }
 
-/// Seconds left of `deadlineSeconds`, which runs from the first start. Both times are from the control
-/// plane's clock: the current time is the creation time in the answer to a dry run. None: there is no
-/// deadline, this is the first start, or the Job is created suspended, after which the time begins anew.
-async fn deadline_left(
+/// Seconds left of `deadlineSeconds` while the MiniCluster waits for its next Job. None: no deadline ends this wait.
+async fn seconds_left(
     target: &Target,
     cluster: &ValidMiniCluster,
-    objects: &render::Objects,
+    observed: &Observed,
     context: &Context,
-) -> Result<Option<i64>, ReconcileError> {
-    let first_start: Option<Timestamp> = target
-        .status
-        .start_time
-        .as_ref()
-        .and_then(|time| time.parse().ok());
-    let (Some(deadline), Some(first_start)) = (cluster.deadline_seconds, first_start) else {
-        return Ok(None);
-    };
-    let spec = objects.job.rendered.spec.as_ref();
-    if spec.and_then(|spec| spec.suspend) == Some(true) {
-        return Ok(None);
-    }
-    let answer = context.writer.dry_run_job(&objects.job, &target.key).await?;
-    let now = answer
-        .metadata
-        .creation_timestamp
-        .map_or_else(Timestamp::now, |time| time.0);
-    Ok(Some(
-        deadline - (now.as_second() - first_start.as_second()).max(0),
-    ))
+) -> Option<u64> {
+    let deadline = next_action::deadline_of_next_job(target, cluster, observed)?;
+    // The start was measured by the control plane's clock, which may differ from this process's.
+    let now = context
+        .server_clock
+        .now(&context.writer, &target.key.namespace)
+        .await;
+    Some(u64::try_from(deadline.as_second() - now.as_second()).unwrap_or(0))
 }
 
 /// Renders all objects of the MiniCluster, with new random keys and passwords.

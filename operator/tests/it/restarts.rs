@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, EvictParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use test_support::api_server::{Fixture, assert_message, condition, index, test, until};
+use test_support::api_server::{Fixture, SETTLE, assert_message, condition, index, test, until};
 
 /// What the agent leaves as its termination message.
 pub(crate) fn agent_message(by: &str, code: i32, more: Value) -> String {
@@ -521,6 +521,36 @@ fn a_resize_does_not_suspend_again_what_somebody_has_resumed() {
         let pods = fixture.pods("mc", 3).await;
         assert_eq!(pods.values().map(index).max(), Some(2));
         assert_eq!(fixture.job("mc").await.spec.unwrap().suspend, Some(false));
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn deadline_ends_the_wait_for_a_pod_on_a_dead_node() {
+    test("dead-late", async |fixture| {
+        let operator = fixture.operator().await;
+        let spec = json!({ "backoffLimit": 1, "deadlineSeconds": 15 });
+        let (lead, follower) = running(&fixture, "mc", spec).await;
+        fixture.hold_pod(&lead).await;
+        take_lead(&fixture, &lead, &follower).await;
+        fixture
+            .when("mc", "counted", |status| status["restartCount"] == 1)
+            .await;
+        let status = finished(&fixture, "mc", "Failed").await;
+        assert_eq!(
+            (&status["reason"], &status["restartCount"]),
+            (&json!("DeadlineExceeded"), &json!(1)),
+            "{status:#}"
+        );
+        fixture.release_pod(&lead).await;
+        until("the earlier Job is gone, and no other comes", async || {
+            fixture.reap("mc").await;
+            let job = fixture.api::<Job>().get_opt("mc").await.unwrap();
+            job.is_none().then_some(())
+        })
+        .await;
+        tokio::time::sleep(SETTLE).await;
+        assert!(fixture.api::<Job>().get_opt("mc").await.unwrap().is_none());
         operator.stop().await;
     });
 }

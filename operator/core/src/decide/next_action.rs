@@ -172,6 +172,34 @@ fn was_suspended(uid: &str, cluster: &ValidMiniCluster, observed: &Observed) -> 
     is_left_to_others.then_some(last.is_suspended)
 }
 
+/// When `deadlineSeconds` is over, while the MiniCluster waits for its next Job: an earlier one was given up, and it or
+/// its pods may still exist. The clock runs from the first start. None: there is no deadline, the MiniCluster waits for
+/// no other Job, or the next Job is created suspended, after which the time begins anew.
+pub fn deadline_of_next_job(
+    target: &Target,
+    cluster: &ValidMiniCluster,
+    observed: &Observed,
+) -> Option<Timestamp> {
+    let Target { uid, status, .. } = target;
+    if target.is_deleting || previous_status::is_finished(status) || cluster.queueing.queue().is_some() {
+        return None;
+    }
+    let is_suspended = match &observed.job {
+        Some(job) if job.is_of(uid) && restart::is_given_up(status, job) => job.is_suspended,
+        // Another MiniCluster's Job, or one that is not replaced.
+        Some(_) => return None,
+        None => was_suspended(uid, cluster, observed)
+            .or(cluster.suspend)
+            .unwrap_or(false),
+    };
+    if is_suspended {
+        return None;
+    }
+    let first_start: Timestamp = status.start_time.as_ref()?.parse().ok()?;
+    let deadline = first_start.as_second().saturating_add(cluster.deadline_seconds?);
+    Some(Timestamp::from_second(deadline).unwrap_or(Timestamp::MAX))
+}
+
 /// The services pod runs while the Job may have pods: not before the queue admits the Job, nor after the
 /// queue has stopped it.
 fn services_pod(cluster: &ValidMiniCluster, observed: &Observed, uid: &str, job: &JobSeen) -> ServicesPod {
@@ -425,6 +453,65 @@ mod tests {
         );
         let of_queue: fn(&mut JobSeen) = |job| (job.queue, job.is_suspended) = (Some("q".into()), true);
         assert_eq!(created("size: 2", None, of_queue), None);
+    }
+
+    #[test]
+    fn deadline_runs_while_the_next_job_is_awaited() {
+        let restart = flux_shared::crd::v1alpha2::Restart {
+            time: "2026-01-01T00:00:30Z".into(),
+            reason: "LeadLost".into(),
+            message: String::new(),
+            job_uid: Some("job".into()),
+        };
+        let restarting = MiniClusterStatus {
+            start_time: Some("2026-01-01T00:00:00Z".into()),
+            restarts: vec![restart],
+            restart_count: 1,
+            ..MiniClusterStatus::default()
+        };
+        let deadline = |spec: &str, status: &MiniClusterStatus, job: Option<JobSeen>| {
+            let observed = Observed {
+                job,
+                ..Observed::default()
+            };
+            let cluster = testing::cluster(spec);
+            deadline_of_next_job(&testing::target("uid", status), &cluster, &observed)
+                .map(|deadline| deadline.to_string())
+        };
+        let with = "size: 2\ndeadlineSeconds: 60";
+        let end = Some("2026-01-01T00:01:00Z".to_owned());
+        let given_up = JobSeen {
+            is_deleting: true,
+            ..job(2)
+        };
+        assert_eq!(deadline(with, &restarting, Some(given_up.clone())), end);
+        assert_eq!(deadline(with, &restarting, None), end, "its pods may still run");
+        let other = JobSeen {
+            uid: "next".into(),
+            ..job(2)
+        };
+        assert_eq!(
+            deadline(with, &restarting, Some(other)),
+            None,
+            "the Job has its own deadline"
+        );
+        let suspended = JobSeen {
+            is_suspended: true,
+            ..given_up
+        };
+        assert_eq!(deadline(with, &restarting, Some(suspended)), None);
+        assert_eq!(
+            deadline(&format!("{with}\nsuspend: true"), &restarting, None),
+            None
+        );
+        assert_eq!(deadline("size: 2", &restarting, None), None);
+        assert_eq!(
+            deadline(with, &MiniClusterStatus::default(), None),
+            None,
+            "nothing has started"
+        );
+        let forever = "size: 2\ndeadlineSeconds: 18000000000";
+        assert!(deadline(forever, &restarting, None).is_some());
     }
 
     fn condition() -> Option<crate::observe::job::TrueCondition> {
