@@ -525,6 +525,59 @@ fn a_resize_does_not_suspend_again_what_somebody_has_resumed() {
     });
 }
 
+/// The lead had not begun when the suspension stopped it. The Job's failure policy then fails the Job by its end.
+#[test]
+fn resume_before_the_stopped_lead_has_ended_uses_nothing_up() {
+    test("resumed-soon", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture
+            .create("mc", json!({ "size": 1, "suspend": false, "backoffLimit": 0 }))
+            .await
+            .unwrap();
+        fixture.pods("mc", 1).await;
+        let lead = until("the Job knows its lead", async || {
+            let mut pods = fixture.all_pods("mc").await.into_iter();
+            pods.find(|pod| pod.labels().contains_key("job-index"))
+        })
+        .await;
+        fixture.hold_pod(&lead).await;
+        let job = fixture.job("mc").await.uid();
+        let suspend = async |suspend: bool| {
+            let spec = json!({ "spec": { "suspend": suspend } });
+            fixture.patch::<MiniCluster>("mc", spec).await.unwrap();
+        };
+        suspend(true).await;
+        until("its lead is told to stop", async || {
+            let lead = fixture.api::<Pod>().get(&lead.name_any()).await.unwrap();
+            lead.metadata.deletion_timestamp
+        })
+        .await;
+        // The Job's start has whole seconds.
+        tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
+        suspend(false).await;
+        until("the Job controller has resumed it", async || {
+            let status = serde_json::to_value(fixture.job("mc").await.status).unwrap();
+            (condition(&status, "Suspended")["status"] == "False").then_some(())
+        })
+        .await;
+        fixture
+            .patch_pod_status(&lead, json!({ "status": { "phase": "Failed" } }))
+            .await;
+        let status = fixture
+            .when("mc", "counted", |status| status["restartCount"] == 1)
+            .await["status"]
+            .clone();
+        assert_eq!(
+            (&status["restarts"][0]["reason"], &status["backoffLimitUsed"]),
+            (&json!("Suspended"), &Value::Null),
+            "{status:#}"
+        );
+        fixture.release_pod(&lead).await;
+        another_job(&fixture, "mc", &job).await;
+        operator.stop().await;
+    });
+}
+
 #[test]
 fn deadline_ends_the_wait_for_a_pod_on_a_dead_node() {
     test("dead-late", async |fixture| {

@@ -422,6 +422,15 @@ pub(super) fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Opti
     gone.chain(present).collect()
 }
 
+/// The first of these pods whose end is a wanted one.
+fn first_lead<'a>(
+    leads: &[(&'a PodSeen, Option<PodEnd>)],
+    wanted: fn(PodEnd) -> bool,
+) -> Option<&'a PodSeen> {
+    let mut wanted = leads.iter().filter(|(_, end)| end.is_some_and(wanted));
+    wanted.next().map(|(pod, _)| *pod)
+}
+
 /// Whether a lead's failure is final. (`may_help: false`: a new pod would not start either.)
 fn is_final(end: PodEnd) -> bool {
     matches!(
@@ -432,14 +441,8 @@ fn is_final(end: PodEnd) -> bool {
 
 /// The decision for a Job that exists, has not succeeded and was not given up.
 fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
-    let leads = leads(observation);
-    let first_lead = |wanted: fn(PodEnd) -> bool| {
-        leads
-            .iter()
-            .find(|(_, end)| end.is_some_and(wanted))
-            .map(|(pod, _)| *pod)
-    };
-    if first_lead(|end| end == PodEnd::Succeeded).is_some() {
+    let all_leads = leads(observation);
+    if first_lead(&all_leads, |end| end == PodEnd::Succeeded).is_some() {
         return Decision::Continue;
     }
     // A Job that fails for another reason than how a pod ended fails for good: the deadline, followers that do not
@@ -454,12 +457,12 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
         is_there: true,
         is_failing,
     };
-    let replacement = leads.iter().map(|(pod, _)| *pod).find(|pod| pod.replaces());
-    if let Some((lead, end)) = leads
+    let has_replacement = all_leads.iter().any(|(pod, _)| pod.replaces());
+    if let Some((lead, end)) = all_leads
         .iter()
         .find_map(|(pod, end)| end.filter(|end| is_final(*end)).map(|end| (*pod, end)))
     {
-        return when_lead_ended(observation, to_replace(), lead, end, replacement.is_some());
+        return when_lead_ended(observation, to_replace(), lead, end, has_replacement);
     }
     if let Some(follower) = observation
         .pods
@@ -468,11 +471,16 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     {
         return when_follower_failed(observation, to_replace(), follower);
     }
-    if job.is_suspended {
+    // After a resume, a lead that the suspension stopped says nothing about the new start. But until the Job controller
+    // has replaced it, the Job may still fail because of it.
+    let mut leads = all_leads.clone();
+    leads.retain(|(pod, end)| *end != Some(PodEnd::Removed) || !was_stopped_by_suspension(job, pod));
+    if job.is_suspended || (leads.is_empty() && !all_leads.is_empty()) {
         return when_suspended(observation, job, to_replace());
     }
+    let replacement = leads.iter().map(|(pod, _)| *pod).find(|pod| pod.replaces());
     // Until the Job fails or replaces the pod, wait. The replacement of a lead's pod runs nothing, so it does not help.
-    if let Some(lead) = first_lead(|end| matches!(end, PodEnd::NotStarted { may_help: true }))
+    if let Some(lead) = first_lead(&leads, |end| matches!(end, PodEnd::NotStarted { may_help: true }))
         && (is_failing || replacement.is_some())
     {
         let (reason, detail) = match &lead.trouble {
@@ -487,7 +495,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     let failed_index = failing.and_then(TrueCondition::index_of_pod);
     let by_follower = failed_index.is_some_and(|index| index > 0);
     let may_be_lost = (is_failing && !by_follower) || job.has_lead_index_failed || replacement.is_some();
-    if let Some(lead) = first_lead(|end| end == PodEnd::Removed)
+    if let Some(lead) = first_lead(&leads, |end| end == PodEnd::Removed)
         && (may_be_lost || lead.is_disrupted())
     {
         return restart_or_end(
@@ -733,8 +741,16 @@ pub fn follower_lost_by_failing_job(observation: &Observation) -> Option<LostPod
         .or_else(|| removed.next().map(|pod| loss(pod)))
 }
 
-/// The decision for a suspended Job. The pods that the suspension stopped still exist for a moment, and the Job may
-/// have counted them as failed. An index that has failed for good would get no pod when the Job is resumed.
+/// Whether the pod's deletion was requested before the Job's last start. So if the Job controller requested it, that was
+/// for a suspension. (A resume sets the Job's start time anew. Before the Job controller has noticed the resume, the Job
+/// has none. The two times may be by different clocks, which matters only for a pod that is lost right after the start.)
+fn was_stopped_by_suspension(job: &JobSeen, pod: &PodSeen) -> bool {
+    let is_before_start = |requested| job.start_time.is_none_or(|start| requested < start);
+    pod.deletion_requested.is_some_and(is_before_start)
+}
+
+/// The decision for a suspended Job, or one that was resumed before the pods had ended that the suspension stopped.
+/// These pods still exist for a moment, and the Job may have counted them as failed. An index that has failed for good would get no pod when the Job is resumed.
 fn when_suspended(observation: &Observation, job: &JobSeen, to_replace: JobToReplace) -> Decision {
     if !to_replace.is_failing && !job.has_lead_index_failed && job.failed_index.is_none() {
         return Decision::Continue;

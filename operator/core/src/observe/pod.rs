@@ -154,6 +154,8 @@ pub struct PodSeen {
     pub runner_ends: u32,
     pub created: Option<Timestamp>,
     pub is_deleting: bool,
+    /// When its deletion was requested. (Its `deletionTimestamp` is the end of the grace period.)
+    pub deletion_requested: Option<Timestamp>,
     /// It has the label `job-index` and the condition by which the Job's failure policy recognises the lead. (Only the
     /// lead's pod gets them.)
     pub is_labelled: bool,
@@ -443,6 +445,7 @@ impl PodSeen {
             }),
             created: metadata.creation_timestamp.as_ref().map(|time| time.0),
             is_deleting: deleting,
+            deletion_requested: deletion_requested(metadata),
             is_labelled: label(labels::JOB_INDEX).is_some_and(|text| Some(text) == index_label)
                 && condition(status, labels::LEAD)
                     .is_some_and(|(status, _, _)| status == ConditionStatus::True),
@@ -485,6 +488,13 @@ fn job_uid(metadata: &ObjectMeta) -> Option<String> {
     controller_uid(metadata)
         .or_else(|| if is_orphan { label() } else { None })
         .map(str::to_owned)
+}
+
+/// When the pod's deletion was requested. A later request with a shorter grace period changes both fields.
+fn deletion_requested(metadata: &ObjectMeta) -> Option<Timestamp> {
+    let end = metadata.deletion_timestamp.as_ref()?.0;
+    let grace_period = metadata.deletion_grace_period_seconds.unwrap_or(0);
+    Timestamp::from_second(end.as_second().saturating_sub(grace_period)).ok()
 }
 
 /// The time with which the annotation [`labels::END`] begins.

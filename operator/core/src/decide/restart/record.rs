@@ -52,13 +52,18 @@ pub fn with_counted_restart(
     }
 }
 
-/// The restart that was listed for the current suspension. It names no Job.
+/// The restart that was listed for the current suspension, or for the last one if the program has not begun since. It
+/// names no Job.
 fn restart_of_suspension(status: &MiniClusterStatus) -> Option<&Restart> {
     let is_suspended = previous_status::is_true(status, ConditionType::Suspended);
+    let has_begun = || {
+        let timeline = status.timeline.as_ref();
+        timeline.is_some_and(|timeline| timeline.running.is_some())
+    };
     status
         .restarts
         .last()
-        .filter(|last| is_suspended && last.job_uid.is_none())
+        .filter(|last| last.job_uid.is_none() && (is_suspended || !has_begun()))
 }
 
 /// The status without the restart that was to follow the current suspension: the Job has ended before it was resumed,

@@ -210,3 +210,14 @@ fn pod_that_lost_its_sandbox_before_its_container_never_starts() {
         assert_eq!(pod.trouble, None, "{why}");
     }
 }
+
+#[test]
+fn deletion_is_requested_a_grace_period_before_its_timestamp() {
+    let metadata = serde_json::json!({
+        "deletionTimestamp": "2026-01-01T00:00:40Z", "deletionGracePeriodSeconds": 30,
+    });
+    let metadata: ObjectMeta = serde_json::from_value(metadata).unwrap();
+    let requested = PodSeen::of(&metadata, None).deletion_requested.unwrap();
+    assert_eq!(requested.to_string(), "2026-01-01T00:00:10Z");
+    assert_eq!(PodSeen::of(&ObjectMeta::default(), None).deletion_requested, None);
+}

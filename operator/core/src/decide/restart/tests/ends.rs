@@ -699,6 +699,63 @@ fn suspended_job_is_made_anew_when_an_index_has_failed() {
     assert_eq!(whole.decision(), Decision::Continue);
 }
 
+/// The Job's failure policy also looks at pods that a suspension has stopped. It fails the Job by a lead that had not
+/// begun, or whose end the runtime did not see.
+#[test]
+fn job_that_fails_by_a_lead_of_before_the_resume_is_made_anew() {
+    let time = |text: &str| Some(text.parse::<Timestamp>().unwrap());
+    let stopped = |exit: Option<Exit>| PodSeen {
+        is_deleting: true,
+        deletion_requested: time("2025-12-31T23:00:00Z"),
+        has_ended: true,
+        is_running: false,
+        exit: exit.map(Box::new),
+        ..pod(0)
+    };
+    let resumed = |start: &str| JobSeen {
+        start_time: time(start),
+        ..failing("mc-0-abcde")
+    };
+    let decided = |job: JobSeen, pods: Vec<PodSeen>| {
+        let seen = Seen {
+            backoff_limit: 1,
+            ..Seen::of(job, pods)
+        };
+        match seen.decision() {
+            Decision::Restart { limit, reason, .. } => Some((limit, reason)),
+            _ => None,
+        }
+    };
+    let by_suspension = Some((Limit::None, "Suspended".to_owned()));
+    let lost = Some((Limit::Backoff, "LeadLost".to_owned()));
+    let (after, before) = ("2025-12-31T23:00:05Z", "2025-12-31T22:00:00Z");
+    for exit in [None, Some(unseen())] {
+        assert_eq!(
+            decided(resumed(after), vec![stopped(exit.clone())]),
+            by_suspension
+        );
+        let unnoticed = JobSeen {
+            start_time: None,
+            ..resumed(after)
+        };
+        assert_eq!(decided(unnoticed, vec![stopped(exit.clone())]), by_suspension);
+        assert_eq!(
+            decided(resumed(before), vec![stopped(exit)]),
+            lost,
+            "deleted while it ran"
+        );
+    }
+    // The next lead is lost while the one before it is still there.
+    let next = PodSeen {
+        name: "mc-0-next".into(),
+        deletion_requested: time("2025-12-31T23:30:00Z"),
+        ..stopped(None)
+    };
+    assert_eq!(decided(resumed(after), vec![stopped(None), next]), lost);
+    let ended = Seen::of(resumed(after), vec![stopped(Some(by(Ender::Program, 3)))]);
+    assert_eq!(ended.decision(), Decision::Continue, "its program had ended");
+}
+
 /// With `OnFailure`, each of the stopped pods counts against the Job's limit.
 #[test]
 fn stop_of_all_pods_restarts_although_it_uses_up_the_jobs_limit() {

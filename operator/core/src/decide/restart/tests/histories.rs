@@ -201,3 +201,27 @@ fn idle_follower_is_replaced_however_often_it_is_lost() {
         assert_eq!((world.starts, world.jobs), (1, 1), "{event:?}");
     }
 }
+
+/// The lead had not begun when the Job was suspended. It ends once the Job was resumed, which fails the Job.
+#[test]
+fn lead_of_before_a_resume_uses_no_limit_up() {
+    let world = played_by(
+        1,
+        0,
+        0,
+        &[
+            Event::Operator(9),
+            Event::Controller,
+            Event::NewsOfPods,
+            Event::Suspend(true),
+            Event::Controller,
+            Event::Suspend(false),
+            Event::Kubelets,
+            Event::Controller,
+        ],
+    );
+    assert_eq!(world.wrong, None);
+    assert!(world.running_lead().is_some(), "{:#?}", world.status);
+    assert_eq!(world.status.1.backoff_limit_used, 0);
+    assert_eq!(world.jobs, 2, "the first one has failed");
+}

@@ -37,7 +37,9 @@ impl World {
         }
     }
 
+    /// A kubelet first reports that a pod has ended. Its next step removes a pod that is deleted.
     pub(super) fn kubelets(&mut self) {
+        self.collect();
         let names: Vec<String> = self.pods.keys().cloned().collect();
         for name in names {
             let pod = self.pods[&name].clone();
@@ -45,7 +47,13 @@ impl World {
                 continue;
             }
             let replaces = pod.seen.replaces();
-            if pod.seen.is_deleting || pod.seen.told_to_end.is_some() {
+            if pod.seen.is_deleting && pod.seen.index == 0 && !pod.seen.has_begun {
+                // No container has started, so none has an exit code.
+                if let Some(pod) = self.pods.get_mut(&name) {
+                    pod.seen.has_ended = true;
+                }
+                self.tell_pod(&name);
+            } else if pod.seen.is_deleting || pod.seen.told_to_end.is_some() {
                 // A stopped lead ends as by SIGTERM (128 + 15). A stopped follower asks for a replacement.
                 let code = if pod.seen.index == 0 {
                     exit::of_signal(15)
@@ -64,7 +72,6 @@ impl World {
                 self.start(&name);
             }
         }
-        self.collect();
     }
 
     fn start(&mut self, name: &str) {
@@ -92,10 +99,10 @@ impl World {
     /// The first rule of `render::job`'s failure policy that matches. Without a match, the failure counts. The Job sees
     /// the code 255, which is retried, of a pod with `is_unseen`.
     fn judged(pod: &Pod) -> Judged {
-        let code = pod.seen.exit.as_ref().map_or(0, |exit| exit.code);
+        let is_retried = |exit: &Exit| pod.is_unseen || is_retried(exit.code);
         if pod.seen.is_disrupted() {
             Judged::Ignored
-        } else if !pod.is_unseen && !is_retried(code) {
+        } else if !pod.seen.exit.as_deref().is_none_or(is_retried) {
             Judged::FailsIndex
         } else if pod.seen.is_labelled {
             Judged::FailsJob
@@ -122,6 +129,7 @@ impl World {
         if seen.failing.is_some() || succeeded {
             return self.end_job(seen, succeeded);
         }
+        self.note_suspension();
         if seen.is_suspended {
             for name in &self.all_active() {
                 if let Some(pod) = self.pods.get_mut(name) {
@@ -133,6 +141,22 @@ impl World {
         }
         for index in 0..self.size {
             self.replace(&job, index);
+        }
+    }
+
+    /// Sets the condition Suspended, and the Job's start time.
+    fn note_suspension(&mut self) {
+        let now = self.now();
+        let Some(job) = &mut self.job else { return };
+        let before = job.seen.start_time;
+        if job.seen.is_suspended {
+            job.seen.start_time = None;
+        } else if job.is_stopped || before.is_none() {
+            job.seen.start_time = Some(now);
+        }
+        job.is_stopped = job.seen.is_suspended;
+        if job.seen.start_time != before {
+            self.tell_job();
         }
     }
 
