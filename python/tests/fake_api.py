@@ -374,7 +374,8 @@ class FakeApi:
         self.bodies.append(copy.deepcopy(obj))
         name = obj["metadata"]["name"]
         if ("miniclusters", name) in self.objects:
-            return web.json_response({"kind": "Status", "message": f"{name} exists", "code": 409}, status=409)
+            answer = {"kind": "Status", "message": f"{name} exists", "reason": "AlreadyExists", "code": 409}
+            return web.json_response(answer, status=409)
         obj["metadata"].update(uid=f"uid-of-{name}-{self._version}", namespace="team")
         await self._put("miniclusters", obj)
         if self.on_create is not None:

@@ -17,6 +17,7 @@ from fake_api import FakeApi, Object
 from waiting import until
 
 from flux_minicluster import (
+    CallFailed,
     Invalid,
     JobFailed,
     Lost,
@@ -109,6 +110,23 @@ def test_name_of_another_run_is_refused(api: FakeApi) -> None:
     MiniCluster.run("app:1", ["x"], name="mine", stream=False, keep=True)
     with pytest.raises(Exception, match="the name is taken"):
         MiniCluster.run("app:1", ["x"], name="mine", stream=False)
+
+
+@pytest.mark.parametrize("is_passing", [True, False])
+def test_conflict_of_a_creation_is_retried_and_no_taken_name(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, is_passing: bool
+) -> None:
+    """For example, several creations change the namespace's quota at the same time."""
+    monkeypatch.setattr(run, "TRIES", 2)
+    refuse(api, "POST", "miniclusters", 409, reason="Conflict", message="the quota has been modified")
+    if is_passing:
+        threading.Timer(0.5, api.refusals.clear).start()
+        cluster = MiniCluster("app:1").create()
+        assert names(api) == [cluster.name]
+    else:
+        with pytest.raises(CallFailed, match=r"cannot create MiniCluster .*: the quota has been modified"):
+            MiniCluster("app:1").create()
+        assert sum(method == "POST" for method, _ in api.requests) == 2 and not names(api)
 
 
 def test_keep_leaves_the_minicluster(api: FakeApi) -> None:

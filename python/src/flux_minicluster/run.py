@@ -17,7 +17,7 @@ from .observed import RUN_ANNOTATION
 from .result import Result
 from .screen import Screen, Silent
 from .stop import Way
-from .target import FAILURES, ROLE, TRIES, Access, Target, may_pass, words
+from .target import FAILURES, ROLE, TRIES, Access, NameTaken, Target, may_pass, words
 
 # How long a creation that was cancelled may take: the API server may be at it.
 CANCEL_SECONDS = 15.0
@@ -73,21 +73,25 @@ async def _create(target: Target, document: dict[str, Any], screen: Screen) -> d
     name = document["metadata"]["name"]
     # Who may not look at pods cannot follow a job: this is found out before there is one.
     await target.pods_of(name)
+    may_exist = False
     for attempt in range(1, TRIES + 1):
         try:
             return await _create_or_find(target, document)
+        except NameTaken:
+            raise
         except FAILURES as error:
-            if isinstance(error, CallFailed) and error.status == 409:
-                raise
+            # A conflict passes: for example, other creations have changed the namespace's quota meanwhile.
+            is_conflict = isinstance(error, CallFailed) and error.status == 409
             # After a lost answer, an API server that has just started may refuse what it allows a moment later.
-            may_help = may_pass(error) or (isinstance(error, NotAllowed) and attempt > 1)
+            may_help = may_pass(error) or is_conflict or (isinstance(error, NotAllowed) and may_exist)
+            may_exist |= may_pass(error)
             if attempt < TRIES and may_help:
                 screen.say(f"{words(error)}; retrying")
                 await asyncio.sleep(1)
                 continue
             message = f"cannot create MiniCluster {name}: {words(error)}"
             remedy = ROLE if isinstance(error, NotAllowed) else None
-            if attempt > 1 and not await _undo(target, document):
+            if may_exist and not await _undo(target, document):
                 remedy = f"It may exist nevertheless: `MiniCluster.attach({name!r}).delete()` deletes it."
             if isinstance(error, NotAllowed):
                 raise NotAllowed(message, status=403, remedy=remedy) from error
@@ -99,15 +103,13 @@ async def _create_or_find(target: Target, document: dict[str, Any]) -> dict[str,
     """If an earlier answer was lost, the MiniCluster that exists has this run's annotation."""
     try:
         return await target.create(document)
-    except CallFailed as error:
-        if error.status != 409:
-            raise
+    except NameTaken as error:
         name = document["metadata"]["name"]
         existing = await target.cluster(name)
         if _mark(existing) == _mark(document):
             return existing
         message = f"cannot create MiniCluster {name}: the name is taken"
-        raise CallFailed(message, status=409, remedy="Choose another with `name`.") from error
+        raise NameTaken(message, status=409, remedy="Choose another with `name`.") from error
 
 
 def _mark(cluster: dict[str, Any]) -> str | None:

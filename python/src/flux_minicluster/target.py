@@ -299,6 +299,10 @@ class Target:
             await api.close()
 
 
+class NameTaken(CallFailed):
+    """Another object has the name."""
+
+
 FAILURES = (CallFailed, aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError)
 
 
@@ -386,6 +390,8 @@ def _refusal(method: str, status: int, text: str) -> MiniClusterError:
         if "could not find the requested resource" in message or not answer:
             return OperatorMissing("this cluster has no MiniClusters (the custom resource is missing)", remedy=INSTALL)
         return NotFound(message, status=status)
+    if status == 409 and answer.get("reason") == "AlreadyExists":
+        return NameTaken(message, status=status)
     if status in (400, 422) and method != "GET":
         causes = [Problem(it.get("field", ""), it.get("message", "")) for it in details.get("causes") or []]
         return Invalid(causes or _unknown_fields(message) or [Problem("", message)], message=None)
