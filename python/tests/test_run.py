@@ -170,6 +170,37 @@ def test_spec_that_the_operator_refuses_is_invalid(api: FakeApi) -> None:
     assert caught.value.field == "spec.flux.scheduler.queuePolicy"
 
 
+@pytest.mark.parametrize(
+    "may_delete, options, message, spec",
+    [
+        (True, {}, "mine: deleted", None),
+        (False, {}, "mine: suspended", {"suspend": True}),
+        # Only its queue could suspend it: the operator deletes it after it has run.
+        (False, {"queue": "team"}, "mine may run later: ", {"cleanup": True}),
+        (True, {"keep": True}, "mine is kept", {}),
+    ],
+)
+def test_invalid_minicluster_does_not_run_later(
+    api: FakeApi,
+    capsys: pytest.CaptureFixture[str],
+    may_delete: bool,
+    options: dict[str, Any],
+    message: str,
+    spec: Object | None,
+) -> None:
+    """For example, the installation has no `spec.services`. Once it has, the MiniCluster would run."""
+    api.on_create = lambda it: api.set_status("mine", phase="Invalid", reason="Invalid", message="spec.services: none")
+    if not may_delete:
+        refuse(api, "DELETE", "miniclusters", 403, message="no")
+    with pytest.raises(Invalid, match=r"spec\.services"):
+        MiniCluster.run("app:1", ["x"], name="mine", **options)
+    cluster = api.get("miniclusters", "mine")
+    assert (cluster is None) == (spec is None)
+    if cluster is not None:
+        assert {key: cluster["spec"][key] for key in ("suspend", "cleanup") if key in cluster["spec"]} == spec
+    assert message in capsys.readouterr().err
+
+
 def test_cluster_without_the_crd_has_no_operator(api: FakeApi) -> None:
     refuse(api, "POST", "miniclusters", 404, message="the server could not find the requested resource")
     with pytest.raises(OperatorMissing, match="install the operator"):

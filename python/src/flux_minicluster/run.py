@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import manifest, stop
-from .errors import CallFailed, JobFailed, MiniClusterError, NotAllowed, NotFound, Stopped
+from .errors import CallFailed, Invalid, JobFailed, MiniClusterError, NotAllowed, NotFound, Stopped
 from .follow import Ending, Follower, Limits
 from .manifest import Wanted
 from .observed import RUN_ANNOTATION
@@ -172,6 +172,9 @@ class Run:
         except NotAllowed as error:
             remedy = f"The job goes on: `MiniCluster.attach({name!r})` follows or deletes it. {ROLE}"
             raise NotAllowed(error.message, name=name, status=403, remedy=remedy) from error
+        except Invalid:
+            await self._discard(target, name, uid, screen)
+            raise
         if ending.result is None:
             return ending
         is_wanted = self.is_kept or ending.result.unread is not None
@@ -187,6 +190,19 @@ class Run:
             # Ctrl-C came after the job's end.
             return replace(ending, way=Way.HAD_ENDED, is_interrupted=True)
         return ending
+
+    async def _discard(self, target: Target, name: str, uid: str, screen: Screen) -> None:
+        """Ends a MiniCluster that the operator cannot use: it may run later, when nobody follows it."""
+        if self.is_kept:
+            screen.say(f"{name} is kept: `MiniCluster.attach({name!r}).delete()` deletes it")
+            return
+        try:
+            way = await stop.at_once(target, name, uid)
+        except MiniClusterError as error:
+            screen.say(f"{name} may run later: {error}")
+            await clean_up(target, name, uid, screen)
+        else:
+            screen.say(f"{name}: {way.value}")
 
     async def _abandon(self, target: Target, cluster: dict[str, Any]) -> None:
         """Nobody follows it any more: the job is shut down, as by Ctrl-C, and the operator deletes what is left."""
