@@ -741,16 +741,17 @@ pub fn follower_lost_by_failing_job(observation: &Observation) -> Option<LostPod
         .or_else(|| removed.next().map(|pod| loss(pod)))
 }
 
-/// Whether the pod's deletion was requested before the Job's last start. So if the Job controller requested it, that was
-/// for a suspension. (A resume sets the Job's start time anew. Before the Job controller has noticed the resume, the Job
-/// has none. The two times may be by different clocks, which matters only for a pod that is lost right after the start.)
+/// Whether the pod's deletion was requested before the Job's last start. If the Job controller requested it, it did so
+/// for a suspension. (A resume sets the Job's start time anew. Until the Job controller notices the resume, the Job has
+/// none. The two times may be by different clocks. That matters only for a pod that is lost right after the start.)
 fn was_stopped_by_suspension(job: &JobSeen, pod: &PodSeen) -> bool {
     let is_before_start = |requested| job.start_time.is_none_or(|start| requested < start);
     pod.deletion_requested.is_some_and(is_before_start)
 }
 
 /// The decision for a suspended Job, or one that was resumed before the pods had ended that the suspension stopped.
-/// These pods still exist for a moment, and the Job may have counted them as failed. An index that has failed for good would get no pod when the Job is resumed.
+/// These pods still exist for a moment, and the Job may have counted them as failed. An index that has failed for good
+/// would get no pod when the Job is resumed.
 fn when_suspended(observation: &Observation, job: &JobSeen, to_replace: JobToReplace) -> Decision {
     if !to_replace.is_failing && !job.has_lead_index_failed && job.failed_index.is_none() {
         return Decision::Continue;

@@ -13,9 +13,8 @@ pub(super) fn failure(inputs: &Inputs) -> Option<String> {
     failure_in_pods(inputs).or_else(|| reported(inputs))
 }
 
-/// Whether the previous status is about the same start of the program: the same Job, which was not resumed after a
-/// suspension, and no later start of the lead's container (`restartPolicy: OnFailure`). Without a Job, no later start has
-/// begun.
+/// Whether the previous status is about the same start of the program: the same Job, not resumed after a suspension,
+/// and no later start of the lead's container (`restartPolicy: OnFailure`). Without a Job, no later start has begun.
 pub(super) fn is_previous_of_this_start(inputs: &Inputs) -> bool {
     let previous = inputs.previous;
     let Some(job) = inputs.job else { return true };

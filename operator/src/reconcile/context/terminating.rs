@@ -18,8 +18,8 @@ fn is_valid(since: Timestamp, now: Timestamp) -> bool {
 }
 
 impl TerminatingNamespaces {
-    /// Notes that a reconcile failed because the namespace is being deleted. If the memory itself stopped the reconcile,
-    /// the API server has said nothing new. So a note that is still valid keeps its time.
+    /// Notes that a reconcile failed because the namespace is being deleted. A note that is still valid keeps its time:
+    /// it may itself have stopped the reconcile, and then the API server has said nothing new.
     pub fn note(&self, namespace: &str, now: Timestamp) {
         let mut terminating = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         terminating.retain(|_, since| is_valid(*since, now));
