@@ -26,7 +26,8 @@ def test_thousand_tasks_take_no_longer_than_flux_submit(cluster: MiniCluster, in
             assert {future.result(300).exit_code for future in futures} == {0}
         return time.monotonic() - begin
 
-    flux = min(by_flux(), by_flux())
-    executor = min(by_executor(), by_executor())
+    # In turns: what else the machine does slows both.
+    times = [(by_flux(), by_executor()) for _ in range(2)]
+    flux, executor = map(min, zip(*times, strict=True))
     print(f"flux submit: {TASKS / flux:.0f}/s, executor: {TASKS / executor:.0f}/s, ratio {flux / executor:.2f}")
     assert flux / executor >= 0.8
