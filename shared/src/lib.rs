@@ -54,6 +54,7 @@ mod suggest;
 pub mod termination;
 pub mod timeline;
 mod toml_error;
+pub mod topology;
 pub mod trace;
 pub mod usage;
 pub mod validate;

@@ -44,7 +44,6 @@ mod snippet_variables;
 mod snippets;
 mod sourced_files;
 mod step;
-mod topology;
 mod user;
 
 use flux_shared::agent_spec::{AgentSpec, Flux, LogFormat, Trace};

@@ -11,7 +11,7 @@ use crate::choices::QUEUE_POLICIES;
 use crate::crd::v1alpha2::{self, Bursting, Container, Flux, LeadBroker, MiniClusterSpec};
 use crate::curve::Certificate;
 use crate::toml_error::one_line;
-use crate::{broker_config, command_words, flux_duration, hostlist, names, paths};
+use crate::{broker_config, command_words, flux_duration, hostlist, names, paths, topology};
 
 /// Default log level: informational messages.
 pub(super) const DEFAULT_LOG_LEVEL: u8 = 6;
@@ -64,6 +64,15 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     let metrics_port = metrics::port(spec, &flux, lead.is_some(), report);
     let instance_hosts =
         || hostlist::expand(&hostlist::of_instance(hostlist.as_deref(), name, sizes.max_size)).ok();
+    if flux.minimal_service
+        && flux.broker_config.iter().all(|config| config.trim().is_empty())
+        && let Some(hosts) = instance_hosts()
+    {
+        report.take(
+            "spec.flux.minimalService",
+            check_parents(flux.topology.as_deref(), hosts.len()),
+        );
+    }
     // A part of broker.toml may have an R, which names hosts. An R counts only on the lead. So only the cluster with
     // the lead compares these hosts with the instance's.
     let own_hosts = if lead.is_some() { None } else { instance_hosts() };
@@ -273,6 +282,21 @@ fn check_topology(text: &str) -> Result<(), String> {
         _ => Err(format!(
             "`{text}` is not one of kary:K, binomial, mincrit, mincrit:K, custom"
         )),
+    }
+}
+
+/// Checks that the lead is the parent of all brokers: with `minimalService`, no other has a name in the DNS.
+fn check_parents(topology: Option<&str>, size: usize) -> Result<(), String> {
+    // `check_topology` reports a text that is no topology.
+    let Ok(mut parents) = topology::parents(topology, u32::try_from(size).unwrap_or(u32::MAX)) else {
+        return Ok(());
+    };
+    match parents.find(|(_, parent)| *parent > 0) {
+        Some((rank, parent)) => Err(format!(
+            "publishes only the lead's name, but broker {rank} connects to broker {parent}: leave minimalService out, \
+             or set topology: kary:0"
+        )),
+        None => Ok(()),
     }
 }
 

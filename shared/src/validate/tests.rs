@@ -414,6 +414,44 @@ fn an_empty_text_is_as_one_that_is_left_out() {
 }
 
 #[test]
+fn minimal_service_needs_a_flat_tree() {
+    let expected = "spec.flux.minimalService: publishes only the lead's name, ";
+    let rejects = |fields: &str, flux: &str| {
+        let problems = problems(&format!("{fields}\nflux: {{minimalService: true{flux}}}"));
+        match problems.as_slice() {
+            [] => false,
+            [problem] if problem.starts_with(expected) => true,
+            _ => panic!("{fields}, {flux}: {problems:?}"),
+        }
+    };
+    // The largest size at which all followers connect to the lead.
+    for (topology, flat) in [
+        ("", 257),
+        (", topology: 'kary:0'", MAX_SIZE),
+        (", topology: 'kary:2'", 3),
+        (", topology: mincrit", 1025),
+        (", topology: 'mincrit:2'", 3),
+        (", topology: binomial", 3),
+        (", topology: custom", MAX_SIZE),
+    ] {
+        assert!(!rejects(&format!("size: {flat}"), topology), "{topology}");
+        // The pods that may be added have parents, too.
+        let larger = ["size: ", "size: 1\nmaxSize: "].map(|sizes| format!("{sizes}{}", flat + 1));
+        for sizes in larger.iter().filter(|_| flat < MAX_SIZE) {
+            assert!(rejects(sizes, topology), "{sizes}{topology}");
+        }
+    }
+    // The pods of other clusters are in the tree, too.
+    assert!(rejects(
+        "size: 2",
+        ", topology: 'kary:2', bursting: {clusters: [{size: 2}]}"
+    ));
+    // The user's own broker.toml has the addresses of the brokers.
+    assert!(!rejects("size: 4", ", topology: 'kary:2', brokerConfig: 'a = 1'"));
+    assert_eq!(problems("size: 4\nflux: {topology: 'kary:2'}"), [""; 0]);
+}
+
+#[test]
 fn name_that_no_image_can_have_is_refused() {
     for image in [
         "app",

@@ -1,6 +1,7 @@
 //! Why no plan can be made.
 
 use flux_shared::exit::Category;
+use flux_shared::topology::InvalidTopology;
 
 /// Why no plan can be made.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -13,8 +14,8 @@ pub enum PlanError {
     NoIndex { host: String },
     #[error("failed to read the hostlist: {0}")]
     Hostlist(String),
-    #[error("failed to read the topology `{0}`")]
-    Topology(String),
+    #[error(transparent)]
+    Topology(#[from] InvalidTopology),
     #[error("failed to set the quorum: {quorum} of {hosts} brokers")]
     Quorum { quorum: u32, hosts: usize },
     #[error("failed to find Flux: {0} does not exist")]

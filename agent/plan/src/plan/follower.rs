@@ -2,12 +2,13 @@
 
 use flux_shared::agent_spec::RestartPolicy;
 use flux_shared::command_words::Word;
+use flux_shared::topology;
 
 use super::hosts::BrokerAddresses;
 use super::resolved::hold_stop;
 use super::{
     AtEnd, InstancePart, Launch, Parent, PlanError, Resolved, Stdout, Step, node_network, options, python,
-    runner, search_paths, snippets, topology, user,
+    runner, search_paths, snippets, user,
 };
 
 /// How many times in a row a follower's broker is restarted before the pod fails.

@@ -1,6 +1,7 @@
 //! Command-line options of the broker that are the same on every rank.
 
-use super::topology::DEFAULT_FANOUT;
+use flux_shared::topology::DEFAULT_FANOUT;
+
 use super::{Resolved, node_network};
 
 /// Flux's log level for all messages.

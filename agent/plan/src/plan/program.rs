@@ -107,7 +107,7 @@ fn batch_files(
 ) -> Result<Vec<Step>, PlanError> {
     let script = resolved
         .is_lead()
-        .then(|| Ok(batch::file(resolved, render()?)))
+        .then(|| render().map(|text| batch::file(resolved, text)))
         .transpose()?;
     Ok(script.into_iter().chain(batch::config_file(resolved)).collect())
 }

@@ -5,10 +5,11 @@ use std::path::Path;
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::names::DEFAULT_GRACE_PERIOD;
 use flux_shared::paths::{CURVE_FILE, DEFAULT_LOGS, PodPaths};
+use flux_shared::topology;
 
 use super::hosts::{self, Hosts};
 use super::identity::Identity;
-use super::{Binding, Owner, PlanError, topology};
+use super::{Binding, Owner, PlanError};
 use crate::facts::Facts;
 use crate::known_paths::flux_below;
 

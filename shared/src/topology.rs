@@ -2,18 +2,21 @@
 //! (`topology.c`, version 0.88).
 //!
 //! They are implemented here since they are needed before a broker runs, and where Flux is not installed
-//! (`dry-run`).
+//! (`validate`, `dry-run`).
 
 use std::collections::BTreeSet;
 
-use flux_shared::hostlist;
-
-use super::PlanError;
+use crate::hostlist;
 
 /// Children of each broker in the default tree. Up to 257 brokers, all are children of the lead.
 pub const DEFAULT_FANOUT: u32 = 256;
 /// The largest number of children that `mincrit` without a number gives a router.
 const MINCRIT_FANOUT: u32 = 1024;
+
+/// A text that is no topology.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("failed to read the topology `{0}`")]
+pub struct InvalidTopology(String);
 
 /// The shape of the tree of brokers (TBON).
 #[derive(Clone, Copy)]
@@ -27,7 +30,7 @@ enum Shape {
 }
 
 impl Shape {
-    fn of(topology: Option<&str>, size: u32) -> Result<Shape, PlanError> {
+    fn of(topology: Option<&str>, size: u32) -> Result<Shape, InvalidTopology> {
         let Some(text) = topology else {
             return Ok(Shape::Kary(DEFAULT_FANOUT));
         };
@@ -39,7 +42,7 @@ impl Shape {
             argument
                 .map(str::parse::<u32>)
                 .transpose()
-                .map_err(|_| PlanError::Topology(text.into()))
+                .map_err(|_| InvalidTopology(text.into()))
         };
         match (kind, number()?) {
             ("kary", Some(k)) => Ok(Shape::Kary(k)),
@@ -47,7 +50,7 @@ impl Shape {
             ("binomial", None) => Ok(Shape::Binomial),
             // The parents would be in broker.toml. The agent's broker.toml has none, so the tree is flat.
             ("custom", None) => Ok(Shape::Kary(0)),
-            _ => Err(PlanError::Topology(text.into())),
+            _ => Err(InvalidTopology(text.into())),
         }
     }
 
@@ -64,12 +67,21 @@ impl Shape {
 }
 
 /// The parent of `rank` (1 or more) in an instance of `size` brokers.
-pub fn parent(topology: Option<&str>, rank: u32, size: u32) -> Result<u32, PlanError> {
+pub fn parent(topology: Option<&str>, rank: u32, size: u32) -> Result<u32, InvalidTopology> {
     Ok(Shape::of(topology, size)?.parent(rank))
 }
 
+/// The ranks from 1 in an instance of `size` brokers, each with its parent.
+pub fn parents(
+    topology: Option<&str>,
+    size: u32,
+) -> Result<impl Iterator<Item = (u32, u32)>, InvalidTopology> {
+    let shape = Shape::of(topology, size)?;
+    Ok((1..size).map(move |rank| (rank, shape.parent(rank))))
+}
+
 /// The ranks that are connected through `rank` (1 or more), as an idset.
-pub fn below(topology: Option<&str>, rank: u32, size: u32) -> Result<String, PlanError> {
+pub fn below(topology: Option<&str>, rank: u32, size: u32) -> Result<String, InvalidTopology> {
     let (shape, mut below) = (Shape::of(topology, size)?, BTreeSet::new());
     // A parent comes before its children.
     for other in rank.saturating_add(1)..size {
@@ -98,9 +110,8 @@ mod tests {
     use super::*;
 
     fn parents(topology: Option<&str>, size: u32) -> Vec<u32> {
-        (1..size)
-            .map(|rank| parent(topology, rank, size).unwrap())
-            .collect()
+        let parents = super::parents(topology, size).unwrap();
+        parents.map(|(_, parent)| parent).collect()
     }
 
     #[test]
