@@ -65,6 +65,10 @@ pub struct Termination {
     /// Flux ended the job because one of its nodes was lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub node_failure: bool,
+    /// Somebody shut the instance down (`flux shutdown`, `flux-agent stop`), which ended the program with a code other
+    /// than 0. No start of this container runs the program again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shut_down: bool,
     /// Why the archive was not saved. None: it was saved, or none was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive_not_saved: Option<String>,
@@ -85,6 +89,7 @@ impl Termination {
             snippet_code: None,
             snippet_error: String::new(),
             node_failure: false,
+            shut_down: false,
             archive_not_saved: None,
             message: String::new(),
         }
@@ -156,6 +161,7 @@ mod tests {
             snippet_code: Some(3),
             snippet_error: "cat: /tmp/out: No such file or directory".into(),
             node_failure: true,
+            shut_down: true,
             archive_not_saved: Some("the volume is full".into()),
             message: "failed to write /mnt/flux/R: no space left on device.".into(),
             ..Termination::new(Ender::Agent, 245)

@@ -108,6 +108,7 @@ impl Executor<'_> {
             staying.as_ref(),
             silence_limit,
             shutdown,
+            self.record.as_ref(),
         );
         let supervised = self.supervisor.run(child, terms(launch), &mut policy).await;
         let ended_child = supervised.map_err(|error| {

@@ -18,6 +18,7 @@ use flux_agent_plan::plan::Launch;
 use flux_shared::hostlist;
 
 use super::program_note::read_note;
+use super::start_record::Record;
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::departure::{Departure, DrainProgress};
 use crate::flux_rpc::lead_presence::{LeadPresence, lead_stays};
@@ -45,6 +46,8 @@ pub(super) struct BrokerPolicy<'a> {
     staying: Option<&'a LeadPresence>,
     /// Whether the broker shuts down already.
     shutdown: ShutdownSigns<'a>,
+    /// The record of this start, which gets a stop that comes before the program has ended.
+    record: Option<&'a Record>,
     /// What is missing, if the parent was lost.
     lost: Option<Missing>,
 }
@@ -136,6 +139,7 @@ impl<'a> BrokerPolicy<'a> {
         staying: Option<&'a LeadPresence>,
         silence_limit: Option<Duration>,
         shutdown: ShutdownSigns<'a>,
+        record: Option<&'a Record>,
     ) -> Self {
         let below = || {
             hostlist::idset(&launch.below)
@@ -165,6 +169,7 @@ impl<'a> BrokerPolicy<'a> {
             hold,
             staying,
             shutdown,
+            record,
             lost: None,
         }
     }
@@ -203,11 +208,11 @@ impl Policy for BrokerPolicy<'_> {
         }
         let Some(HeldStop { bound, .. }) = &self.hold else {
             // Flux would abort its cleanup or rc3, and with that the archive's dump.
-            let signal = if self.shutdown.is_shutting_down() {
-                0
-            } else {
-                signal
-            };
+            if self.shutdown.is_shutting_down() {
+                return AtStop::PassOn(Order::signal(0));
+            }
+            // Without this, the next start of the container takes the program for one that was shut down.
+            let _ = self.record.map(Record::add_stop);
             return AtStop::PassOn(Order::signal(signal));
         };
         tracing::info!(
@@ -422,6 +427,7 @@ mod tests {
                 None,
                 None,
                 ShutdownSigns::default(),
+                None,
             );
             policy.hold.unwrap().order_to_leave(reason, pid).signal
         };
@@ -445,7 +451,7 @@ mod tests {
             ..launch(&["/bin/true"])
         };
         let shutdown = ShutdownSigns::default();
-        let mut policy = BrokerPolicy::new(&held, Some(&mut parent), None, None, None, shutdown);
+        let mut policy = BrokerPolicy::new(&held, Some(&mut parent), None, None, None, shutdown, None);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

@@ -134,6 +134,9 @@ impl Executor<'_> {
             (end, _) => end,
         };
         if !launch.program.is_empty() {
+            // Flux also tells the program to end if the pod is stopped.
+            let is_stopped = ended.stopped.is_some_and(|stop| stop.at < ended_at);
+            self.ending.is_shut_down = broker.is_aborted && !is_stopped && end.code() != 0;
             self.ending.program = Some((end.code(), ended_at));
             self.record_end(end.code());
         }

@@ -5,7 +5,9 @@
 //!
 //! ```text
 //! started NUMBER                       written before the broker and the program start
-//! ended CODE                           written after the program has ended
+//! stopped                              written at a stop of the container, before the program has ended
+//! ended CODE                           written after the program has ended, in place of `stopped`
+//! shut down                            written with it, if somebody shut the instance down
 //! archive saved                        written after the archive was saved
 //! what failed after the program        written at the end of the container, as JSON
 //! ```
@@ -20,7 +22,9 @@ use crate::report::ending::EndedSnippet;
 use crate::report::failure::Failure;
 
 const STARTED: &str = "started ";
+const STOPPED: &str = "stopped\n";
 const ENDED: &str = "ended ";
+const SHUT_DOWN: &str = "shut down\n";
 const ARCHIVE_SAVED: &str = "archive saved\n";
 
 /// What is known of earlier starts.
@@ -28,6 +32,8 @@ const ARCHIVE_SAVED: &str = "archive saved\n";
 pub struct EarlierStarts {
     /// How many there were.
     pub starts: u32,
+    /// Whether the container was stopped before its program had ended. Only known without `end`.
+    pub was_stopped: bool,
     /// How the program ended at the last one; none: its end is not recorded.
     pub end: Option<ProgramEnd>,
 }
@@ -36,6 +42,8 @@ pub struct EarlierStarts {
 #[derive(Debug, PartialEq, Eq)]
 pub struct ProgramEnd {
     pub code: u8,
+    /// Whether it ended because somebody shut the instance down.
+    pub is_shut_down: bool,
     /// Whether the archive was saved after it.
     pub is_archive_saved: bool,
     /// What failed after it.
@@ -77,9 +85,16 @@ impl Record {
             .map_err(|error| Failure::write("write", &self.path, &error))
     }
 
-    /// Records the program's exit code.
-    pub fn end(&self, code: u8) -> io::Result<()> {
-        self.replace(&format!("{STARTED}{}\n{ENDED}{code}\n", self.start))
+    /// Adds that the container was stopped before its program had ended. This does not wait for the disk, since the
+    /// broker has not got the stop yet. A node that shuts down writes it to the disk.
+    pub fn add_stop(&self) -> io::Result<()> {
+        self.open()?.write_all(STOPPED.as_bytes())
+    }
+
+    /// Records the program's exit code, and whether it ended because somebody shut the instance down.
+    pub fn end(&self, code: u8, is_shut_down: bool) -> io::Result<()> {
+        let why = if is_shut_down { SHUT_DOWN } else { "" };
+        self.replace(&format!("{STARTED}{}\n{ENDED}{code}\n{why}", self.start))
     }
 
     /// Adds that the archive was saved.
@@ -93,8 +108,12 @@ impl Record {
         self.append(&format!("{line}\n"))
     }
 
+    fn open(&self) -> io::Result<File> {
+        OpenOptions::new().append(true).open(&self.path)
+    }
+
     fn append(&self, text: &str) -> io::Result<()> {
-        let mut file = OpenOptions::new().append(true).open(&self.path)?;
+        let mut file = self.open()?;
         file.write_all(text.as_bytes())?;
         file.sync_all()
     }
@@ -128,15 +147,22 @@ fn parse(text: &str) -> EarlierStarts {
         .unwrap_or(1);
     let end = rest.strip_prefix(ENDED).and_then(|rest| {
         let (code, after) = rest.split_once('\n')?;
+        let after_shutdown = after.strip_prefix(SHUT_DOWN);
+        let after = after_shutdown.unwrap_or(after);
         let after_archive = after.strip_prefix(ARCHIVE_SAVED);
         Some(ProgramEnd {
             code: code.parse().ok()?,
+            is_shut_down: after_shutdown.is_some(),
             is_archive_saved: after_archive.is_some(),
             // Without a line, nothing failed. A line that a crash has cut off counts as none.
             later: serde_json::from_str(after_archive.unwrap_or(after)).unwrap_or_default(),
         })
     });
-    EarlierStarts { starts, end }
+    EarlierStarts {
+        starts,
+        was_stopped: rest.starts_with(STOPPED),
+        end,
+    }
 }
 
 #[cfg(test)]
@@ -155,29 +181,38 @@ mod tests {
             }),
             message: "it failed".into(),
         };
-        let ended = |starts, code, is_archive_saved, later| EarlierStarts {
+        let open = |starts, was_stopped| EarlierStarts {
             starts,
-            end: Some(ProgramEnd {
-                code,
-                is_archive_saved,
-                later,
-            }),
+            was_stopped,
+            end: None,
         };
         assert_eq!(read(&path).unwrap(), EarlierStarts::default());
         let record = Record::new(path.clone(), 3);
-        record.start().unwrap();
-        assert_eq!(read(&path).unwrap(), EarlierStarts { starts: 3, end: None });
-        record.end(7).unwrap();
-        assert_eq!(read(&path).unwrap(), ended(3, 7, false, LaterFailure::default()));
-        record.add_saved_archive().unwrap();
-        assert_eq!(read(&path).unwrap(), ended(3, 7, true, LaterFailure::default()));
-        record.add(&later()).unwrap();
-        assert_eq!(read(&path).unwrap(), ended(3, 7, true, later()));
-        record.end(7).unwrap();
-        record.add(&later()).unwrap();
-        assert_eq!(read(&path).unwrap(), ended(3, 7, false, later()));
-        record.start().unwrap();
-        assert_eq!(read(&path).unwrap(), EarlierStarts { starts: 3, end: None });
+        for is_shut_down in [false, true] {
+            let ended = |is_archive_saved, later| EarlierStarts {
+                end: Some(ProgramEnd {
+                    code: 7,
+                    is_shut_down,
+                    is_archive_saved,
+                    later,
+                }),
+                ..open(3, false)
+            };
+            record.start().unwrap();
+            assert_eq!(read(&path).unwrap(), open(3, false));
+            record.add_stop().unwrap();
+            record.add_stop().unwrap();
+            assert_eq!(read(&path).unwrap(), open(3, true));
+            record.end(7, is_shut_down).unwrap();
+            assert_eq!(read(&path).unwrap(), ended(false, LaterFailure::default()));
+            record.add_saved_archive().unwrap();
+            assert_eq!(read(&path).unwrap(), ended(true, LaterFailure::default()));
+            record.add(&later()).unwrap();
+            assert_eq!(read(&path).unwrap(), ended(true, later()));
+            record.end(7, is_shut_down).unwrap();
+            record.add(&later()).unwrap();
+            assert_eq!(read(&path).unwrap(), ended(false, later()));
+        }
         for half in [
             "",
             "sta",
@@ -186,7 +221,7 @@ mod tests {
             "started 1\nended x\n",
             "started 1\nended 256\n",
         ] {
-            assert_eq!(parse(half), EarlierStarts { starts: 1, end: None }, "{half:?}");
+            assert_eq!(parse(half), open(1, false), "{half:?}");
         }
     }
 }

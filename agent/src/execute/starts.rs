@@ -14,8 +14,9 @@ use crate::report::failure::{Failure, plain};
 
 impl Executor<'_> {
     /// Decides whether this start of the container may run the program. It may not if an earlier start ended with
-    /// 0, or if the program has run again `restarts` times. `record`: the file with the earlier starts. `result`:
-    /// the program's note. If the record lacks the program's exit code, the note may still have it.
+    /// 0 or because somebody shut the instance down, or if the program has run again `restarts` times. `record`: the
+    /// file with the earlier starts. `result`: the program's note. If the record lacks the program's end, the note may
+    /// still have it.
     pub(super) fn check_earlier_starts(
         &mut self,
         record: &str,
@@ -26,7 +27,11 @@ impl Executor<'_> {
         let folder = Path::new(record).parent().and_then(Path::to_str).unwrap_or("/");
         self.files
             .ensure_directory(folder, Mode(0o700), super::process_owner())?;
-        let EarlierStarts { starts, end } = start_record::read(&path)?;
+        let EarlierStarts {
+            starts,
+            was_stopped,
+            end,
+        } = start_record::read(&path)?;
         // Each start is recorded before the program runs. Without one, no program has run, and no note is read.
         let note = if starts > 0 {
             read_note(&self.files.at(result))
@@ -40,6 +45,8 @@ impl Executor<'_> {
         let end = end.or_else(|| {
             Some(ProgramEnd {
                 code: unrecorded_code?,
+                // A stop of the container also makes Flux tell the program to end.
+                is_shut_down: note.is_some_and(|note| note.is_aborted) && !was_stopped,
                 is_archive_saved: false,
                 later: LaterFailure::default(),
             })
@@ -48,12 +55,14 @@ impl Executor<'_> {
         match end {
             Some(ProgramEnd {
                 code,
+                is_shut_down,
                 is_archive_saved,
                 later,
-            }) if code == 0 || was_last => {
+            }) if code == 0 || was_last || is_shut_down => {
                 let line =
                     format!("the program ended with code {code} before this container was started again");
                 tracing::info!(stage = "plan", "{line}");
+                self.ending.is_shut_down = is_shut_down && code != 0;
                 // Only the note has the code, so the record gets it now.
                 if unrecorded_code.is_some() {
                     self.record = Some(Record::new(path, starts));
@@ -62,8 +71,11 @@ impl Executor<'_> {
                 // When the program ended is not known here, so the present counts.
                 self.ending.program = Some((code, Instant::now()));
                 self.ending.is_node_failure = note.is_some_and(|note| note.node_failure);
-                self.ending.note(line);
-                if restarts > 0 && code != 0 {
+                // After a shutdown, the status has the same words as without a restart of the container.
+                if !self.ending.is_shut_down {
+                    self.ending.note(line);
+                }
+                if restarts > 0 && code != 0 && !self.ending.is_shut_down {
                     self.ending
                         .note(format!("backoffLimit reached: start {starts} was the last"));
                 }
@@ -112,7 +124,8 @@ impl Executor<'_> {
 
     /// Records how the program ended. A failure is logged and ignored: the result stands without the record.
     pub(super) fn record_end(&mut self, code: u8) {
-        if let Some(Err(error)) = self.record.as_ref().map(|record| record.end(code)) {
+        let is_shut_down = self.ending.is_shut_down;
+        if let Some(Err(error)) = self.record.as_ref().map(|record| record.end(code, is_shut_down)) {
             tracing::warn!(
                 stage = "plan",
                 "failed to note the program's end: {}",

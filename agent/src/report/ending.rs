@@ -20,6 +20,8 @@ pub struct ContainerEnd {
     pub snippet: Option<EndedSnippet>,
     /// Flux ended the job because a node of it was lost.
     pub is_node_failure: bool,
+    /// Somebody shut the instance down, which ended the program with a code other than 0.
+    pub is_shut_down: bool,
     /// The broker could not be started, or the lead's broker ended before the program began.
     pub has_no_instance: bool,
     /// Why the archive was not saved, if that was planned.
@@ -80,6 +82,7 @@ impl ContainerEnd {
             ) = (Some(name), Some(code), error);
         }
         termination.node_failure = self.is_node_failure;
+        termination.shut_down = self.is_shut_down;
         termination.archive_not_saved = self.archive_not_saved.clone();
         termination.message = notes
             .iter()

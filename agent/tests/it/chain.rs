@@ -2,12 +2,13 @@
 //! who caused the end, and the program starts as often as it may.
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 use flux_shared::exit::{Category, REPLACE};
 use flux_shared::termination::{Ender, Termination};
 
-use crate::image::{Container, Ended, Image, real_flux, run};
+use crate::image::{AGENT, Container, Ended, Image, real_flux, run};
 use crate::instance::{images, start, submit};
 use crate::live::{
     Network, Running, Solo, children_of, eventually, gate, run_words, send, state_of, termination_of,
@@ -346,6 +347,107 @@ fn killed_lead_reruns_its_program_with_on_failure() {
     // The follower waits for an attempt after this one. If its pod alone is removed, the Job has to replace it.
     pods[0].signal(15);
     assert_eq!(pods.remove(0).end().code, i32::from(REPLACE));
+}
+
+/// Shuts the instance down, as `kubectl minicluster stop` does.
+fn shut_down(lead: &Running) {
+    let stop = lead.exec(&[AGENT, "stop"]);
+    // The pod may end before the command does. Then the kernel kills the command.
+    assert!(
+        stop.status.success() || stop.status.signal() == Some(9),
+        "{stop:?}"
+    );
+}
+
+#[test]
+fn on_failure_does_not_rerun_a_program_that_was_shut_down() {
+    let script = counted("echo up; while :; do sleep 0.05; done");
+    for (mode, size) in [("submit", 1), ("launcher", 2)] {
+        let program = submit(&script).replace("'submit'", &format!("'{mode}'"));
+        let images = images(&format!("{ON_FAILURE}{program}"), size);
+        let network = Network::new();
+        let followers: Vec<Running> = (1..images.len())
+            .map(|index| pod(&images, index, &network))
+            .collect();
+        let lead = pod(&images, 0, &network);
+        lead.wait_for_output("up\n");
+        shut_down(&lead);
+        let ended = lead.end();
+        assert_eq!(ended.code, 143, "{}", ended.stderr);
+        let expected = Termination {
+            shut_down: true,
+            ..of_the_program(143)
+        };
+        assert_eq!(termination_of(&images[0]), expected);
+        for _ in 0..2 {
+            let again = pod(&images, 0, &network).end();
+            assert_eq!((again.code, starts(&images)), (143, 1), "{}", again.stderr);
+            assert_eq!(termination_of(&images[0]), expected);
+        }
+        for follower in followers {
+            follower.wait_for_output("this pod stays for the lead's next attempt");
+            follower.signal(15);
+            assert_eq!(follower.end().code, i32::from(REPLACE));
+        }
+    }
+}
+
+/// A container may also be stopped alone: by a probe that fails, or with its node, which then starts it again.
+#[test]
+fn on_failure_reruns_a_program_whose_container_was_stopped() {
+    let script = counted("[ -e /tmp/again ] || { echo up; while :; do sleep 0.05; done; }");
+    let images = images(&format!("{ON_FAILURE}{}", submit(&script)), 1);
+    let network = Network::new();
+    let lead = pod(&images, 0, &network);
+    lead.wait_for_output("up\n");
+    lead.signal(15);
+    assert_eq!(lead.end().code, 143);
+    let expected = Termination {
+        program_code: Some(143),
+        ..Termination::new(Ender::Stop, 143)
+    };
+    assert_eq!(termination_of(&images[0]), expected);
+    fs::write(gate(&images[0], "again"), "").unwrap();
+    assert_eq!((pod(&images, 0, &network).end().code, starts(&images)), (0, 2));
+}
+
+#[test]
+fn killed_lead_knows_whether_its_program_was_shut_down() {
+    // The dump of the real Flux ends too soon.
+    if real_flux().is_some() {
+        return;
+    }
+    for is_shut_down in [true, false] {
+        let script = counted("[ -e /tmp/again ] || { echo up; while :; do sleep 0.05; done; }");
+        let spec = format!("archive = '/state/archive.tgz'\n{ON_FAILURE}{}", submit(&script));
+        let images = images(&spec, 1);
+        fs::create_dir(images[0].at("/state")).unwrap();
+        let network = Network::new();
+        let mut container = Container::new(&images[0], "mc-0", &run_words(&[]));
+        let dump = "writes=100 pause=500".to_owned();
+        container.environment.insert("FAKE_FLUX_DUMP".into(), dump);
+        let lead = Running::pod(&container, &network);
+        lead.wait_for_output("up\n");
+        if is_shut_down {
+            shut_down(&lead);
+        } else {
+            lead.signal(15);
+        }
+        eventually("the dump grows", || {
+            let mut files = fs::read_dir(images[0].at("/state")).unwrap().flatten();
+            files.any(|file| file.metadata().unwrap().len() > 0).then_some(())
+        });
+        send(lead.pid, 9);
+        lead.end();
+        fs::write(gate(&images[0], "again"), "").unwrap();
+        let (code, count) = if is_shut_down { (143, 1) } else { (0, 2) };
+        for _ in 0..2 {
+            let again = pod(&images, 0, &network).end();
+            assert_eq!((again.code, starts(&images)), (code, count), "{}", again.stderr);
+            let termination = termination_of(&images[0]);
+            assert_eq!(termination.shut_down, is_shut_down, "{termination:?}");
+        }
+    }
 }
 
 #[test]
