@@ -24,6 +24,7 @@ struct Request<'a> {
     tasks: usize,
     watch: bool,
     output: Option<&'a str>,
+    name: Option<&'a str>,
     affinity: Option<&'a str>,
     environment: Vec<(&'a str, &'a str)>,
     command: &'a [&'a str],
@@ -31,13 +32,14 @@ struct Request<'a> {
 
 fn parse<'a>(words: &'a [&'a str]) -> Request<'a> {
     let (mut nodes, mut tasks, mut watch, mut at) = (1, None, false, 0);
-    let (mut output, mut affinity, mut environment) = (None, None, Vec::new());
+    let (mut output, mut name, mut affinity, mut environment) = (None, None, None, Vec::new());
     while let Some(word) = words.get(at).filter(|word| word.starts_with('-')) {
         if let Some(count) = word.strip_prefix("-n").and_then(|count| count.parse().ok()) {
             tasks = Some(count);
         }
         watch |= *word == "--watch";
         output = word.strip_prefix("--output=").or(output);
+        name = word.strip_prefix("--job-name=").or(name);
         environment.extend(word.strip_prefix("--env=").and_then(|set| set.split_once('=')));
         if WITH_VALUE.contains(word) {
             if *word == "-o" {
@@ -62,6 +64,7 @@ fn parse<'a>(words: &'a [&'a str]) -> Request<'a> {
         tasks: tasks.unwrap_or(nodes),
         watch,
         output,
+        name,
         affinity,
         environment,
         command,
@@ -152,13 +155,38 @@ fn spawn(mut command: Command, cpus: Option<CpuSet>, term: SigSet) -> std::io::R
 }
 
 /// Starts one child for each task. Returns the highest exit code. `is_run`: this is `flux run`, which prints output at
-/// once, and no job id. Unlike the real `flux submit`, this always waits until the job has ended.
+/// once, and no job id. Unlike the real `flux submit`, this always waits until the job has ended. Only for a job with a
+/// name, it returns 0 as the real one does, and [`failed`] returns the name if the job has failed.
 pub fn submit(words: &[&str], is_run: bool) -> u8 {
     let request = parse(words);
-    let Some((name, arguments)) = request.command.split_first() else {
+    let Some((program, arguments)) = request.command.split_first() else {
         eprintln!("flux-submit: ERROR: job command and arguments are missing");
         return 1;
     };
+    let code = run_tasks(&request, program, arguments, is_run);
+    let (Some(name), Some(file)) = (request.name, failed_file()) else {
+        return code;
+    };
+    if code != 0 {
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(file);
+        let _ = file.and_then(|mut file| writeln!(file, "{name}"));
+    }
+    0
+}
+
+/// The file with the names of the jobs that failed. The broker's socket is in the same folder.
+fn failed_file() -> Option<String> {
+    let uri = std::env::var("FLUX_URI").ok()?;
+    Some(format!("{}.failed", uri.strip_prefix("local://")?))
+}
+
+/// The names of the jobs that failed, of those that have a name.
+pub fn failed() -> String {
+    let text = failed_file().and_then(|file| std::fs::read_to_string(file).ok());
+    text.unwrap_or_default()
+}
+
+fn run_tasks(request: &Request, name: &str, arguments: &[&str], is_run: bool) -> u8 {
     if !request.watch && !is_run {
         // An id for which `code_of` returns 0. Ignores errors: nobody has to read it.
         let _ = writeln!(std::io::stdout(), "f1x0");
@@ -169,9 +197,9 @@ pub fn submit(words: &[&str], is_run: bool) -> u8 {
     let _ = term.thread_block();
     let live = request.output.is_none() && (is_run || std::io::stdout().is_terminal());
     let live_errors = is_run || std::io::stderr().is_terminal();
-    let cpus = cpus(&request);
+    let cpus = cpus(request);
     let (mut children, mut others) = (Vec::new(), Vec::new());
-    for (task, node) in places(&request).into_iter().enumerate() {
+    for (task, node) in places(request).into_iter().enumerate() {
         let mut environment = vec![
             ("FLUX_TASK_RANK", task.to_string()),
             ("FLUX_JOB_SIZE", request.tasks.to_string()),
@@ -282,6 +310,7 @@ pub fn batch(words: &[&str]) -> u8 {
         .env("FLUX_JOB_ID", "f1")
         .stdout(output)
         .status();
+    remove_records();
     match status.map(code) {
         Ok(0) => println!("f1"),
         Ok(code) => {
@@ -295,6 +324,23 @@ pub fn batch(words: &[&str]) -> u8 {
         }
     }
     0
+}
+
+/// Removes the files beside the broker's socket that are named after it. The real batch has a broker of its own, which
+/// removes its folder.
+fn remove_records() {
+    let uri = std::env::var("FLUX_URI").unwrap_or_default();
+    let Some((folder, socket)) = uri
+        .strip_prefix("local://")
+        .and_then(|path| path.rsplit_once('/'))
+    else {
+        return;
+    };
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let prefix = format!("{socket}.");
+    files
+        .filter(|file| file.file_name().to_string_lossy().starts_with(&prefix))
+        .for_each(|file| drop(std::fs::remove_file(file.path())));
 }
 
 /// The exit code in a batch's id, or 0.

@@ -2,6 +2,7 @@
 //! test-flux`).
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use crate::image::{Container, Image, V4, fake_flux, real_flux, run};
 use crate::instance::{images, start, submit};
@@ -47,25 +48,69 @@ fn a_snippet_may_make_the_user_that_flux_runs_as() {
     }
 }
 
+/// The code and the output of a batch on one pod. The lines have every third number from 0.
+fn batch(lines: &[&str]) -> (i32, String) {
+    let lines: Vec<String> = lines
+        .iter()
+        .enumerate()
+        .map(|(at, text)| format!("{{number = {}, text = '''{text}'''}}", 3 * at))
+        .collect();
+    let spec = format!(
+        "[runner.program]\nmode = 'batch'\nlines = [{}]\n",
+        lines.join(", ")
+    );
+    let image = pod_image(&spec, 1);
+    let ended = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
+    (ended.code, format!("{}{}", ended.stdout, ended.stderr))
+}
+
 /// Neither a job nor its end shows such a line. The rest of a line, here a pipe, is the user's own.
 #[test]
 fn batch_fails_if_a_line_cannot_be_submitted() {
-    let code_of = |last: &str| {
-        let spec = format!(
-            "[runner.program]\nmode = 'batch'\nlines = [{{number = 0, text = 'true'}}, {{number = 3, text = '{last}'}}]\n"
-        );
-        let image = pod_image(&spec, 1);
-        let ended = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
-        let text = format!("{}{}", ended.stdout, ended.stderr);
-        (ended.code, text.contains("line 3 was not submitted"), text)
-    };
+    let report = "lines that were not submitted (1): 3\n";
     // In a pipe and in the background, the line runs in a subshell.
-    for last in ["-N1", "-N1 | cat", "-N1 &"] {
-        let wrong = code_of(last);
-        assert_eq!((wrong.0, wrong.1), (1, true), "{last}: {}", wrong.2);
+    for last in ["-N1", "-N1 | cat", "-N1 &", "true <missing"] {
+        let (code, text) = batch(&["true", last]);
+        assert_eq!((code, text.contains(report)), (1, true), "{last}: {text}");
     }
-    let piped = code_of("true | false");
-    assert_eq!((piped.0, piped.1), (0, false), "{}", piped.2);
+    for last in ["true | { read -r id; exit 3; }", "true &"] {
+        let (code, text) = batch(&["true", last]);
+        assert_eq!(
+            (code, text.contains("not submitted")),
+            (0, false),
+            "{last}: {text}"
+        );
+    }
+}
+
+/// The agent shows only the last lines of the output, and the list of the jobs is longer.
+#[test]
+fn failed_batch_ends_with_the_numbers_of_its_lines() {
+    let lines = [
+        "true",
+        "sh -c \"exit 1\"",
+        "true",
+        "sh -c \"exit 3\"",
+        "-N1",
+        "--job-name=own sh -c \"exit 2\"",
+    ];
+    let (code, text) = batch(&lines);
+    let report = "failed lines (3): own 3 9\nlines that were not submitted (1): 12\n";
+    assert_eq!((code, text.contains(report)), (1, true), "{text}");
+
+    let (code, text) = batch(&["sh -c \"exit 1\""; 60]);
+    let numbers: Vec<String> = (0..50).map(|at| (3 * at).to_string()).collect();
+    let report = format!("failed lines (60): {} ...\n", numbers.join(" "));
+    assert_eq!((code, text.contains(&report)), (1, true), "{text}");
+}
+
+/// Such a program runs in the batch's shell, and ends with the batch.
+#[test]
+fn batch_does_not_wait_for_a_program_in_the_background() {
+    let begin = Instant::now();
+    let (code, text) = batch(&["true; sleep 1000 >/dev/null 2>&1 &"]);
+    assert_eq!(code, 0, "{text}");
+    assert!(begin.elapsed() < Duration::from_secs(500), "{text}");
 }
 
 /// "Note that the output is recommended to be a shared volume".

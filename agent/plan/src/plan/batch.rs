@@ -9,6 +9,54 @@ use super::{Content, Mode, PlanError, Resolved, Step};
 const FLUX_KILL_TIMEOUT: f64 = 5.0;
 /// Seconds that the batch's instance needs to shut down.
 const SHUTDOWN_RESERVE: f64 = 4.0;
+/// What follows the lines of a batch. It uses only commands of the shell and of Flux: the image may have no others.
+const END: &str = r#"
+# Lines in the background are submitted before the queue is asked. If every line has a code, nothing waits: what runs in
+# the background is then another program, and may never end.
+for flux_agent_line in $flux_agent_lines; do
+	[ -e "$flux_agent_codes$flux_agent_line" ] || { wait; break; }
+done
+flux queue idle
+flux jobs -a
+# `flux job wait` waits for the jobs with the flag `waitable`, and fails if one has failed.
+flux_agent_result=0
+flux job wait --all || flux_agent_result=1
+
+# A line can have several jobs, and an option of its own for the name.
+flux_agent_failed=
+for flux_agent_name in $(flux jobs -n -c 0 -f failed,canceled,timeout -o '{name}'); do
+	case $flux_agent_name in
+	line-*) echo >"$flux_agent_codes${flux_agent_name#line-}.failed"; continue ;;
+	esac
+	case " $flux_agent_failed " in
+	*" $flux_agent_name "*) ;;
+	*) flux_agent_failed="$flux_agent_failed $flux_agent_name" ;;
+	esac
+done
+# A line without a code was not run, such as one whose input does not exist.
+flux_agent_missing=
+for flux_agent_line in $flux_agent_lines; do
+	flux_agent_file=$flux_agent_codes$flux_agent_line
+	[ ! -e "$flux_agent_file.failed" ] || flux_agent_failed="$flux_agent_failed $flux_agent_line"
+	read -r flux_agent_code 2>/dev/null <"$flux_agent_file" || flux_agent_code=1
+	[ $flux_agent_code = 0 ] || flux_agent_missing="$flux_agent_missing $flux_agent_line"
+done
+flux_agent_report() {
+	flux_agent_text="$1 ($(($# - 1))):"
+	shift
+	flux_agent_left=50
+	for flux_agent_name in "$@"; do
+		[ $flux_agent_left -gt 0 ] || { flux_agent_text="$flux_agent_text ..."; break; }
+		flux_agent_text="$flux_agent_text $flux_agent_name"
+		flux_agent_left=$((flux_agent_left - 1))
+	done
+	[ $# = 0 ] || echo "$flux_agent_text"
+}
+flux_agent_report 'failed lines' $flux_agent_failed
+flux_agent_report 'lines that were not submitted' $flux_agent_missing
+[ -z "$flux_agent_missing" ] || flux_agent_result=1
+exit $flux_agent_result
+"#;
 
 /// The script's path. It is in the pod's own folder, since MiniClusters may share a working directory. Flux names
 /// the batch job after the script.
@@ -65,7 +113,8 @@ fn kill_timeout(resolved: &Resolved) -> Option<f64> {
 }
 
 /// The script for a list of jobs. It submits one job per line, with the user's text unchanged. Then it waits until
-/// the queue is idle, lists the jobs and names those that failed.
+/// the queue is idle, and lists the jobs. At its end, of which the agent shows the last lines, it names the lines that
+/// failed.
 pub fn script(resolved: &Resolved, lines: &[BatchLine]) -> Result<String, PlanError> {
     let logs = resolved.logs.trim_end_matches('/');
     let submit: Vec<String> = resolved
@@ -76,30 +125,31 @@ pub fn script(resolved: &Resolved, lines: &[BatchLine]) -> Result<String, PlanEr
         .map(|word| quote(word))
         .collect();
     let submit = submit.join(" ");
+    let numbers: Vec<String> = lines.iter().map(|line| line.number.to_string()).collect();
+    let numbers = numbers.join(" ");
     let mut script = resolved.shebang("the batch script")?;
     // A function, and not a check of `$?` after each line: the rest of a line, such as a pipe, is the user's own. In a
-    // pipe or with `&`, the function runs in a subshell. So it tells the script by a signal, not by a variable.
+    // pipe or with `&`, the function runs in a subshell. So it leaves the exit code in a file, not in a variable. The
+    // file is in the folder of the batch's broker, which removes the folder.
     script += &format!(
-        "flux_agent_failed=0\n\
-         trap 'flux_agent_failed=1' USR1\n\
+        "flux_agent_lines='{numbers}'\n\
+         flux_agent_codes=${{FLUX_URI#local://}}.line-\n\
          flux_agent_submit() {{\n\
-         \t{submit} --flags waitable \"$@\" && return\n\
+         \tflux_agent_line=$1\n\
+         \tshift\n\
+         \t{submit} --flags waitable --job-name=\"line-$flux_agent_line\" \"$@\"\n\
          \tflux_agent_code=$?\n\
-         \tkill -USR1 $$\n\
-         \techo \"line $flux_agent_line was not submitted\" >&2\n\
+         \techo $flux_agent_code >\"$flux_agent_codes$flux_agent_line\"\n\
+         \t[ $flux_agent_code = 0 ] || echo \"line $flux_agent_line was not submitted\" >&2\n\
          \treturn $flux_agent_code\n\
          }}\n"
     );
     for BatchLine { number, text } in lines {
         let output = |suffix: &str| quote(&format!("{logs}/job-{number}.{suffix}"));
         let (err, out) = (output("err"), output("out"));
-        script +=
-            &format!("flux_agent_line={number}\nflux_agent_submit --error={err} --output={out} {text}\n");
+        script += &format!("flux_agent_submit {number} --error={err} --output={out} {text}\n");
     }
-    // The lines in the background are submitted before the queue is asked. A signal ends `wait` early, with its code.
-    script += "until wait; do :; done\n";
-    // `flux job wait` waits for the jobs with the flag `waitable`. It ends with 1 if one has failed, and names each.
-    script += "flux queue idle\nflux jobs -a\nflux job wait --all || flux_agent_failed=1\nexit $flux_agent_failed\n";
+    script += END;
     Ok(script)
 }
 
