@@ -359,7 +359,8 @@ fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     if job.is_finished() {
         return restart::without_pending_restart(&known, job);
     }
-    // The agent runs nothing at a restart beyond the allowed number, so such restarts are not counted.
+    // The agent runs nothing at a restart beyond the allowed number, or after a shutdown of the instance. Such restarts
+    // are not counted.
     let allowed = match inputs.spec {
         CheckedSpec::Valid(cluster) => {
             cluster.restarts_left(u32::try_from(known.backoff_limit_used).unwrap_or(0))
@@ -367,7 +368,8 @@ fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
         CheckedSpec::Invalid(_) => u32::MAX,
     };
     // `container_restarts` counts for the whole Job. If a new lead pod has fewer restarts, nothing is added.
-    let by_kubelet = summary.lead.map_or(0, |lead| count(lead.restarts.min(allowed)));
+    let running_again = summary.lead.filter(|lead| !lead.is_shut_down);
+    let by_kubelet = running_again.map_or(0, |lead| count(lead.restarts.min(allowed)));
     let new_restarts = by_kubelet.saturating_sub(known.container_restarts).max(0);
     known.restart_count += new_restarts;
     known.container_restarts += new_restarts;

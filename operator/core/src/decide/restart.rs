@@ -195,13 +195,13 @@ pub fn loss_that_ended_the_lead<'a>(
         PodEnd::NodeFailure => Some(FollowerLoss {
             pod: lost_followers(observation).next(),
         }),
-        // An end by the agent or a snippet is not the loss of a follower.
+        // An end by the agent, by a snippet or by a shutdown of the instance is not the loss of a follower.
         PodEnd::FailedByItself
             if lead
                 .exit
                 .as_ref()
                 .and_then(|exit| exit.termination.as_ref())
-                .is_none_or(|termination| termination.by == Ender::Program) =>
+                .is_none_or(|termination| termination.by == Ender::Program && !termination.shut_down) =>
         {
             recently_lost_follower(observation).map(|pod| FollowerLoss { pod: Some(pod) })
         }
@@ -797,9 +797,11 @@ fn when_lead_ended(
         return Decision::Continue;
     }
     // The Job ignores a pod that was also disrupted, and does not fail by one that it has replaced. If a lead is not
-    // labelled yet, the Job retries some exit codes.
+    // labelled yet, the Job retries some exit codes. After a shutdown, the Job would fail only once the container had
+    // restarted `backoffLimit` times.
     let is_passed_over_by_job = lead.is_disrupted()
         || is_replaced
+        || lead.is_shut_down
         || (!lead.is_labelled && lead.exit.as_ref().is_some_and(|exit| is_retried(exit.code)));
     if !is_passed_over_by_job {
         // The kubelet may restart the lead's container, or a foreign container still runs in the pod, which is kept for

@@ -96,6 +96,13 @@ impl PodStatusObject {
         let runner = status.and_then(|status| runner_status(status, name));
         runner.map(runner_ends).unwrap_or_default()
     }
+
+    /// The last end of the container that runs Flux that its agent reports as a shutdown of the instance.
+    fn shutdown(&self) -> Option<Exit> {
+        let ends = self.runner_ends();
+        let mut exits = ends.iter().rev().map(|end| Exit::of_runner(end.terminated));
+        exits.find(Exit::is_shutdown)
+    }
 }
 
 /// The status of the container with the name `runner`, or if that is None, of the first container in the list.
@@ -189,7 +196,11 @@ pub struct PodSeen {
     /// Name of another container that still runs, and so keeps the pod alive, although the container that runs Flux has
     /// ended. Webhooks add such containers.
     pub kept_by: Option<Box<str>>,
-    /// How the container that runs Flux ended.
+    /// Its program was ended by a shutdown of the instance. With `OnFailure`, the kubelet starts the container that runs
+    /// Flux again, which then runs nothing. So the pod has ended for good, although its phase stays Running. (Without
+    /// `OnFailure`, `has_ended` says the same, and this is false.)
+    pub is_shut_down: bool,
+    /// How the container that runs Flux ended. With `is_shut_down`, it may have started again since.
     pub exit: Option<Box<Exit>>,
     /// Why the pod failed, if it did, or why it does not start.
     pub trouble: Option<Box<Trouble>>,
@@ -377,13 +388,22 @@ impl PodSeen {
         // With OnFailure, the kubelet restarts the container that runs Flux if it has failed. So the pod does not count
         // as ended, which `kept_by` would mean.
         let may_return = pod.spec.restart_policy == "OnFailure" && !pod_seen.has_agents_success();
-        if may_return {
-            PodSeen {
-                kept_by: None,
+        if !may_return {
+            return pod_seen;
+        }
+        let pod_seen = PodSeen {
+            kept_by: None,
+            ..pod_seen
+        };
+        match pod.shutdown() {
+            // The trouble of a container that waits for its next start does not matter.
+            Some(exit) => PodSeen {
+                is_shut_down: true,
+                trouble: pod_seen.trouble.filter(|trouble| trouble.is_disruption),
+                exit: Some(Box::new(exit)),
                 ..pod_seen
-            }
-        } else {
-            pod_seen
+            },
+            None => pod_seen,
         }
     }
 
@@ -473,6 +493,7 @@ impl PodSeen {
                 .and_then(|all| all.get(labels::END))
                 .and_then(|text| leading_timestamp(text)),
             kept_by: kept_by.map(|container| container.name.as_str().into()),
+            is_shut_down: false,
             exit: exit.map(Box::new),
             trouble: trouble(status, place, phase, ended, user_init(metadata)).map(Box::new),
             creation_failure: if ended { None } else { creation_failure(status) },
@@ -566,6 +587,13 @@ impl Exit {
                 .termination
                 .as_ref()
                 .is_some_and(|termination| termination.by == Ender::Program)
+    }
+
+    /// Whether the agent reports that a shutdown of the instance ended the program.
+    pub fn is_shutdown(&self) -> bool {
+        self.termination
+            .as_ref()
+            .is_some_and(|termination| termination.shut_down)
     }
 
     /// How the container that runs Flux ended.

@@ -324,14 +324,12 @@ fn is_of_kubernetes(reason: &str) -> bool {
 
 /// Why the Job failed, with `reason` and `message` from its condition. These are reported if the Job's deadline was
 /// exceeded, or if the operator has failed the Job with a reason of its own. (For `LeadFailed`, the outcome of the
-/// lead's pod is reported, if that pod exists.) Otherwise the outcome is that of the pod that failed the Job: the first
+/// lead's pod is reported, if that pod is known.) Otherwise the outcome is that of the pod that failed the Job: the first
 /// one that is not created again, or the last one if pods were retried too often.
 fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
     if !is_of_kubernetes(reason) {
-        let lead = inputs
-            .pods
-            .iter()
-            .find(|pod| *reason == Reason::LeadFailed && pod.index == 0 && ends_the_job(pod));
+        let mut known = inputs.pods.iter().chain(&inputs.gone);
+        let lead = known.find(|pod| *reason == Reason::LeadFailed && pod.index == 0 && ends_the_job(pod));
         let outcome = lead
             .map(|lead| of_pod(lead))
             .unwrap_or_else(|| Outcome::new(reason, message));
@@ -393,7 +391,7 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
     };
     let mut outcome = of_pod(pod);
     outcome.index = i32::try_from(pod.index).ok();
-    if is_tried_too_often {
+    if is_tried_too_often && !pod.is_shut_down {
         outcome
             .message
             .push_str(" (retried as often as backoffLimit allows)");
@@ -511,7 +509,7 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
 
 /// Whether the pod's program, or the pod itself, has ended with a failure.
 fn has_failed(pod: &PodSeen) -> bool {
-    let has_ended = pod.has_ended || pod.kept_by.is_some();
+    let has_ended = pod.has_ended || pod.kept_by.is_some() || pod.is_shut_down;
     has_ended && (pod.trouble.is_some() || pod.exit.as_ref().is_some_and(|exit| exit.code != 0))
 }
 

@@ -68,6 +68,55 @@ fn end_is_the_runners_while_another_container_keeps_the_pod() {
     assert_eq!(end_of(&kept("OnFailure", 7)), None, "the kubelet starts it again");
 }
 
+/// With `OnFailure`, the kubelet starts the container again, and the pod's phase stays Running.
+#[test]
+fn lead_that_was_shut_down_has_ended_for_good() {
+    let end = |is_shut_down: bool| {
+        let mut message =
+            serde_json::json!({ "version": 1, "by": "program", "code": 143, "programCode": 143 });
+        if is_shut_down {
+            message["shutDown"] = true.into();
+        }
+        let message = message.to_string();
+        serde_json::json!({ "terminated": { "exitCode": 143, "reason": "Error", "message": message } })
+    };
+    let lead = |policy: &str, state: &serde_json::Value, last: &serde_json::Value| {
+        let pod = serde_json::json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "mc-0-abcde" },
+            "spec": { "restartPolicy": policy, "containers": [
+                { "name": "mc", "command": ["/etc/flux-agent/bin/flux-agent", "run"] },
+            ] },
+            "status": { "phase": "Running", "containerStatuses": [{
+                "name": "mc", "image": "i", "imageID": "i", "ready": false, "restartCount": 1,
+                "state": state, "lastState": last,
+            }] },
+        });
+        PodSeen::of_object(&serde_json::from_value::<PodStatusObject>(pod).unwrap())
+    };
+    let waiting =
+        serde_json::json!({ "waiting": { "reason": "CrashLoopBackOff", "message": "back-off 10s" } });
+    let killed = serde_json::json!({ "terminated": { "exitCode": 137, "reason": "Error" } });
+    let none = serde_json::json!({});
+    for (state, last, is_end) in [
+        (end(true), none.clone(), true),
+        (waiting.clone(), end(true), true),
+        (running(), end(true), true),
+        // The container that the kubelet had started again.
+        (killed, end(true), true),
+        (end(false), none.clone(), false),
+        (waiting, end(false), false),
+        (running(), end(false), false),
+    ] {
+        let seen = lead("OnFailure", &state, &last);
+        let wanted = is_end.then_some((PodEnd::FailedByItself, 143));
+        let end = end_of(&seen).map(|end| (end, seen.exit.as_ref().unwrap().code));
+        assert_eq!((end, seen.is_shut_down), (wanted, is_end), "{state} {last}");
+        assert!(seen.trouble.is_none() || !is_end, "{state}");
+    }
+    let never = lead("Never", &end(true), &none);
+    assert_eq!(end_of(&never), None, "its sidecars may still run");
+}
+
 #[test]
 fn orphaned_pod_still_belongs_to_its_job() {
     let job_uid = |owners: serde_json::Value| {

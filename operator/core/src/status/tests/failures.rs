@@ -729,6 +729,70 @@ fn failed_post_of_an_earlier_start_is_forgotten() {
     assert_eq!(condition(&observation.status(), "PostSucceeded"), None);
 }
 
+/// With `OnFailure`, the kubelet starts the lead's container again, and the operator fails the Job.
+#[test]
+fn shutdown_is_reported_alike_with_and_without_on_failure() {
+    let exit = Exit {
+        code: 143,
+        termination: Some(Termination {
+            program_code: Some(143),
+            shut_down: true,
+            ..Termination::new(Ender::Program, 143)
+        }),
+        ..Exit::default()
+    };
+    let never = PodSeen {
+        exit: Some(Box::new(exit)),
+        ..ended(0, 143, 1)
+    };
+    let on_failure = PodSeen {
+        has_ended: false,
+        is_shut_down: true,
+        restarts: 1,
+        ..never.clone()
+    };
+    let status_of = |reason: &str, lead: &PodSeen, is_gone: bool| {
+        let mut observation = observation("size: 2");
+        observation.job = Some(job(2));
+        observation.pods = vec![ready(0), ready(1)];
+        observation.previous = observation.status();
+        observation.pods = vec![lead.clone(), ready(1)];
+        observation.previous = observation.status();
+        observation.job = Some(JobSeen {
+            failed: true_condition(reason, "the Job's own words"),
+            ..job(2)
+        });
+        if is_gone {
+            observation.pods.remove(0);
+            observation.gone = vec![lead.clone()];
+        }
+        observation.status()
+    };
+    let wanted = status_of("PodFailurePolicy", &never, false);
+    assert_eq!(
+        (wanted.reason.as_deref(), wanted.exit_code),
+        (Some("Signalled"), Some(143))
+    );
+    // Kubernetes may be faster than the operator.
+    for (reason, is_gone) in [
+        ("LeadFailed", false),
+        ("LeadFailed", true),
+        ("BackoffLimitExceeded", false),
+    ] {
+        let status = status_of(reason, &on_failure, is_gone);
+        assert_eq!(
+            (&status.reason, &status.message, status.exit_code),
+            (&wanted.reason, &wanted.message, wanted.exit_code),
+            "{reason} {is_gone}"
+        );
+        assert_eq!(
+            (status.failed_index, status.restart_count),
+            (Some(0), 0),
+            "{reason}"
+        );
+    }
+}
+
 #[test]
 fn failed_post_is_reported_beside_the_jobs_result() {
     let (post, container) = (with_post, WITH_POST);

@@ -831,6 +831,77 @@ fn follower_that_does_not_start_is_tried_within_backoff_limit() {
     }
 }
 
+/// The exit of a lead whose instance somebody has shut down.
+fn by_shutdown() -> Exit {
+    let termination = Termination {
+        program_code: Some(143),
+        shut_down: true,
+        ..Termination::new(Ender::Program, 143)
+    };
+    Exit {
+        termination: Some(termination),
+        ..by(Ender::Program, 143)
+    }
+}
+
+/// With `OnFailure`, the kubelet starts the lead's container again, so the Job goes on.
+#[test]
+fn shutdown_of_the_instance_fails_the_job_with_on_failure() {
+    let decision_of = |lead: &PodSeen, job: JobSeen| {
+        let seen = Seen {
+            max_restarts: 1,
+            ..Seen::of(job, vec![lead.clone(), pod(1)])
+        };
+        decide(&Observation {
+            restarts_on_failure: true,
+            ..seen.observation()
+        })
+    };
+    let failed = PodSeen {
+        has_ended: false,
+        ..ended(0, by(Ender::Program, 143))
+    };
+    let shut_down = PodSeen {
+        is_shut_down: true,
+        has_ended: false,
+        is_running: true,
+        ..ended(0, by_shutdown())
+    };
+    assert_eq!(decision_of(&failed, job()), Decision::Continue);
+    let fail = Decision::Fail {
+        job_uid: "job".into(),
+        reason: "LeadFailed".into(),
+        message: "the lead (index 0) ended with exit code 143; it is not restarted".into(),
+    };
+    assert_eq!(decision_of(&shut_down, job()), fail);
+    let failing = JobSeen {
+        failing: condition("LeadFailed"),
+        ..job()
+    };
+    assert_eq!(decision_of(&shut_down, failing), Decision::Continue);
+}
+
+/// A follower may be lost while somebody shuts the instance down.
+#[test]
+fn shutdown_after_the_loss_of_a_follower_is_no_loss() {
+    let restarts = |exit: Exit| {
+        let lost = LostPod {
+            name: "mc-1-earlier".into(),
+            index: 1,
+            time: "2025-12-31T23:59:00Z".into(),
+            ..LostPod::default()
+        };
+        let mut seen = Seen {
+            max_restarts: 1,
+            ..Seen::of(job(), vec![ended(0, exit), pod(1)])
+        };
+        seen.status.lost_pods = vec![lost];
+        matches!(seen.decision(), Decision::Restart { .. })
+    };
+    assert!(restarts(by(Ender::Program, 143)));
+    assert!(!restarts(by_shutdown()));
+}
+
 /// A kubelet may reject the lead's pod. The Job controller then creates another, which runs nothing.
 #[test]
 fn rejected_lead_is_named_when_no_restart_is_left() {
