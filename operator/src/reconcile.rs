@@ -34,7 +34,7 @@ use kube::runtime::controller::Action;
 
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
-use crate::reconcile::create::{Done, create_or_update, delete_gangs, join_index};
+use crate::reconcile::create::{Done, create_or_update, delete_gangs, join_index, seconds_left};
 use crate::reconcile::diagnose::diagnose_and_mend;
 use crate::reconcile::error::ReconcileError;
 use crate::reconcile::finish::{clean_up, delete_or_time_left, end_services, recreate_with_copied_view};
@@ -340,6 +340,12 @@ async fn carry_out(
         Decision::Restart { .. } => restart_as_new_job(object, target, known_status, decision, context).await,
         Decision::Wait => {
             let observed = context.index.observed(&target.key);
+            if let Some(cluster) = cluster
+                && seconds_left(target, cluster, &observed, context).await == Some(0)
+            {
+                delete_gangs(target, Some(cluster), context).await;
+                return Ok(Done::OutOfTime);
+            }
             let pods =
                 remaining::describe(&observed.living()).unwrap_or_else(|| "its pods still run".to_owned());
             let message =

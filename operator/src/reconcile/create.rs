@@ -259,7 +259,7 @@ async fn update(
 }
 
 /// Seconds left of `deadlineSeconds` while the MiniCluster waits for its next Job. None: no deadline ends this wait.
-async fn seconds_left(
+pub(super) async fn seconds_left(
     target: &Target,
     cluster: &ValidMiniCluster,
     observed: &Observed,

@@ -6,7 +6,7 @@ use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, EvictParams, Patch, PatchParams};
+use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, PropagationPolicy};
 use serde_json::{Value, json};
 
 use test_support::api_server::{Fixture, SETTLE, assert_message, condition, index, test, until};
@@ -193,6 +193,34 @@ fn failed_lead_never_reruns_though_its_pod_is_evicted() {
             "{status:#}"
         );
         assert_eq!(fixture.job("mc").await.uid(), job);
+        operator.stop().await;
+    });
+}
+
+/// With `OnFailure`, the kubelet starts the lead's container again, which then runs nothing.
+#[test]
+fn shutdown_with_on_failure_ends_as_without_it() {
+    test("shut-down", async |fixture| {
+        let operator = fixture.operator().await;
+        let more = json!({ "programCode": 143, "shutDown": true });
+        let message = agent_message("program", 143, more);
+        let (lead, _) = running(&fixture, "never", json!({})).await;
+        fixture.end_pod(&lead, 143, "Error", &message).await;
+        let wanted = finished(&fixture, "never", "Failed").await;
+        assert_eq!(wanted["exitCode"], 143, "{wanted:#}");
+        let spec = json!({ "pod": { "restartPolicy": "OnFailure" } });
+        let (lead, _) = running(&fixture, "on-failure", spec).await;
+        let runner = &lead.spec.as_ref().unwrap().containers[0].name;
+        let again = json!({ "status": { "phase": "Running", "containerStatuses": [{
+            "name": runner, "image": "i", "imageID": "i", "ready": false, "restartCount": 1,
+            "state": { "waiting": { "reason": "CrashLoopBackOff", "message": "back-off 10s" } },
+            "lastState": { "terminated": { "exitCode": 143, "reason": "Error", "message": message } },
+        }] } });
+        fixture.patch_pod_status(&lead, again).await;
+        let status = finished(&fixture, "on-failure", "Failed").await;
+        for field in ["reason", "message", "exitCode", "failedIndex", "restartCount"] {
+            assert_eq!(status[field], wanted[field], "{field}: {status:#}");
+        }
         operator.stop().await;
     });
 }
@@ -574,6 +602,29 @@ fn resume_before_the_stopped_lead_has_ended_uses_nothing_up() {
         );
         fixture.release_pod(&lead).await;
         another_job(&fixture, "mc", &job).await;
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn deadline_ends_the_wait_for_pods_of_a_deleted_job() {
+    test("gone-late", async |fixture| {
+        let operator = fixture.operator().await;
+        let (lead, _) = running(
+            &fixture,
+            "mc",
+            json!({ "backoffLimit": 1, "deadlineSeconds": 15 }),
+        )
+        .await;
+        fixture.hold_pod(&lead).await;
+        let policy = DeleteParams {
+            propagation_policy: Some(PropagationPolicy::Background),
+            ..DeleteParams::default()
+        };
+        fixture.api::<Job>().delete("mc", &policy).await.unwrap();
+        let status = finished(&fixture, "mc", "Failed").await;
+        assert_eq!(status["reason"], "DeadlineExceeded", "{status:#}");
+        fixture.release_pod(&lead).await;
         operator.stop().await;
     });
 }
