@@ -11,6 +11,8 @@ use crate::system::raw;
 
 /// How long to wait for killed processes to end. A process that waits for a disk may take longer, and is left.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same at the end of a stopped pod's grace period, when the agent must end before the kubelet kills it.
+const LATE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time between two looks at `/proc`.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -51,7 +53,7 @@ pub async fn kill(supervisor: &mut Supervisor, earlier: &EarlierProcesses) -> io
     loop {
         let processes = processes(Path::new("/proc"));
         let left = with_descendants(&processes, earlier.orphans(&processes));
-        if left.is_empty() || begin.elapsed() >= END_TIMEOUT {
+        if left.is_empty() || Instant::now() >= waits_until(begin, supervisor.kill_deadline()) {
             return Ok(killed.len());
         }
         for pid in left {
@@ -61,6 +63,14 @@ pub async fn kill(supervisor: &mut Supervisor, earlier: &EarlierProcesses) -> io
         }
         supervisor.even_if_stopped(tokio::time::sleep(LOOK_EVERY)).await?;
     }
+}
+
+/// Until when to wait for processes that were first killed at `begin`. `kill_deadline`: when a stop kills everything.
+fn waits_until(begin: Instant, kill_deadline: Option<Instant>) -> Instant {
+    let longest = begin + END_TIMEOUT;
+    kill_deadline.map_or(longest, |deadline| {
+        longest.min(deadline.max(begin + LATE_TIMEOUT))
+    })
 }
 
 /// Whether the process `pid` or a descendant has this name (of at most 15 bytes, as in `/proc/PID/comm`).
@@ -138,6 +148,20 @@ mod tests {
         let orphans = earlier.orphans(&processes);
         assert_eq!(orphans, [-2].into());
         assert_eq!(with_descendants(&processes, orphans), [-2, -4, -5].into());
+    }
+
+    #[test]
+    fn processes_that_stay_do_not_outlast_the_grace_period() {
+        let begin = Instant::now();
+        let after = |seconds: f64| begin + Duration::from_secs_f64(seconds);
+        for (kill_deadline, until) in [
+            (None, 5.0),
+            (Some(after(60.0)), 5.0),
+            (Some(after(2.0)), 2.0),
+            (Some(begin), 0.5),
+        ] {
+            assert_eq!(waits_until(begin, kill_deadline), after(until));
+        }
     }
 
     #[test]
