@@ -395,6 +395,18 @@ def test_callback_that_would_wait_for_itself_fails(cluster: MiniCluster, executo
     assert all("from a callback" in it for it in caught)
 
 
+def test_callback_that_exits_harms_no_other_task(executor: FluxExecutor) -> None:
+    """`sys.exit` would end the thread of the package's loop, and every later call would wait for ever."""
+
+    def leave(future: Any) -> None:
+        sys.exit(1)
+
+    future = executor.submit(["true"])
+    future.add_done_callback(leave)
+    assert future.result(30).exit_code == 0
+    assert executor.submit(["sh", "-c", "exit 4"]).result(30).exit_code == 4
+
+
 def test_shutdown_waits_and_accepts_no_more(cluster: MiniCluster, api: FakeApi) -> None:
     executor = cluster.executor()
     future = executor.submit(["sleep", "0.3"])

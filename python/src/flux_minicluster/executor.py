@@ -8,12 +8,13 @@ import concurrent.futures
 import concurrent.futures.thread
 import contextlib
 import json
+import logging
 import operator
 import os
 import signal
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, SupportsIndex
@@ -390,8 +391,7 @@ class FluxExecutor(concurrent.futures.Executor):
             return
         with self._lock:
             del self._tasks[answer["token"]]
-        # It may be cancelled at the same time.
-        with contextlib.suppress(concurrent.futures.InvalidStateError):
+        with _contained():
             _settle(task, answer["done"])
         if self._is_idle():
             self._send(None)
@@ -403,8 +403,23 @@ class FluxExecutor(concurrent.futures.Executor):
             self._serving = None
             _serving.discard(self)
         for task in tasks.values():
-            with contextlib.suppress(concurrent.futures.InvalidStateError):
+            with _contained():
                 task.future.set_exception(error)
+
+
+@contextlib.contextmanager
+def _contained() -> Iterator[None]:
+    """For a future that gets its result in the loop's thread, where its callbacks run."""
+    try:
+        yield
+    except concurrent.futures.InvalidStateError:
+        # It was cancelled at the same time.
+        pass
+    except Exception:
+        raise
+    except BaseException:
+        # A callback's SystemExit would end the loop. `concurrent.futures` does the same with an Exception.
+        logging.getLogger(__package__).exception("exception calling callback")
 
 
 class _HelperFailed(MiniClusterError):
@@ -429,7 +444,7 @@ def _settle(task: _Task, done: dict[str, Any]) -> None:
     else:
         try:
             is_returned, value = call.unpack(stdout)
-        except Exception as error:
+        except BaseException as error:
             message = f"cannot read what the function returned or raised: {error!r}"
             failure = TaskFailed(message, exit_code=code, stderr=stderr, id=task.id)
             failure.__cause__ = error
