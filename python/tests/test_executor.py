@@ -19,6 +19,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import cloudpickle
 import joblib
 import pytest
@@ -291,6 +292,21 @@ def test_job_whose_id_was_lost_is_found_again(executor: FluxExecutor, api: FakeA
     finally:
         web.WebSocketResponse.send_bytes = original  # type: ignore[method-assign]
     assert broken and instance.jobs() == 2
+
+
+def test_cancelled_task_that_was_lost_is_not_submitted_again(
+    executor: FluxExecutor, api: FakeApi, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection breaks before the helper has read a request, and the task is cancelled."""
+    executor.submit(["true"]).result(30)
+    monkeypatch.setattr(aiohttp.ClientWebSocketResponse, "send_bytes", lambda *_: asyncio.Event().wait())
+    future = executor.submit(["true"])
+    until(lambda: executor._tasks[future._token].is_sent)
+    future.cancel()
+    monkeypatch.undo()
+    api.break_sockets()
+    assert executor.submit(["sh", "-c", "exit 4"]).result(30).exit_code == 4
+    assert instance.jobs() == 2
 
 
 def test_passing_refusal_loses_no_task(executor: FluxExecutor, api: FakeApi, instance: Instance) -> None:

@@ -370,8 +370,12 @@ class FluxExecutor(concurrent.futures.Executor):
 
     def _on_ready(self, absent: list[str], outbox: asyncio.Queue[bytes | None]) -> None:
         for token in absent:
-            if token in self._tasks:
-                self._tasks[token].is_sent = False
+            task = self._tasks.get(token)
+            if task is not None and task.future.cancelled():
+                with self._lock:
+                    del self._tasks[token]
+            elif task is not None:
+                task.is_sent = False
         self._outbox = outbox
         for token, task in self._pending().items():
             self._send_task(token)
