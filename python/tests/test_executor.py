@@ -462,6 +462,21 @@ def test_forked_process_does_not_wait_for_its_parent_s_tasks(cluster: MiniCluste
     run_script("mc.submit(['sleep', '60'])", fork, "child.start()", "child.join(10)", "os._exit(child.exitcode)")
 
 
+def test_end_of_the_program_accepts_no_more(cluster: MiniCluster) -> None:
+    """A task that is not awaited would be lost without a word."""
+    run_script(
+        "import sys, threading, time",
+        "def submit_later():",
+        "    threading.main_thread().join()",
+        "    time.sleep(0.5)",
+        "    try: executor.submit(['true'])",
+        "    except RuntimeError: os._exit(0)",
+        "    os._exit(1)",
+        "executor = mc.executor()",
+        "threading.Thread(target=submit_later).start()",
+    )
+
+
 def test_shutdown_returns_where_all_was_cancelled_before_the_connection(cluster: MiniCluster) -> None:
     executor = cluster.executor()
     futures = [executor.submit(["sleep", "60"]) for _ in range(3)]

@@ -48,10 +48,13 @@ PAUSE_SECONDS = 1.0
 
 # The executors that have a connection, or try to get one.
 _serving: set[FluxExecutor] = set()
+_is_exiting = False
 
 
 def _finish_at_exit() -> None:
     """Waits until all tasks have ended, as the executors of the standard library do. Ctrl-C ends the wait."""
+    global _is_exiting
+    _is_exiting = True
     for executor in list(_serving):
         if executor._pending():
             with contextlib.suppress(Exception):
@@ -198,7 +201,7 @@ class FluxExecutor(concurrent.futures.Executor):
         else:
             job = _job(fn, **kwargs)
         with self._lock:
-            if self._is_shut_down:
+            if self._is_shut_down or _is_exiting:
                 raise RuntimeError("cannot schedule new futures after shutdown")
             self._count += 1
             token = f"{self._session}-{self._count}"
