@@ -462,6 +462,18 @@ def test_forked_process_does_not_wait_for_its_parent_s_tasks(cluster: MiniCluste
     run_script("mc.submit(['sleep', '60'])", fork, "child.start()", "child.join(10)", "os._exit(child.exitcode)")
 
 
+def test_forked_process_uses_an_executor_of_its_parent(cluster: MiniCluster, instance: Instance) -> None:
+    run_script(
+        "submit = lambda code: mc.submit(['sh', '-c', f'exit {code}']).result(20).exit_code",
+        "assert submit(3) == 3",
+        "child = multiprocessing.get_context('fork').Process(target=lambda: os._exit(submit(4)))",
+        "child.start()",
+        "child.join(20)",
+        "assert (child.exitcode, submit(5)) == (4, 5)",
+    )
+    assert instance.jobs() == 3
+
+
 def test_end_of_the_program_accepts_no_more(cluster: MiniCluster) -> None:
     """A task that is not awaited would be lost without a word."""
     run_script(

@@ -14,6 +14,7 @@ import os
 import signal
 import threading
 import uuid
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -46,7 +47,8 @@ NO_BROKER = 75
 CHUNK = 32 * 1024
 PAUSE_SECONDS = 1.0
 
-# The executors that have a connection, or try to get one.
+_executors: weakref.WeakSet[FluxExecutor] = weakref.WeakSet()
+# Those that have a connection, or try to get one.
 _serving: set[FluxExecutor] = set()
 _is_exiting = False
 
@@ -64,9 +66,17 @@ def _finish_at_exit() -> None:
 # `atexit` runs after the threads of concurrent.futures have ended, and these look up addresses. Functions that are
 # registered here run in reverse order, so before the one of concurrent.futures.thread.
 threading._register_atexit(_finish_at_exit)  # type: ignore[attr-defined]
+
+
+def _after_fork() -> None:
+    """A forked process has neither the connections nor the tasks of its parent."""
+    _serving.clear()
+    for executor in _executors:
+        executor._reset()
+
+
 if hasattr(os, "register_at_fork"):
-    # A forked process has no connections.
-    os.register_at_fork(after_in_child=_serving.clear)
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @dataclass(frozen=True)
@@ -170,11 +180,16 @@ class FluxExecutor(concurrent.futures.Executor):
             "gpus_per_task": gpus_per_task,
             "environment": dict(environment or {}),
         }
+        self._is_shut_down = False
+        self._reset()
+        _executors.add(self)
+
+    def _reset(self) -> None:
+        """Begins a new session. Two processes with one session would end each other's helpers."""
         self._session = uuid.uuid4().hex
         self._lock = threading.Lock()
         self._tasks: dict[str, _Task] = {}
         self._count = 0
-        self._is_shut_down = False
         self._serving: concurrent.futures.Future[None] | None = None
         # Only used in the loop's thread.
         self._start: Start | None = None
