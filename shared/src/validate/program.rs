@@ -159,12 +159,13 @@ fn lines(field: &str, command: &str, report: &mut Report) -> Vec<BatchLine> {
             }
         }
     }
-    // The shell would read on, and take the next jobs for text.
-    if let Some((job, quote)) = jobs.iter().find_map(|(job, scan)| Some((job, scan.quote?))) {
+    // The shell would take the next jobs for text.
+    let refused = jobs.iter().find_map(|(job, scan)| Some((job, scan.reads_on()?)));
+    if let Some((job, (what, remedy))) = refused {
         let start: String = job.text.chars().take(60).collect();
         report.problem(
             field,
-            format!("line {} has a {quote} that is not closed (`{start}`): each line is a job of its own. Close it, or set batchRaw: true if the command is a script", job.number),
+            format!("line {} has {what} (`{start}`): each line is a job of its own. {remedy} batchRaw: true if the command is a script", job.number),
         );
     }
     // A backslash at the end would join the last job with the agent's next line in the batch script.
@@ -174,16 +175,66 @@ fn lines(field: &str, command: &str, report: &mut Report) -> Vec<BatchLine> {
     jobs.into_iter().map(|(job, _)| job).collect()
 }
 
+/// What a shell has begun and not yet ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Open {
+    Single,
+    /// `$'…'`, in which a backslash escapes.
+    Ansi,
+    Double,
+    /// The shell looks only for the other backquote, whatever is in between.
+    Backquote,
+    /// `$(…)`, which is a part of a word.
+    Substitution,
+    Parenthesis,
+    /// The second parenthesis of `((…))`, or one within it: `<<` shifts.
+    Arithmetic,
+    /// `${…}`
+    Brace,
+    /// `"${…}"`
+    BraceInDouble,
+}
+
+impl Open {
+    fn text(self) -> &'static str {
+        match self {
+            Open::Single => "'",
+            Open::Ansi => "$'",
+            Open::Double => "\"",
+            Open::Backquote => "`",
+            Open::Substitution => "$(",
+            Open::Parenthesis | Open::Arithmetic => "(",
+            Open::Brace | Open::BraceInDouble => "${",
+        }
+    }
+
+    fn end(self) -> char {
+        match self {
+            Open::Single | Open::Ansi => '\'',
+            Open::Double => '"',
+            Open::Backquote => '`',
+            Open::Substitution | Open::Parenthesis | Open::Arithmetic => ')',
+            Open::Brace | Open::BraceInDouble => '}',
+        }
+    }
+}
+
 /// A shell's state after the lines of a job so far. The state is kept, so that no line is read again: a job may have
 /// hundreds of thousands of lines.
 #[derive(Debug, Default)]
 struct Scan {
-    /// The quote that is open, or the backquote.
-    quote: Option<char>,
-    /// The open quote is the shell's `$'…'`, in which a backslash escapes.
-    is_ansi: bool,
+    /// What is open, from the outermost to the innermost.
+    open: Vec<Open>,
+    /// Whether a `'` quotes depends on the operator of `"${…}"`, so what is open is not known.
+    is_unclear: bool,
     /// The last letter is a `$` that is not quoted.
     after_dollar: bool,
+    /// The last letter is a `(` that is not quoted.
+    after_parenthesis: bool,
+    /// Number of `<` at the end that are not quoted.
+    less_signs: usize,
+    /// Number of here-documents.
+    here_documents: usize,
     /// A backslash precedes the next letter.
     is_escaped: bool,
     /// The last letter belongs to a word, so a `#` after it begins no comment.
@@ -203,38 +254,88 @@ impl Scan {
         self.backslashes % 2 == 1 && !self.in_comment
     }
 
+    /// Why a shell reads the next job as a part of this one, and how the remedy begins. None: it does not.
+    fn reads_on(&self) -> Option<(String, &'static str)> {
+        if self.is_unclear {
+            None
+        } else if self.here_documents > 0 {
+            Some(("a here-document".to_owned(), "Set"))
+        } else {
+            let open = self.open.last()?.text();
+            Some((format!("a {open} that is not closed"), "Close it, or set"))
+        }
+    }
+
     fn read(&mut self, text: &str) {
         for letter in text.chars() {
             self.backslashes = if letter == '\\' { self.backslashes + 1 } else { 0 };
-            if self.in_comment {
-                continue;
+            if !self.in_comment {
+                self.read_letter(letter);
             }
-            let after_dollar = std::mem::replace(&mut self.after_dollar, false);
-            let was_in_word = std::mem::replace(&mut self.in_word, true);
-            match (self.quote, letter) {
-                _ if self.is_escaped => {
-                    self.is_escaped = false;
-                    // A shell removes the backslash and the newline.
-                    if letter == '\n' {
-                        self.in_word = self.in_word_before_backslash;
-                    }
+        }
+    }
+
+    fn read_letter(&mut self, letter: char) {
+        let after_dollar = std::mem::take(&mut self.after_dollar);
+        let after_parenthesis = std::mem::take(&mut self.after_parenthesis);
+        let less_signs = std::mem::take(&mut self.less_signs);
+        let was_in_word = std::mem::replace(&mut self.in_word, true);
+        let innermost = self.open.last().copied();
+        let is_code = !matches!(innermost, Some(Open::Double | Open::Brace | Open::BraceInDouble));
+        match (innermost, letter) {
+            _ if self.is_escaped => {
+                self.is_escaped = false;
+                // A shell removes the backslash and the newline.
+                if letter == '\n' {
+                    self.in_word = self.in_word_before_backslash;
                 }
-                // A backslash between single quotes escapes nothing.
-                (Some('\''), '\\') if !self.is_ansi => {}
-                (_, '\\') => {
-                    self.is_escaped = true;
-                    self.in_word_before_backslash = was_in_word;
-                }
-                (Some(open), _) if letter == open => self.quote = None,
-                (Some(_), _) => {}
-                (None, '\'' | '"' | '`') => {
-                    self.quote = Some(letter);
-                    self.is_ansi = letter == '\'' && after_dollar;
-                }
-                (None, '$') => self.after_dollar = !after_dollar,
-                (None, '#') if !was_in_word => self.in_comment = true,
-                (None, _) => self.in_word = !letter.is_whitespace() && !";&|()".contains(letter),
             }
+            // A backslash between single quotes escapes nothing.
+            (Some(Open::Single), '\\') => {}
+            (_, '\\') => {
+                self.is_escaped = true;
+                self.in_word_before_backslash = was_in_word;
+            }
+            (Some(open), _) if letter == open.end() => {
+                self.open.pop();
+                self.in_word = open != Open::Parenthesis;
+            }
+            (Some(Open::Single | Open::Ansi | Open::Backquote), _) => {}
+            (_, '"') => self.open.push(Open::Double),
+            (_, '`') => self.open.push(Open::Backquote),
+            (_, '{') if after_dollar => self.open.push(match innermost {
+                Some(Open::Double | Open::BraceInDouble) => Open::BraceInDouble,
+                _ => Open::Brace,
+            }),
+            (_, '$') => self.after_dollar = !after_dollar,
+            (_, '(') if after_dollar || is_code => {
+                self.open.push(if after_dollar {
+                    Open::Substitution
+                } else if after_parenthesis || innermost == Some(Open::Arithmetic) {
+                    Open::Arithmetic
+                } else {
+                    Open::Parenthesis
+                });
+                self.after_parenthesis = true;
+                self.in_word = false;
+            }
+            (Some(Open::Double), _) => {}
+            (Some(Open::BraceInDouble), '\'') => self.is_unclear = true,
+            (_, '\'') => self
+                .open
+                .push(if after_dollar { Open::Ansi } else { Open::Single }),
+            (Some(Open::Brace | Open::BraceInDouble | Open::Arithmetic), _) => {}
+            (_, '#') if !was_in_word => self.in_comment = true,
+            (_, '<') => {
+                self.less_signs = less_signs + 1;
+                // `<<<` takes its text from the same line.
+                match self.less_signs {
+                    2 => self.here_documents += 1,
+                    3 => self.here_documents -= 1,
+                    _ => {}
+                }
+            }
+            (_, _) => self.in_word = !letter.is_whitespace() && !";&|()".contains(letter),
         }
     }
 }

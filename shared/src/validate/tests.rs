@@ -586,7 +586,7 @@ fn comment_ends_a_batch_job_when_it_begins_a_continued_line() {
 }
 
 #[test]
-fn quote_that_is_open_at_the_end_of_a_batch_job_is_refused() {
+fn batch_job_that_takes_the_next_lines_as_text_is_refused() {
     let problems_of = |command: &str| {
         let command = serde_json::to_string(command).unwrap();
         problems(&format!(
@@ -600,6 +600,13 @@ fn quote_that_is_open_at_the_end_of_a_batch_job_is_refused() {
         (0, "echo 'a \\\n b\nc"),
         (2, "a # it's\n\nsh -c '\nb\n'"),
         (0, "echo $$'a\\'b'"),
+        (0, "echo \"${x}\" \"$(date)\" it's\nb"),
+        (0, "echo $(date\nb"),
+        (0, "echo \"${x\nb"),
+        (0, "cat <<EOF\nhello\nEOF\n./simulate"),
+        (1, "a\ncat > \"${x}/in\" <<-'EOF'\nb\nEOF"),
+        (0, "(cat<<EOF)\nb\nEOF"),
+        (0, "echo $((1 << 2)) $(cat << EOF)\nb\nEOF"),
     ] {
         let found = problems_of(command);
         assert!(
@@ -619,6 +626,16 @@ fn quote_that_is_open_at_the_end_of_a_batch_job_is_refused() {
         "echo $'it\\'s' \"$\"'x'",
         "# it's\nb",
         "echo \"\\\"\" '\\'",
+        r#"./sim --name "$(awk -F'"' '{print $2}' params)""#,
+        r#"./sim -n "$(grep -c '"' data.txt)""#,
+        r#"./sim --label "$(date +"%d o'clock")""#,
+        r#"echo "`echo \"it's\"`""#,
+        r#"echo "${x%'"'}" it"#,
+        r#"echo "$$(it's" "${x:-it's}" ${x#\'} $(date)#it (a)"#,
+        "cat <<< \"a\" <<<b",
+        "echo $((1<<2)) $(( (1 + 2) << 3 )); ((x = 1 << 2))",
+        "echo '<<' \"<<\" \\<< `cat <<a` ${x:-<<}",
+        "a # <<EOF",
     ] {
         assert_eq!(problems_of(command), [""; 0], "{command}");
     }
