@@ -17,6 +17,7 @@ from api_server import RIGHTS, Operator, Plane, Wire
 from waiting import until
 
 from flux_minicluster import (
+    CallFailed,
     Invalid,
     JobFailed,
     Lost,
@@ -126,6 +127,12 @@ def test_refused_spec_names_its_fields(person: Person) -> None:
         spec = {"size": 4, "maxSize": 2, "containers": [{"image": "a", "command": "b"}]}
         MiniCluster.run(spec=spec, kubeconfig=person.kubeconfig)
     assert person.names() == []
+
+
+def test_name_that_is_taken_is_refused(person: Person) -> None:
+    MiniCluster("app:1", name="mc", kubeconfig=person.kubeconfig).create()
+    with pytest.raises(CallFailed, match="the name is taken"):
+        MiniCluster("app:1", name="mc", kubeconfig=person.kubeconfig).create()
 
 
 def test_typed_spec_comes_back_as_it_was_sent(person: Person) -> None:
