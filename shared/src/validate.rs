@@ -20,8 +20,8 @@ use std::collections::BTreeMap;
 
 use crate::agent_spec::LogFormat;
 use crate::crd::v1alpha2::{Logging, MiniClusterSpec, Network, headless_name};
-use crate::names;
 use crate::queueing::{Queueing, RelatedFields};
+use crate::{agent_spec, hostlist, names};
 
 mod access;
 mod assigned_variables;
@@ -100,6 +100,17 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let users = access::users(spec, parts.runner.as_ref(), &mut report);
     let restful = access::restful(spec, parts.runner.as_mut(), flux.lead.is_some(), &mut report);
     metrics::check_restful(flux.metrics_port, restful.as_ref(), &mut report);
+    for (field, port) in [
+        (metrics::FIELD, flux.metrics_port),
+        (
+            "spec.fluxRestful.port",
+            restful.as_ref().map(|restful| restful.port),
+        ),
+    ] {
+        if let Some(port) = port.filter(|port| is_lead_brokers(*port, &flux, &manifest.name, sizes)) {
+            report.problem(field, format!("{port} is the brokers' own port: choose another"));
+        }
+    }
     let arch = pod::arch(spec, &pod, &mut report);
     let (pod_template, services_pod_template) = overlay::check(spec, &view, &parts, &mut report);
     let gang = gang::check(spec, pod_template.as_ref(), &mut report);
@@ -178,6 +189,16 @@ fn network(spec: &MiniClusterSpec, report: &mut Report) -> Network {
         }
     }
     network
+}
+
+/// Whether the lead's broker listens on this port. A broker without children listens on none, and one with the user's own
+/// `brokerConfig` on the port in there. (The lead is in this cluster.)
+fn is_lead_brokers(port: u16, flux: &FluxOptions, name: &str, sizes: sizes::Sizes) -> bool {
+    let is_only_broker = || {
+        let hosts = hostlist::of_instance(flux.hostlist.as_deref(), name, sizes.max_size);
+        hostlist::expand(&hosts).is_ok_and(|hosts| hosts.len() == 1)
+    };
+    port == agent_spec::Network::default().port && flux.broker_config.is_none() && !is_only_broker()
 }
 
 /// Whether `maxSize` is given (0 counts as left out): the size may change while the cluster runs.

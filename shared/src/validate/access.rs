@@ -2,7 +2,7 @@
 
 use super::report::Report;
 use super::{ValidRestful, ValidRunner, ValidUser};
-use crate::agent_spec::{Network, Program};
+use crate::agent_spec::Program;
 use crate::crd::v1alpha2::{FluxRestful, MiniClusterSpec};
 use crate::names;
 
@@ -75,12 +75,6 @@ pub(super) fn restful(
         return None;
     }
     let restful = restful?;
-    if restful.port == Network::default().port {
-        report.problem(
-            "spec.fluxRestful.port",
-            format!("{} is the brokers' own port: choose another", restful.port),
-        );
-    }
     for (i, container) in spec.containers.iter().enumerate() {
         // A single container runs Flux even without runFlux.
         let is_sidecar = spec.containers.len() > 1 && container.run_flux != Some(true);

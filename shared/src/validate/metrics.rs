@@ -2,10 +2,9 @@
 
 use super::ValidRestful;
 use super::report::Report;
-use crate::agent_spec::Network;
 use crate::crd::v1alpha2::{Flux, MiniClusterSpec};
 
-const FIELD: &str = "spec.flux.metricsPort";
+pub(super) const FIELD: &str = "spec.flux.metricsPort";
 
 /// The port for metrics, checked; None if no metrics are served.
 pub(super) fn port(
@@ -29,9 +28,6 @@ pub(super) fn port(
     if let Some(why) = without_effect {
         report.notice(FIELD, format!("has no effect: {why}"));
         return None;
-    }
-    if port == Network::default().port {
-        report.problem(FIELD, format!("{port} is the brokers' own port: choose another"));
     }
     for (i, _) in spec
         .containers

@@ -474,6 +474,7 @@ fn name_that_no_image_can_have_is_refused() {
         "App",
         "docker://ghcr.io/a/app",
         "a//b/app@sha256:",
+        "app@sha256://0a",
         "/app",
         "ghcr.io/",
         "app:",
@@ -656,6 +657,28 @@ fn metrics_port_is_refused_only_if_both_ports_are_served() {
     let without_socket =
         "flux: {metricsPort: 9000, disableSocket: true}\ncontainers: [{image: a, ports: [9000]}]";
     assert_eq!(problems(without_socket), [""; 0], "no metrics");
+}
+
+#[test]
+fn brokers_port_is_refused_only_where_the_lead_listens_on_it() {
+    for (field, value, flux) in [
+        ("spec.flux.metricsPort", "", "metricsPort: 8050, "),
+        ("spec.fluxRestful.port", "fluxRestful: {port: 8050}\n", ""),
+    ] {
+        let found = |size: &str, options: &str| {
+            problems(&format!(
+                "{size}\n{value}flux: {{{flux}{options}}}\ncontainers: [{{image: a}}]"
+            ))
+        };
+        let refused = [format!("{field}: 8050 is the brokers' own port: choose another")];
+        let burst = "bursting: {clusters: [{name: burst, size: 1}], leadBroker: {address: 10.0.0.1, name: mc, size: 1}}";
+        for (size, options) in [("size: 2", ""), ("size: 1\nmaxSize: 2", ""), ("size: 1", burst)] {
+            assert_eq!(found(size, options), refused, "{size} {options}");
+        }
+        for (size, options) in [("size: 1", ""), ("size: 2", "brokerConfig: 'a = 1'")] {
+            assert_eq!(found(size, options), [""; 0], "{size} {options}");
+        }
+    }
 }
 
 #[test]

@@ -220,7 +220,7 @@ pub(super) fn runner(
         .map(|(name, annotation)| from_annotation(name, annotation));
     container.env.get_or_insert_default().extend(earlier_pods);
     if derive::has_host_network(cluster.pod_template.as_ref()) {
-        use_host_network(&mut container);
+        use_host_network(&mut container, cluster.flux.metrics_port);
     }
     // The port with metrics. Scrapers find it by its name; only the lead listens.
     container
@@ -247,10 +247,13 @@ pub(super) fn runner(
 
 /// With host networking the broker uses a port and an address of the node. This declares the port, and passes the
 /// address to the agent. A declared port becomes a `hostPort`: Kubernetes puts no two pods with the same port on a
-/// node, and reports a pod without a free node as unschedulable.
-fn use_host_network(container: &mut Container) {
+/// node, and reports a pod without a free node as unschedulable. A single broker does not listen, so its port may be
+/// the port with metrics, which is declared as well.
+fn use_host_network(container: &mut Container, metrics_port: Option<u16>) {
     let ports = container.ports.get_or_insert_default();
-    if !ports.iter().any(|port| port.container_port == BROKER_PORT) {
+    let is_declared = ports.iter().any(|port| port.container_port == BROKER_PORT)
+        || metrics_port.is_some_and(|port| i32::from(port) == BROKER_PORT);
+    if !is_declared {
         ports.push(ContainerPort {
             container_port: BROKER_PORT,
             protocol: Some("TCP".into()),
@@ -447,9 +450,10 @@ mod tests {
 
     #[test]
     fn host_network_broker_owns_node_port_and_knows_its_address() {
-        let of = |overlay: &str, ports: &str| {
-            let text =
-                format!("podTemplate: {{spec: {overlay}}}\ncontainers: [{{image: a, ports: [{ports}]}}]");
+        let of = |flux: &str, has_host_network: bool, ports: &str| {
+            let text = format!(
+                "podTemplate: {{spec: {{hostNetwork: {has_host_network}}}}}\nflux: {{{flux}}}\ncontainers: [{{image: a, ports: [{ports}]}}]"
+            );
             let cluster = crate::testing::cluster(&text);
             let runner = runner(
                 &cluster,
@@ -473,12 +477,13 @@ mod tests {
             (ports, paths.collect::<Vec<_>>())
         };
         let address = || vec!["status.podIP".to_owned()];
-        assert_eq!(of("{hostNetwork: true}", "80"), (vec![80, 8050], address()));
+        assert_eq!(of("", true, "80"), (vec![80, 8050], address()));
+        assert_eq!(of("", true, "8050"), (vec![8050], address()), "declared once");
         assert_eq!(
-            of("{hostNetwork: true}", "8050"),
+            of("metricsPort: 8050", true, ""),
             (vec![8050], address()),
             "declared once"
         );
-        assert_eq!(of("{hostNetwork: false}", "80"), (vec![80], Vec::new()));
+        assert_eq!(of("", false, "80"), (vec![80], Vec::new()));
     }
 }
