@@ -206,6 +206,50 @@ fn validate_and_the_api_server_agree_on_every_public_document() {
 }
 
 #[test]
+fn validate_and_the_api_server_agree_on_names_of_images() {
+    let longer = |texts: Vec<String>| -> Vec<String> {
+        let longer_by_one = |text: &String| ["a", ":", "/", "@"].map(|letter| format!("{text}{letter}"));
+        texts.iter().flat_map(longer_by_one).collect()
+    };
+    let mut names: Vec<String> = vec![String::new()];
+    let mut last = names.clone();
+    for _ in 0..4 {
+        last = longer(last);
+        names.extend(last.iter().cloned());
+    }
+    let more = [
+        "App",
+        "A/app",
+        "A/b/App",
+        "app:A",
+        "app@a:A",
+        "docker://a",
+        "a:1@a:b",
+        "a:1/b:2@a:b",
+        "a@b://c",
+        "a@b:c/d",
+        "a/b@c/d:e",
+    ];
+    names.extend(more.map(str::to_owned));
+    test("images", async |fixture| {
+        let mut wrong = Vec::new();
+        for name in names {
+            let document = json!({
+                "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "images" },
+                "spec": { "containers": [{ "image": name }] },
+            });
+            let parsed = manifest::from_value(&document).unwrap();
+            let is_valid = validate::validate(&parsed).is_ok();
+            let offered = offer_minicluster(&fixture, &document).await;
+            if is_valid != offered.is_ok() {
+                wrong.push(format!("`{name}`: valid: {is_valid}, {offered:?}"));
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    });
+}
+
+#[test]
 fn bad_inputs_are_refused_by_the_component_they_name() {
     test("bad", async |fixture| {
         let mut wrong = Vec::new();

@@ -91,7 +91,7 @@ pub fn image(field: &str, image: &Option<String>, report: &mut Report) -> Option
     let is_digest = |digest: &str| {
         digest
             .split_once(':')
-            .is_some_and(|(method, sum)| !method.is_empty() && !sum.is_empty())
+            .is_some_and(|(method, sum)| !method.is_empty() && !sum.is_empty() && !sum.contains('/'))
     };
     let is_tag = |tag: &str| !tag.is_empty() && !tag.contains('/');
     let why = if image.contains(char::is_whitespace) {
