@@ -126,7 +126,9 @@ async fn tidy_up(target: &Target, id: ClusterId<'_>, followed: &Followed, keep: 
     match followed.end {
         RunEnd::Finished { .. } | RunEnd::Unread => {}
         RunEnd::Invalid(_) if keep => {
-            return Some(format!("kept {name}: `kubectl minicluster stop --now {name}`"));
+            return Some(format!(
+                "kept {name}: `kubectl minicluster stop --now {name}` deletes it"
+            ));
         }
         RunEnd::Invalid(_) => {
             let stopped = retry(|| stop::at_once(target, name, Some(uid))).await;
@@ -214,7 +216,7 @@ async fn create(target: &Target, cluster: &MiniCluster) -> Result<MiniCluster, F
     let created = retry(async || match clusters.create(&parameters, cluster).await {
         Ok(created) => Ok(Some(created)),
         Err(error) if failure::is_name_taken(&error) => Ok(None),
-        // Another conflict passes: for example, other creations have changed the namespace's quota meanwhile.
+        // Any other conflict is temporary: for example, another creation has just changed the namespace's quota.
         Err(error) if failure::is_code(&error, 409) => Err(Failure::Call {
             doing: doing.clone(),
             why: failure::cause_of(&error),
@@ -298,7 +300,7 @@ mod tests {
 
     /// For example, several creations change the namespace's quota at the same time.
     #[tokio::test(start_paused = true)]
-    async fn conflict_of_a_creation_is_retried_and_no_taken_name() {
+    async fn conflict_at_creation_is_retried_not_reported_as_taken() {
         for (mut conflicts, is_done) in [(TRIES - 1, true), (TRIES, false)] {
             let (target, _) = answering(move |_| {
                 if conflicts == 0 {

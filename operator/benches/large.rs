@@ -1,5 +1,5 @@
 //! One very large MiniCluster on fake nodes, from its creation until it is ready, and small and larger ones
-//! for their whole life: `.ci/bench large` (LARGE_SIZE=5000), Kubernetes' own scheduler
+//! for their whole life: `.ci/bench large` (LARGE_SIZE=5000). Kubernetes' own scheduler
 //! runs, and kwok replaces the kubelets.
 //!
 //! The bench reports all writes of the operator (events too), its peak memory, and the seconds until its

@@ -385,7 +385,14 @@ def test_log_that_the_api_server_refuses_keeps_the_minicluster(api: FakeApi, mon
     assert is_kept(api, result)
 
 
-@pytest.mark.parametrize("error", [NotAllowed("no role is known", status=403), ClientConnectionError("refused")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotAllowed("no role is known", status=403),
+        CallFailed("no server is ready", status=503),
+        ClientConnectionError("refused"),
+    ],
+)
 def test_log_of_an_ended_job_is_read_when_the_api_server_answers_again(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:

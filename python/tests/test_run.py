@@ -113,7 +113,7 @@ def test_name_of_another_run_is_refused(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("is_passing", [True, False])
-def test_conflict_of_a_creation_is_retried_and_no_taken_name(
+def test_conflict_at_creation_is_retried_not_reported_as_taken(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch, is_passing: bool
 ) -> None:
     """For example, several creations change the namespace's quota at the same time."""

@@ -32,7 +32,7 @@ use super::executor::{Executor, wait_failed};
 use super::retry::AfterFailure;
 use crate::files::{self, Files, safe_path};
 use crate::report::activity::Awaited;
-use crate::report::failure::{Failure, is_passing, plain};
+use crate::report::failure::{Failure, plain};
 use crate::supervise::ChildEnd;
 
 /// Number of hexadecimal digits in a dump's name that identify its start.
@@ -128,10 +128,7 @@ impl Executor<'_> {
             };
             let why = reason(&error);
             // Only `is_passing` and the cause of this failure are read.
-            let failure = Failure {
-                is_passing: is_passing(&error),
-                ..Failure::new(Category::WriteFailed, why.clone(), "")
-            };
+            let failure = Failure::new(Category::WriteFailed, why.clone(), "").passing_as(&error);
             match attempts.after(failure, Awaited::Volume, self.supervisor).await? {
                 AfterFailure::Retry => {}
                 AfterFailure::Stop(_) if self.has_time_after_stop() => {
@@ -342,7 +339,7 @@ mod tests {
             let error = save_with(&at("dump.tgz"), &at("archive.tgz"), true, sync).unwrap_err();
             // The number is all that comes back from another process.
             let error = io::Error::from_raw_os_error(error.raw_os_error().unwrap());
-            assert!(!is_passing(&error), "{error}");
+            assert!(!crate::report::failure::is_passing(&error), "{error}");
             assert_ne!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
             assert!(reason(&error).contains("fsync failed"), "{error}");
         }

@@ -46,7 +46,7 @@ pub(super) struct BrokerPolicy<'a> {
     staying: Option<&'a LeadPresence>,
     /// Whether the broker shuts down already.
     shutdown: ShutdownSigns<'a>,
-    /// The record of this start, which gets a stop that comes before the program has ended.
+    /// The record of this start. It notes a stop that comes before the program has ended.
     record: Option<&'a Record>,
     /// What is missing, if the parent was lost.
     lost: Option<Missing>,
@@ -211,7 +211,7 @@ impl Policy for BrokerPolicy<'_> {
             if self.shutdown.is_shutting_down() {
                 return AtStop::PassOn(Order::signal(0));
             }
-            // Without this, the next start of the container takes the program for one that was shut down.
+            // Otherwise the next start of the container would assume a shutdown of the instance, and not run the program again.
             let _ = self.record.map(Record::add_stop);
             return AtStop::PassOn(Order::signal(signal));
         };

@@ -75,8 +75,8 @@ impl Executor<'_> {
         // SIGHUP, which is no failure.
         let is_hung_up =
             launch.at_end == AtEnd::ExitUnlessStopped && launch.program.is_empty() && ended.end == HUNG_UP;
-        // Without a program, the job is over once the broker shuts down. A dump that then fails makes a 1 of the
-        // broker's 0, and is no failure of the job.
+        // Without a program, the job is over once the broker shuts down. If the dump then fails, the broker exits
+        // with 1 instead of 0. That is no failure of the job.
         let has_only_dump_failed = launch.program.is_empty()
             && ended.end == ChildEnd::Exited(1)
             && ended.has_come_up

@@ -9,7 +9,7 @@ use flux_shared::exit::Category;
 use sha_crypt::{PasswordHash, PasswordHasher, PasswordVerifier, ShaCrypt, password_hash};
 
 use crate::files::Files;
-use crate::report::failure::{Failure, is_passing, plain};
+use crate::report::failure::{Failure, plain};
 
 const SHADOW: &str = "/etc/shadow";
 /// Length of a salt, in bytes. In the hash it has 16 letters.
@@ -19,14 +19,8 @@ const SALT_LENGTH: usize = 12;
 pub fn ensure(files: &Files, user: &str, source: &str) -> Result<(), Failure> {
     let failed = |what: &str, error: &io::Error| {
         let cause = format!("failed to {what}: {}", plain(error));
-        Failure {
-            is_passing: is_passing(error),
-            ..Failure::new(
-                Category::UserFailed,
-                cause,
-                "run the container as root, or leave out users",
-            )
-        }
+        let remedy = "run the container as root, or leave out users";
+        Failure::new(Category::UserFailed, cause, remedy).passing_as(error)
     };
     let shadow = files.at(SHADOW);
     let (text, mode, owner) = match fs::read(&shadow) {

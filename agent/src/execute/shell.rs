@@ -25,7 +25,7 @@ use tokio::io::unix::AsyncFd;
 use super::last_errors::LastErrors;
 use super::session::{Session, assignments, current_limits, shell_changes};
 use super::shell_state::{self, ShellState, without_shells_own};
-use crate::report::failure::{Failure, is_passing, plain};
+use crate::report::failure::{Failure, plain};
 use crate::supervise::program::{Child, ChildProgram, Environment, Output, StartError};
 use crate::supervise::{ChildEnd, Event, Supervisor, is_stop, terminal, until};
 use crate::system::raw::{self, ChildSetup, Limit};
@@ -545,10 +545,7 @@ fn unusable_code(bytes: &[u8]) -> Option<u8> {
 
 fn failed(error: io::Error) -> Failure {
     let cause = format!("failed to talk to the snippets' shell: {}", plain(&error));
-    Failure {
-        is_passing: is_passing(&error),
-        ..Failure::internal(cause)
-    }
+    Failure::internal(cause).passing_as(&error)
 }
 
 /// Opens a program only to run it by its descriptor. Its file need not be readable.

@@ -7,7 +7,7 @@
 //! started NUMBER                       written before the broker and the program start
 //! stopped                              written at a stop of the container, before the program has ended
 //! ended CODE                           written after the program has ended, in place of `stopped`
-//! shut down                            written with it, if somebody shut the instance down
+//! shut down                            written together with `ended CODE`, if somebody shut the instance down
 //! archive saved                        written after the archive was saved
 //! what failed after the program        written at the end of the container, as JSON
 //! ```
@@ -32,7 +32,7 @@ const ARCHIVE_SAVED: &str = "archive saved\n";
 pub struct EarlierStarts {
     /// How many there were.
     pub starts: u32,
-    /// Whether the container was stopped before its program had ended. Only known without `end`.
+    /// Whether the container was stopped before its program had ended. False if `end` is known, which replaces this note.
     pub was_stopped: bool,
     /// How the program ended at the last one; none: its end is not recorded.
     pub end: Option<ProgramEnd>,
@@ -85,8 +85,8 @@ impl Record {
             .map_err(|error| Failure::write("write", &self.path, &error))
     }
 
-    /// Adds that the container was stopped before its program had ended. This does not wait for the disk, since the
-    /// broker has not got the stop yet. A node that shuts down writes it to the disk.
+    /// Adds that the container was stopped before its program had ended. This does not wait for the disk: that
+    /// would delay the stop signal to the broker. A node that shuts down writes the file to the disk by itself.
     pub fn add_stop(&self) -> io::Result<()> {
         self.open()?.write_all(STOPPED.as_bytes())
     }
@@ -181,7 +181,7 @@ mod tests {
             }),
             message: "it failed".into(),
         };
-        let open = |starts, was_stopped| EarlierStarts {
+        let without_end = |starts, was_stopped| EarlierStarts {
             starts,
             was_stopped,
             end: None,
@@ -196,13 +196,13 @@ mod tests {
                     is_archive_saved,
                     later,
                 }),
-                ..open(3, false)
+                ..without_end(3, false)
             };
             record.start().unwrap();
-            assert_eq!(read(&path).unwrap(), open(3, false));
+            assert_eq!(read(&path).unwrap(), without_end(3, false));
             record.add_stop().unwrap();
             record.add_stop().unwrap();
-            assert_eq!(read(&path).unwrap(), open(3, true));
+            assert_eq!(read(&path).unwrap(), without_end(3, true));
             record.end(7, is_shut_down).unwrap();
             assert_eq!(read(&path).unwrap(), ended(false, LaterFailure::default()));
             record.add_saved_archive().unwrap();
@@ -221,7 +221,7 @@ mod tests {
             "started 1\nended x\n",
             "started 1\nended 256\n",
         ] {
-            assert_eq!(parse(half), open(1, false), "{half:?}");
+            assert_eq!(parse(half), without_end(1, false), "{half:?}");
         }
     }
 }

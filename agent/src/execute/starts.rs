@@ -71,13 +71,13 @@ impl Executor<'_> {
                 // When the program ended is not known here, so the present counts.
                 self.ending.program = Some((code, Instant::now()));
                 self.ending.is_node_failure = note.is_some_and(|note| note.node_failure);
-                // After a shutdown, the status has the same words as without a restart of the container.
+                // After a shutdown of the instance, the status does not mention the container's restart.
                 if !self.ending.is_shut_down {
                     self.ending.note(line);
-                }
-                if restarts > 0 && code != 0 && !self.ending.is_shut_down {
-                    self.ending
-                        .note(format!("backoffLimit reached: start {starts} was the last"));
+                    if restarts > 0 && code != 0 {
+                        self.ending
+                            .note(format!("backoffLimit reached: start {starts} was the last"));
+                    }
                 }
                 if let Some(snippet) = &later.snippet {
                     self.ending.note(snippet.to_string());

@@ -7,7 +7,7 @@ use std::path::Path;
 use flux_shared::exit::Category;
 
 use crate::files::Files;
-use crate::report::failure::{Failure, MORE_ROOM, is_passing, plain};
+use crate::report::failure::{Failure, MORE_ROOM, plain};
 
 /// Adds the missing lines. The line in /etc/passwd comes last, since a user who is in that file counts as created.
 pub fn ensure(files: &Files, name: &str, uid: u32, gid: u32, home: &str) -> Result<(), Failure> {
@@ -31,10 +31,7 @@ fn ensure_line(path: &Path, name: &str, line: &str) -> Result<(), Failure> {
             Some(libc::ENOSPC | libc::EDQUOT) => MORE_ROOM,
             _ => "run the container as root, or leave out fluxUser and use its own user",
         };
-        Failure {
-            is_passing: is_passing(&error),
-            ..Failure::new(Category::UserFailed, cause, remedy)
-        }
+        Failure::new(Category::UserFailed, cause, remedy).passing_as(&error)
     })
 }
 
@@ -50,8 +47,8 @@ fn append_missing(path: &Path, name: &str, line: &str) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
-    // Appended, since nothing can be renamed over a mounted file. A part of the line, as a full volume
-    // leaves it, would count as the user.
+    // Appended, since nothing can be renamed over a mounted file. If a full volume cuts the line off, the
+    // file gets its old length back: a part of the line would count as the user.
     let begin = if text.is_empty() || text.ends_with('\n') {
         ""
     } else {

@@ -51,9 +51,14 @@ impl Failure {
             _ => "check the volume that holds it",
         };
         let cause = format!("failed to {what} {}: {}", path.display(), plain(error));
+        Failure::new(Category::WriteFailed, cause, remedy).passing_as(error)
+    }
+
+    /// This failure, which is temporary if `error` is.
+    pub fn passing_as(self, error: &std::io::Error) -> Failure {
         Failure {
             is_passing: is_passing(error),
-            ..Failure::new(Category::WriteFailed, cause, remedy)
+            ..self
         }
     }
 

@@ -1,7 +1,7 @@
 //! Waits until a Unix socket exists and answers: by inotify, with a slow poll as a fallback.
 //!
-//! Root connects with the rights of the socket's owner, since another user may have put anything at the path. A root
-//! without the capability SETUID cannot, and connects itself: Flux's socket accepts connections of every user.
+//! Root connects with the rights of the socket's owner, since another user may have put anything at the path. Root
+//! without the capability SETUID cannot do that, and connects as itself: Flux's socket accepts every user.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -63,7 +63,7 @@ fn connect(path: &Path) -> io::Result<()> {
     if !data.file_type().is_socket() {
         return Err(io::Error::other("it is no socket"));
     }
-    // Such a root has none of the rights of other users either. It sends nothing here.
+    // Root without SETUID cannot connect as the owner. It may connect as itself: it sends nothing here.
     if !identity::has(Capability::SetUid) {
         return connect_at_once(path).map(drop);
     }

@@ -186,7 +186,8 @@ pub fn failed() -> String {
     text.unwrap_or_default()
 }
 
-fn run_tasks(request: &Request, name: &str, arguments: &[&str], is_run: bool) -> u8 {
+/// Runs the tasks to their end. Returns the highest exit code.
+fn run_tasks(request: &Request, program: &str, arguments: &[&str], is_run: bool) -> u8 {
     if !request.watch && !is_run {
         // An id for which `code_of` returns 0. Ignores errors: nobody has to read it.
         let _ = writeln!(std::io::stdout(), "f1x0");
@@ -225,7 +226,7 @@ fn run_tasks(request: &Request, name: &str, arguments: &[&str], is_run: bool) ->
             ));
             continue;
         }
-        let mut command = Command::new(name);
+        let mut command = Command::new(program);
         command.args(arguments).envs(environment);
         match spawn(command, cpus, term) {
             Ok(mut child) => {
@@ -237,7 +238,7 @@ fn run_tasks(request: &Request, name: &str, arguments: &[&str], is_run: bool) ->
                 ));
             }
             Err(error) => {
-                eprintln!("flux-shell: ERROR: {name}: {error}");
+                eprintln!("flux-shell: ERROR: {program}: {error}");
                 return if error.kind() == std::io::ErrorKind::NotFound {
                     127
                 } else {

@@ -412,7 +412,7 @@ fn on_failure_reruns_a_program_whose_container_was_stopped() {
 }
 
 #[test]
-fn killed_lead_knows_whether_its_program_was_shut_down() {
+fn restart_after_kill_knows_whether_program_was_shut_down() {
     // The dump of the real Flux ends too soon.
     if real_flux().is_some() {
         return;

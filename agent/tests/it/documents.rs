@@ -48,7 +48,7 @@ fn a_snippet_may_make_the_user_that_flux_runs_as() {
     }
 }
 
-/// The code and the output of a batch on one pod. The lines have every third number from 0.
+/// The exit code and the output of a batch on one pod. Its lines have the numbers 0, 3, 6, …
 fn batch(lines: &[&str]) -> (i32, String) {
     let lines: Vec<String> = lines
         .iter()

@@ -315,7 +315,7 @@ reasons! {
         Failed: "the job has failed: the reason of the condition `Failed` says why",
         JobFailed => Warning: "the Job has failed, and no pod is left that shows why",
         LeadFailed => Warning:
-            "the lead has failed, but the Job did not count it, because the pod was also being evicted, had replaced another one or restarts its container (`OnFailure`): the operator has ended the Job",
+            "the lead has failed, but the Job did not count it, because the pod was also being evicted, had replaced another one, or its container restarts (`OnFailure`): the operator has ended the Job",
         AgentFailed => Warning: "the agent failed without naming a cause: see the message",
         LeadLost => Warning:
             "the lead's pod was lost: the MiniCluster restarts, or `backoffLimit` is reached",

@@ -425,7 +425,7 @@ fn waiting_minicluster_is_reconciled_once_in_10_s_at_most() {
 }
 
 #[test]
-fn namespace_is_usable_once_it_was_recreated() {
+fn recreated_namespace_is_usable_at_once() {
     test("calm-recreated", async |fixture| {
         // Since Kubernetes 1.33, the namespace controller deletes nothing else before all pods are gone.
         let kept = json!({

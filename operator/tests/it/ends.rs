@@ -116,7 +116,7 @@ fn program_that_ends_with_255_has_failed() {
 fn other_pods_keep_their_logs_when_a_snippet_fails() {
     test("snippet-fails", async |fixture| {
         let operator = fixture.operator().await;
-        // Also with backoffLimit 0, which is not the Job's own: that one would fail the Job at the first failed pod.
+        // The operator must not copy this 0 into the Job's own backoffLimit: the Job would fail at the first failed pod.
         for (name, failed) in [("follower", 1), ("lead", 0)] {
             fixture
                 .create(name, json!({ "size": 3, "backoffLimit": 0 }))

@@ -43,7 +43,7 @@ class MiniCluster:
         environment: Environment variables of the program.
         queue: Queue of Kueue to wait in.
         labels: Labels of the MiniCluster.
-        verbose: Also print the agent's and Flux's own lines. A spec with `logging` decides itself.
+        verbose: Also print the agent's and Flux's own lines. The spec's own `logging` takes precedence over this.
         spec: All other settings (resources, volumes, ...): a `models.MiniClusterSpec`, or a dictionary with the API's
             spelling. The other arguments override it.
         namespace: Namespace. None: the context's.

@@ -48,8 +48,8 @@ CHUNK = 32 * 1024
 PAUSE_SECONDS = 1.0
 
 _executors: weakref.WeakSet[FluxExecutor] = weakref.WeakSet()
-# Those that have a connection, or try to get one.
-_serving: set[FluxExecutor] = set()
+# The executors that have a connection, or try to get one.
+_connected: set[FluxExecutor] = set()
 _is_exiting = False
 
 
@@ -57,20 +57,20 @@ def _finish_at_exit() -> None:
     """Waits until all tasks have ended, as the executors of the standard library do. Ctrl-C ends the wait."""
     global _is_exiting
     _is_exiting = True
-    for executor in list(_serving):
+    for executor in list(_connected):
         if executor._pending():
             with contextlib.suppress(Exception):
                 executor.shutdown()
 
 
-# `atexit` runs after the threads of concurrent.futures have ended, and these look up addresses. Functions that are
-# registered here run in reverse order, so before the one of concurrent.futures.thread.
+# Not `atexit`, which runs after concurrent.futures has ended its threads: the loop needs them to look up addresses.
+# `threading` calls these functions in reverse order, so this one before that of concurrent.futures.thread, imported above.
 threading._register_atexit(_finish_at_exit)  # type: ignore[attr-defined]
 
 
 def _after_fork() -> None:
     """A forked process has neither the connections nor the tasks of its parent."""
-    _serving.clear()
+    _connected.clear()
     for executor in _executors:
         executor._reset()
 
@@ -226,7 +226,7 @@ class FluxExecutor(concurrent.futures.Executor):
             self._tasks[token] = _Task(future, line, is_function=callable(fn))
             if self._serving is None or self._serving.done():
                 self._serving = asyncio.run_coroutine_threadsafe(self._serve(), bridge.loop())
-                _serving.add(self)
+                _connected.add(self)
         bridge.loop().call_soon_threadsafe(self._send_task, token)
         return future
 
@@ -247,7 +247,7 @@ class FluxExecutor(concurrent.futures.Executor):
     def _abandon(self) -> None:
         """As `shutdown`, without a wait at exit: the tasks end with the MiniCluster, which is being deleted."""
         self.shutdown(wait=False)
-        _serving.discard(self)
+        _connected.discard(self)
 
     def _cancel(self, token: str) -> None:
         def cancel() -> None:
@@ -302,7 +302,7 @@ class FluxExecutor(concurrent.futures.Executor):
                         # The jobs go on meanwhile.
                         await self._check(target)
                         await asyncio.sleep(PAUSE_SECONDS)
-            _serving.discard(self)
+            _connected.discard(self)
         except BaseException as error:
             self._fail_all(error)
             if not isinstance(error, MiniClusterError):
@@ -334,7 +334,7 @@ class FluxExecutor(concurrent.futures.Executor):
                 await asyncio.wait([writer, reader], return_when=asyncio.FIRST_COMPLETED)
                 if writer.done() and not isinstance(writer.exception(), FAILURES):
                     writer.result()
-                # If the connection has broken, the reader may know why.
+                # A fault of the writer was raised above. If only the connection has broken, the reader may know why.
                 await reader
             finally:
                 self._outbox = None
@@ -423,7 +423,7 @@ class FluxExecutor(concurrent.futures.Executor):
             tasks, self._tasks = self._tasks, {}
             # The next task opens another connection.
             self._serving = None
-            _serving.discard(self)
+            _connected.discard(self)
         for task in tasks.values():
             with _contained():
                 task.future.set_exception(error)
@@ -431,7 +431,7 @@ class FluxExecutor(concurrent.futures.Executor):
 
 @contextlib.contextmanager
 def _contained() -> Iterator[None]:
-    """For a future that gets its result in the loop's thread, where its callbacks run."""
+    """Wraps the settling of a future. Its callbacks run here, in the loop's thread, and must not end the loop."""
     try:
         yield
     except concurrent.futures.InvalidStateError:
@@ -440,7 +440,7 @@ def _contained() -> Iterator[None]:
     except Exception:
         raise
     except BaseException:
-        # A callback's SystemExit would end the loop. `concurrent.futures` does the same with an Exception.
+        # Such as SystemExit of a callback, which would end the loop. `concurrent.futures` logs an Exception like this.
         logging.getLogger(__package__).exception("exception calling callback")
 
 

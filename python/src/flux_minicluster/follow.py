@@ -295,7 +295,7 @@ class Follower:
         elif self._has_begun():
             return
         elif self._lost or self._seen.cluster is None or not self._are_pods_known:
-            # It may have begun.
+            # The job may have begun unseen: look again.
             self._start(self._timer(what, 1.0))
         elif await self._delete_unstarted(what):
             raise self._not_started()

@@ -34,8 +34,8 @@ SETTLE_SECONDS = 1.0
 # Exit code if no broker answers: there is none yet, or none any more.
 NO_BROKER = 75
 CHUNK = 1 << 16
-# Prefixes of the variables that Flux sets inside a job, or flux proxy for its command. If this process has inherited
-# some, they say nothing about the jobs that it submits, so these do not get them.
+# Prefixes of the variables that Flux sets inside a job, or flux proxy for its command. This process may have
+# inherited some. They do not describe the jobs that it submits, so those jobs do not get them.
 FOREIGN_PREFIXES = ("FLUX_JOB_", "FLUX_TASK_", "FLUX_KVS_NAMESPACE", "FLUX_PROXY_")
 
 

@@ -51,7 +51,7 @@ async def follow(
         query += [("previous", "1")] if restarts == 1 else [] if is_over else [("follow", "1")]
         query += [("sinceTime", since)] if since is not None else []
         broke: str | None = None
-        is_complete = has_progressed = is_answer = False
+        is_complete = has_progressed = counts = False
         try:
             async for data in _chunks(target, name, query):
                 log_refusals.note_success()
@@ -66,11 +66,11 @@ async def follow(
         except _Silent as error:
             log_refusals.note_success()
             # A container that runs may print nothing for any time.
-            broke, is_answer = (str(error) if is_over else None), True
+            broke, counts = (str(error) if is_over else None), True
         except FAILURES as error:
             if log_refusals.is_final(error):
                 raise
-            broke, is_answer = words(error), _is_answer(error)
+            broke, counts = words(error), _counts(error)
         # A log that had been read whole, and is empty now, was rotated.
         if is_complete and resume.end() and (has_progressed or not was_complete):
             if was_complete and await _has_restarted(target, name, start):
@@ -80,7 +80,7 @@ async def follow(
         if is_over and is_complete:
             # The container had ended before this read, so nothing else is missing.
             break
-        failures = 0 if has_progressed or broke is None else failures + is_answer
+        failures = 0 if has_progressed or broke is None else failures + counts
         if is_over and failures >= TRIES:
             lost = broke or ""
             break
@@ -97,7 +97,7 @@ async def follow(
                     # Who may not get pods may still read logs.
                     current = pod
                     break
-                failures += _is_answer(error)
+                failures += _counts(error)
                 if is_over and failures >= TRIES:
                     raise _unread(name, container, words(error)) from error
                 await asyncio.sleep(PAUSE_AFTER_FAILURE_SECONDS)
@@ -120,9 +120,14 @@ def _unread(name: str, container: str, why: str) -> CallFailed:
     return CallFailed(f"cannot read the whole log of {name}, container {container}: {why}")
 
 
-def _is_answer(error: BaseException) -> bool:
-    """Whether the API server has answered. One that starts does not, or refuses what it allowed before."""
-    return isinstance(error, CallFailed | aiohttp.ClientPayloadError) and not isinstance(error, NotAllowed)
+def _counts(error: BaseException) -> bool:
+    """Whether the failure counts against `TRIES`.
+
+    An API server that starts gives no answer, or refuses for a while. In its place, a load balancer may answer.
+    """
+    if isinstance(error, CallFailed):
+        return not isinstance(error, NotAllowed) and error.status not in (429, 502, 503, 504)
+    return isinstance(error, aiohttp.ClientPayloadError)
 
 
 async def _has_restarted(target: Target, name: str, start: Start) -> bool:

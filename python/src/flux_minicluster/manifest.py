@@ -55,7 +55,7 @@ def build(wanted: Wanted, random: str) -> dict[str, Any]:
         runner["environment"] = {**(runner.get("environment") or {}), **wanted.environment}
     if wanted.command:
         runner["command"] = join(wanted.command)
-    # Without a program, the agent's and Flux's lines are the only output. A spec with `logging` decides itself.
+    # Without a program, the agent's and Flux's lines are the only output. The spec's own `logging` takes precedence.
     runs_program = not spec.get("interactive") and _has_program(runner)
     if runs_program and not wanted.verbose and spec.get("logging") is None:
         spec["logging"] = {"quiet": True}
@@ -92,7 +92,7 @@ def keep(document: dict[str, Any]) -> None:
 
 
 def from_spec(spec: Spec) -> dict[str, Any]:
-    """A document with this spec, and with the defaults of an empty one. A whole MiniCluster is accepted as it is."""
+    """A document with this spec; by default, `size` is 1 and `tasks` is 0 (one per pod). A whole MiniCluster stays as it is."""
     plain = spec.model_dump(by_alias=True, exclude_unset=True) if isinstance(spec, MiniClusterSpec) else dict(spec)
     if "spec" in plain:
         return plain

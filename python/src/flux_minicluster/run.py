@@ -80,7 +80,7 @@ async def _create(target: Target, document: dict[str, Any], screen: Screen) -> d
         except NameTaken:
             raise
         except FAILURES as error:
-            # A conflict passes: for example, other creations have changed the namespace's quota meanwhile.
+            # A conflict is temporary: for example, another creation has just changed the namespace's quota.
             is_conflict = isinstance(error, CallFailed) and error.status == 409
             # After a lost answer, an API server that has just started may refuse what it allows a moment later.
             may_help = may_pass(error) or is_conflict or (isinstance(error, NotAllowed) and may_exist)

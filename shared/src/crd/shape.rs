@@ -119,9 +119,9 @@ fn walk(value: &mut Value, shape: &Shape, path: &str, name: &str, problems: &mut
     true
 }
 
-/// What the API server says of a value that is longer than the CRD allows.
+/// Why the API server rejects the value, if it is longer than the CRD allows.
 fn too_long(value: &Value, shape: &Value, name: &str) -> Option<String> {
-    let (length, most, of) = match (value, shape) {
+    let (length, most, unit) = match (value, shape) {
         (Value::Object(map), Value::Object(fields)) if fields.contains_key("*") => {
             (map.len(), bounds::most_keys(name), "entries")
         }
@@ -132,17 +132,11 @@ fn too_long(value: &Value, shape: &Value, name: &str) -> Option<String> {
                 "quantity" => bounds::LONGEST_QUANTITY,
                 _ => return None,
             };
-            // A text has no more characters than bytes.
-            let length = if text.len() > most {
-                text.chars().count()
-            } else {
-                0
-            };
-            (length, most, "characters")
+            (text.chars().count(), most, "characters")
         }
         _ => return None,
     };
-    (length > most).then(|| format!("has {length} {of}, but at most {most} are allowed"))
+    (length > most).then(|| format!("has {length} {unit}, but at most {most} are allowed"))
 }
 
 /// The hint for an unknown field: the nearest name, or where a field of this name is.
@@ -278,7 +272,8 @@ mod tests {
         }
     }
 
-    /// For each bound below `schema`: the path, and how a value of this length is built into a spec.
+    /// Calls `check` for each bound below `schema`: with the path, the unit, the bound, and a function that builds a
+    /// spec whose value has a given length. `around` builds a spec from a value of `schema`.
     fn bounded(
         path: &str,
         schema: &Value,
@@ -338,19 +333,20 @@ mod tests {
             assert_eq!(schema["name"], version.name());
             let spec = &schema["schema"]["openAPIV3Schema"]["properties"]["spec"];
             let (mut count, mut wrong) = (0, Vec::new());
-            bounded("spec", spec, &|value| value, &mut |path, of, most, build| {
+            bounded("spec", spec, &|value| value, &mut |path, unit, most, build| {
                 count += 1;
-                let problems = |length| {
-                    let long = format!("has {length} {of}, but at most {most} are allowed");
+                let is_rejected = |length| {
+                    let long = format!("has {length} {unit}, but at most {most} are allowed");
                     let problems = super::check(&mut build(length), version);
                     problems
                         .iter()
                         .any(|problem| problem.field == path && problem.message == long)
                 };
-                if problems(most) || !problems(most + 1) {
-                    wrong.push(format!("{path}: {most} {of}"));
+                if is_rejected(most) || !is_rejected(most + 1) {
+                    wrong.push(format!("{path}: {most} {unit}"));
                 }
             });
+            // With far fewer, the schema was not walked.
             assert!(count > 250, "{count}");
             assert!(wrong.is_empty(), "{}", wrong.join("\n"));
         }

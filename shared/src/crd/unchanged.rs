@@ -80,6 +80,7 @@ impl<'a> Comparison<'a> {
         let values = &schema["additionalProperties"];
         self.presence(name, &path);
         match type_ {
+            // In v1alpha1, true is the default, which the schema does not have.
             "boolean" if name == "automountServiceAccountToken" && self.version == Version::V1alpha1 => {
                 self.compare(&path, ".orValue(true)");
             }
@@ -136,8 +137,8 @@ impl<'a> Comparison<'a> {
             | (Version::V1alpha1, "container") => {
                 format!("{} == {}", is_on(self.new), is_on(self.old))
             }
-            // `simple: false` alone asks for Fluxion. Clients with Go types send it with a queuePolicy, which may be
-            // empty.
+            // `simple: false` alone asks for Fluxion. Clients with Go types send it for "not set", but always with a
+            // queuePolicy. So `simple` may come or go only beside a queuePolicy.
             (_, "scheduler") => {
                 let has = |side, field| format!("{side}{path}.?{field}.hasValue()");
                 format!(

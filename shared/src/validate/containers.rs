@@ -292,7 +292,7 @@ fn user(
                 "has no effect without fluxUser: Flux runs as the container's own user",
             );
         }
-        // With `run_flux_as_root`, Flux stays the container's own user, whatever user is named. Root is named only so
+        // With `run_flux_as_root`, Flux runs as the container's own user, whatever user is named here. Root is named so
         // that the agent adds a notice if the container's user is not root.
         return commands.run_flux_as_root.then(|| agent_spec::User {
             name: "root".into(),

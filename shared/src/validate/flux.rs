@@ -64,8 +64,12 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     let metrics_port = metrics::port(spec, &flux, lead.is_some(), report);
     let instance_hosts =
         || hostlist::expand(&hostlist::of_instance(hostlist.as_deref(), name, sizes.max_size)).ok();
+    // A broker.toml of the user's own names the brokers' addresses itself.
     if flux.minimal_service
-        && flux.broker_config.iter().all(|config| config.trim().is_empty())
+        && flux
+            .broker_config
+            .as_deref()
+            .is_none_or(|config| config.trim().is_empty())
         && let Some(hosts) = instance_hosts()
     {
         report.take(

@@ -11,8 +11,8 @@ const FLUX_KILL_TIMEOUT: f64 = 5.0;
 const SHUTDOWN_RESERVE: f64 = 4.0;
 /// What follows the lines of a batch. It uses only commands of the shell and of Flux: the image may have no others.
 const END: &str = r#"
-# Lines in the background are submitted before the queue is asked. If every line has a code, nothing waits: what runs in
-# the background is then another program, and may never end.
+# A line that ends with & may not be submitted yet: its file with the exit code of its submission is missing. Then wait. If
+# all files exist, do not wait: what still runs in the background is another program, and may never end.
 for flux_agent_line in $flux_agent_lines; do
 	[ -e "$flux_agent_codes$flux_agent_line" ] || { wait; break; }
 done
@@ -22,7 +22,7 @@ flux jobs -a
 flux_agent_result=0
 flux job wait --all || flux_agent_result=1
 
-# A line can have several jobs, and an option of its own for the name.
+# A line can have several jobs, so a file marks it as failed. A job that the line itself has named is listed by that name.
 flux_agent_failed=
 for flux_agent_name in $(flux jobs -n -c 0 -f failed,canceled,timeout -o '{name}'); do
 	case $flux_agent_name in
@@ -33,7 +33,7 @@ for flux_agent_name in $(flux jobs -n -c 0 -f failed,canceled,timeout -o '{name}
 	*) flux_agent_failed="$flux_agent_failed $flux_agent_name" ;;
 	esac
 done
-# A line without a code was not run, such as one whose input does not exist.
+# If a line's file is missing, the line was not run, for example because its input does not exist.
 flux_agent_missing=
 for flux_agent_line in $flux_agent_lines; do
 	flux_agent_file=$flux_agent_codes$flux_agent_line
@@ -44,6 +44,7 @@ done
 flux_agent_report() {
 	flux_agent_text="$1 ($(($# - 1))):"
 	shift
+	# 50 keep the line readable.
 	flux_agent_left=50
 	for flux_agent_name in "$@"; do
 		[ $flux_agent_left -gt 0 ] || { flux_agent_text="$flux_agent_text ..."; break; }
@@ -113,8 +114,7 @@ fn kill_timeout(resolved: &Resolved) -> Option<f64> {
 }
 
 /// The script for a list of jobs. It submits one job per line, with the user's text unchanged. Then it waits until
-/// the queue is idle, and lists the jobs. At its end, of which the agent shows the last lines, it names the lines that
-/// failed.
+/// the queue is idle, and lists the jobs. It names the failed lines last: the agent shows only the end of the output.
 pub fn script(resolved: &Resolved, lines: &[BatchLine]) -> Result<String, PlanError> {
     let logs = resolved.logs.trim_end_matches('/');
     let submit: Vec<String> = resolved

@@ -184,7 +184,7 @@ fn preflight_warns_about_the_pods_own_conditions() {
         matches!(&spread[..], [(Warn, "numa", text)] if text.contains("topologyManagerPolicy")),
         "{spread:?}"
     );
-    // With two families, DNS may give the other one first.
+    // With IPv4 and IPv6, DNS may list the other address first.
     let second = troubles(
         Facts {
             address: Some("fd00::5".into()),

@@ -205,7 +205,7 @@ fn lead_that_is_read_again_unchanged_is_the_same() {
         ..lead()
     };
     let key = Key::new("ns", "mc");
-    // On a node that has stopped responding, labelled by the operator, and deleted after it had ended.
+    // The node has stopped responding. The lead still runs; or it has ended and was deleted afterwards.
     for states in [
         vec![lead()],
         vec![
