@@ -17,7 +17,7 @@ pub struct Options {
     /// Namespace of the operator, whose webhook converts
     #[arg(long, default_value = labels::OPERATOR)]
     pub namespace: String,
-    /// Serve v1alpha2 only, without a conversion webhook
+    /// Serve v1alpha2 only, so that the API server calls no conversion webhook
     #[arg(long)]
     pub without_conversion: bool,
 }
@@ -42,19 +42,19 @@ pub enum CrdError {
 
 /// The CustomResourceDefinition as YAML.
 pub fn crd(options: &Options) -> Result<String, CrdError> {
-    let conversion = if options.without_conversion {
-        Conversion::None
-    } else {
-        Conversion::Webhook {
-            client: WebhookClient::Service {
-                namespace: options.namespace.clone(),
-                name: webhook::NAME.into(),
-                path: webhook::PATH.into(),
-                port: SERVICE_PORT,
-            },
-            // The webhook adds its authority when it runs (`webhook/certificate_renewal.rs`).
-            ca_bundle: Vec::new(),
-        }
-    };
-    Ok(yaml::document(&definition(&conversion)?)?)
+    let mut crd = definition(&Conversion::Webhook {
+        client: WebhookClient::Service {
+            namespace: options.namespace.clone(),
+            name: webhook::NAME.into(),
+            path: webhook::PATH.into(),
+            port: SERVICE_PORT,
+        },
+        // The webhook adds its authority when it runs (`webhook/certificate_renewal.rs`).
+        ca_bundle: Vec::new(),
+    })?;
+    if options.without_conversion {
+        // `conversion` stays, as in the chart (`chart/templates/crd.yaml` says why).
+        crd.spec.versions.retain(|version| version.storage);
+    }
+    Ok(yaml::document(&crd)?)
 }

@@ -1,5 +1,7 @@
 //! `v1alpha1.enabled` is changed in a running installation.
 
+use flux_operator::definition;
+
 use super::*;
 
 /// The CRD that the chart renders.
@@ -9,6 +11,15 @@ fn shipped_crd(v1alpha1: bool) -> Value {
         .objects
         .retain(|object| object["kind"] == "CustomResourceDefinition");
     installation.objects.remove(0)
+}
+
+/// The CRD that `flux-operator crd --without-conversion` prints.
+fn printed_crd() -> Value {
+    let options = definition::Options {
+        without_conversion: true,
+        ..definition::Options::default()
+    };
+    serde_saphyr::from_str(&definition::crd(&options).unwrap()).unwrap()
 }
 
 /// Server-side apply, as Helm 4 and Argo CD use it, leaves the caBundle in the CRD, because the webhook has set it.
@@ -33,19 +44,16 @@ fn v1alpha1_is_switched_off_and_on_by_server_side_apply() {
             let first = until("there is an authority", async || authority()).await;
             webhook.abort();
             let _ = webhook.await;
-            let apply = |v1alpha1| {
-                let crd = yaml::document(&shipped_crd(v1alpha1)).unwrap();
-                fixture
-                    .plane
-                    .apply(&crd)
-                    .unwrap_or_else(|error| panic!("v1alpha1 {v1alpha1}: {error}"))
+            let apply = |crd: Value| {
+                let crd = yaml::document(&crd).unwrap();
+                fixture.plane.apply(&crd).unwrap()
             };
             let serves_v1alpha1 = || {
                 let path = "/apis/flux-framework.org/v1alpha1";
                 fixture.plane.kubectl(&["get", "--raw", path]).is_ok()
             };
-            for round in 0..2 {
-                apply(false);
+            for (round, without_v1alpha1) in [shipped_crd(false), printed_crd()].into_iter().enumerate() {
+                apply(without_v1alpha1);
                 until("v1alpha1 is not served", async || {
                     if serves_v1alpha1() {
                         Err("it is".to_owned())
@@ -70,7 +78,7 @@ fn v1alpha1_is_switched_off_and_on_by_server_side_apply() {
                     .unwrap();
                 assert_eq!(all.items.len(), round + 1);
 
-                apply(true);
+                apply(shipped_crd(true));
                 until("v1alpha1 is served", async || {
                     if serves_v1alpha1() {
                         Ok(())
