@@ -599,12 +599,17 @@ pub fn is_by_pods_end(observation: &Observation, condition: &TrueCondition) -> b
                 .iter()
                 .any(|pod| is_follower_failed_by_itself(pod))
     };
-    // With `OnFailure`, all pods that a suspension or a drain stops count against the Job's limit. The lead's pod shows
-    // that it was one of them: the Job controller, which deletes the pods of a Job that fails, marks none as disrupted.
+    // With `OnFailure`, all pods that a drain stops count against the Job's limit, also if a suspension follows. The
+    // lead's pod shows that it was one of them: the Job controller, which deletes the pods of a Job that fails, marks none
+    // as disrupted. (It does not count a pod that it deletes itself for a suspension.)
     let were_all_stopped = || {
-        let is_suspended = observation.job.is_some_and(|job| job.is_suspended);
+        let was_suspended = |pod: &PodSeen| {
+            observation
+                .job
+                .is_some_and(|job| job.is_suspended || was_stopped_by_suspension(job, pod))
+        };
         let is_stopped = |(pod, end): &(&PodSeen, Option<PodEnd>)| {
-            *end == Some(PodEnd::Removed) && (is_suspended || pod.is_disrupted())
+            *end == Some(PodEnd::Removed) && (was_suspended(pod) || pod.is_disrupted())
         };
         observation.restarts_on_failure && !has_own_end() && leads(observation).iter().any(is_stopped)
     };
@@ -744,7 +749,7 @@ pub fn follower_lost_by_failing_job(observation: &Observation) -> Option<LostPod
 /// Whether the pod's deletion was requested before the Job's last start. If the Job controller requested it, it did so
 /// for a suspension. (A resume sets the Job's start time anew. Until the Job controller notices the resume, the Job has
 /// none. The two times may be by different clocks. That matters only for a pod that is lost right after the start.)
-fn was_stopped_by_suspension(job: &JobSeen, pod: &PodSeen) -> bool {
+pub(crate) fn was_stopped_by_suspension(job: &JobSeen, pod: &PodSeen) -> bool {
     let is_before_start = |requested| job.start_time.is_none_or(|start| requested < start);
     pod.deletion_requested.is_some_and(is_before_start)
 }

@@ -702,7 +702,7 @@ fn suspended_job_is_made_anew_when_an_index_has_failed() {
 /// The Job's failure policy also looks at pods that a suspension has stopped. It fails the Job by a lead that had not
 /// begun, or whose end the runtime did not see.
 #[test]
-fn job_that_fails_by_a_lead_of_before_the_resume_is_made_anew() {
+fn job_failed_by_lead_from_before_resume_is_recreated() {
     let time = |text: &str| Some(text.parse::<Timestamp>().unwrap());
     let stopped = |exit: Option<Exit>| PodSeen {
         is_deleting: true,
@@ -763,9 +763,11 @@ fn stop_of_all_pods_restarts_although_it_uses_up_the_jobs_limit() {
         failing: condition("BackoffLimitExceeded"),
         ..job()
     };
-    let seen = |is_suspended: bool, is_disruption: bool| {
+    let time = |text: &str| Some(text.parse::<Timestamp>().unwrap());
+    let seen = |is_suspended: bool, start: &str, is_disruption: bool| {
         let mut lead = ended(0, by(Ender::Stop, 143));
         lead.is_deleting = true;
+        lead.deletion_requested = time("2025-12-31T23:00:00Z");
         lead.trouble = is_disruption.then(|| {
             Box::new(Trouble {
                 is_disruption,
@@ -774,16 +776,19 @@ fn stop_of_all_pods_restarts_although_it_uses_up_the_jobs_limit() {
         });
         let job = JobSeen {
             is_suspended,
+            start_time: time(start),
             ..failed.clone()
         };
         Seen::of(job, vec![lead, ended(1, by(Ender::Stop, REPLACE))])
     };
-    for (is_suspended, is_disruption, limit) in [
-        (true, false, Some(Limit::None)),
-        (false, true, Some(Limit::Backoff)),
-        (false, false, None),
+    let (before, after) = ("2025-12-31T22:00:00Z", "2025-12-31T23:00:05Z");
+    for (is_suspended, start, is_disruption, limit) in [
+        (true, before, false, Some(Limit::None)),
+        (false, after, false, Some(Limit::None)),
+        (false, before, true, Some(Limit::Backoff)),
+        (false, before, false, None),
     ] {
-        let seen = seen(is_suspended, is_disruption);
+        let seen = seen(is_suspended, start, is_disruption);
         let observation = Observation {
             restarts_on_failure: true,
             ..seen.observation()
