@@ -340,6 +340,7 @@ async fn carry_out(
         Decision::Restart { .. } => restart_as_new_job(object, target, known_status, decision, context).await,
         Decision::Wait => {
             let observed = context.index.observed(&target.key);
+            // The deadline also ends the wait for the pods of a Job that somebody deleted.
             if let Some(cluster) = cluster
                 && seconds_left(target, cluster, &observed, context).await == Some(0)
             {

@@ -47,7 +47,7 @@ const MEANINGFUL: &[&str] = &[
 fn is_known_to_go(version: Version, path: &str) -> bool {
     let unknown: &[&str] = match version {
         Version::V1alpha1 => &["flux.container", "automountServiceAccountToken"],
-        Version::V1alpha2 => &["containers.0.fluxUser", "fluxRestful"],
+        Version::V1alpha2 => &["fluxUser", "fluxRestful"],
     };
     !path.contains("securityContext.")
         && !path.ends_with("fluxuser")

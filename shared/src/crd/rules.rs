@@ -45,7 +45,7 @@ const TOO_LARGE: &str = "has more than 1400000 bytes with its quoting (quotes, b
 
 /// CEL: whether `.image` is missing, empty, or like [REGISTRY/]NAME[:TAG][@DIGEST].
 const IMAGE: &str = r"!has(self.image) || self.image == '' || self.image.matches('^([^\\s/@]+/[^\\sA-Z:@/][^\\sA-Z:@]*|[^\\sA-Z:@/]+)(:[^\\s@/]+)?(@[^\\s:]+:[^\\s/]+)?$')";
-const NOT_AN_IMAGE: &str = "must be like registry/name:tag or registry/name@sha256:0a1b: without blanks and without a scheme such as docker://, and only the registry and the tag may have capital letters";
+const NOT_AN_IMAGE: &str = "must be like registry/name:tag or registry/name@sha256:0a1b, without blanks and without a scheme such as docker://. Only the registry and the tag may have capital letters";
 
 /// The rules of both versions. The rules at each volume of a container follow below.
 pub(super) const RULES: &[Rule] = &[

@@ -162,10 +162,11 @@ fn lines(field: &str, command: &str, report: &mut Report) -> Vec<BatchLine> {
     // The shell would take the next jobs for text.
     let refused = jobs.iter().find_map(|(job, scan)| Some((job, scan.reads_on()?)));
     if let Some((job, (what, remedy))) = refused {
+        // Enough to find the line.
         let start: String = job.text.chars().take(60).collect();
         report.problem(
             field,
-            format!("line {} has {what} (`{start}`): each line is a job of its own. {remedy} batchRaw: true if the command is a script", job.number),
+            format!("line {} has {what} (`{start}`). {remedy} batchRaw: true if the command is a script: each line is a job of its own", job.number),
         );
     }
     // A backslash at the end would join the last job with the agent's next line in the batch script.
@@ -281,6 +282,7 @@ impl Scan {
         let less_signs = std::mem::take(&mut self.less_signs);
         let was_in_word = std::mem::replace(&mut self.in_word, true);
         let innermost = self.open.last().copied();
+        // Otherwise a `(` is text.
         let is_code = !matches!(innermost, Some(Open::Double | Open::Brace | Open::BraceInDouble));
         match (innermost, letter) {
             _ if self.is_escaped => {

@@ -83,8 +83,8 @@ fn success(observation: &Observation, job: &JobSeen) -> Option<TrueCondition> {
     Some(completed_since(end_of_program(observation, job, lead)))
 }
 
-/// When the lead's program ended. The time in the pod is by its node's clock, the Job's times are by the control plane's.
-/// So the end is not before the Job's start, nor in the future.
+/// When the lead's program ended. The pod's time comes from its node's clock, the Job's times come from the control
+/// plane's clock. So the result is kept between the Job's start and now.
 fn end_of_program(observation: &Observation, job: &JobSeen, lead: &PodSeen) -> Option<Timestamp> {
     let at = lead.exit.as_ref()?.at?.min(observation.now);
     Some(job.start_time.or(job.created).map_or(at, |start| at.max(start)))

@@ -97,7 +97,7 @@ impl PodStatusObject {
         runner.map(runner_ends).unwrap_or_default()
     }
 
-    /// The last end of the container that runs Flux that its agent reports as a shutdown of the instance.
+    /// The last end of the container that runs Flux for which the agent reports a shutdown of the instance.
     fn shutdown(&self) -> Option<Exit> {
         let ends = self.runner_ends();
         let mut exits = ends.iter().rev().map(|end| Exit::of_runner(end.terminated));
@@ -396,7 +396,7 @@ impl PodSeen {
             ..pod_seen
         };
         match pod.shutdown() {
-            // The trouble of a container that waits for its next start does not matter.
+            // That the container waits for its next start is no trouble here. A disruption of the pod still is.
             Some(exit) => PodSeen {
                 is_shut_down: true,
                 trouble: pod_seen.trouble.filter(|trouble| trouble.is_disruption),
@@ -511,7 +511,8 @@ fn job_uid(metadata: &ObjectMeta) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// When the pod's deletion was requested. A later request with a shorter grace period changes both fields.
+/// When the pod's deletion was first requested. A later request with a shorter grace period changes both fields, but not
+/// their difference.
 fn deletion_requested(metadata: &ObjectMeta) -> Option<Timestamp> {
     let end = metadata.deletion_timestamp.as_ref()?.0;
     let grace_period = metadata.deletion_grace_period_seconds.unwrap_or(0);

@@ -189,16 +189,13 @@ fn failure_policy(cluster: &ValidMiniCluster, own_init: &[String], user_init: &[
     let final_failures = own_init
         .iter()
         .map(|name| on_exit("FailJob", name, "In", final_codes()));
-    // A failed init container of the user's is not retried. Excepted are the codes of one whose pod was deleted
-    // (SIGTERM, SIGKILL), and of an end that nobody saw. It may itself end with one of these codes: then the operator
-    // fails the Job.
-    let stopped = [exit::of_signal(15), exit::of_signal(9), exit::UNSEEN];
-    let mut excepted: Vec<i32> = stopped.map(i32::from).into();
-    excepted.push(0);
-    excepted.sort_unstable();
+    // A failed init container of the user's fails the Job, except with the codes that it has if its pod is deleted
+    // (SIGKILL, SIGTERM) or if nobody saw its end. If it ends with one of these codes by itself, the operator fails the
+    // Job. The API server wants the codes in ascending order.
+    let excepted = [0, exit::of_signal(9), exit::of_signal(15), exit::UNSEEN].map(i32::from);
     let user_failures = user_init
         .iter()
-        .map(|name| on_exit("FailJob", name, "NotIn", excepted.clone()));
+        .map(|name| on_exit("FailJob", name, "NotIn", excepted.to_vec()));
     let rules = [
         on_condition("Ignore", "DisruptionTarget"),
         // Excepted are the codes of a follower whose pod alone was stopped, and of an end that nobody saw. With
