@@ -77,7 +77,18 @@ pub struct Inputs<'a> {
     pub now: Timestamp,
 }
 
-impl Inputs<'_> {
+impl<'a> Inputs<'a> {
+    /// The pods without those that a suspension has stopped, once the Job was resumed: these still exist for a moment,
+    /// and say nothing about the new start.
+    fn pods_of_this_start(&self) -> impl Iterator<Item = &'a PodSeen> {
+        let running_job = self
+            .job
+            .filter(|job| !job.is_suspended && !job.is_finished() && !is_finished(self.previous));
+        let was_stopped =
+            move |pod: &PodSeen| running_job.is_some_and(|job| restart::was_stopped_by_suspension(job, pod));
+        self.pods.iter().copied().filter(move |pod| !was_stopped(pod))
+    }
+
     /// Whether the Job was created from another spec than the current one. This can only happen before the first status
     /// with the Job: from then on the API server rejects such an edit. So the hashes are not compared later, since
     /// another version of the operator might compute them differently.
@@ -507,7 +518,7 @@ pub fn without_panic(mut status: MiniClusterStatus) -> MiniClusterStatus {
 /// Numbers of pods by state, and the lead's pod.
 #[derive(Debug)]
 struct PodSummary<'a> {
-    /// The latest pod of index 0.
+    /// The latest pod of index 0 of this start.
     lead: Option<&'a PodSeen>,
     /// Pods that have not ended.
     living: u32,
@@ -547,7 +558,8 @@ impl<'a> PodSummary<'a> {
         };
         PodSummary {
             // Of two with the same creation time, the one that has not ended.
-            lead: pods()
+            lead: inputs
+                .pods_of_this_start()
                 .filter(|pod| pod.index == 0)
                 .max_by_key(|pod| (pod.created, !pod.has_ended)),
             living: living(|_| true),

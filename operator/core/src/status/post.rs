@@ -37,7 +37,7 @@ fn reported(inputs: &Inputs) -> Option<String> {
 /// The message from the pods that exist: names the failed pod with the lowest index, and counts the others.
 fn failure_in_pods(inputs: &Inputs) -> Option<String> {
     let mut failed: Vec<(&PodSeen, &Termination, u8)> = Vec::new();
-    for pod in &inputs.pods {
+    for pod in inputs.pods_of_this_start() {
         if let Some(termination) = pod.exit.as_ref().and_then(|exit| exit.termination.as_ref())
             && let Some(code) = termination.failed_post()
         {

@@ -648,6 +648,63 @@ fn suspension_and_resume_that_no_operator_saw_are_a_restart() {
     }
 }
 
+/// The kubelet still ends the lead that the suspension has stopped.
+#[test]
+fn lead_of_before_a_resume_does_not_count_as_begun() {
+    let mut observation = observation("size: 1");
+    (observation.job, observation.pods) = (Some(job(1)), vec![ready(0)]);
+    observation.previous = observation.status();
+    let deleted = |time: &str| PodSeen {
+        is_deleting: true,
+        deletion_requested: Some(at(time)),
+        is_ready: false,
+        ..ready(0)
+    };
+    let suspended = JobSeen {
+        is_suspended: true,
+        ..job(1)
+    };
+    let started = |start: Option<&str>| JobSeen {
+        start_time: start.map(at),
+        ..job(1)
+    };
+    observation.pods = vec![deleted("2026-01-01T00:05:00Z")];
+    let after = "2026-01-01T00:05:05Z";
+    for job in [
+        suspended.clone(),
+        started(None),
+        started(Some(after)),
+        started(Some(after)),
+    ] {
+        observation.job = Some(job);
+        observation.previous = observation.status();
+        let status = &observation.previous;
+        assert_eq!(status.restart_count, 1, "{status:#?}");
+        let running = status
+            .timeline
+            .as_ref()
+            .and_then(|timeline| timeline.running.as_ref());
+        assert_eq!(running, None);
+    }
+    let limit = restart::Limit::None;
+    let counted = restart::with_counted_restart(
+        &observation.previous,
+        "job",
+        "Suspended",
+        "judged",
+        limit,
+        at(NOW),
+    );
+    assert_eq!(counted.restart_count, 1, "the Job fails by its end");
+    observation.job = Some(suspended);
+    assert_eq!(observation.status().restart_count, 1, "nothing ran in between");
+    // The next lead is drained right after its start, when no status has its start yet.
+    observation.job = Some(started(Some(after)));
+    observation.pods = vec![deleted("2026-01-01T00:06:00Z")];
+    let timeline = observation.status().timeline.unwrap();
+    assert!(timeline.running.is_some(), "its program may have run");
+}
+
 #[test]
 fn end_while_suspended_takes_back_the_pending_restart() {
     for (queue, by_whom) in [(None, "Suspended"), (Some("team"), "Requeued")] {

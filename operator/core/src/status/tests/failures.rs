@@ -866,3 +866,31 @@ fn failed_post_is_reported_beside_the_jobs_result() {
         )
     );
 }
+
+#[test]
+fn stopped_lead_of_before_a_resume_has_no_exit_code() {
+    let mut observation = observation(&format!("size: 1\narchive: {{path: /state/a.tgz}}\n{WITH_POST}"));
+    let termination = Termination {
+        snippet: Some("post".into()),
+        snippet_code: Some(3),
+        ..Termination::new(Ender::Stop, 143)
+    };
+    let stopped = PodSeen {
+        is_deleting: true,
+        deletion_requested: Some(at("2026-01-01T00:05:00Z")),
+        ..with_termination(0, termination)
+    };
+    observation.job = Some(JobSeen {
+        start_time: Some(at("2026-01-01T00:05:05Z")),
+        ..job(1)
+    });
+    observation.pods = vec![stopped];
+    let status = observation.status();
+    assert_eq!(
+        (status.exit_code, status.phase.as_deref()),
+        (None, Some("Pending"))
+    );
+    for type_ in ["ArchiveSaved", "PostSucceeded"] {
+        assert_eq!(condition(&status, type_), None);
+    }
+}

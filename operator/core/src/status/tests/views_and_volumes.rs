@@ -353,6 +353,19 @@ fn archive_of_an_earlier_start_is_forgotten() {
         ..lead
     }];
     observation.previous = observation.status();
+    // It was resumed before the pod was gone.
+    let after_stop = (observation.previous.clone(), observation.pods.clone());
+    observation.pods[0].deletion_requested = Some(at("2026-01-01T00:05:00Z"));
+    for start in [None, Some(at("2026-01-01T00:05:05Z"))] {
+        observation.job = Some(JobSeen {
+            start_time: start,
+            ..suspended(false)
+        });
+        observation.previous = observation.status();
+        assert_eq!(condition(&observation.previous, "ArchiveSaved"), None);
+    }
+    (observation.previous, observation.pods) = after_stop;
+    observation.job = Some(suspended(true));
     observation.pods.clear();
     let stopped = observation.status();
     let saved = |status: &MiniClusterStatus| condition(status, "ArchiveSaved").map(|saved| saved.status);
