@@ -196,9 +196,11 @@ pub fn compute(inputs: &Inputs) -> MiniClusterStatus {
 fn after_the_end(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     let previous = inputs.previous;
     let no_pods_left = inputs.job.is_none() || is_cleaned_up(previous);
+    // The MiniCluster may have ended while it waited for the end of a Job that was given up.
+    let says_nothing = no_pods_left || inputs.job.is_some_and(|job| restart::is_given_up(previous, job));
     // The conditions in `CHANGE_AFTER_THE_END` do not depend on the outcome, so an empty one is passed.
     let outcome = Outcome::default();
-    let updates = if no_pods_left {
+    let updates = if says_nothing {
         Vec::new()
     } else {
         conditions::compute(inputs, summary, &outcome)
@@ -224,7 +226,7 @@ fn after_the_end(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
                 .all(|before| before.type_ != update.type_)
     };
     let conditions = kept.chain(updates.iter().filter(is_new).cloned()).collect();
-    let lead_exit = if no_pods_left {
+    let lead_exit = if says_nothing {
         None
     } else {
         lead_exit(inputs, summary)

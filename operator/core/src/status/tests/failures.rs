@@ -867,6 +867,45 @@ fn failed_post_is_reported_beside_the_jobs_result() {
     );
 }
 
+/// The deadline ended the wait for a given-up Job, whose lead ends afterwards.
+#[test]
+fn exit_of_a_given_up_job_is_not_taken_over_after_the_end() {
+    let mut observation = observation("size: 1\narchive: {path: /state/a.tgz}");
+    let now = at(NOW);
+    let limit = restart::Limit::Backoff;
+    observation.previous =
+        restart::with_counted_restart(&Default::default(), "job", "LeadLost", "gone", limit, now);
+    observation.job = Some(JobSeen {
+        uid: String::new(),
+        failed: true_condition("DeadlineExceeded", "deadlineSeconds exceeded"),
+        ..job(1)
+    });
+    observation.previous = observation.status();
+    let reported = |job_uid: &str| {
+        let lead = PodSeen {
+            is_deleting: true,
+            ..with_termination(0, Termination::new(Ender::Stop, 143))
+        };
+        let observation = Observation {
+            job: Some(JobSeen {
+                uid: job_uid.into(),
+                is_deleting: true,
+                ..job(1)
+            }),
+            pods: vec![lead, ready(1)],
+            cluster: observation.cluster.clone(),
+            previous: observation.previous.clone(),
+            ..super::observation("size: 1")
+        };
+        let status = observation.status();
+        let is_archive_reported = condition(&status, "ArchiveSaved").is_some();
+        assert_eq!((status.phase.as_deref(), status.size), (Some("Failed"), 1));
+        (status.exit_code, is_archive_reported)
+    };
+    assert_eq!(reported("job"), (None, false));
+    assert_eq!(reported("own"), (Some(143), true));
+}
+
 #[test]
 fn stopped_lead_of_before_a_resume_has_no_exit_code() {
     let mut observation = observation(&format!("size: 1\narchive: {{path: /state/a.tgz}}\n{WITH_POST}"));
