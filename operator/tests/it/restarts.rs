@@ -553,78 +553,107 @@ fn a_resize_does_not_suspend_again_what_somebody_has_resumed() {
     });
 }
 
-/// The lead had not begun when the suspension stopped it. The Job's failure policy then fails the Job by its end.
+/// The Job's failure policy fails the Job by the end of a lead that a suspension has stopped, if the lead had not begun or
+/// nobody saw how it ended.
 #[test]
-fn resume_before_the_stopped_lead_has_ended_uses_nothing_up() {
+fn resume_before_stopped_lead_has_ended_uses_no_restart() {
     test("resumed-soon", async |fixture| {
-        let operator = fixture.operator().await;
-        fixture
-            .create("mc", json!({ "size": 1, "suspend": false, "backoffLimit": 0 }))
-            .await
-            .unwrap();
-        fixture.pods("mc", 1).await;
-        let lead = until("the Job knows its lead", async || {
-            let mut pods = fixture.all_pods("mc").await.into_iter();
-            pods.find(|pod| pod.labels().contains_key("job-index"))
-        })
-        .await;
-        fixture.hold_pod(&lead).await;
-        let job = fixture.job("mc").await.uid();
-        let suspend = async |suspend: bool| {
-            let spec = json!({ "spec": { "suspend": suspend } });
-            fixture.patch::<MiniCluster>("mc", spec).await.unwrap();
-        };
-        suspend(true).await;
-        until("its lead is told to stop", async || {
-            let lead = fixture.api::<Pod>().get(&lead.name_any()).await.unwrap();
-            lead.metadata.deletion_timestamp
-        })
-        .await;
-        // The Job's start has whole seconds.
-        tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
-        suspend(false).await;
-        until("the Job controller has resumed it", async || {
-            let status = serde_json::to_value(fixture.job("mc").await.status).unwrap();
-            (condition(&status, "Suspended")["status"] == "False").then_some(())
-        })
-        .await;
+        resume_soon(&fixture, false).await;
+    });
+    test("resumed-run", async |fixture| {
+        resume_soon(&fixture, true).await;
+    });
+}
+
+async fn resume_soon(fixture: &Fixture, has_begun: bool) {
+    let operator = fixture.operator().await;
+    fixture
+        .create("mc", json!({ "size": 1, "suspend": false, "backoffLimit": 0 }))
+        .await
+        .unwrap();
+    let pods = fixture.pods("mc", 1).await;
+    if has_begun {
+        fixture.run_pod(&pods[&0]).await;
+        fixture.when_condition("mc", "Ready", "True").await;
+    }
+    let lead = until("the Job knows its lead", async || {
+        let mut pods = fixture.all_pods("mc").await.into_iter();
+        pods.find(|pod| pod.labels().contains_key("job-index"))
+    })
+    .await;
+    fixture.hold_pod(&lead).await;
+    let job = fixture.job("mc").await.uid();
+    let suspend = async |suspend: bool| {
+        let spec = json!({ "spec": { "suspend": suspend } });
+        fixture.patch::<MiniCluster>("mc", spec).await.unwrap();
+    };
+    suspend(true).await;
+    until("its lead is told to stop", async || {
+        let lead = fixture.api::<Pod>().get(&lead.name_any()).await.unwrap();
+        lead.metadata.deletion_timestamp
+    })
+    .await;
+    // Times have whole seconds: the resume must be in a later one than the deletion.
+    tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
+    suspend(false).await;
+    until("the Job controller has resumed it", async || {
+        let status = serde_json::to_value(fixture.job("mc").await.status).unwrap();
+        (condition(&status, "Suspended")["status"] == "False").then_some(())
+    })
+    .await;
+    if has_begun {
+        operator.settled().await;
+        // The runtime did not see how it ended.
+        fixture.end_pod(&lead, 255, "ContainerStatusUnknown", "").await;
+    } else {
         fixture
             .patch_pod_status(&lead, json!({ "status": { "phase": "Failed" } }))
             .await;
-        let status = fixture
-            .when("mc", "counted", |status| status["restartCount"] == 1)
-            .await["status"]
-            .clone();
-        assert_eq!(
-            (&status["restarts"][0]["reason"], &status["backoffLimitUsed"]),
-            (&json!("Suspended"), &Value::Null),
-            "{status:#}"
-        );
-        fixture.release_pod(&lead).await;
-        another_job(&fixture, "mc", &job).await;
-        operator.stop().await;
-    });
+    }
+    fixture
+        .when("mc", "counted", |status| {
+            status["restarts"][0]["jobUid"] == json!(job)
+        })
+        .await;
+    fixture.release_pod(&lead).await;
+    another_job(fixture, "mc", &job).await;
+    let status = fixture.status("mc").await;
+    assert_eq!(
+        (
+            &status["restartCount"],
+            &status["restarts"][0]["reason"],
+            &status["backoffLimitUsed"]
+        ),
+        (&json!(1), &json!("Suspended"), &Value::Null),
+        "{status:#}"
+    );
+    operator.stop().await;
 }
 
 #[test]
 fn deadline_ends_the_wait_for_pods_of_a_deleted_job() {
     test("gone-late", async |fixture| {
         let operator = fixture.operator().await;
-        let (lead, _) = running(
-            &fixture,
-            "mc",
-            json!({ "backoffLimit": 1, "deadlineSeconds": 15 }),
-        )
-        .await;
-        fixture.hold_pod(&lead).await;
-        let policy = DeleteParams {
-            propagation_policy: Some(PropagationPolicy::Background),
-            ..DeleteParams::default()
-        };
-        fixture.api::<Job>().delete("mc", &policy).await.unwrap();
-        let status = finished(&fixture, "mc", "Failed").await;
-        assert_eq!(status["reason"], "DeadlineExceeded", "{status:#}");
-        fixture.release_pod(&lead).await;
+        let mut leads = Vec::new();
+        for (name, policy) in [
+            ("mc", PropagationPolicy::Background),
+            ("fore", PropagationPolicy::Foreground),
+        ] {
+            let spec = json!({ "backoffLimit": 1, "deadlineSeconds": 15 });
+            let (lead, _) = running(&fixture, name, spec).await;
+            fixture.hold_pod(&lead).await;
+            let policy = DeleteParams {
+                propagation_policy: Some(policy),
+                ..DeleteParams::default()
+            };
+            fixture.api::<Job>().delete(name, &policy).await.unwrap();
+            leads.push((name, lead));
+        }
+        for (name, lead) in leads {
+            let status = finished(&fixture, name, "Failed").await;
+            assert_eq!(status["reason"], "DeadlineExceeded", "{status:#}");
+            fixture.release_pod(&lead).await;
+        }
         operator.stop().await;
     });
 }
@@ -633,13 +662,24 @@ fn deadline_ends_the_wait_for_pods_of_a_deleted_job() {
 fn deadline_ends_the_wait_for_a_pod_on_a_dead_node() {
     test("dead-late", async |fixture| {
         let operator = fixture.operator().await;
-        let spec = json!({ "backoffLimit": 1, "deadlineSeconds": 15 });
-        let (lead, follower) = running(&fixture, "mc", spec).await;
-        fixture.hold_pod(&lead).await;
-        take_lead(&fixture, &lead, &follower).await;
+        let lose_lead = async |name: &str| {
+            let spec = json!({ "backoffLimit": 1, "deadlineSeconds": 15 });
+            let (lead, follower) = running(&fixture, name, spec).await;
+            fixture.hold_pod(&lead).await;
+            take_lead(&fixture, &lead, &follower).await;
+            fixture
+                .when(name, "counted", |status| status["restartCount"] == 1)
+                .await;
+            lead
+        };
+        // A user suspends this one while it waits, so its clock stops.
+        let other_lead = lose_lead("paused").await;
         fixture
-            .when("mc", "counted", |status| status["restartCount"] == 1)
-            .await;
+            .patch::<MiniCluster>("paused", json!({ "spec": { "suspend": true } }))
+            .await
+            .unwrap();
+        let earlier = fixture.job("paused").await.uid();
+        let lead = lose_lead("mc").await;
         let status = finished(&fixture, "mc", "Failed").await;
         assert_eq!(
             (&status["reason"], &status["restartCount"]),
@@ -655,6 +695,9 @@ fn deadline_ends_the_wait_for_a_pod_on_a_dead_node() {
         .await;
         tokio::time::sleep(SETTLE).await;
         assert!(fixture.api::<Job>().get_opt("mc").await.unwrap().is_none());
+        fixture.release_pod(&other_lead).await;
+        let next = another_job(&fixture, "paused", &earlier).await;
+        assert_eq!(next.spec.unwrap().suspend, Some(true));
         operator.stop().await;
     });
 }

@@ -155,15 +155,17 @@ fn without_job(target: &Target, cluster: &ValidMiniCluster, observed: &Observed)
         backoff_limit_used: u32::try_from(status.backoff_limit_used).unwrap_or(0),
         spec_hash: target.spec_hash(),
         attempt: u32::try_from(status.restart_count).unwrap_or(0),
-        is_suspended: was_suspended(uid, cluster, observed),
+        is_suspended: observed
+            .last_job
+            .as_deref()
+            .and_then(|last| was_suspended(uid, cluster, last)),
         ..RenderFacts::default()
     };
     NextAction::Create { facts }
 }
 
-/// Whether the last Job was suspended. None if that is not known, a queue decided, or the spec has changed since.
-fn was_suspended(uid: &str, cluster: &ValidMiniCluster, observed: &Observed) -> Option<bool> {
-    let last = observed.last_job.as_deref()?;
+/// Whether the Job before the next one, `last`, was suspended. None if a queue decided, or the spec has changed since.
+fn was_suspended(uid: &str, cluster: &ValidMiniCluster, last: &JobSeen) -> Option<bool> {
     let wanted = Elastic::of(cluster, cluster.size, last);
     let maximum = last.maximum_size.unwrap_or(cluster.max_size);
     let is_left_to_others = last.is_of(uid)
@@ -172,9 +174,9 @@ fn was_suspended(uid: &str, cluster: &ValidMiniCluster, observed: &Observed) -> 
     is_left_to_others.then_some(last.is_suspended)
 }
 
-/// When `deadlineSeconds` is over, while the MiniCluster waits for its next Job: an earlier one was given up, and it or
-/// its pods may still exist. The clock runs from the first start. None: there is no deadline, the MiniCluster waits for
-/// no other Job, or the next Job is created suspended, after which the time begins anew.
+/// When `deadlineSeconds` is over, while the MiniCluster waits for its next Job: an earlier one was given up or deleted,
+/// and it or its pods may still exist. The clock runs from the first start. None: there is no deadline, the MiniCluster
+/// waits for no other Job, or the next Job is created suspended, after which the time begins anew.
 pub fn deadline_of_next_job(
     target: &Target,
     cluster: &ValidMiniCluster,
@@ -184,20 +186,31 @@ pub fn deadline_of_next_job(
     if target.is_deleting || previous_status::is_finished(status) || cluster.queueing.queue().is_some() {
         return None;
     }
-    let is_suspended = match &observed.job {
-        Some(job) if job.is_of(uid) && restart::is_given_up(status, job) => job.is_suspended,
+    let last = match &observed.job {
+        Some(job) if job.is_of(uid) && is_to_be_replaced(status, job, observed) => Some(job),
         // Another MiniCluster's Job, or one that is not replaced.
         Some(_) => return None,
-        None => was_suspended(uid, cluster, observed)
-            .or(cluster.suspend)
-            .unwrap_or(false),
+        None => observed.last_job.as_deref(),
     };
-    if is_suspended {
+    let is_suspended = last
+        .and_then(|last| was_suspended(uid, cluster, last))
+        .or(cluster.suspend);
+    if is_suspended == Some(true) {
         return None;
     }
     let first_start: Timestamp = status.start_time.as_ref()?.parse().ok()?;
     let deadline = first_start.as_second().saturating_add(cluster.deadline_seconds?);
     Some(Timestamp::from_second(deadline).unwrap_or(Timestamp::MAX))
+}
+
+/// Whether another Job follows this one: it was given up, or somebody deletes it before its program has succeeded.
+fn is_to_be_replaced(status: &MiniClusterStatus, job: &JobSeen, observed: &Observed) -> bool {
+    let mut leads = observed.pods_of(job).filter(|pod| pod.index == 0);
+    let is_deleted_early = job.is_deleting
+        && !job.is_finished()
+        && !job.has_succeeded()
+        && !leads.any(|lead| lead.has_succeeded);
+    is_deleted_early || restart::is_given_up(status, job)
 }
 
 /// The services pod runs while the Job may have pods: not before the queue admits the Job, nor after the
@@ -469,15 +482,19 @@ mod tests {
             restart_count: 1,
             ..MiniClusterStatus::default()
         };
-        let deadline = |spec: &str, status: &MiniClusterStatus, job: Option<JobSeen>| {
+        let with_pods = |spec: &str, status: &MiniClusterStatus, job: Option<JobSeen>, pods: &[PodSeen]| {
+            let pods = pods.iter().map(|pod| (pod.name.clone(), Box::new(pod.clone())));
             let observed = Observed {
                 job,
+                pods: pods.collect(),
                 ..Observed::default()
             };
             let cluster = testing::cluster(spec);
             deadline_of_next_job(&testing::target("uid", status), &cluster, &observed)
                 .map(|deadline| deadline.to_string())
         };
+        let deadline =
+            |spec: &str, status: &MiniClusterStatus, job: Option<JobSeen>| with_pods(spec, status, job, &[]);
         let with = "size: 2\ndeadlineSeconds: 60";
         let end = Some("2026-01-01T00:01:00Z".to_owned());
         let given_up = JobSeen {
@@ -497,12 +514,44 @@ mod tests {
         );
         let suspended = JobSeen {
             is_suspended: true,
+            ..given_up.clone()
+        };
+        assert_eq!(deadline(with, &restarting, Some(suspended.clone())), None);
+        // The given-up Job is not changed any more, but the next one follows the spec.
+        for job in [None, Some(given_up.clone())] {
+            let suspend = format!("{with}\nsuspend: true");
+            assert_eq!(deadline(&suspend, &restarting, job), None);
+        }
+        let resume = format!("{with}\nsuspend: false");
+        assert_eq!(deadline(&resume, &restarting, Some(suspended)), end);
+        // Somebody deletes the Job, and a pod on a dead node holds it.
+        let running = MiniClusterStatus {
+            restarts: Vec::new(),
+            restart_count: 0,
+            ..restarting.clone()
+        };
+        assert_eq!(deadline(with, &running, Some(job(2))), None, "it is not deleted");
+        assert_eq!(deadline(with, &running, Some(given_up.clone())), end);
+        let lead = |has_succeeded: bool| PodSeen {
+            job_uid: Some("job".into()),
+            has_succeeded,
+            ..PodSeen::default()
+        };
+        for (has_succeeded, expected) in [(false, end), (true, None)] {
+            let lead = lead(has_succeeded);
+            assert_eq!(
+                with_pods(with, &running, Some(given_up.clone()), &[lead]),
+                expected
+            );
+        }
+        let succeeded = JobSeen {
+            succeeding: condition(),
             ..given_up
         };
-        assert_eq!(deadline(with, &restarting, Some(suspended)), None);
         assert_eq!(
-            deadline(&format!("{with}\nsuspend: true"), &restarting, None),
-            None
+            deadline(with, &running, Some(succeeded)),
+            None,
+            "no other follows"
         );
         assert_eq!(deadline("size: 2", &restarting, None), None);
         assert_eq!(
