@@ -250,14 +250,14 @@ fn services_pod_is_replaced_when_lost_and_stays_when_it_failed() {
     });
 }
 
-/// Otherwise the pod would run until somebody deletes the MiniCluster.
+/// Otherwise the pod would run until somebody deletes the MiniCluster. It stays for the `post` of followers.
 #[test]
-fn services_pod_is_deleted_once_when_the_job_has_ended() {
+fn services_pod_is_deleted_once_when_the_brokers_have_ended() {
     test("ended-services", async |fixture| {
         let operator = fixture.operator().await;
         for (name, code) in [("done", 0), ("failed", 1)] {
             let spec = json!({
-                "size": 1,
+                "size": 2,
                 "containers": [{ "image": "app:1", "command": "hostname" }],
                 "services": [{ "image": "db:1", "name": "db" }],
             });
@@ -266,10 +266,15 @@ fn services_pod_is_deleted_once_when_the_job_has_ended() {
             let pod = async || fixture.api::<Pod>().get_opt(&services).await.unwrap();
             // On a node, it stays until a kubelet has ended it.
             place(&fixture, &until("its services run", pod).await, "node").await;
-            let pods = run(&fixture, name, 1).await;
+            let pods = run(&fixture, name, 2).await;
+            // It still runs its `post`.
+            let follower = &pods[&1];
+            fixture.hold_pod(follower).await;
+            fixture.end_pod(&pods[&0], code, "Error", "").await;
+            fixture.when_condition(name, "JobFinished", "True").await;
             operator.settled().await;
             assert!(pod().await.unwrap().metadata.deletion_timestamp.is_none());
-            fixture.end_pod(&pods[&0], code, "Error", "").await;
+            fixture.end_pod(follower, 0, "Completed", "").await;
             until("its services are deleted", async || {
                 pod()
                     .await
@@ -286,6 +291,7 @@ fn services_pod_is_deleted_once_when_the_job_has_ended() {
                 .iter()
                 .filter(|call| call.verb == "delete" && call.name == services);
             assert_eq!(deletes.count(), 1, "{calls:#?}");
+            fixture.release_pod(follower).await;
         }
         operator.stop().await;
     });

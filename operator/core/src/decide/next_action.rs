@@ -6,6 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::decide::{remaining, restart};
 use crate::observe::job::JobSeen;
+use crate::observe::pod_end::end_of;
 use crate::observe::service::ServiceSeen;
 use crate::observe::{Key, Observed, ServicesPodSeen};
 use crate::previous_status;
@@ -231,13 +232,18 @@ fn own_services_pod<'a>(observed: &'a Observed, uid: &str) -> Option<&'a Service
 }
 
 /// The uid of the services pod that has to be deleted because the MiniCluster has ended: it would run forever. It is
-/// deleted after a failure, too. (If its containers are restarted, as by default, it never ends by itself.)
+/// deleted after a failure, too. (If its containers are restarted, as by default, it never ends by itself.) While a
+/// broker pod still runs, its snippet `post` may need the services.
 pub fn services_pod_to_end(
     target: &Target,
     status: &MiniClusterStatus,
     observed: &Observed,
 ) -> Option<String> {
     if target.is_deleting || !previous_status::is_finished(status) {
+        return None;
+    }
+    let mut pods = observed.pods.values();
+    if pods.any(|pod| end_of(pod).is_none() && !pod.is_on_silent_node) {
         return None;
     }
     let services_pod = own_services_pod(observed, &target.uid)?;
@@ -911,8 +917,9 @@ mod tests {
             )],
             ..MiniClusterStatus::default()
         };
-        let to_end = |status: &MiniClusterStatus, owner: &str, is_deleting: bool| {
+        let beside = |pod: PodSeen, status: &MiniClusterStatus, owner: &str, is_deleting: bool| {
             let observed = Observed {
+                pods: [("mc-1".to_owned(), Box::new(pod))].into(),
                 services_pod: Some(ServicesPodSeen {
                     uid: "pod".to_owned(),
                     controller_uid: Some(owner.to_owned()),
@@ -923,7 +930,26 @@ mod tests {
             };
             services_pod_to_end(&testing::target("uid", status), status, &observed)
         };
-        assert_eq!(to_end(&finished, "uid", false), Some("pod".to_owned()));
+        let to_end = |status: &MiniClusterStatus, owner: &str, is_deleting: bool| {
+            let ended = PodSeen {
+                has_ended: true,
+                ..PodSeen::default()
+            };
+            beside(ended, status, owner, is_deleting)
+        };
+        let ended = Some("pod".to_owned());
+        assert_eq!(to_end(&finished, "uid", false), ended);
+        let lost = PodSeen {
+            is_on_silent_node: true,
+            ..PodSeen::default()
+        };
+        let kept = PodSeen {
+            kept_by: Some("proxy".into()),
+            ..PodSeen::default()
+        };
+        for (pod, expected) in [(PodSeen::default(), None), (lost, ended.clone()), (kept, ended)] {
+            assert_eq!(beside(pod.clone(), &finished, "uid", false), expected, "{pod:?}");
+        }
         assert_eq!(to_end(&MiniClusterStatus::default(), "uid", false), None);
         assert_eq!(to_end(&finished, "other", false), None, "another MiniCluster's");
         assert_eq!(to_end(&finished, "uid", true), None, "it is deleted already");
