@@ -272,14 +272,11 @@ mod tests {
         }
     }
 
-    /// Calls `check` for each bound below `schema`: with the path, the unit, the bound, and a function that builds a
-    /// spec whose value has a given length. `around` builds a spec from a value of `schema`.
-    fn bounded(
-        path: &str,
-        schema: &Value,
-        around: &dyn Fn(Value) -> Value,
-        check: &mut dyn FnMut(&str, &str, u64, &dyn Fn(u64) -> Value),
-    ) {
+    /// Gets the path, the unit, the bound, and a function that builds a spec whose value has a given length.
+    type Check<'a> = dyn FnMut(&str, &str, u64, &dyn Fn(u64) -> Value) + 'a;
+
+    /// Calls `check` for each bound below `schema`. `around` builds a spec from a value of `schema`.
+    fn bounded(path: &str, schema: &Value, around: &dyn Fn(Value) -> Value, check: &mut Check<'_>) {
         let (items, values) = (&schema["items"], &schema["additionalProperties"]);
         if let Some(most) = schema["maxLength"].as_u64() {
             check(path, "characters", most, &|length| {

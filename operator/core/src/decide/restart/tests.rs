@@ -62,8 +62,7 @@ struct Job {
     uid: String,
     restarts_left: u32,
     seen: JobSeen,
-    /// It has the condition Suspended.
-    is_stopped: bool,
+    has_suspended_condition: bool,
 }
 
 /// A pod, with what only its node knows.

@@ -204,7 +204,7 @@ fn idle_follower_is_replaced_however_often_it_is_lost() {
 
 /// The lead had not begun when the Job was suspended. It ends once the Job was resumed, which fails the Job.
 #[test]
-fn lead_of_before_a_resume_uses_no_limit_up() {
+fn lead_stopped_before_resume_uses_no_restart() {
     let world = played_by(
         1,
         0,

@@ -37,7 +37,7 @@ impl World {
         }
     }
 
-    /// A kubelet first reports that a pod has ended. Its next step removes a pod that is deleted.
+    /// Kubelets report the end of a pod. Only the next call (`collect`) removes such a pod if it is being deleted.
     pub(super) fn kubelets(&mut self) {
         self.collect();
         let names: Vec<String> = self.pods.keys().cloned().collect();
@@ -99,10 +99,10 @@ impl World {
     /// The first rule of `render::job`'s failure policy that matches. Without a match, the failure counts. The Job sees
     /// the code 255, which is retried, of a pod with `is_unseen`.
     fn judged(pod: &Pod) -> Judged {
-        let is_retried = |exit: &Exit| pod.is_unseen || is_retried(exit.code);
+        let counts = |exit: &Exit| !pod.is_unseen && !is_retried(exit.code);
         if pod.seen.is_disrupted() {
             Judged::Ignored
-        } else if !pod.seen.exit.as_deref().is_none_or(is_retried) {
+        } else if pod.seen.exit.as_deref().is_some_and(counts) {
             Judged::FailsIndex
         } else if pod.seen.is_labelled {
             Judged::FailsJob
@@ -151,10 +151,10 @@ impl World {
         let before = job.seen.start_time;
         if job.seen.is_suspended {
             job.seen.start_time = None;
-        } else if job.is_stopped || before.is_none() {
+        } else if job.has_suspended_condition || before.is_none() {
             job.seen.start_time = Some(now);
         }
-        job.is_stopped = job.seen.is_suspended;
+        job.has_suspended_condition = job.seen.is_suspended;
         if job.seen.start_time != before {
             self.tell_job();
         }

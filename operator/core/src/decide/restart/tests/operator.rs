@@ -284,7 +284,7 @@ impl World {
             uid: uid.clone(),
             restarts_left,
             seen: seen.clone(),
-            is_stopped: false,
+            has_suspended_condition: false,
         });
         let version = self.tick();
         self.news_of_jobs.push_back(News::Is((version, seen.clone())));
