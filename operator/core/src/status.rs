@@ -381,8 +381,8 @@ fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
         CheckedSpec::Invalid(_) => u32::MAX,
     };
     // `container_restarts` counts for the whole Job. If a new lead pod has fewer restarts, nothing is added.
-    let running_again = summary.lead.filter(|lead| !lead.is_shut_down);
-    let by_kubelet = running_again.map_or(0, |lead| count(lead.restarts.min(allowed)));
+    let counted_lead = summary.lead.filter(|lead| !lead.is_shut_down);
+    let by_kubelet = counted_lead.map_or(0, |lead| count(lead.restarts.min(allowed)));
     let new_restarts = by_kubelet.saturating_sub(known.container_restarts).max(0);
     known.restart_count += new_restarts;
     known.container_restarts += new_restarts;

@@ -175,9 +175,9 @@ fn was_suspended(uid: &str, cluster: &ValidMiniCluster, last: &JobSeen) -> Optio
     is_left_to_others.then_some(last.is_suspended)
 }
 
-/// When `deadlineSeconds` is over, while the MiniCluster waits for its next Job: an earlier one was given up or deleted,
-/// and it or its pods may still exist. The clock runs from the first start. None: there is no deadline, the MiniCluster
-/// waits for no other Job, or the next Job is created suspended, after which the time begins anew.
+/// When `deadlineSeconds`, counted from the first start, is over for a MiniCluster that waits for its next Job. (The
+/// earlier Job was given up or deleted. It or its pods may still exist.) None: there is no deadline, no next Job is
+/// awaited, or the next Job is created suspended: then the count restarts when the Job is resumed.
 pub fn deadline_of_next_job(
     target: &Target,
     cluster: &ValidMiniCluster,

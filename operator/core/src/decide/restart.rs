@@ -339,8 +339,7 @@ fn decide_without_job(observation: &Observation) -> Decision {
         return Decision::Continue;
     }
     // No restart, even if a limit allows one: a user who deletes a failed Job wants no other.
-    let failed = leads.iter().find(|(_, end)| end.is_some_and(is_final));
-    if let Some((lead, _)) = failed {
+    if let Some(lead) = first_lead(&leads, is_failure) {
         return Decision::Ended {
             reason: Reason::JobFailed.into(),
             message: ended_by_itself(lead),
@@ -422,17 +421,19 @@ pub(super) fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Opti
     gone.chain(present).collect()
 }
 
-/// The first of these pods whose end is a wanted one.
+/// The first lead whose end satisfies `is_wanted`.
 fn first_lead<'a>(
     leads: &[(&'a PodSeen, Option<PodEnd>)],
-    wanted: fn(PodEnd) -> bool,
+    is_wanted: fn(PodEnd) -> bool,
 ) -> Option<&'a PodSeen> {
-    let mut wanted = leads.iter().filter(|(_, end)| end.is_some_and(wanted));
-    wanted.next().map(|(pod, _)| *pod)
+    leads
+        .iter()
+        .find(|(_, end)| end.is_some_and(is_wanted))
+        .map(|(pod, _)| *pod)
 }
 
-/// Whether a lead's failure is final. (`may_help: false`: a new pod would not start either.)
-fn is_final(end: PodEnd) -> bool {
+/// Whether a lead has failed, and was not just lost. (`may_help: false`: a new pod would not start either.)
+fn is_failure(end: PodEnd) -> bool {
     matches!(
         end,
         PodEnd::FailedByItself | PodEnd::NodeFailure | PodEnd::NotStarted { may_help: false }
@@ -460,7 +461,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     let has_replacement = all_leads.iter().any(|(pod, _)| pod.replaces());
     if let Some((lead, end)) = all_leads
         .iter()
-        .find_map(|(pod, end)| end.filter(|end| is_final(*end)).map(|end| (*pod, end)))
+        .find_map(|(pod, end)| end.filter(|end| is_failure(*end)).map(|end| (*pod, end)))
     {
         return when_lead_ended(observation, to_replace(), lead, end, has_replacement);
     }
@@ -746,16 +747,16 @@ pub fn follower_lost_by_failing_job(observation: &Observation) -> Option<LostPod
         .or_else(|| removed.next().map(|pod| loss(pod)))
 }
 
-/// Whether the pod's deletion was requested before the Job's last start. If the Job controller requested it, it did so
-/// for a suspension. (A resume sets the Job's start time anew. Until the Job controller notices the resume, the Job has
-/// none. The two times may be by different clocks. That matters only for a pod that is lost right after the start.)
+/// Whether the pod was deleted before the Job's current start, as by a suspension. (A resume resets the Job's start time.
+/// Until the Job controller sees the resume, the Job has no start time. The two times may come from different clocks,
+/// which matters only for a pod that is lost right after the start.)
 pub(crate) fn was_stopped_by_suspension(job: &JobSeen, pod: &PodSeen) -> bool {
     let is_before_start = |requested| job.start_time.is_none_or(|start| requested < start);
     pod.deletion_requested.is_some_and(is_before_start)
 }
 
-/// The decision for a suspended Job, or one that was resumed before the pods had ended that the suspension stopped.
-/// These pods still exist for a moment, and the Job may have counted them as failed. An index that has failed for good
+/// The decision for a suspended Job, or for a Job that was resumed while pods that the suspension had stopped still
+/// existed. The Job may have counted these pods as failed. An index that has failed for good
 /// would get no pod when the Job is resumed.
 fn when_suspended(observation: &Observation, job: &JobSeen, to_replace: JobToReplace) -> Decision {
     if !to_replace.is_failing && !job.has_lead_index_failed && job.failed_index.is_none() {
@@ -802,8 +803,8 @@ fn when_lead_ended(
         return Decision::Continue;
     }
     // The Job ignores a pod that was also disrupted, and does not fail by one that it has replaced. If a lead is not
-    // labelled yet, the Job retries some exit codes. After a shutdown, the Job would fail only once the container had
-    // restarted `backoffLimit` times.
+    // labelled yet, the Job retries some exit codes. With `OnFailure`, after a shutdown of the instance, the Job would
+    // fail only when the container had restarted `backoffLimit` times.
     let is_passed_over_by_job = lead.is_disrupted()
         || is_replaced
         || lead.is_shut_down

@@ -262,6 +262,12 @@ pub enum Pull {
 }
 
 impl PodSeen {
+    /// Whether the program has ended for good, even if the pod's phase is still Running: another container keeps the
+    /// pod (`kept_by`), or a start after a shutdown runs nothing (`is_shut_down`).
+    pub fn counts_as_ended(&self) -> bool {
+        self.has_ended || self.kept_by.is_some() || self.is_shut_down
+    }
+
     /// Whether its Job created it as a replacement for an earlier pod of its index. A lead that is a replacement does
     /// not run the program.
     pub fn replaces(&self) -> bool {

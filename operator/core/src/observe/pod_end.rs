@@ -40,9 +40,7 @@ pub fn end_of(pod: &PodSeen) -> Option<PodEnd> {
     if pod.has_succeeded {
         return Some(PodEnd::Succeeded);
     }
-    // With `kept_by`, the container that runs Flux has ended and only another container still runs: the pod counts as
-    // ended.
-    if !pod.has_ended && pod.kept_by.is_none() && !pod.is_shut_down {
+    if !pod.counts_as_ended() {
         return None;
     }
     let termination = pod.exit.as_ref().and_then(|exit| exit.termination.as_ref());

@@ -509,8 +509,7 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
 
 /// Whether the pod's program, or the pod itself, has ended with a failure.
 fn has_failed(pod: &PodSeen) -> bool {
-    let has_ended = pod.has_ended || pod.kept_by.is_some() || pod.is_shut_down;
-    has_ended && (pod.trouble.is_some() || pod.exit.as_ref().is_some_and(|exit| exit.code != 0))
+    pod.counts_as_ended() && (pod.trouble.is_some() || pod.exit.as_ref().is_some_and(|exit| exit.code != 0))
 }
 
 /// When the container that runs Flux, or the init container that failed, ended.

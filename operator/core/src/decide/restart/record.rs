@@ -1,6 +1,6 @@
 //! How the status records a restart.
 
-use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus, Restart};
+use flux_shared::crd::v1alpha2::{MiniClusterStatus, Restart};
 use k8s_openapi::jiff::Timestamp;
 
 use super::Limit;
@@ -36,13 +36,11 @@ pub fn with_counted_restart(
     if limit == Limit::None || previous_status::is_true(status, ConditionType::Suspended) {
         after.start_time = None;
     }
-    // These conditions are about that Job's end.
-    let is_of_end = |condition: &Condition| {
-        [ConditionType::PostSucceeded, ConditionType::ArchiveSaved]
-            .iter()
-            .any(|type_| condition.type_ == *type_)
-    };
-    after.conditions.retain(|condition| !is_of_end(condition));
+    // How that Job ended says nothing about the next one.
+    let of_end = [ConditionType::PostSucceeded, ConditionType::ArchiveSaved];
+    after
+        .conditions
+        .retain(|condition| !of_end.iter().any(|type_| condition.type_ == *type_));
     MiniClusterStatus {
         job_uid: None,
         lost_pods: Vec::new(),
