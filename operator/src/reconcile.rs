@@ -187,9 +187,12 @@ async fn report(
         _ => None,
     };
     let (diagnosis, until_written) = (diagnosis?, written?);
+    // The end must have been written. The number of pods, which changes after it, may be written later.
+    if until_written.is_none() || previous_status::is_finished(&target.status) {
+        end_services(&target, &after, context).await?;
+    }
     // These continue from the status `after`, so it must have been written.
     if until_written.is_none() {
-        end_services(&target, &after, context).await?;
         clean_up(&target, checked.as_ref().ok(), &after, context).await?;
         recreate_with_copied_view(&target, &after, context).await?;
     }
