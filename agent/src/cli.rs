@@ -91,8 +91,8 @@ enum Command {
         #[command(flatten)]
         log: LogArgs,
     },
-    /// Make one folder of the view's packages and this image's own /opt/software, which other containers see
-    /// there
+    /// Merge the view's packages and this image's own /opt/software into one folder, which other containers see as
+    /// /opt/software
     Software {
         /// Where all containers see the view's packages
         #[arg(long, value_name = "DIR")]

@@ -155,7 +155,8 @@ fn brokers(snapshot: &Snapshot) -> Stage {
 fn quorum(snapshot: &Snapshot) -> Stage {
     let needed = match snapshot.quorum() {
         Some(quorum) => format!("{quorum} brokers"),
-        None => "brokers of the first size".to_owned(),
+        // The quorum is the size at the Job's creation, which has changed since, or may have (`Snapshot::quorum`).
+        None => "brokers of the size at the start".to_owned(),
     };
     let ready = snapshot.status().map_or(0, |status| status.ready_size);
     if snapshot.has_been_up() {
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn quorum_is_named_only_while_the_size_is_the_first_one() {
+    fn quorum_is_unknown_once_the_size_may_have_changed() {
         let quorum_of = |status: Value| snapshot(status, &[]).quorum();
         assert_eq!(quorum_of(json!({})), Some(2));
         assert_eq!(quorum_of(json!({ "maximumSize": 2 })), Some(2));

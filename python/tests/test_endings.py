@@ -43,7 +43,7 @@ def deletions(api: FakeApi) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stop, "PAUSE_SECONDS", 0.05, raising=False)
+    monkeypatch.setattr(stop, "PAUSE_SECONDS", 0.05)
 
 
 # ---- stop
@@ -257,7 +257,10 @@ def test_creation_that_cannot_be_undone_says_that_it_may_exist(api: FakeApi, mon
 
 
 def test_cancelled_creation_that_may_not_delete_is_cleaned_up(api: FakeApi) -> None:
-    """Only its queue could suspend it, so its job will run."""
+    """Without the permission to delete, a MiniCluster is suspended. In a queue that has no effect.
+
+    So its job will run, and `cleanup` has the operator delete it afterwards.
+    """
     refuse(api, "DELETE", "miniclusters", 403, message="no")
 
     async def cancel() -> None:
@@ -414,6 +417,7 @@ def test_log_of_an_ended_job_is_read_when_the_api_server_answers_again(
         api.mend()
         api.log(lead, "last")
         api.end_job(name)
+        # Far more than TRIES: such failures do not count.
         until(lambda: len(tries) > 30)
         is_away.clear()
 
@@ -543,7 +547,7 @@ def test_clean_up_is_repeated_when_the_failure_may_pass(api: FakeApi, status: in
 
 @pytest.mark.parametrize("status", [403, 404])
 def test_clean_up_that_fails_leaves_the_result(api: FakeApi, status: int) -> None:
-    """404: the custom resource is gone."""
+    """404 with this message: the CustomResourceDefinition is gone, and not just this MiniCluster."""
     refuse(api, "PATCH", "miniclusters", status, message="could not find the requested resource")
     api.play()
     result = MiniCluster.run("app:1", ["x"], stream=False)

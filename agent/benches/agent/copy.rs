@@ -102,6 +102,7 @@ pub fn measure(agent: &Path, report: &mut Report) {
             &format!("copy-{name}-cpu-ratio"),
             cpu(&agent_copies) / cpu(&cp_copies),
         );
+        // The agent writes each byte of the view once, the same in every run.
         if pods == 1 {
             report.figure("copy-written-ratio", agent_copies[0].written as f64 / size as f64);
         }
@@ -130,6 +131,7 @@ fn copies(top: &Path, pods: usize, size: u64, command: &dyn Fn(&Path) -> Command
     let folders: Vec<PathBuf> = (0..pods).map(|pod| top.join(format!("pod-{pod}"))).collect();
     folders.iter().for_each(|pod| fs::create_dir_all(pod).unwrap());
     nix::unistd::sync();
+    // More than the page cache that the copies and their source take.
     touch(3 * pods * usize::try_from(size).unwrap());
     let cpu = cpu_of_children();
     let begin = Instant::now();

@@ -118,8 +118,9 @@ pub fn judge(findings: &Findings) -> Vec<Check> {
         add("libc", c_library(libc));
     }
     if !has_bash(findings.facts) {
-        // Only a warning: the version of this Flux is not known here.
-        let text = "the image has no bash, with which Flux 0.88 starts: use an image with bash";
+        // Only a warning: other versions may not need it, and the version of this Flux is not known here.
+        let text =
+            "the image has no bash, and Flux 0.88 runs bash scripts when it starts: use an image with bash";
         add("bash", (Warn, text.into()));
     }
     if let Some(found) = &findings.own_name {

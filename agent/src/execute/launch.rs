@@ -180,7 +180,9 @@ impl Executor<'_> {
             &self.session.directory,
         ) {
             Lookup::Program(_) => log.into(),
-            _ => format!("{log}. The image has no bash, with which Flux 0.88 starts: use an image with bash"),
+            _ => format!(
+                "{log}. The image has no bash, and Flux 0.88 runs bash scripts when it starts: use an image with bash"
+            ),
         }
     }
 

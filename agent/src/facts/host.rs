@@ -99,7 +99,7 @@ impl HostFiles {
             .map(|data| (data.mtime(), data.size()))
     }
 
-    /// The first 16 bytes of a file; none if it has fewer.
+    /// The first 16 bytes of a file, the size of a .pyc file's header (`python.rs`); none if it has fewer.
     pub fn head(&self, path: &str) -> Option<[u8; 16]> {
         use std::io::Read;
         let mut head = [0; 16];

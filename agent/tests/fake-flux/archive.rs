@@ -36,7 +36,8 @@ pub fn restore(path: &str) -> Result<String, String> {
     }
 }
 
-/// Dumps `state`. Without a state, creates an empty file and fails, like a broker whose store has no root.
+/// Dumps `state`. None: the restore has failed. Then this creates an empty file and fails, as flux-dump does if the
+/// broker's content store has no checkpoint of the key-value store.
 pub fn dump(path: &str, state: Option<&str>) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("flux-dump: {error}");
     let mut file = OpenOptions::new()

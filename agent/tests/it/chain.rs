@@ -246,7 +246,8 @@ fn on_failure_reruns_a_failed_program_and_never_a_success() {
         let begin = Instant::now();
         pods.iter().for_each(|follower| follower.signal(15));
         let codes: Vec<i32> = pods.into_iter().map(|follower| follower.end().code).collect();
-        // A follower cannot tell whether its lead has succeeded: then the Job is over, and replaces nobody.
+        // A follower does not know whether its lead has succeeded, so it always exits with REPLACE. After a success this
+        // is harmless: the Job is over and replaces no pod.
         assert!(codes.iter().all(|code| *code == i32::from(REPLACE)), "{codes:?}");
         assert!(
             begin.elapsed() < Duration::from_secs(20),

@@ -246,7 +246,8 @@ impl Writer {
         if let GangOf::Object(object) = gang {
             self.create_gang(&key.namespace, object, &member.uid).await?;
         }
-        // They are never changed. As long as the Job cannot be created, the spec can be edited.
+        // The Secrets come after the other objects, since they are never changed: if one of those cannot be created, the
+        // user can still edit the spec, and the Secrets get the new values.
         self.create_secrets(secrets).await?;
         if is_deleted() {
             return Ok(());

@@ -153,9 +153,11 @@ impl Counter {
 }
 
 #[test]
-fn a_code_that_was_once_the_agents_runs_once_and_is_the_jobs() {
+fn program_with_a_code_of_the_agents_runs_once_and_it_is_reported() {
     test("codes", async |fixture| {
         let counter = Counter::new(&fixture).await;
+        // Codes with a meaning for shells (126, 127), signals (137, 143), the failure policy (238, 255) and the agent (239
+        // to 249).
         let codes = [1, 126, 127, 137, 143, 238, 239, 240, 243, 245, 248, 249, 255];
         for code in codes {
             let end = format!("exit {code}");

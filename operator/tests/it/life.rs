@@ -421,6 +421,7 @@ fn view_is_copied_only_where_pods_may_use_an_old_node() {
         let nodes: Api<Node> = Api::all(fixture.client.clone());
         for (name, os, runtime, taints) in [
             ("new", "linux", "containerd://2.2.9", json!([])),
+            // As in a cluster with Windows nodes. Only the taint keeps the pods away.
             (
                 "old",
                 "windows",

@@ -64,7 +64,7 @@ def _finish_at_exit() -> None:
 
 
 # Not `atexit`, which runs after concurrent.futures has ended its threads: the loop needs them to look up addresses.
-# `threading` calls these functions in reverse order, so this one before that of concurrent.futures.thread, imported above.
+# `threading` calls these functions in reverse order, so this one before that of concurrent.futures.thread (imported).
 threading._register_atexit(_finish_at_exit)  # type: ignore[attr-defined]
 
 

@@ -1614,7 +1614,7 @@ class MiniClusterSpec(BaseModel):
     """
     users: list[User] | None = None
     """
-    Users to create on every pod, each with a password of 8 characters at most.
+    Users to create on every pod, each with a generated password, or a chosen one of 8 characters at most.
     """
     volumes: dict[str, SpecVolume] | None = None
     """

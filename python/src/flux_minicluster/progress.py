@@ -87,7 +87,7 @@ def _brokers(seen: Observed) -> Stage:
 
 
 def _quorum(seen: Observed) -> Stage:
-    needed = "brokers of the first size" if seen.quorum is None else f"{seen.quorum} brokers"
+    needed = "brokers of the size at the start" if seen.quorum is None else f"{seen.quorum} brokers"
     if seen.has_been_up:
         return Stage("quorum", State.DONE, f"{needed}: the job starts")
     if seen.started_lead() is None:

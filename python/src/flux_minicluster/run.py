@@ -52,7 +52,7 @@ async def create(target: Target, document: dict[str, Any], screen: Screen) -> di
 
 
 async def _undo(target: Target, document: dict[str, Any]) -> bool:
-    """Deletes what a creation has made whose outcome is unknown. Whether it is known that none runs."""
+    """Deletes what a creation has made whose outcome is unknown. Returns whether it is known to be gone."""
     name = document["metadata"]["name"]
     is_absent = False
     for attempt in range(TRIES):
@@ -140,7 +140,7 @@ class Run:
             self._screen.say("it is stopped once it is created; press Ctrl-C again not to wait for that")
 
     def most_interrupts(self) -> int:
-        """How many interrupts there is something to do for: the API server may never answer."""
+        """How often Ctrl-C calls `interrupt`. One more cancels the run, since the API server may never answer."""
         return 2 if self._follower is not None else 1
 
     async def go(self, screen: Screen) -> Ending:

@@ -196,7 +196,7 @@ pub struct MiniClusterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::schemas::overlay"))]
     pub services_pod_template: Option<serde_json::Value>,
-    /// Users to create on every pod, each with a password of 8 characters at most.
+    /// Users to create on every pod, each with a generated password, or a chosen one of 8 characters at most.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<User>,
     /// The Flux RESTful API, which the lead serves if the cluster has no command or script and is not

@@ -1,4 +1,4 @@
-//! The installation as the chart renders it, with the plain manifest's images.
+//! The installation as the chart renders it, with the images of operator/manifests/values.yaml.
 
 use std::collections::BTreeSet;
 use std::io::Write;

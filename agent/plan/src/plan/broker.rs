@@ -481,13 +481,14 @@ mod tests {
     }
 
     #[test]
-    fn follower_has_no_resources_and_single_broker_no_certificate() {
+    fn only_the_leads_table_names_r_and_one_broker_has_no_certificate() {
         let follower = Facts {
             index: Some(1),
             ..Facts::default()
         };
-        let table = toml_of("name='mc'\nsize=2", follower);
-        assert!(at(&table, "resource").is_none() && at(&table, "bootstrap/curve_cert").is_some());
+        let table = toml_of("name='mc'\nsize=2\nmax_size=3", follower);
+        assert!(at(&table, "resource/path").is_none() && at(&table, "resource/noverify").is_some());
+        assert!(at(&table, "bootstrap/curve_cert").is_some());
         // Without the mounted certificate that assumed facts have.
         let bare = Facts {
             present: Default::default(),
