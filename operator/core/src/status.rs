@@ -119,12 +119,12 @@ pub fn compute(inputs: &Inputs) -> MiniClusterStatus {
         return after_the_end(inputs, &summary);
     }
     let outcome = post::with_failure(outcome::compute(inputs, &summary), inputs);
-    // While the Job is suspended, the exit code of its stopped lead is not the job's: the Job creates the lead again
-    // when it is resumed.
-    let is_suspended = inputs
-        .job
-        .is_some_and(|job| job.is_suspended && !job.is_finished());
-    let lead_exit = if is_suspended {
+    // The exit code of a lead that runs again is not the job's: a suspended Job creates its lead again when it is
+    // resumed, and another Job follows one that was given up.
+    let runs_again = inputs.job.is_some_and(|job| {
+        (job.is_suspended && !job.is_finished()) || restart::is_given_up(inputs.previous, job)
+    });
+    let lead_exit = if runs_again {
         None
     } else {
         lead_exit(inputs, &summary)

@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::decide::{remaining, restart};
 use crate::observe::job::JobSeen;
-use crate::observe::pod_end::end_of;
+use crate::observe::pod_end::{PodEnd, end_of, end_of_gone};
 use crate::observe::service::ServiceSeen;
 use crate::observe::{Key, Observed, ServicesPodSeen};
 use crate::previous_status;
@@ -49,6 +49,9 @@ pub struct Differences {
     pub job_uid: String,
     /// The Job's size and suspension, if they have to be written.
     pub elastic: Option<Elastic>,
+    /// The Job starts next with another size than the one in the ConfigMap: the ConfigMap has to be written before
+    /// `elastic`.
+    pub is_new_start: bool,
     /// The headless Service is missing, or does not serve this MiniCluster yet.
     pub must_join: bool,
     /// Names of the sidecars whose Service is missing.
@@ -116,6 +119,12 @@ pub fn decide(
     // out of date.
     let is_reset_by_queue = job.waits_in().is_some() && job.completions != size;
     let differs = is_reset_by_queue || (!is_applied && !wanted.is_held(job));
+    // Without `minSize`, the command waits for as many brokers as the pods read in the ConfigMap. It stays as it is
+    // while pods run, and if others have set the size. (`initial_size` is None for a Job of which it is not known.)
+    let is_stopped = job.is_suspended && observed.pods_of(job).all(|pod| pod.has_ended || pod.is_deleting);
+    let is_new_start = is_stopped
+        && (differs || job.completions == size)
+        && job.initial_size.is_some_and(|initial| initial != size);
     let with_ports = cluster
         .sidecars
         .iter()
@@ -130,7 +139,8 @@ pub fn decide(
     NextAction::Keep(Differences {
         facts,
         job_uid: job.uid.clone(),
-        elastic: differs.then_some(wanted),
+        elastic: (differs || is_new_start).then_some(wanted),
+        is_new_start,
         must_join: !headless.is_some_and(|service| service.serves(uid, cluster.flux.minimal_service)),
         services: names.filter(|name| !has_service(name)).cloned().collect(),
         services_pod: services_pod(cluster, observed, uid, job),
@@ -193,6 +203,10 @@ pub fn deadline_of_next_job(
         Some(_) => return None,
         None => observed.last_job.as_deref(),
     };
+    // The queue's label may be the Job's own: Kueue adds it if the namespace has a default queue.
+    if last.is_some_and(|last| last.is_of(uid) && last.queue.is_some()) {
+        return None;
+    }
     let is_suspended = last
         .and_then(|last| was_suspended(uid, cluster, last))
         .or(cluster.suspend);
@@ -204,13 +218,18 @@ pub fn deadline_of_next_job(
     Some(Timestamp::from_second(deadline).unwrap_or(Timestamp::MAX))
 }
 
-/// Whether another Job follows this one: it was given up, or somebody deletes it before its program has succeeded.
+/// Whether another Job follows this one: it was given up, or somebody deletes it before its program has a result.
 fn is_to_be_replaced(status: &MiniClusterStatus, job: &JobSeen, observed: &Observed) -> bool {
-    let mut leads = observed.pods_of(job).filter(|pod| pod.index == 0);
+    let leads = observed.pods_of(job).filter(|pod| pod.index == 0);
+    let gone = observed
+        .gone_leads
+        .iter()
+        .filter(|pod| pod.job_uid.as_ref() == Some(&job.uid));
+    let mut ends = leads.filter_map(end_of).chain(gone.map(end_of_gone));
     let is_deleted_early = job.is_deleting
         && !job.is_finished()
         && !job.has_succeeded()
-        && !leads.any(|lead| lead.has_succeeded);
+        && !ends.any(|end| end == PodEnd::Succeeded || restart::is_failure(end));
     is_deleted_early || restart::is_given_up(status, job)
 }
 
@@ -341,9 +360,10 @@ pub fn seconds_to_live(spec: &MiniClusterSpec, status: &MiniClusterStatus, now: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::pod::PodSeen;
+    use crate::observe::pod::{Exit, PodSeen};
     use crate::testing;
     use flux_shared::crd::v1alpha2::ConditionStatus;
+    use flux_shared::termination::{Ender, Termination};
 
     fn decide(spec: &str, status: &MiniClusterStatus, job: Option<JobSeen>, deleting: bool) -> NextAction {
         let cluster = testing::cluster(spec);
@@ -488,19 +508,18 @@ mod tests {
             restart_count: 1,
             ..MiniClusterStatus::default()
         };
-        let with_pods = |spec: &str, status: &MiniClusterStatus, job: Option<JobSeen>, pods: &[PodSeen]| {
-            let pods = pods.iter().map(|pod| (pod.name.clone(), Box::new(pod.clone())));
-            let observed = Observed {
-                job,
-                pods: pods.collect(),
-                ..Observed::default()
-            };
+        let of = |spec: &str, status: &MiniClusterStatus, observed: &Observed| {
             let cluster = testing::cluster(spec);
-            deadline_of_next_job(&testing::target("uid", status), &cluster, &observed)
+            deadline_of_next_job(&testing::target("uid", status), &cluster, observed)
                 .map(|deadline| deadline.to_string())
         };
-        let deadline =
-            |spec: &str, status: &MiniClusterStatus, job: Option<JobSeen>| with_pods(spec, status, job, &[]);
+        let deadline = |spec: &str, status: &MiniClusterStatus, job: Option<JobSeen>| {
+            let observed = Observed {
+                job,
+                ..Observed::default()
+            };
+            of(spec, status, &observed)
+        };
         let with = "size: 2\ndeadlineSeconds: 60";
         let end = Some("2026-01-01T00:01:00Z".to_owned());
         let given_up = JobSeen {
@@ -523,6 +542,15 @@ mod tests {
             ..given_up.clone()
         };
         assert_eq!(deadline(with, &restarting, Some(suspended.clone())), None);
+        let queued = JobSeen {
+            queue: Some("default".into()),
+            ..given_up.clone()
+        };
+        assert_eq!(
+            deadline(with, &restarting, Some(queued)),
+            None,
+            "the next Job waits in the default queue, too"
+        );
         // The given-up Job is not changed any more, but the next one follows the spec.
         for job in [None, Some(given_up.clone())] {
             let suspend = format!("{with}\nsuspend: true");
@@ -543,12 +571,29 @@ mod tests {
             has_succeeded,
             ..PodSeen::default()
         };
-        for (has_succeeded, expected) in [(false, end), (true, None)] {
-            let lead = lead(has_succeeded);
-            assert_eq!(
-                with_pods(with, &running, Some(given_up.clone()), &[lead]),
-                expected
-            );
+        let failed = PodSeen {
+            has_ended: true,
+            exit: Some(Box::new(Exit {
+                termination: Some(Termination::new(Ender::Program, 3)),
+                ..Exit::default()
+            })),
+            ..lead(false)
+        };
+        for (lead, expected) in [(lead(false), end), (lead(true), None), (failed, None)] {
+            let present = Observed {
+                job: Some(given_up.clone()),
+                pods: [(lead.name.clone(), Box::new(lead.clone()))].into(),
+                ..Observed::default()
+            };
+            assert_eq!(of(with, &running, &present), expected, "{lead:?}");
+            if expected.is_none() {
+                let gone = Observed {
+                    job: Some(given_up.clone()),
+                    gone_leads: vec![lead],
+                    ..Observed::default()
+                };
+                assert_eq!(of(with, &running, &gone), None);
+            }
         }
         let succeeded = JobSeen {
             succeeding: condition(),
@@ -854,6 +899,71 @@ mod tests {
             ..evicted
         };
         assert_eq!(size("size: 2", &restored), Some(2), "the queue knew another size");
+    }
+
+    /// Without `minSize`, the command would wait for the brokers of the earlier size.
+    #[test]
+    fn suspended_job_starts_with_its_new_size() {
+        let cluster = testing::cluster("size: 4\nmaxSize: 4");
+        let new_start = |job: JobSeen, pod: Option<PodSeen>| {
+            let pod = pod.map(|pod| PodSeen {
+                job_uid: Some("job".into()),
+                ..pod
+            });
+            let observed = Observed {
+                job: Some(job),
+                pods: pod
+                    .into_iter()
+                    .map(|pod| (String::new(), Box::new(pod)))
+                    .collect(),
+                ..Observed::default()
+            };
+            let target = testing::target("uid", &MiniClusterStatus::default());
+            let NextAction::Keep(differences) = super::decide(&target, Some(&cluster), &observed, None)
+            else {
+                panic!()
+            };
+            let size = differences.elastic.map(|elastic| elastic.size);
+            (size, differences.is_new_start)
+        };
+        let suspended = |size: u32| JobSeen {
+            is_suspended: true,
+            ..job(size)
+        };
+        assert_eq!(new_start(suspended(2), None), (Some(4), true));
+        assert_eq!(
+            new_start(suspended(4), None),
+            (Some(4), true),
+            "it was resized before it was suspended, or while its pods ran"
+        );
+        let ending = PodSeen {
+            is_deleting: true,
+            ..PodSeen::default()
+        };
+        assert_eq!(new_start(suspended(4), Some(ending)), (Some(4), true));
+        assert_eq!(
+            new_start(suspended(2), Some(PodSeen::default())),
+            (Some(4), false)
+        );
+        assert_eq!(
+            new_start(suspended(4), Some(PodSeen::default())),
+            (None, false),
+            "this pod has read the size"
+        );
+        assert_eq!(new_start(job(2), None), (Some(4), false), "it runs");
+        assert_eq!(new_start(job(4), None), (None, false));
+        for initial_size in [None, Some(4)] {
+            let done = JobSeen {
+                initial_size,
+                ..suspended(4)
+            };
+            assert_eq!(new_start(done, None), (None, false), "{initial_size:?}");
+        }
+        let shrunk = JobSeen {
+            completions: 3,
+            ..suspended(4)
+        };
+        assert_eq!(new_start(shrunk, None), (None, false), "by others");
     }
 
     #[test]

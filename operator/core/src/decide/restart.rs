@@ -433,7 +433,7 @@ fn first_lead<'a>(
 }
 
 /// Whether a lead has failed, and was not just lost. (`may_help: false`: a new pod would not start either.)
-fn is_failure(end: PodEnd) -> bool {
+pub(crate) fn is_failure(end: PodEnd) -> bool {
     matches!(
         end,
         PodEnd::FailedByItself | PodEnd::NodeFailure | PodEnd::NotStarted { may_help: false }
@@ -604,15 +604,15 @@ pub fn is_by_pods_end(observation: &Observation, condition: &TrueCondition) -> b
     // lead's pod shows that it was one of them: the Job controller, which deletes the pods of a Job that fails, marks none
     // as disrupted. (It does not count a pod that it deletes itself for a suspension.)
     let were_all_stopped = || {
-        let was_suspended = |pod: &PodSeen| {
-            observation
-                .job
-                .is_some_and(|job| job.is_suspended || was_stopped_by_suspension(job, pod))
-        };
+        let leads = leads(observation);
+        // After a resume, this holds only until there is a lead of the new start.
+        let was_suspended = observation.job.is_some_and(|job| {
+            job.is_suspended || leads.iter().all(|(pod, _)| was_stopped_by_suspension(job, pod))
+        });
         let is_stopped = |(pod, end): &(&PodSeen, Option<PodEnd>)| {
-            *end == Some(PodEnd::Removed) && (was_suspended(pod) || pod.is_disrupted())
+            *end == Some(PodEnd::Removed) && (was_suspended || pod.is_disrupted())
         };
-        observation.restarts_on_failure && !has_own_end() && leads(observation).iter().any(is_stopped)
+        observation.restarts_on_failure && !has_own_end() && leads.iter().any(is_stopped)
     };
     // With a failure policy (which a Job has unless it is `OnFailure`), an index fails with its first pod that is not
     // retried, even one that was removed. In a Job of one pod, the Job then fails with the reason FailedIndexes.

@@ -46,6 +46,8 @@ pub fn with_counted_restart(
         lost_pods: Vec::new(),
         container_restarts: 0,
         timeline: None,
+        exit_code: None,
+        signal: None,
         ..after
     }
 }

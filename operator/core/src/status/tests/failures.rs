@@ -873,14 +873,35 @@ fn exit_of_a_given_up_job_is_not_taken_over_after_the_end() {
     let mut observation = observation("size: 1\narchive: {path: /state/a.tgz}");
     let now = at(NOW);
     let limit = restart::Limit::Backoff;
-    observation.previous =
-        restart::with_counted_restart(&Default::default(), "job", "LeadLost", "gone", limit, now);
+    let before = MiniClusterStatus {
+        exit_code: Some(1),
+        signal: Some(15),
+        ..Default::default()
+    };
+    observation.previous = restart::with_counted_restart(&before, "job", "LeadLost", "gone", limit, now);
+    // While the given-up Job is being deleted, its lead's end is no result either.
+    let waiting = Observation {
+        job: Some(JobSeen {
+            is_deleting: true,
+            ..job(1)
+        }),
+        pods: vec![with_termination(0, Termination::new(Ender::Stop, 143))],
+        previous: observation.previous.clone(),
+        cluster: observation.cluster.clone(),
+        ..super::observation("size: 1")
+    };
+    observation.previous = waiting.status();
+    assert_eq!(
+        (observation.previous.exit_code, observation.previous.signal),
+        (None, None)
+    );
     observation.job = Some(JobSeen {
         uid: String::new(),
         failed: true_condition("DeadlineExceeded", "deadlineSeconds exceeded"),
         ..job(1)
     });
     observation.previous = observation.status();
+    assert_eq!(observation.previous.exit_code, None);
     let reported = |job_uid: &str| {
         let lead = PodSeen {
             is_deleting: true,
