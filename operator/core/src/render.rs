@@ -187,7 +187,8 @@ impl std::fmt::Display for HeadlessName {
 pub struct RenderFacts {
     /// The MiniCluster's uid, for owner references. None: rendered for output to a person.
     pub uid: Option<String>,
-    /// The size when the Job was created. The AgentSpec keeps it after a resize. None: the spec's.
+    /// The size when the Job was created or last changed before a start. The AgentSpec keeps it while pods run. None:
+    /// the spec's.
     pub initial_size: Option<u32>,
     /// The largest size, fixed when the MiniCluster's first Job was created. None: the spec's.
     pub maximum_size: Option<u32>,

@@ -278,7 +278,8 @@ impl Writer {
     pub async fn create_config_map(&self, object: &ConfigMap, owner: &str) -> Result<(), ApplyError> {
         match self.create(object, owner).await? {
             Creation::Existed(existing) if rendered_hash(&existing) != rendered_hash(&object.metadata) => {
-                // The spec changed before there was a Job: no pod has read the earlier ConfigMap.
+                // The spec changed before there was a Job, or the size before the Job starts again: no living pod has
+                // read the earlier ConfigMap.
                 let mut wanted = object.clone();
                 wanted.metadata.uid = existing.uid;
                 let applied = self.send_for_metadata(apply_request(&wanted)).await;

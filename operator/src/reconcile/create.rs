@@ -196,6 +196,7 @@ async fn update(
         facts,
         job_uid,
         elastic,
+        is_new_start,
         must_join,
         services,
         services_pod,
@@ -209,9 +210,22 @@ async fn update(
             &job_uid,
             job.as_ref(),
             facts.maximum_size.unwrap_or(elastic.size),
+            is_new_start,
         );
+        // Before the Job: once the Job has the size, nothing would write the ConfigMap any more.
+        if is_new_start {
+            let facts = RenderFacts {
+                initial_size: Some(elastic.size),
+                ..facts.clone()
+            };
+            let objects = objects(cluster, &facts, context)?;
+            context
+                .writer
+                .create_config_map(&objects.config_map, &target.uid)
+                .await?;
+        }
         // Before the Job: it compares the size with the Job's in the index, which `scale_job` updates.
-        gang::resize(target, cluster, elastic.size, context).await?;
+        gang::resize(target, cluster, elastic.size, is_new_start, context).await?;
         let has_old_start = job.is_some_and(|job| job.is_suspended && job.has_start);
         if has_old_start && fields["spec"]["suspend"] == false {
             context.writer.forget_start(&target.key, &job_uid).await?;

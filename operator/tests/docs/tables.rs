@@ -210,7 +210,7 @@ const LABELS: &[(&str, &str)] = &[
     ),
     (
         "flux-framework.org/initial-size",
-        "the size when the Job was created",
+        "the size when the Job was created, or when its size was last changed before a start",
     ),
     (
         "flux-framework.org/spec-hash",

@@ -3,7 +3,7 @@
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
@@ -490,6 +490,39 @@ fn evicted_job_has_not_failed_and_starts_again_once_admitted() {
         assert_eq!((job.uid(), job.annotations()[TOPOLOGY].as_str()), (uid, "rack"));
         admit(&fixture, "mc", 2).await;
         fixture.pods("mc", 2).await;
+        operator.stop().await;
+    });
+}
+
+/// Without `minSize`, the command would wait for the brokers of the earlier size.
+#[test]
+fn evicted_cluster_starts_with_the_size_that_was_held() {
+    test("shrunk", async |fixture| {
+        let operator = fixture.operator().await;
+        queue(&fixture, "mc", json!({}), json!({ "size": 4 })).await;
+        admit(&fixture, "mc", 4).await;
+        run(&fixture, "mc", 4).await;
+        fixture
+            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } }))
+            .await
+            .unwrap();
+        fixture.when_condition("mc", "Valid", "False").await;
+        let size = async || {
+            let map = fixture.api::<ConfigMap>().get("mc-agent").await.unwrap();
+            let spec: toml::Table = map.data.unwrap()["agent.toml"].parse().unwrap();
+            spec["size"].as_integer().unwrap()
+        };
+        assert_eq!(size().await, 4);
+        take_back(&fixture, "mc", 4).await;
+        until("the new size is written", async || {
+            let job = fixture.job("mc").await;
+            let initial_size = &job.annotations()["flux-framework.org/initial-size"];
+            (sizes(&job) == (Some(2), Some(2), Some(true)) && initial_size == "2").then_some(())
+        })
+        .await;
+        assert_eq!(size().await, 2);
+        admit(&fixture, "mc", 2).await;
+        run(&fixture, "mc", 2).await;
         operator.stop().await;
     });
 }

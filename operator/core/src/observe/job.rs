@@ -43,7 +43,7 @@ pub struct JobSeen {
     pub mounts_view: bool,
     /// The largest number of pods that the cluster can have, from the Job's annotation.
     pub maximum_size: Option<u32>,
-    /// The number of pods when it was created, from its annotation.
+    /// The number of brokers in the ConfigMap, from its annotation ([`labels::INITIAL_SIZE`]).
     pub initial_size: Option<u32>,
     /// The wanted number of pods.
     pub completions: u32,

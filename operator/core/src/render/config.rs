@@ -15,7 +15,7 @@ pub(super) fn config_map(
     facts: &RenderFacts,
 ) -> Result<ConfigMap, RenderError> {
     let mut spec = derive::agent_spec(cluster);
-    // Given if the Job exists, and its ConfigMap was deleted: the Job's earlier pods have read this size.
+    // Given if the Job exists: its pods have read this size, or will.
     if let Some(size) = facts.initial_size {
         spec.size = size;
     }

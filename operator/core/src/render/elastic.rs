@@ -50,12 +50,19 @@ impl Elastic {
     }
 
     /// The patch for the Job with this uid (the API server rejects it for another Job). `job`: as it was seen last.
-    /// `maximum`: the MiniCluster's largest size.
+    /// `maximum`: the MiniCluster's largest size. `is_new_start`: the ConfigMap has this size now.
     ///
     /// `suspend` is patched only if it has changed in the spec: somebody may have resumed a Job that was created
     /// suspended. A Job that is resumed gets its whole deadline again, since a resume begins it again. Before, the Job
     /// may have less in its spec: a Job that replaces another after a restart gets only the rest of the deadline.
-    pub fn patch(self, cluster: &ValidMiniCluster, uid: &str, job: Option<&JobSeen>, maximum: u32) -> Value {
+    pub fn patch(
+        self,
+        cluster: &ValidMiniCluster,
+        uid: &str,
+        job: Option<&JobSeen>,
+        maximum: u32,
+        is_new_start: bool,
+    ) -> Value {
         let before = job.and_then(|job| job.rendered_hash.as_deref());
         let mut spec = json!({ "parallelism": self.size, "completions": self.size });
         if !self.is_suspend_applied(before, maximum)
@@ -71,6 +78,9 @@ impl Elastic {
         }
         let mut annotations = queueing::of_size(cluster, self.size);
         annotations.insert(labels::RENDERED_HASH.into(), json!(self.hash()));
+        if is_new_start {
+            annotations.insert(labels::INITIAL_SIZE.into(), json!(self.size.to_string()));
+        }
         json!({ "metadata": { "uid": uid, "annotations": annotations }, "spec": spec })
     }
 
@@ -114,18 +124,25 @@ mod tests {
             rendered_hash: Some(made.hash()),
             ..JobSeen::default()
         };
-        let patch = larger.patch(&cluster, "uid", Some(&applied), 8);
+        let patch = larger.patch(&cluster, "uid", Some(&applied), 8, false);
         assert_eq!(patch["spec"], json!({ "parallelism": 4, "completions": 4 }));
+        let initial_size = |patch: &Value| patch["metadata"]["annotations"][labels::INITIAL_SIZE].clone();
+        assert_eq!(initial_size(&patch), Value::Null, "its pods have read another");
+        let patch = larger.patch(&cluster, "uid", Some(&applied), 8, true);
+        assert_eq!(initial_size(&patch), "4");
         let again = Elastic {
             suspend: Some(false),
             ..made
         }
-        .patch(&cluster, "uid", Some(&applied), 8);
+        .patch(&cluster, "uid", Some(&applied), 8, false);
         assert_eq!(
             again["spec"]["suspend"], false,
             "the MiniCluster itself says otherwise now"
         );
-        assert_eq!(larger.patch(&cluster, "uid", None, 8)["spec"]["suspend"], true);
+        assert_eq!(
+            larger.patch(&cluster, "uid", None, 8, false)["spec"]["suspend"],
+            true
+        );
         assert_eq!(patch["metadata"]["uid"], "uid");
     }
 
@@ -139,7 +156,7 @@ mod tests {
                 is_suspended,
                 ..JobSeen::default()
             };
-            let patch = elastic(Some(suspend)).patch(&cluster, "uid", Some(&job), 2);
+            let patch = elastic(Some(suspend)).patch(&cluster, "uid", Some(&job), 2, false);
             patch["spec"].get("activeDeadlineSeconds").cloned()
         };
         assert_eq!(deadline(false, Some(true), true), Some(json!(60)));

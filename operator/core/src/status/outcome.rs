@@ -231,14 +231,14 @@ fn restarting(inputs: &Inputs, restart: &Restart) -> Outcome {
 }
 
 /// The outcome if the wanted number of pods is smaller than the number of brokers for which the command waits. That
-/// number is fixed in the pods: the size at the Job's creation, or `minSize`.
+/// number is fixed in the pods: the size when they started, or `minSize`.
 fn below_quorum(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome> {
     let CheckedSpec::Valid(cluster) = inputs.spec else {
         return None;
     };
     let (field, quorum) = match cluster.min_size {
         Some(size) => ("minSize", size),
-        None => ("the size when it was created", inputs.job?.initial_size?),
+        None => ("the size when its pods started", inputs.job?.initial_size?),
     };
     let has_begun = super::has_been_ready(inputs.previous) || summary.is_ready();
     if has_begun || summary.wanted >= quorum {

@@ -144,6 +144,7 @@ pub(super) async fn resize(
     target: &Target,
     cluster: &ValidMiniCluster,
     size: u32,
+    is_new_start: bool,
     context: &Context,
 ) -> Result<(), ReconcileError> {
     // An operator that was reinstalled without gangs no longer has permission for them.
@@ -156,10 +157,16 @@ pub(super) async fn resize(
     let Some(at) = job.gang.as_deref().and_then(GangRef::read) else {
         return Ok(());
     };
-    // The gang never has more pods than this: `minSize` or, without it, the size when the Job was created.
-    let largest_gang = cluster.min_size.or(job.initial_size);
+    // The gang never has more pods than the command waits for: `minSize` or, without it, the size in the ConfigMap.
+    let next_initial_size = if is_new_start {
+        Some(size)
+    } else {
+        job.initial_size
+    };
+    let largest = |initial_size: Option<u32>| cluster.min_size.or(initial_size);
     // `completions` is the size before: the caller changes the Job only after this.
-    let (before, now) = (count(largest_gang, job.completions), count(largest_gang, size));
+    let before = count(largest(job.initial_size), job.completions);
+    let now = count(largest(next_initial_size), size);
     if before != now {
         context
             .writer
