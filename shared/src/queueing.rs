@@ -40,10 +40,10 @@ pub struct Queueing {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Other fields of a MiniCluster that matter to the queue.
+/// Other fields of a MiniCluster that matter to the queue. `size` is none of them: it may change at any time, and a
+/// MiniCluster that runs must stay valid.
 #[derive(Debug, Clone, Copy)]
 pub struct RelatedFields<'a> {
-    pub size: u32,
     pub min_size: Option<u32>,
     /// `maxSize` is given: the size may change while the Job runs.
     pub resizes: bool,
@@ -89,14 +89,16 @@ impl Queueing {
     }
 
     /// The smallest number of pods that the queue may admit. None: it must admit all, or there is no queue.
-    pub fn least(&self, size: u32, min_size: Option<u32>) -> Option<u32> {
-        min_size.filter(|min| self.admits_parts() && *min < size)
+    pub fn least(&self, size: u32, min_size: Option<u32>, resizes: bool) -> Option<u32> {
+        min_size.filter(|min| self.admits_parts(resizes) && *min < size)
     }
 
-    /// Whether a queue may admit a part of the pods, down to `minSize`. Without the name of a queue,
-    /// [`MIN_PARALLELISM`] says so: a queue that takes all Jobs of a namespace needs no name.
-    pub fn admits_parts(&self) -> bool {
-        self.queue().is_some() || self.annotations.contains_key(MIN_PARALLELISM)
+    /// Whether a queue may admit a part of the pods, down to `minSize`. It admits an elastic Job only as a whole.
+    /// Without the name of a queue, [`MIN_PARALLELISM`] says so: a queue that takes all Jobs of a namespace needs no
+    /// name.
+    pub fn admits_parts(&self, resizes: bool) -> bool {
+        !self.is_elastic(resizes)
+            && (self.queue().is_some() || self.annotations.contains_key(MIN_PARALLELISM))
     }
 
     /// Whether the Job has the annotation [`ELASTIC_JOB`] with `true`. The author's annotation decides. Without it, a
@@ -175,27 +177,44 @@ impl Queueing {
         self.check_elastic(related, problems);
     }
 
-    /// Checks the annotations for partial admission: they must agree with `minSize`, which the brokers use, and
-    /// parallelism must equal completions.
-    fn check_part(&self, related: &RelatedFields, problems: &mut Vec<Problem>) {
-        let least = self.least(related.size, related.min_size);
-        if let Some(value) = self.annotations.get(MIN_PARALLELISM)
-            && least.map(|least| least.to_string()).as_ref() != Some(value)
-        {
-            let message = format!(
-                "is `{value}`, which contradicts spec.minSize, which the brokers use: leave it out, and set spec.minSize to the number of pods (less than size) that are enough"
-            );
-            problems.push(Problem::new(annotation(MIN_PARALLELISM), message));
+    /// Notices about `minSize` in a queue.
+    pub fn notices(&self, related: &RelatedFields) -> Vec<Problem> {
+        if related.min_size.is_none() {
+            return Vec::new();
         }
-        if least.is_some()
+        let mut notices = Vec::new();
+        if self.is_elastic(related.resizes) {
+            let message = format!(
+                "does not let the queue admit a part of a cluster that it can resize: all pods are admitted, or none. To let the queue admit a part, set the annotation {ELASTIC_JOB}: \"false\"; then the size is fixed while the cluster runs"
+            );
+            notices.push(Problem::new("spec.minSize", message));
+        } else if self.admits_parts(related.resizes)
             && self
                 .annotations
                 .get(EQUAL_PARALLELISM)
                 .is_some_and(|value| value != "true")
         {
-            let message = "must be \"true\" with spec.minSize, since each pod is a broker and all start together; leave it out";
-            problems.push(Problem::new(annotation(EQUAL_PARALLELISM), message));
+            let message = "has no effect with spec.minSize: each pod is a broker, so the queue changes both numbers together; leave it out";
+            notices.push(Problem::new(annotation(EQUAL_PARALLELISM), message));
         }
+        notices
+    }
+
+    /// Checks the annotation for partial admission: it must agree with `minSize`, which the brokers use.
+    fn check_part(&self, related: &RelatedFields, problems: &mut Vec<Problem>) {
+        let Some(value) = self.annotations.get(MIN_PARALLELISM) else {
+            return;
+        };
+        let message = if self.is_elastic(related.resizes) {
+            "does not go with an elastic Job, which a queue admits only as a whole: leave it out".to_owned()
+        } else if related.min_size.map(|min| min.to_string()).as_ref() != Some(value) {
+            format!(
+                "is `{value}`, which contradicts spec.minSize, which the brokers use: leave it out, and set spec.minSize to the number of pods (less than size) that are enough"
+            )
+        } else {
+            return;
+        };
+        problems.push(Problem::new(annotation(MIN_PARALLELISM), message));
     }
 
     /// Checks that nothing contradicts the resizing of a running Job.
@@ -213,12 +232,6 @@ impl Queueing {
                 ),
             )
         };
-        if self.least(related.size, related.min_size).is_some() {
-            let message = format!(
-                "a queue cannot both resize a running cluster and admit a part of it (spec.minSize): {remedy}; or leave out spec.minSize"
-            );
-            problems.push(Problem::new(field.clone(), message));
-        }
         let is_given =
             |key: &&str| self.annotations.contains_key(*key) || related.pod_annotations.contains_key(*key);
         if let Some(key) = FIXES_PLACEMENT.into_iter().find(is_given) {
@@ -255,21 +268,25 @@ mod tests {
 
     /// The fields of the problems.
     fn fields(queueing: Queueing, change: impl Fn(&mut RelatedFields)) -> Vec<String> {
+        problems_and_notices(queueing, change).0
+    }
+
+    /// The fields of the problems, and those of the notices.
+    fn problems_and_notices(
+        queueing: Queueing,
+        change: impl Fn(&mut RelatedFields),
+    ) -> (Vec<String>, Vec<String>) {
         let none = BTreeMap::new();
         let mut related = RelatedFields {
-            size: 4,
             min_size: None,
             resizes: false,
             job_labels: &none,
             pod_annotations: &none,
         };
         change(&mut related);
-        queueing
-            .check(&related)
-            .1
-            .into_iter()
-            .map(|problem| problem.field)
-            .collect()
+        let fields = |found: Vec<Problem>| found.into_iter().map(|problem| problem.field).collect();
+        let (queueing, problems) = queueing.check(&related);
+        (fields(problems), fields(queueing.notices(&related)))
     }
 
     #[test]
@@ -299,7 +316,6 @@ mod tests {
         let job_labels = map(&[("kueue.x-k8s.io/priority-class", "low"), ("app", "a")]);
         let none = BTreeMap::new();
         let related = RelatedFields {
-            size: 1,
             min_size: None,
             resizes: false,
             job_labels: &job_labels,
@@ -378,10 +394,12 @@ mod tests {
 
     #[test]
     fn a_queue_admits_a_part_where_less_than_all_is_enough() {
-        assert_eq!(queued(&[]).least(4, Some(2)), Some(2));
-        assert_eq!(queued(&[]).least(4, Some(4)), None);
+        assert_eq!(queued(&[]).least(4, Some(2), false), Some(2));
+        assert_eq!(queued(&[]).least(4, Some(4), false), None);
+        assert_eq!(queued(&[]).least(4, Some(2), true), None, "it is elastic");
+        assert_eq!(queued(&[(ELASTIC_JOB, "false")]).least(4, Some(2), true), Some(2));
         assert_eq!(
-            Queueing::default().least(4, Some(2)),
+            Queueing::default().least(4, Some(2), false),
             None,
             "nobody admits anything"
         );
@@ -403,15 +421,17 @@ mod tests {
                 Some(2)),
             wanted
         );
+        let elastic = |related: &mut RelatedFields| (related.resizes, related.min_size) = (true, Some(2));
         assert_eq!(
-            fields(queued(&[(MIN_PARALLELISM, "4")]), |related| related.min_size =
-                Some(4)),
-            wanted
+            fields(queued(&[(MIN_PARALLELISM, "2")]), elastic),
+            wanted,
+            "a queue admits an elastic Job as a whole"
         );
         let apart = queued(&[(EQUAL_PARALLELISM, "false")]);
         assert_eq!(
-            fields(apart, |related| related.min_size = Some(2)),
-            [annotation(EQUAL_PARALLELISM)]
+            problems_and_notices(apart, |related| related.min_size = Some(2)),
+            (vec![], vec![annotation(EQUAL_PARALLELISM)]),
+            "the Job gets another value"
         );
     }
 
@@ -424,14 +444,13 @@ mod tests {
     }
 
     #[test]
-    fn elastic_cluster_rejects_min_size_and_fixed_topology() {
+    fn elastic_cluster_notes_min_size_and_rejects_fixed_topology() {
         let both = |related: &mut RelatedFields| (related.resizes, related.min_size) = (true, Some(2));
-        assert_eq!(fields(queued(&[]), both), ["spec.maxSize"]);
-        assert!(fields(queued(&[(ELASTIC_JOB, "false")]), both).is_empty());
-        assert_eq!(
-            fields(queued(&[(ELASTIC_JOB, "true")]), both),
-            [annotation(ELASTIC_JOB)]
-        );
+        let noted = |annotations: &[(&str, &str)]| problems_and_notices(queued(annotations), both);
+        let of_min_size = (vec![], vec!["spec.minSize".to_owned()]);
+        assert_eq!(noted(&[]), of_min_size);
+        assert_eq!(noted(&[(ELASTIC_JOB, "true")]), of_min_size);
+        assert_eq!(noted(&[(ELASTIC_JOB, "false")]), (vec![], vec![]));
         for key in FIXES_PLACEMENT {
             assert_eq!(
                 fields(queued(&[(key, "rack")]), |related| related.resizes = true),
@@ -442,7 +461,6 @@ mod tests {
             let own = map(&[(key, "rack")]);
             let none = BTreeMap::new();
             let related = RelatedFields {
-                size: 4,
                 min_size: None,
                 resizes: true,
                 job_labels: &none,
@@ -464,7 +482,6 @@ mod tests {
         let none = BTreeMap::new();
         let check = |queueing: Queueing, job_labels: &BTreeMap<String, String>| {
             let related = RelatedFields {
-                size: 4,
                 min_size: None,
                 resizes: false,
                 job_labels,
@@ -484,7 +501,6 @@ mod tests {
         );
         let pods = map(&[(FIXES_PLACEMENT[0], "block")]);
         let related = RelatedFields {
-            size: 4,
             min_size: None,
             resizes: false,
             job_labels: &none,

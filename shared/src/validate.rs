@@ -216,7 +216,6 @@ fn queueing(
     let spec = &manifest.spec;
     labels("metadata.labels", &manifest.queueing.labels, report);
     let related = RelatedFields {
-        size: sizes.size,
         min_size: sizes.min_size,
         resizes: resizes(spec),
         job_labels: &spec.job_labels,
@@ -224,6 +223,7 @@ fn queueing(
     };
     let (queueing, problems) = manifest.queueing.clone().check(&related);
     report.problems.extend(problems);
+    report.notices.extend(queueing.notices(&related));
     if queueing.queue().is_some() && spec.suspend.is_some() {
         report.notice(
             "spec.suspend",

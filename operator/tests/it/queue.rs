@@ -527,6 +527,28 @@ fn evicted_cluster_starts_with_the_size_that_was_held() {
     });
 }
 
+/// A queue cannot admit a part of it. `size` may equal `minSize`, or not, while it runs.
+#[test]
+fn elastic_cluster_with_min_size_stays_valid_when_it_grows() {
+    test("elastic-min", async |fixture| {
+        let operator = fixture.operator().await;
+        let spec = json!({ "size": 1, "minSize": 1, "maxSize": 8 });
+        queue(&fixture, "mc", json!({}), spec).await;
+        admit(&fixture, "mc", 1).await;
+        run(&fixture, "mc", 1).await;
+        fixture
+            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } }))
+            .await
+            .unwrap();
+        run(&fixture, "mc", 2).await;
+        let job = fixture.job("mc").await;
+        assert_eq!(sizes(&job), (Some(2), Some(2), Some(false)));
+        assert!(!job.annotations().contains_key(LEAST), "{:?}", job.annotations());
+        assert_eq!(condition(&fixture.status("mc").await, "Valid")["status"], "True");
+        operator.stop().await;
+    });
+}
+
 #[test]
 fn an_elastic_cluster_is_resized_while_it_runs() {
     test("elastic", async |fixture| {
@@ -670,7 +692,6 @@ fn queue_labels_added_after_creation_do_not_change_the_job() {
             .await
             .unwrap();
         run(&fixture, "mc", 3).await;
-        // In a queue this would be invalid: its size may change, and a part of it would be enough.
         fixture
             .patch::<MiniCluster>("mc", json!({ "metadata": { "labels": { QUEUE: "team" } } }))
             .await
@@ -697,8 +718,8 @@ fn queue_labels_added_after_creation_do_not_change_the_job() {
         assert_eq!(sizes(&fixture.job("mc").await), (Some(4), Some(4), Some(false)));
         operator.stop().await;
 
-        // The reverse case: the queue's label is removed while no operator runs. (Without the annotation, `minSize` and
-        // `maxSize` would contradict each other in a queue.)
+        // The reverse case: the queue's label is removed while no operator runs. (Without the annotation, the queue would
+        // not admit a part.)
         let operator = fixture.operator().await;
         queue(
             &fixture,

@@ -28,10 +28,11 @@ pub(super) fn on_job(cluster: &ValidMiniCluster, metadata: &mut ObjectMeta) {
         annotations.entry(key.clone()).or_insert_with(|| value.clone());
     }
     for (key, value) in of_size(cluster, cluster.size) {
-        // (A null would only remove the annotation of an existing Job.)
-        if let Value::String(value) = value {
-            annotations.insert(key, value);
-        }
+        match value {
+            Value::String(value) => annotations.insert(key, value),
+            // Kueue rejects a Job of which all pods are the least. (The annotation may be the author's own.)
+            _ => annotations.remove(&key),
+        };
     }
     if cluster.queueing.is_elastic(cluster.resizes) {
         annotations.insert(ELASTIC_JOB.to_owned(), "true".to_owned());
@@ -40,12 +41,12 @@ pub(super) fn on_job(cluster: &ValidMiniCluster, metadata: &mut ObjectMeta) {
 
 /// Annotations that tell the queue how far it may reduce the number of pods. Empty without `minSize`, or if the queue
 /// may not admit a part of the pods. If `minSize` is not below `size`, all pods are needed: the values are null, which
-/// removes the annotations in a patch.
+/// removes the annotations.
 pub(super) fn of_size(cluster: &ValidMiniCluster, size: u32) -> Map<String, Value> {
-    if !cluster.queueing.admits_parts() || cluster.min_size.is_none() {
+    if !cluster.queueing.admits_parts(cluster.resizes) || cluster.min_size.is_none() {
         return Map::new();
     }
-    let least = cluster.queueing.least(size, cluster.min_size);
+    let least = cluster.queueing.least(size, cluster.min_size, cluster.resizes);
     // If the queue reduces the number of pods, it has to change the Job's completions as well.
     let changes_completions = least.map(|_| Value::from("true"));
     [
