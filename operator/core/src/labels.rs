@@ -40,8 +40,8 @@ pub const INITIAL_SIZE: &str = "flux-framework.org/initial-size";
 /// On the Job: hash of the fields of the MiniCluster's spec that cannot change once the Job exists
 /// ([`Target::spec_hash`](crate::target::Target::spec_hash)).
 pub const SPEC_HASH: &str = "flux-framework.org/spec-hash";
-/// On the Job, if the MiniCluster has labels or annotations for a queue: those that the Job was created with, as
-/// JSON (`Queueing`). Later changes count for the next Job only.
+/// On the Job, if it is in a queue, or its MiniCluster has labels or annotations for one: those that it was created
+/// with, as JSON (`Queueing`). Later changes count for the next Job only.
 pub const QUEUEING: &str = "flux-framework.org/queueing";
 /// On the Job, if the spec has pod templates: their hash (`render::overlay_hash`).
 pub const OVERLAY_HASH: &str = "flux-framework.org/pod-template-hash";

@@ -56,8 +56,8 @@ impl Target {
     /// Replaces `queueing` by the labels and annotations that the Job was created with, if there is a Job. Later
     /// changes of the MiniCluster count for the next Job.
     pub fn with_queueing_of(mut self, job: Option<&JobSeen>) -> Target {
-        // A queued Job that records none of them is from an earlier version of the operator, or Kueue has put it into
-        // a queue by itself. Then the MiniCluster's present labels count.
+        // A queued Job without a record is from an earlier version of the operator, or Kueue has put it into a queue by
+        // itself. Then the MiniCluster's present labels count.
         let Some(job) = job.filter(|job| job.queueing.is_some() || job.queue.is_none()) else {
             return self;
         };
@@ -165,6 +165,27 @@ mod tests {
         assert_eq!(found, [ConditionStatus::Unknown, ConditionStatus::False]);
     }
 
+    #[test]
+    fn label_added_beside_a_queue_in_job_labels_is_noted() {
+        let spec = "size: 2\njobLabels: {kueue.x-k8s.io/queue-name: team}";
+        let cluster = crate::testing::cluster(spec);
+        let job = crate::render::job::build(&cluster, &Default::default(), &Default::default()).unwrap();
+        let job = JobSeen::of(&serde_json::from_value(serde_json::to_value(job).unwrap()).unwrap());
+        let spec = serde_json::json!({
+            "size": 2, "containers": [{ "image": "app:1" }], "jobLabels": { QUEUE_NAME: "team" },
+        });
+        for (now, changed) in [("", false), ("team", false), ("other", true)] {
+            let target = Target {
+                spec: Ok(serde_json::from_value(spec.clone()).unwrap()),
+                ..target(now)
+            };
+            let target = target.with_queueing_of(Some(&job));
+            let valid = target.validate(&Options::default()).unwrap();
+            assert_eq!(valid.queueing.queue(), Some("team"));
+            assert_eq!(target.has_queueing_changed, changed, "{now}");
+        }
+    }
+
     fn target(queue: &str) -> Target {
         Target {
             queueing: told(queue),
@@ -185,6 +206,8 @@ mod tests {
             ("other", Some(job(Some(told("team")), Some("team"))), "team", true),
             ("", Some(job(Some(told("team")), Some("team"))), "team", true),
             ("team", Some(job(None, None)), "", true),
+            // Its queue is in `spec.jobLabels`.
+            ("other", Some(job(Some(told("")), Some("team"))), "", true),
             // Made by an earlier version, or put into a queue by Kueue itself.
             ("team", Some(job(None, Some("team"))), "team", false),
             ("", Some(job(None, Some("default"))), "", false),

@@ -222,7 +222,7 @@ const LABELS: &[(&str, &str)] = &[
     ),
     (
         "flux-framework.org/queueing",
-        "the MiniCluster's labels and annotations for a queue when the Job was created, if it had any",
+        "the MiniCluster's labels and annotations for a queue when the Job was created, if it had any or is in a queue",
     ),
     (
         "flux-framework.org/gang",

@@ -19,9 +19,9 @@ pub(super) fn on_job(cluster: &ValidMiniCluster, metadata: &mut ObjectMeta) {
     let annotations = metadata.annotations.get_or_insert_default();
     // The MiniCluster's own labels and annotations with which this Job was created. If they change later, only the next
     // Job gets the new ones (`target.rs`). Labels of `jobLabels` are left out: validation adds them again from the
-    // spec.
+    // spec. A Job in a queue always has this record: without one, the MiniCluster's present labels would count.
     let queueing = cluster.queueing.clone().without_job_labels(&cluster.job_labels);
-    if queueing != Queueing::default() {
+    if queueing != Queueing::default() || cluster.queueing.queue().is_some() {
         annotations.insert(labels::QUEUEING.to_owned(), json!(queueing).to_string());
     }
     for (key, value) in &cluster.queueing.annotations {
