@@ -264,9 +264,10 @@ fn services_pod_is_deleted_once_when_the_brokers_have_ended() {
             fixture.create(name, spec).await.unwrap();
             let services = format!("{name}-services");
             let pod = async || fixture.api::<Pod>().get_opt(&services).await.unwrap();
-            // On a node, it stays until a kubelet has ended it.
-            place(&fixture, &until("its services run", pod).await, "node").await;
+            let running = until("its services run", pod).await;
             let pods = run(&fixture, name, 2).await;
+            // On a node, it stays until a kubelet has ended it. A node of its own, as in `hold_pod`.
+            place(&fixture, &running, name).await;
             // It still runs its `post`.
             let follower = &pods[&1];
             fixture.hold_pod(follower).await;
