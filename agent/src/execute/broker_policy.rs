@@ -467,6 +467,7 @@ mod tests {
             }
         });
         let checks = std::iter::from_fn(|| listener.accept().ok()).count();
-        assert!((1..=2).contains(&checks) && events > 5, "{checks} {events}");
+        // A slow check may be interrupted, and begin again.
+        assert!(checks >= 1 && checks * 5 < events, "{checks} {events}");
     }
 }

@@ -120,11 +120,13 @@ pub fn decide(
     let is_reset_by_queue = job.waits_in().is_some() && job.completions != size;
     let differs = is_reset_by_queue || (!is_applied && !wanted.is_held(job));
     // Without `minSize`, the command waits for as many brokers as the pods read in the ConfigMap. It stays as it is
-    // while pods run, and if others have set the size. (`initial_size` is None for a Job of which it is not known.)
+    // while pods run, and if others have set the size. (`initial_size` is None for a Job of which it is not known.) With
+    // `maxSize`, more brokers may come later, so the command does not wait for them.
     let is_stopped = job.is_suspended && observed.pods_of(job).all(|pod| pod.has_ended || pod.is_deleting);
+    let waits_for_another_size = |initial: u32| size < initial || (size > initial && !cluster.resizes);
     let is_new_start = is_stopped
         && (differs || job.completions == size)
-        && job.initial_size.is_some_and(|initial| initial != size);
+        && job.initial_size.is_some_and(waits_for_another_size);
     let with_ports = cluster
         .sidecars
         .iter()
@@ -203,8 +205,12 @@ pub fn deadline_of_next_job(
         Some(_) => return None,
         None => observed.last_job.as_deref(),
     };
-    // The queue's label may be the Job's own: Kueue adds it if the namespace has a default queue.
-    if last.is_some_and(|last| last.is_of(uid) && last.queue.is_some()) {
+    // Kueue adds its label to the Job if the namespace has a default queue. Then the MiniCluster's record names none.
+    let is_in_default_queue = |last: &JobSeen| {
+        let recorded = last.queueing.as_ref().and_then(|queueing| queueing.queue());
+        last.is_of(uid) && last.queue.is_some() && recorded.is_none()
+    };
+    if last.is_some_and(is_in_default_queue) {
         return None;
     }
     let is_suspended = last
@@ -551,6 +557,14 @@ mod tests {
             None,
             "the next Job waits in the default queue, too"
         );
+        let taken_out = JobSeen {
+            queue: Some("team".into()),
+            queueing: flux_shared::queueing::Queueing::noted(
+                r#"{"labels": {"kueue.x-k8s.io/queue-name": "team"}}"#,
+            ),
+            ..given_up.clone()
+        };
+        assert_eq!(deadline(with, &restarting, Some(taken_out)), end);
         // The given-up Job is not changed any more, but the next one follows the spec.
         for job in [None, Some(given_up.clone())] {
             let suspend = format!("{with}\nsuspend: true");
@@ -904,8 +918,8 @@ mod tests {
     /// Without `minSize`, the command would wait for the brokers of the earlier size.
     #[test]
     fn suspended_job_starts_with_its_new_size() {
-        let cluster = testing::cluster("size: 4\nmaxSize: 4");
-        let new_start = |job: JobSeen, pod: Option<PodSeen>| {
+        let of = |spec: &str, job: JobSeen, pod: Option<PodSeen>| {
+            let cluster = testing::cluster(spec);
             let pod = pod.map(|pod| PodSeen {
                 job_uid: Some("job".into()),
                 ..pod
@@ -926,6 +940,7 @@ mod tests {
             let size = differences.elastic.map(|elastic| elastic.size);
             (size, differences.is_new_start)
         };
+        let new_start = |job, pod| of("size: 4", job, pod);
         let suspended = |size: u32| JobSeen {
             is_suspended: true,
             ..job(size)
@@ -964,6 +979,15 @@ mod tests {
             ..suspended(4)
         };
         assert_eq!(new_start(shrunk, None), (None, false), "by others");
+        // With maxSize, further brokers may join later.
+        let elastic = "size: 4\nmaxSize: 4";
+        assert_eq!(of(elastic, suspended(2), None), (Some(4), false));
+        assert_eq!(of(elastic, suspended(4), None), (None, false));
+        let larger = JobSeen {
+            initial_size: Some(4),
+            ..suspended(4)
+        };
+        assert_eq!(of("size: 2\nmaxSize: 4", larger, None), (Some(2), true));
     }
 
     #[test]

@@ -605,12 +605,17 @@ pub fn is_by_pods_end(observation: &Observation, condition: &TrueCondition) -> b
     // as disrupted. (It does not count a pod that it deletes itself for a suspension.)
     let were_all_stopped = || {
         let leads = leads(observation);
+        let is_of_earlier_start = |pod: &PodSeen| {
+            observation
+                .job
+                .is_some_and(|job| was_stopped_by_suspension(job, pod))
+        };
         // After a resume, this holds only until there is a lead of the new start.
-        let was_suspended = observation.job.is_some_and(|job| {
-            job.is_suspended || leads.iter().all(|(pod, _)| was_stopped_by_suspension(job, pod))
-        });
+        let was_suspended = observation.job.is_some_and(|job| job.is_suspended)
+            || leads.iter().all(|(pod, _)| is_of_earlier_start(pod));
         let is_stopped = |(pod, end): &(&PodSeen, Option<PodEnd>)| {
-            *end == Some(PodEnd::Removed) && (was_suspended || pod.is_disrupted())
+            *end == Some(PodEnd::Removed)
+                && (was_suspended || (pod.is_disrupted() && !is_of_earlier_start(pod)))
         };
         observation.restarts_on_failure && !has_own_end() && leads.iter().any(is_stopped)
     };

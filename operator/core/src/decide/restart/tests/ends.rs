@@ -801,17 +801,20 @@ fn stop_of_all_pods_restarts_although_it_uses_up_the_jobs_limit() {
         assert_eq!(seen.decision(), Decision::Continue, "not with `Never`");
     }
     // The limit that a later start uses up ends the MiniCluster.
-    let mut later = seen(false, after, false);
-    later.pods.push(PodSeen {
-        name: "mc-0-next".into(),
-        deletion_requested: time("2025-12-31T23:30:00Z"),
-        ..later.pods[0].clone()
-    });
-    let observation = Observation {
-        restarts_on_failure: true,
-        ..later.observation()
-    };
-    assert_eq!(decide(&observation), Decision::Continue);
+    for was_drained in [false, true] {
+        let mut later = seen(false, after, was_drained);
+        later.pods.push(PodSeen {
+            name: "mc-0-next".into(),
+            deletion_requested: time("2025-12-31T23:30:00Z"),
+            trouble: None,
+            ..later.pods[0].clone()
+        });
+        let observation = Observation {
+            restarts_on_failure: true,
+            ..later.observation()
+        };
+        assert_eq!(decide(&observation), Decision::Continue);
+    }
 }
 
 #[test]
