@@ -467,7 +467,6 @@ mod tests {
             }
         });
         let checks = std::iter::from_fn(|| listener.accept().ok()).count();
-        // A slow check may be interrupted, and begin again.
-        assert!(checks >= 1 && checks * 5 < events, "{checks} {events}");
+        assert!((1..=2).contains(&checks) && events > 5, "{checks} {events}");
     }
 }
