@@ -743,11 +743,9 @@ fn new_status(
         job,
         spec_hash: target.spec_hash().as_deref(),
         pods: job.map(|job| observed.pods_of(job).collect()).unwrap_or_default(),
-        gone: observed
-            .gone_leads
-            .iter()
-            .filter(|pod| job.is_some_and(|job| pod.job_uid.as_ref() == Some(&job.uid)))
-            .collect(),
+        gone: job
+            .map(|job| observed.gone_leads_of(job).collect())
+            .unwrap_or_default(),
         obstacle,
         nodes_mount_images: nodes == ViewNodes::Mount,
         copied_for: copied_for.as_deref(),

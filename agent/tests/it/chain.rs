@@ -292,18 +292,23 @@ fn on_failure_does_not_rerun_after_success() {
     assert_eq!(starts(&images), 1);
 }
 
+/// A lead whose archive, in /state, takes so long to save that it can be killed meanwhile.
+fn lead_with_slow_dump(image: &Image, network: &Network) -> Running {
+    fs::create_dir(image.at("/state")).unwrap();
+    let mut container = Container::new(image, "mc-0", &run_words(&[]));
+    let dump = "writes=100 pause=500".to_owned();
+    container.environment.insert("FAKE_FLUX_DUMP".into(), dump);
+    Running::pod(&container, network)
+}
+
 #[test]
 fn killed_lead_does_not_rerun_a_program_whose_end_is_noted() {
     for (policy, code) in [(ON_FAILURE, 0), ("", 0), ("", 7)] {
         let script = counted(&format!("exit {code}"));
         let spec = format!("archive = '/state/archive.tgz'\n{policy}{}", submit(&script));
         let images = images(&spec, 1);
-        fs::create_dir(images[0].at("/state")).unwrap();
         let network = Network::new();
-        let mut container = Container::new(&images[0], "mc-0", &run_words(&[]));
-        let dump = "writes=100 pause=500".to_owned();
-        container.environment.insert("FAKE_FLUX_DUMP".into(), dump);
-        let lead = Running::pod(&container, &network);
+        let lead = lead_with_slow_dump(&images[0], &network);
         eventually("the dump grows", || {
             let mut files = fs::read_dir(images[0].at("/state")).unwrap().flatten();
             files.any(|file| file.metadata().unwrap().len() > 0).then_some(())
@@ -422,12 +427,8 @@ fn restart_after_kill_knows_whether_program_was_shut_down() {
         let script = counted("[ -e /tmp/again ] || { echo up; while :; do sleep 0.05; done; }");
         let spec = format!("archive = '/state/archive.tgz'\n{ON_FAILURE}{}", submit(&script));
         let images = images(&spec, 1);
-        fs::create_dir(images[0].at("/state")).unwrap();
         let network = Network::new();
-        let mut container = Container::new(&images[0], "mc-0", &run_words(&[]));
-        let dump = "writes=100 pause=500".to_owned();
-        container.environment.insert("FAKE_FLUX_DUMP".into(), dump);
-        let lead = Running::pod(&container, &network);
+        let lead = lead_with_slow_dump(&images[0], &network);
         lead.wait_for_output("up\n");
         if is_shut_down {
             shut_down(&lead);

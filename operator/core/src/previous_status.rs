@@ -18,6 +18,14 @@ pub fn is_cleaned_up(status: &MiniClusterStatus) -> bool {
     is_true(status, ConditionType::CleanedUp)
 }
 
+/// Whether the lead's program has begun since the last restart or suspension, according to the timeline.
+pub fn has_begun(status: &MiniClusterStatus) -> bool {
+    status
+        .timeline
+        .as_ref()
+        .is_some_and(|timeline| timeline.running.is_some())
+}
+
 /// Whether the status says that the operator waits for pods of a deleted Job, or of an earlier MiniCluster of this
 /// name, which may still run.
 pub fn waits_for_pods(status: &MiniClusterStatus) -> bool {

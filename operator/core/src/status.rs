@@ -24,7 +24,7 @@ use crate::vocabulary::{ConditionType, Reason};
 
 pub use super::obstacle::Obstacle;
 pub use super::previous_status::{condition, image_volume_failed, is_finished};
-use super::previous_status::{is_cleaned_up, is_true, rfc3339, short};
+use super::previous_status::{has_begun, is_cleaned_up, is_true, rfc3339, short};
 
 mod conditions;
 pub mod events;
@@ -83,7 +83,7 @@ impl<'a> Inputs<'a> {
     fn pods_of_this_start(&self) -> impl Iterator<Item = &'a PodSeen> {
         let running_job = self
             .job
-            .filter(|job| !job.is_suspended && !job.is_finished() && !is_finished(self.previous));
+            .filter(|job| is_running(job) && !is_finished(self.previous));
         let was_stopped =
             move |pod: &PodSeen| running_job.is_some_and(|job| restart::was_stopped_by_suspension(job, pod));
         self.pods.iter().copied().filter(move |pod| !was_stopped(pod))
@@ -350,10 +350,7 @@ fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     let Some(job) = inputs.job else {
         return known;
     };
-    let had_begun = known
-        .timeline
-        .as_ref()
-        .is_some_and(|timeline| timeline.running.is_some());
+    let had_begun = has_begun(&known);
     let was_suspended = is_true(&known, ConditionType::Suspended);
     let is_stopped = job.is_suspended && !job.is_finished() && !was_suspended;
     if had_begun && (is_stopped || was_resumed_unseen(inputs)) {
@@ -389,9 +386,13 @@ fn restarts(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     known
 }
 
+/// Whether the Job is neither suspended nor finished.
+fn is_running(job: &JobSeen) -> bool {
+    !job.is_suspended && !job.is_finished()
+}
+
 /// Whether the Job was suspended in the previous status, and is not any more.
 fn was_just_resumed(inputs: &Inputs) -> bool {
-    let is_running = |job: &JobSeen| !job.is_suspended && !job.is_finished();
     inputs.job.is_some_and(is_running) && is_true(inputs.previous, ConditionType::Suspended)
 }
 

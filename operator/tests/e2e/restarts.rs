@@ -153,7 +153,7 @@ impl Counter {
 }
 
 #[test]
-fn program_with_a_code_of_the_agents_runs_once_and_it_is_reported() {
+fn program_with_a_code_of_the_agents_runs_once_and_has_it() {
     test("codes", async |fixture| {
         let counter = Counter::new(&fixture).await;
         // Codes with a meaning for shells (126, 127), signals (137, 143), the failure policy (238, 255) and the agent (239

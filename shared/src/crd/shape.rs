@@ -288,7 +288,9 @@ mod tests {
                 around((0..length).map(|_| value_of(items)).collect())
             });
         }
-        if let Some(most) = schema["maxProperties"].as_u64().filter(|_| values.is_object()) {
+        if values.is_object()
+            && let Some(most) = schema["maxProperties"].as_u64()
+        {
             let map = |length| (0..length).map(|i| (format!("k{i}"), value_of(values))).collect();
             check(path, "entries", most, &|length| {
                 around(Value::Object(map(length)))

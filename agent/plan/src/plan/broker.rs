@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_leads_table_names_r_and_one_broker_has_no_certificate() {
+    fn only_leads_table_names_r_and_one_broker_has_no_certificate() {
         let follower = Facts {
             index: Some(1),
             ..Facts::default()

@@ -227,11 +227,8 @@ pub fn deadline_of_next_job(
 /// Whether another Job follows this one: it was given up, or somebody deletes it before its program has a result.
 fn is_to_be_replaced(status: &MiniClusterStatus, job: &JobSeen, observed: &Observed) -> bool {
     let leads = observed.pods_of(job).filter(|pod| pod.index == 0);
-    let gone = observed
-        .gone_leads
-        .iter()
-        .filter(|pod| pod.job_uid.as_ref() == Some(&job.uid));
-    let mut ends = leads.filter_map(end_of).chain(gone.map(end_of_gone));
+    let gone = observed.gone_leads_of(job).map(end_of_gone);
+    let mut ends = leads.filter_map(end_of).chain(gone);
     let is_deleted_early = job.is_deleting
         && !job.is_finished()
         && !job.has_succeeded()
@@ -369,6 +366,7 @@ mod tests {
     use crate::observe::pod::{Exit, PodSeen};
     use crate::testing;
     use flux_shared::crd::v1alpha2::ConditionStatus;
+    use flux_shared::queueing::Queueing;
     use flux_shared::termination::{Ender, Termination};
 
     fn decide(spec: &str, status: &MiniClusterStatus, job: Option<JobSeen>, deleting: bool) -> NextAction {
@@ -559,9 +557,7 @@ mod tests {
         );
         let taken_out = JobSeen {
             queue: Some("team".into()),
-            queueing: flux_shared::queueing::Queueing::noted(
-                r#"{"labels": {"kueue.x-k8s.io/queue-name": "team"}}"#,
-            ),
+            queueing: Queueing::noted(r#"{"labels": {"kueue.x-k8s.io/queue-name": "team"}}"#),
             ..given_up.clone()
         };
         assert_eq!(deadline(with, &restarting, Some(taken_out)), end);

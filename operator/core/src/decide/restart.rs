@@ -761,8 +761,8 @@ pub(crate) fn was_stopped_by_suspension(job: &JobSeen, pod: &PodSeen) -> bool {
 }
 
 /// The decision for a suspended Job, or for a Job that was resumed while pods that the suspension had stopped still
-/// existed. The Job may have counted these pods as failed. An index that has failed for good
-/// would get no pod when the Job is resumed.
+/// existed. The Job may have counted these pods as failed. An index that has failed for good would get no pod when the
+/// Job is resumed.
 fn when_suspended(observation: &Observation, job: &JobSeen, to_replace: JobToReplace) -> Decision {
     if !to_replace.is_failing && !job.has_lead_index_failed && job.failed_index.is_none() {
         return Decision::Continue;

@@ -200,6 +200,13 @@ impl Observed {
         job.has_ended_pods || self.pods_of(job).any(|pod| pod.has_begun)
     }
 
+    /// The lead pods of this Job that are gone.
+    pub fn gone_leads_of<'a>(&'a self, job: &'a JobSeen) -> impl Iterator<Item = &'a PodSeen> {
+        self.gone_leads
+            .iter()
+            .filter(|pod| pod.job_uid.as_deref() == Some(job.uid.as_str()))
+    }
+
     /// The pods of this Job that exist.
     pub fn pods_of<'a>(&'a self, job: &'a JobSeen) -> impl Iterator<Item = &'a PodSeen> {
         self.pods

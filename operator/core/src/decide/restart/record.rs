@@ -56,14 +56,10 @@ pub fn with_counted_restart(
 /// names no Job.
 fn restart_of_suspension(status: &MiniClusterStatus) -> Option<&Restart> {
     let is_suspended = previous_status::is_true(status, ConditionType::Suspended);
-    let has_begun = || {
-        let timeline = status.timeline.as_ref();
-        timeline.is_some_and(|timeline| timeline.running.is_some())
-    };
     status
         .restarts
         .last()
-        .filter(|last| last.job_uid.is_none() && (is_suspended || !has_begun()))
+        .filter(|last| last.job_uid.is_none() && (is_suspended || !previous_status::has_begun(status)))
 }
 
 /// The status without the restart that was to follow the current suspension: the Job has ended before it was resumed,
