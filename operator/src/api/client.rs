@@ -131,7 +131,7 @@ mod tests {
     use crate::health::queue::QueueSnapshot;
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_that_says_nothing_is_given_up() {
+    async fn silent_connection_is_given_up() {
         let silent = tower::service_fn(|_: Request<()>| {
             std::future::pending::<Result<Response<Full<Bytes>>, BoxError>>()
         });
@@ -142,16 +142,16 @@ mod tests {
         };
         let request = Request::get("/api/v1/namespaces/a/pods/b").body(()).unwrap();
         assert!(counted.oneshot(request).await.is_err());
-        let seen = LiveState {
+        let state = LiveState {
             is_ready: true,
             queue: QueueSnapshot::default(),
             phases: std::iter::empty(),
         };
-        let (text, begin) = (metrics.text(seen), "rest_client_request_duration_seconds");
+        let (text, family) = (metrics.text(state), "rest_client_request_duration_seconds");
         for line in [
             "flux_operator_api_calls_total{code=\"none\",resource=\"pods\",verb=\"get\"} 1\n",
             &format!(
-                "{begin}_bucket{{verb=\"get\",le=\"60\"}} 0\n{begin}_bucket{{verb=\"get\",le=\"+Inf\"}} 1\n"
+                "{family}_bucket{{verb=\"get\",le=\"60\"}} 0\n{family}_bucket{{verb=\"get\",le=\"+Inf\"}} 1\n"
             ),
         ] {
             assert!(text.contains(line), "{line} is not in {text}");
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn busy_server_is_asked_again_when_its_header_says() {
+    async fn retry_after_header_of_a_busy_server_is_read() {
         let busy = tower::service_fn(|_: Request<Body>| async {
             let answer = Response::builder()
                 .status(429)

@@ -290,8 +290,8 @@ mod tests {
 
     use super::*;
 
-    /// A client of an API server whose Lease has this holder and another version than the one that is held,
-    /// and the verbs that it was asked for. It takes a write to its own version.
+    /// A client of an API server whose Lease has this holder, and the methods of the requests. The server accepts only
+    /// writes to the Lease's current version, which is 2 at first. `held` has version 1.
     fn server(holder: &'static str) -> (Client, Arc<Mutex<Vec<String>>>) {
         let asked: Arc<Mutex<Vec<String>>> = Arc::default();
         let log = asked.clone();
@@ -342,11 +342,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn leader_whose_answer_was_lost_leads_on_and_no_other() {
+    async fn leader_goes_on_after_a_conflict_only_if_it_is_holder() {
         let (client, asked) = server("me");
-        let lost = tokio::time::timeout(Duration::from_secs(60), held().keep(&client)).await;
+        let kept = tokio::time::timeout(Duration::from_secs(60), held().keep(&client)).await;
         assert!(
-            lost.is_err(),
+            kept.is_err(),
             "it gave up although it holds the Lease: {:?}",
             asked.lock().unwrap()
         );
@@ -364,8 +364,8 @@ mod tests {
         );
     }
 
-    /// A client of an API server that takes what it is sent, and whose answer to the first write comes so late.
-    fn slow_server(late: Duration) -> Client {
+    /// A client of an API server that accepts every request, and answers the first write only after `delay`.
+    fn slow_server(delay: Duration) -> Client {
         let writes = Arc::new(Mutex::new(0));
         let service = tower::service_fn(move |request: http::Request<Body>| {
             let is_first = request.method() == "PATCH" && {
@@ -375,7 +375,7 @@ mod tests {
             };
             async move {
                 if is_first {
-                    tokio::time::sleep(late).await;
+                    tokio::time::sleep(delay).await;
                 }
                 let lease = json!({ "metadata": { "name": NAME, "resourceVersion": "1" } });
                 Ok::<_, tower::BoxError>(http::Response::new(Body::from(lease.to_string().into_bytes())))
@@ -385,7 +385,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn lease_whose_answer_comes_after_its_end_is_not_held() {
+    async fn lease_is_taken_again_if_the_answer_comes_too_late() {
+        // `time_to_lead` is 12.5 s.
         let held = candidate().acquire(&slow_server(Duration::from_secs(14))).await;
         assert!(
             held.renewed.elapsed() < Duration::from_secs(1),
@@ -401,7 +402,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_leads_until_the_end_of_a_lease_that_is_not_renewed() {
+    async fn leader_stops_before_its_unrenewed_lease_expires() {
         let unreachable = tower::service_fn(|_: http::Request<Body>| async {
             Err::<http::Response<Body>, _>(tower::BoxError::from("no route"))
         });
@@ -411,7 +412,7 @@ mod tests {
             .await;
         assert_eq!(begin.elapsed(), Duration::from_millis(12_500));
 
-        // Acquired by an answer that took long.
+        // The answer by which the Lease was acquired took 9 s.
         let mut late = held();
         late.renewed -= Duration::from_secs(9);
         let begin = Instant::now();

@@ -23,8 +23,8 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-/// First and longest pause after failures in a row. When the server is back, a list may be stale for the longest
-/// pause and the time to connect.
+/// First and longest pause after failures in a row. When the server is back, the operator works with stale objects for
+/// at most the longest pause and the time to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 /// Longest pause while the operator has no permission (403). In an installation for one namespace, it may never get
@@ -61,24 +61,24 @@ where
 {
     let metadata_only = K::metadata_api();
     let (limit, client) = (selection.page, api.clone().into_client());
-    let follower = Follower {
+    let list_watch = ListWatch {
         api,
         client,
         metadata_only,
         selection,
         limit,
-        state: FollowerState::Begin,
+        state: ListWatchState::Begin,
         failures: 0,
         denials: 0,
         last_relist: None,
         paused_until: None,
     };
-    stream::unfold(follower, |mut follower| async move {
-        Some((follower.next().await, follower))
+    stream::unfold(list_watch, |mut list_watch| async move {
+        Some((list_watch.next().await, list_watch))
     })
 }
 
-struct Follower<K> {
+struct ListWatch<K> {
     api: Api<K>,
     client: Client,
     /// Whether only the metadata of the objects is requested.
@@ -86,7 +86,7 @@ struct Follower<K> {
     selection: Selection,
     /// Objects in the next page.
     limit: u32,
-    state: FollowerState<K>,
+    state: ListWatchState<K>,
     /// Failures in a row.
     failures: u32,
     /// Denials (403) in a row. They are counted separately, since their pauses become longer than those of an outage.
@@ -98,7 +98,7 @@ struct Follower<K> {
 }
 
 /// `version` is the resourceVersion after which a watch begins.
-enum FollowerState<K> {
+enum ListWatchState<K> {
     /// The first page of a list is requested next.
     Begin,
     /// The objects of a page are reported one by one.
@@ -120,7 +120,7 @@ struct Page<K> {
     version: String,
 }
 
-impl<K> Follower<K>
+impl<K> ListWatch<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
@@ -143,7 +143,7 @@ where
                 }
                 Err(error) => {
                     if is_too_old(&error) {
-                        self.state = FollowerState::Begin;
+                        self.state = ListWatchState::Begin;
                         self.paused_until = self.pause_before_relist();
                         if self.paused_until.is_none() {
                             tracing::info!(%error, "a watch is too old to go on: listing again");
@@ -174,49 +174,49 @@ where
     }
 
     /// One step: sets the next state, and returns an event if there is one. After an error, the next step repeats what
-    /// failed; if the first page failed, it begins the list.
+    /// failed.
     async fn step(&mut self) -> Result<Option<Event<K>>, Error> {
-        match std::mem::replace(&mut self.state, FollowerState::Begin) {
-            FollowerState::Begin => {
+        match std::mem::replace(&mut self.state, ListWatchState::Begin) {
+            ListWatchState::Begin => {
                 self.limit = self.selection.page;
                 self.state =
-                    FollowerState::Listing(self.fetch_page(None).await.map_err(Error::InitialListFailed)?);
+                    ListWatchState::Listing(self.fetch_page(None).await.map_err(Error::InitialListFailed)?);
                 Ok(Some(Event::Init))
             }
-            FollowerState::Listing(mut page) => {
+            ListWatchState::Listing(mut page) => {
                 if let Some(object) = page.objects.pop_front() {
-                    self.state = FollowerState::Listing(page);
+                    self.state = ListWatchState::Listing(page);
                     return Ok(Some(Event::InitApply(object)));
                 }
                 let Some(token) = page.token.clone() else {
-                    self.state = FollowerState::Listed {
+                    self.state = ListWatchState::Listed {
                         version: page.version,
                     };
                     return Ok(Some(Event::InitDone));
                 };
                 let next = self.fetch_page(Some(&token)).await;
                 // If this request failed, the state remains, and the next step requests the same page again.
-                self.state = FollowerState::Listing(page);
-                self.state = FollowerState::Listing(next.map_err(Error::InitialListFailed)?);
+                self.state = ListWatchState::Listing(page);
+                self.state = ListWatchState::Listing(next.map_err(Error::InitialListFailed)?);
                 Ok(None)
             }
-            FollowerState::Listed { version } => {
+            ListWatchState::Listed { version } => {
                 let mut wanted = WatchParams::default().timeout(WATCH_SECONDS);
                 wanted.label_selector =
                     Some(self.selection.labels.clone()).filter(|labels| !labels.is_empty());
                 let watch = self.api.watch(&wanted, &version).await.map(StreamExt::boxed);
-                self.state = FollowerState::Listed {
+                self.state = ListWatchState::Listed {
                     version: version.clone(),
                 };
                 let events = watch.map_err(Error::WatchStartFailed)?;
-                self.state = FollowerState::Watching {
+                self.state = ListWatchState::Watching {
                     version,
                     begin: Instant::now(),
                     events,
                 };
                 Ok(None)
             }
-            FollowerState::Watching {
+            ListWatchState::Watching {
                 version,
                 begin,
                 events,
@@ -236,7 +236,7 @@ where
             Ok(None) | Err(_) => {
                 // If the server ends each watch at once, the next one is not requested without a pause.
                 tokio::time::sleep(BETWEEN_WATCHES.saturating_sub(begin.elapsed())).await;
-                self.state = FollowerState::Listed { version };
+                self.state = ListWatchState::Listed { version };
                 return Ok(None);
             }
         };
@@ -253,7 +253,7 @@ where
         if let Ok(Some(Event::Apply(object) | Event::Delete(object))) = &event {
             version = object.resource_version().unwrap_or(version);
         }
-        self.state = FollowerState::Watching {
+        self.state = ListWatchState::Watching {
             version,
             begin,
             events,

@@ -249,7 +249,8 @@ pub async fn jobs(client: Client, namespace: Option<String>, index: Arc<Index>, 
     let unlabelled_pods = outlets.unlabelled.clone();
     follow(Kind::Job, events, index, outlets, move |job: &JobObject| {
         let key = updated_index.update_job(&job.metadata, JobSeen::of(job));
-        // `update_pod` returns an unlabelled lead only if it knows the lead's Job. Those seen before it follow now.
+        // `update_pod` returns an unlabelled lead only if it knows the lead's Job. Leads that were reported before
+        // their Job are sent now.
         for unlabelled in key.iter().flat_map(|key| updated_index.take_unlabelled(key)) {
             let _ = unlabelled_pods.send(unlabelled);
         }

@@ -42,7 +42,7 @@ pub(in crate::observe) fn page(objects: &[Value], token: &str) -> (u16, Value) {
 
 pub(in crate::observe) fn failure(code: u16) -> (u16, Value) {
     let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code,
-        "reason": "Made", "message": "up" });
+        "reason": "Fake", "message": "fake failure" });
     (code, status)
 }
 
@@ -113,7 +113,7 @@ async fn pages_grow_while_they_are_small_and_shrink_when_one_is_large() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failing_page_is_asked_for_again_and_the_list_goes_on() {
+async fn failed_page_is_requested_again_and_the_list_goes_on() {
     let (seen, queries, _) = events(vec![
         page(&[object("a", 1)], "2"),
         failure(500),
@@ -137,7 +137,7 @@ async fn failing_page_is_asked_for_again_and_the_list_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn denied_list_is_retried_for_ever_and_ever_more_rarely() {
+async fn denied_list_is_retried_with_growing_pauses() {
     let mut answers: Answers = (0..20).map(|_| failure(403)).collect();
     answers.push(page(&[object("a", 1)], ""));
     let (seen, _, time) = events(answers).await;
@@ -162,7 +162,7 @@ async fn denial_after_an_outage_is_retried_soon() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn watch_that_is_too_old_is_a_new_list_at_once() {
+async fn list_follows_at_once_when_a_watch_is_too_old() {
     let (_, expired) = failure(410);
     for too_old in [failure(410), (200, json!({ "type": "ERROR", "object": expired }))] {
         // The server was unreachable before, so the pauses have grown.
@@ -181,6 +181,7 @@ async fn watch_that_is_too_old_is_a_new_list_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn relists_pause_when_every_watch_is_too_old() {
+    // The first list after a 410 begins at once, each further one after `BETWEEN_LISTS`.
     let answers = (0..20).flat_map(|_| [page(&[], ""), failure(410)]).collect();
     let (seen, queries, time) = events(answers).await;
     assert_eq!(limits(&queries).len(), 21, "{seen:?}");

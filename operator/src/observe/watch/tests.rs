@@ -11,7 +11,7 @@ fn outlets() -> (Outlets, watch::Receiver<usize>) {
     let (unlabelled, _) = mpsc::unbounded_channel();
     let (orphans, _) = mpsc::unbounded_channel();
     let (deleted, _) = mpsc::unbounded_channel();
-    let (synced, is_synced) = watch::channel(0);
+    let (synced, synced_kinds) = watch::channel(0);
     let outlets = Outlets {
         wake,
         unlabelled,
@@ -19,7 +19,7 @@ fn outlets() -> (Outlets, watch::Receiver<usize>) {
         deleted,
         synced: Arc::new(synced),
     };
-    (outlets, is_synced)
+    (outlets, synced_kinds)
 }
 
 fn named(name: &str) -> serde_json::Value {
@@ -34,20 +34,20 @@ async fn for_an_hour(watch: impl Future<Output = ()>) {
 
 #[tokio::test(start_paused = true)]
 async fn nodes_are_watched_once_the_permission_comes() {
-    let (index, (outlets, is_synced)) = (Arc::<Index>::default(), outlets());
+    let (index, (outlets, synced_kinds)) = (Arc::<Index>::default(), outlets());
     let answers = vec![failure(403), failure(403), page(&[named("node")], "")];
     for_an_hour(nodes(server(answers).0, index.clone(), outlets)).await;
     assert!(index.has_nodes());
     // The first 403 counted as the list, since the operator starts without nodes. The later list does not count again.
-    assert_eq!(*is_synced.borrow(), 1, "its first list counts once");
+    assert_eq!(*synced_kinds.borrow(), 1, "its first list counts once");
 }
 
 #[tokio::test(start_paused = true)]
 async fn incomplete_node_list_does_not_count_as_synced() {
-    let (index, (outlets, is_synced)) = (Arc::<Index>::default(), outlets());
+    let (index, (outlets, synced_kinds)) = (Arc::<Index>::default(), outlets());
     let answers: Answers = vec![page(&[named("one")], "2"), failure(403)];
     for_an_hour(nodes(server(answers).0, index.clone(), outlets)).await;
-    assert_eq!(*is_synced.borrow(), 0);
+    assert_eq!(*synced_kinds.borrow(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -68,6 +68,7 @@ async fn volumes_and_classes_are_watched_once_permitted() {
     };
     for_an_hour(volumes(server(answers()).0, None, index.clone(), outlets.clone())).await;
     for_an_hour(storage_classes(server(answers()).0, index.clone(), outlets)).await;
+    // `disks_of` returns None until both kinds are listed.
     let disks = index.disks_of(&cluster).unwrap();
     assert!(disks[0].is_class_missing, "there is `slow` alone: {disks:?}");
 }
