@@ -38,7 +38,7 @@ pub(super) async fn diagnose_and_mend(
         namespace: &target.key.namespace,
         uid: &target.uid,
         object: &wait.object(),
-        first_check_after: wait.patience(context.index.has_nodes()),
+        first_check_after: wait.first_check_after(context.index.has_nodes()),
         was_reported: wait.was_reported(target.status.reason.as_deref()),
     };
     if context.event_checks.are_due(waiting, Instant::now()) {

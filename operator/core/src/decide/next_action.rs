@@ -70,8 +70,8 @@ pub enum ServicesPod {
     Delete(String),
 }
 
-/// Decides what to do. `valid` is None if the spec is invalid. `headless` is the Service that names the cluster's pods,
-/// if it exists.
+/// Decides what to do. `valid` is None if the spec is invalid. `headless` is the Service that gives the cluster's pods
+/// their DNS names, if it exists.
 pub fn decide(
     target: &Target,
     valid: Option<&ValidMiniCluster>,
@@ -119,9 +119,9 @@ pub fn decide(
     // out of date.
     let is_reset_by_queue = job.waits_in().is_some() && job.completions != size;
     let differs = is_reset_by_queue || (!is_applied && !wanted.is_held(job));
-    // Without `minSize`, the command waits for as many brokers as the pods read in the ConfigMap. It stays as it is
-    // while pods run, and if others have set the size. (`initial_size` is None for a Job of which it is not known.) With
-    // `maxSize`, more brokers may come later, so the command does not wait for them.
+    // Without `minSize`, the command waits for as many brokers as the pods read in the ConfigMap. The ConfigMap stays as
+    // it is while pods run, if somebody else has set the Job's size, and if the Job lacks the annotation with the number
+    // (`initial_size` is None). With `maxSize`, more brokers may come later, so the command does not wait for them.
     let is_stopped = job.is_suspended && observed.pods_of(job).all(|pod| pod.has_ended || pod.is_deleting);
     let waits_for_another_size = |initial: u32| size < initial || (size > initial && !cluster.resizes);
     let is_new_start = is_stopped
@@ -284,16 +284,15 @@ fn is_edited(target: &Target, cluster: &ValidMiniCluster, job: &JobSeen) -> bool
         .spec_hash
         .as_deref()
         .zip(hash.as_deref())
-        .is_some_and(|(made, now)| spec_hash::is_of_the_same_objects(made, now));
+        .is_some_and(|(of_job, current)| spec_hash::is_of_the_same_objects(of_job, current));
     // The maximum size of a Job is fixed.
     let exceeds_maximum = job.maximum_size.is_some_and(|maximum| cluster.size > maximum);
     same_objects && (exceeds_maximum || job.differs_from(hash.as_deref()))
 }
 
 /// Whether the Job is being deleted before any of its containers has started and before the first status was written
-/// (which would have a maximum size).
-/// The operator deletes such a Job after an edit of the spec. The Job then counts as none, since the next Job is the
-/// MiniCluster's first.
+/// (which would have a maximum size). The operator deletes such a Job after an edit of the spec. The Job then counts as
+/// none: the next Job is the MiniCluster's first.
 pub fn is_being_recreated(status: &MiniClusterStatus, job: &JobSeen, observed: &Observed) -> bool {
     job.is_deleting && status.maximum_size.is_none() && !observed.has_begun(job)
 }
@@ -410,7 +409,7 @@ mod tests {
         let none = MiniClusterStatus::default();
         let NextAction::Keep(Differences {
             elastic,
-            must_join: join,
+            must_join,
             services,
             services_pod,
             facts,
@@ -420,7 +419,7 @@ mod tests {
             panic!()
         };
         assert_eq!(
-            (elastic, join, services_pod, services.len()),
+            (elastic, must_join, services_pod, services.len()),
             (None, false, ServicesPod::Stays, 0)
         );
         assert_eq!((facts.initial_size, facts.maximum_size), (Some(2), Some(4)));
@@ -671,32 +670,41 @@ mod tests {
 
     #[test]
     fn job_is_recreated_once_with_a_copy_when_view_cannot_mount() {
-        let mut told = MiniClusterStatus::default();
+        let mut status = MiniClusterStatus::default();
         let mounting = JobSeen {
             mounts_view: true,
             ..job(2)
         };
-        assert!(!must_recreate_job(&told, &mounting), "nothing has been told");
-        told.conditions.push(testing::condition(
+        assert!(
+            !must_recreate_job(&status, &mounting),
+            "the status does not say so yet"
+        );
+        status.conditions.push(testing::condition(
             ConditionType::ViewMounted,
             ConditionStatus::False,
             "ImageVolumeFailed",
         ));
-        assert!(must_recreate_job(&told, &mounting));
-        let going = JobSeen {
+        assert!(must_recreate_job(&status, &mounting));
+        let deleted = JobSeen {
             is_deleting: true,
             ..mounting
         };
-        assert!(!must_recreate_job(&told, &going));
-        assert_eq!(decide("size: 2", &told, Some(going), false), NextAction::Nothing);
-        let NextAction::Create { facts } = decide("size: 2", &told, None, false) else {
+        assert!(!must_recreate_job(&status, &deleted));
+        assert_eq!(
+            decide("size: 2", &status, Some(deleted), false),
+            NextAction::Nothing
+        );
+        let NextAction::Create { facts } = decide("size: 2", &status, None, false) else {
             panic!()
         };
         assert!(facts.image_volume_failed);
-        assert!(!must_recreate_job(&told, &job(2)), "a copy stays");
+        assert!(
+            !must_recreate_job(&status, &job(2)),
+            "a Job that copies the view stays"
+        );
     }
 
-    /// They would answer to the same names, and the program would run twice at the same time.
+    /// The pods of both would have the same DNS names, and the program would run twice at the same time.
     #[test]
     fn job_is_not_created_beside_pods_of_its_name() {
         let pod = |pod: PodSeen| PodSeen {
@@ -750,17 +758,17 @@ mod tests {
         assert!(matches!(ended, NextAction::Create { .. }), "{ended:?}");
     }
 
-    /// Its own Job is not an earlier MiniCluster's.
+    /// While the own Job is being deleted, the action is not `WaitForPrevious`, which is about an earlier MiniCluster's.
     #[test]
-    fn a_job_that_was_given_up_is_followed_by_one_with_what_is_left() {
-        let none = MiniClusterStatus {
+    fn next_job_gets_the_backoff_limit_that_is_left() {
+        let reported = MiniClusterStatus {
             job_uid: Some("job".into()),
             ..MiniClusterStatus::default()
         };
         assert_eq!(
             decide(
                 "size: 2",
-                &none,
+                &reported,
                 Some(JobSeen {
                     is_deleting: true,
                     ..job(2)
@@ -770,10 +778,13 @@ mod tests {
             NextAction::Nothing
         );
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
-        let told =
-            restart::with_counted_restart(&none, "job", "LeadLost", "gone", restart::Limit::Backoff, now);
-        assert_eq!(decide("size: 2", &told, Some(job(2)), false), NextAction::Nothing);
-        let NextAction::Create { facts } = decide("size: 2", &told, None, false) else {
+        let counted =
+            restart::with_counted_restart(&reported, "job", "LeadLost", "gone", restart::Limit::Backoff, now);
+        assert_eq!(
+            decide("size: 2", &counted, Some(job(2)), false),
+            NextAction::Nothing
+        );
+        let NextAction::Create { facts } = decide("size: 2", &counted, None, false) else {
             panic!()
         };
         assert_eq!(facts.backoff_limit_used, 1);
@@ -848,7 +859,7 @@ mod tests {
         };
         assert!(
             !decide(&target("app:2", &frozen), &job, Vec::new()),
-            "the API server refuses it"
+            "the API server rejects such an edit"
         );
         assert!(decide(
             &target("app:1", &none),
@@ -861,7 +872,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_follows_within_the_maximum() {
+    fn job_size_follows_the_spec_up_to_the_maximum() {
         let none = MiniClusterStatus::default();
         assert_eq!(
             elastic(decide("size: 4", &none, Some(job(2)), false)),
@@ -886,7 +897,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_a_queue_holds_is_written_when_it_lets_go() {
+    fn size_that_a_queue_holds_is_written_once_it_evicts_the_job() {
         let none = MiniClusterStatus::default();
         let admitted = JobSeen {
             queue: Some("team".into()),
@@ -945,7 +956,7 @@ mod tests {
         assert_eq!(
             new_start(suspended(4), None),
             (Some(4), true),
-            "it was resized before it was suspended, or while its pods ran"
+            "the Job was resized before it was suspended, or while its pods ran"
         );
         let ending = PodSeen {
             is_deleting: true,
@@ -1018,7 +1029,7 @@ mod tests {
         assert_eq!(
             decide(Some(("uid", true)), false),
             ServicesPod::Delete("pod".into()),
-            "another takes its name"
+            "a new pod needs its name"
         );
         assert_eq!(
             decide(Some(("uid", false)), true),
@@ -1033,7 +1044,7 @@ mod tests {
         assert_eq!(
             decide(Some(("other", false)), false),
             ServicesPod::Create,
-            "which the API server refuses until that is gone"
+            "the API server rejects the new pod until the other one is gone"
         );
     }
 

@@ -12,7 +12,7 @@ use crate::observe::job::JobSeen;
 use crate::observe::pod::{DEFAULT_SCHEDULER, PodSeen, Trouble};
 use crate::vocabulary::Reason;
 
-/// Time from the begin of a wait until its events are first read, and shortest time between two checks.
+/// Time from the begin of a wait until its events are first read (a check), and shortest time between two checks.
 const FIRST_CHECK_AFTER: Duration = Duration::from_secs(10);
 /// Longest time between two checks of an object's events.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
@@ -94,7 +94,7 @@ impl SilentWait<'_> {
 
     /// How long the wait may last before its events are first read. While no node is known that takes pods, silence of
     /// the default scheduler does not mean that it is missing: it may itself wait for a node.
-    pub fn patience(&self, has_nodes: bool) -> Duration {
+    pub fn first_check_after(&self, has_nodes: bool) -> Duration {
         match self {
             SilentWait::Unnoticed {
                 scheduler: DEFAULT_SCHEDULER,
@@ -146,7 +146,7 @@ pub fn find<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Option<Sile
             && pod.exit.is_none()
             && pod.trouble.is_none()
     };
-    // A pod with a node comes before one without: its node may have said what is wrong.
+    // A pod with a node comes before one without: its node may have reported what is wrong.
     let first = pods()
         .filter(|(_, pod)| is_silent(pod) && !pod.is_running)
         .min_by_key(|(_, pod)| pod.index);
@@ -276,12 +276,11 @@ pub struct EventCheck {
 }
 
 impl EventCheck {
-    /// `patience`: how long the first check waits.
-    pub fn new(object: &str, patience: Duration, now: Instant) -> EventCheck {
+    pub fn new(object: &str, first_check_after: Duration, now: Instant) -> EventCheck {
         EventCheck {
             object: object.to_owned(),
             begin: now,
-            next: now + patience,
+            next: now + first_check_after,
             turn: Turn::None,
             found: Finding::Unread,
         }
@@ -400,7 +399,8 @@ mod tests {
         (format!("pod-{index}"), pod)
     }
 
-    fn who(pods: impl IntoIterator<Item = (String, PodSeen)>) -> Option<String> {
+    /// Describes the wait that is found for a Job of two pods.
+    fn found(pods: impl IntoIterator<Item = (String, PodSeen)>) -> Option<String> {
         let job = JobSeen {
             uid: "job".into(),
             completions: 2,
@@ -410,7 +410,7 @@ mod tests {
             pods: pods.into_iter().map(|(uid, pod)| (uid, Box::new(pod))).collect(),
             ..Observed::default()
         };
-        let told = |silent_wait| match silent_wait {
+        let describe = |silent_wait| match silent_wait {
             SilentWait::Starts(uid) => uid.to_owned(),
             SilentWait::InQueue(_) => silent_wait.object(),
             SilentWait::NeverStarts { name, .. } => format!("{name} never starts"),
@@ -419,33 +419,37 @@ mod tests {
                 format!("{first} joins {:?}", second.map(|(index, _)| index))
             }
         };
-        find(Some(&job), &observed).map(told)
+        find(Some(&job), &observed).map(describe)
     }
 
     #[test]
     fn silently_waiting_pod_or_job_is_found() {
-        assert_eq!(who([pod(0, |_| {})]).as_deref(), Some("job"), "a pod is missing");
-        assert_eq!(who([pod(0, |_| {}), pod(1, |_| {})]), None);
         assert_eq!(
-            who([pod(0, |_| {}), pod(1, |pod| pod.is_running = false)]).as_deref(),
+            found([pod(0, |_| {})]).as_deref(),
+            Some("job"),
+            "a pod is missing"
+        );
+        assert_eq!(found([pod(0, |_| {}), pod(1, |_| {})]), None);
+        assert_eq!(
+            found([pod(0, |_| {}), pod(1, |pod| pod.is_running = false)]).as_deref(),
             Some("pod-1")
         );
         let unscheduled = pod(1, |pod| {
             (pod.is_running, pod.is_scheduled, pod.has_joined) = (false, false, false)
         });
         assert_eq!(
-            who([pod(0, |_| {}), unscheduled]),
+            found([pod(0, |_| {}), unscheduled]),
             None,
-            "the scheduler says why by itself"
+            "the pod's own status says why"
         );
         let done = pod(1, |pod| {
             (pod.is_running, pod.has_ended) = (false, true);
             pod.exit = Some(Box::default());
         });
         assert_eq!(
-            who([pod(0, |_| {}), done]),
+            found([pod(0, |_| {}), done]),
             None,
-            "a worker that has completed is not made again"
+            "the Job does not recreate a follower that ended with 0"
         );
         let never_starts = pod(1, |pod| {
             pod.is_running = false;
@@ -456,18 +460,21 @@ mod tests {
             }));
         });
         assert_eq!(
-            who([never_starts]).as_deref(),
+            found([never_starts]).as_deref(),
             Some("mc-1 never starts"),
-            "this can be mended, although a pod is missing"
+            "the operator can replace this pod, although another is missing"
         );
         let waits = |index| pod(index, |pod| pod.has_joined = false);
         assert_eq!(
-            who([pod(0, |_| {}), waits(1)]).as_deref(),
+            found([pod(0, |_| {}), waits(1)]).as_deref(),
             Some("pod-1 joins None")
         );
-        assert_eq!(who([waits(0), waits(1)]).as_deref(), Some("pod-0 joins Some(1)"));
         assert_eq!(
-            who([waits(0), pod(1, |pod| pod.is_running = false)]).as_deref(),
+            found([waits(0), waits(1)]).as_deref(),
+            Some("pod-0 joins Some(1)")
+        );
+        assert_eq!(
+            found([waits(0), pod(1, |pod| pod.is_running = false)]).as_deref(),
             Some("pod-1"),
             "it cannot join yet"
         );
@@ -492,7 +499,7 @@ mod tests {
         assert_ne!(
             SilentWait::InQueue("job").object(),
             SilentWait::Starts("job").object(),
-            "its start is another wait"
+            "the start of its pods is another wait"
         );
         assert_eq!(
             find(
@@ -506,9 +513,9 @@ mod tests {
         );
     }
 
-    /// What a pod says by itself is over when the pod no longer says it.
+    /// Any other trouble is in the pod's own status, and is over when it is no longer there.
     #[test]
-    fn only_words_of_events_outlive_a_restart_of_the_operator() {
+    fn only_trouble_of_events_outlives_a_restart_of_the_operator() {
         let unseen = SilentWait::Unnoticed {
             index: 0,
             uid: "pod",
@@ -533,8 +540,8 @@ mod tests {
                 message: Some("why".into()),
                 ..MiniClusterStatus::default()
             };
-            let said = wait.trouble_of_earlier_events(&status, "job");
-            assert_eq!(said.is_some(), is_kept, "{wait:?} {reason}");
+            let trouble = wait.trouble_of_earlier_events(&status, "job");
+            assert_eq!(trouble.is_some(), is_kept, "{wait:?} {reason}");
         }
         assert_eq!(
             unseen.trouble_of_earlier_events(&MiniClusterStatus::default(), "job"),
@@ -549,9 +556,9 @@ mod tests {
             (pod.is_held_by_queue, pod.trouble) = (true, Some(Box::default()));
         };
         assert_eq!(
-            who([pod(0, |_| {}), pod(1, held)]),
+            found([pod(0, |_| {}), pod(1, held)]),
             None,
-            "a gate of somebody else's says so by itself"
+            "without a queue, the pod's own status names the gate"
         );
         let job = JobSeen {
             uid: "job".into(),
@@ -591,26 +598,30 @@ mod tests {
             })
         };
         assert_eq!(
-            who([pod(0, |_| {}), unseen(1, "nobody")]).as_deref(),
+            found([pod(0, |_| {}), unseen(1, "nobody")]).as_deref(),
             Some("nobody has not seen 1")
         );
         assert_eq!(
-            who([unseen(0, "a"), unseen(1, "b")]).as_deref(),
+            found([unseen(0, "a"), unseen(1, "b")]).as_deref(),
             Some("a has not seen 0"),
             "the first"
         );
-        assert_eq!(who([unseen(0, "a")]).as_deref(), Some("job"), "a pod is missing");
+        assert_eq!(
+            found([unseen(0, "a")]).as_deref(),
+            Some("job"),
+            "a pod is missing"
+        );
         let stuck = pod(1, |pod| pod.is_running = false);
         assert_eq!(
-            who([unseen(0, "a"), stuck]).as_deref(),
+            found([unseen(0, "a"), stuck]).as_deref(),
             Some("pod-1"),
-            "its node may have said what is wrong"
+            "its node may have reported what is wrong"
         );
         let joins = pod(1, |pod| pod.has_joined = false);
         assert_eq!(
-            who([unseen(0, "a"), joins]).as_deref(),
+            found([unseen(0, "a"), joins]).as_deref(),
             Some("a has not seen 0"),
-            "it cannot join without it"
+            "pod 1 cannot join before pod 0 runs"
         );
         assert!(
             super::unnoticed(1, "nobody", false)
@@ -629,15 +640,13 @@ mod tests {
             scheduler,
             is_gang: false,
         };
-        let patience = |scheduler, has_nodes| of(scheduler).patience(has_nodes);
+        let first_check_after = |scheduler, has_nodes| of(scheduler).first_check_after(has_nodes);
+        assert_eq!(first_check_after("a", false), FIRST_CHECK_AFTER);
+        assert_eq!(first_check_after(DEFAULT_SCHEDULER, true), FIRST_CHECK_AFTER);
         assert_eq!(
-            (patience("a", false), patience(DEFAULT_SCHEDULER, true)),
-            (FIRST_CHECK_AFTER, FIRST_CHECK_AFTER)
-        );
-        assert_eq!(
-            patience(DEFAULT_SCHEDULER, false),
+            first_check_after(DEFAULT_SCHEDULER, false),
             LONGEST_PAUSE,
-            "there is no node for them, as far as is known"
+            "no node is known"
         );
         assert!(
             of("a").was_reported(Some("SchedulerSilent"))
@@ -648,13 +657,13 @@ mod tests {
             super::unnoticed(0, "volcano", true)
                 .message
                 .contains("the whole gang"),
-            "it need not be missing"
+            "a gang's scheduler may wait on purpose"
         );
     }
 
     #[test]
     fn startup_probe_messages_become_reason_brokers_not_ready() {
-        let said = |text: &str| Trouble {
+        let unhealthy = |text: &str| Trouble {
             reason: "Unhealthy".into(),
             message: text.into(),
             ..Trouble::default()
@@ -663,11 +672,11 @@ mod tests {
         let found = not_ready(&[
             (
                 0,
-                said("Startup probe failed: not ready: the broker is in state quorum: it waits"),
+                unhealthy("Startup probe failed: not ready: the broker is in state quorum: it waits"),
             ),
             (
                 1,
-                said("Startup probe failed: not ready: the snippet workerPre runs"),
+                unhealthy("Startup probe failed: not ready: the snippet workerPre runs"),
             ),
         ]);
         let found = found.unwrap();
@@ -694,7 +703,8 @@ mod tests {
         assert!((10..30).contains(&checks), "{checks} in an hour");
     }
 
-    /// Whoever is due asks for a turn; a check is followed by `pause`. How many asked, and how many checked.
+    /// Each waiting MiniCluster whose time has come asks for a turn. After a check, it waits for `pause`. Returns how
+    /// many have asked, and how many have checked.
     fn ask(
         turns: &mut Turns,
         waiting: &mut [(Instant, Turn)],
@@ -737,7 +747,8 @@ mod tests {
         assert!(other >= 19, "{other} of 20");
     }
 
-    /// Ten thousand in a hundred namespaces: each that did not get a turn asked again every second.
+    /// With 10,000 waiting MiniClusters in 100 namespaces. Without reserved times, each of them that got no turn asked
+    /// again every second.
     #[test]
     fn waiting_in_many_namespaces_asks_a_few_times_for_each_check() {
         let begin = Instant::now();

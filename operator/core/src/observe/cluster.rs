@@ -364,7 +364,7 @@ mod tests {
         let elsewhere: Cluster = serde_json::from_str(&elsewhere).unwrap();
         assert!(
             is_managed_elsewhere(&elsewhere) && elsewhere.name_any() == "deep",
-            "it gets no status of ours"
+            "the operator writes no status for it"
         );
         let event = format!(r#"{{"type":"ADDED","object":{}}}"#, items[0]);
         let event: kube::core::WatchEvent<Cluster> = serde_json::from_str(&event).unwrap();
@@ -397,14 +397,14 @@ mod tests {
         assert_eq!((left_out(&small), small.spec().unwrap().size), (None, 3));
         assert!(
             left_out(&cluster(100, 100_000, None)).is_some(),
-            "however it is large"
+            "annotations count, too"
         );
         assert!(left_out(&large).is_some_and(|size| (100_000..101_000).contains(&size)));
         assert!(large.body.unwrap().spec.get().len() < 2000);
         let elsewhere = cluster(100_000, 1, Some("example.org/other"));
         assert!(
             left_out(&elsewhere).is_some() && is_managed_elsewhere(&elsewhere),
-            "that is known without a call"
+            "without its spec, it is still known that another controller manages it"
         );
     }
 }

@@ -76,8 +76,8 @@ impl Deletions {
 mod tests {
     use super::*;
 
-    fn metadata(finalizers: &[&str], is_going: bool) -> ObjectMeta {
-        let time = is_going.then_some("2026-01-01T00:00:00Z");
+    fn metadata(finalizers: &[&str], is_deleting: bool) -> ObjectMeta {
+        let time = is_deleting.then_some("2026-01-01T00:00:00Z");
         serde_json::from_value(
             serde_json::json!({ "uid": "u", "finalizers": finalizers, "deletionTimestamp": time }),
         )
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn deletion_is_told_once_and_not_of_what_is_let_go() {
+    fn deletion_is_returned_once_unless_it_orphans_the_objects() {
         let mut deletions = Deletions::default();
         assert_eq!(deletions.seen(&metadata(&[], false)), None);
         assert_eq!(

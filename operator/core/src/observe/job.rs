@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_indexes_of_a_job_are_read_in_short() {
+    fn failed_indexes_are_read_as_the_leads_and_the_lowest_other() {
         for (list, lead, other) in [
             ("", false, None),
             ("0", true, None),

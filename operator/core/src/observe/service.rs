@@ -83,7 +83,7 @@ mod tests {
     fn service_with_many_owners_takes_no_more() {
         let owners = |number: usize| {
             (0..number)
-                .map(|it| (format!("mc-{it}"), format!("uid-{it}")))
+                .map(|index| (format!("mc-{index}"), format!("uid-{index}")))
                 .collect()
         };
         let few = ServiceSeen {

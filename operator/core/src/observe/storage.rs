@@ -312,7 +312,7 @@ mod tests {
         );
     }
 
-    /// A list of as many takes a second or so; walking all for each took minutes.
+    /// The updates of a long list take about a second. With a walk over all disks for each, they took minutes.
     #[test]
     fn disk_is_updated_without_a_walk_over_all_others() {
         let mut storage = Storage::default();
@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(
             (seen[0].shared_with.as_deref(), seen[0].is_class_missing),
             (None, false),
-            "its own is none other"
+            "its own PersistentVolume does not count"
         );
         assert!(
             storage
@@ -367,7 +367,7 @@ mod tests {
         storage.update_classes(None);
         assert!(
             !storage.disks_of(&cluster).unwrap()[0].is_class_missing,
-            "what may not be seen is not missing"
+            "it is not known which classes exist"
         );
     }
 }

@@ -41,7 +41,7 @@ fn pods_deleted_by_suspension_are_no_losses_in_any_watch_order() {
             ..pod
         },
     );
-    assert_eq!(losses(), 1, "as far as is known");
+    assert_eq!(losses(), 1, "the suspension is not known yet");
     index.update_job(
         &metadata("mc", "4"),
         JobSeen {
@@ -297,7 +297,7 @@ fn services_pod_counts_as_evicted_and_not_when_it_failed() {
         let by_itself = serde_json::json!({ "phase": "Failed", "containerStatuses": ended(code) });
         assert!(!was_evicted(by_itself), "{code}");
     }
-    assert!(!evicted(serde_json::json!([])), "its node does not start it");
+    assert!(!evicted(serde_json::json!([])), "its node never started it");
     assert!(evicted(ended(137)));
     assert!(was_evicted(serde_json::json!({
         "phase": "Failed", "conditions": disrupted, "containerStatuses": ended(137),

@@ -166,7 +166,7 @@ mod tests {
         json!({ "type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": time })
     }
 
-    fn told(status: Value) -> String {
+    fn why_of(status: Value) -> String {
         why(vec![workload(json!({ "queueName": "team" }), status)])
     }
 
@@ -179,11 +179,11 @@ mod tests {
             "couldn't assign flavors: insufficient cpu",
         );
         assert_eq!(
-            told(json!({ "conditions": [quota] })),
+            why_of(json!({ "conditions": [quota] })),
             "couldn't assign flavors: insufficient cpu"
         );
         assert_eq!(
-            told(json!({})),
+            why_of(json!({})),
             "Kueue has not processed its Workload job-mc-1 yet"
         );
     }
@@ -197,16 +197,16 @@ mod tests {
             check("nodes", "Pending", "no capacity")
         ]);
         assert_eq!(
-            told(json!({ "conditions": [quota], "admissionChecks": checks })),
+            why_of(json!({ "conditions": [quota], "admissionChecks": checks })),
             "its quota is reserved, and it waits for the admission check nodes (Pending: no capacity)"
         );
         assert_eq!(
-            told(json!({ "conditions": [quota] })),
+            why_of(json!({ "conditions": [quota] })),
             "its quota is reserved, and it is about to be admitted"
         );
         let admitted = condition("Admitted", "True", "Admitted", "");
         assert_eq!(
-            told(json!({ "conditions": [quota, admitted] })),
+            why_of(json!({ "conditions": [quota, admitted] })),
             "it has been admitted, and is about to start"
         );
     }
@@ -220,12 +220,12 @@ mod tests {
             "ClusterQueue checked is inactive",
         );
         assert_eq!(
-            told(json!({ "conditions": [quota] })),
+            why_of(json!({ "conditions": [quota] })),
             "ClusterQueue checked is inactive"
         );
         let checks = json!([{ "name": "budget", "state": "Pending" }]);
         assert_eq!(
-            told(json!({ "conditions": [quota], "admissionChecks": checks })),
+            why_of(json!({ "conditions": [quota], "admissionChecks": checks })),
             "ClusterQueue checked is inactive (its admission checks: budget (Pending))"
         );
     }
@@ -265,7 +265,7 @@ mod tests {
         let evicted = condition("Evicted", "True", "Preempted", "to accommodate another");
         let quota = condition("QuotaReserved", "False", "Pending", "insufficient cpu");
         assert_eq!(
-            told(json!({ "conditions": [evicted, quota] })),
+            why_of(json!({ "conditions": [evicted, quota] })),
             "insufficient cpu; it was stopped (Preempted): to accommodate another"
         );
         let inactive = workload(json!({ "active": false }), json!({}));

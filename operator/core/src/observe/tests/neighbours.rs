@@ -50,7 +50,7 @@ fn result_is_that_of_the_container_that_runs_flux() {
     assert_eq!(
         end_of(&succeeded),
         Some(PodEnd::Succeeded),
-        "what another container ends with is not the job's"
+        "another container's exit code does not count"
     );
 }
 
