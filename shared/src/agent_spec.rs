@@ -138,6 +138,19 @@ pub enum SpecError {
     Range { field: &'static str, why: String },
 }
 
+/// The same TOML with another size and largest size. Fields that this version does not know stay. None if `text` is no
+/// TOML.
+pub fn with_size(text: &str, size: u32, max_size: u32) -> Option<String> {
+    let mut spec: toml::Table = text.parse().ok()?;
+    spec.insert("size".into(), size.into());
+    spec.remove("max_size");
+    // Unset means the size.
+    if max_size != size {
+        spec.insert("max_size".into(), max_size.into());
+    }
+    toml::to_string(&spec).ok()
+}
+
 impl AgentSpec {
     /// The spec as TOML.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {

@@ -22,7 +22,7 @@ use flux_operator_core::render::overlaid::{AppliedOverlay, Overlaid};
 use flux_operator_core::render::services::Member;
 use flux_operator_core::vocabulary::Reason;
 use flux_shared::crd::v1alpha2::{KIND, MiniCluster};
-use flux_shared::names;
+use flux_shared::{agent_spec, names, paths};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
@@ -278,8 +278,7 @@ impl Writer {
     pub async fn create_config_map(&self, object: &ConfigMap, owner: &str) -> Result<(), ApplyError> {
         match self.create(object, owner).await? {
             Creation::Existed(existing) if rendered_hash(&existing) != rendered_hash(&object.metadata) => {
-                // The spec changed before there was a Job, or the size before the Job starts again: no living pod has
-                // read the earlier ConfigMap.
+                // The spec changed before there was a Job: no living pod has read the earlier ConfigMap.
                 let mut wanted = object.clone();
                 wanted.metadata.uid = existing.uid;
                 let applied = self.send_for_metadata(apply_request(&wanted)).await;
@@ -289,6 +288,51 @@ impl Writer {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Writes another size into the ConfigMap, before the Job starts again. The rest stays as it is: the Job's agent may
+    /// be older than this operator, and would refuse fields that it does not know. A missing ConfigMap is created.
+    pub async fn resize_config_map(
+        &self,
+        wanted: &ConfigMap,
+        size: u32,
+        maximum: u32,
+        owner: &str,
+    ) -> Result<(), ApplyError> {
+        let Creation::Existed(_) = self.create(wanted, owner).await? else {
+            return Ok(());
+        };
+        let name = wanted.name_any();
+        let api: Api<ConfigMap> =
+            Api::namespaced(self.client.clone(), &wanted.namespace().unwrap_or_default());
+        let existing = api
+            .get(&name)
+            .await
+            .map_err(|error| api_error::<ConfigMap>("get", &name, error))?;
+        let resized = existing
+            .data
+            .as_ref()
+            .and_then(|data| agent_spec::with_size(data.get(paths::SPEC_KEY)?, size, maximum));
+        let Some(resized) = resized else {
+            return self.create_config_map(wanted, owner).await;
+        };
+        // Without the hash, `create_config_map` overwrites it if another Job follows.
+        let change = json!({
+            "metadata": {
+                "uid": existing.metadata.uid,
+                "resourceVersion": existing.metadata.resource_version,
+                "annotations": { labels::RENDERED_HASH: null },
+            },
+            "data": { paths::SPEC_KEY: resized },
+        });
+        let parameters = PatchParams {
+            field_manager: Some(labels::MANAGER.into()),
+            ..PatchParams::default()
+        };
+        api.patch_metadata(&name, &parameters, &Patch::Merge(change))
+            .await
+            .map(drop)
+            .map_err(|error| api_error::<ConfigMap>("patch", &name, error))
     }
 
     async fn create_secrets(&self, secrets: &[HiddenSecret]) -> Result<(), ApplyError> {

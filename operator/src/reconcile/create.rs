@@ -219,9 +219,10 @@ async fn update(
                 ..facts.clone()
             };
             let objects = objects(cluster, &facts, context)?;
+            let maximum = facts.maximum_size.unwrap_or(elastic.size);
             context
                 .writer
-                .create_config_map(&objects.config_map, &target.uid)
+                .resize_config_map(&objects.config_map, elastic.size, maximum, &target.uid)
                 .await?;
         }
         // Before the Job: it compares the size with the Job's in the index, which `scale_job` updates.

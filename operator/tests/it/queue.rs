@@ -508,12 +508,17 @@ fn evicted_cluster_starts_with_the_size_that_was_held() {
             .await
             .unwrap();
         fixture.when_condition("mc", "Valid", "False").await;
-        let size = async || {
+        let config = async || {
             let map = fixture.api::<ConfigMap>().get("mc-agent").await.unwrap();
-            let spec: toml::Table = map.data.unwrap()["agent.toml"].parse().unwrap();
-            spec["size"].as_integer().unwrap()
+            map.data.unwrap()["agent.toml"].parse::<toml::Table>().unwrap()
         };
+        let size = async || config().await["size"].as_integer().unwrap();
         assert_eq!(size().await, 4);
+        // As another version of the operator wrote it, for the agent of that version.
+        let mut other_version = config().await;
+        other_version.insert("other_field".into(), true.into());
+        let data = json!({ "data": { "agent.toml": other_version.to_string() } });
+        fixture.patch::<ConfigMap>("mc-agent", data).await.unwrap();
         take_back(&fixture, "mc", 4).await;
         until("the new size is written", async || {
             let job = fixture.job("mc").await;
@@ -521,7 +526,9 @@ fn evicted_cluster_starts_with_the_size_that_was_held() {
             (sizes(&job) == (Some(2), Some(2), Some(true)) && initial_size == "2").then_some(())
         })
         .await;
-        assert_eq!(size().await, 2);
+        other_version.insert("size".into(), 2.into());
+        other_version.insert("max_size".into(), 4.into());
+        assert_eq!(config().await, other_version);
         admit(&fixture, "mc", 2).await;
         run(&fixture, "mc", 2).await;
         operator.stop().await;
