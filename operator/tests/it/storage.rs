@@ -351,10 +351,15 @@ fn kept_volume_is_reused_and_a_foreign_one_refused() {
         })
         .await;
 
-        fixture.create("mc", kept()).await.unwrap();
+        fixture
+            .create("mc", spec(json!({ "path": "/tmp/data" })))
+            .await
+            .unwrap();
         let again = bound(&fixture, "mc").await;
         assert_eq!(again.uid(), first.uid());
         delete(&fixture, "mc").await;
+        // This MiniCluster does not keep it.
+        gone(&fixture, "mc").await;
         operator.stop().await;
     });
 }

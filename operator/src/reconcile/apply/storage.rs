@@ -189,9 +189,10 @@ impl Writer {
     ) -> Result<Option<String>, ApplyError> {
         let (api, name) = (self.persistent_volumes(), wanted.name_any());
         if let Some(uid) = existing_uid {
-            // A kept volume is still bound to its former claim, which no longer exists.
+            // A kept volume is still bound to its former claim, which no longer exists. This MiniCluster may keep it, or not.
+            let keep = annotation(&wanted.metadata, labels::KEEP);
             let change = json!({
-                "metadata": { "uid": uid, "annotations": { labels::OWNER: owner } },
+                "metadata": { "uid": uid, "annotations": { labels::OWNER: owner, labels::KEEP: keep } },
                 "spec": { "claimRef": { "uid": claim_uid, "resourceVersion": null } },
             });
             let patched = api
