@@ -603,10 +603,6 @@ fn phase(inputs: &Inputs, summary: &PodSummary) -> Phase {
             CheckedSpec::Valid(_) => Phase::Pending,
         };
     };
-    // Once the job has begun, the phase stays Running even if brokers are missing. (If the lead's container was
-    // restarted, the job begins again once its broker has joined.)
-    let has_begun = summary.lead.is_some_and(|lead| lead.has_joined) && has_been_ready(inputs.previous)
-        || summary.lead.is_some_and(|lead| lead.exit.is_some());
     if inputs.is_deleting {
         Phase::Terminating
     } else if job.complete.is_some() {
@@ -615,13 +611,21 @@ fn phase(inputs: &Inputs, summary: &PodSummary) -> Phase {
         Phase::Failed
     } else if job.is_suspended {
         Phase::Suspended
-    } else if summary.is_ready() || has_begun {
+    } else if summary.is_ready() || runs_or_ran(inputs, summary) {
         Phase::Running
     } else if summary.scheduled > 0 {
         Phase::Starting
     } else {
         Phase::Pending
     }
+}
+
+/// Whether the lead's command has begun: from then on, it does not matter whether brokers are missing. If the lead's
+/// container was restarted, the command begins again once its broker has joined.
+fn runs_or_ran(inputs: &Inputs, summary: &PodSummary) -> bool {
+    summary
+        .lead
+        .is_some_and(|lead| lead.exit.is_some() || (lead.has_joined && has_been_ready(inputs.previous)))
 }
 
 /// Whether the MiniCluster has been ready since its last start.

@@ -240,8 +240,7 @@ fn below_quorum(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome> {
         Some(size) => ("minSize", size),
         None => ("the size when its pods started", inputs.job?.initial_size?),
     };
-    let has_begun = super::has_been_ready(inputs.previous) || summary.is_ready();
-    if has_begun || summary.wanted >= quorum {
+    if summary.is_ready() || super::runs_or_ran(inputs, summary) || summary.wanted >= quorum {
         return None;
     }
     let message = format!(
@@ -361,7 +360,7 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
         .collect();
     // Pods that were stopped because another one had failed come last: those that are being deleted or were asked to
     // end.
-    let was_stopped = |pod: &PodSeen| pod.is_deleting || pod.told_to_end.is_some();
+    let was_stopped = |pod: &PodSeen| pod.is_deleting || pod.end_requested.is_some();
     failed.sort_by_key(|pod| (was_stopped(pod), ended_at(pod), pod.index));
     let is_tried_too_often = matches!(
         known,
@@ -404,7 +403,7 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
 fn ends_the_job(pod: &PodSeen) -> bool {
     match end_of(pod) {
         Some(PodEnd::FailedByItself | PodEnd::NodeFailure) if pod.index == 0 => true,
-        Some(PodEnd::NotStarted { may_help }) if pod.index == 0 => !may_help,
+        Some(PodEnd::NotStarted { new_pod_may_start }) if pod.index == 0 => !new_pod_may_start,
         _ => pod_end::is_follower_failed_by_itself(pod),
     }
 }

@@ -385,10 +385,10 @@ fn users_init_container_failure_is_reported_and_not_retried() {
         )
     };
     let (users, agents) = (seen("load,fetch"), seen(""));
-    assert_eq!(end_of(&users), Some(PodEnd::NotStarted { may_help: false }));
+    assert_eq!(end_of(&users), Some(PodEnd::NotStarted { new_pod_may_start: false }));
     assert_eq!(
         end_of(&agents),
-        Some(PodEnd::NotStarted { may_help: true }),
+        Some(PodEnd::NotStarted { new_pod_may_start: true }),
         "the agent may reach its parent later"
     );
     assert_told([(
@@ -622,6 +622,24 @@ fn size_below_the_quorum_names_the_quorum() {
         reason_and_message("size: 2\nmaxSize: 3", 2, vec![ready(0), ready(1)]).0,
         None,
         "the job has begun"
+    );
+    let mut observation = observation("size: 2\nmaxSize: 3");
+    observation.job = Some(JobSeen {
+        initial_size: Some(3),
+        ..job(2)
+    });
+    observation.pods = vec![ready(0), ready(1)];
+    observation.previous = observation.status();
+    let restarted = PodSeen {
+        is_running: true,
+        ..pod(0)
+    };
+    observation.pods = vec![restarted, ready(1)];
+    let status = observation.status();
+    assert_eq!(
+        status.reason.as_deref(),
+        Some("SizeBelowQuorum"),
+        "restarted lead: {status:?}"
     );
 }
 
