@@ -120,7 +120,7 @@ pub struct Observation<'a> {
 
 /// Whether this Job was given up: the restart that replaces it has been counted, or its pods cannot mount the view's
 /// image. (Then nothing has run, so no restart is counted, and the next Job copies the view.) A Job that has succeeded
-/// nevertheless was not: the MiniCluster ends with it.
+/// does not count as given up: the MiniCluster ends with it.
 pub fn is_given_up(status: &MiniClusterStatus, job: &JobSeen) -> bool {
     let is_counted = status
         .restarts
@@ -144,15 +144,15 @@ pub fn without_end_if_given_up<'a>(status: &MiniClusterStatus, job: &'a JobSeen)
     })
 }
 
-/// The followers that were removed while the job may have run on them, as the status records them. The last one is
+/// The followers that were removed while the job may have run on them, as the status records them. The latest comes
 /// first.
 fn lost_followers<'a>(observation: &Observation<'a>) -> impl Iterator<Item = &'a LostPod> {
     let lost_pods = observation.status.lost_pods.iter();
     lost_pods.rev().filter(|lost| lost.index > 0)
 }
 
-/// The follower whose loss may be why the job failed, if nobody says so: its loss is recent, and its new pod not ready
-/// yet.
+/// The follower whose loss may be why the job failed, although Flux has reported no loss: it was lost recently, and its
+/// new pod is not ready yet.
 fn recently_lost_follower<'a>(observation: &Observation<'a>) -> Option<&'a LostPod> {
     let is_recent = |lost: &&LostPod| {
         let lost_at = lost.time.parse::<Timestamp>().ok();
@@ -432,11 +432,15 @@ fn first_lead<'a>(
         .map(|(pod, _)| *pod)
 }
 
-/// Whether a lead has failed, and was not just lost. (`may_help: false`: a new pod would not start either.)
+/// Whether a lead has failed, and was not just lost.
 pub(crate) fn is_failure(end: PodEnd) -> bool {
     matches!(
         end,
-        PodEnd::FailedByItself | PodEnd::NodeFailure | PodEnd::NotStarted { may_help: false }
+        PodEnd::FailedByItself
+            | PodEnd::NodeFailure
+            | PodEnd::NotStarted {
+                new_pod_may_start: false
+            }
     )
 }
 
@@ -481,8 +485,14 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     }
     let replacement = leads.iter().map(|(pod, _)| *pod).find(|pod| pod.replaces());
     // Until the Job fails or replaces the pod, wait. The replacement of a lead's pod runs nothing, so it does not help.
-    if let Some(lead) = first_lead(&leads, |end| matches!(end, PodEnd::NotStarted { may_help: true }))
-        && (is_failing || replacement.is_some())
+    if let Some(lead) = first_lead(&leads, |end| {
+        matches!(
+            end,
+            PodEnd::NotStarted {
+                new_pod_may_start: true
+            }
+        )
+    }) && (is_failing || replacement.is_some())
     {
         let (reason, detail) = match &lead.trouble {
             Some(trouble) => (trouble.reason.as_str(), trouble.message.as_str()),
@@ -579,7 +589,12 @@ fn index_that_never_starts(observation: &Observation) -> Option<u32> {
     }
     let mut failures = BTreeMap::new();
     let followers = observation.pods.iter().filter(|pod| pod.index > 0);
-    for pod in followers.filter(|pod| end_of(pod) == Some(PodEnd::NotStarted { may_help: true })) {
+    for pod in followers.filter(|pod| {
+        end_of(pod)
+            == Some(PodEnd::NotStarted {
+                new_pod_may_start: true,
+            })
+    }) {
         *failures.entry(pod.index).or_insert(0_i32) += 1;
     }
     failures
@@ -690,15 +705,15 @@ fn end_pods_or_fail(observation: &Observation, to_replace: JobToReplace, failed:
             observation.now.as_second() - notified_at.as_second() < limit
         };
         let is_ending = |pod: &&&PodSeen| {
-            pod.told_to_end
+            pod.end_requested
                 .is_some_and(|notified_at| is_within(notified_at, TIME_TO_END))
         };
         let ending = living.iter().filter(is_ending).count();
-        let first_notified = observation.pods.iter().filter_map(|pod| pod.told_to_end).min();
+        let first_notified = observation.pods.iter().filter_map(|pod| pod.end_requested).min();
         let may_notify = first_notified.is_none_or(|notified_at| is_within(notified_at, NOTIFY_WINDOW));
         let not_notified = living
             .iter()
-            .filter(|pod| may_notify && pod.told_to_end.is_none());
+            .filter(|pod| may_notify && pod.end_requested.is_none());
         let pods: Vec<String> = not_notified
             .take(ENDING_AT_ONCE.saturating_sub(ending))
             .map(|pod| pod.name.clone())

@@ -192,7 +192,7 @@ pub struct PodSeen {
     /// It had ended before it was deleted, evicted or disrupted.
     pub ended_before_loss: bool,
     /// When the operator asked it to end, because a snippet of another pod had failed.
-    pub told_to_end: Option<Timestamp>,
+    pub end_requested: Option<Timestamp>,
     /// Name of another container that still runs, and so keeps the pod alive, although the container that runs Flux has
     /// ended. Webhooks add such containers.
     pub kept_by: Option<Box<str>>,
@@ -493,7 +493,7 @@ impl PodSeen {
             has_succeeded: phase == "Succeeded"
                 || ((ended || kept_by.is_some()) && exit.as_ref().is_some_and(Exit::is_success)),
             ended_before_loss: false,
-            told_to_end: metadata
+            end_requested: metadata
                 .annotations
                 .as_ref()
                 .and_then(|all| all.get(labels::END))

@@ -25,8 +25,8 @@ pub enum PodEnd {
     Removed,
     /// Its program never started.
     NotStarted {
-        /// Another pod may succeed.
-        may_help: bool,
+        /// The failure may pass, so a new pod is worth a try.
+        new_pod_may_start: bool,
     },
 }
 
@@ -67,7 +67,7 @@ pub fn end_of(pod: &PodSeen) -> Option<PodEnd> {
                 .and_then(|init| Category::from_code(init.exit.code));
             let is_users = init.is_some_and(|init| init.is_users);
             PodEnd::NotStarted {
-                may_help: !is_users && category.is_none_or(Category::is_retriable),
+                new_pod_may_start: !is_users && category.is_none_or(Category::is_retriable),
             }
         }
     })
@@ -83,7 +83,7 @@ pub fn is_follower_failed_by_itself(pod: &PodSeen) -> bool {
             Some(PodEnd::FailedByItself | PodEnd::NodeFailure | PodEnd::Refused) => {
                 code != Some(i32::from(REPLACE))
             }
-            Some(PodEnd::NotStarted { may_help }) => !may_help,
+            Some(PodEnd::NotStarted { new_pod_may_start }) => !new_pod_may_start,
             _ => false,
         }
 }

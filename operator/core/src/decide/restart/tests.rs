@@ -43,7 +43,7 @@ enum Event {
     SnippetFails(u8),
     DeleteJob,
     Suspend(bool),
-    /// The kubelets end the pods that were told to stop.
+    /// The kubelets start pods, and end those that are being deleted or were asked to end.
     Kubelets,
     /// The Job controller reconciles.
     Controller,
@@ -54,7 +54,7 @@ enum Event {
     /// does.
     Operator(u8),
     /// Another operator takes over. Its clock is off by this many seconds.
-    Restart(i64),
+    NewOperator(i64),
 }
 
 #[derive(Debug, Clone)]
@@ -105,7 +105,8 @@ struct World {
     final_ends: u32,
     /// Whether this Job has lost a follower.
     lost_follower: bool,
-    wrong: Option<String>,
+    /// The first promise that was broken.
+    violation: Option<String>,
 }
 
 fn condition(reason: &str) -> Option<TrueCondition> {
@@ -142,14 +143,14 @@ impl World {
             starts: 0,
             final_ends: 0,
             lost_follower: false,
-            wrong: None,
+            violation: None,
         };
-        world.restart(0);
+        world.replace_operator(0);
         world
     }
 
-    fn is_wrong(&mut self, what: String) {
-        self.wrong.get_or_insert(what);
+    fn record_violation(&mut self, what: String) {
+        self.violation.get_or_insert(what);
     }
 
     fn tick(&mut self) -> u64 {
@@ -311,7 +312,7 @@ impl World {
             Event::NewsOfJobs => self.hear_job(),
             Event::NewsOfPods => self.hear_pod(),
             Event::Operator(writes) => self.operator(writes),
-            Event::Restart(skew) => self.restart(skew),
+            Event::NewOperator(skew) => self.replace_operator(skew),
         }
     }
 
@@ -324,17 +325,17 @@ impl World {
         // end after the Job was deleted; and, in a pod that is being deleted, a failure, or a success that the runtime
         // missed (the Job counts it as a failure). The model does not ask whether an operator did see it.
         let pod = &self.pods[&lead];
-        let is_going = pod.seen.is_deleting && (code != 0 || pod.is_unseen);
-        let may_start_again = for_a_follower || is_going || self.job.is_none();
+        let may_vanish = pod.seen.is_deleting && (code != 0 || pod.is_unseen);
+        let may_start_again = for_a_follower || may_vanish || self.job.is_none();
         self.final_ends += u32::from(!may_start_again);
         self.end(&lead, Termination::new(Ender::Program, code));
     }
 
     fn node_fails(&mut self) {
         let Some(lead) = self.running_lead() else { return };
-        let is_going = self.pods[&lead].seen.is_deleting;
+        let may_vanish = self.pods[&lead].seen.is_deleting;
         let may_start_again =
-            self.status.1.max_restarts_used < self.max_restarts || is_going || self.job.is_none();
+            self.status.1.max_restarts_used < self.max_restarts || may_vanish || self.job.is_none();
         self.final_ends += u32::from(!may_start_again);
         self.end(
             &lead,
@@ -354,13 +355,13 @@ impl World {
             self.hear_pod();
         }
         let job_in_status = self.status.1.job_uid.clone();
-        let is_on = |job: &mut Job| {
+        let is_active_and_reported = |job: &mut Job| {
             !job.seen.is_finished()
                 && job.seen.failing.is_none()
                 && !job.seen.is_deleting
                 && job_in_status.as_ref() == Some(&job.uid)
         };
-        if let Some(job) = self.job.take_if(is_on) {
+        if let Some(job) = self.job.take_if(is_active_and_reported) {
             self.news_of_jobs.push_back(News::Gone(job.uid));
         }
     }
@@ -368,16 +369,22 @@ impl World {
     /// Checks what must hold at any time.
     fn check(&mut self) {
         let status = &self.status.1;
-        let (used, also) = (status.backoff_limit_used, status.max_restarts_used);
+        let (backoff_used, max_restarts_used) = (status.backoff_limit_used, status.max_restarts_used);
         let counted = u32::try_from(status.restart_count).unwrap();
-        if used > self.backoff_limit {
-            self.is_wrong(format!("{used} starts of {}", self.backoff_limit));
-        } else if also > self.max_restarts {
-            self.is_wrong(format!("{also} restarts of {}", self.max_restarts));
+        if backoff_used > self.backoff_limit {
+            self.record_violation(format!(
+                "{backoff_used} restarts of backoffLimit {}",
+                self.backoff_limit
+            ));
+        } else if max_restarts_used > self.max_restarts {
+            self.record_violation(format!(
+                "{max_restarts_used} restarts of maxRestarts {}",
+                self.max_restarts
+            ));
         } else if self.jobs > 1 + counted {
-            self.is_wrong(format!("{} Jobs, {counted} counted", self.jobs));
+            self.record_violation(format!("{} Jobs, {counted} counted", self.jobs));
         } else if self.starts > 1 + counted {
-            self.is_wrong(format!("{} starts, {counted} counted", self.starts));
+            self.record_violation(format!("{} starts, {counted} counted", self.starts));
         }
     }
 
@@ -417,20 +424,21 @@ fn event() -> impl Strategy<Value = Event> {
         10 => Just(Event::NewsOfJobs),
         14 => Just(Event::NewsOfPods),
         12 => prop_oneof![2 => 0..3_u8, 3 => Just(9)].prop_map(Event::Operator),
-        2 => prop_oneof![Just(0), Just(600), Just(-600)].prop_map(Event::Restart),
+        2 => prop_oneof![Just(0), Just(600), Just(-600)].prop_map(Event::NewOperator),
     ]
 }
 
+/// The world after these events, once everything has settled. It stops at the first violation.
 fn played(backoff_limit: i32, max_restarts: i32, events: &[Event]) -> World {
-    played_by(SIZE, backoff_limit, max_restarts, events)
+    played_with_size(SIZE, backoff_limit, max_restarts, events)
 }
 
-fn played_by(size: u32, backoff_limit: i32, max_restarts: i32, events: &[Event]) -> World {
+fn played_with_size(size: u32, backoff_limit: i32, max_restarts: i32, events: &[Event]) -> World {
     let mut world = World::new(size, backoff_limit, max_restarts);
     for event in events {
         world.happen(*event);
         world.check();
-        if world.wrong.is_some() {
+        if world.violation.is_some() {
             return world;
         }
     }
@@ -438,7 +446,7 @@ fn played_by(size: u32, backoff_limit: i32, max_restarts: i32, events: &[Event])
     world.check();
     let left = world.all_active();
     if previous_status::is_finished(&world.status.1) && !left.is_empty() {
-        world.is_wrong(format!("pods outlive the MiniCluster's end: {left:?}"));
+        world.record_violation(format!("pods outlive the MiniCluster's end: {left:?}"));
     }
     world
 }
@@ -453,8 +461,8 @@ proptest! {
         max_restarts in 0..2,
         events in proptest::collection::vec(event(), 0..120),
     ) {
-        let world = played_by(size, backoff_limit, max_restarts, &events);
-        prop_assert_eq!(&world.wrong, &None);
+        let world = played_with_size(size, backoff_limit, max_restarts, &events);
+        prop_assert_eq!(&world.violation, &None);
         let is_over = previous_status::is_finished(&world.status.1);
         prop_assert!(is_over || world.running_lead().is_some(), "it waits for ever: {:#?} {:#?} {:#?}", world.job, world.pods, world.status);
         let status = &world.status.1;
@@ -469,19 +477,19 @@ proptest! {
         events in proptest::collection::vec(prop_oneof![
             2 => any::<bool>().prop_map(Event::Suspend),
             4 => Just(Event::Kubelets), 5 => Just(Event::Controller), 5 => Just(Event::NewsOfJobs), 5 => Just(Event::NewsOfPods),
-            5 => Just(Event::Operator(9)), 1 => Just(Event::Restart(600)),
+            5 => Just(Event::Operator(9)), 1 => Just(Event::NewOperator(600)),
         ], 0..120),
     ) {
         let mut world = World::new(size, 0, 0);
         for event in &events {
             // The pod that fails the Job may be gone before a new operator sees it. Then nobody knows why it was stopped.
             let is_failing = world.job.as_ref().is_some_and(|job| job.seen.failing.is_some());
-            if !(is_failing && matches!(event, Event::Restart(_))) {
+            if !(is_failing && matches!(event, Event::NewOperator(_))) {
                 world.happen(*event);
             }
         }
         world.settle();
-        prop_assert_eq!(&world.wrong, &None);
+        prop_assert_eq!(&world.violation, &None);
         prop_assert!(world.running_lead().is_some(), "{:#?} {:#?} {:#?}", world.job, world.pods, world.status);
         prop_assert_eq!(world.status.1.backoff_limit_used, 0);
     }

@@ -53,7 +53,7 @@ fn container_end_unseen_by_runtime_counts_as_node_restart() {
 }
 
 #[test]
-fn agents_word_counts_where_the_runtime_saw_no_end() {
+fn agents_report_counts_when_the_runtime_saw_no_end() {
     let success = ended(255, "Unknown", &agent_message("program", 0));
     assert_eq!(end_of(&success), Some(PodEnd::Succeeded));
     assert!(success.has_succeeded && success.has_agents_success());
@@ -61,8 +61,9 @@ fn agents_word_counts_where_the_runtime_saw_no_end() {
         (255, "Unknown", "program", 3),
         (255, "Unknown", "snippet", 4),
         (255, "Unknown", "program", 255),
-        // A program that exits with 255 itself, and codes from the kernel.
+        // The runtime saw that the program exited with 255 itself.
         (255, "Error", "program", 255),
+        // The placeholder of a kubelet for a container that the runtime does not know.
         (137, "ContainerStatusUnknown", "program", 1),
     ] {
         let pod = ended(code, reason, &agent_message(by, own));
@@ -75,7 +76,7 @@ fn agents_word_counts_where_the_runtime_saw_no_end() {
     assert_eq!(
         end_of(&ended(137, "OOMKilled", "")),
         Some(PodEnd::FailedByItself),
-        "the kernel's"
+        "the runtime saw that the kernel killed it"
     );
     assert_eq!(end_of(&ended(1, "Error", "")), Some(PodEnd::FailedByItself));
 }
@@ -126,7 +127,12 @@ fn sidecar_that_ended_with_the_pod_is_not_why_it_failed() {
     let pod = PodSeen::of_object(&serde_json::from_value(pod).unwrap());
     let trouble = pod.trouble.as_ref().unwrap();
     assert_eq!(trouble.init.as_ref().unwrap().name, "flux-view");
-    assert_eq!(end_of(&pod), Some(PodEnd::NotStarted { may_help: false }));
+    assert_eq!(
+        end_of(&pod),
+        Some(PodEnd::NotStarted {
+            new_pod_may_start: false
+        })
+    );
 }
 
 /// A pod whose init container has ended, and whose sandbox is gone. `other`: the rest of its status.

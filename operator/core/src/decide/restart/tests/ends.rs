@@ -191,7 +191,7 @@ fn job_fails_when_a_follower_ends_with_255_by_itself() {
     let snippet = Seen::of(job(), vec![pod(0), ended(1, by(Ender::Snippet, UNSEEN))]);
     assert!(
         matches!(snippet.decision(), Decision::EndPods { .. }),
-        "once the lead has ended"
+        "the Job fails once the lead has ended"
     );
     let seen = Seen::of(job(), vec![pod(0), ended(1, by(Ender::Agent, UNSEEN))]);
     assert!(matches!(seen.decision(), Decision::Fail { reason, .. } if reason == "PodFailurePolicy"));
@@ -205,7 +205,7 @@ fn job_fails_when_a_follower_ends_with_255_by_itself() {
     );
     assert!(
         matches!(lead.decision(), Decision::Fail { .. }),
-        "nor is a lead's retried"
+        "the Job would replace the lead, which must not run again"
     );
 }
 
@@ -453,8 +453,8 @@ fn job_that_was_deleted_while_no_operator_ran_is_not_restarted() {
 #[test]
 fn pods_keep_their_logs_when_another_snippet_fails() {
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-    let told_to_end = |pod: PodSeen, seconds: i64| PodSeen {
-        told_to_end: Some(Timestamp::from_second(now.as_second() - seconds).unwrap()),
+    let asked_to_end = |pod: PodSeen, seconds: i64| PodSeen {
+        end_requested: Some(Timestamp::from_second(now.as_second() - seconds).unwrap()),
         ..pod
     };
     let failed = || ended(1, by(Ender::Snippet, 1));
@@ -481,18 +481,18 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
         Some(vec!["mc-0-abcde".into(), "mc-2-abcde".into()])
     );
     assert_eq!(
-        names(vec![told_to_end(pod(0), 1), failed(), pod(2)]),
+        names(vec![asked_to_end(pod(0), 1), failed(), pod(2)]),
         Some(vec!["mc-2-abcde".into()]),
-        "another operator tells the remaining pod"
+        "another operator asks the remaining pod"
     );
     assert_eq!(
-        names(vec![told_to_end(pod(0), 1), failed(), told_to_end(pod(2), 1)]),
+        names(vec![asked_to_end(pod(0), 1), failed(), asked_to_end(pod(2), 1)]),
         waits
     );
-    let lead = || told_to_end(ended(0, by(Ender::Stop, 143)), 2);
-    assert_eq!(names(vec![lead(), failed(), told_to_end(pod(2), 1)]), waits);
+    let lead = || asked_to_end(ended(0, by(Ender::Stop, 143)), 2);
+    assert_eq!(names(vec![lead(), failed(), asked_to_end(pod(2), 1)]), waits);
     assert_eq!(
-        names(vec![lead(), failed(), told_to_end(pod(2), TIME_TO_END)]),
+        names(vec![lead(), failed(), asked_to_end(pod(2), TIME_TO_END)]),
         None,
         "the pod does not end in time"
     );
@@ -502,7 +502,7 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
             failed(),
             PodSeen {
                 is_on_silent_node: true,
-                ..told_to_end(pod(2), 1)
+                ..asked_to_end(pod(2), 1)
             }
         ]),
         None
@@ -518,30 +518,30 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
         None,
         "the pod has no log"
     );
-    // Of many pods, only a limited number is told to end at once.
-    let many = |told_pods: Vec<PodSeen>, untold: std::ops::Range<u32>| {
-        let pods = [failed()].into_iter().chain(told_pods).chain(untold.map(pod));
+    // Of many pods, only a limited number is asked to end at once.
+    let many = |asked_pods: Vec<PodSeen>, others: std::ops::Range<u32>| {
+        let pods = [failed()].into_iter().chain(asked_pods).chain(others.map(pod));
         names(pods.collect()).map(|pods| pods.len())
     };
-    let told_since = |seconds: i64| {
+    let asked_since = |seconds: i64| {
         (2..18)
-            .map(|index| told_to_end(pod(index), seconds))
+            .map(|index| asked_to_end(pod(index), seconds))
             .collect::<Vec<_>>()
     };
     let have_ended = |seconds: i64| {
-        let ended = (2..18).map(|index| told_to_end(ended(index, by(Ender::Stop, 143)), seconds));
+        let ended = (2..18).map(|index| asked_to_end(ended(index, by(Ender::Stop, 143)), seconds));
         ended.collect::<Vec<_>>()
     };
     assert_eq!(many(Vec::new(), 2..40), Some(ENDING_AT_ONCE));
-    assert_eq!(many(told_since(1), 18..40), Some(0), "16 are ending");
+    assert_eq!(many(asked_since(1), 18..40), Some(0), "16 are ending");
     assert_eq!(many(have_ended(1), 18..40), Some(ENDING_AT_ONCE), "the next ones");
     assert_eq!(many(have_ended(1), 18..20), Some(2));
     assert_eq!(
-        many(told_since(TIME_TO_END), 18..20),
+        many(asked_since(TIME_TO_END), 18..20),
         Some(2),
         "a pod that does not end delays no other"
     );
-    assert_eq!(many(told_since(TIME_TO_END), 18..18), None);
+    assert_eq!(many(asked_since(TIME_TO_END), 18..18), None);
     assert_eq!(
         many(have_ended(NOTIFY_WINDOW), 18..40),
         None,
@@ -627,9 +627,9 @@ fn index_that_has_failed_for_good_fails_the_job() {
     );
 }
 
-/// No operator was there to fail the Job, so all its pods have ended.
+/// No operator was there to fail the Job. So it has failed only because all its pods have ended.
 #[test]
-fn end_of_all_pods_decides_as_a_policy_does() {
+fn job_with_failed_indexes_restarts_or_ends_as_by_policy() {
     let job = || JobSeen {
         failed: condition("FailedIndexes"),
         failing: condition("FailedIndexes"),
@@ -659,7 +659,7 @@ fn end_of_all_pods_decides_as_a_policy_does() {
 
 /// When the Job is resumed, the Job controller creates no pod for an index that has failed.
 #[test]
-fn suspended_job_is_made_anew_when_an_index_has_failed() {
+fn suspended_job_is_recreated_when_an_index_has_failed() {
     for job in [
         JobSeen {
             has_lead_index_failed: true,
@@ -689,14 +689,14 @@ fn suspended_job_is_made_anew_when_an_index_has_failed() {
             seen.decision()
         );
     }
-    let whole = Seen::of(
+    let without_failure = Seen::of(
         JobSeen {
             is_suspended: true,
             ..job()
         },
         Vec::new(),
     );
-    assert_eq!(whole.decision(), Decision::Continue);
+    assert_eq!(without_failure.decision(), Decision::Continue);
 }
 
 /// The Job's failure policy also looks at pods that a suspension has stopped. It fails the Job by a lead that had not

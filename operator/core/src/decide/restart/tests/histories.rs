@@ -16,14 +16,14 @@ fn success_reported_only_by_the_job_is_final() {
         Event::Delete(0),
         Event::ProgramEnds(0),
         Event::Controller,
-        Event::Restart(0),
+        Event::NewOperator(0),
         Event::DeleteJob,
     ]);
-    assert_eq!(played(1, 0, &events).wrong, None);
+    assert_eq!(played(1, 0, &events).violation, None);
 }
 
-/// The program exits with the code of a follower to be replaced. The Job replaces the lead, and is deleted
-/// before an operator has seen any of it.
+/// The program exits with the code by which a follower asks for a replacement. The Job replaces the lead, and is
+/// deleted before an operator has seen any of it.
 #[test]
 fn replacement_of_unseen_lead_does_not_start_in_another_job() {
     let events = once_running(&[
@@ -31,9 +31,9 @@ fn replacement_of_unseen_lead_does_not_start_in_another_job() {
         Event::Controller,
         Event::DeleteJob,
         Event::Controller,
-        Event::Restart(0),
+        Event::NewOperator(0),
     ]);
-    assert_eq!(played(1, 0, &events).wrong, None);
+    assert_eq!(played(1, 0, &events).violation, None);
 }
 
 /// An init container of the user's fails. Another Job would run it again.
@@ -86,7 +86,7 @@ fn lead_whose_init_failed_is_not_rerun_when_job_is_deleted() {
     );
     assert!(
         matches!(decided(false), Decision::Restart { .. }),
-        "ours may be tried again: {:?}",
+        "an init container of the operator's may be tried again: {:?}",
         decided(false)
     );
 }
@@ -115,7 +115,7 @@ fn success_not_seen_yet_is_final_when_a_follower_fails() {
         Event::Operator(1),
     ];
     let events = [&begin[..], &ends, &news].concat();
-    assert_eq!(played(0, 1, &events).wrong, None);
+    assert_eq!(played(0, 1, &events).violation, None);
 }
 
 /// The runtime was down, and nobody saw the pod before it was gone. The Job names it, and stops its
@@ -127,12 +127,12 @@ fn unseen_lead_is_not_restarted_for_stopped_followers() {
         Event::ProgramEndsUnseen(0),
         Event::NewsOfPods,
         Event::Controller,
-        Event::Restart(0),
+        Event::NewOperator(0),
         Event::Kubelets,
         Event::NewsOfPods,
         Event::Operator(1),
     ]);
-    assert_eq!(played(0, 1, &events).wrong, None);
+    assert_eq!(played(0, 1, &events).violation, None);
 }
 
 /// The agent reported 0, the runtime missed it, and the pod was being deleted. The Job counts a failure and
@@ -140,8 +140,8 @@ fn unseen_lead_is_not_restarted_for_stopped_followers() {
 #[test]
 fn success_that_the_job_has_replaced_ends_the_minicluster() {
     let events = once_running(&[Event::Delete(0), Event::ProgramEndsUnseen(0), Event::Operator(0)]);
-    let world = played_by(1, 1, 0, &events);
-    assert_eq!(world.wrong, None);
+    let world = played_with_size(1, 1, 0, &events);
+    assert_eq!(world.violation, None);
     assert!(previous_status::is_finished(&world.status.1), "it waits for ever");
 }
 
@@ -159,7 +159,7 @@ fn failed_follower_is_not_taken_for_lost_before_it_is_seen() {
         Event::NewsOfJobs,
         Event::Operator(9),
     ];
-    assert_eq!(played(0, 1, &events).wrong, None);
+    assert_eq!(played(0, 1, &events).violation, None);
 }
 
 /// The lead's index is the only one, so the Job fails with `FailedIndexes`.
@@ -167,8 +167,8 @@ fn failed_follower_is_not_taken_for_lost_before_it_is_seen() {
 fn lead_without_followers_starts_again_when_deleted() {
     for event in [Event::Delete(0), Event::Kill(0), Event::Evict(0)] {
         let events = once_running(&[Event::NewsOfJobs, Event::NewsOfPods, event]);
-        let world = played_by(1, 1, 0, &events);
-        assert_eq!(world.wrong, None, "{event:?}");
+        let world = played_with_size(1, 1, 0, &events);
+        assert_eq!(world.violation, None, "{event:?}");
         assert!(
             world.running_lead().is_some(),
             "{event:?}: {:#?} {:#?}",
@@ -195,7 +195,7 @@ fn idle_follower_is_replaced_however_often_it_is_lost() {
             events.push(Event::Operator(9));
         }
         let world = played(0, 0, &events);
-        assert_eq!(world.wrong, None, "{event:?}");
+        assert_eq!(world.violation, None, "{event:?}");
         let is_on = world.running_lead().is_some() && world.active(1).is_some();
         assert!(is_on, "{event:?}: {:#?} {:#?}", world.job, world.status);
         assert_eq!((world.starts, world.jobs), (1, 1), "{event:?}");
@@ -205,7 +205,7 @@ fn idle_follower_is_replaced_however_often_it_is_lost() {
 /// The lead had not begun when the Job was suspended. It ends once the Job was resumed, which fails the Job.
 #[test]
 fn lead_stopped_before_resume_uses_no_restart() {
-    let world = played_by(
+    let world = played_with_size(
         1,
         0,
         0,
@@ -220,7 +220,7 @@ fn lead_stopped_before_resume_uses_no_restart() {
             Event::Controller,
         ],
     );
-    assert_eq!(world.wrong, None);
+    assert_eq!(world.violation, None);
     assert!(world.running_lead().is_some(), "{:#?}", world.status);
     assert_eq!(world.status.1.backoff_limit_used, 0);
     assert_eq!(world.jobs, 2, "the first one has failed");

@@ -7,7 +7,7 @@ use crate::render::job::REPLACEMENTS;
 
 /// What the pod failure policy decides about a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Judged {
+enum PolicyAction {
     Ignored,
     Counts,
     FailsIndex,
@@ -37,7 +37,8 @@ impl World {
         }
     }
 
-    /// Kubelets report the end of a pod. Only the next call (`collect`) removes such a pod if it is being deleted.
+    /// The kubelets start pods, and report the end of others. Only the next call (`collect`) removes an ended pod that
+    /// is being deleted.
     pub(super) fn kubelets(&mut self) {
         self.collect();
         let names: Vec<String> = self.pods.keys().cloned().collect();
@@ -53,7 +54,7 @@ impl World {
                     pod.seen.has_ended = true;
                 }
                 self.tell_pod(&name);
-            } else if pod.seen.is_deleting || pod.seen.told_to_end.is_some() {
+            } else if pod.seen.is_deleting || pod.seen.end_requested.is_some() {
                 // A stopped lead ends as by SIGTERM (128 + 15). A stopped follower asks for a replacement.
                 let code = if pod.seen.index == 0 {
                     exit::of_signal(15)
@@ -76,14 +77,14 @@ impl World {
 
     fn start(&mut self, name: &str) {
         if self.running_lead().is_some() {
-            self.is_wrong(format!("{name} starts beside another"));
+            self.record_violation(format!("{name} starts beside another"));
         }
         self.starts += 1;
         if previous_status::is_finished(&self.status.1) {
-            self.is_wrong(format!("{name} starts after the end of the MiniCluster"));
+            self.record_violation(format!("{name} starts after the end of the MiniCluster"));
         }
         if self.final_ends > 0 {
-            self.is_wrong(format!("{name} starts after an end for good"));
+            self.record_violation(format!("{name} starts after an end for good"));
         }
         if let Some(pod) = self.pods.get_mut(name) {
             (
@@ -98,16 +99,16 @@ impl World {
 
     /// The first rule of `render::job`'s failure policy that matches. Without a match, the failure counts. The Job sees
     /// the code 255, which is retried, of a pod with `is_unseen`.
-    fn judged(pod: &Pod) -> Judged {
+    fn policy_action(pod: &Pod) -> PolicyAction {
         let counts = |exit: &Exit| !pod.is_unseen && !is_retried(exit.code);
         if pod.seen.is_disrupted() {
-            Judged::Ignored
+            PolicyAction::Ignored
         } else if pod.seen.exit.as_deref().is_some_and(counts) {
-            Judged::FailsIndex
+            PolicyAction::FailsIndex
         } else if pod.seen.is_labelled {
-            Judged::FailsJob
+            PolicyAction::FailsJob
         } else {
-            Judged::Counts
+            PolicyAction::Counts
         }
     }
 
@@ -205,7 +206,9 @@ impl World {
                 .pods
                 .values()
                 .any(|pod| pod.seen.index == 0 && pod.succeeds() && pod.has_finalizer);
-        let culprit = failed.iter().find(|pod| World::judged(pod) == Judged::FailsJob);
+        let culprit = failed
+            .iter()
+            .find(|pod| World::policy_action(pod) == PolicyAction::FailsJob);
         if seen.failing.is_none()
             && !seen.has_succeeded()
             && let Some(culprit) = culprit
@@ -218,8 +221,9 @@ impl World {
         // As `render::job` sets `backoffLimitPerIndex`.
         let limit = u32::try_from(self.backoff_limit.max(REPLACEMENTS)).unwrap();
         for pod in failed.iter().filter(|pod| pod.has_finalizer) {
-            let is_at_limit = || World::judged(pod) == Judged::Counts && pod.seen.index_failures >= limit;
-            if World::judged(pod) == Judged::FailsIndex || is_at_limit() {
+            let is_at_limit =
+                || World::policy_action(pod) == PolicyAction::Counts && pod.seen.index_failures >= limit;
+            if World::policy_action(pod) == PolicyAction::FailsIndex || is_at_limit() {
                 if pod.seen.index == 0 {
                     seen.has_lead_index_failed = true;
                 } else {
@@ -283,7 +287,7 @@ impl World {
             .cloned();
         let (failures, disruptions) = match &before {
             None => (0, 0),
-            Some(pod) if World::judged(pod) != Judged::Ignored => {
+            Some(pod) if World::policy_action(pod) != PolicyAction::Ignored => {
                 (pod.seen.index_failures + 1, pod.seen.index_disruptions)
             }
             Some(pod) => (pod.seen.index_failures, pod.seen.index_disruptions + 1),

@@ -48,7 +48,7 @@ impl World {
     }
 
     /// A new operator lists all objects.
-    pub(super) fn restart(&mut self, skew: i64) {
+    pub(super) fn replace_operator(&mut self, skew: i64) {
         self.index = Index::default();
         self.skew = skew;
         if self.job.is_none() && !self.pods.values().any(|pod| pod.seen.index == 0) {
@@ -73,10 +73,10 @@ impl World {
 
     /// One reconcile, with the same steps as `reconcile`. The operator is killed after `writes`.
     pub(super) fn operator(&mut self, mut writes: u8) {
-        let mut may = || {
-            let may = writes > 0;
+        let mut may_write = || {
+            let may_write = writes > 0;
             writes = writes.saturating_sub(1);
-            may
+            may_write
         };
         let (known, now) = self.known();
         match self.decision(&known, now) {
@@ -87,40 +87,40 @@ impl World {
                 message,
                 limit,
             } => {
-                // It reads the Job once more, without a cache.
+                // The operator reads the Job once more, without a cache.
                 let current_uid = self.job.as_ref().map(|job| &job.uid);
                 let has_completed = self.job.as_ref().is_some_and(|job| job.seen.complete.is_some());
                 if current_uid != is_there.then_some(&job_uid) || has_completed {
                     return;
                 }
-                if may() {
+                if may_write() {
                     let after = with_counted_restart(&known, &job_uid, &reason, &message, limit, now);
                     self.write(MiniClusterStatus {
                         reason: Some(reason),
                         ..after
                     });
                 }
-                if may() && is_there {
+                if may_write() && is_there {
                     self.delete_job_of(&job_uid);
                 }
             }
             Decision::Delete { job_uid } => {
-                if may() {
+                if may_write() {
                     self.delete_job_of(&job_uid);
                 }
             }
             Decision::EndPods { pods, .. } => {
                 for name in pods {
-                    if may()
+                    if may_write()
                         && let Some(pod) = self.pods.get_mut(&name)
                     {
-                        pod.seen.told_to_end = Some(now);
+                        pod.seen.end_requested = Some(now);
                         self.tell_pod(&name);
                     }
                 }
             }
             Decision::Fail { job_uid, reason, .. } => {
-                if may()
+                if may_write()
                     && let Some(job) = self
                         .job
                         .as_mut()
@@ -131,7 +131,7 @@ impl World {
                 }
             }
             Decision::Ended { reason, .. } => {
-                if may() {
+                if may_write() {
                     self.finish(&reason);
                 }
             }
@@ -143,7 +143,7 @@ impl World {
                 self.write(status);
             }
             Decision::Continue if previous_status::is_finished(&known) => {}
-            Decision::Continue => self.make_and_tell(known, now, may),
+            Decision::Continue => self.create_job_or_write_status(known, now, may_write),
         }
     }
 
@@ -211,8 +211,13 @@ impl World {
         }
     }
 
-    /// Creates the missing Job, and writes a status with the Job and the losses.
-    fn make_and_tell(&mut self, mut known: MiniClusterStatus, now: Timestamp, mut may: impl FnMut() -> bool) {
+    /// Creates the Job if it is missing, and writes a status with the Job and the losses, or with the end.
+    fn create_job_or_write_status(
+        &mut self,
+        mut known: MiniClusterStatus,
+        now: Timestamp,
+        mut may_write: impl FnMut() -> bool,
+    ) {
         let observed = self.index.observed(&Key::new("ns", "mc"));
         match observed
             .job
@@ -220,11 +225,11 @@ impl World {
             .map(|job| without_end_if_given_up(&known, job))
             .as_deref()
         {
-            None if may() => self.make_job(),
+            None if may_write() => self.create_job(),
             None => return,
             Some(job) if self.with_decided_end(&known, now, job).is_finished() => {
                 let job = self.with_decided_end(&known, now, job);
-                if may() {
+                if may_write() {
                     let reason = job
                         .complete
                         .as_ref()
@@ -239,7 +244,7 @@ impl World {
         let seen = self.index.job(&Key::new("ns", "mc"));
         let seen = seen.filter(|job| !is_given_up(&known, job));
         known.job_uid = seen.map(|job| job.uid).or(known.job_uid.clone());
-        if known != self.status.1 && may() {
+        if known != self.status.1 && may_write() {
             self.write(known);
         }
     }
@@ -266,7 +271,7 @@ impl World {
         }
     }
 
-    fn make_job(&mut self) {
+    fn create_job(&mut self) {
         if self.job.is_some() {
             return;
         }
