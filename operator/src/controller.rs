@@ -114,8 +114,7 @@ async fn serve(
         }
     };
     tokio::select! {
-        // Never the case: the server does not end.
-        () = health_server => Ok(()),
+        never = health_server => match never {},
         result = lead(&client, &settings, &health, stop) => result,
         never = memory::give_back() => match never {},
     }

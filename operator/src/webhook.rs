@@ -184,9 +184,8 @@ pub async fn run(
         metrics.clone(),
         drain_receiver,
     );
-    // The first branch never ends, so the webhook stops by the second.
     tokio::select! {
-        _ = future::join3(serve_webhook, keep_certificate, serve_health) => Ok(()),
+        (never, _, _) = future::join3(serve_webhook, keep_certificate, serve_health) => match never {},
         () = stop_and_drain => Ok(()),
     }
 }

@@ -90,11 +90,11 @@ mod tests {
     #[tokio::test]
     async fn slots_are_bounded_and_failures_leave_some_to_others() {
         let slots = Slots::default();
-        let taken = |last: LastOutcome| -> Vec<_> {
+        let take_all = |last: LastOutcome| -> Vec<_> {
             std::iter::from_fn(|| slots.take(last).now_or_never()).collect()
         };
-        let slow_retries = taken(LastOutcome::FailedSlowly);
-        let (retries, others) = (taken(LastOutcome::Failed), taken(LastOutcome::NotFailed));
+        let slow_retries = take_all(LastOutcome::FailedSlowly);
+        let (retries, others) = (take_all(LastOutcome::Failed), take_all(LastOutcome::NotFailed));
         assert_eq!(
             (slow_retries.len(), retries.len()),
             (SLOW_RETRIES, RETRIES - SLOW_RETRIES)

@@ -10,29 +10,32 @@ use super::*;
 use crate::health::log;
 
 #[test]
-fn thousands_may_wait_for_their_turn() {
+fn future_of_a_waiting_reconcile_is_small() {
     fn size<A, B, C, D, F>(_: impl Fn(A, B, C, D) -> F) -> usize {
         size_of::<F>()
     }
     let waiting = size(in_turn);
-    assert!(waiting <= 1024, "each that waits takes {waiting} bytes");
+    assert!(
+        waiting <= 1024,
+        "thousands may wait, and each takes {waiting} bytes"
+    );
 }
 
 /// A context with a fake API server that creates every object that it gets, with a uid. Also returns the Jobs
 /// that it got.
-fn obliged() -> (Arc<Context>, Arc<Mutex<Vec<Value>>>) {
-    obliged_after(|_, _| {})
+fn with_fake_server() -> (Arc<Context>, Arc<Mutex<Vec<Value>>>) {
+    with_fake_server_and(|_, _| {})
 }
 
-/// The same. `meanwhile` is called with the method and path of each request.
-fn obliged_after(
-    meanwhile: impl Fn(&str, &str) + Send + Sync + 'static,
+/// Like `with_fake_server`. `on_request` is called with the method and path of each request.
+fn with_fake_server_and(
+    on_request: impl Fn(&str, &str) + Send + Sync + 'static,
 ) -> (Arc<Context>, Arc<Mutex<Vec<Value>>>) {
     let jobs = Arc::<Mutex<Vec<Value>>>::default();
     let sent = jobs.clone();
     let service = tower::service_fn(move |request: http::Request<Body>| {
         let sent = sent.clone();
-        meanwhile(request.method().as_str(), request.uri().path());
+        on_request(request.method().as_str(), request.uri().path());
         async move {
             let is_job = request.method() == "POST" && request.uri().path().ends_with("/jobs");
             let bytes = request.into_body().collect().await?.to_bytes();
@@ -52,7 +55,7 @@ fn obliged_after(
 }
 
 /// The MiniCluster `team/mc` as a watch delivers it.
-fn seen(image: &str, uid: &str, generation: i64) -> Cluster {
+fn minicluster(image: &str, uid: &str, generation: i64) -> Cluster {
     let cluster = json!({
         "metadata": {
             "namespace": "team", "name": "mc", "uid": uid, "generation": generation,
@@ -64,34 +67,34 @@ fn seen(image: &str, uid: &str, generation: i64) -> Cluster {
 }
 
 #[tokio::test]
-async fn a_line_of_a_reconcile_names_the_minicluster() {
+async fn log_line_of_a_reconcile_names_the_minicluster() {
     let (logged, _guard) = log::Logged::start();
-    let (context, _) = obliged();
-    in_turn(Arc::new(seen("app:1", "u", 1)), context, Arc::default(), 7)
+    let (context, _) = with_fake_server();
+    in_turn(Arc::new(minicluster("app:1", "u", 1)), context, Arc::default(), 7)
         .await
         .unwrap();
     let lines = logged.lines();
-    let made = lines.iter().find(|line| line["message"] == "created the Job");
-    let made = made.unwrap_or_else(|| panic!("{lines:#?}"));
+    let created = lines.iter().find(|line| line["message"] == "created the Job");
+    let created = created.unwrap_or_else(|| panic!("{lines:#?}"));
     assert_eq!(
-        (&made["span"]["id"], &made["span"]["minicluster"]),
+        (&created["span"]["id"], &created["span"]["minicluster"]),
         (&json!(7), &json!("team/mc")),
-        "{made}"
+        "{created}"
     );
     // The innermost span is in `span` and in `spans`.
-    assert_eq!(made.to_string().matches("team/mc").count(), 2, "{made}");
+    assert_eq!(created.to_string().matches("team/mc").count(), 2, "{created}");
 }
 
 /// When the API server is slow, hundreds of reconciles wait.
 #[tokio::test]
-async fn reconcile_takes_what_changed_while_it_waited_for_its_turn() {
+async fn reconcile_uses_what_changed_while_it_waited_for_its_turn() {
     let image_of_the_job = async |meanwhile: Event<Cluster>| {
-        let (context, jobs) = obliged();
+        let (context, jobs) = with_fake_server();
         let (store, mut stored) = kube::runtime::reflector::store();
         context.statuses.set_store(store);
-        stored.apply_watcher_event(&Event::Apply(seen("app:1", "u", 1)));
+        stored.apply_watcher_event(&Event::Apply(minicluster("app:1", "u", 1)));
         stored.apply_watcher_event(&meanwhile);
-        let waited = Arc::new(seen("app:1", "u", 1));
+        let waited = Arc::new(minicluster("app:1", "u", 1));
         in_turn(waited, context, Arc::default(), 7).await.unwrap();
         let jobs = jobs.lock().unwrap();
         assert!(jobs.len() <= 1, "{jobs:#?}");
@@ -100,39 +103,40 @@ async fn reconcile_takes_what_changed_while_it_waited_for_its_turn() {
             container["image"].as_str().unwrap().to_owned()
         })
     };
-    let edited = image_of_the_job(Event::Apply(seen("app:2", "u", 2))).await;
+    let edited = image_of_the_job(Event::Apply(minicluster("app:2", "u", 2))).await;
     assert_eq!(edited.as_deref(), Some("app:2"));
-    let deleted = image_of_the_job(Event::Delete(seen("app:1", "u", 1))).await;
+    let deleted = image_of_the_job(Event::Delete(minicluster("app:1", "u", 1))).await;
     assert_eq!(deleted, None, "it would run without an owner");
-    let replaced = image_of_the_job(Event::Apply(seen("app:3", "other", 3))).await;
-    assert_eq!(replaced, None, "the other has its own turn");
+    let replaced = image_of_the_job(Event::Apply(minicluster("app:3", "other", 3))).await;
+    assert_eq!(replaced, None, "the new MiniCluster has its own turn");
 }
 
-/// The MiniCluster is deleted while `held` is being created, as when an admission webhook is slow. Returns
-/// the calls about Jobs and pods.
-async fn calls_when_deleted_during(held: &'static str) -> (Vec<String>, Arc<Context>) {
-    calls_with_news_during(held, || Event::Delete(seen("app:1", "u", 1))).await
+/// The MiniCluster is deleted while an object of `resource` is being created, as when an admission webhook is slow.
+/// Returns the calls about Jobs and pods.
+async fn calls_when_deleted_during(resource: &'static str) -> (Vec<String>, Arc<Context>) {
+    calls_with_event_during(resource, || Event::Delete(minicluster("app:1", "u", 1))).await
 }
 
-async fn calls_with_news_during(
-    held: &'static str,
-    news: fn() -> Event<Cluster>,
+/// Like `calls_when_deleted_during`, with another event of the watch.
+async fn calls_with_event_during(
+    resource: &'static str,
+    event: fn() -> Event<Cluster>,
 ) -> (Vec<String>, Arc<Context>) {
     let (store, mut stored) = kube::runtime::reflector::store();
-    stored.apply_watcher_event(&Event::Apply(seen("app:1", "u", 1)));
+    stored.apply_watcher_event(&Event::Apply(minicluster("app:1", "u", 1)));
     let (stored, calls) = (Mutex::new(stored), Arc::<Mutex<Vec<String>>>::default());
     let log = calls.clone();
-    let (context, _) = obliged_after(move |method, path| {
+    let (context, _) = with_fake_server_and(move |method, path| {
         let object = path.split("/team/").nth(1).unwrap_or_default();
-        if object == held {
-            stored.lock().unwrap().apply_watcher_event(&news());
+        if object == resource {
+            stored.lock().unwrap().apply_watcher_event(&event());
         }
         if object.starts_with("jobs") || object.starts_with("pods") {
             log.lock().unwrap().push(format!("{method} {object}"));
         }
     });
     context.statuses.set_store(store);
-    let cluster = Arc::new(seen("app:1", "u", 1));
+    let cluster = Arc::new(minicluster("app:1", "u", 1));
     in_turn(cluster, context.clone(), Arc::default(), 7)
         .await
         .unwrap();
@@ -141,10 +145,11 @@ async fn calls_with_news_during(
 }
 
 #[tokio::test]
-async fn late_job_of_deleted_minicluster_goes_at_once() {
-    for object in ["configmaps", "services"] {
-        let (calls, _) = calls_when_deleted_during(object).await;
-        assert_eq!(calls, Vec::<String>::new(), "{object}");
+async fn job_of_a_deleted_minicluster_is_deleted_at_once() {
+    // Deleted before the Job is created.
+    for resource in ["configmaps", "services"] {
+        let (calls, _) = calls_when_deleted_during(resource).await;
+        assert_eq!(calls, Vec::<String>::new(), "{resource}");
     }
     let (calls, _) = calls_when_deleted_during("jobs").await;
     // First the Job, so that it replaces no pod. Then its pods.
@@ -152,7 +157,7 @@ async fn late_job_of_deleted_minicluster_goes_at_once() {
 }
 
 #[tokio::test]
-async fn job_stays_where_its_owner_is_deleted_without_it() {
+async fn job_stays_if_its_owner_is_deleted_with_cascade_orphan() {
     let orphaning = || {
         let mut cluster =
             json!({ "spec": { "size": 1, "containers": [{ "image": "app:1", "command": "hostname" }] } });
@@ -160,10 +165,10 @@ async fn job_stays_where_its_owner_is_deleted_without_it() {
             "resourceVersion": "2", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["orphan"] });
         Event::Apply(serde_json::from_str(&cluster.to_string()).unwrap())
     };
-    let (calls, _) = calls_with_news_during("jobs", orphaning).await;
+    let (calls, _) = calls_with_event_during("jobs", orphaning).await;
     assert_eq!(calls, ["POST jobs"]);
-    let (calls, _) = calls_with_news_during("services", orphaning).await;
-    assert_eq!(calls, Vec::<String>::new(), "not yet there");
+    let (calls, _) = calls_with_event_during("services", orphaning).await;
+    assert_eq!(calls, Vec::<String>::new(), "the Job did not exist yet");
 }
 
 #[tokio::test]
@@ -195,15 +200,15 @@ impl Drop for InFlight {
 #[tokio::test(start_paused = true)]
 async fn reconciles_in_flight_never_exceed_the_slots() {
     let (in_flight, most) = (Arc::<Mutex<usize>>::default(), Arc::<Mutex<usize>>::default());
-    let (now, highest) = (in_flight.clone(), most.clone());
+    let (current, highest) = (in_flight.clone(), most.clone());
     let service = tower::service_fn(move |request: http::Request<Body>| {
         // Each reconcile creates one ConfigMap.
         let call = request.uri().path().ends_with("/configmaps").then(|| {
-            let mut count = now.lock().unwrap();
+            let mut count = current.lock().unwrap();
             *count += 1;
             let mut highest = highest.lock().unwrap();
             *highest = (*highest).max(*count);
-            InFlight(now.clone())
+            InFlight(current.clone())
         });
         async move {
             let _call = call;
@@ -218,7 +223,7 @@ async fn reconciles_in_flight_never_exceed_the_slots() {
     // More MiniClusters than there are slots of both kinds.
     let reconciles = (0..160).map(|number| {
         let (context, slots) = (context.clone(), slots.clone());
-        let mut cluster = seen("app:1", &format!("u{number}"), 1);
+        let mut cluster = minicluster("app:1", &format!("u{number}"), 1);
         cluster.meta_mut().name = Some(format!("mc-{number}"));
         let (key, cluster) = (Key::of(cluster.meta()), Arc::new(cluster));
         async move {
@@ -235,8 +240,8 @@ async fn reconciles_in_flight_never_exceed_the_slots() {
     assert!(tokio::time::timeout(a_while, all).await.is_err());
     // A reconcile that is slow gives up its slot for a slow one. If all of these are taken, it ends with an error, and is
     // tried again. So at some time all slots of both kinds are in use.
-    let bound = Slots::default();
-    let places: Vec<_> = std::iter::from_fn(|| bound.take(LastOutcome::NotFailed).now_or_never()).collect();
-    let slow: Vec<_> = std::iter::from_fn(|| bound.take_slow()).collect();
-    assert_eq!(*most.lock().unwrap(), places.len() + slow.len());
+    let free = Slots::default();
+    let quick: Vec<_> = std::iter::from_fn(|| free.take(LastOutcome::NotFailed).now_or_never()).collect();
+    let slow: Vec<_> = std::iter::from_fn(|| free.take_slow()).collect();
+    assert_eq!(*most.lock().unwrap(), quick.len() + slow.len());
 }

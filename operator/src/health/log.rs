@@ -31,14 +31,14 @@ where
 {
     // kube's client logs responses that it cannot parse, and a response may contain a Secret. So its lines are left
     // out, whatever `filter` says.
-    let is_not_kubes = filter_fn(|metadata| !metadata.target().starts_with("kube_client"));
+    let is_not_of_kube = filter_fn(|metadata| !metadata.target().starts_with("kube_client"));
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
         .with_env_filter(EnvFilter::builder().parse_lossy(filter))
         .with_writer(writer)
         .finish()
-        .with(is_not_kubes)
+        .with(is_not_of_kube)
 }
 
 /// Logs a failure that will be retried.

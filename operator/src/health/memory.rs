@@ -37,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_freed_between_what_is_used_goes_back() {
+    fn memory_freed_between_used_blocks_returns_to_the_kernel() {
         const BYTES: usize = 1_000;
         const NUMBER: usize = 200_000;
         let mut all: Vec<Vec<u8>> = (0..NUMBER).map(|_| vec![1; BYTES]).collect();

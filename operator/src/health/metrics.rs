@@ -248,7 +248,7 @@ impl Metrics {
 
 /// The resource (with its subresource) of an API path, and whether the path names one object:
 /// `/api/v1/namespaces/a/pods/b/status` is (`pods/status`, true). Empty for other paths.
-pub fn resource(path: &str) -> (String, bool) {
+fn resource(path: &str) -> (String, bool) {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let rest = match parts.as_slice() {
         // The lists of APIs.
@@ -275,8 +275,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_become_resources() {
-        for (path, wanted, named) in [
+    fn api_path_yields_its_resource() {
+        for (path, wanted, has_name) in [
             ("/api/v1/namespaces/a/pods", "pods", false),
             ("/api/v1/pods", "pods", false),
             ("/apis/batch/v1/namespaces/a/jobs/b", "jobs", true),
@@ -290,7 +290,7 @@ mod tests {
             ("/apis/scheduling.k8s.io/v1alpha1", "apis", false),
             ("/openapi/v3", "", false),
         ] {
-            assert_eq!(resource(path), (wanted.to_owned(), named), "{path}");
+            assert_eq!(resource(path), (wanted.to_owned(), has_name), "{path}");
         }
     }
 
@@ -382,10 +382,7 @@ mod tests {
                 "{line} is not in\n{text}"
             );
         }
-        assert!(
-            !text.contains("verb=\"watch\",le"),
-            "a watch is no measure of the API server"
-        );
+        assert!(!text.contains("verb=\"watch\",le"), "a watch is not timed");
         let text = metrics.text(LiveState {
             is_ready: false,
             queue: QueueSnapshot::default(),
@@ -393,12 +390,12 @@ mod tests {
         });
         assert!(
             text.contains("flux_operator_miniclusters{phase=\"other\"} 0\n"),
-            "what is gone is not told"
+            "a phase without MiniClusters counts 0"
         );
     }
 
     #[test]
-    fn every_family_of_the_operator_is_told() {
+    fn operator_serves_every_family() {
         let metrics = Metrics::new().unwrap();
         metrics.called("GET", "/api/v1/pods", false, Some(200), Duration::ZERO);
         let text = metrics.text(LiveState {

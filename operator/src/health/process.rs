@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_figures_of_the_process_are_the_kernels() {
+    fn process_metrics_have_plausible_values() {
         let registry = MetricRegistry::default();
         let process = Process::new(&registry, "operator").unwrap();
         process.update(true);

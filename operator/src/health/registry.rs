@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_family_is_what_the_table_says() {
+    fn family_registers_once_and_only_as_its_kind() {
         let registry = MetricRegistry::default();
         assert!(registry.counter(&families::READY).is_err() && registry.gauge(&families::ADDS).is_err());
         registry.counter(&families::CPU).unwrap().raise_to(1.5);

@@ -46,7 +46,7 @@ pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Accepts connections; never returns.
-pub async fn serve(listener: TcpListener, answers: &impl Answers) {
+pub async fn serve(listener: TcpListener, answers: &impl Answers) -> Infallible {
     let mut running = FuturesUnordered::new();
     // Handles of the latest connections, which may have ended, the oldest first.
     let mut handles = VecDeque::new();
@@ -122,9 +122,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_addresses_are_those_of_both_families() {
-        for any in ["0.0.0.0:0", "[::]:0"] {
-            let listener = bind(any.parse().unwrap()).await.unwrap();
+    async fn unspecified_address_listens_on_ipv4_and_ipv6() {
+        for unspecified in ["0.0.0.0:0", "[::]:0"] {
+            let listener = bind(unspecified.parse().unwrap()).await.unwrap();
             let port = listener.local_addr().unwrap().port();
             TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
             // A machine without IPv6 has nothing to try this with.
@@ -150,7 +150,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let ask = async |request: Vec<u8>| {
             let mut stream = TcpStream::connect(address).await.unwrap();
-            // It may hang up before it has read all.
+            // The server may close the connection before it has read all.
             let _ = stream.write_all(&request).await;
             let _ = stream.shutdown().await;
             let mut answer = Vec::new();
@@ -159,7 +159,7 @@ mod tests {
         };
         let fake = Fake(true);
         tokio::select! {
-            () = serve(listener, &fake) => unreachable!(),
+            never = serve(listener, &fake) => match never {},
             () = async {
                 let metrics = ask(b"GET /metrics?a=b HTTP/1.1\r\nHost: a\r\n\r\n".to_vec()).await;
                 assert!(metrics.starts_with("HTTP/1.1 200 OK\r\n") && metrics.ends_with("\r\n\r\na 1\n"), "{metrics}");

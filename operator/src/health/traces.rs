@@ -276,7 +276,7 @@ mod tests {
         }
     }
 
-    fn to(collector: &Collector) -> Arc<Traces> {
+    fn traces_to(collector: &Collector) -> Arc<Traces> {
         Arc::new(Traces::new(Some(&collector.endpoint().parse().unwrap())))
     }
 
@@ -292,9 +292,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn spans_are_sent_with_the_ids_and_times_that_they_have() {
+    async fn spans_are_sent_with_their_ids_times_and_errors() {
         let collector = Collector::start(Some(CLOSING));
-        let traces = to(&collector);
+        let traces = traces_to(&collector);
         traces.send(traced(Program::Agent, 2));
         flush(&traces).await.unwrap();
         let [body] = &collector.bodies()[..] else {
@@ -302,10 +302,10 @@ mod tests {
         };
         let request = ExportTraceServiceRequest::decode(&body[..]).unwrap();
         let resource = &request.resource_spans[0];
-        let named = format!("{:?}", resource.resource);
+        let attributes = format!("{:?}", resource.resource);
         assert!(
-            named.contains("service.name") && named.contains("flux-operator"),
-            "{named}"
+            attributes.contains("service.name") && attributes.contains("flux-operator"),
+            "{attributes}"
         );
         let scope = &resource.scope_spans[0];
         assert_eq!(scope.scope.as_ref().unwrap().name, "flux-agent");
@@ -322,7 +322,7 @@ mod tests {
             (&child.span_id[..], &child.parent_span_id[..]),
             (&0xa2_u64.to_be_bytes()[..], &0xa1_u64.to_be_bytes()[..])
         );
-        // An end before its begin is none.
+        // The end was before the begin, so it was moved to it.
         assert_eq!(
             (child.start_time_unix_nano, child.end_time_unix_nano),
             (5_000_000_000, 5_000_000_000)
@@ -337,7 +337,7 @@ mod tests {
     #[tokio::test]
     async fn answer_counts_even_if_the_connection_ends_with_it() {
         let collector = Collector::start(Some(CLOSING));
-        let traces = to(&collector);
+        let traces = traces_to(&collector);
         for count in 1..20 {
             traces.send(traced(Program::Operator, 1));
             flush(&traces).await.unwrap();
@@ -348,7 +348,7 @@ mod tests {
     #[tokio::test]
     async fn refused_spans_are_given_up() {
         let collector = Collector::start(Some(REFUSING));
-        let traces = to(&collector);
+        let traces = traces_to(&collector);
         traces.send(traced(Program::Operator, 1));
         assert!(flush(&traces).await.is_err());
         assert_eq!((waiting(&traces), collector.bodies().len()), (0, 1));
@@ -358,7 +358,7 @@ mod tests {
     #[tokio::test]
     async fn silent_collector_costs_a_bounded_queue_and_no_time() {
         let collector = Collector::start(None);
-        let traces = to(&collector);
+        let traces = traces_to(&collector);
         let all = (0..4 * QUEUE / 1024).map(|_| traced(Program::Agent, 1024));
         let all: Vec<_> = all.collect();
         let begin = Instant::now();

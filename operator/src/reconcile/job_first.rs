@@ -43,7 +43,7 @@ impl JobFirst {
         });
     }
 
-    /// Returns when no reconcile may create a Job any more, or after 10 s.
+    /// Returns when no reconcile may create a Job any more, or after `LONGEST_WAIT`.
     pub async fn wait_for_jobs(&self) {
         let mut count = self.count.subscribe();
         // `self` has the sender, so the only error is the timeout.
@@ -71,12 +71,12 @@ mod tests {
         };
         assert_eq!(waited().await, Duration::ZERO);
         let (one, two) = (job_first.begin(), job_first.begin());
-        let going = async {
+        let ending = async {
             drop(one);
             tokio::time::sleep(Duration::from_secs(1)).await;
             drop(two);
         };
-        assert_eq!(tokio::join!(waited(), going).0, Duration::from_secs(1));
+        assert_eq!(tokio::join!(waited(), ending).0, Duration::from_secs(1));
         let _endless = job_first.begin();
         assert_eq!(waited().await, LONGEST_WAIT);
     }

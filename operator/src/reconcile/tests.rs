@@ -14,7 +14,7 @@ use crate::reconcile::apply::Writer;
 use crate::reconcile::lookups::reader::Reader;
 
 /// A context with an API server that never answers, and the number of its requests.
-fn silent() -> (Context, Arc<AtomicUsize>) {
+fn with_silent_server() -> (Context, Arc<AtomicUsize>) {
     let requests = Arc::<AtomicUsize>::default();
     let count = requests.clone();
     let service = tower::service_fn(move |_: http::Request<Body>| {
@@ -47,7 +47,7 @@ async fn lost_pods_of_an_earlier_minicluster_are_not_counted() {
         labels: Some([(labels::CLUSTER.to_owned(), "mc".to_owned())].into()),
         ..ObjectMeta::default()
     };
-    let (context, _) = silent();
+    let (context, _) = with_silent_server();
     let index = &context.index;
     // The index keeps the losses of a removed Job only for a MiniCluster that has joined a headless Service.
     index.join(&Key::new("ns", "flux-service"), "mc");
@@ -59,12 +59,12 @@ async fn lost_pods_of_an_earlier_minicluster_are_not_counted() {
     };
     index.update_job(&metadata("mc", "1"), job);
     // The pod is removed while its Job runs: a loss.
-    for deleting in [false, true] {
+    for is_deleting in [false, true] {
         let pod = PodSeen {
             name: "mc-0".into(),
             job_uid: Some("mc".into()),
             is_running: true,
-            is_deleting: deleting,
+            is_deleting,
             ..PodSeen::default()
         };
         index.update_pod(&metadata("mc-0", "2"), pod);
@@ -80,23 +80,20 @@ async fn lost_pods_of_an_earlier_minicluster_are_not_counted() {
 #[test]
 fn next_reconcile_is_after_the_shortest_pause() {
     let [long, short] = [300, 2].map(Duration::from_secs);
-    let pause = |times| requeue_after_shortest(times) == Action::requeue(short);
-    assert!(
-        pause([Some(long), Some(short), None, None]),
-        "events are due sooner"
-    );
-    assert!(
-        pause([None, Some(long), Some(short), Some(long)]),
-        "pods that were told to end"
-    );
-    assert!(pause([Some(long), None, None, Some(short)]), "its time to live");
-    assert_eq!(requeue_after_shortest([None; 4]), Action::await_change());
+    for times in [
+        [Some(long), Some(short), None],
+        [None, Some(short), Some(long)],
+        [Some(long), None, Some(short)],
+    ] {
+        assert_eq!(requeue_after_shortest(times), Action::requeue(short));
+    }
+    assert_eq!(requeue_after_shortest([None; 3]), Action::await_change());
 }
 
 #[tokio::test(start_paused = true)]
 async fn large_spec_given_up_is_not_called_invalid() {
     let requests_for = async |script: usize| {
-        let (context, requests) = silent();
+        let (context, requests) = with_silent_server();
         let spec = json!({ "containers": [{ "image": "a", "commands": { "pre": "x".repeat(script) } }] });
         let mut cluster = cluster("uid", spec);
         // This leaves out a large spec, as in the cache. What is left would be invalid.

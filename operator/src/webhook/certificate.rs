@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_survives_its_secret_and_shows_no_key() {
+    fn certificate_is_read_back_from_its_secret_and_hides_its_key() {
         let names = ["a.b.svc".to_owned(), "127.0.0.1".to_owned()];
         let pair = Pair::make(&names, None, at("2026-03-31T12:00:00Z")).unwrap();
         let secret = pair.to_secret("ns", "name", None, None);
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn authorities_of_others_stay_and_the_oldest_go() {
+    fn bundle_keeps_other_authorities_and_drops_the_oldest() {
         let one = |name: &str| format!("{name}\n{END}\n");
         let both = merge_bundles(&one("a"), &one("b")).unwrap();
         assert_eq!(both, format!("{}{}", one("a"), one("b")));
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bundle_holds_the_authority_before_and_none_older() {
+    fn renewed_bundle_has_only_the_new_and_previous_authority() {
         let names = ["a".to_owned()];
         let make = |before: Option<&str>| {
             Pair::make(&names, before, at("2026-01-01T00:00:00Z"))

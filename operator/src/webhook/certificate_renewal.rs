@@ -6,6 +6,7 @@
 //! Secret is replaced only if it is unchanged since it was read. A replica keeps the authorities of the others in the
 //! caBundle.
 
+use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,7 +90,7 @@ pub(super) async fn keep(
     settings: Settings,
     current: Arc<Current>,
     metrics: Arc<WebhookMetrics>,
-) {
+) -> Infallible {
     let mut renewal = Renewal::new(client.clone(), settings, current);
     let named = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
     // Of a change, only the fact is used: `renew_if_due` reads the objects itself.
@@ -263,7 +264,7 @@ impl Renewal {
 }
 
 /// Serves the certificate of files that another program writes and renews, such as cert-manager; never returns.
-pub(super) async fn keep_files(directory: &Path, current: &Current, metrics: &WebhookMetrics) {
+pub(super) async fn keep_files(directory: &Path, current: &Current, metrics: &WebhookMetrics) -> Infallible {
     // The chain and the key that are served.
     let mut last = (Vec::new(), Vec::new());
     loop {
@@ -429,7 +430,7 @@ mod tests {
             assert_eq!(
                 locked(&server).authorities(),
                 published,
-                "{refusal}: it is the published one"
+                "{refusal}: the published authority is used"
             );
             let stored = serde_json::from_value(json!(locked(&server).secret)).unwrap();
             let stored = Pair::of_secret(&stored).unwrap();

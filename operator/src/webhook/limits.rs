@@ -312,45 +312,45 @@ mod tests {
             }
         }
         held.iter().for_each(|slot| slot.set_busy(true));
-        assert!(limits.enter(peer(9)).await.is_none(), "all are at work");
+        assert!(limits.enter(peer(9)).await.is_none(), "no connection is idle");
         held[CONNECTIONS_OF_PEER].set_busy(false);
         let makes_way = async {
             held[CONNECTIONS_OF_PEER].until_evicted().await;
             drop(held.remove(CONNECTIONS_OF_PEER));
         };
-        let (_, came) = tokio::join!(makes_way, limits.enter(peer(9)));
-        assert!(came.is_some());
+        let (_, entered) = tokio::join!(makes_way, limits.enter(peer(9)));
+        assert!(entered.is_some());
         drop(held);
         assert_eq!(limits.state().connections.len(), 1);
-        drop(came);
+        drop(entered);
         assert!(limits.state().shares.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn bodies_wait_for_room_and_one_peer_takes_not_all() {
+    async fn bodies_wait_for_memory_and_one_peer_never_takes_all() {
         let limits = Arc::new(Limits::default());
         let slot = limits.enter(peer(1)).await.unwrap();
         let other = limits.enter(peer(2)).await.unwrap();
-        let grows = async |slot: &ConnectionSlot, size: usize| {
+        let try_reserve = async |slot: &ConnectionSlot, size: usize| {
             let mut memory = BodyMemory::default();
             tokio::time::timeout(SLOT_TIMEOUT, slot.reserve(&mut memory, size))
                 .await
                 .ok()
                 .map(|()| memory)
         };
-        let large = grows(&slot, 2 * SMALL_BODY_MAX).await.unwrap();
+        let large = try_reserve(&slot, 2 * SMALL_BODY_MAX).await.unwrap();
         assert!(
-            grows(&slot, 2 * SMALL_BODY_MAX).await.is_none(),
+            try_reserve(&slot, 2 * SMALL_BODY_MAX).await.is_none(),
             "one large body a peer"
         );
-        assert!(grows(&other, BODY_MAX).await.is_some());
+        assert!(try_reserve(&other, BODY_MAX).await.is_some());
         let mut small = Vec::new();
-        while let Some(memory) = grows(&slot, SMALL_BODY_MAX).await {
+        while let Some(memory) = try_reserve(&slot, SMALL_BODY_MAX).await {
             small.push(memory);
         }
         assert_eq!(small.len(), MEMORY_OF_PEER / SMALL_BODY_MAX - 1);
-        assert!(grows(&other, SMALL_BODY_MAX).await.is_some());
+        assert!(try_reserve(&other, SMALL_BODY_MAX).await.is_some());
         drop((large, small));
-        assert!(grows(&slot, 2 * SMALL_BODY_MAX).await.is_some());
+        assert!(try_reserve(&slot, 2 * SMALL_BODY_MAX).await.is_some());
     }
 }

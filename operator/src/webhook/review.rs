@@ -221,11 +221,11 @@ fn convert_one(text: &str, to: Version, out: &mut Vec<u8>) -> Result<(), String>
         parse_without(text, &verbatim)
     };
     let object = object.map_err(|error| error.to_string())?;
-    let named =
+    let metadata =
         |field: &str| short(object["metadata"][field].as_str().unwrap_or_default(), NAME_MAX).to_owned();
-    let place = format!("{}/{}", named("namespace"), named("name"));
-    let converted = convert(object, to).map_err(|error| format!("{place}: {error}"))?;
-    write(&converted, &verbatim, out).map_err(|error| format!("{place}: {error}"))
+    let full_name = format!("{}/{}", metadata("namespace"), metadata("name"));
+    let converted = convert(object, to).map_err(|error| format!("{full_name}: {error}"))?;
+    write(&converted, &verbatim, out).map_err(|error| format!("{full_name}: {error}"))
 }
 
 /// Members (parent and name) that are copied as text, since they are the same in both versions. Their depth and number
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_is_not_known_is_named() {
+    fn message_names_a_desired_version_that_is_unknown() {
         let answer = read(&answer(&review(
             &[cluster("a", "v1alpha1")],
             "flux-framework.org/v2",
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_cut_off_anywhere_is_answered() {
+    fn truncated_body_is_answered_with_400() {
         let whole = review(&[cluster("a", "v1alpha1")], "flux-framework.org/v1alpha2");
         for end in 0..whole.len() {
             assert_eq!(answer(&whole[..end]).status, 400, "{end}");
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deep_object_is_answered() {
+    fn deeply_nested_object_is_answered() {
         let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
         let whole = String::from_utf8(review(&[json!("HERE")], "flux-framework.org/v1alpha2")).unwrap();
         let answer = answer(whole.replace("\"HERE\"", &deep).as_bytes());
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn object_larger_than_api_server_stores_is_refused_unread() {
+    fn object_larger_than_api_server_stores_is_not_parsed() {
         let whole = String::from_utf8(review(&[json!("HERE")], "flux-framework.org/v1alpha2")).unwrap();
         let zeros = format!("{{\"spec\":[{}0]}}", "0,".repeat(VALUES_MAX));
         for large in [zeros, format!("\"{}\"", "x".repeat(OBJECT_MAX))] {
@@ -477,7 +477,7 @@ mod tests {
             let message = answer["response"]["result"]["message"].as_str().unwrap();
             assert!(message.starts_with("object 0: is larger"), "{message}");
         }
-        // The largest that is stored, of characters that Go writes as six.
+        // The largest that is stored, 1.5 MiB, of characters that Go writes as six.
         let mut script = cluster("a", "v1alpha2");
         script["spec"]["containers"][0]["command"] = json!("HERE");
         let whole = String::from_utf8(review(&[script], "flux-framework.org/v1alpha1")).unwrap();

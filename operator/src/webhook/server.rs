@@ -55,7 +55,7 @@ struct Shared {
     current: Arc<Current>,
     metrics: Arc<WebhookMetrics>,
     /// Permit for a conversion on another thread: one at a time.
-    thread: Semaphore,
+    conversion_thread: Semaphore,
     /// Whether this process is about to end. Answers then tell callers to open new connections, which reach other
     /// replicas.
     is_draining: watch::Receiver<bool>,
@@ -112,12 +112,12 @@ pub(super) async fn serve(
     current: Arc<Current>,
     metrics: Arc<WebhookMetrics>,
     is_draining: watch::Receiver<bool>,
-) {
+) -> Infallible {
     let shared = Arc::new(Shared {
         acceptor,
         current,
         metrics,
-        thread: Semaphore::new(1),
+        conversion_thread: Semaphore::new(1),
         is_draining,
     });
     let limits = Arc::new(Limits::default());
@@ -259,7 +259,7 @@ async fn answer(
         review::answer(&body)
     } else {
         // The semaphore is never closed: this cannot fail.
-        let _permit = shared.thread.acquire().await;
+        let _permit = shared.conversion_thread.acquire().await;
         match tokio::task::spawn_blocking(move || review::answer(&body)).await {
             Ok(answer) => answer,
             Err(_) => return text_answer(500, "the conversion failed\n"),

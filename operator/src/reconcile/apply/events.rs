@@ -8,8 +8,8 @@ use kube::runtime::events;
 use super::{Writer, is_of_terminating_namespace};
 
 impl Writer {
-    /// Writes events, unless the MiniCluster is being deleted: its objects then go on purpose. Best effort: a failure is
-    /// only logged.
+    /// Writes events, unless the MiniCluster is being deleted: its objects are then deleted on purpose. Best effort:
+    /// a failure is only logged.
     pub async fn write_events(&self, object: &Cluster, events: &[Event]) {
         if object.meta().deletion_timestamp.is_some() {
             return;

@@ -295,7 +295,8 @@ mod tests {
         );
     }
 
-    /// Else each of ten thousand, one after the other, would be remembered, and later be written as an owner.
+    /// No `join` would follow that removes it from the queue. A later write would then add it as an owner, even if it was
+    /// deleted since.
     #[test]
     fn owner_of_the_service_does_not_wait_to_join_it() {
         let (index, queue) = (Index::default(), Queue::default());

@@ -116,8 +116,9 @@ impl Pauses {
         let since = before.and_then(|failures| failures.since).unwrap_or(begin);
         // `+ 1`: this error is not counted yet. In a terminating namespace the number says nothing, because each object
         // that is deleted there causes a reconcile.
-        before.is_some_and(|failures| failures.count + 1 >= LASTING_FAILURES)
-            && !error.is_of_terminating_namespace()
+        let are_many = before.is_some_and(|failures| failures.count + 1 >= LASTING_FAILURES)
+            && !error.is_of_terminating_namespace();
+        are_many
             || now.saturating_duration_since(since) >= LASTING_TIME
             || error.retry_after() >= LASTING_TIME
     }
@@ -150,7 +151,7 @@ mod tests {
     use flux_operator_core::vocabulary::Reason;
 
     #[test]
-    fn each_object_has_its_own_pauses() {
+    fn pauses_grow_for_each_minicluster_on_its_own() {
         let (pauses, now) = (Pauses::default(), Instant::now());
         let (one, two) = (Key::new("a", "one"), Key::new("a", "two"));
         let failed = |code: u16, retry_after_seconds: u32| {
@@ -169,11 +170,10 @@ mod tests {
                 source,
             })
         };
-        let obstacle = || Obstacle {
+        let obstacle = ReconcileError::from(ApplyError::from(Obstacle {
             reason: Reason::Forbidden,
             message: String::new(),
-        };
-        let obstacle = || ReconcileError::from(ApplyError::from(obstacle()));
+        }));
         let seconds: Vec<f64> = (0..12)
             .map(|_| pauses.after_failure(&one, &failed(500, 0), now).as_secs_f64())
             .collect();
@@ -181,10 +181,10 @@ mod tests {
             seconds[0] < 0.4 && seconds[3] > 1.9 && (30.0..=37.5).contains(&seconds[11]),
             "{seconds:?}"
         );
-        assert!((48.0..=60.0).contains(&pauses.after_failure(&one, &obstacle(), now).as_secs_f64()));
+        assert!((48.0..=60.0).contains(&pauses.after_failure(&one, &obstacle, now).as_secs_f64()));
         assert!(
             pauses.after_failure(&two, &failed(500, 0), now) < Duration::from_millis(400),
-            "nobody else waits"
+            "no other MiniCluster waits longer"
         );
         pauses.clear(&one);
         assert!(

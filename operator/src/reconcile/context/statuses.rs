@@ -30,7 +30,7 @@ struct WrittenAt {
 
 impl WrittenAt {
     /// A status was written at `now`, and the one before it at `before`.
-    fn now(before: Option<WrittenAt>, now: Instant) -> WrittenAt {
+    fn following(before: Option<WrittenAt>, now: Instant) -> WrittenAt {
         let follows_closely =
             |before: &WrittenAt| now.saturating_duration_since(before.time) < before.pause * 2;
         let pause = before
@@ -159,7 +159,7 @@ impl Statuses {
 
     fn note_write(&self, uid: &str, now: Instant) {
         let mut written_at = self.written_at();
-        let written = WrittenAt::now(written_at.get(uid).copied(), now);
+        let written = WrittenAt::following(written_at.get(uid).copied(), now);
         written_at.insert(uid.to_owned(), written);
     }
 
@@ -210,15 +210,15 @@ mod tests {
     #[test]
     fn status_writes_slow_down_until_changes_pause() {
         let start = Instant::now();
-        let mut last = WrittenAt::now(None, start);
+        let mut last = WrittenAt::following(None, start);
         let mut times = vec![0];
         while last.time < start + Duration::from_secs(400) {
-            last = WrittenAt::now(Some(last), last.time + last.pause);
+            last = WrittenAt::following(Some(last), last.time + last.pause);
             times.push((last.time - start).as_secs());
         }
         assert_eq!(times[..7], [0, 1, 3, 7, 15, 31, 61]);
         assert!(times.len() < 20, "{times:?}");
-        let later = WrittenAt::now(Some(last), last.time + Duration::from_secs(60));
+        let later = WrittenAt::following(Some(last), last.time + Duration::from_secs(60));
         assert_eq!(later.pause, SHORTEST_PAUSE);
     }
 

@@ -193,11 +193,11 @@ where
 
 /// The newest of the events, if it is newer than `not_before`. Of its message only the first line is kept.
 fn newest(events: Vec<Event>, not_before: Timestamp) -> Option<Trouble> {
-    let (_, event) = events
+    let (time, event) = events
         .into_iter()
         .map(|event| (last_occurrence(&event), event))
         .max_by_key(|(time, _)| *time)?;
-    (last_occurrence(&event)? > not_before).then(|| {
+    (time? > not_before).then(|| {
         let (reason, message) = (
             event.reason.unwrap_or_default(),
             event.message.unwrap_or_default(),
@@ -296,7 +296,7 @@ mod tests {
         }
     }
 
-    /// As Kubernetes 1.35 says it; the field that came last was cut off.
+    /// The message is that of Kubernetes 1.35. A shorter limit would cut off the field that comes last.
     #[test]
     fn message_of_pod_security_is_whole_and_names_the_example() {
         let containers = r#"containers "flux-agent", "flux-view", "work" must set securityContext"#;
