@@ -128,9 +128,7 @@ impl Judgement {
             Err(OfflineError::Problems(self.problems))
         }
     }
-}
 
-impl Judgement {
     /// Joins the judgements of several files. If there is more than one file, problems and notes name theirs.
     pub fn of_files(found: Vec<(&Path, Judgement)>) -> Judgement {
         let has_several = found.len() > 1;
@@ -303,18 +301,21 @@ mod tests {
 
     #[test]
     fn problems_name_the_minicluster_when_a_file_has_several() {
-        let one = |kind: &str, name: &str, size: u32| {
+        let document = |kind: &str, name: &str, size: u32| {
             format!(
                 "apiVersion: flux-framework.org/v1alpha2\nkind: {kind}\nmetadata: {{name: {name}}}\n\
                  spec: {{size: {size}, containers: [{{image: a}}]}}\n---\n"
             )
         };
-        let said = |text: &str| judge(text).text().unwrap_err().to_string();
-        assert_eq!(said(&one("MiniCluster", "a", 0)), "spec.size: must be 1 to 10000");
-        let several = one("MiniCluster", "a", 1) + &one("MiniCluster", "b", 0) + &one("Minicluster", "c", 0);
+        let problems = |text: &str| judge(text).text().unwrap_err().to_string();
+        let single = document("MiniCluster", "a", 0);
+        assert_eq!(problems(&single), "spec.size: must be 1 to 10000");
+        let several = document("MiniCluster", "a", 1)
+            + &document("MiniCluster", "b", 0)
+            + &document("Minicluster", "c", 0);
         let wanted = "MiniCluster b: spec.size: must be 1 to 10000\n\
                       MiniCluster c: kind: is `Minicluster`; did you mean MiniCluster?\n\
                       MiniCluster c: spec.size: must be 1 to 10000";
-        assert_eq!(said(&several), wanted);
+        assert_eq!(problems(&several), wanted);
     }
 }

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_steps_of_a_life_follow_each_other_and_fill_it() {
+    fn steps_cover_the_span_of_their_minicluster_without_gaps() {
         let spans = spans(json!({
             "phase": "Failed", "message": "it ended with code 7", "exitCode": 7, "restartCount": 1,
             "startTime": "2026-01-01T00:00:01Z", "completionTime": "2026-01-01T00:00:10Z",
@@ -398,7 +398,7 @@ mod tests {
         );
     }
 
-    /// As the kubelet tells it: ended, waiting for its restart, running again, ended again.
+    /// As the kubelet reports it: ended, waiting for its restart, running again, ended again.
     #[test]
     fn each_end_of_a_restarted_container_has_its_spans_once() {
         let (first, second) = (
@@ -407,7 +407,7 @@ mod tests {
         );
         let running = json!({ "running": {} });
         let waiting = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
-        let told = [
+        let reports = [
             (json!({ "state": running }), 0, None),
             (json!({ "state": first }), 0, Some("first")),
             (json!({ "state": first }), 0, None),
@@ -429,7 +429,7 @@ mod tests {
             ),
         ];
         let index = Index::default();
-        for (status, restarts, want) in told {
+        for (status, restarts, want) in reports {
             let mut pod = pod(PARENT, "0", status);
             pod.metadata.namespace = Some("team".into());
             let known = index.runner_ends(&pod.metadata);
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_that_another_leader_may_have_told_count_only_if_recent() {
+    fn ends_that_another_leader_may_have_sent_count_only_if_recent() {
         let spans = |finished| {
             let pod = pod(
                 PARENT,
@@ -499,7 +499,7 @@ mod tests {
         pod.metadata.labels.as_mut().unwrap().remove(labels::CLUSTER);
         assert!(
             of_pod(&pod, None, now()).is_empty(),
-            "no MiniCluster's: it would be sent at each look"
+            "without the label, its spans would be sent with each event"
         );
     }
 }

@@ -300,7 +300,8 @@ fn decisive_lead<'a>(inputs: &Inputs<'a>, summary: &PodSummary<'a>) -> Option<&'
 }
 
 /// The time of the first start since the last suspension: no time of a suspension, or in a queue, counts against
-/// `deadlineSeconds`. A restart does not change it. It stays while the Job is suspended, which may be the end.
+/// `deadlineSeconds`. A restart does not change it. It stays while the Job is suspended, since the MiniCluster may end
+/// then.
 fn start_time(inputs: &Inputs) -> Option<String> {
     let unfinished = inputs.job.filter(|job| !job.is_finished());
     if unfinished.is_some_and(|job| job.is_suspended) {

@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    fn told(queue: &str) -> Queueing {
+    fn in_queue(queue: &str) -> Queueing {
         let labels = if queue.is_empty() {
             Default::default()
         } else {
@@ -161,7 +161,8 @@ mod tests {
         let target = Target::of(&serde_json::from_str(&object).unwrap());
         assert!(target.spec.is_ok(), "{:?}", target.spec);
         assert_eq!(target.status.size, 2);
-        let found: Vec<ConditionStatus> = target.status.conditions.iter().map(|it| it.status).collect();
+        let conditions = target.status.conditions.iter();
+        let found: Vec<ConditionStatus> = conditions.map(|condition| condition.status).collect();
         assert_eq!(found, [ConditionStatus::Unknown, ConditionStatus::False]);
     }
 
@@ -188,13 +189,13 @@ mod tests {
 
     fn target(queue: &str) -> Target {
         Target {
-            queueing: told(queue),
+            queueing: in_queue(queue),
             ..crate::testing::target("uid", &MiniClusterStatus::default())
         }
     }
 
     #[test]
-    fn queue_is_told_the_labels_that_the_job_was_created_with() {
+    fn labels_for_a_queue_are_those_that_the_job_was_created_with() {
         let job = |queueing: Option<Queueing>, queue: Option<&str>| JobSeen {
             queueing,
             queue: queue.map(str::to_owned),
@@ -202,20 +203,30 @@ mod tests {
         };
         for (now, job, then, changed) in [
             ("team", None, "team", false),
-            ("team", Some(job(Some(told("team")), Some("team"))), "team", false),
-            ("other", Some(job(Some(told("team")), Some("team"))), "team", true),
-            ("", Some(job(Some(told("team")), Some("team"))), "team", true),
+            (
+                "team",
+                Some(job(Some(in_queue("team")), Some("team"))),
+                "team",
+                false,
+            ),
+            (
+                "other",
+                Some(job(Some(in_queue("team")), Some("team"))),
+                "team",
+                true,
+            ),
+            ("", Some(job(Some(in_queue("team")), Some("team"))), "team", true),
             ("team", Some(job(None, None)), "", true),
             // Its queue is in `spec.jobLabels`.
-            ("other", Some(job(Some(told("")), Some("team"))), "", true),
-            // Made by an earlier version, or put into a queue by Kueue itself.
+            ("other", Some(job(Some(in_queue("")), Some("team"))), "", true),
+            // Created by an earlier version, or put into a queue by Kueue itself.
             ("team", Some(job(None, Some("team"))), "team", false),
             ("", Some(job(None, Some("default"))), "", false),
         ] {
             let found = target(now).with_queueing_of(job.as_ref());
             assert_eq!(
                 (&found.queueing, found.has_queueing_changed),
-                (&told(then), changed),
+                (&in_queue(then), changed),
                 "{now}, {job:?}"
             );
         }

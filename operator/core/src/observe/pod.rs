@@ -20,14 +20,14 @@ use crate::labels::AGENT;
 use crate::observe::partial::Partial;
 use crate::vocabulary::Reason;
 
-/// A pod's status, and the part of its spec in [`PodPlace`]. (The spec has most of a pod's bytes.)
-pub type PodStatusObject = Partial<Pod, PodPlace, PodStatus>;
+/// A pod's status, and the part of its spec in [`PodSpecPart`]. (The spec has most of a pod's bytes.)
+pub type PodStatusObject = Partial<Pod, PodSpecPart, PodStatus>;
 
 /// The part of a pod's spec that is read: its node, its scheduler and gates, its restart policy, and its containers'
 /// commands.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct PodPlace {
+pub struct PodSpecPart {
     pub node_name: Option<String>,
     pub scheduler_name: Option<String>,
     #[serde(default)]
@@ -63,7 +63,7 @@ pub fn is_runner(command: &[String]) -> bool {
     command.first().is_some_and(|word| word == AGENT_FILE)
 }
 
-impl PodPlace {
+impl PodSpecPart {
     /// Name of the container that runs Flux.
     fn runner(&self) -> Option<&str> {
         self.containers
@@ -351,12 +351,12 @@ impl PodSeen {
     }
 
     /// Adds what the pod's spec says about its node, or about its scheduler and its queue's gate while it has no node.
-    pub fn with_place(self, place: &PodPlace) -> PodSeen {
-        let is_unnoticed = self.is_unnoticed && place.node_name.is_none();
-        let scheduler = place.scheduler_name.as_deref().unwrap_or(DEFAULT_SCHEDULER);
+    pub fn with_spec(self, spec: &PodSpecPart) -> PodSeen {
+        let is_unnoticed = self.is_unnoticed && spec.node_name.is_none();
+        let scheduler = spec.scheduler_name.as_deref().unwrap_or(DEFAULT_SCHEDULER);
         PodSeen {
-            node: place.node_name.clone(),
-            is_held_by_queue: place.scheduling_gates.iter().any(|gate| gate.name == ELASTIC_JOB),
+            node: spec.node_name.clone(),
+            is_held_by_queue: spec.scheduling_gates.iter().any(|gate| gate.name == ELASTIC_JOB),
             is_unnoticed,
             scheduler: is_unnoticed.then(|| scheduler.into()),
             ..self
@@ -376,7 +376,7 @@ impl PodSeen {
 
     /// The pod as the watch reports it.
     pub fn of_object(pod: &PodStatusObject) -> PodSeen {
-        let mut pod_seen = PodSeen::read(&pod.metadata, pod.status.as_ref(), &pod.spec).with_place(&pod.spec);
+        let mut pod_seen = PodSeen::read(&pod.metadata, pod.status.as_ref(), &pod.spec).with_spec(&pod.spec);
         let status = pod.status.as_ref();
         // A pod that has lost its sandbox never starts if its restartPolicy is Never. With OnFailure, the kubelet makes
         // a new sandbox. A disrupted pod keeps the trouble that says so: otherwise `is_disrupted` would be false.
@@ -415,12 +415,12 @@ impl PodSeen {
 
     /// A pod whose spec is not known: its first container counts as the one that runs Flux.
     pub fn of(metadata: &ObjectMeta, status: Option<&PodStatus>) -> PodSeen {
-        PodSeen::read(metadata, status, &PodPlace::default())
+        PodSeen::read(metadata, status, &PodSpecPart::default())
     }
 
-    /// Reads a pod. If `place` names no container that runs Flux, the first one counts as it. (The MiniCluster's sidecars
+    /// Reads a pod. If `spec` names no container that runs Flux, the first one counts as it. (The MiniCluster's sidecars
     /// are restartable init containers, so they are not in `container_statuses`.)
-    fn read(metadata: &ObjectMeta, status: Option<&PodStatus>, place: &PodPlace) -> PodSeen {
+    fn read(metadata: &ObjectMeta, status: Option<&PodStatus>, spec: &PodSpecPart) -> PodSeen {
         let number_in_annotation = |key: &str| {
             metadata
                 .annotations
@@ -434,7 +434,7 @@ impl PodSeen {
         let phase = status.phase.as_deref().unwrap_or_default();
         let ended = matches!(phase, "Succeeded" | "Failed");
         let regular = status.container_statuses.as_deref().unwrap_or_default();
-        let runner = runner_status(status, place.runner());
+        let runner = runner_status(status, spec.runner());
         let state = runner.and_then(|runner| runner.state.as_ref());
         let deleting = metadata.deletion_timestamp.is_some();
         let is_ready =
@@ -501,7 +501,7 @@ impl PodSeen {
             kept_by: kept_by.map(|container| container.name.as_str().into()),
             is_shut_down: false,
             exit: exit.map(Box::new),
-            trouble: trouble(status, place, phase, ended, user_init(metadata)).map(Box::new),
+            trouble: trouble(status, spec, phase, ended, user_init(metadata)).map(Box::new),
             creation_failure: if ended { None } else { creation_failure(status) },
         }
     }
@@ -682,7 +682,7 @@ fn user_init(metadata: &ObjectMeta) -> &str {
 /// container; and if it has not ended: the scheduler's reason, a container that cannot start.
 fn trouble(
     status: &PodStatus,
-    place: &PodPlace,
+    spec: &PodSpecPart,
     phase: &str,
     ended: bool,
     user_init: &str,
@@ -717,7 +717,7 @@ fn trouble(
         // Sidecars are init containers too. A signal ends them with the pod, so they are no cause. Nor is an init
         // container the cause if a regular container has started: Kubernetes starts that after the init containers.
         if let Some(terminated) =
-            terminated.filter(|end| end.exit_code != 0 && !place.is_sidecar(&container.name))
+            terminated.filter(|end| end.exit_code != 0 && !spec.is_sidecar(&container.name))
             && phase == "Failed"
             && status
                 .container_statuses

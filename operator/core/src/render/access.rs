@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_certificate_is_readable_and_no_more() {
+    fn secrets_are_readable_by_the_runner_and_few_others() {
         let pod = |user, group| PodSecurityContext {
             run_as_user: user,
             fs_group: group,

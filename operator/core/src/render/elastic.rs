@@ -114,30 +114,30 @@ mod tests {
 
     #[test]
     fn resize_does_not_suspend_a_job_that_another_has_started() {
-        let made = Elastic {
+        let applied = Elastic {
             size: 2,
             suspend: Some(true),
         };
-        let larger = Elastic { size: 4, ..made };
+        let larger = Elastic { size: 4, ..applied };
         let cluster = crate::testing::cluster("size: 2");
-        let applied = JobSeen {
-            rendered_hash: Some(made.hash()),
+        let job = JobSeen {
+            rendered_hash: Some(applied.hash()),
             ..JobSeen::default()
         };
-        let patch = larger.patch(&cluster, "uid", Some(&applied), 8, false);
+        let patch = larger.patch(&cluster, "uid", Some(&job), 8, false);
         assert_eq!(patch["spec"], json!({ "parallelism": 4, "completions": 4 }));
         let initial_size = |patch: &Value| patch["metadata"]["annotations"][labels::INITIAL_SIZE].clone();
         assert_eq!(initial_size(&patch), Value::Null, "its pods have read another");
-        let patch = larger.patch(&cluster, "uid", Some(&applied), 8, true);
+        let patch = larger.patch(&cluster, "uid", Some(&job), 8, true);
         assert_eq!(initial_size(&patch), "4");
-        let again = Elastic {
+        let resumed = Elastic {
             suspend: Some(false),
-            ..made
+            ..applied
         }
-        .patch(&cluster, "uid", Some(&applied), 8, false);
+        .patch(&cluster, "uid", Some(&job), 8, false);
         assert_eq!(
-            again["spec"]["suspend"], false,
-            "the MiniCluster itself says otherwise now"
+            resumed["spec"]["suspend"], false,
+            "`suspend` has changed in the spec"
         );
         assert_eq!(
             larger.patch(&cluster, "uid", None, 8, false)["spec"]["suspend"],
@@ -170,37 +170,37 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_holds_the_size_of_what_it_has_admitted() {
-        let made = Elastic {
+    fn queue_holds_the_size_of_a_job_that_it_has_admitted() {
+        let applied = Elastic {
             size: 4,
             suspend: None,
         };
         let queue = Some("team".to_owned());
         let job = JobSeen {
             completions: 2,
-            rendered_hash: Some(made.hash()),
+            rendered_hash: Some(applied.hash()),
             queue,
             ..JobSeen::default()
         };
         assert!(
-            !made.is_held(&job),
-            "the queue has made 2 of 4: nobody asks for more"
+            !applied.is_held(&job),
+            "the size was applied, and the queue has reduced it to 2"
         );
-        let other = Elastic { size: 3, ..made };
+        let other = Elastic { size: 3, ..applied };
         assert!(other.is_held(&job));
         assert!(
             !other.is_held(&JobSeen {
                 is_elastic: true,
                 ..job.clone()
             }),
-            "it may be resized"
+            "an elastic Job may be resized while it runs"
         );
         assert!(
             !other.is_held(&JobSeen {
                 is_suspended: true,
                 ..job.clone()
             }),
-            "it waits: it may be of another size"
+            "a Job that waits in the queue may be resized"
         );
         assert!(
             !other.is_held(&JobSeen { queue: None, ..job }),

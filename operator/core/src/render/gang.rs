@@ -332,10 +332,13 @@ pub(super) fn tie(mut job: Overlaid<Job>, at: &GangRef) -> Result<Overlaid<Job>,
         GangApi::Volcano => ("metadata/annotations", "scheduling.k8s.io/group-name", name),
         GangApi::Kubernetes => ("spec", "schedulingGroup", json!({ "podGroupName": name })),
     };
-    // With an overlay, what is sent was made from `rendered` before, so it gets the annotation separately.
-    let annotation = (labels::GANG, json!(at.to_string()));
     let fields = [
-        ("/metadata/annotations".to_owned(), annotation.0, annotation.1),
+        // An overlay was applied to `rendered` before it got the annotation above. So the object that is sent lacks it.
+        (
+            "/metadata/annotations".to_owned(),
+            labels::GANG,
+            json!(at.to_string()),
+        ),
         (format!("/spec/template/{parent}"), key, value),
     ];
     job.with_fields(fields).map_err(RenderError::Overlay)
@@ -378,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_says_which_object_its_pods_are_tied_to() {
+    fn reference_to_the_gangs_object_is_read_back_from_its_text() {
         for api in GangApi::ALL {
             let at = GangRef {
                 api,
@@ -418,11 +421,11 @@ mod tests {
                 uid: Some("uid".into()),
                 ..RenderFacts::default()
             };
-            let made = object(&cluster, api, &facts);
-            assert_eq!(made.body.pointer(count_at(api)), Some(&json!(3)), "{api:?}");
-            let fewer = object_with_count(&cluster, &made.at, &facts, 2);
-            assert_eq!(fewer.body.pointer(count_at(api)), Some(&json!(2)), "{api:?}");
-            assert_eq!(fewer.body["metadata"], made.body["metadata"]);
+            let three = object(&cluster, api, &facts);
+            assert_eq!(three.body.pointer(count_at(api)), Some(&json!(3)), "{api:?}");
+            let two = object_with_count(&cluster, &three.at, &facts, 2);
+            assert_eq!(two.body.pointer(count_at(api)), Some(&json!(2)), "{api:?}");
+            assert_eq!(two.body["metadata"], three.body["metadata"]);
         }
     }
 
@@ -492,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn each_job_has_an_object_of_its_own() {
+    fn each_job_has_a_gang_object_of_its_own() {
         let cluster = crate::testing::cluster("size: 4");
         let named = |facts: RenderFacts| object(&cluster, GangApi::Kubernetes, &facts).at.name;
         let first = RenderFacts {
@@ -502,7 +505,7 @@ mod tests {
         assert_eq!(
             named(first.clone()),
             named(first.clone()),
-            "who was killed finds it again"
+            "an operator that replaces a killed one finds the object"
         );
         let others = [
             RenderFacts {

@@ -24,9 +24,9 @@ use crate::labels;
 /// a Job may fail at once.
 pub(super) const DEADLINE_MAX: i64 = i64::MAX / 1_000_000_000;
 
-/// How often the Job replaces a lost follower, even if `backoffLimit` is smaller: that counts restarts of the whole
-/// MiniCluster. (The operator counts followers that do not start: `decide::restart`.) With `OnFailure`, all failures
-/// count against `backoffLimit`, also those of followers.
+/// How often the Job replaces a lost follower, even if `backoffLimit`, which counts restarts of the whole MiniCluster, is
+/// smaller. (The operator counts followers that do not start: `decide::restart`.) With `OnFailure`, all failures count
+/// against `backoffLimit`, also those of followers.
 pub(crate) const REPLACEMENTS: i32 = 100;
 
 /// The Job, before the overlay of the spec is applied.
@@ -94,8 +94,8 @@ pub(crate) fn build(
             backoff_limit: (!never_restarts)
                 .then_some(i32::try_from(restarts_left).unwrap_or(i32::MAX).saturating_add(1)),
             // Per index, since only then does the Job controller write into each pod how many pods of its index have
-            // failed: by that a lead's pod knows that it replaces another. Not less than `backoffLimit`: so often the
-            // operator lets a follower fail to start.
+            // failed: by that a lead's pod knows that it replaces another. The limit is not less than `backoffLimit`,
+            // since the operator lets a follower fail to start that often.
             backoff_limit_per_index: Some(if never_restarts {
                 backoff_limit.max(REPLACEMENTS)
             } else {
@@ -243,7 +243,7 @@ mod tests {
             .unwrap()
     }
 
-    fn said(rules: Vec<PodFailurePolicyRule>) -> Vec<String> {
+    fn texts(rules: Vec<PodFailurePolicyRule>) -> Vec<String> {
         rules
             .iter()
             .map(|rule| match (&rule.on_exit_codes, &rule.on_pod_conditions) {
@@ -258,7 +258,7 @@ mod tests {
             .collect()
     }
 
-    /// What runs in it is the user's: it is not tried again, and its code is no agent's.
+    /// The user's program in it is not tried again, and its exit code is not one of the agent.
     #[test]
     fn users_init_container_fails_the_job_and_is_named_in_pods() {
         let init = "[{name: fetch, image: f}, {name: beside, image: b, restartPolicy: Always}, {name: side, tty: true}, {name: gone, $patch: delete}]";
@@ -268,9 +268,10 @@ mod tests {
         let spec = spec(&text, &RenderFacts::default());
         let annotations = spec.template.metadata.unwrap().annotations.unwrap();
         assert_eq!(annotations["flux-framework.org/user-init-containers"], "fetch");
-        let said = said(spec.pod_failure_policy.unwrap().rules);
+        let rules = texts(spec.pod_failure_policy.unwrap().rules);
         assert_eq!(
-            said.iter()
+            rules
+                .iter()
                 .filter(|rule| rule.contains("NotIn [0,"))
                 .collect::<Vec<_>>(),
             ["FailJob Some(\"fetch\") NotIn [0, 137, 143, 255]"],
@@ -284,10 +285,8 @@ mod tests {
             "containers: [{image: a, runFlux: true, name: app}, {image: b, name: side}]",
             &RenderFacts::default(),
         );
-        let rules = spec.pod_failure_policy.unwrap().rules;
-        let said = said(rules);
         assert_eq!(
-            said,
+            texts(spec.pod_failure_policy.unwrap().rules),
             [
                 "Ignore DisruptionTarget",
                 "FailIndex Some(\"app\") NotIn [238, 255]",
@@ -342,7 +341,7 @@ mod tests {
         assert_eq!(
             of(text, &none),
             (Some(4), Some(5), None, "--restarts-left=4".into()),
-            "the kubelet's are bounded, too"
+            "the kubelet's restarts are limited, too"
         );
     }
 }

@@ -19,6 +19,21 @@ pub struct AppliedOverlay {
     pub sent: Value,
 }
 
+impl AppliedOverlay {
+    /// The pod template in `object`: in `sent`, or in the object that the API server makes of it.
+    pub(super) fn template_in<'a>(&self, object: &'a Value) -> Option<&'a Value> {
+        object.pointer(&json_pointer(self.at))
+    }
+}
+
+/// The JSON pointer for a path with dots. An empty path stands for the whole object.
+fn json_pointer(path: &str) -> String {
+    path.split('.')
+        .filter(|part| !part.is_empty())
+        .map(|part| format!("/{part}"))
+        .collect()
+}
+
 /// A rendered object with the user's overlay, if there is one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Overlaid<K> {
@@ -41,12 +56,7 @@ impl<K: Serialize> Overlaid<K> {
             None => None,
             Some(overlay) => {
                 let mut sent = serde_json::to_value(&rendered)?;
-                let pointer: String = at
-                    .split('.')
-                    .filter(|part| !part.is_empty())
-                    .map(|part| format!("/{part}"))
-                    .collect();
-                if let Some(template) = sent.pointer_mut(&pointer) {
+                if let Some(template) = sent.pointer_mut(&json_pointer(at)) {
                     *template = overlay.over(template.take());
                 }
                 Some(AppliedOverlay {

@@ -199,15 +199,9 @@ mod tests {
     #[test]
     fn volumes_that_root_runs_from_are_read_only_elsewhere() {
         let containers = "containers: [{image: a, runFlux: true, securityContext: {runAsUser: 7}}, {image: b, name: b, command: c}, {image: c, name: c}]";
-        let kinds = [
-            ViewFrom::Copy,
-            ViewFrom::ImageVolume,
-            ViewFrom::OwnImage,
-            ViewFrom::Nowhere,
-        ];
         for (user, view) in [0, 1000]
             .into_iter()
-            .flat_map(|user| kinds.map(|view| (user, view)))
+            .flat_map(|user| ALL_VIEWS.map(|view| (user, view)))
         {
             let disable = view == ViewFrom::Nowhere;
             let spec = format!(
@@ -332,9 +326,9 @@ mod tests {
             for view in ALL_VIEWS {
                 let pod = spec_of(&spec, view);
                 for container in pod.containers.iter().chain(pod.init_containers.iter().flatten()) {
-                    let of = container.resources.clone().unwrap_or_default();
+                    let resources = container.resources.clone().unwrap_or_default();
                     assert!(
-                        of.limits.is_some() && of.limits == of.requests,
+                        resources.limits.is_some() && resources.limits == resources.requests,
                         "{view:?}: {}",
                         container.name
                     );

@@ -30,7 +30,8 @@ pub(super) fn on_job(cluster: &ValidMiniCluster, metadata: &mut ObjectMeta) {
     for (key, value) in of_size(cluster, cluster.size) {
         match value {
             Value::String(value) => annotations.insert(key, value),
-            // Kueue rejects a Job of which all pods are the least. (The annotation may be the author's own.)
+            // The value is null: Kueue rejects a least number of pods that is the Job's size. (The annotation to remove
+            // may be the author's own.)
             _ => annotations.remove(&key),
         };
     }

@@ -78,17 +78,7 @@ fn next_path(text: &str, applied: &AppliedOverlay) -> Option<usize> {
 /// names a field or an item of a list with a merge key that the object has, and the overlay has not.
 fn path_in_overlay(path: &str, applied: &AppliedOverlay) -> Option<String> {
     let below = path.strip_prefix(applied.at)?.trim_start_matches('.');
-    let sent = applied
-        .sent
-        .pointer(&format!("/{}", applied.at.replace('.', "/")));
-    let (mut sent, mut overlay) = (
-        if applied.at.is_empty() {
-            Some(&applied.sent)
-        } else {
-            sent
-        },
-        Some(&applied.overlay),
-    );
+    let (mut sent, mut overlay) = (applied.template_in(&applied.sent), Some(&applied.overlay));
     let mut path = applied.field.to_owned();
     // The API server leaves out `metadata` in the paths of a template's labels and annotations.
     if ["labels", "annotations"]
@@ -132,17 +122,12 @@ fn path_in_overlay(path: &str, applied: &AppliedOverlay) -> Option<String> {
 /// Paths of the overlay's fields that the API server would drop silently, as it does with fields of disabled features.
 /// `kept`: the object that it would store.
 pub fn left_out(kept: &Value, applied: &AppliedOverlay) -> Vec<String> {
-    let pointer = if applied.at.is_empty() {
-        String::new()
-    } else {
-        format!("/{}", applied.at.replace('.', "/"))
-    };
     let mut missing = Vec::new();
     compare(
         applied.field,
         "",
         &applied.overlay,
-        kept.pointer(&pointer).unwrap_or(&Value::Null),
+        applied.template_in(kept).unwrap_or(&Value::Null),
         &mut missing,
     );
     missing
@@ -251,29 +236,29 @@ mod tests {
 
     #[test]
     fn refusal_names_the_field_in_the_overlay() {
-        let said = |words: &str| with_overlay_paths(words, &applied());
+        let translated = |words: &str| with_overlay_paths(words, &applied());
         assert_eq!(
-            said(
+            translated(
                 r#"Job in version "v1" cannot be handled as a Job: strict decoding error: unknown field "spec.template.spec.containers[0].env[1].vaule", unknown field "spec.template.spec.hostNetwrok""#
             ),
             r#"strict decoding error: unknown field "spec.podTemplate.spec.containers[0].env[0].vaule", unknown field "spec.podTemplate.spec.hostNetwrok""#
         );
         assert_eq!(
-            said(
+            translated(
                 "Job in version \"v1\" cannot be handled as a Job: json: cannot unmarshal string into Go struct field PodSpec.spec.template.spec.hostNetwork of type bool"
             ),
             "json: cannot unmarshal string into Go struct field PodSpec.spec.podTemplate.spec.hostNetwork of type bool"
         );
         // What is not the overlay's keeps its name.
         let ours = "spec.template.spec.containers[0].ports[0].containerPort: Invalid value: 1";
-        assert_eq!(said(ours), ours);
+        assert_eq!(translated(ours), ours);
         let runtime_class = "spec.template.spec.runtimeClassName: Invalid value: \"x\"";
         let mut with_ours = applied();
         with_ours.sent["spec"]["template"]["spec"]["runtimeClassName"] = "x".into();
         assert_eq!(with_overlay_paths(runtime_class, &with_ours), runtime_class);
         // A field that is missing in both may be one that the overlay needs.
         assert_eq!(
-            said("a: spec.template.spec.nodeName: no. b"),
+            translated("a: spec.template.spec.nodeName: no. b"),
             "a: spec.podTemplate.spec.nodeName: no. b"
         );
     }
@@ -355,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_of_many_thousand_items_is_told_in_little_time() {
+    fn refusal_of_many_thousand_items_is_reported_in_little_time() {
         let applied = AppliedOverlay {
             field: "spec.servicesPodTemplate",
             at: "",
@@ -368,10 +353,10 @@ mod tests {
         };
         let words: String = (0..50_000).map(item).collect();
         let begin = std::time::Instant::now();
-        let said = problem(&applied, &Err(words)).unwrap().message;
+        let message = problem(&applied, &Err(words)).unwrap().message;
         assert!(
-            said.contains("spec.servicesPodTemplate.spec.tolerations[0].key: Invalid value"),
-            "{said}"
+            message.contains("spec.servicesPodTemplate.spec.tolerations[0].key: Invalid value"),
+            "{message}"
         );
         assert!(
             begin.elapsed() < std::time::Duration::from_secs(10),

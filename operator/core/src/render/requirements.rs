@@ -224,13 +224,14 @@ mod tests {
         );
         assert!(
             unsupported(&insisting, 34, true).is_none(),
-            "it was switched on by hand"
+            "the feature gate is enabled"
         );
-        let tried = |minor| needs_image_volume_gate(&insisting, minor);
-        assert!(!tried(32) && tried(33) && tried(34) && !tried(35) && !needs_image_volume_gate(&plain, 34));
+        let needs_gate = |minor| needs_image_volume_gate(&insisting, minor);
+        assert!(!needs_gate(32) && needs_gate(33) && needs_gate(34) && !needs_gate(35));
+        assert!(!needs_image_volume_gate(&plain, 34));
         assert!(
             !needs_version_check(&objects("size: 1", true), true),
-            "it costs no call where the nodes are new enough"
+            "the nodes are new enough, so the API server is, too"
         );
     }
 }

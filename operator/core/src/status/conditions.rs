@@ -53,7 +53,7 @@ impl Statement {
         ))
     }
 
-    /// The same, if the previous status is about the same start of the program.
+    /// The condition of this type in the previous status, if that status is about the same start of the program.
     fn of_this_start(inputs: &Inputs, type_: ConditionType) -> Option<Statement> {
         if !post::is_previous_of_this_start(inputs) {
             return None;
@@ -140,10 +140,12 @@ pub(super) fn compute(inputs: &Inputs, summary: &PodSummary, outcome: &Outcome) 
         state.ended(ConditionType::JobFinished, JobState::Completed, "", "")
     };
     let is_suspended = state == JobState::Suspended;
-    let suspended = match is_suspended {
-        true if outcome.reason == Reason::Queued => (Reason::Queued, outcome.message.as_str()),
-        true => state.explanation(),
-        false => (Reason::NotSuspended, "the Job is not suspended"),
+    let suspended = if !is_suspended {
+        (Reason::NotSuspended, "the Job is not suspended")
+    } else if outcome.reason == Reason::Queued {
+        (Reason::Queued, outcome.message.as_str())
+    } else {
+        state.explanation()
     };
     let ready = ready(state, summary, outcome);
     let reconciling = reconciling(state, summary, stalled.is_some(), &ready);

@@ -169,12 +169,12 @@ mod tests {
         assert_eq!(build(&target, &after, &after.clone()).unwrap(), None);
 
         target.has_status = false;
-        let made = MiniClusterStatus {
+        let with_job = MiniClusterStatus {
             size: 4,
             maximum_size: Some(4),
             ..MiniClusterStatus::default()
         };
-        let first = build(&target, &MiniClusterStatus::default(), &made);
+        let first = build(&target, &MiniClusterStatus::default(), &with_job);
         assert_eq!(
             first.unwrap(),
             Some(json!([
@@ -186,12 +186,12 @@ mod tests {
             ]))
         );
 
-        // The target was read before that.
-        let cleaned = MiniClusterStatus {
+        // `target` was read before the first patch.
+        let without_pods = MiniClusterStatus {
             size: 0,
-            ..made.clone()
+            ..with_job.clone()
         };
-        let second = build(&target, &made, &cleaned).unwrap().unwrap();
+        let second = build(&target, &with_job, &without_pods).unwrap().unwrap();
         assert!(
             !second.to_string().contains(r#""/status""#),
             "it would empty the status: {second}"

@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::{CheckedSpec, Inputs, Obstacle, compute, image_volume_failed, is_finished};
 use crate::decide::restart;
 use crate::observe::job::{self, JobSeen};
-use crate::observe::pod::{Exit, FailedInit, PodPlace, PodSeen, Trouble};
+use crate::observe::pod::{Exit, FailedInit, PodSeen, PodSpecPart, Trouble};
 use crate::observe::storage::DiskSeen;
 use crate::render::elastic::Elastic;
 use crate::status::events;
@@ -177,7 +177,10 @@ fn followers_that_have_completed_are_not_waited_for() {
             .starts_with("2 of 3 brokers are ready, 1 completed")
     );
     observation.pods = vec![ready(0), ready(1), ended(2, 1, 5)];
-    assert!(!is(&observation.status(), "Ready"), "one that failed comes back");
+    assert!(
+        !is(&observation.status(), "Ready"),
+        "the Job replaces a follower that failed"
+    );
 }
 
 /// The watch of pods may lag behind that of the Job.
@@ -257,7 +260,7 @@ fn a_minimum_size_is_enough_to_be_ready() {
     observation.pods = vec![pod(0), ready(1), ready(2), ready(3)];
     assert!(
         !is(&observation.status(), "Ready"),
-        "nothing goes without the lead"
+        "it is not ready without the lead"
     );
 }
 
@@ -418,7 +421,7 @@ fn late_edit_is_reported_until_a_new_job_has_it() {
 }
 
 #[test]
-fn the_same_facts_give_the_same_status_at_any_time() {
+fn same_inputs_give_the_same_status_at_any_time() {
     let mut observation = observation("size: 2");
     observation.job = Some(job(2));
     observation.pods = vec![ready(0), pod(1)];
@@ -453,7 +456,7 @@ fn the_end_has_the_jobs_own_time() {
 }
 
 #[test]
-fn a_job_that_was_deleted_after_its_end_takes_nothing_back() {
+fn status_stays_when_the_finished_job_is_deleted() {
     let mut observation = observation("size: 1");
     observation.job = Some(JobSeen {
         complete: true_condition("", ""),
@@ -583,9 +586,12 @@ fn requeue_is_counted_once_and_uses_up_no_restart() {
         (counted.restart_count, counted.restarts[0].job_uid.as_deref()),
         (1, Some("job"))
     );
-    assert_eq!(counted.start_time, None, "its time begins anew");
+    assert_eq!(counted.start_time, None, "the next start has a time of its own");
     let other = restart::with_counted_restart(&counted, "next", "Requeued", "judged", limit, at(NOW));
-    assert_eq!(other.restart_count, 2, "that of another Job is another");
+    assert_eq!(
+        other.restart_count, 2,
+        "the replacement of another Job counts, too"
+    );
 }
 
 #[test]
@@ -608,7 +614,11 @@ fn start_time_of_a_resumed_job_is_new_also_after_a_restart() {
         is_suspended: true,
         ..job(1)
     };
-    assert_eq!(start_time_of(suspended), first, "it may end now");
+    assert_eq!(
+        start_time_of(suspended),
+        first,
+        "it may end while it is suspended"
+    );
     let resumed = JobSeen {
         start_time: None,
         ..job(1)
@@ -650,7 +660,7 @@ fn suspension_and_resume_that_no_operator_saw_are_a_restart() {
 
 /// The kubelet still ends the lead that the suspension has stopped.
 #[test]
-fn lead_of_before_a_resume_does_not_count_as_begun() {
+fn lead_from_before_a_resume_does_not_count_as_begun() {
     let mut observation = observation("size: 1");
     (observation.job, observation.pods) = (Some(job(1)), vec![ready(0)]);
     observation.previous = observation.status();
@@ -707,7 +717,7 @@ fn lead_of_before_a_resume_does_not_count_as_begun() {
 
 #[test]
 fn end_while_suspended_takes_back_the_pending_restart() {
-    for (queue, by_whom) in [(None, "Suspended"), (Some("team"), "Requeued")] {
+    for (queue, reason) in [(None, "Suspended"), (Some("team"), "Requeued")] {
         let mut observation = observation("size: 1");
         let running = JobSeen {
             queue: queue.map(str::to_owned),
@@ -724,7 +734,7 @@ fn end_while_suspended_takes_back_the_pending_restart() {
         let counted = &observation.previous;
         assert_eq!(
             (counted.restart_count, counted.restarts[0].reason.as_str()),
-            (1, by_whom)
+            (1, reason)
         );
         let ended = |job: JobSeen| JobSeen {
             failed: true_condition("", ""),
@@ -757,7 +767,7 @@ fn size_held_by_queue_is_reported_while_it_differs() {
         assert_eq!(
             condition(&status, "Stalled"),
             None,
-            "the job runs well: other tools would say that it has failed"
+            "the job runs well, and other tools take a stalled object for failed"
         );
         condition(&status, "Valid").unwrap().reason.clone()
     };

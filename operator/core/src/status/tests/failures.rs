@@ -15,7 +15,7 @@ fn silent_node_is_named_and_its_pods_are_not_ready() {
             { "type": "Ready", "status": ready, "reason": reason },
         ])
     };
-    let seen = |conditions: serde_json::Value, going: bool| {
+    let seen = |conditions: serde_json::Value, is_deleting: bool| {
         let container = serde_json::json!({
             "name": "runner", "image": "i", "imageID": "i", "ready": true, "restartCount": 0, "started": true,
             "state": { "running": { "startedAt": "2026-01-01T00:00:00Z" } },
@@ -23,14 +23,14 @@ fn silent_node_is_named_and_its_pods_are_not_ready() {
         let status = serde_json::json!({
             "phase": "Running", "conditions": conditions, "containerStatuses": [container],
         });
-        let going = going.then_some("2026-01-01T00:05:00Z");
-        let metadata = serde_json::json!({ "name": "mc-0-x", "deletionTimestamp": going });
+        let deleted_at = is_deleting.then_some("2026-01-01T00:05:00Z");
+        let metadata = serde_json::json!({ "name": "mc-0-x", "deletionTimestamp": deleted_at });
         let metadata = serde_json::from_value(metadata).unwrap();
-        let place = PodPlace {
+        let spec = PodSpecPart {
             node_name: Some("node-7".into()),
-            ..PodPlace::default()
+            ..PodSpecPart::default()
         };
-        PodSeen::of(&metadata, serde_json::from_value(status).ok().as_ref()).with_place(&place)
+        PodSeen::of(&metadata, serde_json::from_value(status).ok().as_ref()).with_spec(&spec)
     };
     let mut observation = observation("size: 1");
     observation.job = Some(job(1));
@@ -38,8 +38,8 @@ fn silent_node_is_named_and_its_pods_are_not_ready() {
     observation.previous = observation.status();
     assert!(is(&observation.previous, "Ready") && observation.previous.ready_size == 1);
     // As the node controller writes it: at first only the condition's status. Later it deletes the pod.
-    for going in [false, true] {
-        observation.pods = vec![seen(conditions("False", None), going)];
+    for is_deleting in [false, true] {
+        observation.pods = vec![seen(conditions("False", None), is_deleting)];
         let status = observation.status();
         assert!(!is(&status, "Ready") && status.ready_size == 0, "{status:#?}");
         assert_eq!(status.reason.as_deref(), Some("NodeLost"));
@@ -49,7 +49,7 @@ fn silent_node_is_named_and_its_pods_are_not_ready() {
             "{message}"
         );
         assert!(message.contains("only if the machine is off"), "{message}");
-        assert_eq!(message.contains("has evicted it"), going, "{message}");
+        assert_eq!(message.contains("has evicted it"), is_deleting, "{message}");
         assert_eq!(
             condition(&status, "JobRunning").unwrap().status,
             ConditionStatus::Unknown
@@ -66,17 +66,17 @@ fn silent_node_is_named_and_its_pods_are_not_ready() {
         );
     }
     observation.pods = vec![seen(conditions("False", Some("ReadinessGatesNotReady")), false)];
-    assert_eq!(observation.status().reason, None, "the kubelet lives");
+    assert_eq!(observation.status().reason, None, "the kubelet still reports");
     observation.pods = vec![seen(conditions("True", None), true)];
-    let going = observation.status();
+    let status = observation.status();
     assert!(
-        !is(&going, "Ready") && going.ready_size == 0,
+        !is(&status, "Ready") && status.ready_size == 0,
         "a pod that is being deleted is not ready"
     );
 }
 
 #[test]
-fn a_follower_that_fails_before_the_start_is_told_at_once() {
+fn follower_failure_before_the_start_is_reported_at_once() {
     let mut observation = observation("size: 2");
     observation.job = Some(job(2));
     let mut follower = ended(1, 3, 2);
@@ -100,7 +100,7 @@ fn a_follower_that_fails_before_the_start_is_told_at_once() {
     assert_eq!(status.phase.as_deref(), Some("Starting"));
     // The code `REPLACE`: only this follower's pod was stopped.
     observation.pods[1] = ended(1, 238, 2);
-    assert_eq!(observation.status().reason, None, "it gave way to another");
+    assert_eq!(observation.status().reason, None, "the Job replaces it");
 
     observation.pods = vec![ready(0), ended(1, 3, 2)];
     observation.job = Some(JobSeen {
@@ -134,7 +134,7 @@ type Case = (
 );
 
 /// Asserts what the status of a failed Job says.
-fn assert_told(cases: impl IntoIterator<Item = Case>) {
+fn assert_reported(cases: impl IntoIterator<Item = Case>) {
     for (reason, pods, index, word, message) in cases {
         let mut observation = observation("size: 2");
         observation.job = Some(JobSeen {
@@ -158,7 +158,7 @@ fn pod_that_failed_the_job_is_named_with_its_message() {
         is_deleting: true,
         ..ended(1, 143, 1)
     };
-    assert_told([
+    assert_reported([
         (
             "PodFailurePolicy",
             vec![ended(0, 7, 3)],
@@ -261,7 +261,7 @@ fn program_that_ends_during_eviction_fails_with_its_own_code() {
     // The operator has failed the Job (with LeadFailed it reports the pod's own end), or the Job's policy has.
     for reason in ["LeadFailed", "PodFailurePolicy"] {
         let lead = own.clone();
-        assert_told([(
+        assert_reported([(
             reason,
             vec![lead],
             Some(0),
@@ -271,7 +271,7 @@ fn program_that_ends_during_eviction_fails_with_its_own_code() {
     }
     // 100 is the default. The status takes from the Job's failure that no restart was left, and counts nothing itself.
     let lost = "the lead's pod, mc-0, was lost (DeletionByTaintManager: Taint manager: deleting due to NoExecute taint); no restart left: backoffLimit is 100";
-    assert_told([(
+    assert_reported([(
         "PodFailurePolicy",
         vec![cut_off(143, Ender::Stop)],
         Some(0),
@@ -325,7 +325,7 @@ fn lost_or_never_started_pod_differs_from_one_that_failed() {
         })),
         ..pod(1)
     };
-    assert_told([
+    assert_reported([
         // A pod that was replaced did not fail the Job, although it ended first.
         (
             "PodFailurePolicy",
@@ -385,13 +385,20 @@ fn users_init_container_failure_is_reported_and_not_retried() {
         )
     };
     let (users, agents) = (seen("load,fetch"), seen(""));
-    assert_eq!(end_of(&users), Some(PodEnd::NotStarted { new_pod_may_start: false }));
+    assert_eq!(
+        end_of(&users),
+        Some(PodEnd::NotStarted {
+            new_pod_may_start: false
+        })
+    );
     assert_eq!(
         end_of(&agents),
-        Some(PodEnd::NotStarted { new_pod_may_start: true }),
+        Some(PodEnd::NotStarted {
+            new_pod_may_start: true
+        }),
         "the agent may reach its parent later"
     );
-    assert_told([(
+    assert_reported([(
         "PodFailurePolicy",
         vec![users],
         Some(0),
@@ -402,7 +409,7 @@ fn users_init_container_failure_is_reported_and_not_retried() {
 
 #[test]
 fn reason_of_a_job_limit_names_only_known_pods() {
-    assert_told([
+    assert_reported([
         (
             "MaxFailedIndexesExceeded",
             vec![ended(1, 238, 1), ended(1, 238, 2)],
@@ -487,7 +494,7 @@ fn exit_code_is_not_reported_when_nobody_saw_it() {
 }
 
 #[test]
-fn counted_restart_replaces_the_reason_said_before() {
+fn counted_restart_replaces_the_earlier_reason() {
     let mut observation = observation("size: 1");
     (observation.job, observation.pods) = (Some(job(1)), vec![ready(0)]);
     let stale = MiniClusterStatus {
@@ -532,12 +539,12 @@ fn restart_that_waits_for_a_dead_node_names_pod_node_and_remedy() {
         is_deleting: true,
         ..job(2)
     });
-    let going = PodSeen {
+    let deleted = PodSeen {
         is_deleting: true,
         node: Some("worker-2".into()),
         ..pod(1)
     };
-    observation.pods = vec![going.clone()];
+    observation.pods = vec![deleted.clone()];
     let status = observation.status();
     assert_eq!(status.reason.as_deref(), Some("PodLost"), "{status:#?}");
     assert!(
@@ -548,7 +555,7 @@ fn restart_that_waits_for_a_dead_node_names_pod_node_and_remedy() {
     );
     observation.pods = vec![PodSeen {
         is_on_silent_node: true,
-        ..going
+        ..deleted
     }];
     let status = observation.status();
     assert_eq!(status.reason.as_deref(), Some("NodeLost"));
@@ -946,7 +953,7 @@ fn exit_of_a_given_up_job_is_not_taken_over_after_the_end() {
 }
 
 #[test]
-fn stopped_lead_of_before_a_resume_has_no_exit_code() {
+fn lead_stopped_before_a_resume_has_no_exit_code() {
     let mut observation = observation(&format!("size: 1\narchive: {{path: /state/a.tgz}}\n{WITH_POST}"));
     let termination = Termination {
         snippet: Some("post".into()),

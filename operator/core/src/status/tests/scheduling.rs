@@ -105,10 +105,10 @@ fn status_names_the_scheduler_of_unseen_pods() {
 /// on it.
 #[test]
 fn what_keeps_a_pod_from_a_node_is_read_from_it() {
-    let seen = |place: Value, conditions: Value| {
+    let seen = |spec: Value, conditions: Value| {
         let status = serde_json::from_value(json!({ "conditions": conditions })).unwrap();
-        let place: PodPlace = serde_json::from_value(place).unwrap();
-        let seen = PodSeen::of(&Default::default(), Some(&status)).with_place(&place);
+        let spec: PodSpecPart = serde_json::from_value(spec).unwrap();
+        let seen = PodSeen::of(&Default::default(), Some(&status)).with_spec(&spec);
         (
             seen.is_held_by_queue,
             seen.scheduler.as_deref().map(str::to_owned),
@@ -116,15 +116,14 @@ fn what_keeps_a_pod_from_a_node_is_read_from_it() {
         )
     };
     let unscheduled = |reason: &str| json!([{ "type": "PodScheduled", "status": "False", "reason": reason }]);
-    let place = |more: Value| {
-        let mut place = json!({ "schedulerName": "mine" });
-        place
-            .as_object_mut()
+    let spec = |more: Value| {
+        let mut spec = json!({ "schedulerName": "mine" });
+        spec.as_object_mut()
             .unwrap()
             .extend(more.as_object().unwrap().clone());
-        place
+        spec
     };
-    let gates = |name: &str| place(json!({ "schedulingGates": [{ "name": name }] }));
+    let gates = |name: &str| spec(json!({ "schedulingGates": [{ "name": name }] }));
     let none = || json!([]);
     let gated = Some("SchedulingGated".to_owned());
     assert_eq!(
@@ -142,13 +141,13 @@ fn what_keeps_a_pod_from_a_node_is_read_from_it() {
         seen(gates("example.org/mine"), unscheduled("SchedulingGated")),
         (false, None, gated)
     );
-    assert_eq!(seen(place(json!({})), none()), (false, Some("mine".into()), None));
+    assert_eq!(seen(spec(json!({})), none()), (false, Some("mine".into()), None));
     assert_eq!(
         seen(json!({}), none()),
         (false, Some("default-scheduler".into()), None)
     );
     assert_eq!(
-        seen(place(json!({ "nodeName": "a" })), none()),
+        seen(spec(json!({ "nodeName": "a" })), none()),
         (false, None, None),
         "the pod has a node"
     );
@@ -159,7 +158,7 @@ fn what_keeps_a_pod_from_a_node_is_read_from_it() {
     );
     let error = Some("SchedulerError".to_owned());
     assert_eq!(
-        seen(place(json!({})), unscheduled("SchedulerError")),
+        seen(spec(json!({})), unscheduled("SchedulerError")),
         (false, None, error),
         "the scheduler reports the error itself"
     );

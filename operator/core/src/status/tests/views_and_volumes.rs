@@ -405,11 +405,11 @@ fn archive_condition_is_set_once_known_when_archive_is_asked() {
         assert_eq!(warned, usize::from(found.status == ConditionStatus::False));
         Some((found.status, found.message.clone()))
     };
-    let with = "size: 1\narchive: {path: /state/a.tgz}";
+    let with_archive = "size: 1\narchive: {path: /state/a.tgz}";
     assert_eq!(archive_saved("size: 1", Some(program(0))), None);
     let text = |status: ConditionStatus, message: &str| Some((status, message.to_owned()));
     assert_eq!(
-        archive_saved(with, Some(program(0))),
+        archive_saved(with_archive, Some(program(0))),
         text(
             ConditionStatus::True,
             "the state of Flux was saved to /state/a.tgz"
@@ -422,15 +422,18 @@ fn archive_condition_is_set_once_known_when_archive_is_asked() {
     };
     let kept = format!("the archive /state/a.tgz was not saved and is unchanged: {why}");
     assert_eq!(
-        archive_saved(with, Some(not_saved)),
+        archive_saved(with_archive, Some(not_saved)),
         text(ConditionStatus::False, &kept)
     );
     // The agent failed before the job began.
     let gave_up = Termination::new(Ender::Agent, Category::WriteFailed.code());
     assert_eq!(
-        archive_saved(with, Some(gave_up)).unwrap().0,
+        archive_saved(with_archive, Some(gave_up)).unwrap().0,
         ConditionStatus::False
     );
     // The lead has ended without a report, and sends none any more.
-    assert_eq!(archive_saved(with, None).unwrap().0, ConditionStatus::False);
+    assert_eq!(
+        archive_saved(with_archive, None).unwrap().0,
+        ConditionStatus::False
+    );
 }
