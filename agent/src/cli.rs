@@ -545,7 +545,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn clap_accepts_the_command_line_definition() {
         Cli::command().debug_assert();
     }
 
@@ -559,9 +559,9 @@ mod tests {
 
     #[test]
     fn a_host_without_cores_is_refused() {
-        let told = |cpus: &str| Cli::try_parse_from(["flux-agent", "dry-run", "--cpus", cpus, "a.yaml"]);
-        assert!(told("1").is_ok());
-        let error = told("0").unwrap_err().to_string();
+        let parse = |cpus: &str| Cli::try_parse_from(["flux-agent", "dry-run", "--cpus", cpus, "a.yaml"]);
+        assert!(parse("1").is_ok());
+        let error = parse("0").unwrap_err().to_string();
         assert!(error.contains("'0' for '--cpus <N>'"), "{error}");
     }
 

@@ -1,5 +1,4 @@
-//! Commands for people, over `kubectl exec POD -- /mnt/flux/flux-agent …`: connect, status, usage, preflight,
-//! stop.
+//! Commands for people, over `kubectl exec POD -- /mnt/flux/flux-agent …`: connect, status, usage, preflight, stop.
 //!
 //! ```text
 //! spec, facts ─► plan::instance ─► look (broker's socket, network, files) ─► judge (pure) ─► lines, exit code

@@ -47,7 +47,7 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
     let mut findings = Findings {
         instance: &pod.instance,
         facts: &pod.facts,
-        claimed_cores: pod.spec.runner.declared_cores(),
+        declared_cores: pod.spec.runner.declared_cores(),
         has_users_config: pod.spec.flux.broker_config.is_some(),
         places: places.into(),
         shared_memory: nix::sys::statvfs::statvfs(&at("/dev/shm"))
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn r_is_counted() {
+    fn hosts_and_cores_of_r_are_counted() {
         let r = r#"{"version":1,"execution":{"R_lite":[{"rank":"0-4","children":{"core":"0-3"}}],"nodelist":["mc-[0-3]","x"]}}"#;
         assert_eq!(resources(r), Some(ResourceTotals { hosts: 5, cores: 4 }));
         assert_eq!(resources("{}"), None);
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_beginning_of_the_public_key_is_told() {
+    fn certificate_shows_only_the_start_of_its_public_key() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("curve.cert");
         assert!(certificate(std::slice::from_ref(&path)).is_err());

@@ -28,9 +28,10 @@ const MAX_PROBED_HOSTS: usize = 8;
 /// Shortest and longest pause between two requests to a broker that is not ready.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// Time between two checks of the connection to the parent. Also the time limit of an attempt to connect to the
-/// RESTful API.
-const SHORT_WHILE: Duration = Duration::from_millis(400);
+/// Time between two checks whether the connection to the parent persists.
+const LINK_CHECK_INTERVAL: Duration = Duration::from_millis(400);
+/// Time limit of an attempt to connect to the RESTful API.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// The state of this pod's broker.
 pub async fn state(pod: &Pod) -> Result<BrokerState, AskError> {
@@ -88,7 +89,7 @@ pub async fn check_served(pod: &Pod) -> Result<(), String> {
     };
     for address in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
         let connected = TcpStream::connect(SocketAddr::new(address, port));
-        if matches!(tokio::time::timeout(SHORT_WHILE, connected).await, Ok(Ok(_))) {
+        if matches!(tokio::time::timeout(CONNECT_TIMEOUT, connected).await, Ok(Ok(_))) {
             return Ok(());
         }
     }
@@ -162,14 +163,14 @@ pub async fn usage(pod: &Pod) -> Result<Usage, String> {
 /// Payload of `job-list.list`: the five newest jobs.
 const RECENT_JOBS: &str = r#"{"max_entries":5,"attrs":["state","nnodes","annotations","exception_type","exception_note"],"constraint":{}}"#;
 
-/// Whether the parent can be reached, and whether a connection to it persists for a short while.
+/// Whether the parent can be reached, and whether a connection to it persists for `LINK_CHECK_INTERVAL`.
 async fn link(parent: &Parent, pod: &Pod) -> Result<Link, Missing> {
     ParentProbe::new(&parent.host, parent.port, &pod.root)
         .only_looked_up(parent.only_looked_up)
         .probe()
         .await?;
     let before = established(parent.port);
-    tokio::time::sleep(SHORT_WHILE).await;
+    tokio::time::sleep(LINK_CHECK_INTERVAL).await;
     let after = established(parent.port);
     Ok(if before.iter().any(|connection| after.contains(connection)) {
         Link::Steady

@@ -38,7 +38,7 @@ pub struct Findings<'a> {
     pub instance: &'a Instance,
     pub facts: &'a Facts,
     /// Cores that the spec declares for each pod; none: it declares none.
-    pub claimed_cores: Option<u32>,
+    pub declared_cores: Option<u32>,
     /// Whether broker.toml is the user's own, which may make Flux check R against this host. The agent's own disables
     /// the check wherever R may have more cores.
     pub has_users_config: bool,
@@ -149,7 +149,7 @@ pub fn judge(findings: &Findings) -> Vec<Check> {
         "shm",
         shared_memory(
             findings.shared_memory,
-            findings.claimed_cores.unwrap_or(findings.facts.cores),
+            findings.declared_cores.unwrap_or(findings.facts.cores),
         ),
     );
     for pages in &findings.huge_pages {
@@ -305,11 +305,11 @@ fn cores(findings: &Findings) -> (Level, String) {
     let throttled = facts
         .cpuset
         .filter(|cpus| facts.cpu_quota.is_some_and(|quota| quota < f64::from(*cpus)));
-    match (findings.claimed_cores, throttled) {
-        (Some(claimed), _) if claimed > facts.cores => (
+    match (findings.declared_cores, throttled) {
+        (Some(declared), _) if declared > facts.cores => (
             Warn,
             format!(
-                "{has}, but {claimed} are declared: tasks will share them. Lower `cores`, or use larger nodes"
+                "{has}, but {declared} are declared: tasks will share them. Lower `cores`, or use larger nodes"
             ),
         ),
         (_, Some(cpus)) => (
@@ -330,25 +330,25 @@ fn cores(findings: &Findings) -> (Level, String) {
 /// agent's R lists these. Then the check `cpus` warns if there are too few.
 fn listed_resources(findings: &Findings, ResourceTotals { hosts, cores }: ResourceTotals) -> (Level, String) {
     let (size, present) = (findings.instance.hosts.len(), findings.facts.cores);
-    let claims = format!("R lists {hosts} nodes with {cores} cores");
-    match findings.claimed_cores {
+    let listed = format!("R lists {hosts} nodes with {cores} cores");
+    match findings.declared_cores {
         _ if hosts != size => (
             Fail,
             format!(
-                "{claims}, but the instance has {size} brokers: Flux will not start. R and the hostlist must name the same hosts"
+                "{listed}, but the instance has {size} brokers: Flux will not start. R and the hostlist must name the same hosts"
             ),
         ),
         None if cores > present && findings.has_users_config => (
             Fail,
             format!(
-                "{claims}, but there are {present}: Flux drains this node, unless broker.toml sets resource.noverify. Set it, or renew R"
+                "{listed}, but there are {present}: Flux drains this node, unless broker.toml sets resource.noverify. Set it, or renew R"
             ),
         ),
         None if cores > present => (
             Warn,
-            format!("{claims}, but there are {present}: tasks will share them. Use nodes of one size"),
+            format!("{listed}, but there are {present}: tasks will share them. Use nodes of one size"),
         ),
-        _ => (Pass, claims),
+        _ => (Pass, listed),
     }
 }
 

@@ -8,8 +8,10 @@ use crate::flux_rpc::states;
 use crate::report::activity::Activity;
 use crate::wait::Missing;
 
-/// Job states before a job runs, as bits (RFC 21): DEPEND, PRIORITY, SCHED.
-const WAITING: u64 = 2 | 4 | 8;
+/// The job state DEPEND, as a bit (RFC 21).
+const DEPEND: u64 = 2;
+/// The job states before a job runs: DEPEND, PRIORITY, SCHED.
+const WAITING: u64 = DEPEND | 4 | 8;
 /// Version of the JSON report. It changes when a reader of the older one would misread it.
 const STATUS_VERSION: u32 = 1;
 /// Seconds in one state after which a broker counts as stuck.
@@ -141,7 +143,7 @@ impl<'a> Observations<'a> {
             .collect()
     }
 
-    /// Whether `rank` is a spare host of which no pod was found. The rank is offline.
+    /// Whether `rank`, which is offline, is a spare host of which no pod was found.
     fn is_idle_spare(&self, rank: u32) -> bool {
         // The spare ranks are in ascending order.
         self.instance.spare.binary_search(&rank).is_ok()
@@ -415,8 +417,7 @@ fn job(job: &Value) -> Option<String> {
     }
     let state = job["state"].as_u64()?;
     let why = job["annotations"]["sched"]["reason_pending"].as_str();
-    let default_reason = if state == 2 {
-        // DEPEND
+    let default_reason = if state == DEPEND {
         "for its dependencies"
     } else {
         "for nodes that are up, free and not drained"

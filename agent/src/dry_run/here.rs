@@ -48,8 +48,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_container_whose_entrypoint_is_not_process_one_says_so() {
-        let told = |is_known: bool, format| {
+    fn notice_says_that_process_1_is_not_the_entrypoint() {
+        let output = |is_known: bool, format| {
             let spec =
                 flux_shared::agent_spec::AgentSpec::from_toml("name = 'mc'\nsize = 2\n[flux]\nlead_gone = 5")
                     .unwrap();
@@ -75,8 +75,8 @@ mod tests {
             )
             .unwrap()
         };
-        assert!(told(false, Format::Text).contains("Notice: process 1 is not this container's entrypoint"));
-        let text = told(true, Format::Text);
+        assert!(output(false, Format::Text).contains("Notice: process 1 is not this container's entrypoint"));
+        let text = output(true, Format::Text);
         assert!(
             text.contains("Detected host") && !text.contains("Notice: process 1"),
             "{text}"
@@ -89,6 +89,6 @@ mod tests {
             std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("plan/schema/dry-run.json"))
                 .unwrap();
         let validator = jsonschema::validator_for(&serde_json::from_str(&schema).unwrap()).unwrap();
-        assert!(validator.is_valid(&serde_json::from_str(&told(true, Format::Json)).unwrap()));
+        assert!(validator.is_valid(&serde_json::from_str(&output(true, Format::Json)).unwrap()));
     }
 }

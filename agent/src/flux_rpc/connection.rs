@@ -141,7 +141,7 @@ pub mod peer {
     }
 
     /// Reads the next request, as text.
-    pub fn asked(peer: &mut Peer) -> String {
+    pub fn read_request(peer: &mut Peer) -> String {
         let mut head = [0; 8];
         peer.read_exact(&mut head).unwrap();
         let mut message = vec![0; u32::from_be_bytes(head[4..].try_into().unwrap()) as usize];
@@ -163,7 +163,7 @@ pub mod peer {
         std::thread::spawn(move || {
             for mut peer in listener.incoming().map_while(Result::ok) {
                 peer.write_all(&[0]).unwrap();
-                let question = asked(&mut peer);
+                let question = read_request(&mut peer);
                 let bytes = answer(&question);
                 recorded.lock().unwrap().push(question);
                 if let Some(bytes) = bytes {

@@ -184,14 +184,14 @@ mod tests {
     use super::*;
     use crate::flux_rpc::connection::peer::{answer_of, questions_asked_by};
 
-    /// Whether a node was lost, by these sets of connected ranks at each look, and the number of questions. `job`: the
-    /// one that ended last. None runs.
-    fn looks(job: Value, is_stopping: bool, online: &[&'static str]) -> (bool, usize) {
-        looks_with(Value::Null, job, is_stopping, online)
+    /// Whether a node was lost, by these sets of connected ranks at each look, and the number of questions: two about
+    /// jobs, then one for each look. `job`: the one that ended last. None runs.
+    fn watch(job: Value, is_stopping: bool, online: &[&'static str]) -> (bool, usize) {
+        watch_with(Value::Null, job, is_stopping, online)
     }
 
     /// The same while a job runs.
-    fn looks_with(running: Value, job: Value, is_stopping: bool, online: &[&'static str]) -> (bool, usize) {
+    fn watch_with(running: Value, job: Value, is_stopping: bool, online: &[&'static str]) -> (bool, usize) {
         let mut online: Vec<_> = online.iter().rev().copied().collect();
         let answer = move |question: &str| {
             if question.contains("job-list.list") && question.contains(r#""states":[16]"#) {
@@ -222,20 +222,25 @@ mod tests {
     #[test]
     fn broker_that_leaves_after_its_tasks_is_a_lost_node() {
         let job = |ranks: &str| json!({ "success": false, "ranks": ranks, "t_cleanup": now() });
-        assert_eq!(looks(job("[0-1]"), false, &["0-2", "0-2", "0,2"]), (true, 5));
-        let (is_lost, questions) = looks(job("[0-1]"), false, &["0-1"]);
+        assert_eq!(watch(job("[0-1]"), false, &["0-2", "0-2", "0,2"]), (true, 5));
+        let (is_lost, questions) = watch(job("[0-1]"), false, &["0-1"]);
         assert!(!is_lost && questions > 6, "rank 2 ran nothing: {questions}");
-        assert_eq!(looks(job("[0-1]"), true, &["0"]), (false, 2), "all of it ends");
-        assert_eq!(looks(job("0"), false, &["0"]), (false, 2), "no follower ran it");
+        assert_eq!(
+            watch(job("[0-1]"), true, &["0"]),
+            (false, 2),
+            "a stop ends the watch"
+        );
+        assert_eq!(watch(job("0"), false, &["0"]), (false, 2), "no follower ran it");
     }
 
     #[test]
     fn job_that_the_list_still_calls_running_may_have_lost_a_node() {
         let running = || json!({ "success": null, "ranks": "[0-1]", "t_cleanup": null });
         let earlier = |status: i32| json!({ "success": status == 0, "ranks": "[0-1]", "t_cleanup": now() - 900.0, "waitstatus": status });
-        assert!(looks_with(running(), earlier(0), false, &["0-1", "0"]).0);
+        assert!(watch_with(running(), earlier(0), false, &["0-1", "0"]).0);
         // The signal that ended an earlier job says nothing about this one.
-        let (is_lost, questions) = looks_with(running(), earlier(137 << 8), false, &["0-1"]);
+        let (is_lost, questions) = watch_with(running(), earlier(137 << 8), false, &["0-1"]);
+        // It is watched for 1.5 s, with ten looks a second. After a signal it would be ten seconds.
         assert!(!is_lost && questions < 25, "{questions}");
     }
 
@@ -249,7 +254,7 @@ mod tests {
             // The job's exception may be much older than its end.
             let job = json!({ "exception_type": "node-failure", "success": false, "ranks": "0-1",
                 "t_cleanup": now() - 900.0, "t_inactive": ended });
-            assert_eq!(looks(job, false, &["0-1"]).0, is_lost, "{ended}");
+            assert_eq!(watch(job, false, &["0-1"]).0, is_lost, "{ended}");
         }
     }
 
@@ -260,7 +265,7 @@ mod tests {
         let lost_after = |status: i32, exception: &str| {
             let job = json!({ "success": false, "ranks": "[0-1]", "t_cleanup": now(), "waitstatus": status,
                 "exception_type": exception });
-            looks(job, false, &late).0
+            watch(job, false, &late).0
         };
         for status in [143 << 8, 137 << 8, libc::SIGTERM] {
             assert!(lost_after(status, "exec"), "{status}");
@@ -270,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_job_that_has_just_failed_is_looked_into() {
+    fn only_brokers_of_a_job_that_has_just_failed_are_watched() {
         let followers = |job: Value| followers_of_failed(&job, 1000.0);
         let failed = json!({ "success": false, "ranks": "[0,2-3]", "t_cleanup": 999.0 });
         assert_eq!(followers(failed.clone()), [2, 3].into());

@@ -83,13 +83,13 @@ pub async fn lead_stays(broker: &Broker) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::connection::peer::{Peer, answer_of, answer_with, asked};
+    use super::super::connection::peer::{Peer, answer_of, answer_with, read_request};
     use super::*;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixListener;
 
-    /// The result of `work` with a fake broker, whose side is `broker`.
-    fn with<T, F: Future<Output = T>>(
+    /// The result of `work` with a fake broker. `broker` serves its one connection.
+    fn with_fake_broker<T, F: Future<Output = T>>(
         broker: impl FnOnce(Peer) + Send + 'static,
         work: impl FnOnce(Broker) -> F,
     ) -> T {
@@ -114,10 +114,10 @@ mod tests {
         let stays = |answer: Vec<u8>| {
             let broker = move |mut peer: Peer| {
                 peer.write_all(&[0]).unwrap();
-                assert!(asked(&mut peer).contains("groups.get"));
+                assert!(read_request(&mut peer).contains("groups.get"));
                 peer.write_all(&answer).unwrap();
             };
-            with(broker, async |broker| lead_stays(&broker).await)
+            with_fake_broker(broker, async |broker| lead_stays(&broker).await)
         };
         for (members, expected) in [
             ("0", true),
@@ -135,7 +135,7 @@ mod tests {
         }
         assert_eq!(stays(answer_with(113, "the lead cannot be reached")), None);
         assert_eq!(stays(b"no answer at all".to_vec()), None);
-        let refused = with(
+        let refused = with_fake_broker(
             |mut peer| peer.write_all(&[1]).unwrap(),
             async |broker| lead_stays(&broker).await,
         );
@@ -143,18 +143,18 @@ mod tests {
     }
 
     #[test]
-    fn a_membership_lasts_until_it_is_ended_and_does_not_come_again() {
+    fn membership_lasts_until_leave_and_is_not_renewed() {
         let (left, is_left) = std::sync::mpsc::channel();
         let broker = move |mut peer: Peer| {
             peer.write_all(&[0]).unwrap();
-            assert!(asked(&mut peer).contains("groups.join"));
+            assert!(read_request(&mut peer).contains("groups.join"));
             peer.write_all(&answer_with(38, "no such service")).unwrap();
-            assert!(asked(&mut peer).contains("groups.join"), "it asks again");
+            assert!(read_request(&mut peer).contains("groups.join"), "it asks again");
             peer.write_all(&answer_of("{}")).unwrap();
             assert_eq!(peer.read(&mut [0]).unwrap(), 0, "the connection has ended");
             left.send(()).unwrap();
         };
-        with(broker, async |broker| {
+        with_fake_broker(broker, async |broker| {
             let staying = LeadPresence::default();
             staying.join(&broker).await;
             assert!(staying.lock().connection.is_some() && is_left.try_recv().is_err());
@@ -164,21 +164,21 @@ mod tests {
         let refusing = |mut peer: Peer| {
             peer.write_all(&[0]).unwrap();
             (0..MAX_ATTEMPTS).for_each(|_| {
-                asked(&mut peer);
+                read_request(&mut peer);
                 peer.write_all(&answer_with(1, "only the owner may")).unwrap();
             });
             assert_eq!(peer.read(&mut [0]).unwrap(), 0, "it does not ask for ever");
         };
-        with(refusing, async |broker| {
+        with_fake_broker(refusing, async |broker| {
             LeadPresence::default().join(&broker).await
         });
-        let again = |mut peer: Peer| {
+        let accepting = |mut peer: Peer| {
             peer.write_all(&[0]).unwrap();
-            asked(&mut peer);
+            read_request(&mut peer);
             peer.write_all(&answer_of("{}")).unwrap();
             assert_eq!(peer.read(&mut [0]).unwrap(), 0);
         };
-        with(again, async |broker| {
+        with_fake_broker(accepting, async |broker| {
             let staying = LeadPresence::default();
             staying.leave();
             staying.join(&broker).await;

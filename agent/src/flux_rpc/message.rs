@@ -239,14 +239,14 @@ mod tests {
             );
         }
         // 255 takes the long form: in one byte, it would be read as the mark of this form.
-        let at = |length| {
+        let length_bytes = |length| {
             let mut message = Vec::new();
             push_frame(&mut message, &vec![0; length]);
             message[..message.len() - length].to_vec()
         };
-        assert_eq!(at(254), [254]);
-        assert_eq!(at(255), [255, 0, 0, 0, 255]);
-        assert_eq!(at(70_000), [255, 0, 1, 0x11, 0x70]);
+        assert_eq!(length_bytes(254), [254]);
+        assert_eq!(length_bytes(255), [255, 0, 0, 0, 255]);
+        assert_eq!(length_bytes(70_000), [255, 0, 1, 0x11, 0x70]);
     }
 
     proptest::proptest! {

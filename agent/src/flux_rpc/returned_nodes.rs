@@ -180,31 +180,31 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::sync::mpsc::{Sender, channel};
 
-    use super::super::connection::peer::{Peer, answer_of, answer_with, asked};
+    use super::super::connection::peer::{Peer, answer_of, answer_with, read_request};
     use super::*;
 
     /// A fake broker of the lead. It sends the connection of the stream to `members`. It answers all other requests by
-    /// `says`, and sends them to `told`.
+    /// `answer_to`, which gets their number and text, and sends them to `requests`.
     fn serve(
         listener: UnixListener,
         members: Sender<Peer>,
-        told: Sender<String>,
-        says: fn(usize, &str) -> Option<Vec<u8>>,
+        requests: Sender<String>,
+        answer_to: fn(usize, &str) -> Option<Vec<u8>>,
     ) {
         std::thread::spawn(move || {
             let mut count = 0;
             for mut peer in listener.incoming().map_while(Result::ok) {
                 peer.write_all(&[0]).unwrap();
-                let question = asked(&mut peer);
+                let question = read_request(&mut peer);
                 if question.contains("groups.get") {
                     members.send(peer).unwrap();
                     continue;
                 }
-                if let Some(answer) = says(count, &question) {
+                if let Some(answer) = answer_to(count, &question) {
                     peer.write_all(&answer).unwrap();
                 }
                 count += 1;
-                let _ = told.send(question);
+                let _ = requests.send(question);
             }
         });
     }
@@ -220,23 +220,24 @@ mod tests {
     }
 
     #[test]
-    fn lead_looks_once_for_all_that_join_and_undrains_who_is_back() {
+    fn lead_checks_joins_together_and_undrains_returned_nodes() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("local");
-        let ((to_members, streams), (to_told, told)) = (channel(), channel());
+        let ((to_members, streams), (to_requests, requests)) = (channel(), channel());
         serve(
             UnixListener::bind(&socket).unwrap(),
             to_members,
-            to_told,
+            to_requests,
             |count, question| {
+                let drain = json!({ "1-2": { "reason": REASON }, "3": { "reason": "a disk is broken" } });
                 match count {
-            // The first look fails, and is repeated.
-            0 => Some(answer_with(113, "No route to host")),
-            _ if question.contains("resource.status") => Some(answer_of(
-                &json!({ "drain": { "1-2": { "reason": REASON }, "3": { "reason": "a disk is broken" } } }).to_string(),
-            )),
-            _ => Some(answer_of("{}")),
-        }
+                    // The first check fails, and is repeated.
+                    0 => Some(answer_with(113, "No route to host")),
+                    _ if question.contains("resource.status") => {
+                        Some(answer_of(&json!({ "drain": drain }).to_string()))
+                    }
+                    _ => Some(answer_of("{}")),
+                }
             },
         );
         let lead = std::thread::spawn(move || {
@@ -250,7 +251,7 @@ mod tests {
         for ranks in ["0", "0,2", "0,2-500"] {
             stream.write_all(&members(ranks)).unwrap();
         }
-        let questions: Vec<String> = (0..3).map(|_| told.recv().unwrap()).collect();
+        let questions: Vec<String> = (0..3).map(|_| requests.recv().unwrap()).collect();
         assert_eq!(
             questions
                 .iter()
@@ -258,11 +259,11 @@ mod tests {
                 .collect::<Vec<_>>(),
             [None, None, Some("2")]
         );
-        // One that leaves is drained while it is there, and undrained only once it is back.
+        // Rank 1 joins, leaves and joins again within `JOIN_WINDOW`: it is checked once, and undrained.
         for ranks in ["0-500", "0,2-500", "0-500"] {
             stream.write_all(&members(ranks)).unwrap();
         }
-        let questions: Vec<String> = (0..2).map(|_| told.recv().unwrap()).collect();
+        let questions: Vec<String> = (0..2).map(|_| requests.recv().unwrap()).collect();
         assert_eq!(
             questions
                 .iter()
@@ -271,7 +272,7 @@ mod tests {
             [None, Some("1")]
         );
         assert!(
-            told.recv_timeout(2 * JOIN_WINDOW).is_err(),
+            requests.recv_timeout(2 * JOIN_WINDOW).is_err(),
             "nothing has changed since"
         );
         drop(stream);

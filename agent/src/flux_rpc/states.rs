@@ -148,7 +148,7 @@ async fn follow(mut conversation: Conversation, log: &Mutex<StateLog>) -> io::Re
 
 #[cfg(test)]
 mod tests {
-    use super::super::connection::peer::{Peer, answer_of, answer_with, asked};
+    use super::super::connection::peer::{Peer, answer_of, answer_with, read_request};
     use super::*;
     use std::io::Write;
     use std::os::unix::net::UnixListener;
@@ -175,7 +175,7 @@ mod tests {
                 actions,
             );
             let peer = std::thread::spawn(move || {
-                drop(listener.accept().unwrap()); // the look whether it answers
+                drop(listener.accept().unwrap()); // `socket::wait` only checks that the broker answers
                 broker(listener.accept().unwrap().0, &listener);
             });
             (&mut states.task).await.unwrap();
@@ -197,20 +197,20 @@ mod tests {
     fn state_changes_are_noted_once_until_broker_shuts_down() {
         let (log, is_ending) = watch(StateActions::default(), |mut peer, _| {
             peer.write_all(&[0]).unwrap();
-            assert!(asked(&mut peer).contains("state-machine.monitor"));
+            assert!(read_request(&mut peer).contains("state-machine.monitor"));
             peer.write_all(&answer_with(
                 11,
                 "Upstream Flux broker is offline. Try again later.",
             ))
             .unwrap();
             assert!(
-                asked(&mut peer).contains("state-machine.monitor"),
+                read_request(&mut peer).contains("state-machine.monitor"),
                 "it asks again"
             );
             for (number, name) in [(4, "quorum"), (5, "run"), (5, "run"), (7, "shutdown")] {
                 peer.write_all(&answer_of(&format!("{{\"state\":{number}}}")))
                     .unwrap();
-                assert!(asked(&mut peer).contains("state-machine.get"));
+                assert!(read_request(&mut peer).contains("state-machine.get"));
                 peer.write_all(&state(name)).unwrap();
             }
         });
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_that_refuses_or_speaks_otherwise_tells_nothing() {
+    fn states_are_unknown_if_broker_refuses_or_sends_garbage() {
         let (refuses, is_ending) = watch(StateActions::default(), |mut peer, _| {
             peer.write_all(&[1]).unwrap()
         });
@@ -228,14 +228,14 @@ mod tests {
         assert!(!is_ending);
         let (log, _) = watch(StateActions::default(), |mut peer, _| {
             peer.write_all(&[0]).unwrap();
-            asked(&mut peer);
+            read_request(&mut peer);
             peer.write_all(b"whatever that means, it is no message").unwrap();
         });
         assert_eq!(names(log), [""; 0]);
     }
 
     #[test]
-    fn at_its_end_a_broker_is_asked_whether_the_lead_goes_on() {
+    fn broker_that_shuts_down_is_asked_whether_lead_goes_on() {
         let goes_on = |answer: Option<Vec<u8>>| {
             let actions = StateActions {
                 asks_lead: true,
@@ -243,11 +243,11 @@ mod tests {
             };
             let (log, _) = watch(actions, |mut peer, listener| {
                 peer.write_all(&[0]).unwrap();
-                asked(&mut peer);
+                read_request(&mut peer);
                 peer.write_all(&state("shutdown")).unwrap();
                 let mut peer = listener.accept().unwrap().0;
                 peer.write_all(&[0]).unwrap();
-                let question = asked(&mut peer);
+                let question = read_request(&mut peer);
                 assert!(question.contains("state-machine.get"), "{question}");
                 answer
                     .into_iter()

@@ -61,8 +61,8 @@ pub async fn full(broker: &Broker, instance: KnownHosts<'_>, has_resources: bool
     count(&answers, instance)
 }
 
-/// Nodes and jobs without brokers and host names, asked of the lead. What it does not know yet is left out. Drained and
-/// spare nodes count as down: the metrics, for which this is, count only nodes that are up.
+/// Nodes and jobs for the metrics, asked of the lead, without brokers and host names. What the lead does not know yet
+/// is left out. Drained and spare nodes count as down, since the metrics count only nodes that are up.
 pub async fn nodes_and_jobs(broker: &Broker) -> Usage {
     let answers = Answers {
         resources: resource_sets(broker).await.unwrap_or_default(),

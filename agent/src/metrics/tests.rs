@@ -4,13 +4,13 @@ use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::*;
-use crate::flux_rpc::connection::peer::{answer_of, answer_with, asked};
+use crate::flux_rpc::connection::peer::{answer_of, answer_with, read_request};
 
 const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\n\r\n";
 
 /// Runs `work` while a metrics server runs, whose broker answers each request with `answer_to`. Returns the result
 /// of `work`, and the number of requests to the broker.
-fn beside<T: Send + 'static>(
+fn with_server<T: Send + 'static>(
     answer_to: impl Fn(&str) -> Vec<u8> + Send + 'static,
     work: impl FnOnce(SocketAddr) -> T + Send + 'static,
 ) -> (T, usize) {
@@ -22,7 +22,7 @@ fn beside<T: Send + 'static>(
     std::thread::spawn(move || {
         for mut peer in listener.incoming().map_while(Result::ok) {
             peer.write_all(&[0]).unwrap();
-            let answer = answer_to(&asked(&mut peer));
+            let answer = answer_to(&read_request(&mut peer));
             questions.fetch_add(1, Relaxed);
             let _ = peer.write_all(&answer);
         }
@@ -67,7 +67,7 @@ fn jobs(question: &str) -> Vec<u8> {
 
 #[test]
 fn concurrent_metrics_requests_share_one_broker_query() {
-    let (answers, questions) = beside(jobs, |address| {
+    let (answers, questions) = with_server(jobs, |address| {
         let asking: Vec<_> = (0..10)
             .map(|_| std::thread::spawn(move || ask(address, REQUEST)))
             .collect();
@@ -94,8 +94,8 @@ fn dropped_metrics_clients_do_not_repeat_the_broker_query() {
         std::thread::sleep(Duration::from_millis(500));
         jobs(question)
     };
-    let (answer, questions) = beside(slow, |address| {
-        let come_and_gone: Vec<TcpStream> = (0..5 * MAX_CONNECTIONS)
+    let (answer, questions) = with_server(slow, |address| {
+        let clients: Vec<TcpStream> = (0..5 * MAX_CONNECTIONS)
             .map(|_| {
                 let mut stream = TcpStream::connect(address).unwrap();
                 stream.write_all(REQUEST).unwrap();
@@ -104,7 +104,7 @@ fn dropped_metrics_clients_do_not_repeat_the_broker_query() {
             })
             .collect();
         assert_eq!(
-            read_answer(&come_and_gone[0]),
+            read_answer(&clients[0]),
             "",
             "the server has closed the oldest connection"
         );
@@ -116,7 +116,7 @@ fn dropped_metrics_clients_do_not_repeat_the_broker_query() {
 
 #[test]
 fn metrics_reuse_broker_answer_for_a_second() {
-    let (_, questions) = beside(jobs, |address| {
+    let (_, questions) = with_server(jobs, |address| {
         ask(address, REQUEST);
         ask(address, REQUEST);
         std::thread::sleep(FRESH);
@@ -127,13 +127,13 @@ fn metrics_reuse_broker_answer_for_a_second() {
 
 #[test]
 fn metrics_answer_503_when_broker_gives_no_usable_answer() {
-    let (answer, _) = beside(|_| answer_of("[]"), |address| ask(address, REQUEST));
+    let (answer, _) = with_server(|_| answer_of("[]"), |address| ask(address, REQUEST));
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
 }
 
 #[test]
 fn idle_metrics_connections_do_not_block_other_clients() {
-    let (answer, _) = beside(jobs, |address| {
+    let (answer, _) = with_server(jobs, |address| {
         let held: Vec<TcpStream> = (0..3 * MAX_CONNECTIONS)
             .map(|_| TcpStream::connect(address).unwrap())
             .collect();
@@ -149,7 +149,7 @@ fn idle_metrics_connections_do_not_block_other_clients() {
 
 #[test]
 fn metrics_requests_that_are_malformed_are_rejected_or_dropped() {
-    let (answers, _) = beside(jobs, |address| {
+    let (answers, _) = with_server(jobs, |address| {
         let long = [b"GET /metrics HTTP/1.1\r\nA: ".as_slice(), &[b'a'; 2 * MAX_HEAD]].concat();
         let half = TcpStream::connect(address).unwrap();
         (&half).write_all(b"GET").unwrap();

@@ -2,18 +2,12 @@ use super::*;
 use flux_agent_plan::plan::PlanError;
 use flux_shared::agent_spec::AgentSpec;
 
-/// The checks that do not pass for a good pod changed by `change`.
-fn troubles(facts: Facts, change: impl FnOnce(&mut Findings)) -> Vec<(Level, &'static str, String)> {
-    let spec = AgentSpec::from_toml("name='mc'\nsize=4").unwrap();
-    let facts = Facts {
-        index: Some(1),
-        ..facts
-    };
-    let instance = Instance::of(&spec, &facts).unwrap();
-    let mut findings = Findings {
-        instance: &instance,
-        facts: &facts,
-        claimed_cores: None,
+/// The findings in a good pod of four.
+fn good_findings<'a>(instance: &'a Instance, facts: &'a Facts) -> Findings<'a> {
+    Findings {
+        instance,
+        facts,
+        declared_cores: None,
         has_users_config: false,
         places: vec![("/mnt/flux".into(), true), ("/root".into(), true)],
         shared_memory: Some(1 << 30),
@@ -46,7 +40,18 @@ fn troubles(facts: Facts, change: impl FnOnce(&mut Findings)) -> Vec<(Level, &'s
             missing: Vec::new(),
         }),
         parent: Some(("mc-0.flux.", Ok(()))),
+    }
+}
+
+/// The checks that do not pass for a good pod changed by `change`.
+fn troubles(facts: Facts, change: impl FnOnce(&mut Findings)) -> Vec<(Level, &'static str, String)> {
+    let spec = AgentSpec::from_toml("name='mc'\nsize=4").unwrap();
+    let facts = Facts {
+        index: Some(1),
+        ..facts
     };
+    let instance = Instance::of(&spec, &facts).unwrap();
+    let mut findings = good_findings(&instance, &facts);
     change(&mut findings);
     let checks = judge(&findings);
     checks
@@ -84,7 +89,7 @@ fn each_trouble_is_found_alone_and_has_its_remedy() {
         f.certificate = Err("there is no certificate".into())
     });
     only(Warn, "cpus", "8 are declared", |f| {
-        f.claimed_cores = Some(8);
+        f.declared_cores = Some(8);
     });
     only(Fail, "R", "5 nodes", |f| {
         f.resources = Some(ResourceTotals { hosts: 5, cores: 4 })
@@ -223,14 +228,22 @@ fn preflight_lists_only_the_first_missing_names() {
 }
 
 #[test]
-fn a_missing_flux_fails_with_the_planners_own_words() {
+fn missing_flux_fails_with_the_planners_message() {
     let facts = Facts {
         flux_on_path: None,
         ..Facts::default()
     };
     let spec = AgentSpec::from_toml("name='mc'\n[view]\nenabled=false").unwrap();
     let instance = Instance::of(&spec, &facts).unwrap();
-    assert!(matches!(instance.flux, Err(PlanError::FluxMissing(_))));
+    let Err(error @ PlanError::FluxMissing(_)) = &instance.flux else {
+        panic!("{:?}", instance.flux)
+    };
+    let flux_check = Check {
+        level: Fail,
+        topic: "flux",
+        text: format!("{error}: {}", error.hint()),
+    };
+    assert_eq!(judge(&good_findings(&instance, &facts))[0], flux_check);
 }
 
 #[test]

@@ -150,7 +150,7 @@ fn a_snippet_that_runs_is_why_there_is_no_broker() {
 }
 
 #[test]
-fn a_host_that_nobody_may_have_asked_for_is_not_missing() {
+fn idle_spare_host_is_not_missing() {
     let spec = AgentSpec::from_toml("name='mc'\nsize=2\nmax_size=4").unwrap();
     let lead = Instance::of(
         &spec,
