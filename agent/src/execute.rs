@@ -49,6 +49,7 @@ mod starts;
 pub mod timing;
 mod user;
 
+use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use flux_agent_plan::plan::{Content, Mode, Owner, Parent, Plan, Snippet, SnippetPhase, Step};
@@ -96,7 +97,7 @@ pub async fn execute(
     timeline: &mut ContainerTimeline,
     ending: &mut ContainerEnd,
 ) -> Result<u8, Failure> {
-    // Publishing replaces this text. The operator takes an end without it for a saved archive.
+    // `publish_archive` replaces this text. A termination message without it would mean that the archive was saved.
     ending.archive_not_saved = plan.steps.iter().find_map(|step| match step {
         Step::PublishArchive { .. } => Some("the pod ended before it could be saved".into()),
         Step::LeadLost { .. } => Some("an earlier pod of the lead was lost".into()),
@@ -370,12 +371,12 @@ impl Executor<'_> {
             stage = "lead",
             "{cause}; waiting for the operator to restart this MiniCluster"
         );
-        let stopped = self.supervisor.unless_stopped(std::future::pending::<()>()).await;
-        match stopped.map_err(wait_failed)? {
-            Interrupted::Stopped(stop) => Ok(Flow::Exit(self.stop_code(stop))),
-            // This does not happen, since `pending` never ends.
-            Interrupted::Done(()) => Ok(Flow::Exit(0)),
-        }
+        let waited = self
+            .supervisor
+            .unless_stopped(std::future::pending::<Infallible>())
+            .await;
+        let Interrupted::Stopped(stop) = waited.map_err(wait_failed)?;
+        Ok(Flow::Exit(self.stop_code(stop)))
     }
 
     /// Shell lines that export these variables, with values from the current environment.

@@ -203,7 +203,7 @@ impl Root {
     }
 
     /// Makes every mount read-only that is not meant to be writable: of the container's mounts, the innermost one
-    /// around it decides. A failure is an error only if this runs as the machine's user root: other users can write only to
+    /// around it decides. A failure is an error only if this runs as the machine's root: other users can write only to
     /// their own files anyway.
     fn protect(&self, container: &LocalContainer) -> Result<(), Failure> {
         let binds: Vec<(PathBuf, bool)> = container

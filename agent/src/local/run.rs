@@ -233,12 +233,9 @@ impl RunState<'_> {
             Event::Child => {}
             Event::Stop => self.stop("stopping all pods"),
             Event::Signal(_) if is_duplicate_stop => {}
+            // The first stop signal was an `Event::Stop`.
             Event::Signal(received) if is_stop(received.number) => {
-                if self.is_stopping {
-                    self.kill("second stop signal: killing what is left");
-                } else {
-                    self.stop("stopping all pods");
-                }
+                self.kill("second stop signal: killing what is left");
             }
             Event::Signal(_) => {}
         }
@@ -265,8 +262,8 @@ impl RunState<'_> {
         running.code = Some(code);
         let container = running.container;
         if container.sidecar.is_some() {
-            // Not while the run ends, or once its pod's container that runs Flux has ended: sidecars are then stopped by
-            // a signal, which is no failure.
+            // While the run ends, or once Flux's container in the same pod has ended, sidecars are stopped by a signal.
+            // That is no failure.
             let has_pod_ended = self.all.iter().any(|other| {
                 other.container.index == container.index
                     && other.container.sidecar.is_none()

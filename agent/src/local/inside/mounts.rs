@@ -87,8 +87,8 @@ pub fn below(top: &Path) -> io::Result<Vec<Mounted>> {
         .collect())
 }
 
-/// The flags for the options of a mount, such as `rw,nosuid`. These are the flags that only the machine's root may
-/// remove, without `ro`: `make_read_only` sets it anyway.
+/// The flags for the options of a mount, such as `rw,nosuid`: those that only the machine's root may remove. `ro` is
+/// left out, since `make_read_only` sets that flag anyway.
 fn flags(options: &str) -> MsFlags {
     let known = [
         ("nosuid", MsFlags::MS_NOSUID),
