@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn earlier_pods_are_counted_and_the_variables_are_nobody_elses() {
+    fn earlier_pods_are_counted_and_their_variables_removed() {
         let count = |failures: &str, disruptions: &str| {
             let pairs = [
                 (EARLIER_POD_COUNTS[0], failures),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shell_is_the_paths_own_by_its_usual_name_if_it_has_one() {
+    fn shell_is_the_first_on_the_path_by_its_usual_name() {
         use std::os::unix::fs::{PermissionsExt, symlink};
         let root = tempfile::tempdir().unwrap();
         let add = |path: &str| {

@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_put_right_but_a_real_folder_is_left_alone() {
+    fn link_gets_its_new_target_and_a_real_folder_stays() {
         let root = tempfile::tempdir().unwrap();
         let files = Files::new(root.path(), "lead");
         files.ensure_link("/view/run", "../elsewhere").unwrap();
@@ -511,7 +511,7 @@ mod tests {
         let etc = fs::metadata(at("etc")).unwrap();
         assert_eq!((etc.uid(), etc.mode() & 0o777), (0, 0o755));
         assert_eq!(fs::read_dir(at("etc")).unwrap().count(), 0);
-        // In place of a file it is replaced, not followed; our own is followed.
+        // A link in place of the file itself is replaced, not followed. A link of our own is followed.
         files
             .ensure_file("/theirs/there", Mode(0o644), us(), b"x")
             .unwrap();

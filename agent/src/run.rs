@@ -103,13 +103,13 @@ fn role_name(plan: &Plan) -> &'static str {
     }
 }
 
-/// Plans and executes; returns the exit code. The plan is stored in `known`.
+/// Plans and executes; returns the exit code. Stores the plan in `plan_slot`.
 async fn entrypoint(
     options: &RunOptions,
     container: &PodContainer,
     timeline: &mut ContainerTimeline,
     ending: &mut ContainerEnd,
-    known: &mut Option<Plan>,
+    plan_slot: &mut Option<Plan>,
 ) -> Result<u8, Failure> {
     let begin = Instant::now();
     let mut supervisor = Supervisor::new()
@@ -124,18 +124,10 @@ async fn entrypoint(
             // The stages of the init containers.
             timeline.add_earlier(&options.root, &mount);
             timeline.record("plan", begin);
-            let plan = known.insert(plan);
-            let plan_anew = || self::plan(options, container, &process).map(|(plan, _)| plan);
+            let plan = plan_slot.insert(plan);
+            let replan = || self::plan(options, container, &process).map(|(plan, _)| plan);
             let execute_options = options.for_execute(container);
-            execute_plan(
-                plan,
-                &plan_anew,
-                execute_options,
-                timeline,
-                ending,
-                &mut supervisor,
-            )
-            .await
+            execute_plan(plan, &replan, execute_options, timeline, ending, &mut supervisor).await
         }
         Ok(Interrupted::Stopped(stop)) => {
             // Without a plan, it is not known whether there is an archive. If there is none, nobody reads this.

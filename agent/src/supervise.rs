@@ -445,7 +445,7 @@ struct Stopping {
     stop: Option<Stop>,
     /// Whether an order to end was passed on to the child.
     passed_on: bool,
-    /// The child was stopped (SIGTSTP, SIGSTOP) and not continued by us.
+    /// Whether the child was suspended (SIGTSTP, SIGSTOP), and the agent has not continued it.
     suspended: bool,
     /// Until the order is passed on: the end of the policy's hold ([`AtStop::Hold`]). After that: when remaining
     /// processes are killed.

@@ -7,12 +7,13 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use test_support::waiting::eventually;
 
 /// The variable with a test's folder. It is set in the separate process of that test.
-pub const OF_ITS_OWN: &str = "FLUX_AGENT_TEST_OF_ITS_OWN";
+pub const FOLDER_VARIABLE: &str = "FLUX_AGENT_TEST_FOLDER";
 
-/// Runs `work` of the test with this path in a separate process, since a supervisor receives all signals and
-/// waits for all children. Returns its output; empty in that process.
+/// Runs `work`, the body of the test with the path `test`, in a separate process, since a supervisor receives all
+/// signals and waits for all children. For this, that process runs the test again. Returns the output of that process; empty in
+/// that process itself.
 pub fn alone(test: &str, work: impl FnOnce(&Path)) -> String {
-    if let Some(folder) = std::env::var_os(OF_ITS_OWN) {
+    if let Some(folder) = std::env::var_os(FOLDER_VARIABLE) {
         work(Path::new(&folder));
         return String::new();
     }
@@ -24,7 +25,7 @@ pub fn alone(test: &str, work: impl FnOnce(&Path)) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["--exact", test, "--nocapture"])
-        .env(OF_ITS_OWN, folder.path());
+        .env(FOLDER_VARIABLE, folder.path());
     let done = command.output();
     before.thread_set_mask().unwrap();
     let done = done.unwrap();

@@ -193,8 +193,8 @@ fn save_with(
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
     )?;
-    // A second sync would succeed, although the kernel has dropped the data that it could not write. So this error must
-    // be neither one that is retried nor one that another user is tried for.
+    // A second sync would succeed, although the kernel has dropped the data that it could not write. So after this
+    // error, the sync must not be repeated: neither by a retry nor as another user.
     sync(&file).map_err(|_| io::Error::from_raw_os_error(libc::ENOTRECOVERABLE))?;
     renameat(&folder, file_name(dump), &folder, file_name(archive))?;
     // An error is ignored, since the rename has succeeded. At worst, a crash of the node brings back the old archive.
@@ -310,11 +310,11 @@ mod tests {
             ("no regular file", |dump| fs::create_dir(dump).unwrap()),
             ("the dump is empty", |dump| fs::write(dump, "").unwrap()),
         ];
-        for (told, put) in put {
+        for (reason_part, put) in put {
             fs::write(at("archive.tgz"), "old").unwrap();
             put(&at("dump.tgz"));
             let why = reason(&save(&at("dump.tgz"), &at("archive.tgz"), true).unwrap_err());
-            assert!(why.contains(told), "{why}");
+            assert!(why.contains(reason_part), "{why}");
             assert_eq!(fs::read(at("archive.tgz")).unwrap(), b"old");
             let _ = fs::remove_file(at("dump.tgz")).or_else(|_| fs::remove_dir(at("dump.tgz")));
         }
@@ -322,7 +322,7 @@ mod tests {
         let why = reason(&save(&at("dump.tgz"), &at("archive.tgz"), false).unwrap_err());
         assert!(
             why.contains("its end is missing"),
-            "nobody has said that it is whole: {why}"
+            "it is not known to be whole: {why}"
         );
         save(&at("dump.tgz"), &at("archive.tgz"), true).unwrap();
         assert_eq!(fs::read(at("archive.tgz")).unwrap(), b"half");

@@ -58,12 +58,12 @@ mod tests {
             has_program_ended_first: false,
             is_aborted: false,
         };
-        let aborted = |told| BrokerEnd {
+        let aborted = |broker| BrokerEnd {
             is_aborted: true,
-            ..told
+            ..broker
         };
         use ChildEnd::{Exited, Signaled};
-        for (told, is_trusted, job) in [
+        for (broker, is_trusted, job) in [
             (end(Exited(0), true, Some(0)), true, Exited(0)),
             (end(Exited(7), true, Some(7)), true, Exited(7)),
             (end(Exited(129), true, None), true, Exited(129)),
@@ -78,9 +78,9 @@ mod tests {
             (end(Signaled(9), true, None), false, Signaled(9)),
         ] {
             assert_eq!(
-                (told.trouble().is_none(), told.job_end()),
+                (broker.trouble().is_none(), broker.job_end()),
                 (is_trusted, job),
-                "{told:?}"
+                "{broker:?}"
             );
         }
         let killed_later = BrokerEnd {

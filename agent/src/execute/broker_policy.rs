@@ -207,11 +207,12 @@ impl Policy for BrokerPolicy<'_> {
             staying.leave();
         }
         let Some(HeldStop { bound, .. }) = &self.hold else {
-            // Flux would abort its cleanup or rc3, and with that the archive's dump.
+            // At a signal, Flux would abort its cleanup or rc3, and with that the archive's dump. 0: none is sent.
             if self.shutdown.is_shutting_down() {
                 return AtStop::PassOn(Order::signal(0));
             }
-            // Otherwise the next start of the container would assume a shutdown of the instance, and not run the program again.
+            // Without this note, the next start of the container would assume that somebody shut the instance down, and
+            // would not run the program again.
             let _ = self.record.map(Record::add_stop);
             return AtStop::PassOn(Order::signal(signal));
         };
@@ -398,12 +399,9 @@ mod tests {
     use crate::execute::tests::{launch, program};
 
     #[test]
-    fn the_process_that_means_a_job_on_this_node_is_the_plans_word() {
+    fn broker_is_killed_only_if_the_planned_job_shell_runs_below() {
         let folder = tempfile::tempdir().unwrap();
-        let (job, reason) = (
-            program(folder.path(), "flux-shell", "#!/bin/sh\nread -r line\n"),
-            "the lead stays",
-        );
+        let job = program(folder.path(), "flux-shell", "#!/bin/sh\nread -r line\n");
         let mut broker = Command::new("/bin/sh")
             .args(["-c", "\"$0\"; :", &job])
             .stdin(Stdio::piped())
@@ -429,11 +427,11 @@ mod tests {
                 ShutdownSigns::default(),
                 None,
             );
-            policy.hold.unwrap().order_to_leave(reason, pid).signal
+            policy.hold.unwrap().order_to_leave("the lead stays", pid).signal
         };
         assert_eq!(order(Some("flux-shell")), libc::SIGKILL);
         assert_eq!(order(Some("another")), libc::SIGTERM);
-        assert_eq!(order(None), libc::SIGTERM, "whatever runs below it");
+        assert_eq!(order(None), libc::SIGTERM, "without a job shell in the plan");
         broker.stdin.take().unwrap().write_all(b"\n").unwrap();
         broker.wait().unwrap();
     }

@@ -507,17 +507,17 @@ mod tests {
         assert_eq!(
             judge(&ended(Exited(0), true, false, false)),
             done(0),
-            "dismissed while told to stop"
+            "dismissed after a stop"
         );
         assert_eq!(
             judge(&ended(Exited(0), true, true, true)),
             done(0),
-            "all go, the lead went first"
+            "all pods stop, and the lead ended first"
         );
         assert_eq!(
             judge(&ended(Exited(0), true, true, false)),
             done(REPLACE),
-            "this pod alone goes"
+            "only this pod stops"
         );
         assert_eq!(judge(&ended(Signaled(9), true, true, false)), done(REPLACE));
         for ended in [
@@ -547,7 +547,7 @@ mod tests {
         assert_eq!(
             left_behind(&ended(end, true, true, true), false),
             AfterBroker::Done(REPLACE),
-            "all go, but the lead"
+            "all pods stop, except the lead"
         );
     }
 
@@ -563,29 +563,31 @@ mod tests {
         ParentProbe::new(host, port, "/nonexistent".as_ref())
     }
 
-    /// A listener and its port, at an address that nobody else takes ports of; and another one's, where
-    /// nobody listens.
-    fn there_and_not_there() -> (std::net::TcpListener, ParentProbe, ParentProbe) {
+    /// A listener, a probe of its port, and a probe of a port where nobody listens. The addresses are this module's
+    /// own, so other tests do not open the second port.
+    fn open_and_closed_port() -> (std::net::TcpListener, ParentProbe, ParentProbe) {
         let listen = |host: &str| std::net::TcpListener::bind((host, 0)).unwrap();
-        let (there, gone) = (listen("127.0.78.1"), listen("127.0.78.2"));
+        let (open, closed) = (listen("127.0.78.1"), listen("127.0.78.2"));
         let port = |listener: &std::net::TcpListener| listener.local_addr().unwrap().port();
-        let brokers = (
-            broker("127.0.78.1", port(&there)),
-            broker("127.0.78.2", port(&gone)),
-        );
-        (there, brokers.0, brokers.1)
+        let (open_port, closed_port) = (port(&open), port(&closed));
+        drop(closed);
+        (
+            open,
+            broker("127.0.78.1", open_port),
+            broker("127.0.78.2", closed_port),
+        )
     }
 
     #[test]
     fn lead_is_gone_when_it_refuses_or_has_no_name() {
-        let (listener, mut there, mut gone) = there_and_not_there();
+        let (listener, mut there, mut gone) = open_and_closed_port();
         let patience = Duration::from_millis(300);
         block_on(async {
             assert!(!is_gone_within(&mut there, patience).await);
             assert!(is_gone_within(&mut gone, Duration::ZERO).await);
             assert!(
                 !is_gone_within(&mut broker("mc-0.flux.", 1), Duration::ZERO).await,
-                "no server of names is no answer"
+                "without a DNS server, the name is not known to be gone"
             );
             let closing = std::thread::spawn(move || {
                 std::thread::sleep(Duration::from_millis(100));
@@ -598,7 +600,7 @@ mod tests {
 
     #[test]
     fn follower_waits_for_parent_while_lead_answers() {
-        let (listener, mut there, mut gone) = there_and_not_there();
+        let (listener, mut there, mut gone) = open_and_closed_port();
         let bound = Some(Duration::ZERO);
         block_on(async {
             let soon = Duration::from_millis(500);
@@ -616,7 +618,7 @@ mod tests {
             assert_eq!(
                 address.ip().to_string(),
                 "127.0.78.1",
-                "it is the lead that is missed"
+                "the missing broker is the lead"
             );
         });
     }
@@ -629,7 +631,7 @@ mod tests {
         let mut absence = Absence::default();
         assert_eq!(absence.within(at_once, at_once), Ok(()));
         absence.note(Some(port.clone()));
-        assert_eq!(absence.within(at_once, None), Ok(()), "a name that is there");
+        assert_eq!(absence.within(at_once, None), Ok(()), "the name exists");
         assert_eq!(
             absence.within(None, at_once),
             Err(LeadAbsent::Silent(port.clone()))

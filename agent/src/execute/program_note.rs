@@ -82,7 +82,8 @@ mod tests {
     #[test]
     fn note_says_why_the_program_ended() {
         let path = tempfile::NamedTempFile::new().unwrap();
-        for (node_failure, is_told, is_aborted) in [
+        // A lost node hides that Flux told the program to end.
+        for (node_failure, has_flux_ended_it, is_aborted) in [
             (false, false, false),
             (false, true, true),
             (true, false, false),
@@ -90,7 +91,7 @@ mod tests {
         ] {
             std::fs::write(&path, "").unwrap();
             note_start(path.path()).unwrap();
-            note_end(path.path(), 3, node_failure, is_told);
+            note_end(path.path(), 3, node_failure, has_flux_ended_it);
             let note = read_note(path.path()).unwrap();
             assert_eq!(
                 (note.code, note.node_failure, note.is_aborted),

@@ -167,10 +167,10 @@ mod tests {
                 r#"{{"version":1,"execution":{{"R_lite":[{{"rank":"0-1","children":{{"core":"0","gpu":"0-7"}}}}],"nodelist":[{nodes}]}}}}"#
             )
         };
-        let told = |text: &str| describe(text.as_bytes(), "mc-[0-1]");
+        let description_of = |text: &str| describe(text.as_bytes(), "mc-[0-1]");
         for nodes in [r#""mc-[0-1]""#, r#""mc-1","mc-0""#, r#""mc-[0,1]""#] {
             assert_eq!(
-                told(&r(nodes)).unwrap(),
+                description_of(&r(nodes)).unwrap(),
                 "2 hosts with core 0 and gpu 0-7",
                 "{nodes}"
             );
@@ -193,9 +193,9 @@ mod tests {
             ("[]".into(), "its version is null, not 1"),
         ] {
             assert!(
-                told(&text).unwrap_err().starts_with(why),
+                description_of(&text).unwrap_err().starts_with(why),
                 "{text}: {:?}",
-                told(&text)
+                description_of(&text)
             );
         }
     }

@@ -418,12 +418,12 @@ mod tests {
             value: "4".into(),
         });
         session.apply(&EnvChange::Remove { name: "GONE".into() });
-        let seen: Vec<String> = session
+        let variables: Vec<String> = session
             .environment
             .iter()
             .map(|(n, v)| format!("{}={}", n.display(), v.display()))
             .collect();
-        assert_eq!(seen, ["A=1", "C=<1>", "D=4"]);
+        assert_eq!(variables, ["A=1", "C=<1>", "D=4"]);
     }
 
     #[test]

@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(
             parse(&[text.as_slice(), &unheard].concat()),
             Some(state),
-            "the shell ended already"
+            "the first report counts"
         );
     }
 

@@ -32,7 +32,8 @@ const ARCHIVE_SAVED: &str = "archive saved\n";
 pub struct EarlierStarts {
     /// How many there were.
     pub starts: u32,
-    /// Whether the container was stopped before its program had ended. False if `end` is known, which replaces this note.
+    /// Whether the container was stopped before its program had ended. False if `end` is known: its record replaces
+    /// that of the stop.
     pub was_stopped: bool,
     /// How the program ended at the last one; none: its end is not recorded.
     pub end: Option<ProgramEnd>,

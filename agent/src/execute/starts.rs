@@ -85,7 +85,7 @@ impl Executor<'_> {
                 if !later.message.is_empty() {
                     self.ending.note(later.message);
                 }
-                // So the status goes on to report these.
+                // So the status goes on to report this snippet.
                 self.ending.snippet = later.snippet;
                 if is_archive_saved {
                     self.ending.archive_not_saved = None;

@@ -18,7 +18,7 @@ use test_support::waiting::{DEADLINE, eventually};
 use super::*;
 use crate::flux_rpc::connection::peer::answer_of;
 use crate::report::activity::ActivityFile;
-use crate::testing::{self, OF_ITS_OWN, stop_after};
+use crate::testing::{self, FOLDER_VARIABLE, stop_after};
 
 mod snippets;
 
@@ -31,7 +31,7 @@ fn alone(test: &str, work: impl FnOnce(&Path)) -> String {
 }
 
 fn options() -> Options {
-    let agent = Path::new(&std::env::var_os(OF_ITS_OWN).unwrap()).join("agent");
+    let agent = Path::new(&std::env::var_os(FOLDER_VARIABLE).unwrap()).join("agent");
     Options {
         root: "/".into(),
         agent,
@@ -83,8 +83,7 @@ fn execute_plan(plan: &Plan) -> (Result<u8, Failure>, ContainerEnd) {
         .unwrap();
     runtime.block_on(async {
         let mut supervisor = Supervisor::new().unwrap();
-        // No plan here has `Step::Replan`, the only step that calls this.
-        let replan = || panic!("nothing says look again");
+        let replan = || panic!("no plan here has Step::Replan");
         let (mut timeline, mut ending) = (ContainerTimeline::start(), ContainerEnd::default());
         let code = execute(
             plan,
@@ -217,10 +216,9 @@ fn broker_is_asked_on_planned_socket_not_that_of_its_options() {
             let option = format!("-Slocal-uri=local://{}", at("others").display());
             let wait = format!("while [ ! -e {} ]; do sleep 0.02; done", at("end").display());
             let socket = Some(at("ours").display().to_string());
-            let seen = std::thread::spawn(move || ours.recv_timeout(DEADLINE).unwrap());
             let end = at("end");
             let request = std::thread::spawn(move || {
-                let request_text = seen.join().unwrap();
+                let request_text = ours.recv_timeout(DEADLINE).unwrap();
                 fs::write(end, "").unwrap();
                 request_text
             });
@@ -428,7 +426,7 @@ fn follower_that_ends_with_0_restarts_while_lead_is_there() {
                 };
                 let (second, gone) = (at("second"), at("gone"));
                 let lead_goes = std::thread::spawn(move || {
-                    eventually("it is started again", || second.exists().then_some(()));
+                    eventually("the broker is restarted", || second.exists().then_some(()));
                     drop(lead);
                     fs::write(gone, "").unwrap();
                 });
@@ -449,19 +447,19 @@ fn follower_that_ends_with_0_restarts_while_lead_is_there() {
     );
 }
 
-/// As when pods are deleted as soon as the lead has succeeded. If the lead may start again, the pod may also be the
-/// only one that is deleted. Then the next attempt needs another pod of its index.
+/// Pods are deleted as soon as the lead has succeeded. If the lead may start again, the pod may also be the only one
+/// that is deleted. Then the next attempt needs another pod of its index.
 #[test]
-fn stop_of_follower_whose_instance_has_ended() {
-    alone("stop_of_follower_whose_instance_has_ended", |folder| {
+fn stopped_follower_is_replaced_if_lead_may_need_it() {
+    alone("stopped_follower_is_replaced_if_lead_may_need_it", |folder| {
         let ended = folder.join("ended");
         let argv = program(
             folder,
             "broker",
             &format!("#!/bin/sh\ntouch {}\n", ended.display()),
         );
-        // `goes`: the lead's port closes after the stop.
-        for (lead_can_restart, goes, code) in
+        // `is_lead_gone`: the lead's port closes after the stop.
+        for (lead_can_restart, is_lead_gone, code) in
             [(false, true, 0), (true, true, REPLACE), (false, false, REPLACE)]
         {
             let lead = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -483,7 +481,7 @@ fn stop_of_follower_whose_instance_has_ended() {
                 std::thread::sleep(Duration::from_millis(500));
                 crate::testing::signal(nix::sys::signal::Signal::SIGTERM);
                 std::thread::sleep(Duration::from_millis(500));
-                if goes {
+                if is_lead_gone {
                     drop(lead);
                 } else {
                     // Longer than `SHUTDOWN_TIMEOUT` in `follower.rs`, after which a lead that answers goes on.
@@ -493,7 +491,7 @@ fn stop_of_follower_whose_instance_has_ended() {
             assert_eq!(
                 execute_all(Role::Follower, false, vec![step]).unwrap(),
                 code,
-                "{lead_can_restart} {goes}"
+                "{lead_can_restart} {is_lead_gone}"
             );
             stops.join().unwrap();
             fs::remove_file(&ended).unwrap();

@@ -215,10 +215,10 @@ mod tests {
         for (name, start, seconds) in [("view", -2.0, 1.5), ("plan", 0.0, 0.25)] {
             timeline.stages.push(Stage { name, start, seconds });
         }
-        let told = timeline.for_message("mc-0", "lead");
-        assert_eq!((told.host.as_str(), told.role.as_str()), ("mc-0", "lead"));
-        assert_eq!(u128::from(told.started), timeline.started_at.as_micros());
-        let line = told.encode(usize::MAX).unwrap();
+        let message = timeline.for_message("mc-0", "lead");
+        assert_eq!((message.host.as_str(), message.role.as_str()), ("mc-0", "lead"));
+        assert_eq!(u128::from(message.started), timeline.started_at.as_micros());
+        let line = message.encode(usize::MAX).unwrap();
         assert!(
             line.ends_with(r#""stages":[["view",-2000000,1500000],["plan",0,250000]]}"#),
             "{line}"

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn compiled_files_serve_if_they_are_those_of_their_sources() {
+    fn python_is_compiled_if_pyc_files_match_their_sources() {
         assert!(compiled(|_| {}));
         assert!(
             is_compiled(&HostFiles::new(tempfile::tempdir().unwrap().path()), "/opt/flux"),

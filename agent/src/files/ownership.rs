@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_told_from_the_image() {
+    fn only_paths_below_a_mount_point_are_on_a_volume() {
         let mounts =
             b"22 1 0:21 / / rw - overlay overlay rw\n23 22 8:1 /x /data/my\\040files rw - ext4 /dev/sda rw\n";
         assert!(is_on_volume(mounts, Path::new("/data/my files/deep")));

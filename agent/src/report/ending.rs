@@ -187,13 +187,13 @@ mod tests {
             "failed to write /x: no space left on device",
             "give it room",
         );
-        let told = ending.termination(&Err(failure));
+        let termination = ending.termination(&Err(failure));
         assert_eq!(
-            (told.by, told.code, told.program_code),
+            (termination.by, termination.code, termination.program_code),
             (Ender::Agent, 245, Some(0))
         );
-        assert_eq!(told.category, Some(Category::WriteFailed));
+        assert_eq!(termination.category, Some(Category::WriteFailed));
         let want = "failed to write /x: no space left on device. Give it room. the pod was stopped.";
-        assert_eq!(told.message, want);
+        assert_eq!(termination.message, want);
     }
 }

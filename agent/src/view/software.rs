@@ -240,10 +240,10 @@ mod tests {
     fn software_that_cannot_be_read_fails_with_a_remedy() {
         let own = Path::new("/opt/software");
         let error = tree::reading(&own.join("a"))(std::io::ErrorKind::PermissionDenied.into());
-        let told = failure(error).to_string();
+        let message = failure(error).to_string();
         assert!(
-            told.contains("cannot read /opt/software/a: permission denied. Let the container run as"),
-            "{told}"
+            message.contains("cannot read /opt/software/a: permission denied. Let the container run as"),
+            "{message}"
         );
     }
 }

@@ -222,7 +222,7 @@ struct Answer {
 async fn first_answer(sockets: &[(IpAddr, UdpSocket)], id: u16) -> (IpAddr, Result<Vec<IpAddr>, NameError>) {
     std::future::poll_fn(|context| {
         for (server, socket) in sockets {
-            // By UDP, the answer to a query without extensions has 512 bytes at most.
+            // More than enough: by UDP, the answer to a query without extensions has 512 bytes at most.
             let mut bytes = [0_u8; 1500];
             let mut buffer = ReadBuf::new(&mut bytes);
             while let Poll::Ready(received) = socket.poll_recv(context, &mut buffer) {
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_a_trailing_dot_is_asked_for_once_and_as_it_is() {
+    fn name_with_a_trailing_dot_is_queried_once_and_unchanged() {
         let root = root(
             "",
             "nameserver 127.0.0.1\nsearch a.example b.example\noptions ndots:5\n",

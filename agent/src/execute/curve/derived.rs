@@ -77,9 +77,9 @@ mod tests {
 
     const SEED: &[u8] = b"0123456789abcdef0123456789abcdef";
 
-    fn text(seed: &[u8], of: &[&str]) -> String {
-        let of: Vec<String> = of.iter().map(|value| (*value).to_owned()).collect();
-        certificate_text(seed, "job-0", &of).unwrap()
+    fn text(seed: &[u8], job_values: &[&str]) -> String {
+        let job_values: Vec<String> = job_values.iter().map(|value| (*value).to_owned()).collect();
+        certificate_text(seed, "job-0", &job_values).unwrap()
     }
 
     #[test]
@@ -113,7 +113,7 @@ mod tests {
 
     /// By an independent implementation: Python's hmac, and the X25519 of `cryptography`.
     #[test]
-    fn the_keys_are_those_of_the_standards() {
+    fn derived_keys_equal_those_of_another_implementation() {
         assert_eq!(text(SEED, &["job", "uid", "0"]), include_str!("derived.cert"));
     }
 
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_that_is_missing_or_short_is_told_without_showing_it() {
+    fn missing_or_short_seed_is_rejected_without_showing_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("seed");
         let why = |path: &Path| CertificateBytes::derive(path, "job-0", &[]).err().unwrap();

@@ -45,8 +45,8 @@ fn snippet_is_silenced_by_the_plan_not_by_its_name() {
                 silent: true,
                 ..snippet("pre", "echo nor is this")
             };
-            let loud = vec![shell(&["/bin/sh"]), Step::Snippet(silent)];
-            assert_eq!(execute_all(Role::Lead, false, loud).unwrap(), 0);
+            let steps = vec![shell(&["/bin/sh"]), Step::Snippet(silent)];
+            assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), 0);
         },
     );
     // In the separate process of the test, `alone` returns no output.
@@ -187,9 +187,8 @@ fn the_shell_its_options_and_its_end_are_the_plans() {
     );
 }
 
-/// Asserts that the process left by the snippet still exists when the follower's second and last broker checks
-/// it.
-fn outlives_a_broker_that_fails(folder: &Path, leaves: &str, broker: &str) {
+/// Asserts that the process left by the snippet still exists when the follower's second and last broker checks it.
+fn assert_left_process_outlives_broker(folder: &Path, snippet_source: &str, broker: &str) {
     let follower = Launch {
         part: InstancePart::Follower,
         at_end: AtEnd::RestartFollower {
@@ -200,7 +199,7 @@ fn outlives_a_broker_that_fails(folder: &Path, leaves: &str, broker: &str) {
     };
     let steps = vec![
         shell(&["/bin/sh"]),
-        Step::Snippet(snippet("pre", leaves)),
+        Step::Snippet(snippet("pre", snippet_source)),
         start(follower),
     ];
     assert_eq!(execute_all(Role::Follower, false, steps).unwrap(), 0);
@@ -213,14 +212,15 @@ fn process_left_by_a_snippet_outlives_a_failed_broker() {
         "snippets::process_left_by_a_snippet_outlives_a_failed_broker",
         |folder| {
             let at = folder.display();
-            let leaves = format!("cd {at}; sleep 100 >/dev/null 2>&1 & echo $! >left; echo $$ >shell");
+            let snippet_source =
+                format!("cd {at}; sleep 100 >/dev/null 2>&1 & echo $! >left; echo $$ >shell");
             // The snippets' shell ends meanwhile, as by TMOUT or the OOM killer. The agent then becomes the
             // parent of its children.
             let broker = format!(
                 "#!/bin/sh\ncd {at}\nif [ -e first ]; then kill $(cat left) && touch was-there; exit 0; fi\n\
                  touch first\nkill -9 $(cat shell)\nexit 1\n"
             );
-            outlives_a_broker_that_fails(folder, &leaves, &broker);
+            assert_left_process_outlives_broker(folder, &snippet_source, &broker);
         },
     );
 }
@@ -260,7 +260,7 @@ fn orphan_of_a_snippets_service_outlives_broker() {
         |folder| {
             let at = folder.display();
             // While the broker runs, the service loses its parent and becomes a child of the agent.
-            let leaves = format!(
+            let snippet_source = format!(
                 "cd {at}; (until [ -e first ]; do sleep 0.02; done; sleep 100 & echo $! >late.new; mv late.new late) \
                  >/dev/null 2>&1 &"
             );
@@ -268,7 +268,7 @@ fn orphan_of_a_snippets_service_outlives_broker() {
                 "#!/bin/sh\ncd {at}\nif [ -e first ]; then kill $(cat late) && touch was-there; exit 0; fi\n\
                  touch first\nuntil [ -e late ]; do sleep 0.02; done\nexit 1\n"
             );
-            outlives_a_broker_that_fails(folder, &leaves, &broker);
+            assert_left_process_outlives_broker(folder, &snippet_source, &broker);
         },
     );
 }
