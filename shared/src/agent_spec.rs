@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_may_come_later_and_is_missed_at_the_check() {
+    fn name_may_be_added_until_the_check() {
         let mut spec = AgentSpec::unchecked("size = 2").unwrap();
         let why = spec.check().unwrap_err().to_string();
         assert_eq!(why, "the spec's name is out of range: it is missing");

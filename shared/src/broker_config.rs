@@ -216,12 +216,12 @@ mod tests {
         assert!(why("[a]\nb = = 1").contains("is not TOML: line 2, column 5"));
         let wrong = merged(&parts(&["a = 1", "[a]\n", "[b"]), None).unwrap_err();
         let parts: Vec<&str> = wrong.iter().map(|wrong| wrong.part.as_str()).collect();
-        assert_eq!(parts, ["part-1", "part-2"], "all are told: {wrong:?}");
+        assert_eq!(parts, ["part-1", "part-2"], "all are reported: {wrong:?}");
         assert_eq!(wrong[0].why, "`a` must not be a table");
     }
 
     #[test]
-    fn resources_of_ones_own_name_all_hosts_and_no_other() {
+    fn resource_config_must_name_exactly_the_hosts() {
         let config = |hosts: &str| format!("[[resource.config]]\nhosts = '{hosts}'\ncores = '0-3'\n");
         let hosts = ["mc-0".to_owned(), "mc-1".to_owned()];
         let two = config("mc-0") + &config("mc-1") + &config("mc-[0-1]");

@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn each_source_is_said_once_and_in_the_words_that_are_given() {
+    fn each_source_appears_once_as_described() {
         let quotes = || Box::new(Failure::Quotes("no way", Box::new(Failure::Plain("refused"))));
         assert_eq!(
             causes(&Failure::To("send", quotes())),

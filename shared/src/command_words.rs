@@ -50,11 +50,7 @@ impl Word {
 
     /// The word for people to read: references as `${NAME}`.
     pub fn display(&self) -> String {
-        self.resolve_with(|name| format!("${{{name}}}"))
-    }
-
-    fn resolve_with(&self, show: impl Fn(&str) -> String) -> String {
-        self.resolve(|name| Some(show(name)))
+        self.resolve(|name| Some(format!("${{{name}}}")))
     }
 }
 
@@ -193,24 +189,14 @@ impl<'a> Splitter<'a> {
     }
 
     fn end_word(&mut self) {
-        let Some(parts) = self.word.take() else { return };
-        let only_text = parts.iter().all(|part| matches!(part, WordPart::Text(_)));
-        self.out.words.push(if only_text {
-            Word::Literal(
-                parts
-                    .into_iter()
-                    .map(|p| {
-                        if let WordPart::Text(t) = p {
-                            t
-                        } else {
-                            // Does not occur: all parts are text.
-                            String::new()
-                        }
-                    })
-                    .collect(),
-            )
-        } else {
-            Word::Template(parts)
+        let Some(mut parts) = self.word.take() else {
+            return;
+        };
+        self.out.words.push(match parts.as_mut_slice() {
+            [] => Word::Literal(String::new()),
+            // Adjacent text is one part, by `push`.
+            [WordPart::Text(text)] => Word::Literal(std::mem::take(text)),
+            _ => Word::Template(parts),
         });
     }
 

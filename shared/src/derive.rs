@@ -166,8 +166,8 @@ mod tests {
     use crate::{manifest, validate};
 
     #[test]
-    fn pods_say_whether_they_have_their_nodes_network() {
-        let is_said = |overlay: &str| {
+    fn host_network_follows_the_brokers_pod_template() {
+        let is_set = |overlay: &str| {
             let text = format!(
                 "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: mc}}\nspec:\n  size: 2\n  \
                  services: [{{image: db, name: db}}]\n  containers: [{{image: app}}]\n  {overlay}\n"
@@ -176,12 +176,12 @@ mod tests {
                 .network
                 .host_network
         };
-        assert!(is_said("podTemplate: {spec: {hostNetwork: true}}"));
+        assert!(is_set("podTemplate: {spec: {hostNetwork: true}}"));
         for other in [
             "podTemplate: {spec: {hostNetwork: false}}",
             "servicesPodTemplate: {spec: {hostNetwork: true}}",
         ] {
-            assert!(!is_said(other), "{other}");
+            assert!(!is_set(other), "{other}");
         }
     }
 

@@ -339,10 +339,10 @@ mod tests {
     }
 
     #[test]
-    fn missing_name_and_too_long_a_text_are_said_to_be_so() {
+    fn missing_name_and_too_long_text_are_reported() {
         let nameless = HEAD.replace("{name: a}", "{}") + "spec: {containers: [{image: a}]}\n";
-        let told = validate(&parse(&nameless).unwrap()).unwrap_err()[0].to_string();
-        assert!(told.starts_with("metadata.name: is missing"), "{told}");
+        let problem = validate(&parse(&nameless).unwrap()).unwrap_err()[0].to_string();
+        assert!(problem.starts_with("metadata.name: is missing"), "{problem}");
         let long = "#".repeat(MOST_BYTES + 1);
         assert!(problems(&long)[0].contains("must have 8388608 at most"));
     }
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn v1alpha1_without_cleanup_tells_that_the_output_goes() {
+    fn v1alpha1_without_cleanup_notes_that_the_output_is_deleted() {
         let notes = |spec: &str| -> Vec<String> {
             let manifest = parse(&format!("{}{spec}", HEAD.replace("v1alpha2", "v1alpha1"))).unwrap();
             validate_and_note(&manifest)
@@ -457,10 +457,10 @@ mod tests {
                 .map(ToString::to_string)
                 .collect()
         };
-        let told = notes("spec:\n  containers: [{image: a, command: b}]\n");
+        let found = notes("spec:\n  containers: [{image: a, command: b}]\n");
         assert!(
-            told.len() == 1 && told[0].starts_with("spec.cleanup: is not set"),
-            "{told:?}"
+            found.len() == 1 && found[0].starts_with("spec.cleanup: is not set"),
+            "{found:?}"
         );
         assert_eq!(
             notes("spec:\n  cleanup: true\n  containers: [{image: a, command: b}]\n"),

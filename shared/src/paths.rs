@@ -103,15 +103,13 @@ pub fn own_folders(mount_path: &str) -> [&str; 6] {
 
 /// Whether an absolute path is one of these folders or within one. Repeated slashes and `.` do not matter.
 pub fn is_within<'a>(path: &str, folders: impl IntoIterator<Item = &'a str>) -> bool {
-    // The closure takes only texts with the folders' lifetime. `path` has another, so it is split separately below.
-    let parts = |path: &'a str| path.split('/').filter(|part| !part.is_empty() && *part != ".");
-    let path: Vec<&str> = path
-        .split('/')
-        .filter(|part| !part.is_empty() && *part != ".")
-        .collect();
-    folders
-        .into_iter()
-        .any(|folder| path.starts_with(&parts(folder).collect::<Vec<_>>()))
+    fn parts(path: &str) -> Vec<&str> {
+        path.split('/')
+            .filter(|part| !part.is_empty() && *part != ".")
+            .collect()
+    }
+    let path = parts(path);
+    folders.into_iter().any(|folder| path.starts_with(&parts(folder)))
 }
 
 /// Path in `folder` of the file with the times of the init container's stage `name`.

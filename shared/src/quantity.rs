@@ -74,7 +74,8 @@ impl<'de> Deserialize<'de> for Quantity {
             fn visit_u64<E: de::Error>(self, value: u64) -> Result<Quantity, E> {
                 Ok(Quantity(value.to_string()))
             }
-            // No reader passes a fraction on today. One would be read, and not fail with a message about types.
+            // No caller passes a fraction today: `crd::shape` and the API server reject it. If one comes, it is kept,
+            // since an error here would not name the field.
             fn visit_f64<E: de::Error>(self, value: f64) -> Result<Quantity, E> {
                 Ok(Quantity(value.to_string()))
             }

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_notes_what_its_minicluster_says_and_nothing_else() {
+    fn job_record_has_only_the_miniclusters_own_queue_keys() {
         let own = queued(&[(ELASTIC_JOB, "false")]);
         let job_labels = map(&[("kueue.x-k8s.io/priority-class", "low"), ("app", "a")]);
         let none = BTreeMap::new();
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn noted_annotations_may_consist_of_escapes() {
+    fn job_record_may_consist_of_escapes() {
         let key = "kueue.x-k8s.io/a";
         for letter in ["\"", "\u{1}"] {
             let value = letter.repeat(MOST - key.len());
@@ -366,6 +366,7 @@ mod tests {
     #[test]
     fn queue_annotations_are_limited_in_size() {
         let many = |count: usize| {
+            // Each key has 20 bytes.
             let annotations = (0..count)
                 .map(|number| (format!("kueue.x-k8s.io/a{number:04}"), String::new()))
                 .collect();
@@ -393,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_admits_a_part_where_less_than_all_is_enough() {
+    fn queue_admits_a_part_of_the_pods_down_to_min_size() {
         assert_eq!(queued(&[]).least(4, Some(2), false), Some(2));
         assert_eq!(queued(&[]).least(4, Some(4), false), None);
         assert_eq!(queued(&[]).least(4, Some(2), true), None, "it is elastic");
@@ -401,7 +402,7 @@ mod tests {
         assert_eq!(
             Queueing::default().least(4, Some(2), false),
             None,
-            "nobody admits anything"
+            "there is no queue"
         );
         assert!(fields(queued(&[]), |related| related.min_size = Some(2)).is_empty());
         let value = [(MIN_PARALLELISM, "2"), (EQUAL_PARALLELISM, "true")];
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn the_brokers_and_the_queue_must_mean_the_same_part() {
+    fn min_parallelism_must_agree_with_min_size() {
         let wanted = [annotation(MIN_PARALLELISM)];
         assert_eq!(
             fields(queued(&[(MIN_PARALLELISM, "2")]), |_| {}),

@@ -107,7 +107,7 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
             restful.as_ref().map(|restful| restful.port),
         ),
     ] {
-        if let Some(port) = port.filter(|port| is_lead_brokers(*port, &flux, &manifest.name, sizes)) {
+        if let Some(port) = port.filter(|port| is_lead_brokers_port(*port, &flux, &manifest.name, sizes)) {
             report.problem(field, format!("{port} is the brokers' own port: choose another"));
         }
     }
@@ -191,9 +191,9 @@ fn network(spec: &MiniClusterSpec, report: &mut Report) -> Network {
     network
 }
 
-/// Whether the lead's broker listens on this port. A broker without children listens on none, and one with the user's own
-/// `brokerConfig` on the port in there. (The lead is in this cluster.)
-fn is_lead_brokers(port: u16, flux: &FluxOptions, name: &str, sizes: sizes::Sizes) -> bool {
+/// Whether the lead's broker listens on this port. A broker without children listens on none, and one with the user's
+/// own `brokerConfig` on the port in there. (The lead is in this cluster.)
+fn is_lead_brokers_port(port: u16, flux: &FluxOptions, name: &str, sizes: sizes::Sizes) -> bool {
     let is_only_broker = || {
         let hosts = hostlist::of_instance(flux.hostlist.as_deref(), name, sizes.max_size);
         hostlist::expand(&hosts).is_ok_and(|hosts| hosts.len() == 1)

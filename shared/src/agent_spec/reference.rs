@@ -166,7 +166,7 @@ fn meaning(schema: &Value, what: &str) -> String {
 }
 
 #[test]
-fn the_reference_is_that_of_the_types() {
+fn agent_spec_page_matches_the_types() {
     let schema = schemars::schema_for!(AgentSpec).to_value();
     let mut page = Page {
         types: schema["$defs"].clone(),

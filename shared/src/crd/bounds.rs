@@ -1,5 +1,5 @@
-//! Upper bounds for the lengths of values, by the name of the field. For an item of a list or a value of a map, this is the
-//! name of the list or map.
+//! Upper bounds for the lengths of values, by the name of the field. For an item of a list or a value of a map, this is
+//! the name of the list or map.
 
 /// The most containers, and the most services, that a MiniCluster can have.
 const MOST_CONTAINERS: usize = 24;

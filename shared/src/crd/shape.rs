@@ -214,7 +214,6 @@ fn describe_shape(shape: &Value) -> String {
 
 #[cfg(all(test, feature = "crd"))]
 mod tests {
-
     use super::*;
     use crate::crd::definition::{Conversion, WebhookClient, definition};
     use serde_json::json;

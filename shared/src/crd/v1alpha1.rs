@@ -431,7 +431,7 @@ block! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub flux_user: Option<FluxUser>,
         /// Alias of fluxUser, for existing manifests.
-        #[serde(default, rename = "fluxuser", skip_serializing_if = "Option::is_none")]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub fluxuser: Option<FluxUser>,
         /// Pass the command to flux start without flux submit: the command launches Flux jobs itself.
         #[serde(default, skip_serializing_if = "is_false")]

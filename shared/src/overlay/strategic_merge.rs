@@ -132,8 +132,8 @@ fn merge_lists(mut below: Vec<Value>, over: Vec<Value>, by: &str) -> Vec<Value> 
 }
 
 /// A new list item without directives. Kubernetes' merge has no rule for them here: kubectl leaves them in, and the API
-/// server takes them for unknown fields. So each has its plain meaning, unlike in `new_field`: fields with `$patch: delete`
-/// are dropped, those with `$patch: replace` are kept, and items of its lists are dropped with either.
+/// server takes them for unknown fields. So each has its plain meaning, unlike in `new_field`: fields with
+/// `$patch: delete` are dropped, those with `$patch: replace` are kept, and items of its lists are dropped with either.
 fn new_item(value: Value) -> Value {
     match value {
         Value::Object(map) => {

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::{ContainerKind, Overlay, RenderedPod};
 
 fn pod() -> RenderedPod {
-    let named = |name: &str, part| (name.to_owned(), part);
+    let named = |name: &str, kind| (name.to_owned(), kind);
     RenderedPod {
         containers: vec![
             named("app", ContainerKind::Runner),
@@ -350,7 +350,7 @@ fn overlay_of_the_agents_container_fields_is_refused_by_path() {
             container(json!({ "volumeMounts": [{ "name": "mine", "mountPath": "/mnt//flux/" }] })),
             "spec.containers[0].volumeMounts[0].mountPath",
         ),
-        // The agent's own in every pod, besides `own_mounts`.
+        // The agent's folder is protected in every pod, besides `own_mounts`.
         (
             container(
                 json!({ "volumeMounts": [{ "name": "mine", "mountPath": "/etc/flux-agent/bin/./x" }] }),

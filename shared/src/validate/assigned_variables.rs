@@ -53,7 +53,7 @@ pub(super) fn check(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: 
         snippets.worker_pre.as_deref().unwrap_or_default(),
     );
     for (name, source) in on_lead.into_iter().chain([on_followers]) {
-        for variable in assigned(source) {
+        for variable in assigned_without_effect(source) {
             report.notice(
                 format!("{field}.{name}"),
                 format!(
@@ -145,7 +145,7 @@ fn read_by(program: &Program) -> impl Iterator<Item = &str> {
 }
 
 /// Those of [`WITHOUT_EFFECT`] that a snippet assigns.
-fn assigned(source: &str) -> impl Iterator<Item = &'static str> {
+fn assigned_without_effect(source: &str) -> impl Iterator<Item = &'static str> {
     let names: Vec<&str> = assignments(source).collect();
     WITHOUT_EFFECT
         .into_iter()
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn variables_of_the_entrypoint_that_a_snippet_assigns_are_found() {
-        let found = |source: &str| assigned(source).collect::<Vec<_>>();
+        let found = |source: &str| assigned_without_effect(source).collect::<Vec<_>>();
         assert_eq!(
             found("command=\"lmp -v x 4\"\n  cfg=/etc/flux; true && export hosts=a"),
             ["hosts", "cfg", "command"]

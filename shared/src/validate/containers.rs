@@ -93,8 +93,8 @@ fn text_bytes(container: &Container) -> usize {
 
 /// Checks that no two containers of a pod have the same name.
 fn unique_names(spec: &MiniClusterSpec, cluster: &str, view: &ViewContainer, report: &mut Report) {
-    // These names are taken even if rendering makes no such container, and in the services pod, which never has one: so a
-    // name does not become invalid by another field, and there is one rule for both pods.
+    // These names are taken even if rendering makes no such container, and in the services pod, which never has one: so
+    // a name does not become invalid by another field, and there is one rule for both pods.
     let init_containers =
         ["flux-agent", SOFTWARE_CONTAINER].map(|name| (name.to_owned(), "the operator's own init container"));
     let taken: Vec<_> = init_containers
@@ -388,8 +388,7 @@ fn sidecar(
         pre: snippet(&commands.pre),
         service_pre: snippet(&commands.service_pre),
         command: snippet(&container.command),
-        // The documented escape for `$`, as in the script of the container that runs Flux (`program::unescape`).
-        script: snippet(&commands.script).map(|text| text.replace("\\$", "$")),
+        script: snippet(&commands.script).map(|text| program::unescape(&text)),
         post: snippet(&commands.post),
     };
     if spec.command.is_some() && spec.script.is_some() {

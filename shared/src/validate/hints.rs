@@ -131,7 +131,7 @@ mod tests {
     use crate::validate::validate;
 
     #[test]
-    fn snippet_that_installs_into_a_mounted_view_is_noted() {
+    fn snippet_that_installs_into_a_mounted_view_gets_a_hint() {
         let installs = |view: &str, line: &str| -> Vec<String> {
             let text = format!(
                 "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: a}}\nspec:\n  \

@@ -89,10 +89,10 @@ fn options(
     is_raw: bool,
     report: &mut Report,
 ) {
-    const SUBMITTED: &str = "has no effect: the operator submits no job here";
-    const BY_BATCH: &str = "has no effect: the agent submits the script by `flux batch`";
-    const NOT_WRITTEN: &str = "has no effect: brokerConfig is used as it is";
-    const DISABLED: &str = "has no effect with disable: no container provides Flux";
+    const NO_SUBMISSION: &str = "has no effect: the operator submits no job here";
+    const BATCH_SCRIPT: &str = "has no effect: the agent submits the script by `flux batch`";
+    const OWN_BROKER_CONFIG: &str = "has no effect: brokerConfig is used as it is";
+    const VIEW_DISABLED: &str = "has no effect with disable: no container provides Flux";
     let (usual, usual_view) = (Flux::default(), FluxContainer::default());
     let flux = spec.flux.as_ref().unwrap_or(&usual);
     let view = flux.container.as_ref().unwrap_or(&usual_view);
@@ -107,58 +107,62 @@ fn options(
     let no_job = !submits;
     for (is_unused, field, why) in [
         // 1 is the default.
-        (no_job && spec.tasks != 1, "spec.tasks", SUBMITTED),
-        (no_job && has_unused_flags, "spec.flux.optionFlags", SUBMITTED),
-        (no_job && has_own_command, "spec.flux.submitCommand", SUBMITTED),
+        (no_job && spec.tasks != 1, "spec.tasks", NO_SUBMISSION),
+        (no_job && has_unused_flags, "spec.flux.optionFlags", NO_SUBMISSION),
+        (
+            no_job && has_own_command,
+            "spec.flux.submitCommand",
+            NO_SUBMISSION,
+        ),
         (
             !no_job && is_raw && has_own_command,
             "spec.flux.submitCommand",
-            BY_BATCH,
+            BATCH_SCRIPT,
         ),
         (
             no_job && spec.logging.iter().any(|logging| logging.debug),
             "spec.logging.debug",
-            SUBMITTED,
+            NO_SUBMISSION,
         ),
         (
             view.disable && is_given(&view.source),
             "spec.flux.container.source",
-            DISABLED,
+            VIEW_DISABLED,
         ),
         (
             view.disable && is_given(&view.python_path),
             "spec.flux.container.pythonPath",
-            DISABLED,
+            VIEW_DISABLED,
         ),
         (
             view.disable && is_given(&view.working_dir),
             "spec.flux.container.workingDir",
-            DISABLED,
+            VIEW_DISABLED,
         ),
         (
             view.disable && view.pull_always,
             "spec.flux.container.pullAlways",
-            DISABLED,
+            VIEW_DISABLED,
         ),
         (
             view.disable && is_given(&view.image_pull_secret),
             "spec.flux.container.imagePullSecret",
-            DISABLED,
+            VIEW_DISABLED,
         ),
         (
             view.disable && view.security_context.as_ref().is_some_and(has_values),
             "spec.flux.container.securityContext",
-            DISABLED,
+            VIEW_DISABLED,
         ),
         (
             has_config && has_policy,
             "spec.flux.scheduler.queuePolicy",
-            NOT_WRITTEN,
+            OWN_BROKER_CONFIG,
         ),
         (
             has_config && is_given(&flux.heartbeat_timeout),
             "spec.flux.heartbeatTimeout",
-            NOT_WRITTEN,
+            OWN_BROKER_CONFIG,
         ),
     ] {
         if is_unused {
@@ -170,6 +174,6 @@ fn options(
         && let Some((field, runner)) = super::flux::runner(spec)
         && has_option_flags(runner)
     {
-        report.notice(format!("{field}.fluxOptionFlags"), SUBMITTED);
+        report.notice(format!("{field}.fluxOptionFlags"), NO_SUBMISSION);
     }
 }

@@ -9,8 +9,7 @@ use crate::crd::v1alpha2::{MiniClusterSpec, Pod, Toleration};
 use crate::names;
 
 /// Checks `spec.pod`, and returns it with None for empty texts. `cluster`: the MiniCluster's name.
-pub(super) fn check(pod: Pod, cluster: &str, report: &mut Report) -> Pod {
-    let mut pod = pod;
+pub(super) fn check(mut pod: Pod, cluster: &str, report: &mut Report) -> Pod {
     drop_empty(&mut [
         &mut pod.scheduler_name,
         &mut pod.service_account_name,

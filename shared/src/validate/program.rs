@@ -120,7 +120,7 @@ fn words_of(field: &str, command: &str, launcher: bool, report: &mut Report) -> 
 }
 
 /// Adds a notice if a command has several lines, since all of them are one command.
-pub(super) fn one_command(field: &str, split: &Words, report: &mut Report) {
+fn one_command(field: &str, split: &Words, report: &mut Report) {
     let Some(start) = split.line_starts.first() else {
         return;
     };
@@ -133,7 +133,7 @@ pub(super) fn one_command(field: &str, split: &Words, report: &mut Report) {
 }
 
 /// Replaces the documented escape for `$`. It was needed when scripts passed through a shell.
-fn unescape(script: &str) -> String {
+pub(super) fn unescape(script: &str) -> String {
     script.replace("\\$", "$")
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::fields::{labels, object_name};
+use super::fields::{given, labels, object_name};
 use super::report::Report;
 use super::{PersistentSource, PersistentVolume, volumes};
 use crate::crd::v1alpha2::{Container, HOST_PATH_CLASS, MadeVolume, MiniClusterSpec};
@@ -119,7 +119,6 @@ fn annotations(field: &str, annotations: &BTreeMap<String, String>, report: &mut
 
 /// The directory or CSI volume of the PersistentVolume, checked. None: a field that it needs is missing or wrong.
 fn source(field: &str, volume: &MadeVolume, report: &mut Report) -> Option<PersistentSource> {
-    let given = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
     if volume.storage_class == HOST_PATH_CLASS {
         for (name, is_set) in [
             ("driver", given(&volume.driver).is_some()),

@@ -144,7 +144,7 @@ fn sizes_must_fit_each_other() {
 }
 
 #[test]
-fn a_root_cluster_names_its_own_hosts_and_those_to_come() {
+fn lead_cluster_lists_its_hosts_and_those_that_may_join() {
     let list = |text: &str| spec(text).network.hostlist;
     assert_eq!(list("size: 2"), None);
     // By default, a cluster that may join is named by its index, and has as many hosts as this one may have.
@@ -200,7 +200,7 @@ fn a_hostlist_is_taken_as_it_is() {
 }
 
 #[test]
-fn architectures_have_two_names_each() {
+fn arch_aliases_become_the_value_of_the_nodes_label() {
     for (given, want) in [
         ("arm", "arm64"),
         ("arm64", "arm64"),
@@ -392,9 +392,9 @@ fn fields_without_effect_are_reported_by_a_notice() {
             "{spec}: {notices:?}"
         );
     }
-    // What has an effect, and an image, which people leave in a manifest when they switch the view off.
-    let nothing = "tasks: 4\nflux: {container: {disable: true, image: a, name: b}, submitCommand: flux run, optionFlags: -o a}";
-    assert_eq!(notices_of(nothing), Vec::<String>::new());
+    // No notice: fields with an effect, and the view's image and name. People leave these in when they disable the view.
+    let accepted = "tasks: 4\nflux: {container: {disable: true, image: a, name: b}, submitCommand: flux run, optionFlags: -o a}";
+    assert_eq!(notices_of(accepted), Vec::<String>::new());
     let empty = "flux: {container: {disable: true, source: '', pythonPath: ''}}";
     assert_eq!(
         notices_of(empty),
@@ -800,7 +800,7 @@ fn both_spellings_of_the_snippets_are_taken() {
 }
 
 #[test]
-fn both_spellings_of_the_user_are_taken_and_root_is_named() {
+fn user_has_two_spellings_and_may_run_flux_as_root() {
     let user = |fields: &str| runner(fields).runner.user;
     let flux = |uid, run_flux_as_root| {
         Some(crate::agent_spec::User {
@@ -968,7 +968,7 @@ fn hooks_and_service_commands_are_words_without_references() {
 }
 
 #[test]
-fn older_spellings_of_capabilities_are_kubernetes_own() {
+fn add_capabilities_becomes_capabilities_add() {
     let context = runner("securityContext: {privileged: true, addCapabilities: [IPC_LOCK]}")
         .runner
         .container

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::fields::{absolute, drop_empty, object_name};
+use super::fields::{absolute, drop_empty, is_given, object_name};
 use super::flux::OWN_VOLUMES;
 use super::report::Report;
 use super::{Mount, ViewContainer, VolumeSource};
@@ -48,9 +48,9 @@ pub(super) fn check(
         if mounts.iter().any(|mount| mount.name == *name) {
             report.problem(&field, "this name is in volumes as well: choose another");
         }
-        let is_made = list == "volumes" && surroundings.volumes.contains_key(name);
-        let source = if is_made {
-            made(&field, name, &volume, surroundings, report)
+        let is_of_spec = list == "volumes" && surroundings.volumes.contains_key(name);
+        let source = if is_of_spec {
+            claim_of(&field, name, &volume, surroundings, report)
         } else {
             source(&field, &volume, list, report)
         };
@@ -98,7 +98,7 @@ pub(super) fn check_name(field: &str, name: &str, report: &mut Report) {
     }
 }
 
-/// The volume with None for empty texts, so that `made` can compare it with one that has only a path.
+/// The volume with None for empty texts, so that `claim_of` can compare it with one that has only a path.
 fn given_fields(volume: &Volume) -> Volume {
     let mut volume = volume.clone();
     drop_empty(&mut [
@@ -128,7 +128,7 @@ fn existing(volume: &ExistingVolume) -> Volume {
 }
 
 /// The source of a volume of `spec.volumes`: its claim.
-fn made(
+fn claim_of(
     field: &str,
     name: &str,
     volume: &Volume,
@@ -157,16 +157,15 @@ fn made(
 
 /// The source of a volume, checked. `list`: the field of the container that has the volume.
 fn source(field: &str, volume: &Volume, list: &str, report: &mut Report) -> Option<VolumeSource> {
-    let set = |value: &Option<String>| value.as_deref().is_some_and(|value| !value.is_empty());
-    let given = [
-        ("hostPath", set(&volume.host_path)),
+    let sources = [
+        ("hostPath", is_given(&volume.host_path)),
         ("emptyDir", volume.empty_dir),
-        ("claimName", set(&volume.claim_name)),
-        ("configMapName", set(&volume.config_map_name)),
-        ("secretName", set(&volume.secret_name)),
-        ("csiDriver", set(&volume.csi_driver)),
+        ("claimName", is_given(&volume.claim_name)),
+        ("configMapName", is_given(&volume.config_map_name)),
+        ("secretName", is_given(&volume.secret_name)),
+        ("csiDriver", is_given(&volume.csi_driver)),
     ];
-    let named: Vec<&str> = given
+    let named: Vec<&str> = sources
         .iter()
         .filter(|(_, is_set)| *is_set)
         .map(|(name, _)| *name)
@@ -179,7 +178,7 @@ fn source(field: &str, volume: &Volume, list: &str, report: &mut Report) -> Opti
         };
         let names = match list {
             "existingVolumes" => "claimName, configMapName, secretName".to_owned(),
-            _ => given.map(|(name, _)| name).join(", "),
+            _ => sources.map(|(name, _)| name).join(", "),
         };
         let elsewhere = if list == "volumes" && named.is_empty() {
             ", or define a volume of this name in spec.volumes"
@@ -198,7 +197,7 @@ fn source(field: &str, volume: &Volume, list: &str, report: &mut Report) -> Opti
         }
     };
     only_with(
-        set(&volume.empty_dir_medium),
+        is_given(&volume.empty_dir_medium),
         "emptyDirMedium",
         &["emptyDir"],
         report,
@@ -310,9 +309,6 @@ fn mount_path(field: &str, volume: &Volume, source: &VolumeSource, report: &mut 
             );
             None
         }
-        _ => {
-            let path = report.take(format!("{field}.path"), absolute(path))?;
-            Some(path)
-        }
+        _ => report.take(format!("{field}.path"), absolute(path)),
     }
 }

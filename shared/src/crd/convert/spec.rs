@@ -127,7 +127,7 @@ fn restful_to_v1alpha1(spec: &mut Block) {
 
 /// Whether the lead is in this cluster and has no command, script or other task. v1alpha1 then serves the Flux
 /// RESTful API by default. A lead broker that the spec names counts as one in another cluster: conversion does not
-/// know the name of this one.
+/// know the name of this MiniCluster.
 pub(super) fn has_nothing_else_to_run(spec: &Block) -> bool {
     let flux = object(spec, "flux");
     let names_a_lead = |lead: &Block| {

@@ -143,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    /// Each pointer goes to the bottom of the one before, and is as deep as JSON may be.
+    /// Each value is almost as deep as JSON may be, and its pointer leads to the bottom of the value before.
     fn nested(chunks: usize) -> Differences {
         let deep = |field: &str| {
             let mut value = json!({});

@@ -143,7 +143,7 @@ fn meaning(schema: &Value, spec: &Value, version: Version) -> Value {
             spec["containers"][i]["fluxUser"] = json!({ "disable": !older });
         }
     }
-    for block in blocks(&mut spec) {
+    for block in user_blocks(&mut spec) {
         for (field, value) in [
             ("disable", json!(false)),
             ("name", json!("flux")),
@@ -178,7 +178,7 @@ fn meaning(schema: &Value, spec: &Value, version: Version) -> Value {
 }
 
 /// The blocks `fluxUser` (`fluxuser`) of all containers and services.
-fn blocks(spec: &mut Value) -> Vec<&mut Map<String, Value>> {
+fn user_blocks(spec: &mut Value) -> Vec<&mut Map<String, Value>> {
     let map = spec.as_object_mut().unwrap();
     let lists = map
         .iter_mut()
@@ -205,13 +205,12 @@ fn object(version: Version, spec: Value) -> Value {
 
 /// The object in the other version, as the API server returns it with that version's defaults.
 fn through(object: &Value, to: Version) -> Value {
-    let mut converted = convert(object.clone(), to).unwrap();
+    let converted = convert(object.clone(), to).unwrap();
     let with_defaults = self::object(to, converted["spec"].clone())["spec"].take();
     assert_eq!(
         converted["spec"], with_defaults,
         "the conversion sets all defaults itself"
     );
-    converted["spec"] = with_defaults;
     converted
 }
 
@@ -239,7 +238,7 @@ proptest! {
     /// Through the API server: an object that was applied in one version is read back unchanged. An object that
     /// is read in the other version and written back is stored unchanged.
     #[test]
-    fn v1alpha1_is_read_back_byte_for_byte(spec in arbitrary(&V1ALPHA1)) {
+    fn v1alpha1_is_read_back_and_stored_unchanged(spec in arbitrary(&V1ALPHA1)) {
         let applied = object(Version::V1alpha1, spec);
         let stored = through(&applied, Version::V1alpha2);
         let read = through(&stored, Version::V1alpha1);
