@@ -279,6 +279,7 @@ mod tests {
             let kept = String::from_utf8(kept).unwrap();
             let lines = kept.strip_prefix("(earlier lines are left out)\n").unwrap();
             assert!(read.is_ok() && lines.starts_with("line ") && all.ends_with(lines));
+            // The lines have up to 11 bytes, and the one that was cut is left out.
             assert!((most - 11..=most).contains(&lines.len()), "{}", lines.len());
         }
         assert_eq!(read_last(&b"a\nb"[..], 3).await.0, b"a\nb");

@@ -158,10 +158,10 @@ mod tests {
             message: "404 page not found".into(),
             ..Status::default()
         };
-        let said = cause_of(&kube::Error::Api(missing.boxed()));
+        let text = cause_of(&kube::Error::Api(missing.boxed()));
         assert!(
-            said.contains("Install the operator") && said.contains("--context"),
-            "{said}"
+            text.contains("Install the operator") && text.contains("--context"),
+            "{text}"
         );
         let details: StatusDetails = serde_json::from_str(r#"{ "name": "mc" }"#).unwrap();
         let message = "miniclusters \"mc\" not found".to_owned();
@@ -180,9 +180,9 @@ mod tests {
             doing: "list MiniClusters".into(),
             why: "refused".into(),
         };
-        let told = failure.with_server("https://a:6443/").to_string();
+        let text = failure.with_server("https://a:6443/").to_string();
         assert_eq!(
-            told,
+            text,
             "failed to list MiniClusters: no answer from the API server: refused (https://a:6443/)"
         );
     }

@@ -129,8 +129,8 @@ async fn wait_for_start(target: &Target, args: &Args) -> Result<(), Failure> {
         }
         let status = cluster.status;
         let phase = observed::phase_of(status.as_ref());
-        let ended = status.as_ref().and_then(MiniClusterStatus::phase);
-        if ended.is_some_and(|phase| phase.is_finished() || phase == Phase::Invalid) {
+        let known_phase = status.as_ref().and_then(MiniClusterStatus::phase);
+        if known_phase.is_some_and(|phase| phase.is_finished() || phase == Phase::Invalid) {
             return Ok(());
         }
         let why = match &status {

@@ -43,20 +43,21 @@ impl Snapshot {
         self.cluster.as_ref().map_or(0, |cluster| cluster.spec.size)
     }
 
-    /// How many brokers the job waits for. None: for as many as the size was when the Job was created, and the size
-    /// has changed since, or may have.
+    /// How many brokers the job waits for. Without `minSize`, this is the size at the creation of the Job. None: that
+    /// size is unknown, since the size has changed, or may have.
     pub fn quorum(&self) -> Option<i32> {
         let spec = &self.cluster.as_ref()?.spec;
         // 0, from clients with Go types, means that it is not set.
         let is_set = |size: &i32| *size > 0;
         let has_maximum = spec.max_size.filter(is_set).is_some();
-        // Without `maxSize`, the maximum is the size with which the first Job was created.
+        // Without `maxSize`, the maximum is the size at the creation of the first Job. With `maxSize`, no field has
+        // that size.
         let first_size = self
             .status()
             .and_then(|status| status.maximum_size)
             .filter(is_set);
-        let is_first = !has_maximum && first_size.is_none_or(|first| first == spec.size);
-        spec.min_size.filter(is_set).or(is_first.then_some(spec.size))
+        let is_unchanged = !has_maximum && first_size.is_none_or(|first| first == spec.size);
+        spec.min_size.filter(is_set).or(is_unchanged.then_some(spec.size))
     }
 
     pub fn is_true(&self, condition: &str) -> bool {
@@ -210,8 +211,8 @@ pub fn is_over(pod: &Pod, start: &RunnerStart) -> bool {
         || restarts(pod) > start.restarts
 }
 
-/// Whether a deleted pod should have been gone for a while. Its node is probably dead: the pod then stays, and its state
-/// says that it runs.
+/// Whether a deleted pod should have been gone for a while. Its node is probably dead: the pod then stays, and its
+/// state says that it runs.
 pub fn is_overdue(pod: &Pod, now: Timestamp) -> bool {
     // The end of the grace period.
     let deadline = pod.metadata.deletion_timestamp.as_ref();
@@ -285,17 +286,17 @@ mod tests {
         let cluster = serde_json::json!({ "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
             "metadata": { "name": "mc" }, "spec": { "size": 1, "containers": [{ "image": "a" }] },
             "status": { "jobUid": "second", "restarts": [{ "time": "", "reason": "", "message": "", "jobUid": "first" }] } });
-        let seen = Snapshot {
+        let snapshot = Snapshot {
             cluster: Some(serde_json::from_value(cluster).unwrap()),
             pods: [pod("a", "first"), pod("b", "second"), pod("c", "of another")].into(),
         };
-        assert_eq!(seen.own_pods().map(name).collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(snapshot.own_pods().map(name).collect::<Vec<_>>(), ["a", "b"]);
         let unprocessed = Snapshot {
-            cluster: seen.cluster.map(|cluster| MiniCluster {
+            cluster: snapshot.cluster.map(|cluster| MiniCluster {
                 status: None,
                 ..cluster
             }),
-            pods: seen.pods,
+            pods: snapshot.pods,
         };
         assert!(unprocessed.lead().is_none());
     }
@@ -316,9 +317,9 @@ mod tests {
             }))
             .unwrap()
         };
-        let seen = pod(agent);
-        assert_eq!(runner(&seen), Some("app"));
-        assert!(!is_running(&seen) && restarts(&seen) == 2);
+        let injected = pod(agent);
+        assert_eq!(runner(&injected), Some("app"));
+        assert!(!is_running(&injected) && restarts(&injected) == 2);
         assert_eq!(runner(&pod("/wrapper")), Some("istio-proxy"));
     }
 

@@ -16,10 +16,10 @@ pub enum Watched {
 /// A failure that was not reported yet.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outage {
-    /// Any other failure, such as no answer from the API server.
-    Lost { why: String },
     /// The API server has answered that the user may not watch these objects.
     Refused { why: String },
+    /// Any other failure, such as no answer from the API server.
+    Lost { why: String },
 }
 
 /// The failures that were reported.

@@ -60,8 +60,8 @@ pub async fn create_and_follow(
                 .into(),
         ));
     }
-    let made = manifest::make(&args.wanted, file.as_deref(), &random()?).map_err(OfflineError::Problems)?;
-    if let Some(namespace) = made.namespace {
+    let built = manifest::build(&args.wanted, file.as_deref(), &random()?).map_err(OfflineError::Problems)?;
+    if let Some(namespace) = built.namespace {
         if has_namespace && namespace != target.namespace {
             let given = &target.namespace;
             return Err(Failure::Message(format!(
@@ -70,17 +70,18 @@ pub async fn create_and_follow(
         }
         target.namespace = namespace;
     }
-    made.notes
+    built
+        .notes
         .iter()
         .for_each(|note| screen::tell(&format!("note: {note}")));
-    let name = made.cluster.name_any();
+    let name = built.cluster.name_any();
     if args.detach {
-        let created = create(&target, &made.cluster).await?;
+        let created = create(&target, &built.cluster).await?;
         return output.show(&created, || format!("{name}\n")).map(|()| 0);
     }
     let mut interrupts = Interrupts::listen()?;
     let Some((created, is_interrupted)) =
-        create_unless_interrupted(&target, &made.cluster, &mut interrupts).await?
+        create_unless_interrupted(&target, &built.cluster, &mut interrupts).await?
     else {
         let ending = RunEnd::Interrupted(None);
         ending.text(&name).iter().for_each(|text| screen::tell(text));
@@ -119,8 +120,8 @@ fn pods(size: i32) -> String {
 
 /// Asks the operator to delete the MiniCluster once it has ended (`spec.cleanup`). For this, the user needs no
 /// permission to delete. Keeps it with `--keep`, or if its output was not printed completely. Output that nobody reads
-/// (`RunEnd::Unread`) does not count. Stops a MiniCluster that the operator cannot use: otherwise it may run later, when
-/// nobody follows it. Returns the message for the user; None: there is nothing to report.
+/// (`RunEnd::Unread`) does not count. Stops a MiniCluster that the operator cannot use: otherwise it may run later,
+/// when nobody follows it. Returns the message for the user; None: there is nothing to report.
 async fn tidy_up(target: &Target, id: ClusterId<'_>, followed: &Followed, keep: bool) -> Option<String> {
     let ClusterId { name, uid } = id;
     match followed.end {
@@ -137,11 +138,12 @@ async fn tidy_up(target: &Target, id: ClusterId<'_>, followed: &Followed, keep: 
         // The MiniCluster is already deleted, or is left as it is.
         RunEnd::Deleted { .. } | RunEnd::Unseen | RunEnd::Interrupted(_) => return None,
     }
-    let is_wanted = keep || !followed.is_whole;
+    let should_keep = keep || !followed.is_whole;
     if followed.is_deleted {
-        return is_wanted.then(|| format!("{name} is not kept: its `cleanup`, or somebody else, deletes it"));
+        return should_keep
+            .then(|| format!("{name} is not kept: its `cleanup`, or somebody else, deletes it"));
     }
-    if is_wanted {
+    if should_keep {
         let why = if followed.is_whole {
             ""
         } else {

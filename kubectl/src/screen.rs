@@ -194,7 +194,7 @@ pub fn put_error(bytes: &[u8]) {
     }
 }
 
-/// As `put_error`, for a part of a longer output: waits until it is written, so that the rest is not read before.
+/// As `put_error`, for a part of a longer output: waits until it is written, so that the caller reads no more before.
 pub async fn put_error_beside(bytes: &[u8]) {
     put_error(bytes);
     errors_written().await;

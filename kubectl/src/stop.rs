@@ -315,7 +315,7 @@ mod tests {
                 "restartCount": 0, "state": { "running": {} } }] } })
     }
 
-    /// Stops `mc` with these pods; exec and deletion are answered so.
+    /// Stops `mc` with these pods. `exec` and `delete`: the codes of the answers to these requests.
     async fn stopped(
         pods: &[Value],
         exec: u16,

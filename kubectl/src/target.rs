@@ -24,7 +24,7 @@ use crate::observed;
 /// Longest time to connect to the API server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Most calls that wait to be sent. More wait for a place.
+/// Most calls that wait in the client to be sent. If there are more, their callers wait for a slot.
 const MOST_WAITING: usize = 64;
 
 /// Seconds after which a watch is opened again, so that a dead connection is noticed.
@@ -99,13 +99,13 @@ impl Target {
 
     /// Watches the MiniCluster of this name; resumes after failures.
     pub fn watch(&self, name: &str) -> Changes<MiniCluster> {
-        let of_name = watching().fields(&format!("metadata.name={name}"));
+        let of_name = watch_config().fields(&format!("metadata.name={name}"));
         watcher(self.clusters(), of_name).default_backoff().boxed()
     }
 
     /// Watches the pods of the brokers of all MiniClusters with this name, also of earlier ones.
     pub fn watch_pods_of(&self, name: &str) -> Changes<Pod> {
-        watcher(self.pods(), watching().labels(&selector(name)))
+        watcher(self.pods(), watch_config().labels(&selector(name)))
             .default_backoff()
             .boxed()
     }
@@ -128,7 +128,7 @@ impl Target {
     }
 }
 
-fn watching() -> watcher::Config {
+fn watch_config() -> watcher::Config {
     watcher::Config::default().timeout(WATCH_SECONDS)
 }
 
@@ -156,7 +156,8 @@ async fn config(access: &Access) -> Result<Config, String> {
             .map_err(|error| causes(&error))?,
     };
     config.connect_timeout = Some(CONNECT_TIMEOUT);
-    // kube's own retries take minutes, in which a command prints nothing. `Target::find` sets others.
+    // The retries of kube's default client take minutes, in which a command prints nothing. `Target::find` adds a
+    // policy with few and short ones.
     config.default_retry = false;
     Ok(config)
 }

@@ -9,10 +9,11 @@ use crate::output::Output;
 use crate::screen;
 use crate::target::Target;
 
-/// Columns for the bars, at most and at least, and columns of the text before them.
-const WIDTH: usize = 50;
-const NARROW: usize = 5;
-const TEXT: usize = 43;
+/// Most and fewest columns for the bars.
+const MAX_WIDTH: usize = 50;
+const MIN_WIDTH: usize = 5;
+/// Columns of the text before the bars: a step's name and duration, as `bars` writes them.
+const TEXT_WIDTH: usize = 43;
 
 /// Arguments of `timeline`.
 #[derive(Debug, Clone, clap::Args)]
@@ -35,13 +36,15 @@ pub struct Step {
 pub async fn run(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
     let cluster = target.cluster(&args.name).await?;
     let steps = steps(&cluster);
-    let room = screen::width().map_or(WIDTH, |columns| columns.saturating_sub(TEXT).clamp(NARROW, WIDTH));
-    output.show(&steps, || bars(&steps, room)).map(|()| 0)
+    let width = screen::width().map_or(MAX_WIDTH, |columns| {
+        columns.saturating_sub(TEXT_WIDTH).clamp(MIN_WIDTH, MAX_WIDTH)
+    });
+    output.show(&steps, || bars(&steps, width)).map(|()| 0)
 }
 
 /// The timeline as text for a file, with the widest bars: a file has no width.
 pub fn text(cluster: &MiniCluster) -> String {
-    bars(&steps(cluster), WIDTH)
+    bars(&steps(cluster), MAX_WIDTH)
 }
 
 /// The steps. Each begins where the last step that was reached ended. Times have the precision of the API server,
@@ -52,10 +55,10 @@ fn steps(cluster: &MiniCluster) -> Vec<Step> {
     };
     let status = cluster.status.clone().unwrap_or_default();
     let timeline = status.timeline.unwrap_or_default();
-    let has_failed_before =
+    let failed_before_ready =
         timeline.ready.is_none() && status.completion_time.is_some() && status.exit_code != Some(0);
     // A job that ended before its brokers were connected may have run nothing.
-    let last_step = if has_failed_before {
+    let last_step = if failed_before_ready {
         "it ends"
     } else {
         "the job runs"
@@ -168,20 +171,20 @@ mod tests {
             steps.iter().map(|step| step.seconds.unwrap()).collect::<Vec<_>>(),
             [0.0, 1.0, 3.0, 1.0, 5.0]
         );
-        let text = bars(&steps, WIDTH);
+        let text = bars(&steps, MAX_WIDTH);
         let last = text.lines().nth(4).unwrap();
         assert!(
             last.ends_with(&format!("5.0 s  {}{}", " ".repeat(25), "█".repeat(25))),
             "{text}"
         );
         assert!(text.lines().nth(5).unwrap().ends_with("10.0 s"), "{text}");
-        let narrow = bars(&steps, 60 - TEXT);
+        let narrow = bars(&steps, 60 - TEXT_WIDTH);
         assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
 
         let open = json!({
             "startTime": "2026-01-01T00:00:00Z", "timeline": { "scheduled": "2026-01-01T00:00:01Z" },
         });
-        let narrow = bars(&super::steps(&cluster(open)), 60 - TEXT);
+        let narrow = bars(&super::steps(&cluster(open)), 60 - TEXT_WIDTH);
         let last = narrow.lines().rev().nth(1).unwrap();
         assert!(last.contains("     now  "), "{narrow}");
         assert_eq!(
@@ -201,6 +204,6 @@ mod tests {
         let failed = json!({ "startTime": "2026-01-01T00:00:01Z", "completionTime": "2026-01-01T00:00:03Z" });
         let failed = steps(&cluster(failed));
         assert_eq!((failed.len(), failed[1].name), (2, "it ends"));
-        assert!(bars(&[], WIDTH).contains("0.0 s"));
+        assert!(bars(&[], MAX_WIDTH).contains("0.0 s"));
     }
 }

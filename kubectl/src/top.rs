@@ -93,36 +93,30 @@ async fn find_usage(target: &Target, name: &str) -> Result<(Pod, Usage), NoUsage
     })?;
     let pods = target.pods_of(&cluster).await?;
     let lead = observed::lead_of(pods.iter()).filter(|lead| observed::is_running(lead));
-    if let Some(no_usage) = no_usage(name, cluster, lead.is_some()) {
-        return Err(no_usage);
-    }
-    // This cannot happen: without a lead that runs, there is a `no_usage`.
-    let Some(lead) = lead else {
-        return Err(Failure::Message(format!("{name} has no lead")).into());
-    };
+    let lead = lead_to_ask(name, cluster, lead)?;
     Ok((lead.clone(), ask(target, name, lead).await?))
 }
 
-/// Why a MiniCluster has no usage. None: its lead can be asked for it.
-fn no_usage(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<NoUsage> {
-    let observed = Snapshot {
+/// The lead, if it can be asked for the usage. `lead`: the lead if it runs.
+fn lead_to_ask<'a>(name: &str, cluster: MiniCluster, lead: Option<&'a Pod>) -> Result<&'a Pod, NoUsage> {
+    let snapshot = Snapshot {
         cluster: Some(cluster),
         ..Snapshot::default()
     };
-    let status = observed.status();
+    let status = snapshot.status();
     let phase = status
         .and_then(|status| status.phase.as_deref())
         .unwrap_or("not begun");
     // Not the phase alone: while a MiniCluster is being deleted, its phase is Terminating, even after its end.
-    let is_over = observed.is_true("JobFinished") || observed::is_finished(status);
+    let is_over = snapshot.is_true("JobFinished") || observed::is_finished(status);
     let why = if is_over {
         format!(
             "{name} has ended ({phase}): no instance runs any more. `kubectl minicluster why {name}` and \
              `kubectl minicluster timeline {name}` tell how it went"
         )
-    } else if lead_runs {
-        return None;
-    } else if observed.is_true("Suspended")
+    } else if let Some(lead) = lead {
+        return Ok(lead);
+    } else if snapshot.is_true("Suspended")
         && status
             .and_then(|status| status.reason.as_deref())
             .and_then(Reason::parse)
@@ -132,7 +126,7 @@ fn no_usage(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<NoUsage
             .and_then(|status| status.message.as_deref())
             .unwrap_or_default();
         format!("{name} has no pods: it {queue_message}")
-    } else if observed.is_true("Suspended") {
+    } else if snapshot.is_true("Suspended") {
         format!(
             "{name} is suspended and has no pods: its Job was suspended, or its spec.suspend is true: \
              `kubectl patch minicluster {name} --type merge -p '{{\"spec\":{{\"suspend\":false}}}}'` resumes it"
@@ -143,7 +137,7 @@ fn no_usage(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<NoUsage
              `kubectl minicluster wait {name} --for ready` waits for it"
         )
     };
-    Some(NoUsage {
+    Err(NoUsage {
         why: Failure::Message(why),
         is_over,
     })
@@ -238,7 +232,9 @@ mod tests {
             "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" },
             "spec": { "containers": [{ "image": "a" }] }, "status": status,
         }));
-        no_usage("mc", cluster.unwrap(), lead_runs)
+        let lead = lead_runs.then(Pod::default);
+        lead_to_ask("mc", cluster.unwrap(), lead.as_ref())
+            .err()
             .map(|no_usage| (no_usage.why.to_string(), no_usage.is_over))
     }
 

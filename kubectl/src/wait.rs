@@ -77,7 +77,7 @@ pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
 /// Watches the MiniCluster until it has reached the state; returns the exit code.
 async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
     let mut events = target.watch(&args.name);
-    let mut observed = Snapshot::default();
+    let mut snapshot = Snapshot::default();
     let (mut uid, mut outages) = (None, Outages::default());
     while let Some(event) = events.next().await {
         if let Ok(event) = &event
@@ -91,11 +91,11 @@ async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
                 if *uid.get_or_insert(cluster.uid()) != cluster.uid() {
                     return gone(args);
                 }
-                observed.cluster = Some(cluster);
+                snapshot.cluster = Some(cluster);
             }
-            Ok(watcher::Event::Init) => observed.cluster = None,
+            Ok(watcher::Event::Init) => snapshot.cluster = None,
             Ok(watcher::Event::Delete(_)) => return gone(args),
-            Ok(watcher::Event::InitDone) if observed.cluster.is_none() => return gone(args),
+            Ok(watcher::Event::InitDone) if snapshot.cluster.is_none() => return gone(args),
             Ok(watcher::Event::InitDone) => {}
             Err(error) => match outages.note_error(Watched::Cluster, &error) {
                 Some(Outage::Lost { why }) => {
@@ -107,7 +107,7 @@ async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
                 None => {}
             },
         }
-        if let Some(code) = code(&observed, args.until) {
+        if let Some(code) = code(&snapshot, args.until) {
             return Ok(code);
         }
     }

@@ -9,6 +9,7 @@ use flux_operator_client::retry::until_done;
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
 use kube::runtime::watcher::{self, Event};
 
 use crate::failure::{FAILED, Failure, UNREAD};
@@ -108,7 +109,7 @@ pub struct ClusterId<'a> {
 }
 
 /// What is known while a MiniCluster is followed.
-struct Follower<'a> {
+struct FollowState<'a> {
     target: &'a Target,
     name: &'a str,
     uid: &'a str,
@@ -161,7 +162,7 @@ pub async fn until_end(
     let ClusterId { name, uid } = id;
     let (mut clusters, mut pods) = (target.watch(name), target.watch_pods_of(name));
     let api = target.pods();
-    let mut follower = Follower {
+    let mut state = FollowState {
         target,
         name,
         uid,
@@ -180,20 +181,20 @@ pub async fn until_end(
         is_listed: false,
         is_unread: false,
     };
-    let stopping = is_interrupted.then(|| follower.begin_stop());
-    let end = follower
+    let stopping = is_interrupted.then(|| state.begin_stop());
+    let end = state
         .handle_events(&mut clusters, &mut pods, interrupts, stopping, &api)
         .await?;
-    let cluster = follower.snapshot.cluster.as_ref();
+    let cluster = state.snapshot.cluster.as_ref();
     Ok(Followed {
         end,
-        is_whole: follower.is_whole,
-        is_deleted: follower.is_gone || cluster.is_some_and(|cluster| cluster.spec.cleanup),
+        is_whole: state.is_whole,
+        is_deleted: state.is_gone || cluster.is_some_and(|cluster| cluster.spec.cleanup),
         time_to_live: cluster.and_then(|cluster| cluster.spec.ttl_seconds_after_finished),
     })
 }
 
-impl<'a> Follower<'a> {
+impl<'a> FollowState<'a> {
     /// Handles events until the MiniCluster has ended. `stopping`: a stop that has begun.
     async fn handle_events(
         &mut self,
@@ -201,7 +202,7 @@ impl<'a> Follower<'a> {
         pods: &mut Changes<Pod>,
         interrupts: &mut Interrupts,
         mut stopping: Option<Stopping<'a>>,
-        api: &'a kube_pods::Pods,
+        api: &'a Api<Pod>,
     ) -> Result<RunEnd, Failure> {
         let (target, name, uid) = (self.target, self.name, self.uid);
         let mut log: Option<LogPrint<'a>> = None;
@@ -400,7 +401,7 @@ impl<'a> Follower<'a> {
 
     /// A future that prints the log of a start of the lead that was not printed yet. Marks this start as printed.
     /// None: there is no such start.
-    fn next_log(&mut self, api: &'a kube_pods::Pods) -> Option<LogPrint<'a>> {
+    fn next_log(&mut self, api: &'a Api<Pod>) -> Option<LogPrint<'a>> {
         if self.is_unread {
             return None;
         }
@@ -501,12 +502,6 @@ impl<'a> Follower<'a> {
             .is_invalid()
             .then(|| RunEnd::Invalid(text(|status| &status.message)))
     }
-}
-
-mod kube_pods {
-    //! A short name for the type of the client.
-
-    pub type Pods = kube::Api<k8s_openapi::api::core::v1::Pod>;
 }
 
 /// Waits for the future; forever if there is none.

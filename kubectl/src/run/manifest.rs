@@ -54,7 +54,7 @@ fn parse_variable(text: &str) -> Result<(String, String), String> {
 
 /// The MiniCluster, with the namespace that its file names.
 #[derive(Debug)]
-pub struct Made {
+pub struct RunManifest {
     pub cluster: MiniCluster,
     pub namespace: Option<String>,
     /// Notes about parts of the spec that are valid, but perhaps not what was meant.
@@ -63,7 +63,7 @@ pub struct Made {
 
 /// Builds the MiniCluster from the options and the text of the file. `random`: lower case letters for a generated
 /// name and the annotation `RUN`.
-pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, Vec<Problem>> {
+pub fn build(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<RunManifest, Vec<Problem>> {
     let document = match file {
         // A text without a MiniCluster is an error, so there is a first one.
         Some(text) => manifest::documents(text)?.swap_remove(0),
@@ -136,7 +136,7 @@ pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, V
     } else {
         Vec::new()
     };
-    Ok(Made {
+    Ok(RunManifest {
         cluster,
         namespace,
         notes,
@@ -170,8 +170,8 @@ fn runner(containers: &mut [Container]) -> Result<&mut Container, Vec<Problem>> 
     let marked = containers
         .iter()
         .position(|container| container.run_flux == Some(true));
-    let is_only = (containers.len() == 1).then_some(0);
-    match marked.or(is_only).and_then(|place| containers.get_mut(place)) {
+    let only = (containers.len() == 1).then_some(0);
+    match marked.or(only).and_then(|index| containers.get_mut(index)) {
         Some(runner) => Ok(runner),
         None => Err(vec![Problem::new(
             "spec.containers",
@@ -197,28 +197,28 @@ mod tests {
 
     #[test]
     fn an_image_and_a_command_are_enough() {
-        let made = make(
+        let built = build(
             &wanted(Some("app:1"), &["sh", "-c", "echo $HOME; exit 7"]),
             None,
             "abcde",
         )
         .unwrap();
-        let spec = made.cluster.spec;
-        assert_eq!(made.cluster.metadata.name.as_deref(), Some("run-abcde"));
+        let spec = built.cluster.spec;
+        assert_eq!(built.cluster.metadata.name.as_deref(), Some("run-abcde"));
         assert_eq!((spec.size, spec.tasks), (1, 0));
         assert_eq!(
             spec.containers[0].command.as_deref(),
             Some("sh -c 'echo $HOME; exit 7'")
         );
         assert!(spec.logging.unwrap().quiet);
-        assert_eq!(made.cluster.metadata.annotations.unwrap()[RUN], "abcde");
+        assert_eq!(built.cluster.metadata.annotations.unwrap()[RUN], "abcde");
     }
 
     #[test]
     fn blank_command_is_no_program_and_silences_nothing() {
         let file = FILE.replace("command: old", "command: ' '");
-        let made = make(&wanted(None, &[]), Some(&file), "abcde").unwrap();
-        assert!(!made.cluster.spec.logging.is_some_and(|logging| logging.quiet));
+        let built = build(&wanted(None, &[]), Some(&file), "abcde").unwrap();
+        assert!(!built.cluster.spec.logging.is_some_and(|logging| logging.quiet));
     }
 
     #[test]
@@ -229,8 +229,8 @@ mod tests {
             format!("app@{digest}"),
             format!("r.example:5000/app:1@{digest}"),
         ] {
-            let made = make(&wanted(Some(&image), &["true"]), None, "abcde").unwrap();
-            assert_eq!(made.cluster.spec.containers[0].image, Some(image));
+            let built = build(&wanted(Some(&image), &["true"]), None, "abcde").unwrap();
+            assert_eq!(built.cluster.spec.containers[0].image, Some(image));
         }
     }
 
@@ -239,16 +239,16 @@ mod tests {
         let mut options = wanted(None, &["new", "a b"]);
         options.size = Some(5);
         options.environment = vec![("B".into(), "2".into())];
-        let made = make(&options, Some(FILE), "abcde").unwrap();
+        let built = build(&options, Some(FILE), "abcde").unwrap();
         assert_eq!(
-            (made.cluster.metadata.name.as_deref(), made.namespace.as_deref()),
+            (built.cluster.metadata.name.as_deref(), built.namespace.as_deref()),
             (Some("mine"), Some("team"))
         );
         assert_eq!(
-            made.cluster.metadata.labels.unwrap()["kueue.x-k8s.io/queue-name"],
+            built.cluster.metadata.labels.unwrap()["kueue.x-k8s.io/queue-name"],
             "q"
         );
-        let spec = made.cluster.spec;
+        let spec = built.cluster.spec;
         assert_eq!((spec.size, spec.tasks), (5, 6));
         let (side, main) = (&spec.containers[0], &spec.containers[1]);
         assert_eq!(
@@ -261,7 +261,7 @@ mod tests {
         );
         assert_eq!(main.environment.len(), 2);
         assert!(spec.logging.unwrap().quiet, "standard output is the job's alone");
-        let unchanged = make(&wanted(None, &[]), Some(FILE), "abcde")
+        let unchanged = build(&wanted(None, &[]), Some(FILE), "abcde")
             .unwrap()
             .cluster
             .spec;
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn file_is_run_quietly_unless_it_or_an_option_says_otherwise() {
         let is_quiet = |options: &Wanted, file: &str| {
-            make(options, Some(file), "abcde")
+            build(options, Some(file), "abcde")
                 .unwrap()
                 .cluster
                 .spec
@@ -308,41 +308,47 @@ mod tests {
             FILE.replace("size: 3", cleans),
             FILE.replace("v1alpha2", "v1alpha1"),
         ] {
-            let made = make(&options, Some(&file), "abcde").unwrap();
-            let spec = made.cluster.spec;
+            let built = build(&options, Some(&file), "abcde").unwrap();
+            let spec = built.cluster.spec;
             assert!(!spec.cleanup && !spec.cleanup_pods && spec.ttl_seconds_after_finished.is_none());
-            assert!(made.notes.is_empty(), "{:?}", made.notes);
+            assert!(built.notes.is_empty(), "{:?}", built.notes);
         }
     }
 
     #[test]
     fn max_size_is_that_of_the_option_or_the_file() {
-        let max_size = |options: &Wanted, file| make(options, file, "abcde").unwrap().cluster.spec.max_size;
+        let max_size = |options: &Wanted, file: Option<&str>| {
+            build(options, file, "abcde").unwrap().cluster.spec.max_size
+        };
         let mut options = wanted(Some("app:1"), &["true"]);
         assert_eq!(max_size(&options, None), None);
         options.max_size = Some(6);
         assert_eq!(max_size(&options, None), Some(6));
+        let file = FILE.replace("size: 3", "size: 3\n  maxSize: 4");
+        assert_eq!(max_size(&wanted(None, &[]), Some(&file)), Some(4));
+        options.image = None;
+        assert_eq!(max_size(&options, Some(&file)), Some(6));
     }
 
     #[test]
-    fn a_generated_name_is_made_here() {
+    fn generate_name_is_completed_by_the_plugin() {
         let file = FILE.replace("name: mine", "generateName: batch-");
-        let made = make(&wanted(None, &[]), Some(&file), "abcde").unwrap();
-        assert_eq!(made.cluster.metadata.name.as_deref(), Some("batch-abcde"));
+        let built = build(&wanted(None, &[]), Some(&file), "abcde").unwrap();
+        assert_eq!(built.cluster.metadata.name.as_deref(), Some("batch-abcde"));
     }
 
     #[test]
     fn name_of_file_is_kept_when_it_ends_like_a_generated_one() {
         let file = FILE.replace("name: mine", "name: mine-xxxxx");
-        let made = make(&wanted(None, &[]), Some(&file), "abcde").unwrap();
-        assert_eq!(made.cluster.metadata.name.as_deref(), Some("mine-xxxxx"));
+        let built = build(&wanted(None, &[]), Some(&file), "abcde").unwrap();
+        assert_eq!(built.cluster.metadata.name.as_deref(), Some("mine-xxxxx"));
     }
 
     #[test]
-    fn every_problem_is_told_before_anything_is_made() {
+    fn all_problems_of_the_options_are_reported_together() {
         let mut options = wanted(Some("app:1"), &["true"]);
         (options.size, options.tasks) = (Some(0), Some(-1));
-        let problems = make(&options, None, "abcde").unwrap_err();
+        let problems = build(&options, None, "abcde").unwrap_err();
         assert_eq!(problems.len(), 2, "{problems:?}");
     }
 }

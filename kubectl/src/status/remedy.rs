@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(
             of("NoSuchReason"),
             section_of(OTHERS),
-            "others set reasons that nobody here knows"
+            "other programs set reasons that the operator does not know"
         );
         assert!(of("NoSuchReason").unwrap().contains("kubectl describe job NAME"));
         assert_eq!(of("Deleted").as_deref(), Some("The pod was deleted."));

@@ -86,7 +86,7 @@ fn totals(resources: &Resources) -> Vec<String> {
             ]);
         }
     }
-    written(table, &[1, 2, 3, 4])
+    aligned_lines(table, &[1, 2, 3, 4])
 }
 
 fn jobs(jobs: Option<Jobs>) -> String {
@@ -167,7 +167,7 @@ fn hosts(resources: &Resources, room: usize) -> Vec<String> {
         ];
         table.add_row(cells.into_iter().take(columns));
     }
-    let mut lines = written(table, &[0, 3, 4]);
+    let mut lines = aligned_lines(table, &[0, 3, 4]);
     let rest = all.len() - shown;
     lines.extend((rest > 0).then(|| format!("and {rest} more")));
     lines
@@ -184,9 +184,9 @@ fn urgency(state: HostState) -> u8 {
 }
 
 /// The table's lines, with the columns `numbers` aligned to the right.
-fn written(mut table: Table, numbers: &[usize]) -> Vec<String> {
-    for &place in numbers {
-        if let Some(column) = table.column_mut(place) {
+fn aligned_lines(mut table: Table, numbers: &[usize]) -> Vec<String> {
+    for &number in numbers {
+        if let Some(column) = table.column_mut(number) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
