@@ -231,10 +231,11 @@ class MiniCluster:
     async def result_async(self, *, check: bool = True, timeout: float | None = None) -> Result:
         return run.finish(await self._follow(Silent(), Limits(end=timeout)), self.name, check=check)
 
-    async def _follow(self, screen: Screen, limits: Limits, *, until_ready: bool = False) -> Ending:
+    async def _follow(
+        self, screen: Screen, limits: Limits, *, is_owned: bool = False, until_ready: bool = False
+    ) -> Ending:
         async with self._open() as target:
             uid = await _within(limits.end, self._known_uid(target), self.name)
-            is_owned = until_ready
             follower = Follower(target, self.name, uid, screen, limits, is_owned, until_ready)
             return await follower.follow()
 
@@ -246,17 +247,9 @@ class MiniCluster:
         if until == "deleted":
             await _within(timeout, self._until_deleted(), self.name)
             return
-        ending = await self._follow_or_time_out(until == "ready", timeout)
+        ending = await self._follow(Silent(), Limits(end=timeout), until_ready=until == "ready")
         if until == "ready" and ending.result is not None:
             raise JobFailed(ending.result)
-
-    async def _follow_or_time_out(self, until_ready: bool, timeout: float | None) -> Ending:
-        async with self._open() as target:
-            uid = await _within(timeout, self._known_uid(target), self.name)
-            follower = Follower(
-                target, self.name, uid, Silent(), Limits(end=timeout), is_owned=False, until_ready=until_ready
-            )
-            return await follower.follow()
 
     async def _until_deleted(self) -> None:
         async with self._open() as target, contextlib.aclosing(_generator(target.watch(self.name))) as changes:
@@ -381,7 +374,7 @@ class MiniCluster:
                 self.create()
 
             async def follow(screen: Screen) -> Ending:
-                return await self._follow(screen, Limits(), until_ready=True)
+                return await self._follow(screen, Limits(), is_owned=True, until_ready=True)
 
             ending = bridge.drive(follow, choose(has_progress=None, has_output=False))
             if ending.result is not None:
@@ -400,7 +393,7 @@ class MiniCluster:
         try:
             if self._uid is None:
                 await self.create_async()
-            ending = await self._follow(Silent(), Limits(), until_ready=True)
+            ending = await self._follow(Silent(), Limits(), is_owned=True, until_ready=True)
             if ending.result is not None:
                 raise JobFailed(ending.result)
         except BaseException:

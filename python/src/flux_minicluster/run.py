@@ -233,16 +233,8 @@ async def delete(target: Target, name: str, uid: str) -> None:
 
 async def _ask_for_cleanup(target: Target, name: str, uid: str) -> None:
     """Has the operator delete the MiniCluster (`spec.cleanup`), which needs no permission to delete."""
-    for attempt in range(1, TRIES + 1):
-        try:
-            await target.patch(name, {"spec": {"cleanup": True}}, "clean up", uid=uid)
-            return
-        except CallFailed as error:
-            # An API server that has just started may refuse it, and a conflict with another change passes.
-            may_help = isinstance(error, NotAllowed) or error.status == 409
-            if attempt == TRIES or not may_help:
-                raise
-            await asyncio.sleep(1)
+    # An API server that has just started may refuse it, and a conflict with another change passes.
+    await target.patch(name, {"spec": {"cleanup": True}}, "clean up", uid=uid, passing=(403, 409))
 
 
 async def clean_up(target: Target, name: str, uid: str, screen: Screen) -> None:

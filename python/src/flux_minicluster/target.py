@@ -168,13 +168,18 @@ class Target:
         query = [("fieldValidation", "Strict")]
         return await self.json("POST", self._clusters(version=version), body=document, query=query)
 
-    async def patch(self, name: str, change: dict[str, Any], verb: str, *, uid: str | None = None) -> dict[str, Any]:
-        """Changes the MiniCluster by a merge patch; returns the new one. `uid`: the API server refuses another one."""
+    async def patch(
+        self, name: str, change: dict[str, Any], verb: str, *, uid: str | None = None, passing: Sequence[int] = ()
+    ) -> dict[str, Any]:
+        """Changes the MiniCluster by a merge patch; returns the new one. `uid`: the API server refuses another one.
+
+        `passing`: status codes after which another try may help, besides those of `may_pass`.
+        """
         change = {**change, "metadata": {"uid": uid}} if uid is not None else change
         with_context = _Doing(f"{verb} MiniCluster {name}")
         merge = "application/merge-patch+json"
         return await with_context.retried(
-            lambda: self.json("PATCH", self._clusters(name), body=change, content_type=merge)
+            lambda: self.json("PATCH", self._clusters(name), body=change, content_type=merge), passing
         )
 
     async def delete(self, name: str, *, uid: str | None = None, resource_version: str | None = None) -> None:
@@ -332,12 +337,12 @@ class _Doing:
             status = error.status if isinstance(error, CallFailed) else None
             raise CallFailed(f"cannot {self.doing}: {words(error)}", status=status) from error
 
-    async def retried(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def retried(self, call: Callable[[], Awaitable[T]], passing: Sequence[int] = ()) -> T:
         for attempt in range(1, TRIES + 1):
             try:
                 return await self(call())
             except CallFailed as error:
-                if attempt == TRIES or not may_pass(error):
+                if attempt == TRIES or not (may_pass(error) or error.status in passing):
                     raise
                 await asyncio.sleep(1)
         raise AssertionError("unreachable")
