@@ -57,17 +57,41 @@ class Output:
             sys.stdout.flush()
 
 
-class Lines:
-    """One line for each change of a stage, on standard error."""
+class _Progress:
+    """Shows the stages until all are done."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
-        self._said: dict[str, tuple[Stage, float]] = {}
         self._is_over = False
 
     def show(self, stages: Sequence[Stage]) -> None:
         if self._is_over:
             return
+        self._draw(stages)
+        if all(stage.state is State.DONE for stage in stages):
+            self.end()
+
+    def say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def put(self, data: bytes) -> None:
+        self._output.put(data)
+
+    def end(self) -> None:
+        self._is_over = True
+
+    def _draw(self, stages: Sequence[Stage]) -> None:
+        raise NotImplementedError
+
+
+class Lines(_Progress):
+    """One line for each change of a stage, on standard error."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__(output)
+        self._said: dict[str, tuple[Stage, float]] = {}
+
+    def _draw(self, stages: Sequence[Stage]) -> None:
         for stage in stages:
             before, at = self._said.get(stage.name, (None, 0.0))
             is_new = before is None or before.state != stage.state
@@ -75,49 +99,30 @@ class Lines:
             if stage.state is not State.LATER and (is_new or is_changed):
                 self._said[stage.name] = (stage, time.monotonic())
                 self.say(f"{stage.name}: {stage.text}")
-        if all(stage.state is State.DONE for stage in stages):
-            self.end()
-
-    def say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    def put(self, data: bytes) -> None:
-        self._output.put(data)
-
-    def end(self) -> None:
-        self._is_over = True
 
 
-class Terminal:
+class Terminal(_Progress):
     """Four lines on standard error that change in place."""
 
     def __init__(self, output: Output) -> None:
-        self._output = output
+        super().__init__(output)
         self._height = 0
-        self._is_over = False
 
-    def show(self, stages: Sequence[Stage]) -> None:
-        if self._is_over:
-            return
+    def say(self, text: str) -> None:
+        self._clear()
+        super().say(text)
+
+    def end(self) -> None:
+        self._clear()
+        super().end()
+
+    def _draw(self, stages: Sequence[Stage]) -> None:
         self._clear()
         for stage in stages:
             # Longer lines would wrap, and a wrapped line cannot be removed.
             print(str(stage)[: _width() - 1], file=sys.stderr)
         sys.stderr.flush()
         self._height = len(stages)
-        if all(stage.state is State.DONE for stage in stages):
-            self.end()
-
-    def say(self, text: str) -> None:
-        self._clear()
-        print(text, file=sys.stderr, flush=True)
-
-    def put(self, data: bytes) -> None:
-        self._output.put(data)
-
-    def end(self) -> None:
-        self._clear()
-        self._is_over = True
 
     def _clear(self) -> None:
         if self._height:
@@ -126,36 +131,17 @@ class Terminal:
             self._height = 0
 
 
-class Notebook:
+class Notebook(_Progress):
     """A block below the cell that changes in place."""
 
     def __init__(self, output: Output) -> None:
-        self._output = output
+        super().__init__(output)
         self._handle: Any = None
-        self._lines: list[str] = []
-        self._is_over = False
 
-    def show(self, stages: Sequence[Stage]) -> None:
-        if self._is_over:
-            return
-        self._lines = [str(stage) for stage in stages]
-        self._draw()
-        if all(stage.state is State.DONE for stage in stages):
-            self._is_over = True
-
-    def say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    def put(self, data: bytes) -> None:
-        self._output.put(data)
-
-    def end(self) -> None:
-        self._is_over = True
-
-    def _draw(self) -> None:
+    def _draw(self, stages: Sequence[Stage]) -> None:
         from IPython.display import HTML, display
 
-        shown = HTML(f"<pre>{html.escape(chr(10).join(self._lines))}</pre>")
+        shown = HTML(f"<pre>{html.escape(chr(10).join(map(str, stages)))}</pre>")
         if self._handle is None:
             self._handle = display(shown, display_id=True)
         else:
