@@ -21,7 +21,6 @@ from typing import Any
 
 import aiohttp
 import cloudpickle
-import joblib
 import pytest
 from aiohttp import web
 from fake_api import FakeApi
@@ -499,9 +498,3 @@ def test_shutdown_returns_where_all_was_cancelled_before_the_connection(cluster:
 def test_submit_of_a_minicluster_uses_one_connection(cluster: MiniCluster, api: FakeApi) -> None:
     assert [cluster.submit(["true"]).result(30).exit_code for _ in range(3)] == [0, 0, 0]
     assert execs(api) == 1
-
-
-def test_joblib_runs_its_calls_in_threads_of_the_executor(executor: FluxExecutor) -> None:
-    """As the page shows it: joblib's threads wait, the instance works."""
-    calls = (joblib.delayed(lambda n: executor.submit(double, n).result(60))(n) for n in range(4))
-    assert joblib.Parallel(n_jobs=4, prefer="threads")(calls) == [0, 2, 4, 6]
