@@ -119,9 +119,10 @@ pub fn decide(
     // out of date.
     let is_reset_by_queue = job.waits_in().is_some() && job.completions != size;
     let differs = is_reset_by_queue || (!is_applied && !wanted.is_held(job));
-    // Without `minSize`, the command waits for as many brokers as the pods read in the ConfigMap. The ConfigMap stays as
-    // it is while pods run, if somebody else has set the Job's size, and if the Job lacks the annotation with the number
-    // (`initial_size` is None). With `maxSize`, more brokers may come later, so the command does not wait for them.
+    // Without `minSize`, the command waits for as many brokers as the pods read in the ConfigMap. The ConfigMap stays
+    // as it is while pods run, if somebody else has set the Job's size, and if the Job lacks the annotation with the
+    // number (`initial_size` is None). With `maxSize`, more brokers may come later, so the command does not wait for
+    // them.
     let is_stopped = job.is_suspended && observed.pods_of(job).all(|pod| pod.has_ended || pod.is_deleting);
     let waits_for_another_size = |initial: u32| size < initial || (size > initial && !cluster.resizes);
     let is_new_start = is_stopped
@@ -511,7 +512,7 @@ mod tests {
             restart_count: 1,
             ..MiniClusterStatus::default()
         };
-        let of = |spec: &str, status: &MiniClusterStatus, observed: &Observed| {
+        let deadline_with = |spec: &str, status: &MiniClusterStatus, observed: &Observed| {
             let cluster = testing::cluster(spec);
             deadline_of_next_job(&testing::target("uid", status), &cluster, observed)
                 .map(|deadline| deadline.to_string())
@@ -521,7 +522,7 @@ mod tests {
                 job,
                 ..Observed::default()
             };
-            of(spec, status, &observed)
+            deadline_with(spec, status, &observed)
         };
         let with = "size: 2\ndeadlineSeconds: 60";
         let end = Some("2026-01-01T00:01:00Z".to_owned());
@@ -594,14 +595,14 @@ mod tests {
                 pods: [(lead.name.clone(), Box::new(lead.clone()))].into(),
                 ..Observed::default()
             };
-            assert_eq!(of(with, &running, &present), expected, "{lead:?}");
+            assert_eq!(deadline_with(with, &running, &present), expected, "{lead:?}");
             if expected.is_none() {
                 let gone = Observed {
                     job: Some(given_up.clone()),
                     gone_leads: vec![lead],
                     ..Observed::default()
                 };
-                assert_eq!(of(with, &running, &gone), None);
+                assert_eq!(deadline_with(with, &running, &gone), None);
             }
         }
         let succeeded = JobSeen {
@@ -758,7 +759,8 @@ mod tests {
         assert!(matches!(ended, NextAction::Create { .. }), "{ended:?}");
     }
 
-    /// While the own Job is being deleted, the action is not `WaitForPrevious`, which is about an earlier MiniCluster's.
+    /// While the MiniCluster's own Job is being deleted, the action is not `WaitForPrevious`: that is for the Job of an
+    /// earlier MiniCluster.
     #[test]
     fn next_job_gets_the_backoff_limit_that_is_left() {
         let reported = MiniClusterStatus {
@@ -925,7 +927,7 @@ mod tests {
     /// Without `minSize`, the command would wait for the brokers of the earlier size.
     #[test]
     fn suspended_job_starts_with_its_new_size() {
-        let of = |spec: &str, job: JobSeen, pod: Option<PodSeen>| {
+        let size_and_start = |spec: &str, job: JobSeen, pod: Option<PodSeen>| {
             let cluster = testing::cluster(spec);
             let pod = pod.map(|pod| PodSeen {
                 job_uid: Some("job".into()),
@@ -947,7 +949,7 @@ mod tests {
             let size = differences.elastic.map(|elastic| elastic.size);
             (size, differences.is_new_start)
         };
-        let new_start = |job, pod| of("size: 4", job, pod);
+        let new_start = |job, pod| size_and_start("size: 4", job, pod);
         let suspended = |size: u32| JobSeen {
             is_suspended: true,
             ..job(size)
@@ -988,13 +990,16 @@ mod tests {
         assert_eq!(new_start(shrunk, None), (None, false), "by others");
         // With maxSize, further brokers may join later.
         let elastic = "size: 4\nmaxSize: 4";
-        assert_eq!(of(elastic, suspended(2), None), (Some(4), false));
-        assert_eq!(of(elastic, suspended(4), None), (None, false));
+        assert_eq!(size_and_start(elastic, suspended(2), None), (Some(4), false));
+        assert_eq!(size_and_start(elastic, suspended(4), None), (None, false));
         let larger = JobSeen {
             initial_size: Some(4),
             ..suspended(4)
         };
-        assert_eq!(of("size: 2\nmaxSize: 4", larger, None), (Some(2), true));
+        assert_eq!(
+            size_and_start("size: 2\nmaxSize: 4", larger, None),
+            (Some(2), true)
+        );
     }
 
     #[test]

@@ -233,23 +233,25 @@ mod tests {
     /// Kueue replaces the Workload of an elastic Job for each growth, and keeps those before.
     #[test]
     fn grown_job_waits_for_what_its_last_workload_waits_for() {
-        let of = |second: u32, status: Value| {
+        let created_at = |second: u32, status: Value| {
             let mut workload = workload(json!({}), status);
             let time = format!("2026-01-01T00:00:{second:02}Z").parse().unwrap();
             workload.metadata.creation_timestamp =
                 Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(time));
             workload
         };
-        let is = |type_: &str| condition(type_, "True", type_, "");
-        let runs = json!({ "conditions": [is("QuotaReserved"), is("Admitted")] });
+        let true_condition = |type_: &str| condition(type_, "True", type_, "");
+        let admitted = [true_condition("QuotaReserved"), true_condition("Admitted")];
+        let runs = json!({ "conditions": admitted });
         let grows =
             json!({ "conditions": [condition("QuotaReserved", "False", "Pending", "insufficient cpu")] });
-        let past = json!({ "conditions": [is("QuotaReserved"), is("Admitted"), is("Finished")] });
+        let [quota, admitted] = admitted;
+        let past = json!({ "conditions": [quota, admitted, true_condition("Finished")] });
         for (first, second) in [(5, 5), (5, 6)] {
             let all = [
-                of(second, grows.clone()),
-                of(first, runs.clone()),
-                of(9, past.clone()),
+                created_at(second, grows.clone()),
+                created_at(first, runs.clone()),
+                created_at(9, past.clone()),
             ];
             assert_eq!(why(all.clone()), "insufficient cpu");
             assert_eq!(

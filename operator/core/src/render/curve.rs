@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_key_is_in_the_secret_and_in_no_debug_output() {
+    fn curve_key_is_in_the_secret_and_in_no_debug_output() {
         let cluster = crate::testing::cluster("size: 2");
         let certificate = Certificate::from_keys("mc-0", &[1; 32], &[2; 32]);
         let text = certificate.to_text();

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_alone_suspends_and_resumes() {
+    fn queue_alone_suspends_and_resumes_its_job() {
         let cluster = crate::testing::cluster("size: 2\nsuspend: true");
         let queued = JobSeen {
             queue: Some("team".into()),
@@ -221,7 +221,7 @@ mod tests {
 
     /// Another value would have a new version write to every Job of the older one.
     #[test]
-    fn the_hash_is_the_same_in_every_version() {
+    fn elastic_hash_is_the_same_in_every_version() {
         assert_eq!(
             Elastic {
                 size: 4,

@@ -24,9 +24,9 @@ use crate::labels;
 /// a Job may fail at once.
 pub(super) const DEADLINE_MAX: i64 = i64::MAX / 1_000_000_000;
 
-/// How often the Job replaces a lost follower, even if `backoffLimit`, which counts restarts of the whole MiniCluster, is
-/// smaller. (The operator counts followers that do not start: `decide::restart`.) With `OnFailure`, all failures count
-/// against `backoffLimit`, also those of followers.
+/// How often the Job replaces a lost follower, even if `backoffLimit`, which counts restarts of the whole MiniCluster,
+/// is smaller. (The operator counts followers that do not start: `decide::restart`.) With `OnFailure`, all failures
+/// count against `backoffLimit`, also those of followers.
 pub(crate) const REPLACEMENTS: i32 = 100;
 
 /// The Job, before the overlay of the spec is applied.

@@ -317,7 +317,7 @@ mod tests {
 
     /// Kubernetes' class Guaranteed takes equal requests and limits of cpu and memory, of every container.
     #[test]
-    fn a_pod_can_be_of_class_guaranteed_however_the_view_comes() {
+    fn pod_can_be_of_class_guaranteed_with_each_view_source() {
         let same = "resources: {requests: {cpu: 2, memory: 1Gi}, limits: {cpu: 2, memory: 1Gi}}";
         for flux in ["", "container: {disable: true}"] {
             let spec = format!(

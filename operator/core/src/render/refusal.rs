@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_list_is_compared_in_little_time() {
+    fn long_list_is_compared_in_little_time() {
         let item = |number: usize| json!({ "key": number.to_string(), "operator": "Exists" });
         let mine: Vec<Value> = (0..20_000).map(item).collect();
         let mut kept = mine.clone();

@@ -97,26 +97,32 @@ mod tests {
 
     #[test]
     fn view_source_of_cluster_wins_and_auto_depends_on_nodes() {
-        let can = RenderFacts {
+        let new_nodes = RenderFacts {
             nodes_mount_images: true,
             ..RenderFacts::default()
         };
-        let can_not = RenderFacts::default();
+        let old_nodes = RenderFacts::default();
         let of = |own: &str, source, facts: &RenderFacts| {
             from(&format!("flux: {{container: {{{own}}}}}"), source, facts)
         };
-        assert_eq!(of("", ViewSource::Auto, &can), ViewFrom::ImageVolume);
-        assert_eq!(of("", ViewSource::Auto, &can_not), ViewFrom::Copy);
-        assert_eq!(of("", ViewSource::Copy, &can), ViewFrom::Copy);
-        assert_eq!(of("", ViewSource::ImageVolume, &can_not), ViewFrom::ImageVolume);
-        assert_eq!(of("source: copy", ViewSource::ImageVolume, &can), ViewFrom::Copy);
+        assert_eq!(of("", ViewSource::Auto, &new_nodes), ViewFrom::ImageVolume);
+        assert_eq!(of("", ViewSource::Auto, &old_nodes), ViewFrom::Copy);
+        assert_eq!(of("", ViewSource::Copy, &new_nodes), ViewFrom::Copy);
+        assert_eq!(of("", ViewSource::ImageVolume, &old_nodes), ViewFrom::ImageVolume);
         assert_eq!(
-            of("source: imageVolume", ViewSource::Copy, &can_not),
+            of("source: copy", ViewSource::ImageVolume, &new_nodes),
+            ViewFrom::Copy
+        );
+        assert_eq!(
+            of("source: imageVolume", ViewSource::Copy, &old_nodes),
             ViewFrom::ImageVolume
         );
-        assert_eq!(of("source: auto", ViewSource::Copy, &can), ViewFrom::ImageVolume);
         assert_eq!(
-            of("disable: true", ViewSource::ImageVolume, &can),
+            of("source: auto", ViewSource::Copy, &new_nodes),
+            ViewFrom::ImageVolume
+        );
+        assert_eq!(
+            of("disable: true", ViewSource::ImageVolume, &new_nodes),
             ViewFrom::Nowhere
         );
     }

@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_leaves_room_for_its_number() {
+    fn long_volume_name_is_cut_for_its_number() {
         let name = suffixed(&"a".repeat(63), 12);
         assert!(names::is_dns_label(&name) && name.ends_with("-12"));
     }

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_of_pods_alone_can_wait() {
+    fn status_with_only_other_pod_counts_can_wait() {
         let before = MiniClusterStatus {
             size: 4,
             phase: Some("Pending".into()),

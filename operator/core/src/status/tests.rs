@@ -236,7 +236,7 @@ fn phase_follows_spec_job_and_pods() {
 }
 
 #[test]
-fn the_size_is_the_number_of_pods_that_have_not_ended() {
+fn status_size_is_the_number_of_pods_that_have_not_ended() {
     let mut observation = observation("size: 2");
     (observation.job, observation.pods) = (Some(job(2)), vec![ready(0), ended(1, 0, 1)]);
     assert_eq!(observation.status().size, 1);
@@ -249,7 +249,7 @@ fn the_size_is_the_number_of_pods_that_have_not_ended() {
 }
 
 #[test]
-fn a_minimum_size_is_enough_to_be_ready() {
+fn min_size_of_ready_pods_is_enough_to_be_ready() {
     let mut observation = observation("size: 4\nminSize: 2");
     observation.job = Some(job(4));
     observation.pods = vec![ready(0), ready(1), pod(2), pod(3)];
@@ -439,7 +439,7 @@ fn same_inputs_give_the_same_status_at_any_time() {
 }
 
 #[test]
-fn the_end_has_the_jobs_own_time() {
+fn time_of_the_end_is_that_of_the_job() {
     let mut observation = observation("size: 1");
     observation.job = Some(JobSeen {
         failed: true_condition("PodFailurePolicy", "x"),
