@@ -3,8 +3,8 @@
     python tools/generate.py           write them (`.ci/python generate`)
     python tools/generate.py --check   fail if one is stale
 
-`models.py` comes from the CRD's schema, `remedies.json` from the pages on troubleshooting and on reasons, and the
-pictures of the page on Python from the example's notebook and the code that notebooks use.
+`models.py` comes from the CRD's schema, `remedies.json` from the pages on troubleshooting and on reasons (the plugin
+has it, too), and the pictures of the page on Python from the example's notebook and the code that notebooks use.
 """
 
 from __future__ import annotations
