@@ -392,7 +392,7 @@ fn fields_without_effect_are_reported_by_a_notice() {
             "{spec}: {notices:?}"
         );
     }
-    // No notice: fields with an effect, and the view's image and name. People leave these in when they disable the view.
+    // No notice: fields with an effect, and the view's image and name, which people leave in when they disable it.
     let accepted = "tasks: 4\nflux: {container: {disable: true, image: a, name: b}, submitCommand: flux run, optionFlags: -o a}";
     assert_eq!(notices_of(accepted), Vec::<String>::new());
     let empty = "flux: {container: {disable: true, source: '', pythonPath: ''}}";
