@@ -117,8 +117,8 @@ impl Check<'_> {
         }
         self.check_minicluster(namespace, document).await?;
         namespace.clone_into(&mut manifest.namespace);
-        // `judge` has found it valid, perhaps without a namespace. The Job and the services pod take theirs from this
-        // `cluster`.
+        // `judge` has validated the manifest already, but perhaps without a namespace. The Job and the services pod take
+        // theirs from this `cluster`.
         match flux_shared::validate::validate(&manifest) {
             Ok(cluster) => self.check_pods(namespace, &cluster).await?,
             Err(problems) => self.problems.extend(problems),

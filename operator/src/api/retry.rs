@@ -91,7 +91,7 @@ mod tests {
             let mut done = done.lock().unwrap();
             done.push(item);
             // The first one fails three times.
-            if item == 0 && done.iter().filter(|done| **done == 0).count() <= 3 {
+            if item == 0 && done.iter().filter(|item| **item == 0).count() <= 3 {
                 Err(std::io::Error::other("no"))
             } else {
                 Ok(())
@@ -102,7 +102,7 @@ mod tests {
             tokio::time::timeout(Duration::from_secs(100), work)
                 .await
                 .is_err(),
-            "more may come"
+            "the queue waits for more items"
         );
         assert_eq!(*done.lock().unwrap(), [0, 1, 2, 0, 0, 0]);
         drop(sender);

@@ -11,7 +11,7 @@ use futures::FutureExt;
 
 thread_local! {
     /// The source line of this thread's last panic, until it is taken.
-    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
+    static SOURCE_LINE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// Installs a panic hook that logs the source line of each panic.
@@ -22,13 +22,13 @@ pub fn install_hook() {
             |at| format!("{}:{}", at.file(), at.line()),
         );
         tracing::error!(place, "panicked: this is a bug in the operator");
-        PLACE.set(Some(place));
+        SOURCE_LINE.set(Some(place));
     }));
 }
 
 /// The panic that this thread has just caught.
 fn panicked() -> Panicked {
-    Panicked(PLACE.take().unwrap_or_else(|| "an unknown place".to_owned()))
+    Panicked(SOURCE_LINE.take().unwrap_or_else(|| "an unknown place".to_owned()))
 }
 
 /// Awaits `work`; a panic in it becomes an error.
