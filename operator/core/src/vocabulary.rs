@@ -349,7 +349,8 @@ reasons! {
         Deleted: "the pod was deleted",
         Gone: "the pod is gone, for an unknown reason",
         Disrupted => Warning: "Kubernetes removed the pod without giving a reason",
-        Evicted => Warning: "the node evicted the pod, being short of memory or disk (set by Kubernetes)",
+        Evicted => Warning:
+            "the node evicted the pod: it was short of memory or disk, or the pod exceeded its storage limit (set by Kubernetes)",
         NodeShutdown => Warning: "the node was shut down (set by Kubernetes)",
         Shutdown => Warning: "the node was shut down (set by older Kubernetes)",
         Terminated => Warning: "the node was shut down (set by Kubernetes)",

@@ -822,6 +822,11 @@ fn when_lead_ended(
     if to_replace.is_failing {
         return Decision::Continue;
     }
+    // With `OnFailure`, the lead waited for its next restart when its pod was lost.
+    if observation.restarts_on_failure && !lead.is_shut_down && (lead.is_disrupted() || is_replaced) {
+        let message = describe_loss(&loss(lead));
+        return restart_or_end(observation, to_replace, Reason::LeadLost, message, Limit::Backoff);
+    }
     // The Job ignores a pod that was also disrupted, and does not fail by one that it has replaced. If a lead is not
     // labelled yet, the Job retries some exit codes. With `OnFailure`, after a shutdown of the instance, the Job would
     // fail only when the container had restarted `backoffLimit` times.

@@ -16,11 +16,11 @@ const MIN_KUBELET: (u32, u32) = (1, 35);
 const MIN_RUNTIMES: [(&str, (u32, u32)); 2] = [("containerd", (2, 1)), ("cri-o", (1, 33))];
 
 /// A node without the parts that the operator does not read: addresses, images, capacities.
-pub type NodeObject = Partial<Node, NodePlan, NodeState>;
+pub type NodeObject = Partial<Node, NodeSpecPart, NodeStatusPart>;
 
 /// The part of a node's spec that is read.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-pub struct NodePlan {
+pub struct NodeSpecPart {
     /// No new pods are scheduled on the node.
     #[serde(default)]
     pub unschedulable: bool,
@@ -31,7 +31,7 @@ pub struct NodePlan {
 /// The part of a node's status that is read.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct NodeState {
+pub struct NodeStatusPart {
     pub node_info: NodeInfo,
     pub conditions: Vec<NodeCondition>,
 }
@@ -45,7 +45,7 @@ pub struct NodeCondition {
     pub status: String,
 }
 
-impl NodeState {
+impl NodeStatusPart {
     /// Whether its kubelet has stopped reporting: then the node's controller sets Ready to Unknown.
     pub fn is_silent(&self) -> bool {
         self.conditions.iter().any(|condition| {
@@ -389,10 +389,13 @@ mod tests {
             let conditions = json!([
                 { "type": "DiskPressure", "status": "False" }, { "type": type_, "status": status },
             ]);
-            let state: NodeState = serde_json::from_value(json!({ "conditions": conditions })).unwrap();
+            let state: NodeStatusPart = serde_json::from_value(json!({ "conditions": conditions })).unwrap();
             assert_eq!(state.is_silent(), is_silent, "{type_} is {status}");
         }
-        assert!(!NodeState::default().is_silent(), "a node without conditions");
+        assert!(
+            !NodeStatusPart::default().is_silent(),
+            "a node without conditions"
+        );
     }
 
     #[test]

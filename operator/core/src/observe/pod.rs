@@ -296,18 +296,16 @@ impl PodSeen {
 
     /// Whether the cluster or its node has reported that it removed the pod.
     pub fn was_evicted(&self) -> bool {
-        let by_node = |trouble: &Trouble| {
-            matches!(
-                Reason::parse(&trouble.reason),
-                Some(
-                    Reason::Evicted
-                        | Reason::NodeLost
-                        | Reason::NodeShutdown
-                        | Reason::Shutdown
-                        | Reason::Terminated
-                        | Reason::Preempting
-                )
-            )
+        let by_node = |trouble: &Trouble| match Reason::parse(&trouble.reason) {
+            Some(Reason::Evicted) => !exceeds_own_limit(&trouble.message),
+            Some(
+                Reason::NodeLost
+                | Reason::NodeShutdown
+                | Reason::Shutdown
+                | Reason::Terminated
+                | Reason::Preempting,
+            ) => true,
+            _ => false,
         };
         self.trouble
             .as_ref()
@@ -535,6 +533,18 @@ fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
     let init = status.init_container_statuses.as_deref().unwrap_or_default();
     init.iter()
         .chain(status.container_statuses.as_deref().unwrap_or_default())
+}
+
+/// Whether the kubelet evicted the pod because it used more storage than its own limits allow: a new pod would, too.
+/// (For this eviction, the kubelet sets no condition. Its messages tell it from a node that is short of something.)
+fn exceeds_own_limit(message: &str) -> bool {
+    [
+        "exceeded its local ephemeral storage limit",
+        "exceeds the total limit of containers",
+        "exceeds the limit",
+    ]
+    .iter()
+    .any(|words| message.contains(words))
 }
 
 /// Whether the container was ever started.

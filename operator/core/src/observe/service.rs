@@ -11,7 +11,7 @@ use crate::labels;
 use crate::observe::partial::Partial;
 
 /// A Service with its selector, but no other part of its spec.
-pub type ServiceObject = Partial<Service, Selected>;
+pub type ServiceObject = Partial<Service, ServiceSpecPart>;
 
 /// Most owners of one Service. Each adds 250 bytes to an object of at most 1.5 MiB, and each new owner rewrites the
 /// object.
@@ -29,7 +29,7 @@ pub fn is_headless(metadata: &ObjectMeta) -> bool {
 
 /// The part of a Service's spec that is read.
 #[derive(Debug, Clone, Default, Deserialize)]
-pub struct Selected {
+pub struct ServiceSpecPart {
     pub selector: Option<BTreeMap<String, String>>,
 }
 

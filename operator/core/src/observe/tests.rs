@@ -289,6 +289,11 @@ fn services_pod_counts_as_evicted_and_not_when_it_failed() {
             serde_json::json!({ "phase": "Failed", "reason": "Evicted", "containerStatuses": containers }),
         )
     };
+    let over_own_limit = serde_json::json!({
+        "phase": "Failed", "reason": "Evicted", "containerStatuses": ended(137),
+        "message": "Usage of EmptyDir volume \"data\" exceeds the limit \"1Gi\". ",
+    });
+    assert!(!was_evicted(over_own_limit));
     let disrupted = serde_json::json!([{
         "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet",
     }]);

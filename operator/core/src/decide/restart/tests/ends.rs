@@ -901,6 +901,78 @@ fn shutdown_of_the_instance_fails_the_job_with_on_failure() {
     assert_eq!(decision_of(&shut_down, failing), Decision::Continue);
 }
 
+/// The kubelet would have started its container again.
+#[test]
+fn lead_lost_while_it_waits_for_its_next_start_is_restarted() {
+    let failed = || ended(0, by(Ender::Program, 1));
+    let disrupted = |lead: PodSeen| PodSeen {
+        trouble: Some(Box::new(Trouble {
+            is_disruption: true,
+            ..Trouble::default()
+        })),
+        ..lead
+    };
+    let deleted = PodSeen {
+        is_deleting: true,
+        ..failed()
+    };
+    let replacement = PodSeen {
+        name: "mc-0-next".into(),
+        index_failures: 1,
+        ..pod(0)
+    };
+    let restarts = |pods: Vec<PodSeen>, restarts_on_failure| {
+        let seen = Seen::of(job(), pods);
+        let observation = Observation {
+            restarts_on_failure,
+            ..seen.observation()
+        };
+        matches!(decide(&observation), Decision::Restart { .. })
+    };
+    assert!(restarts(vec![disrupted(failed())], true));
+    assert!(restarts(vec![deleted.clone(), replacement.clone()], true));
+    assert!(!restarts(vec![disrupted(failed())], false));
+    assert!(!restarts(vec![deleted, replacement], false));
+    let shut_down = PodSeen {
+        is_shut_down: true,
+        ..ended(0, by_shutdown())
+    };
+    assert!(!restarts(vec![disrupted(shut_down)], true));
+}
+
+/// A new pod would exceed it, too.
+#[test]
+fn lead_beyond_its_own_storage_limit_is_not_restarted() {
+    let restarts = |message: &str, exit: Exit| {
+        let evicted = PodSeen {
+            trouble: Some(Box::new(Trouble {
+                reason: "Evicted".into(),
+                message: message.into(),
+                ..Trouble::default()
+            })),
+            ..ended(0, exit)
+        };
+        let seen = Seen::of(failing("mc-0-abcde"), vec![evicted, pod(1)]);
+        matches!(seen.decision(), Decision::Restart { .. })
+    };
+    let killed = || Exit {
+        code: 137,
+        ..Exit::default()
+    };
+    for message in [
+        "Usage of EmptyDir volume \"data\" exceeds the limit \"1Gi\". ",
+        "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ",
+        "Container mc exceeded its local ephemeral storage limit \"1Gi\". ",
+    ] {
+        assert!(!restarts(message, killed()), "{message}");
+        assert!(!restarts(message, by(Ender::Stop, 143)), "{message}");
+    }
+    let of_node =
+        "The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi, available: 512Mi. ";
+    assert!(restarts(of_node, killed()));
+    assert!(restarts(of_node, by(Ender::Stop, 143)));
+}
+
 /// A follower may be lost while somebody shuts the instance down.
 #[test]
 fn shutdown_after_the_loss_of_a_follower_is_no_loss() {
