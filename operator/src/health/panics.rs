@@ -28,7 +28,11 @@ pub fn install_hook() {
 
 /// The panic that this thread has just caught.
 fn panicked() -> Panicked {
-    Panicked(SOURCE_LINE.take().unwrap_or_else(|| "an unknown place".to_owned()))
+    Panicked(
+        SOURCE_LINE
+            .take()
+            .unwrap_or_else(|| "an unknown place".to_owned()),
+    )
 }
 
 /// Awaits `work`; a panic in it becomes an error.
