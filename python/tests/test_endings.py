@@ -15,10 +15,22 @@ from fake_api import FakeApi, FakeLog, Object, Program
 from test_run import in_thread, names, press_ctrl_c, refuse, stop_program
 from waiting import until
 
-from flux_minicluster import CallFailed, Lost, MiniCluster, NotAllowed, Result, TimedOut, logs, run, stop, target
+from flux_minicluster import (
+    CallFailed,
+    Lost,
+    MiniCluster,
+    NotAllowed,
+    Result,
+    TimedOut,
+    follow,
+    logs,
+    run,
+    stop,
+    target,
+)
 from flux_minicluster.screen import Silent
 from flux_minicluster.stop import Way
-from flux_minicluster.target import Access, Target
+from flux_minicluster.target import Access, Listed, Target
 
 
 def program(code: int, output: Object | None = None) -> Program:
@@ -423,6 +435,38 @@ def test_log_of_an_ended_job_is_read_when_the_api_server_answers_again(
 
     result = run_to_the_end(api, live)
     assert (result.stdout, result.unread) == ("first\nlast\n", None)
+
+
+@pytest.mark.parametrize("status", [403, 503])
+def test_log_is_found_when_the_api_server_answers_again(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """The job ends while the API server lists no pods."""
+    monkeypatch.setattr(follow, "PAUSE_SECONDS", 0.02)
+    original, is_away, tries = Target.pods_of, threading.Event(), []
+
+    async def pods_of(self: Target, name: str) -> Any:
+        if is_away.is_set():
+            tries.append(name)
+            raise (NotAllowed if status == 403 else CallFailed)("not now", status=status)
+        return await original(self, name)
+
+    async def watch_pods_of(self: Target, name: str) -> Any:
+        yield Listed([])
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Target, "pods_of", pods_of)
+    monkeypatch.setattr(Target, "watch_pods_of", watch_pods_of)
+
+    def live(name: str) -> None:
+        is_away.set()
+        api.log(api.start_job(name), "all")
+        api.end_job(name)
+        until(lambda: len(tries) > 30)
+        is_away.clear()
+
+    result = run_to_the_end(api, live)
+    assert (result.stdout, result.unread) == ("all\n", None)
 
 
 def test_log_that_is_not_whole_says_how_long_the_minicluster_stays(

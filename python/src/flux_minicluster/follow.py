@@ -27,10 +27,11 @@ from .result import Result
 from .resume import Resume
 from .screen import Screen
 from .stop import Way
-from .target import INSTALL, TRIES, Change, Changed, Disconnected, Listed, Refusals, Target
+from .target import INSTALL, Change, Changed, Disconnected, Listed, Refusals, Target, may_pass
 
 # Time after which a MiniCluster without a status has no operator. An operator that restarts takes less.
 OPERATOR_SECONDS = 60.0
+PAUSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ class Follower:
         self._has_listed = False
         self._are_pods_known = False
         self._log: asyncio.Task[None] | None = None
+        """Prints the log, or looks for it."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._restarts = 0
         self._container_restarts = 0
@@ -193,6 +195,24 @@ class Follower:
             self._note_unread(error.message)
         self._events.put_nowait(_LogEnded())
 
+    async def _find_log(self) -> None:
+        """Lists the pods once: a job may end before the watch has reported them."""
+        refusals = Refusals()
+        # The watch may list them: otherwise it ends the following.
+        refusals.note_success()
+        while True:
+            try:
+                pods = await self.target.pods_of(self.name)
+                self._seen.pods = {name_of(pod): pod for pod in pods}
+                break
+            except CallFailed as error:
+                may_help = may_pass(error) or isinstance(error, NotAllowed)
+                if refusals.is_final(error) or not may_help:
+                    self._note_unread(error.message)
+                    break
+            await asyncio.sleep(PAUSE_SECONDS)
+        self._events.put_nowait(_LogEnded())
+
     async def _stop_in_order(self) -> None:
         self._is_stopping = True
         try:
@@ -230,8 +250,12 @@ class Follower:
         self._begin_log()
         ending = self._ending()
         if ending is not None and self._log is None:
-            if ending.result is not None and not self.until_ready and await self._find_log():
-                return None
+            if ending.result is not None and not self.until_ready:
+                if not self._has_listed:
+                    self._has_listed = True
+                    self._log = self._start(self._find_log())
+                    return None
+                self._note_missing_log()
             return self._ending()
         if self._seen.cluster is not None and not self._interrupts and not self._restarts:
             self.screen.show(progress.stages(self._seen))
@@ -334,6 +358,11 @@ class Follower:
         self._unread = self._unread or why
         self.screen.say(why)
 
+    def _note_missing_log(self) -> None:
+        timeline = self._seen.status.get("timeline") or {}
+        if not self._read and timeline.get("running") and not self._unread:
+            self._note_unread("cannot read the log of the lead: its pod is gone")
+
     def _begin_log(self) -> None:
         """Prints the log of a start of the lead that was not printed yet."""
         found = self._seen.started_lead()
@@ -350,29 +379,6 @@ class Follower:
             start = before
         self._read.add(start)
         self._log = self._start(self._print_log(lead, start))
-
-    async def _find_log(self) -> bool:
-        """Lists the pods once: a job may end before the watch has reported them. Whether there is a log to print."""
-        if self._has_listed:
-            return False
-        self._has_listed = True
-        for attempt in range(TRIES):
-            if attempt:
-                await asyncio.sleep(1)
-            try:
-                pods = await self.target.pods_of(self.name)
-            except CallFailed as error:
-                obstacle = error.message
-                continue
-            self._seen.pods = {name_of(pod): pod for pod in pods}
-            self._begin_log()
-            break
-        else:
-            self._note_unread(obstacle)
-        timeline = self._seen.status.get("timeline") or {}
-        if not self._read and timeline.get("running") and not self._unread:
-            self._note_unread("cannot read the log of the lead: its pod is gone")
-        return self._log is not None
 
     def _has_begun(self) -> bool:
         has_run = bool((self._seen.status.get("timeline") or {}).get("running"))
