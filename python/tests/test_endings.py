@@ -95,6 +95,21 @@ def test_stop_tries_again_when_its_answer_is_lost(api: FakeApi) -> None:
     assert len(calls) == 2 and deletions(api) == []
 
 
+def test_stop_tries_again_when_a_refusal_follows_no_answer(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An API server that starts does not know all roles yet."""
+    cluster = running(api)
+    api.programs["stop"] = program(0)
+    original, failures = Target.pods_of, [NotAllowed("no role is known", status=403), CallFailed("starting")]
+
+    async def pods_of(self: Target, name: str) -> Any:
+        if failures:
+            raise failures.pop()
+        return await original(self, name)
+
+    monkeypatch.setattr(Target, "pods_of", pods_of)
+    assert cluster.stop() is Way.SHUT_DOWN
+
+
 @pytest.mark.parametrize("status", [500, 503, 403])
 def test_stop_deletes_nothing_when_exec_fails(api: FakeApi, status: int) -> None:
     cluster = running(api)

@@ -46,8 +46,9 @@ async def in_order(target: Target, name: str, uid: str | None = None) -> Way:
         except NotFound:
             return Way.HAD_ENDED
         except CallFailed as error:
-            # 404: the pod was there when the pods were listed.
-            if not may_pass(error) and error.status != 404:
+            # 404: the pod was there when the pods were listed. 403: final, unless the API server has just started.
+            may_help = may_pass(error) or error.status == 404 or (error.status == 403 and attempt.obstacle)
+            if not may_help:
                 raise
             attempt.obstacle = words(error)
             continue
