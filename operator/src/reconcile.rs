@@ -345,7 +345,7 @@ async fn carry_out(
             let observed = context.index.observed(&target.key);
             // The deadline also ends the wait for the pods of a Job that somebody deleted.
             if let Some(cluster) = cluster
-                && seconds_left(target, cluster, &observed, context).await == Some(0)
+                && seconds_left(target, cluster, &observed, context) == Some(0)
             {
                 delete_gangs(target, Some(cluster), context).await;
                 return Ok(Done::OutOfTime);

@@ -1,4 +1,4 @@
-//! The client for the API server. It counts calls and limits their time.
+//! The client for the API server. It counts calls, limits their time, and notes the API server's time.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub fn builder(mut config: Config) -> kube::Result<ClientBuilder<Carrier>> {
     ClientBuilder::try_from(config)
 }
 
-/// A client that counts its calls in `metrics` and limits their time. It opens connections when it needs them.
+/// A client that counts its calls in `metrics`, where it also notes the API server's time, and limits their time. It opens connections when it needs them.
 pub fn build<S, B>(builder: ClientBuilder<S>, metrics: Arc<Metrics>) -> Client
 where
     S: Service<Request<Body>, Response = Response<B>, Error = BoxError> + Send + 'static,
@@ -86,6 +86,9 @@ where
             let is_watch = uri.query().is_some_and(|query| query.contains("watch=true"));
             let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
             metrics.called(method.as_str(), uri.path(), is_watch, status, begin.elapsed());
+            if let Ok(answer) = &answer {
+                metrics.server_clock.note(answer.headers());
+            }
             answer.map(with_retry_after)
         })
     }

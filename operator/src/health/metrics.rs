@@ -11,6 +11,7 @@ use super::families;
 use super::process::Process;
 use super::queue::QueueSnapshot;
 use super::registry::{Counter, Gauge, Histogram, MetricRegistry};
+use crate::api::server_clock::ServerClock;
 
 /// Values of the label `resource` of API calls; any other resource counts as `other`. These are all resources that
 /// the operator uses, whatever their API group. `apis` are the lists of APIs.
@@ -67,6 +68,8 @@ pub struct LiveState<P> {
 /// The operator's metrics.
 #[derive(Debug)]
 pub struct Metrics {
+    /// No metric. It is here because the client and the reconciles share the metrics.
+    pub server_clock: ServerClock,
     registry: MetricRegistry,
     process: Process,
     reconciles: Counter,
@@ -103,6 +106,7 @@ impl Metrics {
         let controller = &[CONTROLLER];
         let queue = &[CONTROLLER, CONTROLLER];
         let metrics = Metrics {
+            server_clock: ServerClock::default(),
             process: Process::new(&registry, "operator")?,
             reconciles: registry
                 .counter(&families::RECONCILES)?

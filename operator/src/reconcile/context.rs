@@ -12,7 +12,6 @@ use crate::reconcile::apply::Writer;
 use crate::reconcile::context::event_checks::EventChecks;
 use crate::reconcile::context::pauses::Pauses;
 use crate::reconcile::context::room::Room;
-use crate::reconcile::context::server_clock::ServerClock;
 use crate::reconcile::context::statuses::Statuses;
 use crate::reconcile::context::terminating::TerminatingNamespaces;
 use crate::reconcile::job_first::JobFirst;
@@ -21,7 +20,6 @@ use crate::reconcile::lookups::reader::Reader;
 pub mod event_checks;
 pub mod pauses;
 pub mod room;
-pub mod server_clock;
 pub mod statuses;
 pub mod terminating;
 
@@ -43,7 +41,6 @@ pub struct Context {
     pub event_checks: EventChecks,
     /// Memory for large specs.
     pub room: Room,
-    pub server_clock: ServerClock,
     pub terminating: TerminatingNamespaces,
 }
 
@@ -62,7 +59,6 @@ impl Context {
             pauses: Pauses::default(),
             event_checks: EventChecks::default(),
             room: Room::default(),
-            server_clock: ServerClock::default(),
             terminating: TerminatingNamespaces::default(),
         }
     }

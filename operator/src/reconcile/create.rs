@@ -57,7 +57,7 @@ pub(super) async fn create_or_update(
     let Some(cluster) = cluster else {
         return Ok(Done::All);
     };
-    let seconds_left = seconds_left(target, cluster, &observed, context).await;
+    let seconds_left = seconds_left(target, cluster, &observed, context);
     if seconds_left == Some(0) {
         // The MiniCluster ends without another Job.
         gang::delete_all(target, Some(cluster), context).await;
@@ -274,7 +274,7 @@ async fn update(
 }
 
 /// Seconds left of `deadlineSeconds` while the MiniCluster waits for its next Job. None: no deadline ends this wait.
-pub(super) async fn seconds_left(
+pub(super) fn seconds_left(
     target: &Target,
     cluster: &ValidMiniCluster,
     observed: &Observed,
@@ -282,10 +282,7 @@ pub(super) async fn seconds_left(
 ) -> Option<u64> {
     let deadline = next_action::deadline_of_next_job(target, cluster, observed)?;
     // The start was measured by the control plane's clock, which may differ from this process's.
-    let now = context
-        .server_clock
-        .now(&context.writer, &target.key.namespace)
-        .await;
+    let now = context.metrics.server_clock.now();
     Some(u64::try_from(deadline.as_second() - now.as_second()).unwrap_or(0))
 }
 

@@ -48,8 +48,8 @@ pub(super) async fn clean_up(
         return Ok(());
     };
     // If the whole MiniCluster is deleted now, `delete_or_time_left` does that, and nothing else has to be cleaned up.
-    // (If this process's clock is ahead of the control plane's, the cleanup is only left to that deletion.)
-    let is_deleted_now = next_action::seconds_to_live(spec, after, Timestamp::now()) == Some(0);
+    let now = context.metrics.server_clock.now();
+    let is_deleted_now = next_action::seconds_to_live(spec, after, now) == Some(0);
     if is_deleted_now || !next_action::is_to_be_cleaned_up(spec, after, &observed, &job.uid) {
         return Ok(());
     }
@@ -115,19 +115,8 @@ pub(super) async fn delete_or_time_left(
     let Some(spec) = target.spec.as_ref().ok() else {
         return Ok(None);
     };
-    // With `cleanup` the MiniCluster is deleted as soon as it has finished, so the time does not matter.
-    let has_ttl = !spec.cleanup && spec.ttl_seconds_after_finished.is_some();
-    let now = if has_ttl && status::is_finished(after) {
-        // The Job's end was measured by the control plane's clock, which may differ from this process's.
-        context
-            .server_clock
-            .now(&context.writer, &target.key.namespace)
-            .await
-    } else {
-        // Not used: without a time to live or an end, no time is left to measure.
-        Timestamp::now()
-    };
-    match next_action::seconds_to_live(spec, after, now) {
+    // The Job's end was measured by the control plane's clock, which may differ from this process's.
+    match next_action::seconds_to_live(spec, after, context.metrics.server_clock.now()) {
         None => Ok(None),
         Some(0) => {
             context

@@ -1,18 +1,14 @@
 //! What may change while a MiniCluster lives, and how it is deleted.
 
-use std::time::Duration;
-
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
+use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, PostParams, PropagationPolicy};
 use serde_json::json;
 
-use test_support::api_server::{Call, Calls, Fault, Fixture, condition, test, until};
-
-/// The ConfigMap of the dry run by which the operator asks for the time.
-const CLOCK: &str = "flux-operator-clock";
+use test_support::api_server::{Calls, Fixture, condition, test, until};
 
 #[test]
 fn the_size_follows_the_spec_up_and_down_within_its_maximum() {
@@ -189,15 +185,9 @@ fn a_finished_cluster_goes_when_its_time_is_over() {
 #[test]
 fn minicluster_lives_its_time_by_the_api_servers_clock() {
     test("ttl-clock", async |fixture| {
-        let time = (k8s_openapi::jiff::Timestamp::now() + k8s_openapi::jiff::SignedDuration::from_hours(3))
-            .to_string();
-        let calls = Calls::with_faults(move |call: &Call| {
-            let metadata = json!({ "name": call.name, "creationTimestamp": time });
-            // A dry run, whose answer has the API server's time. Here that clock is three hours ahead.
-            (call.name == CLOCK).then(|| Fault::Says(json!({ "metadata": metadata })))
-        });
-        let operator = fixture.operator_of(calls.clone(), |_| {}).await;
-        for (name, ttl) in [("short", 2 * 3600), ("also", 2 * 3600), ("long", 4 * 3600)] {
+        let calls = Calls::with_clock_ahead(SignedDuration::from_hours(3));
+        let operator = fixture.operator_of(calls, |_| {}).await;
+        for (name, ttl) in [("short", 2 * 3600), ("long", 4 * 3600)] {
             fixture
                 .create(name, json!({ "size": 1, "ttlSecondsAfterFinished": ttl }))
                 .await
@@ -206,38 +196,9 @@ fn minicluster_lives_its_time_by_the_api_servers_clock() {
             fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         }
         gone(&fixture, "short").await;
-        gone(&fixture, "also").await;
         fixture.when_condition("long", "Complete", "True").await;
         operator.settled().await;
         fixture.get("long").await;
-        let clock_reads = calls.all().into_iter().filter(|call| call.name == CLOCK).count();
-        // One measurement serves all. But two reconciles may measure at the same time.
-        assert!((1..3).contains(&clock_reads), "{clock_reads}, not one for each");
-        operator.stop().await;
-    });
-}
-
-/// The API server does not tell the time if, for example, a webhook of the namespace hangs. For the next minute, the
-/// operator then uses its own clock without asking.
-#[test]
-fn minicluster_that_ends_waits_once_for_a_silent_clock() {
-    test("ttl-silent-clock", async |fixture| {
-        let calls = Calls::with_faults(|call: &Call| {
-            (call.name == CLOCK).then_some(Fault::Late(Duration::from_secs(3), 504))
-        });
-        let operator = fixture.operator_of(calls.clone(), |_| {}).await;
-        for name in ["first", "second", "third"] {
-            fixture
-                .create(name, json!({ "size": 1, "ttlSecondsAfterFinished": 1 }))
-                .await
-                .unwrap();
-            let pods = fixture.pods(name, 1).await;
-            fixture.end_pod(&pods[&0], 0, "Completed", "").await;
-            gone(&fixture, name).await;
-        }
-        let calls = calls.all();
-        let clock_reads = calls.iter().filter(|call| call.name == CLOCK);
-        assert_eq!(clock_reads.count(), 1);
         operator.stop().await;
     });
 }

@@ -137,6 +137,10 @@ pub struct Fixture {
     pub client: Client,
 }
 
+fn new_metrics() -> Arc<Metrics> {
+    Arc::new(Metrics::new().unwrap())
+}
+
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -230,14 +234,14 @@ impl Fixture {
         .await
     }
 
-    async fn client_of_operator(&self, kubeconfig: &Path, calls: &Calls) -> Client {
+    async fn client_of_operator(&self, kubeconfig: &Path, calls: &Calls, metrics: Arc<Metrics>) -> Client {
         let log = calls.clone();
         let layer = tower::layer::layer_fn(move |inner| Counting {
             inner,
             log: log.clone(),
         });
         let builder = client::builder(config(kubeconfig).await).unwrap();
-        client::build(builder.with_layer(&layer), Arc::new(Metrics::new().unwrap()))
+        client::build(builder.with_layer(&layer), metrics)
     }
 
     async fn operator_with(&self, calls: Calls) -> Operator {
@@ -261,15 +265,17 @@ impl Fixture {
         calls: Calls,
         change: impl FnOnce(&mut controller::Settings),
     ) -> Operator {
-        let client = self.client_of_operator(kubeconfig, &calls).await;
         let mut settings = controller::Settings {
             namespace: Some(self.namespace.clone()),
             options: options(),
             candidate: None,
             health: None,
-            metrics: Arc::new(Metrics::new().unwrap()),
+            metrics: new_metrics(),
         };
         change(&mut settings);
+        let client = self
+            .client_of_operator(kubeconfig, &calls, settings.metrics.clone())
+            .await;
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(controller::run(client, settings, async { drop(stopped.await) }));
         Operator {
@@ -348,7 +354,7 @@ impl Fixture {
     /// A writer with the operator's permissions.
     pub async fn writer(&self) -> Writer {
         Writer::new(
-            self.client_of_operator(&plane().operator_kubeconfig, &Calls::default())
+            self.client_of_operator(&plane().operator_kubeconfig, &Calls::default(), new_metrics())
                 .await,
         )
     }
@@ -358,7 +364,7 @@ impl Fixture {
     pub async fn calls_about_what_exists(&self) -> Vec<Call> {
         let calls = Calls::default();
         let writer = Writer::new(
-            self.client_of_operator(&plane().operator_kubeconfig, &calls)
+            self.client_of_operator(&plane().operator_kubeconfig, &calls, new_metrics())
                 .await,
         );
         let mut spec = json!({ "size": 1, "services": [{ "image": "cache:1", "name": "cache" }] });

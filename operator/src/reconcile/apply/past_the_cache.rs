@@ -1,21 +1,16 @@
 //! Reads from the API server instead of the index, since the watches may lag behind: before a step that
-//! cannot be undone, and for the current time.
+//! cannot be undone.
 
 use flux_operator_core::labels;
 use flux_operator_core::observe::job::{JobObject, JobSeen};
 use flux_operator_core::observe::pod::{PodSeen, PodStatusObject};
 use flux_operator_core::observe::{Index, Key, controller_uid};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use k8s_openapi::jiff::Timestamp;
-use kube::api::{ObjectMeta, PostParams};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt};
 
-use super::{ApplyError, Writer, api_error, check_label, create_request, post_params};
+use super::{ApplyError, Writer, api_error, check_label};
 use crate::api::pages;
-
-/// The name of the ConfigMap in `server_time`'s dry run, which creates nothing.
-const CLOCK: &str = "flux-operator-clock";
 
 impl Writer {
     /// Reads the Job with the MiniCluster's name, and stores it in the index.
@@ -38,27 +33,6 @@ impl Writer {
         let job_seen = JobSeen::of(&job);
         index.update_job(&job.metadata, job_seen.clone());
         Ok(Some(job_seen))
-    }
-
-    /// The time by the API server's clock: the creation time in the answer to a dry run. None: the answer has none.
-    pub async fn server_time(&self, namespace: &str) -> Result<Option<Timestamp>, kube::Error> {
-        let metadata = ObjectMeta {
-            namespace: Some(namespace.into()),
-            name: Some(CLOCK.into()),
-            ..ObjectMeta::default()
-        };
-        let object = ConfigMap {
-            metadata,
-            ..ConfigMap::default()
-        };
-        let parameters = PostParams {
-            dry_run: true,
-            ..post_params()
-        };
-        let metadata = self
-            .send_for_metadata(create_request(&object, &object, &parameters))
-            .await?;
-        Ok(metadata.creation_timestamp.map(|time| time.0))
     }
 
     /// Reads the lead pods of the Job with this uid. Returns them with their uids.

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, StreamBody};
+use k8s_openapi::jiff::SignedDuration;
+use k8s_openapi::jiff::fmt::rfc2822;
 use kube::client::{Body, DynBody};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -26,6 +28,8 @@ pub struct Calls {
     pub(super) is_flaky: bool,
     /// The fault of a call, if it has one.
     pub(super) faults: Option<Arc<Faults>>,
+    /// How far the API server's clock is ahead, by the header `Date` of its answers.
+    pub(super) clock_ahead: SignedDuration,
 }
 
 type Faults = dyn Fn(&Call) -> Option<Fault> + Send + Sync;
@@ -98,6 +102,13 @@ impl Calls {
         }
     }
 
+    pub fn with_clock_ahead(clock_ahead: SignedDuration) -> Calls {
+        Calls {
+            clock_ahead,
+            ..Calls::default()
+        }
+    }
+
     pub fn all(&self) -> Vec<Call> {
         self.log.lock().unwrap().clone()
     }
@@ -131,6 +142,17 @@ fn is_unlucky(number: usize) -> bool {
     // The multiplier is 2^64 divided by the golden ratio: it scatters the numbers over all values of 64 bits. The two
     // highest bits are 0 in a quarter of them.
     (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 62 == 0
+}
+
+/// Moves the time in the header `Date`.
+fn move_date(headers: &mut http::HeaderMap, ahead: SignedDuration) {
+    if ahead.is_zero() {
+        return;
+    }
+    let date = headers.get_mut("date").expect("the API server sends its time");
+    let time = rfc2822::DateTimeParser::new().parse_timestamp(&date).unwrap() + ahead;
+    let moved = rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&time);
+    *date = moved.unwrap().parse().unwrap();
 }
 
 /// A body that sends nothing while `is_held` is true.
@@ -200,7 +222,10 @@ where
             let Some(answer) = answer else {
                 return std::future::pending().await;
             };
-            let answer = answer.await;
+            let answer = answer.await.map(|mut answer| {
+                move_date(answer.headers_mut(), log.clock_ahead);
+                answer
+            });
             call.status = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
             log.log.lock().unwrap().push(call.clone());
             if !call.is_read() && log.dies_after.is_some_and(|last| number >= last) {
