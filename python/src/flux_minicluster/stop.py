@@ -10,7 +10,7 @@ from typing import Any
 from . import program
 from .errors import CallFailed, Invalid, NotAllowed, NotFound
 from .observed import QUEUE_LABEL, Observed, Start, is_over, is_running, latest_of, own_pods, started
-from .target import Target, may_pass, words
+from .target import Refusals, Target, may_pass, words
 
 ATTEMPTS = 6
 PAUSE_SECONDS = 1.0
@@ -38,6 +38,7 @@ async def in_order(target: Target, name: str, uid: str | None = None) -> Way:
     While the results of a job that has ended are being written, and if it is not known what runs, nothing is deleted.
     """
     attempt = _Attempt(target, name, uid)
+    refusals = Refusals()
     for number in range(ATTEMPTS):
         if number:
             await asyncio.sleep(PAUSE_SECONDS)
@@ -46,9 +47,8 @@ async def in_order(target: Target, name: str, uid: str | None = None) -> Way:
         except NotFound:
             return Way.HAD_ENDED
         except CallFailed as error:
-            # 404: the pod was there when the pods were listed. 403: final, unless the API server has just started.
-            may_help = may_pass(error) or error.status == 404 or (error.status == 403 and attempt.obstacle)
-            if not may_help:
+            # 404: the pod was there when the pods were listed.
+            if refusals.is_final(error) or not (may_pass(error) or error.status in (403, 404)):
                 raise
             attempt.obstacle = words(error)
             continue
