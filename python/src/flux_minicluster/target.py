@@ -372,7 +372,7 @@ class Refusals:
         """Whether this failure is a refusal that does not pass: the first answer, or the only one for long."""
         if not isinstance(error, NotAllowed):
             # If there was no answer, the API server may be starting: the log of a silent job was allowed before.
-            has_answered = isinstance(error, CallFailed) and (error.status or 0) < 500
+            has_answered = isinstance(error, CallFailed) and error.status is not None and error.status < 500
             self._is_first, self._refused_since = self._is_first and has_answered, None
             return False
         now = time.monotonic()
