@@ -1,13 +1,15 @@
 //! Derives the AgentSpec of the pods from a valid MiniCluster. The operator writes it into a ConfigMap, and
 //! `flux-agent dry-run` shows what it does.
 
-use serde_json::Value;
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
 
 use crate::agent_spec::{AgentSpec, Flux, Network, RestartPolicy, Restful, Runner, VERSION, View};
 use crate::crd::v1alpha2::Resources;
 use crate::overlay::Overlay;
 use crate::quantity::Quantity;
-use crate::validate::ValidMiniCluster;
+use crate::validate::{ValidContainer, ValidMiniCluster};
 
 /// The AgentSpec of the cluster's pods.
 pub fn agent_spec(cluster: &ValidMiniCluster) -> AgentSpec {
@@ -108,7 +110,7 @@ fn runner(cluster: &ValidMiniCluster) -> Runner {
             Some(user) if !user.run_flux_as_root => runner.container.working_dir.clone(),
             _ => None,
         },
-        per_pod: per_pod(cluster.pod_template.as_ref(), &runner.container.name),
+        per_pod: per_pod(cluster.pod_template.as_ref(), &runner.container),
         snippets: runner.snippets.clone(),
         program: runner.program.clone(),
         // The operator replaces the default repository by that of its option `--restful-repository`.
@@ -120,25 +122,51 @@ fn runner(cluster: &ValidMiniCluster) -> Runner {
     }
 }
 
-/// Names of this container's variables whose values the pod template takes from the downward API: they differ between
-/// pods. Without the names, a task would see the values of the pod that submitted its job.
-fn per_pod(overlay: Option<&Overlay>, container: &str) -> Vec<String> {
-    let containers = overlay
-        .and_then(|overlay| overlay.value().pointer("/spec/containers")?.as_array())
+/// Names of this container's variables whose values differ between pods: the pod template takes them from the downward
+/// API, or they refer to such a variable. Without the names, a task would see the values of the pod that submitted its
+/// job.
+fn per_pod(overlay: Option<&Overlay>, container: &ValidContainer) -> Vec<String> {
+    let Some(overlay) = overlay else {
+        return Vec::new();
+    };
+    let environment: Vec<Value> = container
+        .environment
+        .iter()
+        .map(|(name, value)| json!({"name": name, "value": value}))
+        .collect();
+    // With the overlay, the variables have the order that they have in the pod.
+    let pod = overlay.over(json!({"spec": {"containers": [{"name": container.name, "env": environment}]}}));
+    let variables = pod
+        .pointer("/spec/containers")
+        .and_then(Value::as_array)
         .into_iter()
-        .flatten();
-    let variables = containers
-        .filter(|item| item["name"] == container)
+        .flatten()
+        .filter(|item| item["name"] == container.name.as_str())
         .filter_map(|container| container["env"].as_array())
         .flatten();
-    let is_per_pod = |variable: &&Value| {
+    // In order, and for look-ups.
+    let (mut names, mut found) = (Vec::new(), BTreeSet::new());
+    for variable in variables {
         let source = &variable["valueFrom"];
-        source["fieldRef"].is_object() || source["resourceFieldRef"].is_object()
-    };
-    variables
-        .filter(is_per_pod)
-        .filter_map(|variable| variable["name"].as_str().map(str::to_owned))
-        .collect()
+        let is_of_downward_api = source["fieldRef"].is_object() || source["resourceFieldRef"].is_object();
+        // Kubernetes expands references to earlier variables only.
+        let refers_to_one = |value: &str| references(value).any(|name| found.contains(name));
+        if (is_of_downward_api || variable["value"].as_str().is_some_and(refers_to_one))
+            && let Some(name) = variable["name"].as_str()
+            && found.insert(name)
+        {
+            names.push(name.to_owned());
+        }
+    }
+    names
+}
+
+/// The names in a value's references `$(NAME)`.
+fn references(value: &str) -> impl Iterator<Item = &str> {
+    value
+        .split("$(")
+        .skip(1)
+        .filter_map(|rest| Some(rest.split_once(')')?.0))
 }
 
 /// Whether a limit or request asks for GPUs or for slices of one (NVIDIA's MIG). An amount of 0 does not.
@@ -186,11 +214,33 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_the_downward_api_are_named_for_the_runner_alone() {
-        let text = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: mc}\nspec:\n  containers: [{image: app, runFlux: true}, {image: b, name: other, command: c}]\n  \
-             podTemplate: {spec: {containers: [{name: mc, env: [{name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}, {name: A, value: b}]}], initContainers: [{name: other, env: [{name: C, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]}]}}\n";
-        let cluster = validate::validate(&manifest::parse(text).unwrap()).unwrap();
-        assert_eq!(agent_spec(&cluster).runner.per_pod, ["NODE"]);
+    fn variables_that_differ_between_pods_are_named_for_the_runner() {
+        let per_pod = |environment: &str, overlay: &str| {
+            let text = format!(
+                "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: mc}}\nspec:\n  \
+                 containers: [{{image: app, runFlux: true, environment: {{{environment}}}}}, {{image: b, name: other, command: c}}]\n  \
+                 podTemplate: {{spec: {{containers: [{{name: mc, env: [{overlay}]}}], initContainers: [{{name: other, env: [{{name: C, valueFrom: {{fieldRef: {{fieldPath: spec.nodeName}}}}}}]}}]}}}}\n"
+            );
+            let cluster = validate::validate(&manifest::parse(&text).unwrap()).unwrap();
+            agent_spec(&cluster).runner.per_pod
+        };
+        let node = "{name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}";
+        assert_eq!(per_pod("", &format!("{node}, {{name: A, value: b}}")), ["NODE"]);
+        // Composed variables differ as well, also if they are composed of composed ones.
+        let composed = per_pod(
+            "ADDRESS: '$(NODE):1', B: 'x$(ADDRESS)$(B)', PLAIN: '$(HOST) NODE $NODE'",
+            &format!("{node}, {{name: URL, value: 'http://$(NODE)'}}"),
+        );
+        assert_eq!(composed, ["NODE", "URL", "ADDRESS", "B"]);
+        // What the overlay replaces no longer differs.
+        let replaced = per_pod(
+            "ADDRESS: '$(NODE):1'",
+            &format!("{node}, {{name: ADDRESS, value: a}}"),
+        );
+        assert_eq!(replaced, ["NODE"]);
+        // Kubernetes does not expand a reference to a later variable.
+        let early = per_pod("", &format!("{{name: EARLY, value: $(NODE)}}, {node}"));
+        assert_eq!(early, ["NODE"]);
     }
 
     #[test]

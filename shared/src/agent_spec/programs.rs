@@ -78,8 +78,8 @@ pub struct Runner {
     /// The requested working directory; the user that runs Flux must be able to write to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_dir: Option<String>,
-    /// Variables that differ between pods (the downward API's): a task has those of its own pod. `HOSTNAME`
-    /// and `JOB_COMPLETION_INDEX` always differ, and need not be listed.
+    /// Variables that differ between pods (the downward API's, and those that refer to them): a task has those of its
+    /// own pod. `HOSTNAME` and `JOB_COMPLETION_INDEX` always differ, and need not be listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub per_pod: Vec<String>,
     /// The user's snippets.
