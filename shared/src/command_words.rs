@@ -71,9 +71,15 @@ pub fn split(text: &str) -> Result<Words, String> {
     Splitter::new(text, true).run()
 }
 
-/// The words of `text` where references make no sense (argv of hooks, services): every `$` stays text.
+/// The words of `text` where references make no sense (argv of hooks, services): every `$` stays text, and before a name
+/// it counts as shell syntax if it is not quoted.
+pub fn split_without_references(text: &str) -> Result<Words, String> {
+    Splitter::new(text, false).run()
+}
+
+/// The words of [`split_without_references`] as texts.
 pub fn split_literal(text: &str) -> Result<Vec<String>, String> {
-    let words = Splitter::new(text, false).run()?.words;
+    let words = split_without_references(text)?.words;
     Ok(words.iter().map(Word::display).collect())
 }
 
@@ -233,11 +239,15 @@ impl<'a> Splitter<'a> {
         }
     }
 
-    /// Reads what follows a `$` outside of double quotes, where `$(` is recorded as shell syntax. (Inside them, it is
-    /// mostly for a shell that the command starts, as in `sh -c "echo $(hostname)"`.)
+    /// Reads what follows a `$` outside of double quotes, where `$(` is recorded as shell syntax, and `$NAME` if it is no
+    /// reference. (Inside them, it is mostly for a shell that the command starts, as in `sh -c "echo $(hostname)"`.)
     fn unquoted_dollar(&mut self) {
-        if self.chars.peek() == Some(&'(') {
-            self.record_operator("$(");
+        match self.chars.peek() {
+            Some('(') => self.record_operator("$("),
+            Some(c) if !self.has_references && (c.is_ascii_alphabetic() || matches!(c, '_' | '{')) => {
+                self.record_operator("$");
+            }
+            _ => {}
         }
         self.dollar();
     }

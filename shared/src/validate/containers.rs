@@ -513,7 +513,7 @@ fn service(
         .as_deref()
         .filter(|command| !command.trim().is_empty())
     {
-        valid.entrypoint = report.take(format!("{field}.command"), command_words::split_literal(command));
+        valid.entrypoint = literal_words(&format!("{field}.command"), command, report);
     }
     check_name(field, container, false, report);
     valid
@@ -571,10 +571,7 @@ fn common_fields(
     let hooks = container.life_cycle.clone().unwrap_or_default();
     let hook = |name: &str, text: &Option<String>, report: &mut Report| {
         let text = text.as_deref().filter(|text| !text.trim().is_empty())?;
-        report.take(
-            format!("{field}.lifeCycle.{name}"),
-            command_words::split_literal(text),
-        )
+        literal_words(&format!("{field}.lifeCycle.{name}"), text, report)
     };
     ValidContainer {
         name: container.name.clone().unwrap_or_default(),
@@ -597,6 +594,19 @@ fn common_fields(
         ),
         entrypoint: None,
     }
+}
+
+/// The words of a hook, or of a command in the services pod. Adds a notice if they look like shell source.
+fn literal_words(field: &str, text: &str, report: &mut Report) -> Option<Vec<String>> {
+    let split = report.take(field, command_words::split_without_references(text))?;
+    if !split.shell_syntax.is_empty() {
+        let syntax = split.shell_syntax.join(" ");
+        report.notice(
+            field,
+            format!("`{syntax}` reaches the program as text: no shell runs it, and no variable is replaced; use sh -c '...' for shell source"),
+        );
+    }
+    Some(split.words.iter().map(command_words::Word::display).collect())
 }
 
 fn pull_policy(field: &str, container: &Container, report: &mut Report) -> PullPolicy {

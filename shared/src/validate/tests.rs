@@ -968,6 +968,41 @@ fn hooks_and_service_commands_are_words_without_references() {
 }
 
 #[test]
+fn shell_syntax_of_hooks_and_service_commands_gets_a_notice() {
+    let notices = |cluster: ValidMiniCluster| -> Vec<String> {
+        cluster.notices.iter().map(ToString::to_string).collect()
+    };
+    let of_service =
+        |command: &str| notices(cluster(&format!("services: [{{name: s, command: {command:?}}}]")));
+    let of_hook = |command: &str| notices(runner(&format!("lifeCycle: {{preStopExec: {command:?}}}")));
+    for (command, syntax) in [
+        ("db --password $(P)", "$("),
+        ("db --password=$P", "$"),
+        ("db ${P}", "$"),
+        ("a && b", "&&"),
+        ("sh -c 'a' && b", "&&"),
+    ] {
+        let text = format!("`{syntax}` reaches the program as text");
+        for (found, field) in [
+            (of_service(command), "spec.services[0].command: "),
+            (of_hook(command), "spec.containers[0].lifeCycle.preStopExec: "),
+        ] {
+            assert_eq!(found.len(), 1, "{command}: {found:?}");
+            assert!(found[0].starts_with(&format!("{field}{text}")), "{found:?}");
+        }
+    }
+    for command in [
+        "sh -c 'echo $P && b'",
+        "sh -c \"echo $P\"",
+        "a \\$P $ $1",
+        "db --all",
+    ] {
+        let found = [of_service(command), of_hook(command)].concat();
+        assert_eq!(found, [""; 0], "{command}");
+    }
+}
+
+#[test]
 fn add_capabilities_becomes_capabilities_add() {
     let context = runner("securityContext: {privileged: true, addCapabilities: [IPC_LOCK]}")
         .runner
