@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 
 use crate::api::pages::all_metadata;
 use crate::health::log;
-use crate::reconcile::apply::{delete_params, ignore_not_found};
+use crate::reconcile::apply::{delete_params, ignore_gone};
 
 /// Pause between two lists.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -164,7 +164,7 @@ async fn delete_and_list(client: &Client) -> Result<BTreeSet<String>, DeletionEr
                 propagation_policy: Some(PropagationPolicy::Foreground),
                 ..delete_params(metadata.uid)
             };
-            ignore_not_found(api.delete(&name, &parameters).await.map(drop))
+            ignore_gone(api.delete(&name, &parameters).await.map(drop))
                 .map_err(failed("delete MiniCluster", &full_name))?;
         }
         names.insert(full_name);
@@ -186,7 +186,7 @@ async fn delete_volume(
 ) -> Result<(), DeletionError> {
     let api: Api<PartialObjectMeta<PersistentVolume>> = Api::all(client.clone());
     let deleted = api.delete(name, &delete_params(Some(uid.clone()))).await;
-    ignore_not_found(deleted.map(drop)).map_err(failed("delete PersistentVolume", name))
+    ignore_gone(deleted.map(drop)).map_err(failed("delete PersistentVolume", name))
 }
 
 /// The metadata of all objects of a kind; none if the API server does not know the kind. `kind` is its plural, for

@@ -164,7 +164,7 @@ async fn report(
     let warning = diagnosis
         .as_ref()
         .ok()
-        .and_then(|diagnosis| diagnosis.as_ref()?.0.as_ref());
+        .and_then(|diagnosis| diagnosis.as_ref()?.warning.as_ref());
     // The earlier error is shown: the later one may be its consequence.
     let error = done.as_ref().err().or(diagnosis.as_ref().err());
     let obstacle = error
@@ -188,7 +188,7 @@ async fn report(
     };
     let (diagnosis, until_written) = (diagnosis?, written?);
     // The end must have been written. The number of pods, which changes after it, may be written later.
-    if until_written.is_none() || previous_status::is_finished(&target.status) {
+    if until_written.is_none() || status::is_finished(&target.status) {
         end_services(&target, &after, context).await?;
     }
     // These continue from the status `after`, so it must have been written.
@@ -199,8 +199,7 @@ async fn report(
     let until_deleted = delete_or_time_left(&target, &after, context).await?;
     context.pauses.clear(&target.key);
     // The operator's own status wakes no reconcile. If the end makes another decision necessary, ask for one here.
-    let has_just_ended =
-        previous_status::is_finished(&after) && !previous_status::is_finished(&target.status);
+    let has_just_ended = status::is_finished(&after) && !status::is_finished(&target.status);
     let observed = context.index.observed(&target.key);
     if has_just_ended && decide(&target, checked.as_ref().ok(), &after, &observed) != Decision::Continue {
         return Ok(Action::requeue(
@@ -210,7 +209,7 @@ async fn report(
     // One second more, since `restart` counts whole seconds.
     let until_pods_overdue = matches!(decision, Decision::EndPods { .. })
         .then(|| Duration::from_secs(restart::TIME_TO_END.unsigned_abs() + 1));
-    let until_events_due = diagnosis.map(|(_, wait)| wait);
+    let until_events_due = diagnosis.map(|diagnosis| diagnosis.until_next_check);
     Ok(requeue_after_shortest([
         until_written,
         until_events_due,
@@ -337,17 +336,48 @@ async fn carry_out(
     match decision {
         Decision::Ended { .. } => {
             // The MiniCluster owns the gangs, so they were not deleted with the Job.
-            delete_gangs(target, cluster, context).await;
+            if let Some(cluster) = cluster {
+                delete_gangs(target, cluster, context).await;
+            }
             Ok(Done::All)
         }
-        Decision::Restart { .. } => restart_as_new_job(object, target, known_status, decision, context).await,
+        Decision::Restart {
+            job_uid,
+            is_there,
+            reason,
+            message,
+            limit,
+        } => {
+            let now = Timestamp::now();
+            let after = restart::with_counted_restart(known_status, job_uid, reason, message, *limit, now);
+            let after = status::restarting(after);
+            // The old Job is deleted only after this write: an operator that is killed in between finds the Job's uid in
+            // the status.
+            if !write_counted_restart(target, &after, context).await? {
+                return Ok(Done::All);
+            }
+            tracing::info!(
+                reason,
+                message,
+                count = after.restart_count,
+                "restarting the MiniCluster"
+            );
+            if *is_there {
+                context.writer.delete_job(&target.key, job_uid).await?;
+            }
+            context
+                .writer
+                .write_events(object, events::of_restart(&after).as_slice())
+                .await;
+            Ok(Done::Restarted)
+        }
         Decision::Wait => {
             let observed = context.index.observed(&target.key);
             // The deadline also ends the wait for the pods of a Job that somebody deleted.
             if let Some(cluster) = cluster
                 && seconds_left(target, cluster, &observed, context) == Some(0)
             {
-                delete_gangs(target, Some(cluster), context).await;
+                delete_gangs(target, cluster, context).await;
                 return Ok(Done::OutOfTime);
             }
             let pods =
@@ -382,7 +412,7 @@ async fn carry_out(
             let now = previous_status::rfc3339(Timestamp::now());
             tracing::info!(reason, message, "ended the Job");
             let job = context.index.job(&target.key);
-            // Only a suspended Job lacks it for longer than a moment.
+            // Only a suspended Job lacks a start time for longer than a moment.
             let has_start = job.is_none_or(|job| job.has_start || !job.is_suspended);
             let failed = context
                 .writer
@@ -529,55 +559,25 @@ fn observation<'a>(
     }
 }
 
-/// Counts a restart in the status, and only then deletes the old Job: an operator that is killed in between
-/// finds the old Job's uid in the status.
-async fn restart_as_new_job(
-    object: &Cluster,
+/// Writes the status in which a restart was counted. Returns false if the MiniCluster no longer exists.
+async fn write_counted_restart(
     target: &Target,
-    known_status: &MiniClusterStatus,
-    decision: &Decision,
+    after: &MiniClusterStatus,
     context: &Context,
-) -> Result<Done, ReconcileError> {
-    let Decision::Restart {
-        job_uid,
-        is_there,
-        reason,
-        message,
-        limit,
-    } = decision
-    else {
-        // Never the case: `carry_out` calls this for a restart only.
-        return Ok(Done::All);
+) -> Result<bool, ReconcileError> {
+    let Some(change) = patch::build(target, &target.status, after).map_err(ReconcileError::Status)? else {
+        return Ok(true);
     };
-    let after =
-        restart::with_counted_restart(known_status, job_uid, reason, message, *limit, Timestamp::now());
-    let after = status::restarting(after);
-    if let Some(change) = patch::build(target, &target.status, &after).map_err(ReconcileError::Status)? {
-        // Only if nobody has changed the MiniCluster since: a restart must not be counted twice.
-        let counted = context
-            .writer
-            .patch_status_if_unchanged(&target.key, target.resource_version, &change)
-            .await?;
-        let Some(version) = counted else {
-            // The MiniCluster no longer exists.
-            return Ok(Done::All);
-        };
-        context.statuses.remember(target, version, &after, Instant::now());
-    }
-    tracing::info!(
-        reason,
-        message,
-        count = after.restart_count,
-        "restarting the MiniCluster"
-    );
-    if *is_there {
-        context.writer.delete_job(&target.key, job_uid).await?;
-    }
-    context
+    // Only if nobody has changed the MiniCluster since: a restart must not be counted twice.
+    let written = context
         .writer
-        .write_events(object, events::of_restart(&after).as_slice())
-        .await;
-    Ok(Done::Restarted)
+        .patch_status_if_unchanged(&target.key, target.resource_version, &change)
+        .await?;
+    let Some(version) = written else {
+        return Ok(false);
+    };
+    context.statuses.remember(target, version, after, Instant::now());
+    Ok(true)
 }
 
 /// A Job that no longer exists, with the final condition that it would have now.
@@ -615,7 +615,7 @@ fn expects_pods(target: &Target, after: &MiniClusterStatus, context: &Context) -
     after.reason.is_none() && job.is_some_and(lacks_pods)
 }
 
-/// Reports a panic in the status, with its place in the source. The new status does not depend on the spec,
+/// Reports a panic in the status, with its source line. The new status does not depend on the spec,
 /// which may be the cause.
 pub async fn report_panic(object: &Cluster, context: &Context, panicked: &Panicked) {
     let target = context.statuses.latest(Target::of(object));

@@ -205,8 +205,8 @@ pub struct RenderFacts {
     pub spec_hash: Option<String>,
     /// How often the MiniCluster has restarted.
     pub attempt: u32,
-    /// Whether the last Job was suspended, if the spec says the same as when it was created or changed: somebody else
-    /// may have suspended or resumed it. None: the spec decides.
+    /// Whether the last Job was suspended: somebody may have suspended or resumed it, which the next Job follows. None:
+    /// the spec decides, since there was no Job, a queue had it, or the spec has changed since.
     pub is_suspended: Option<bool>,
     /// Which APIs for gangs the cluster serves.
     pub gangs: gang::Served,
@@ -219,7 +219,7 @@ pub struct Objects {
     /// The curve certificate, unless the user has a Secret with one; passwords, keys and tokens.
     pub secrets: Vec<hidden_secret::HiddenSecret>,
     /// PersistentVolumes and claims for `spec.volumes`.
-    pub volumes: Vec<storage::MadeVolume>,
+    pub volumes: Vec<storage::RenderedVolume>,
     /// Restricts who reaches the MiniCluster's brokers.
     pub network_policy: Option<NetworkPolicy>,
     /// The Service that gives the pods their names; may be shared with other MiniClusters.
@@ -235,7 +235,7 @@ pub struct Objects {
 impl Objects {
     /// Whether objects that are created before the Job, and stay as they are from then on, follow from the spec. (The
     /// curve certificate is random, unless the spec has one. Outdated volumes are replaced.)
-    pub fn stay_as_of_the_spec(&self, cluster: &ValidMiniCluster) -> bool {
+    pub fn has_fixed_objects_of_the_spec(&self, cluster: &ValidMiniCluster) -> bool {
         !cluster.users.is_empty()
             || cluster.restful.is_some()
             || cluster.flux.curve_cert.is_some()

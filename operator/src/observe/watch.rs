@@ -11,7 +11,7 @@ use flux_operator_core::observe::cluster::{self, Cluster};
 use flux_operator_core::observe::deleted::{Deleted, Deletions, Propagation};
 use flux_operator_core::observe::job::{JobObject, JobSeen};
 use flux_operator_core::observe::known_clusters::KnownClusters;
-use flux_operator_core::observe::node::{NodeObject, NodeSeen, NodeState};
+use flux_operator_core::observe::node::{NodeObject, NodeSeen, NodeStatusPart};
 use flux_operator_core::observe::partial::Partial;
 use flux_operator_core::observe::pod::{PodSeen, PodStatusObject};
 use flux_operator_core::observe::service::{ServiceObject, ServiceSeen};
@@ -385,7 +385,7 @@ pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
             Ok(Event::Apply(node) | Event::InitApply(node)) => {
                 names.see(node.name_any());
                 index.update_node(&node.name_any(), NodeSeen::of(&node));
-                let is_silent = node.status.as_ref().is_some_and(NodeState::is_silent);
+                let is_silent = node.status.as_ref().is_some_and(NodeStatusPart::is_silent);
                 outlets.wake(index.update_silence(&node.name_any(), is_silent), false);
             }
             Ok(Event::Delete(node)) => {

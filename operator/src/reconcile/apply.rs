@@ -12,7 +12,7 @@ use flux_operator_core::observe::cluster::version;
 use flux_operator_core::observe::job::{JobObject, JobSeen, JobSize};
 use flux_operator_core::observe::partial::Partial;
 use flux_operator_core::observe::pod::PodSeen;
-use flux_operator_core::observe::service::{Selected, ServiceObject, ServiceSeen};
+use flux_operator_core::observe::service::{ServiceObject, ServiceSeen, ServiceSpecPart};
 use flux_operator_core::observe::{Index, Key, controller_uid, is_minicluster};
 use flux_operator_core::obstacle::Obstacle;
 use flux_operator_core::render::Objects;
@@ -113,7 +113,7 @@ pub(crate) fn delete_params(uid: Option<String>) -> DeleteParams {
 }
 
 /// Turns an error into success if the object no longer exists (404), or another one has its name (409).
-pub(crate) fn ignore_not_found(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
+pub(crate) fn ignore_gone(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
     none_if_gone_or_changed(result).map(|_| ())
 }
 
@@ -146,36 +146,28 @@ fn api_error<K: Resource<DynamicType = ()>>(
 
 /// Like [`api_error`], for a kind without a Rust type.
 fn api_error_of(kind: &str, verb: &'static str, name: &str, source: kube::Error) -> ApplyError {
-    let kind = kind.to_owned();
-    let reason = match &source {
+    let refusal = match &source {
         kube::Error::Api(status) if status.code == 403 && is_of_terminating_namespace(status) => {
             return ApplyError::NamespaceTerminating;
         }
-        kube::Error::Api(status) if status.code == 403 => Reason::Forbidden,
+        kube::Error::Api(status) if status.code == 403 => Some((Reason::Forbidden, status)),
         // Bad request, too large, or invalid.
-        kube::Error::Api(status) if matches!(status.code, 400 | 413 | 422) => Reason::Refused,
-        _ => {
-            return ApplyError::Api {
-                verb,
-                kind,
-                name: name.to_owned(),
-                source: Box::new(source),
-            };
-        }
+        kube::Error::Api(status) if matches!(status.code, 400 | 413 | 422) => Some((Reason::Refused, status)),
+        _ => None,
     };
-    let kube::Error::Api(status) = source else {
-        // Never the case: every other kind of error has returned above.
-        return Obstacle {
-            reason,
-            message: String::new(),
-        }
-        .into();
-    };
-    let message = format!(
-        "the API server refused to {verb} {kind} {name}: {}",
-        status.message
-    );
-    Obstacle { reason, message }.into()
+    if let Some((reason, status)) = refusal {
+        let message = format!(
+            "the API server refused to {verb} {kind} {name}: {}",
+            status.message
+        );
+        return Obstacle { reason, message }.into();
+    }
+    ApplyError::Api {
+        verb,
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+        source: Box::new(source),
+    }
 }
 
 /// Whether the API server refuses because the namespace is being deleted.
@@ -364,7 +356,7 @@ impl Writer {
         // Only the metadata is known. The watch reports the selector.
         index.update_service(
             &metadata,
-            ServiceSeen::of(&ServiceObject::new(metadata.clone(), Selected::default())),
+            ServiceSeen::of(&ServiceObject::new(metadata.clone(), ServiceSpecPart::default())),
         );
         Ok(())
     }
@@ -392,7 +384,7 @@ impl Writer {
             .delete(&name, &delete_params(Some(uid.to_owned())))
             .await
             .map(drop);
-        ignore_not_found(deleted).map_err(|error| api_error::<Pod>("delete", &name, error))
+        ignore_gone(deleted).map_err(|error| api_error::<Pod>("delete", &name, error))
     }
 
     /// Asks the API server by a dry run whether it accepts the Job. If a Job of this name exists, [`Writer::create_all`]
@@ -606,7 +598,7 @@ impl Writer {
             status["startTime"] = json!(now);
         }
         let failed = self.patch_job_status(cluster, uid, &status).await;
-        ignore_not_found(failed).map_err(|error| api_error::<Job>("end", &cluster.name, error))
+        ignore_gone(failed).map_err(|error| api_error::<Job>("end", &cluster.name, error))
     }
 
     /// Removes the start time of a suspended Job, which Kubernetes keeps up to version 1.35. If the Job's deadline had
@@ -620,7 +612,7 @@ impl Writer {
             // It is not suspended any more, or has ended.
             Err(kube::Error::Api(status)) if status.code == 422 => Ok(()),
             forgotten => {
-                ignore_not_found(forgotten).map_err(|error| api_error::<Job>("resume", &cluster.name, error))
+                ignore_gone(forgotten).map_err(|error| api_error::<Job>("resume", &cluster.name, error))
             }
         }
     }
@@ -644,7 +636,7 @@ impl Writer {
             .delete(&cluster.name, &delete_params(Some(uid.to_owned())))
             .await
             .map(drop);
-        ignore_not_found(deleted).map_err(|error| api_error::<MiniCluster>("delete", &cluster.name, error))
+        ignore_gone(deleted).map_err(|error| api_error::<MiniCluster>("delete", &cluster.name, error))
     }
 
     /// Deletes a Job after its pods, so that no pod of it is left when another Job is created.
@@ -656,7 +648,7 @@ impl Writer {
             ..delete_params(Some(uid.to_owned()))
         };
         let deleted = api.delete(&cluster.name, &parameters).await.map(drop);
-        ignore_not_found(deleted).map_err(|error| api_error::<Job>("delete", &cluster.name, error))
+        ignore_gone(deleted).map_err(|error| api_error::<Job>("delete", &cluster.name, error))
     }
 }
 

@@ -60,7 +60,7 @@ pub(super) async fn create_or_update(
     let seconds_left = seconds_left(target, cluster, &observed, context);
     if seconds_left == Some(0) {
         // The MiniCluster ends without another Job.
-        gang::delete_all(target, Some(cluster), context).await;
+        gang::delete_all(target, cluster, context).await;
         return Ok(Done::OutOfTime);
     }
     match action {
@@ -116,8 +116,9 @@ pub(super) async fn create_or_update(
             gang::refuse_unserved(&objects)?;
             check_overlays(&objects, &target.key, context).await?;
             refuse_unsupported(&objects, &target.key, context).await?;
-            if target.status.maximum_size.is_none() && objects.stay_as_of_the_spec(cluster) {
-                // If the API server refuses the Job, as a quota may, the spec can still be edited.
+            if target.status.maximum_size.is_none() && objects.has_fixed_objects_of_the_spec(cluster) {
+                // Until the first Job exists, the spec can be edited, but these objects would stay as they are. So a dry
+                // run of the Job comes first: the API server may refuse the Job, as a quota does.
                 context.writer.check_job(&objects.job, &target.key).await?;
             }
             gang::delete_earlier(&objects, target, &observed, context).await;
@@ -225,7 +226,7 @@ async fn update(
                 .resize_config_map(&objects.config_map, elastic.size, maximum, &target.uid)
                 .await?;
         }
-        // Before the Job: it compares the size with the Job's in the index, which `scale_job` updates.
+        // Before the Job: `resize` compares the new size with the Job's in the index, which `scale_job` updates.
         gang::resize(target, cluster, elastic.size, is_new_start, context).await?;
         let has_old_start = job.is_some_and(|job| job.is_suspended && job.has_start);
         if has_old_start && fields["spec"]["suspend"] == false {

@@ -16,14 +16,20 @@ use super::error::ReconcileError;
 use crate::reconcile::context::Context;
 use crate::reconcile::context::event_checks::Waiting;
 
-/// The last warning about an object that waits although no status says why, and the time until its events are
-/// read again. None: no object waits like this. If the warning is about a deleted ConfigMap of ours, creates
-/// it again. If what waits is a pod that its node never starts, deletes the pod.
+/// What events show about an object that waits although no status says why.
+pub(super) struct Diagnosis {
+    /// The last warning about the object. None: there is none.
+    pub(super) warning: Option<Trouble>,
+    pub(super) until_next_check: Duration,
+}
+
+/// Diagnoses why an object waits although no status says why. None: no object waits like this. If the warning is about a
+/// deleted ConfigMap of ours, creates it again. If what waits is a pod that its node never starts, deletes the pod.
 pub(super) async fn diagnose_and_mend(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
     context: &Context,
-) -> Result<Option<(Option<Trouble>, Duration)>, ReconcileError> {
+) -> Result<Option<Diagnosis>, ReconcileError> {
     let observed = context.index.observed(&target.key);
     let job = if target.is_deleting {
         None
@@ -78,7 +84,10 @@ pub(super) async fn diagnose_and_mend(
             Finding::Nothing => None,
             Finding::Warning(warning) => Some(*warning),
         };
-        (warning, until_next_check)
+        Diagnosis {
+            warning,
+            until_next_check,
+        }
     }))
 }
 

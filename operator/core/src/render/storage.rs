@@ -24,21 +24,21 @@ const ACCESS_MODE: &str = "ReadWriteMany";
 
 /// A PersistentVolume with its claim.
 #[derive(Debug, Clone, PartialEq)]
-pub struct MadeVolume {
+pub struct RenderedVolume {
     pub volume: PersistentVolume,
     pub claim: PersistentVolumeClaim,
 }
 
 /// The PersistentVolumes and claims of a cluster.
-pub fn volumes(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Vec<MadeVolume> {
-    let render = |volume| MadeVolume {
+pub fn volumes(cluster: &ValidMiniCluster, facts: &RenderFacts) -> Vec<RenderedVolume> {
+    let render = |volume| RenderedVolume {
         volume: persistent(cluster, volume, facts),
         claim: claim(cluster, volume, facts),
     };
     cluster.volumes.iter().map(render).collect()
 }
 
-/// A volume of the spec. (Kubernetes' type has the same name.)
+/// A volume of the spec. (The type needs another name here, since Kubernetes' type is called PersistentVolume, too.)
 type Wanted = flux_shared::validate::PersistentVolume;
 
 fn resource_list(wanted: &Wanted) -> BTreeMap<String, Quantity> {
@@ -146,7 +146,7 @@ fn claim(cluster: &ValidMiniCluster, wanted: &Wanted, facts: &RenderFacts) -> Pe
 mod tests {
     use super::*;
 
-    fn of(volume: &str) -> MadeVolume {
+    fn rendered(volume: &str) -> RenderedVolume {
         let spec = format!(
             "volumes: {{data: {volume}}}\ncontainers: [{{image: a, command: b, volumes: {{data: {{path: /d}}}}}}]"
         );
@@ -159,9 +159,10 @@ mod tests {
 
     #[test]
     fn a_directory_of_the_node_is_bound_to_its_claim_alone() {
-        let made =
-            of("{path: /tmp/data, labels: {type: local}, annotations: {a: b}, claimAnnotations: {c: d}}");
-        let spec = made.volume.spec.unwrap();
+        let rendered = rendered(
+            "{path: /tmp/data, labels: {type: local}, annotations: {a: b}, claimAnnotations: {c: d}}",
+        );
+        let spec = rendered.volume.spec.unwrap();
         assert_eq!(spec.host_path.unwrap().path, "/tmp/data");
         let claim = spec.claim_ref.unwrap();
         assert_eq!(
@@ -170,7 +171,7 @@ mod tests {
         );
         assert_eq!(spec.persistent_volume_reclaim_policy.as_deref(), Some("Retain"));
         assert_eq!(spec.capacity.unwrap()["storage"].0, "5Gi");
-        let metadata = made.volume.metadata;
+        let metadata = rendered.volume.metadata;
         assert_eq!(metadata.name.as_deref(), Some("ns.mc.data"));
         assert_eq!(metadata.labels.unwrap()["type"], "local");
         let annotations = metadata.annotations.unwrap();
@@ -179,7 +180,7 @@ mod tests {
             ("b", "u-1")
         );
         assert!(!annotations.contains_key(labels::KEEP) && !annotations.contains_key(labels::DISK));
-        let claim = made.claim;
+        let claim = rendered.claim;
         assert_eq!(claim.metadata.name.as_deref(), Some("mc.data"));
         assert_eq!(claim.metadata.annotations.unwrap()["c"], "d");
         assert_eq!(claim.metadata.owner_references.unwrap()[0].uid, "u-1");
@@ -190,10 +191,10 @@ mod tests {
 
     #[test]
     fn a_csi_volume_has_its_driver_handle_attributes_and_secret() {
-        let made = of(
+        let whole = rendered(
             "{storageClass: csi-gcs, driver: gcs.csi.ofek.dev, secret: s, attributes: {mounter: geesefs}, capacity: 25Gi, delete: false}",
         );
-        let csi = made.volume.spec.unwrap().csi.unwrap();
+        let csi = whole.volume.spec.unwrap().csi.unwrap();
         assert_eq!(
             (csi.driver.as_str(), csi.volume_handle.as_str()),
             ("gcs.csi.ofek.dev", "csi-gcs")
@@ -210,7 +211,7 @@ mod tests {
                 (Some("s"), Some("default"))
             );
         }
-        let bare = of("{storageClass: csi-gcs, driver: gcs.csi.ofek.dev}")
+        let bare = rendered("{storageClass: csi-gcs, driver: gcs.csi.ofek.dev}")
             .volume
             .spec
             .unwrap()
@@ -220,7 +221,7 @@ mod tests {
             (bare.volume_handle.as_str(), bare.node_publish_secret_ref),
             ("csi-gcs", None)
         );
-        let annotations = made.volume.metadata.annotations.unwrap();
+        let annotations = whole.volume.metadata.annotations.unwrap();
         assert_eq!(
             (
                 annotations[labels::KEEP].as_str(),

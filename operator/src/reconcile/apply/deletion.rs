@@ -19,7 +19,7 @@ use kube::core::Request;
 use serde::de::IgnoredAny;
 use serde_json::json;
 
-use super::{ApplyError, Writer, api_error, delete_params, ignore_not_found, none_if_gone_or_changed};
+use super::{ApplyError, Writer, api_error, delete_params, ignore_gone, none_if_gone_or_changed};
 
 impl Writer {
     /// Deletes the Job of a deleted MiniCluster, so that no pod is replaced, and then the Job's pods. If the
@@ -39,7 +39,7 @@ impl Writer {
                     .delete(&cluster.name, &delete_params(Some(job.clone())))
                     .await
                     .map(drop);
-                ignore_not_found(result).map_err(|error| api_error::<Job>("delete", &cluster.name, error))?;
+                ignore_gone(result).map_err(|error| api_error::<Job>("delete", &cluster.name, error))?;
             }
         }
         self.delete_pods(cluster, job).await

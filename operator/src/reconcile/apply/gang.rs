@@ -9,7 +9,7 @@ use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use serde_json::json;
 
-use super::{ApplyError, Writer, api_error_of, check_owner_of, delete_params, ignore_not_found, post_params};
+use super::{ApplyError, Writer, api_error_of, check_owner_of, delete_params, ignore_gone, post_params};
 use crate::api::pages::all_metadata;
 
 impl Writer {
@@ -74,7 +74,7 @@ impl Writer {
             .patch(&at.name, &parameters, &Patch::Merge(change))
             .await
             .map(drop);
-        ignore_not_found(patched).map_err(|error| api_error_of(GangApi::KIND, "patch", &at.name, error))
+        ignore_gone(patched).map_err(|error| api_error_of(GangApi::KIND, "patch", &at.name, error))
     }
 
     /// Deletes the gang's object. The caller deletes the Job only later: an annotation of the Job has the gang's name.
@@ -91,7 +91,7 @@ impl Writer {
             .delete(&at.name, &delete_params(Some(uid)))
             .await
             .map(drop);
-        ignore_not_found(deleted).map_err(|error| api_error_of(GangApi::KIND, "delete", &at.name, error))
+        ignore_gone(deleted).map_err(|error| api_error_of(GangApi::KIND, "delete", &at.name, error))
     }
 
     /// Deletes the MiniCluster's gangs except the one with the name `kept`. Finds them by a list, since their

@@ -7,7 +7,7 @@ use flux_operator_core::labels;
 use flux_operator_core::observe::storage::{OwnedVolume, annotation, cluster_of_volume};
 use flux_operator_core::observe::{Key, controller_uid};
 use flux_operator_core::obstacle::Obstacle;
-use flux_operator_core::render::storage::MadeVolume;
+use flux_operator_core::render::storage::RenderedVolume;
 use flux_operator_core::vocabulary::Reason;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::{
-    ApplyError, Creation, Metadata, Writer, api_error, delete_params, ignore_not_found, name_taken,
+    ApplyError, Creation, Metadata, Writer, api_error, delete_params, ignore_gone, name_taken,
     none_if_not_found, own_still_deleting, post_params, rendered_hash, still_deleting,
 };
 
@@ -107,7 +107,11 @@ impl Writer {
     /// 15 s later. Such a conflict happens if it finds a volume that is reserved for a claim, but without the
     /// claim's uid. So the claim is created first, and the volume is reserved for its uid. When the binder
     /// has bound the volume, a change of the claim makes the binder look at the claim.
-    pub(super) async fn create_volume(&self, rendered: &MadeVolume, owner: &str) -> Result<(), ApplyError> {
+    pub(super) async fn create_volume(
+        &self,
+        rendered: &RenderedVolume,
+        owner: &str,
+    ) -> Result<(), ApplyError> {
         // First, so that no claim of ours is created for somebody else's volume of that name.
         let existing_uid = self.find_or_clear_volume(&rendered.volume, owner).await?;
         let key = Key::of(&rendered.claim.metadata);
@@ -218,14 +222,13 @@ impl Writer {
             .delete(name, &delete_params(uid))
             .await
             .map(drop);
-        ignore_not_found(deleted).map_err(|error| api_error::<PersistentVolume>("delete", name, error))
+        ignore_gone(deleted).map_err(|error| api_error::<PersistentVolume>("delete", name, error))
     }
 
     async fn delete_claim(&self, claim: &Key, uid: Option<String>) -> Result<(), ApplyError> {
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &claim.namespace);
         let deleted = api.delete(&claim.name, &delete_params(uid)).await.map(drop);
-        ignore_not_found(deleted)
-            .map_err(|error| api_error::<PersistentVolumeClaim>("delete", &claim.name, error))
+        ignore_gone(deleted).map_err(|error| api_error::<PersistentVolumeClaim>("delete", &claim.name, error))
     }
 
     /// Deletes what a completed MiniCluster leaves (`cleanupPods`): the Job's pods, claims, and volumes. `job` and
@@ -234,7 +237,7 @@ impl Writer {
         &self,
         cluster: &Key,
         job: &str,
-        volumes: &[MadeVolume],
+        volumes: &[RenderedVolume],
         owner: &str,
     ) -> Result<(), ApplyError> {
         self.delete_pods(cluster, job).await?;
@@ -245,7 +248,11 @@ impl Writer {
     }
 
     /// Deletes the claim and the volume of a completed MiniCluster. A volume that is to be kept stays.
-    async fn delete_claim_and_volume(&self, rendered: &MadeVolume, owner: &str) -> Result<(), ApplyError> {
+    async fn delete_claim_and_volume(
+        &self,
+        rendered: &RenderedVolume,
+        owner: &str,
+    ) -> Result<(), ApplyError> {
         let claim = Key::of(&rendered.claim.metadata);
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &claim.namespace);
         let found = none_if_not_found(api.get_metadata(&claim.name).await);
@@ -291,12 +298,12 @@ mod tests {
 
     use super::*;
 
-    fn metadata(owner: &str, hash: &str, keep: bool) -> Metadata {
+    fn metadata(owner: &str, hash: &str, is_kept: bool) -> Metadata {
         let mut annotations = std::collections::BTreeMap::from([
             (labels::OWNER.to_owned(), owner.to_owned()),
             (labels::RENDERED_HASH.to_owned(), hash.to_owned()),
         ]);
-        if keep {
+        if is_kept {
             annotations.insert(labels::KEEP.into(), "true".into());
         }
         let mut all = labels::of_object("mc");
@@ -309,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_of_the_same_name_is_known_for_what_it_is() {
+    fn existing_volume_is_classified_by_owner_hash_and_keep() {
         let wanted = metadata("new", "h", false);
         let is = |found: Metadata| classify(&found, &wanted, "new");
         assert_eq!(is(metadata("new", "h", false)), ExistingVolume::Ours);

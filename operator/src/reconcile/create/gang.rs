@@ -74,13 +74,7 @@ pub(super) async fn delete_earlier(
 
 /// Deletes the gangs of a MiniCluster that has ended without a Job. A failure is only logged: the gangs are
 /// deleted with the MiniCluster.
-pub(in crate::reconcile) async fn delete_all(
-    target: &Target,
-    cluster: Option<&ValidMiniCluster>,
-    context: &Context,
-) {
-    // Always there: the caller's decision `Ended` is never made without a valid spec.
-    let Some(cluster) = cluster else { return };
+pub(in crate::reconcile) async fn delete_all(target: &Target, cluster: &ValidMiniCluster, context: &Context) {
     if !context.options.gang {
         return;
     }
