@@ -90,7 +90,7 @@ pub fn no_logs(_: &LogRequest) -> Option<Vec<(Duration, String)>> {
 /// A MiniCluster `mc` with `size` running pods.
 pub async fn up(fixture: &Fixture, size: usize) -> Operator {
     let operator = fixture.operator().await;
-    fixture.create("mc", json!({ "size": size })).await.unwrap();
+    fixture.create("mc", json!({ "size": size })).await;
     for pod in fixture.pods("mc", size).await.into_values() {
         fixture.run_pod(&pod).await;
     }
@@ -177,7 +177,7 @@ fn top_without_usage_prints_cause_and_remedy() {
             none.code == 1 && none.err.contains("failed to get MiniCluster none"),
             "{none:?}"
         );
-        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 1 })).await;
         let pods = fixture.pods("mc", 1).await;
         let output = plain.run(&["top", "mc"]).await;
         assert!(
@@ -218,7 +218,7 @@ fn top_without_usage_prints_cause_and_remedy() {
             output.code == 1 && output.err.contains("mc has ended (Completed)"),
             "{output:?}"
         );
-        fixture.create("later", json!({ "suspend": true })).await.unwrap();
+        fixture.create("later", json!({ "suspend": true })).await;
         fixture.when_condition("later", "Suspended", "True").await;
         let output = plain.run(&["top", "later"]).await;
         assert!(
@@ -448,7 +448,7 @@ fn stop_deletes_nothing_while_post_runs() {
 fn stop_deletes_nothing_while_the_broker_does_not_answer() {
     test("stop-silent", async |fixture| {
         let operator = fixture.operator().await;
-        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 1 })).await;
         let lead = fixture.pods("mc", 1).await.remove(&0).unwrap();
         test_support::api_server::until("the status names the Job", async || {
             fixture.get("mc").await.status?.job_uid
@@ -522,7 +522,7 @@ fn sixty_four_brokers_fit_on_a_screen() {
     test("many", async |fixture| {
         let operator = fixture.operator().await;
         let (_front, person) = over(user_of(&fixture), agents()).await;
-        fixture.create("mc", json!({ "size": 64 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 64 })).await;
         let pods = fixture.pods("mc", 64).await;
         for index in (0..64).filter(|index| *index != 40) {
             fixture.run_pod(&pods[&index]).await;

@@ -114,7 +114,7 @@ fn second_ctrl_c_deletes_without_waiting_for_the_stop() {
             "{messages}"
         );
         test_support::api_server::until("the MiniCluster is deleted", async || {
-            let cluster = fixture.api::<MiniCluster>().get_opt("mc").await.unwrap();
+            let cluster = fixture.find::<MiniCluster>("mc").await;
             cluster
                 .is_none_or(|cluster| cluster.metadata.deletion_timestamp.is_some())
                 .then_some(())
@@ -409,10 +409,7 @@ async fn follows_new_cluster(fixture: &Fixture) -> (Front, Child) {
     let logs = |_: &LogRequest| Some(vec![(Duration::ZERO, "hello".to_owned())]);
     let (front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
     let person = UserAccount { kubeconfig, ..person };
-    fixture
-        .create("mc", serde_json::json!({ "size": 1 }))
-        .await
-        .unwrap();
+    fixture.create("mc", serde_json::json!({ "size": 1 })).await;
     (front, person.start(&["logs", "-f", "mc"]))
 }
 

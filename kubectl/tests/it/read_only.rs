@@ -14,7 +14,7 @@ fn why_prints_the_reason_the_pods_and_the_remedy() {
     test("why", async |fixture| {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);
-        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 2 })).await;
         let pods = fixture.pods("mc", 2).await;
         let waiting = json!({ "status": { "phase": "Pending", "initContainerStatuses": [{
             "name": "flux-agent", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
@@ -60,7 +60,7 @@ fn why_prints_the_reason_the_pods_and_the_remedy() {
 fn connect_jobs_and_logs_report_a_cluster_without_pods() {
     test("idle", async |fixture| {
         let person = user_of(&fixture);
-        fixture.create("mc", json!({})).await.unwrap();
+        fixture.create("mc", json!({})).await;
         for arguments in [
             &["connect", "mc"][..],
             &["jobs", "mc"],
@@ -95,8 +95,7 @@ fn debug_bundle_has_no_secret() {
                 "mc",
                 json!({ "size": 1, "containers": [container], "users": users }),
             )
-            .await
-            .unwrap();
+            .await;
         fixture.pods("mc", 1).await;
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("mc.tar");
@@ -133,7 +132,7 @@ fn the_timeline_is_that_of_the_status() {
     test("timeline", async |fixture| {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);
-        fixture.create("mc", json!({})).await.unwrap();
+        fixture.create("mc", json!({})).await;
         let pods = fixture.pods("mc", 1).await;
         fixture.run_pod(&pods[&0]).await;
         fixture.when_condition("mc", "Ready", "True").await;
@@ -158,7 +157,7 @@ fn kubectl_completes_the_names_of_the_namespace() {
     test("complete", async |fixture| {
         let person = user_of(&fixture);
         for name in ["one", "other", "two"] {
-            fixture.create(name, json!({})).await.unwrap();
+            fixture.create(name, json!({})).await;
         }
         let folder = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(PROGRAM, folder.path().join("kubectl-minicluster")).unwrap();

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use crate::cut_connection::Proxy;
 use crate::user_account::PluginOutput;
 use crate::user_of;
-use test_support::api_server::{test, until};
+use test_support::api_server::test;
 use test_support::control_plane::kubeconfig_via;
 
 #[test]
@@ -59,16 +59,7 @@ fn run_exits_with_job_code_when_job_ends_while_disconnected() {
         read_until("the API server answers again").await;
         let output = PluginOutput::when_over(run).await;
         assert_eq!(output.code, 9, "{output:?}");
-        until("nothing is left", async || {
-            fixture
-                .api::<MiniCluster>()
-                .get_opt("mc")
-                .await
-                .unwrap()
-                .is_none()
-                .then_some(())
-        })
-        .await;
+        fixture.until_gone::<MiniCluster>("mc").await;
         operator.stop().await;
     });
 }

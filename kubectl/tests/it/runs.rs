@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniCluster;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ async fn end(fixture: &Fixture, name: &str, code: u8) {
 
 async fn wait_until_created(fixture: &Fixture, name: &str) {
     until(&format!("{name} is created"), async || {
-        fixture.api::<MiniCluster>().get_opt(name).await.unwrap()
+        fixture.find::<MiniCluster>(name).await
     })
     .await;
 }
@@ -98,16 +98,7 @@ fn run_prints_what_it_waits_for_and_deletes_the_cluster() {
             "plain lines in a pipe: {:?}",
             output.err
         );
-        until("nothing is left", async || {
-            fixture
-                .api::<MiniCluster>()
-                .get_opt("mc")
-                .await
-                .unwrap()
-                .is_none()
-                .then_some(())
-        })
-        .await;
+        fixture.until_gone::<MiniCluster>("mc").await;
         operator.stop().await;
     });
 }
@@ -198,15 +189,7 @@ fn invalid_run_is_rejected_before_anything_is_created() {
             output.code == 1 && output.err.contains("give a command after `--`"),
             "{output:?}"
         );
-        assert!(
-            fixture
-                .api::<MiniCluster>()
-                .list(&ListParams::default())
-                .await
-                .unwrap()
-                .items
-                .is_empty()
-        );
+        assert!(fixture.all::<MiniCluster>().await.is_empty());
     });
 }
 
@@ -214,7 +197,7 @@ fn invalid_run_is_rejected_before_anything_is_created() {
 fn wait_ends_as_the_job_did() {
     test("wait", async |fixture| {
         let person = user_of(&fixture);
-        fixture.create("mc", json!({})).await.unwrap();
+        fixture.create("mc", json!({})).await;
         let too_long = person.run(&["wait", "mc", "--timeout", "1"]).await;
         assert_eq!(too_long.code, 124, "{too_long:?}");
         let (finished, ready) = (
@@ -229,11 +212,7 @@ fn wait_ends_as_the_job_did() {
             "a job that has ended is never ready"
         );
         let deleted = person.start(&["wait", "mc", "--for=deleted"]);
-        fixture
-            .api::<MiniCluster>()
-            .delete("mc", &Default::default())
-            .await
-            .unwrap();
+        fixture.delete::<MiniCluster>("mc").await;
         assert_eq!(PluginOutput::when_over(deleted).await.code, 0);
         let gone = person.run(&["wait", "mc"]).await;
         assert!(
@@ -247,10 +226,7 @@ fn wait_ends_as_the_job_did() {
 fn scale_changes_the_size() {
     test("scale", async |fixture| {
         let person = user_of(&fixture);
-        fixture
-            .create("mc", json!({ "size": 1, "maxSize": 4 }))
-            .await
-            .unwrap();
+        fixture.create("mc", json!({ "size": 1, "maxSize": 4 })).await;
         let output = person.run(&["scale", "mc", "3"]).await;
         assert_eq!(
             (output.code, fixture.get("mc").await.spec.size),
@@ -319,11 +295,7 @@ fn run_fails_when_its_minicluster_is_deleted() {
         wait_until_created(&fixture, "mc").await;
         // Gives `run` the time to begin its watch.
         tokio::time::sleep(Duration::from_millis(500)).await;
-        fixture
-            .api::<MiniCluster>()
-            .delete("mc", &Default::default())
-            .await
-            .unwrap();
+        fixture.delete::<MiniCluster>("mc").await;
         let output = PluginOutput::when_over(run).await;
         assert!(
             output.code == 1
@@ -419,7 +391,7 @@ fn finished_minicluster_is_listed_and_cannot_be_scaled() {
             none.code == 0 && none.out.is_empty() && none.err.starts_with("no MiniClusters in "),
             "{none:?}"
         );
-        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 2 })).await;
         end(&fixture, "mc", 7).await;
         let listed = person.run(&["list"]).await;
         // The column that is not compared, 5, is the age.
@@ -471,11 +443,7 @@ fn run_leaves_no_invalid_minicluster_that_may_run_later() {
             );
         };
         run(&owner, "own", &[], "deleted own\n").await;
-        until("it is gone", async || {
-            let cluster = fixture.api::<MiniCluster>().get_opt("own").await.unwrap();
-            cluster.is_none().then_some(())
-        })
-        .await;
+        fixture.until_gone::<MiniCluster>("own").await;
         run(&person, "mc", &[], "suspended mc").await;
         assert_eq!(fixture.get("mc").await.spec.suspend, Some(true));
         run(
@@ -511,11 +479,7 @@ fn stop_now_needs_no_delete_right_for_finished_minicluster() {
             (0, "deleted mc\n"),
             "{output:?}"
         );
-        until("it is gone", async || {
-            let cluster = fixture.api::<MiniCluster>().get_opt("mc").await.unwrap();
-            cluster.is_none().then_some(())
-        })
-        .await;
+        fixture.until_gone::<MiniCluster>("mc").await;
         let mistyped = person.run(&["stop", "--now", "mistyped"]).await;
         assert!(
             mistyped.code == 1 && mistyped.err.contains("\"mistyped\" not found"),

@@ -348,7 +348,7 @@ fn colours_are_for_terminals_without_no_color() {
     test("colours", async |fixture| {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);
-        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 1 })).await;
         fixture
             .when("mc", "one with a phase", |status| status["phase"].is_string())
             .await;

@@ -262,7 +262,7 @@ fn promtool_accepts_metrics_and_every_panel_can_be_drawn() {
             &operator_kubeconfig(),
         );
         is_ready(health).await;
-        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 1 })).await;
         let pods = fixture.pods("mc", 1).await;
         fixture.run_pod(&pods[&0]).await;
         fixture.when_condition("mc", "Ready", "True").await;
@@ -426,7 +426,7 @@ fn alert_fires_when_an_admission_webhook_is_gone() {
             }],
         });
         apply(&webhook.to_string());
-        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 1 })).await;
         prometheus
             .until_firing(&["FluxOperatorReconcileErrors", "FluxOperatorAPIErrors"])
             .await;
@@ -450,7 +450,7 @@ fn a_panic_is_warned_of() {
         is_ready(health).await;
         let prometheus = Prometheus::start(health).await;
         prometheus.assert_calm(&["FluxOperatorWebhookDown"]).await;
-        fixture.create("bad", json!({ "size": 1 })).await.unwrap();
+        fixture.create("bad", json!({ "size": 1 })).await;
         prometheus.until_firing(&["FluxOperatorPanics"]).await;
         operator.stop().await;
     });
@@ -485,8 +485,7 @@ fn a_queue_that_does_not_move_is_warned_of() {
                     &format!("large-{number}"),
                     json!({ "size": 1, "containers": containers }),
                 )
-                .await
-                .unwrap();
+                .await;
         }
         prometheus.until_firing(&["FluxOperatorQueueBacklog"]).await;
         drop(operator);

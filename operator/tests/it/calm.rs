@@ -54,17 +54,16 @@ async fn unlabel(fixture: &Fixture, name: &str) {
 async fn until_reason(fixture: &Fixture, name: &str, reason: &str) -> Value {
     fixture
         .when(name, "told why it waits", |status| status["reason"] == reason)
-        .await["status"]
-        .clone()
+        .await
 }
 
 /// Deletes a MiniCluster, and plays the kubelet until it is gone.
 async fn delete(fixture: &Fixture, name: &str) {
-    storage::delete(fixture, name).await;
+    fixture.delete::<MiniCluster>(name).await;
     until(&format!("{name} is gone"), async || {
         fixture.reap(name).await;
-        let cluster = fixture.api::<MiniCluster>().get_opt(name).await.unwrap();
-        let job = fixture.api::<Job>().get_opt(name).await.unwrap();
+        let cluster = fixture.find::<MiniCluster>(name).await;
+        let job = fixture.find::<Job>(name).await;
         (cluster.is_none() && job.is_none()).then_some(())
     })
     .await;
@@ -87,7 +86,7 @@ fn operator_that_restarts_takes_no_reason_back() {
         let names: Vec<String> = (0..9).map(|number| format!("mc-{number}")).collect();
         let spec = json!({ "size": 1, "pod": { "schedulerName": "nobody" } });
         for name in &names {
-            fixture.create(name, spec.clone()).await.unwrap();
+            fixture.create(name, spec.clone()).await;
         }
         let operator = fixture.operator().await;
         for name in &names {
@@ -105,7 +104,7 @@ fn operator_that_restarts_takes_no_reason_back() {
 #[test]
 fn job_of_another_operator_is_an_obstacle_and_no_loop() {
     test("calm-foreign", async |fixture| {
-        fixture.create("old", json!({ "size": 2 })).await.unwrap();
+        fixture.create("old", json!({ "size": 2 })).await;
         let uid = fixture.get("old").await.metadata.uid.unwrap();
         let job = json!({
             "metadata": { "name": "old", "ownerReferences": [{
@@ -124,11 +123,7 @@ fn job_of_another_operator_is_an_obstacle_and_no_loop() {
         let status = until_reason(&fixture, "old", "JobUnlabelled").await;
         assert_message(&status, "kubectl delete job old");
         is_calm(&operator, "a Job of another operator").await;
-        fixture
-            .api::<Job>()
-            .delete("old", &DeleteParams::background())
-            .await
-            .unwrap();
+        fixture.delete::<Job>("old").await;
         fixture
             .when("old", "going on", |status| {
                 status["maximumSize"] == 2 && status["reason"].is_null()
@@ -144,9 +139,8 @@ fn job_without_label_is_an_obstacle_and_no_loop() {
         let operator = fixture.operator().await;
         fixture
             .create("waits", json!({ "size": 1, "suspend": true }))
-            .await
-            .unwrap();
-        fixture.create("runs", json!({ "size": 1 })).await.unwrap();
+            .await;
+        fixture.create("runs", json!({ "size": 1 })).await;
         fixture
             .when("waits", "suspended", |status| status["phase"] == "Suspended")
             .await;
@@ -169,10 +163,7 @@ fn job_without_label_is_an_obstacle_and_no_loop() {
             let label = json!({ "metadata": { "labels": { "flux-framework.org/minicluster": name } } });
             fixture.patch::<Job>(name, label).await.unwrap();
         }
-        fixture
-            .patch::<MiniCluster>("waits", json!({ "spec": { "suspend": false } }))
-            .await
-            .unwrap();
+        fixture.edit("waits", json!({ "suspend": false })).await;
         fixture
             .when("runs", "as before", |status| {
                 status["reason"].is_null() && status["phase"] == "Running"
@@ -214,7 +205,7 @@ fn what_cannot_be_created_is_tried_rarely_and_within_a_minute() {
             ("taken", "NameTaken"),
             ("fails", "ApiError"),
         ] {
-            fixture.create(name, json!({ "size": 1 })).await.unwrap();
+            fixture.create(name, json!({ "size": 1 })).await;
             until_reason(&fixture, name, reason).await;
         }
         tokio::time::sleep(GROWN).await;
@@ -234,11 +225,7 @@ fn what_cannot_be_created_is_tried_rarely_and_within_a_minute() {
 
         // The pauses grow to their maximum.
         tokio::time::sleep(Duration::from_secs(60)).await;
-        fixture
-            .api::<ResourceQuota>()
-            .delete("none", &DeleteParams::default())
-            .await
-            .unwrap();
+        fixture.delete::<ResourceQuota>("none").await;
         let begin = std::time::Instant::now();
         fixture
             .when("full", "created", |status| status["maximumSize"] == 1)
@@ -266,8 +253,7 @@ fn nothing_is_created_in_a_namespace_that_is_being_deleted() {
         const COUNT: usize = 20;
         let names: Vec<String> = (0..COUNT).map(|number| format!("mc-{number}")).collect();
         for name in &names {
-            let cluster = fixture.create(name, json!({ "size": 1, "suspend": true })).await;
-            cluster.unwrap();
+            fixture.create(name, json!({ "size": 1, "suspend": true })).await;
             let finalizer = json!({ "metadata": { "finalizers": ["example.org/stays"] } });
             fixture.patch::<MiniCluster>(name, finalizer).await.unwrap();
         }
@@ -343,7 +329,7 @@ fn waiting_minicluster_is_reconciled_once_in_10_s_at_most() {
         delete(&fixture, "earlier").await;
         // A PersistentVolume of an earlier MiniCluster.
         let with_volume = || storage::spec(json!({ "path": "/tmp/data" }));
-        fixture.create("volume", with_volume()).await.unwrap();
+        fixture.create("volume", with_volume()).await;
         let volume = storage::bound(&fixture, "volume").await.name_any();
         let keep_volume = async |finalizers: Value| {
             let patch = Patch::Merge(json!({ "metadata": { "finalizers": finalizers } }));
@@ -354,7 +340,7 @@ fn waiting_minicluster_is_reconciled_once_in_10_s_at_most() {
         delete(&fixture, "volume").await;
 
         // The Secret that a pod still has to mount.
-        fixture.create("secret", json!({ "size": 1 })).await.unwrap();
+        fixture.create("secret", json!({ "size": 1 })).await;
         let pods = fixture.pods("secret", 1).await;
         let secret = fixture.secret("secret", "curve").await.unwrap().name_any();
         let secrets = fixture.api::<Secret>();
@@ -388,7 +374,7 @@ fn waiting_minicluster_is_reconciled_once_in_10_s_at_most() {
         ];
         for (name, spec, reason, _) in &states {
             if let Some(spec) = spec {
-                fixture.create(name, spec.clone()).await.unwrap();
+                fixture.create(name, spec.clone()).await;
             }
             until_reason(&fixture, name, reason).await;
         }
@@ -438,10 +424,7 @@ fn recreated_namespace_is_usable_at_once() {
             .await
             .unwrap();
         let operator = fixture.operator().await;
-        fixture
-            .create("mc", json!({ "size": 1, "suspend": true }))
-            .await
-            .unwrap();
+        fixture.create("mc", json!({ "size": 1, "suspend": true })).await;
         fixture
             .when("mc", "suspended", |status| status["phase"] == "Suspended")
             .await;
@@ -476,7 +459,7 @@ fn recreated_namespace_is_usable_at_once() {
             )
             .await
             .unwrap();
-        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 1 })).await;
         let created = |status: &Value| status["maximumSize"] == 1;
         fixture
             .when_within(Duration::from_secs(20), "mc", "created", created)

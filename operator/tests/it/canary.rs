@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{DeleteParams, DynamicObject, ListParams};
+use kube::api::{DynamicObject, ListParams};
 use kube::discovery::{Discovery, verbs};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -19,12 +19,7 @@ use test_support::api_server::{Fixture, condition, test, until};
 /// All secret values in the Secrets of a MiniCluster, each with its place. Of a certificate, only the secret key is
 /// secret.
 async fn secrets(fixture: &Fixture, cluster: &str) -> Vec<(String, String)> {
-    let all = fixture
-        .api::<Secret>()
-        .list(&ListParams::default())
-        .await
-        .unwrap()
-        .items;
+    let all = fixture.all::<Secret>().await;
     let mine = all
         .into_iter()
         .filter(|secret| secret.name_any().starts_with(&format!("{cluster}-")));
@@ -107,17 +102,9 @@ fn secrets_are_seen_in_their_secrets_only() {
         assert!(metrics.contains("leader_election_master_status{name=\"flux-framework-flux-operator\"} 1"));
         places.push(("the metrics".into(), metrics));
         places.push(("what is rendered".into(), render(&fixture, "given").await));
-        fixture
-            .api::<MiniCluster>()
-            .delete("made", &DeleteParams::default())
-            .await
-            .unwrap();
+        fixture.delete::<MiniCluster>("made").await;
         // The log then has what the operator says about a deletion.
-        until("it is gone", async || {
-            let left = fixture.api::<MiniCluster>().get_opt("made").await.unwrap();
-            left.is_none().then_some(())
-        })
-        .await;
+        fixture.until_gone::<MiniCluster>("made").await;
         drop(operator);
         let log = log.join().unwrap();
         assert!(
@@ -141,16 +128,13 @@ async fn live(fixture: &Fixture) {
         "size": 2, "maxSize": 3, "containers": containers, "users": [{ "name": "ada" }, { "name": "bob" }],
         "fluxRestful": {}, "services": [{ "image": "cache:1", "name": "cache" }],
     });
-    fixture.create("made", spec).await.unwrap();
+    fixture.create("made", spec).await;
     let pods = fixture.pods("made", 2).await;
     for pod in pods.values() {
         fixture.run_pod(pod).await;
     }
     fixture.when_condition("made", "Ready", "True").await;
-    fixture
-        .patch::<MiniCluster>("made", json!({ "spec": { "size": 3 } }))
-        .await
-        .unwrap();
+    fixture.edit("made", json!({ "size": 3 })).await;
     fixture.pods("made", 3).await;
     fixture
         .end_pod(&pods[&0], 7, "Error", "the job's own words")
@@ -158,7 +142,7 @@ async fn live(fixture: &Fixture) {
     let status = until("it has failed", async || {
         // Plays the kubelet: the Job is Failed once the pods that the Job controller has deleted have ended.
         fixture.reap("made").await;
-        let status = serde_json::to_value(fixture.get("made").await).unwrap()["status"].take();
+        let status = fixture.status("made").await;
         (condition(&status, "Failed")["status"] == "True").then_some(status)
     })
     .await;
@@ -172,7 +156,7 @@ async fn give_keys(fixture: &Fixture, typo: &str) {
             "metadata\n    name = \"mc\"\ncurve\n    public-key = \"Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{{hID\"\n    secret-key = \"{key}\"\n"
         );
         let spec = json!({ "size": 1, "flux": { "curveCert": cert } });
-        fixture.create(name, spec).await.unwrap();
+        fixture.create(name, spec).await;
     }
     fixture
         .when("typo", "invalid", |status| status["phase"] == "Invalid")

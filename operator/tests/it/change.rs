@@ -8,16 +8,13 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, PostParams, PropagationPolicy};
 use serde_json::json;
 
-use test_support::api_server::{Calls, Fixture, condition, test, until};
+use test_support::api_server::{Calls, Fixture, Namespaced, condition, test, until};
 
 #[test]
 fn the_size_follows_the_spec_up_and_down_within_its_maximum() {
     test("scale", async |fixture| {
         let operator = fixture.operator().await;
-        fixture
-            .create("mc", json!({ "size": 2, "maxSize": 4 }))
-            .await
-            .unwrap();
+        fixture.create("mc", json!({ "size": 2, "maxSize": 4 })).await;
         fixture.pods("mc", 2).await;
         fixture
             .when("mc", "its sizes", |status| {
@@ -25,10 +22,7 @@ fn the_size_follows_the_spec_up_and_down_within_its_maximum() {
             })
             .await;
 
-        fixture
-            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 4 } }))
-            .await
-            .unwrap();
+        fixture.edit("mc", json!({ "size": 4 })).await;
         fixture.pods("mc", 4).await;
         fixture
             .when("mc", "of size 4", |status| status["size"] == 4)
@@ -43,10 +37,7 @@ fn the_size_follows_the_spec_up_and_down_within_its_maximum() {
             "{refused}"
         );
 
-        fixture
-            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 1 } }))
-            .await
-            .unwrap();
+        fixture.edit("mc", json!({ "size": 1 })).await;
         until("three pods go", async || {
             fixture.reap("mc").await;
             (fixture.all_pods("mc").await.len() == 1).then_some(())
@@ -70,7 +61,7 @@ fn the_size_follows_the_spec_up_and_down_within_its_maximum() {
 #[test]
 fn size_beyond_maximum_sets_a_condition_and_changes_nothing() {
     test("beyond", async |fixture| {
-        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 2 })).await;
         let operator = fixture.operator().await;
         // One pod has started, so it is too late for a larger Job.
         fixture.run_pod(&fixture.pods("mc", 2).await[&0]).await;
@@ -89,21 +80,19 @@ fn size_beyond_maximum_sets_a_condition_and_changes_nothing() {
             )
             .await
             .unwrap();
-        fixture
-            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 3 } }))
-            .await
-            .unwrap();
+        fixture.edit("mc", json!({ "size": 3 })).await;
         let _operator = fixture.operator().await;
-        let cluster = fixture
+        let status = fixture
             .when("mc", "invalid", |status| {
                 condition(status, "Valid")["status"] == "False"
             })
             .await;
+        assert_eq!(condition(&status, "Valid")["reason"], "SizeBeyondMaximum");
         assert_eq!(
-            condition(&cluster["status"], "Valid")["reason"],
-            "SizeBeyondMaximum"
+            fixture.get("mc").await.spec.size,
+            3,
+            "the user's spec is never rewritten"
         );
-        assert_eq!(cluster["spec"]["size"], 3, "the user's spec is never rewritten");
         assert_eq!(fixture.job("mc").await.spec.unwrap().completions, Some(2));
     });
 }
@@ -112,25 +101,18 @@ fn size_beyond_maximum_sets_a_condition_and_changes_nothing() {
 fn suspend_goes_both_ways_and_unset_is_left_to_others() {
     test("suspend", async |fixture| {
         let operator = fixture.operator().await;
-        fixture
-            .create("mc", json!({ "size": 1, "suspend": true }))
-            .await
-            .unwrap();
-        let status = fixture.when_condition("mc", "Suspended", "True").await["status"].clone();
+        fixture.create("mc", json!({ "size": 1, "suspend": true })).await;
+        let status = fixture.when_condition("mc", "Suspended", "True").await;
         assert_eq!(status["phase"], "Suspended");
-        fixture
-            .patch::<MiniCluster>("mc", json!({ "spec": { "suspend": false } }))
-            .await
-            .unwrap();
+        fixture.edit("mc", json!({ "suspend": false })).await;
         fixture.pods("mc", 1).await;
         let pod = fixture.pods("mc", 1).await.remove(&0).unwrap();
         fixture.run_pod(&pod).await;
         fixture
             .when("mc", "started", |status| status["timeline"]["ready"].is_string())
             .await;
-        let suspend = json!({ "spec": { "suspend": true } });
-        fixture.patch::<MiniCluster>("mc", suspend).await.unwrap();
-        let status = fixture.when_condition("mc", "Suspended", "True").await["status"].clone();
+        fixture.edit("mc", json!({ "suspend": true })).await;
+        let status = fixture.when_condition("mc", "Suspended", "True").await;
         assert_eq!(
             status["timeline"],
             serde_json::Value::Null,
@@ -142,8 +124,7 @@ fn suspend_goes_both_ways_and_unset_is_left_to_others() {
                 "queued",
                 json!({ "size": 1, "jobLabels": { "example.org/queue": "q" } }),
             )
-            .await
-            .unwrap();
+            .await;
         fixture.pods("queued", 1).await;
         let job = fixture.job("queued").await;
         assert_eq!(job.labels()["example.org/queue"], "q");
@@ -154,9 +135,8 @@ fn suspend_goes_both_ways_and_unset_is_left_to_others() {
         fixture.when_condition("queued", "Suspended", "True").await;
         // Another field changes. The queue's decision stays.
         fixture
-            .patch::<MiniCluster>("queued", json!({ "spec": { "ttlSecondsAfterFinished": 9 } }))
-            .await
-            .unwrap();
+            .edit("queued", json!({ "ttlSecondsAfterFinished": 9 }))
+            .await;
         fixture
             .when("queued", "seen again", |status| status["observedGeneration"] == 2)
             .await;
@@ -173,7 +153,7 @@ fn a_finished_cluster_goes_when_its_time_is_over() {
             ("cleanup", json!({ "size": 1, "cleanup": true })),
             ("ttl", json!({ "size": 1, "ttlSecondsAfterFinished": 1 })),
         ] {
-            fixture.create(name, spec).await.unwrap();
+            fixture.create(name, spec).await;
             let pods = fixture.pods(name, 1).await;
             fixture.end_pod(&pods[&0], 0, "Completed", "").await;
             gone(&fixture, name).await;
@@ -190,8 +170,7 @@ fn minicluster_lives_its_time_by_the_api_servers_clock() {
         for (name, ttl) in [("short", 2 * 3600), ("long", 4 * 3600)] {
             fixture
                 .create(name, json!({ "size": 1, "ttlSecondsAfterFinished": ttl }))
-                .await
-                .unwrap();
+                .await;
             let pods = fixture.pods(name, 1).await;
             fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         }
@@ -219,15 +198,11 @@ fn delete_leaves_nothing_behind_however_it_is_done() {
                 ],
                 "services": [{ "image": "cache:1", "name": "cache" }],
             });
-            fixture.create(name, spec).await.unwrap();
+            fixture.create(name, spec).await;
             let pods = fixture.pods(name, 2).await;
             fixture.run_pod(&pods[&0]).await;
             until("the services pod is made", async || {
-                fixture
-                    .api::<Pod>()
-                    .get_opt(&format!("{name}-services"))
-                    .await
-                    .unwrap()
+                fixture.find::<Pod>(&format!("{name}-services")).await
             })
             .await;
             fixture.api::<Service>().get(&format!("db-{name}")).await.unwrap();
@@ -245,81 +220,37 @@ fn delete_leaves_nothing_behind_however_it_is_done() {
     });
 }
 
+async fn count<K: Namespaced>(fixture: &Fixture, selected: &ListParams) -> usize {
+    fixture.api::<K>().list(selected).await.unwrap().items.len()
+}
+
 /// Waits until nothing of a MiniCluster is left, while a kubelet ends its pods.
 pub async fn gone(fixture: &Fixture, name: &str) {
     until(&format!("nothing is left of {name}"), async || {
         fixture.reap(name).await;
         let selector = format!("app.kubernetes.io/name={name}");
         let all = ListParams::default().labels(&selector);
-        if fixture
-            .api::<MiniCluster>()
-            .get_opt(name)
-            .await
-            .unwrap()
-            .is_some()
-        {
+        if fixture.find::<MiniCluster>(name).await.is_some() {
             return None;
         }
-        let mut left = Vec::new();
-        left.extend(
-            fixture
-                .api::<Job>()
-                .list(&all)
-                .await
-                .unwrap()
-                .items
-                .iter()
-                .map(|job| format!("Job {}", job.name_any())),
-        );
-        left.extend(
-            fixture
-                .api::<Service>()
-                .list(&all)
-                .await
-                .unwrap()
-                .items
-                .iter()
-                .map(ResourceExt::name_any),
-        );
-        left.extend(
-            fixture
-                .api::<ConfigMap>()
-                .list(&all)
-                .await
-                .unwrap()
-                .items
-                .iter()
-                .map(ResourceExt::name_any),
-        );
-        left.extend(
-            fixture
-                .api::<Secret>()
-                .list(&all)
-                .await
-                .unwrap()
-                .items
-                .iter()
-                .map(ResourceExt::name_any),
-        );
-        for pod in fixture.api::<Pod>().list(&all).await.unwrap().items {
+        let left = count::<Job>(fixture, &all).await
+            + count::<Service>(fixture, &all).await
+            + count::<ConfigMap>(fixture, &all).await
+            + count::<Secret>(fixture, &all).await;
+        let pods = fixture.api::<Pod>().list(&all).await.unwrap().items;
+        for pod in &pods {
             // The services pod ends here: `reap` ends only pods of brokers.
             if pod.metadata.deletion_timestamp.is_some() {
                 let now = DeleteParams::default().grace_period(0);
                 let _ = fixture.api::<Pod>().delete(&pod.name_any(), &now).await;
             }
-            left.push(pod.name_any());
         }
-        left.is_empty().then_some(())
+        (left == 0 && pods.is_empty()).then_some(())
     })
     .await;
     until("the shared Service goes with its last member", async || {
-        let members = fixture
-            .api::<MiniCluster>()
-            .list(&ListParams::default())
-            .await
-            .unwrap()
-            .items;
-        let service = fixture.api::<Service>().get_opt("flux-service").await.unwrap();
+        let members = fixture.all::<MiniCluster>().await;
+        let service = fixture.find::<Service>("flux-service").await;
         (service.is_none() || !members.is_empty()).then_some(())
     })
     .await;
@@ -331,10 +262,10 @@ fn the_same_name_can_be_used_again_at_once() {
         let operator = fixture.operator().await;
         let mut keys = Vec::new();
         for round in 0..3 {
-            let made = fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+            let made = fixture.create("mc", json!({ "size": 1 })).await;
             until("the new one has its own Job and key", async || {
                 fixture.reap("mc").await;
-                let job = fixture.api::<Job>().get_opt("mc").await.unwrap()?;
+                let job = fixture.find::<Job>("mc").await?;
                 let owner = job.metadata.owner_references.as_ref()?.first()?.uid.clone();
                 let secret = fixture.secret("mc", "curve").await?;
                 let is_own_key = Some(&secret.metadata.owner_references.as_ref()?.first()?.uid)
@@ -343,18 +274,14 @@ fn the_same_name_can_be_used_again_at_once() {
             })
             .await;
             if round < 2 {
-                fixture
-                    .api::<MiniCluster>()
-                    .delete("mc", &DeleteParams::default())
-                    .await
-                    .unwrap();
+                fixture.delete::<MiniCluster>("mc").await;
             }
         }
         assert!(keys[0] != keys[1] && keys[1] != keys[2]);
-        let cluster = fixture
+        let status = fixture
             .when("mc", "of size 1", |status| status["size"] == 1)
             .await;
-        assert_eq!(cluster["status"]["phase"], "Pending");
+        assert_eq!(status["phase"], "Pending");
         operator.stop().await;
     });
 }
@@ -374,26 +301,23 @@ fn objects_of_the_same_name_by_others_are_never_changed() {
         let map: ConfigMap = fixture.api().create(&PostParams::default(), &map).await.unwrap();
 
         let _operator = fixture.operator().await;
-        fixture.create("one", json!({ "size": 1 })).await.unwrap();
+        fixture.create("one", json!({ "size": 1 })).await;
         fixture
             .create(
                 "two",
                 json!({ "size": 1, "network": { "headlessName": "other" } }),
             )
-            .await
-            .unwrap();
+            .await;
         fixture
             .create(
                 "three",
                 json!({ "size": 1, "network": { "headlessName": "other" } }),
             )
-            .await
-            .unwrap();
+            .await;
         for (name, kind) in [("one", "Service flux-service"), ("two", "ConfigMap two-agent")] {
             let status = fixture
                 .when(name, "in the way", |status| status["reason"] == "NameTaken")
-                .await["status"]
-                .clone();
+                .await;
             assert!(
                 status["message"].as_str().unwrap().starts_with(kind),
                 "{status:#}"
@@ -414,11 +338,7 @@ fn objects_of_the_same_name_by_others_are_never_changed() {
         })
         .await;
         // Once the user follows the remedy, nothing else is needed.
-        fixture
-            .api::<ConfigMap>()
-            .delete("two-agent", &DeleteParams::default())
-            .await
-            .unwrap();
+        fixture.delete::<ConfigMap>("two-agent").await;
         fixture.pods("two", 1).await;
     });
 }
@@ -428,7 +348,7 @@ fn a_cluster_named_as_anothers_pod_is_not_taken_for_it() {
     test("alike", async |fixture| {
         let _operator = fixture.operator().await;
         for name in ["mc", "mc-0"] {
-            fixture.create(name, json!({ "size": 1 })).await.unwrap();
+            fixture.create(name, json!({ "size": 1 })).await;
         }
         let (one, other) = (fixture.pods("mc", 1).await, fixture.pods("mc-0", 1).await);
         fixture.run_pod(&one[&0]).await;
@@ -437,11 +357,7 @@ fn a_cluster_named_as_anothers_pod_is_not_taken_for_it() {
         fixture.when_condition("mc-0", "Ready", "True").await;
         fixture.end_pod(&other[&0], 7, "Error", "").await;
         fixture.when_condition("mc-0", "Failed", "True").await;
-        fixture
-            .api::<MiniCluster>()
-            .delete("mc-0", &DeleteParams::default())
-            .await
-            .unwrap();
+        fixture.delete::<MiniCluster>("mc-0").await;
         gone(&fixture, "mc-0").await;
         let left = fixture.api::<Pod>().get(&one[&0].name_any()).await.unwrap();
         assert_eq!(left.labels()["flux-framework.org/minicluster"], "mc");
@@ -459,13 +375,13 @@ fn headless_service_is_shared_and_owned_by_all_clusters() {
     test("shared", async |fixture| {
         let operator = fixture.operator().await;
         let minimal = |yes: bool| json!({ "size": 1, "flux": { "minimalService": yes } });
-        fixture.create("a", minimal(true)).await.unwrap();
+        fixture.create("a", minimal(true)).await;
         fixture.pods("a", 1).await;
         let service = || async { fixture.api::<Service>().get("flux-service").await.unwrap() };
         let selector = |service: &Service| service.spec.clone().unwrap().selector.unwrap();
         assert!(selector(&service().await).contains_key("batch.kubernetes.io/job-completion-index"));
-        fixture.create("b", minimal(false)).await.unwrap();
-        fixture.create("c", minimal(true)).await.unwrap();
+        fixture.create("b", minimal(false)).await;
+        fixture.create("c", minimal(true)).await;
         let owned = until("all own it", async || {
             let service = service().await;
             (service.metadata.owner_references.as_ref()?.len() == 3).then_some(service)
@@ -476,11 +392,7 @@ fn headless_service_is_shared_and_owned_by_all_clusters() {
             "b needs every name"
         );
         for name in ["a", "b"] {
-            fixture
-                .api::<MiniCluster>()
-                .delete(name, &DeleteParams::default())
-                .await
-                .unwrap();
+            fixture.delete::<MiniCluster>(name).await;
         }
         until("it stays for c", async || {
             let owners = service().await.metadata.owner_references.unwrap();
@@ -489,21 +401,13 @@ fn headless_service_is_shared_and_owned_by_all_clusters() {
         .await;
         // Somebody deletes the Service, and it is created again.
         let uid = service().await.uid();
-        fixture
-            .api::<Service>()
-            .delete("flux-service", &DeleteParams::default())
-            .await
-            .unwrap();
+        fixture.delete::<Service>("flux-service").await;
         until("it is made again", async || {
-            let again = fixture.api::<Service>().get_opt("flux-service").await.unwrap()?;
+            let again = fixture.find::<Service>("flux-service").await?;
             (again.uid() != uid).then_some(())
         })
         .await;
-        fixture
-            .api::<MiniCluster>()
-            .delete("c", &DeleteParams::default())
-            .await
-            .unwrap();
+        fixture.delete::<MiniCluster>("c").await;
         gone(&fixture, "c").await;
         operator.stop().await;
     });
@@ -513,7 +417,7 @@ fn headless_service_is_shared_and_owned_by_all_clusters() {
 fn orphaned_job_stays_and_blocks_a_new_minicluster() {
     test("orphan", async |fixture| {
         let _operator = fixture.operator().await;
-        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 1 })).await;
         let pod = fixture.pods("mc", 1).await.remove(&0).unwrap();
         fixture
             .api::<MiniCluster>()
@@ -521,21 +425,15 @@ fn orphaned_job_stays_and_blocks_a_new_minicluster() {
             .await
             .unwrap();
         let job = until("the Job has no owner", async || {
-            let is_gone = fixture
-                .api::<MiniCluster>()
-                .get_opt("mc")
-                .await
-                .unwrap()
-                .is_none();
+            let is_gone = fixture.find::<MiniCluster>("mc").await.is_none();
             let job = fixture.api::<Job>().get("mc").await.unwrap();
             (is_gone && job.metadata.owner_references.is_none()).then_some(job)
         })
         .await;
-        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 1 })).await;
         let status = fixture
             .when("mc", "in the way", |status| status["reason"] == "NameTaken")
-            .await["status"]
-            .clone();
+            .await;
         assert_eq!(status["phase"], "Pending", "{status:#}");
         assert_eq!(
             fixture.api::<Job>().get("mc").await.unwrap().metadata.generation,

@@ -37,7 +37,7 @@ fn pods_of_a_deleted_minicluster_are_deleted_by_one_call() {
             ("background", PropagationPolicy::Background),
             ("foreground", PropagationPolicy::Foreground),
         ] {
-            fixture.create(name, json!({ "size": PODS })).await.unwrap();
+            fixture.create(name, json!({ "size": PODS })).await;
             until("all pods are there", async || {
                 (pods(&fixture, name).await.0 == PODS).then_some(())
             })
@@ -79,20 +79,11 @@ fn pods_of_a_deleted_minicluster_are_deleted_by_one_call() {
 fn job_that_outlives_its_minicluster_keeps_its_pods() {
     test("deletion-orphan", async |fixture| {
         let operator = fixture.operator().await;
-        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 2 })).await;
         fixture.pods("mc", 2).await;
         operator.settled().await;
         delete(&fixture, "mc", PropagationPolicy::Orphan).await;
-        until("it is gone", async || {
-            fixture
-                .api::<MiniCluster>()
-                .get_opt("mc")
-                .await
-                .unwrap()
-                .is_none()
-                .then_some(())
-        })
-        .await;
+        fixture.until_gone::<MiniCluster>("mc").await;
         operator.settled().await;
         assert_eq!(pods(&fixture, "mc").await, (2, 2));
         assert!(

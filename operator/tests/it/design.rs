@@ -48,7 +48,7 @@ fn design_3_3_statement_2_objects_come_before_the_indexed_job() {
         own["flux"] = json!({});
         for (name, spec) in [("older", newer), ("newer", own)] {
             operator.calls.clear();
-            fixture.create(name, spec).await.unwrap();
+            fixture.create(name, spec).await;
             fixture.when_condition(name, "JobRequested", "True").await;
             let made: Vec<String> = operator
                 .calls

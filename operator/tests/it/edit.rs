@@ -11,7 +11,7 @@ use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, ResourceQuota, Service};
 use kube::Resource;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::PostParams;
 use serde_json::{Value, json};
 
 use test_support::api_server::{Call, Calls, Fault, Fixture, condition, test, until};
@@ -23,7 +23,7 @@ pub(crate) fn spec(which: &str) -> Value {
 /// The edit that the Job's pods would run: `which` of [`spec`]. The Job has it in a variable, and the ConfigMap in the
 /// command. None: the two disagree, one is missing, or the Job is being deleted.
 pub(crate) async fn of_job(fixture: &Fixture, name: &str) -> Option<String> {
-    let job = fixture.api::<Job>().get_opt(name).await.unwrap()?;
+    let job = fixture.find::<Job>(name).await?;
     if job.metadata.deletion_timestamp.is_some() {
         return None;
     }
@@ -35,12 +35,7 @@ pub(crate) async fn of_job(fixture: &Fixture, name: &str) -> Option<String> {
         .find(|variable| variable.name == "WHICH")?
         .value
         .clone()?;
-    let config = fixture
-        .api::<ConfigMap>()
-        .get_opt(&format!("{name}-agent"))
-        .await
-        .unwrap()?
-        .data?;
+    let config = fixture.find::<ConfigMap>(&format!("{name}-agent")).await?.data?;
     config["agent.toml"].contains(&which).then_some(which)
 }
 
@@ -64,8 +59,7 @@ fn an_edit_while_the_job_is_made_is_in_the_job_or_refused() {
             let name = format!("mc-{round}");
             fixture
                 .create(&name, json!({ "size": 1, "containers": spec("first") }))
-                .await
-                .unwrap();
+                .await;
             // Each round's edit comes at a later moment of the creation.
             tokio::time::sleep(Duration::from_millis(round * 2)).await;
             let edit = json!({ "spec": { "containers": spec("second") } });
@@ -111,15 +105,12 @@ fn edit_of_a_cluster_whose_job_was_refused_is_in_all_objects() {
             let users = json!([{ "name": "ada", "password": password }]);
             json!({ "size": 1, "containers": containers, "users": users })
         };
-        fixture.create("mc", spec("first", 80)).await.unwrap();
+        fixture.create("mc", spec("first", 80)).await;
         fixture
             .when("mc", "refused", |status| status["reason"] == "Forbidden")
             .await;
-        fixture
-            .patch::<MiniCluster>("mc", json!({ "spec": spec("second", 90) }))
-            .await
-            .unwrap();
-        quotas.delete("none", &DeleteParams::default()).await.unwrap();
+        fixture.edit("mc", spec("second", 90)).await;
+        fixture.delete::<ResourceQuota>("none").await;
         fixture.pods("mc", 1).await;
         let secret = fixture.secret("mc", "users").await.unwrap();
         assert_eq!(secret.data.unwrap()["ada"].0, b"second");
@@ -134,8 +125,7 @@ fn an_edit_after_the_pods_have_begun_is_said_to_be_too_late() {
     test("late-edit", async |fixture| {
         fixture
             .create("mc", json!({ "size": 1, "containers": spec("first") }))
-            .await
-            .unwrap();
+            .await;
         let operator = fixture.operator().await;
         let pods = fixture.pods("mc", 1).await;
         fixture
@@ -150,12 +140,9 @@ fn an_edit_after_the_pods_have_begun_is_said_to_be_too_late() {
             .patch_status("mc", &Default::default(), &none)
             .await
             .unwrap();
-        fixture
-            .patch::<MiniCluster>("mc", json!({ "spec": { "containers": spec("second") } }))
-            .await
-            .unwrap();
+        fixture.edit("mc", json!({ "containers": spec("second") })).await;
         let operator = fixture.operator().await;
-        let status = fixture.when_condition("mc", "Valid", "False").await["status"].clone();
+        let status = fixture.when_condition("mc", "Valid", "False").await;
         let valid = condition(&status, "Valid");
         assert_eq!(valid["reason"], "ChangedTooLate", "{status:#}");
         assert!(
@@ -172,7 +159,7 @@ fn an_edit_after_the_pods_have_begun_is_said_to_be_too_late() {
 
         let again = fixture.operator().await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
-        let status = fixture.when_condition("mc", "Complete", "True").await["status"].clone();
+        let status = fixture.when_condition("mc", "Complete", "True").await;
         assert_eq!(
             condition(&status, "Valid")["reason"],
             "ChangedTooLate",
@@ -185,23 +172,10 @@ fn an_edit_after_the_pods_have_begun_is_said_to_be_too_late() {
 #[test]
 fn a_status_never_lands_on_a_new_minicluster_of_the_same_name() {
     test("same-name", async |fixture| {
-        let first = fixture.create("mc", json!({ "size": 1 })).await.unwrap();
-        fixture
-            .api::<MiniCluster>()
-            .delete("mc", &Default::default())
-            .await
-            .unwrap();
-        until("it is gone", async || {
-            fixture
-                .api::<MiniCluster>()
-                .get_opt("mc")
-                .await
-                .unwrap()
-                .is_none()
-                .then_some(())
-        })
-        .await;
-        let second = fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        let first = fixture.create("mc", json!({ "size": 1 })).await;
+        fixture.delete::<MiniCluster>("mc").await;
+        fixture.until_gone::<MiniCluster>("mc").await;
+        let second = fixture.create("mc", json!({ "size": 1 })).await;
         let (writer, key) = (fixture.writer().await, Key::new(&fixture.namespace, "mc"));
         let write = async |cluster: &MiniCluster, generation: i64| {
             // `Target::of` takes the operator's own type of a MiniCluster, which is read from JSON.
@@ -244,8 +218,7 @@ fn job_made_anew_after_an_edit_counts_as_no_restart() {
         let operator = fixture.operator_of(calls, |_| {}).await;
         fixture
             .create("mc", json!({ "size": 1, "containers": spec("first") }))
-            .await
-            .unwrap();
+            .await;
         let first = fixture.job("mc").await.metadata.uid;
         // While the controller manager is down, a deleted Job stays. The finalizer has the same effect.
         let finalizers = |all: Value| json!({ "metadata": { "finalizers": all } });
@@ -253,8 +226,7 @@ fn job_made_anew_after_an_edit_counts_as_no_restart() {
             .patch::<Job>("mc", finalizers(json!(["example.com/slow"])))
             .await;
         kept.unwrap();
-        let edit = json!({ "spec": { "containers": spec("second") } });
-        fixture.patch::<MiniCluster>("mc", edit).await.unwrap();
+        fixture.edit("mc", json!({ "containers": spec("second") })).await;
         until("the operator deletes the Job", async || {
             let job = fixture.job("mc").await;
             job.metadata.deletion_timestamp.map(drop)

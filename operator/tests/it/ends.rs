@@ -35,8 +35,7 @@ fn node_reboot_is_a_loss_and_an_unseen_success_is_a_success() {
         }
         let status = fixture
             .when("mc", "whole", |status| status["readySize"] == 2)
-            .await["status"]
-            .clone();
+            .await;
         assert_eq!(condition(&status, "Failed")["status"], "False", "{status:#}");
         assert_eq!(
             fixture.job("mc").await.uid(),
@@ -48,8 +47,7 @@ fn node_reboot_is_a_loss_and_an_unseen_success_is_a_success() {
         another_job(&fixture, "mc", &job).await;
         let status = fixture
             .when("mc", "counted", |status| status["restartCount"] == 1)
-            .await["status"]
-            .clone();
+            .await;
         let restart = &status["restarts"][0];
         assert_eq!(restart["reason"], "LeadLost", "{status:#}");
         assert!(
@@ -120,8 +118,7 @@ fn other_pods_keep_their_logs_when_a_snippet_fails() {
         for (name, failed) in [("follower", 1), ("lead", 0)] {
             fixture
                 .create(name, json!({ "size": 3, "backoffLimit": 0 }))
-                .await
-                .unwrap();
+                .await;
             let pods = fixture.pods(name, 3).await;
             for pod in pods.values() {
                 fixture.run_pod(pod).await;
@@ -180,7 +177,7 @@ fn other_pods_keep_their_logs_when_a_snippet_fails() {
 fn large_minicluster_keeps_pod_logs_when_a_snippet_fails() {
     test("snippet-fails-large", async |fixture| {
         let operator = fixture.operator().await;
-        fixture.create("mc", json!({ "size": 20 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 20 })).await;
         let pods = fixture.pods("mc", 20).await;
         for pod in pods.values() {
             fixture.run_pod(pod).await;
@@ -285,7 +282,7 @@ fn end_is_reported_while_a_dead_node_keeps_a_pod() {
         fixture
             .end_pod(&lead, 0, "Completed", &agent_message("program", 0, json!({})))
             .await;
-        let status = fixture.when_condition("good", "Complete", "True").await["status"].clone();
+        let status = fixture.when_condition("good", "Complete", "True").await;
         assert_eq!(
             (&status["exitCode"], &status["phase"]),
             (&json!(0), &json!("Completed")),
@@ -311,7 +308,7 @@ fn end_is_reported_while_a_dead_node_keeps_a_pod() {
         fixture
             .end_pod(&lead, 3, "Error", &agent_message("program", 3, json!({})))
             .await;
-        let status = fixture.when_condition("bad", "Failed", "True").await["status"].clone();
+        let status = fixture.when_condition("bad", "Failed", "True").await;
         assert_eq!(
             (&status["exitCode"], &status["reason"]),
             (&json!(3), &json!("NonZeroExitCode")),
@@ -349,25 +346,14 @@ fn job_waits_for_pods_of_an_earlier_cluster_of_its_name() {
         let operator = fixture.operator().await;
         let (lead, _) = running(&fixture, "mc", json!({})).await;
         fixture.hold_pod(&lead).await;
-        fixture
-            .api::<MiniCluster>()
-            .delete("mc", &DeleteParams::default())
-            .await
-            .unwrap();
+        fixture.delete::<MiniCluster>("mc").await;
         until("Job and MiniCluster are gone", async || {
             fixture.reap("mc").await;
-            let job = fixture.api::<Job>().get_opt("mc").await.unwrap();
-            (job.is_none()
-                && fixture
-                    .api::<MiniCluster>()
-                    .get_opt("mc")
-                    .await
-                    .unwrap()
-                    .is_none())
-            .then_some(())
+            let job = fixture.find::<Job>("mc").await;
+            (job.is_none() && fixture.find::<MiniCluster>("mc").await.is_none()).then_some(())
         })
         .await;
-        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 1 })).await;
         // At first the message may name another pod, which has not been told to end yet.
         let waits = |status: &Value| {
             let message = status["message"].as_str().unwrap_or_default();
@@ -376,7 +362,7 @@ fn job_waits_for_pods_of_an_earlier_cluster_of_its_name() {
         fixture.when("mc", "waiting", waits).await;
         tokio::time::sleep(SETTLE).await;
         assert!(
-            fixture.api::<Job>().get_opt("mc").await.unwrap().is_none(),
+            fixture.find::<Job>("mc").await.is_none(),
             "two leads would have the same name"
         );
         fixture.release_pod(&lead).await;
@@ -398,11 +384,10 @@ fn orphaned_pods_of_a_deleted_job_are_waited_for() {
             .unwrap();
         let status = fixture
             .when("mc", "waiting", |status| status["reason"] == "WaitingForPods")
-            .await["status"]
-            .clone();
+            .await;
         assert_message(&status, &lead.name_any());
         tokio::time::sleep(SETTLE).await;
-        assert!(fixture.api::<Job>().get_opt("mc").await.unwrap().is_none());
+        assert!(fixture.find::<Job>("mc").await.is_none());
         for pod in fixture.all_pods("mc").await.iter().filter(|pod| !has_ended(pod)) {
             fixture
                 .api::<Pod>()
@@ -413,8 +398,7 @@ fn orphaned_pods_of_a_deleted_job_are_waited_for() {
         another_job(&fixture, "mc", &first).await;
         let status = fixture
             .when("mc", "counted", |status| status["restartCount"] == 1)
-            .await["status"]
-            .clone();
+            .await;
         assert_eq!(status["restarts"][0]["reason"], "JobDeleted", "{status:#}");
         operator.stop().await;
     });
@@ -432,14 +416,10 @@ fn success_is_not_rerun_when_job_is_deleted_without_operator() {
         fixture
             .end_pod(&lead, 0, "Completed", &agent_message("program", 0, json!({})))
             .await;
-        fixture
-            .api::<Job>()
-            .delete("mc", &DeleteParams::background())
-            .await
-            .unwrap();
+        fixture.delete::<Job>("mc").await;
         until("Job and pods are gone", async || {
             fixture.reap("mc").await;
-            let is_gone = fixture.api::<Job>().get_opt("mc").await.unwrap().is_none();
+            let is_gone = fixture.find::<Job>("mc").await.is_none();
             (is_gone && fixture.all_pods("mc").await.is_empty()).then_some(())
         })
         .await;
@@ -452,7 +432,7 @@ fn success_is_not_rerun_when_job_is_deleted_without_operator() {
         );
         assert_message(&status, "while no operator ran");
         assert!(
-            fixture.api::<Job>().get_opt("mc").await.unwrap().is_none(),
+            fixture.find::<Job>("mc").await.is_none(),
             "it may have been a success"
         );
         again.stop().await;
@@ -477,7 +457,7 @@ fn container_beside_the_runner_decides_nothing_and_is_named() {
                 .patch_pod_status(pod, json!({ "status": { "containerStatuses": statuses } }))
                 .await;
         }
-        let status = fixture.when_condition("mc", "Complete", "True").await["status"].clone();
+        let status = fixture.when_condition("mc", "Complete", "True").await;
         assert_eq!(
             (&status["exitCode"], &status["reason"]),
             (&json!(0), &json!("SidecarStillRuns")),

@@ -10,7 +10,7 @@ use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::ListParams;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -31,7 +31,7 @@ async fn is_whole(fixture: &Fixture, name: &str) {
     assert_eq!(fixture.all_pods(name).await.len(), 2);
     fixture.secret(name, "curve").await.unwrap();
     until("it owns the Service", async || {
-        let service = fixture.api::<Service>().get_opt("flux-service").await.unwrap()?;
+        let service = fixture.find::<Service>("flux-service").await?;
         service
             .owner_references()
             .iter()
@@ -58,7 +58,7 @@ fn operator_recovers_from_any_answer_to_any_call() {
         let operator = fixture.operator_of(calls, |_| {}).await;
         let names = ["a", "b", "c", "d", "e", "f", "g"];
         for name in names {
-            fixture.create(name, json!({ "size": 2 })).await.unwrap();
+            fixture.create(name, json!({ "size": 2 })).await;
         }
         for name in names {
             is_whole(&fixture, name).await;
@@ -71,12 +71,7 @@ fn operator_recovers_from_any_answer_to_any_call() {
         until(
             "every lead has its label, though each patch failed once",
             async || {
-                let pods = fixture
-                    .api::<Pod>()
-                    .list(&ListParams::default())
-                    .await
-                    .unwrap()
-                    .items;
+                let pods = fixture.all::<Pod>().await;
                 (pods
                     .iter()
                     .filter(|pod| pod.labels().contains_key("job-index"))
@@ -110,12 +105,11 @@ fn status_has_the_api_servers_error() {
         let operator = fixture.operator_of(calls, |_| {}).await;
         let begin = Instant::now();
         for name in ["refused", "failing", "busy", "silent"] {
-            fixture.create(name, json!({ "size": 2 })).await.unwrap();
+            fixture.create(name, json!({ "size": 2 })).await;
         }
         let status = fixture
             .when("refused", "refused", |status| status["reason"] == "Refused")
-            .await["status"]
-            .clone();
+            .await;
         let message = "the API server refused to create Job refused: made up: 422";
         assert_eq!(status["message"], message, "{status:#}");
         assert_eq!(condition(&status, "JobRequested")["reason"], "Refused");
@@ -126,8 +120,7 @@ fn status_has_the_api_servers_error() {
         ] {
             let status = fixture
                 .when(name, "told why", |status| status["reason"] == "ApiError")
-                .await["status"]
-                .clone();
+                .await;
             assert_message(&status, words);
             assert_eq!(condition(&status, "JobRequested")["reason"], "ApiError");
             assert!(
@@ -175,17 +168,16 @@ fn broken_clusters_delay_no_other_and_are_retried_more_rarely() {
         for number in 0..BROKEN {
             fixture
                 .create(&format!("bad-slow-{number}"), json!({ "size": 2 }))
-                .await
-                .unwrap();
+                .await;
         }
-        fixture.create("bad-fast", json!({ "size": 2 })).await.unwrap();
+        fixture.create("bad-fast", json!({ "size": 2 })).await;
         // 128 is also more than there are slots (`controller/slots.rs`).
         until("all places are taken", async || {
             (attempts.lock().unwrap().len() >= 128).then_some(())
         })
         .await;
         let begin = Instant::now();
-        fixture.create("good", json!({ "size": 2 })).await.unwrap();
+        fixture.create("good", json!({ "size": 2 })).await;
         is_whole(&fixture, "good").await;
         assert!(
             begin.elapsed() < Duration::from_secs(15),
@@ -226,8 +218,8 @@ fn panic_is_reported_on_its_object_and_stops_no_other() {
         let operator = fixture
             .operator_of(calls, |settings| settings.metrics = counts)
             .await;
-        fixture.create("bad", json!({ "size": 2 })).await.unwrap();
-        let status = fixture.when_condition("bad", "OperatorPanicked", "True").await["status"].clone();
+        fixture.create("bad", json!({ "size": 2 })).await;
+        let status = fixture.when_condition("bad", "OperatorPanicked", "True").await;
         let panicked = condition(&status, "OperatorPanicked");
         let message = panicked["message"].as_str().unwrap();
         // The line of the source, and not the panic's own text, which may have a secret in it.
@@ -247,7 +239,7 @@ fn panic_is_reported_on_its_object_and_stops_no_other() {
                 .find(|event| event.reason.as_deref() == Some("OperatorPanicked"))
         })
         .await;
-        fixture.create("good", json!({ "size": 2 })).await.unwrap();
+        fixture.create("good", json!({ "size": 2 })).await;
         is_whole(&fixture, "good").await;
         let text =
             metrics.text(flux_operator::health::metrics::LiveState::<std::iter::Empty<&str>>::default());
@@ -290,37 +282,27 @@ fn watches_that_expire_or_break_miss_nothing() {
         });
         let operator = fixture.operator_of(calls.clone(), |_| {}).await;
         for name in ["stays", "goes"] {
-            fixture.create(name, json!({ "size": 2 })).await.unwrap();
+            fixture.create(name, json!({ "size": 2 })).await;
         }
         is_whole(&fixture, "stays").await;
         is_whole(&fixture, "goes").await;
         for pod in fixture.pods("stays", 2).await.values() {
             fixture.run_pod(pod).await;
         }
-        fixture
-            .api::<MiniCluster>()
-            .delete("goes", &DeleteParams::default())
-            .await
-            .unwrap();
+        fixture.delete::<MiniCluster>("goes").await;
         fixture.when_condition("stays", "Ready", "True").await;
         let pods = fixture.pods("stays", 2).await;
         fixture.end_pod(&pods[&0], 7, "Error", "").await;
         let status = until("its end is seen", async || {
             fixture.reap("stays").await;
-            let cluster = serde_json::to_value(fixture.get("stays").await).unwrap();
-            (condition(&cluster["status"], "Failed")["status"] == "True").then(|| cluster["status"].clone())
+            let status = fixture.status("stays").await;
+            (condition(&status, "Failed")["status"] == "True").then_some(status)
         })
         .await;
         assert_eq!(status["exitCode"], 7);
         until("the other is gone", async || {
             fixture.reap("goes").await;
-            fixture
-                .api::<Job>()
-                .get_opt("goes")
-                .await
-                .unwrap()
-                .is_none()
-                .then_some(())
+            fixture.find::<Job>("goes").await.is_none().then_some(())
         })
         .await;
         let lists = calls
@@ -350,7 +332,7 @@ fn kinds_that_were_denied_are_watched_when_they_are_permitted() {
         });
         let operator = fixture.operator_of(calls.clone(), |_| {}).await;
         // Nothing waits for these kinds.
-        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 2 })).await;
         is_whole(&fixture, "mc").await;
         until("all are watched", async || {
             let watches = calls.all().into_iter().filter(|call| call.verb == "watch");
@@ -369,14 +351,14 @@ fn changes_during_api_server_outage_are_seen_afterwards() {
         let gone = is_gone.clone();
         let calls = Calls::with_faults(move |_: &Call| gone.load(Ordering::SeqCst).then_some(Fault::Lost));
         let operator = fixture.operator_of(calls, |_| {}).await;
-        fixture.create("before", json!({ "size": 2 })).await.unwrap();
+        fixture.create("before", json!({ "size": 2 })).await;
         is_whole(&fixture, "before").await;
         is_gone.store(true, Ordering::SeqCst);
         let pods = fixture.pods("before", 2).await;
         for pod in pods.values() {
             fixture.run_pod(pod).await;
         }
-        fixture.create("meanwhile", json!({ "size": 2 })).await.unwrap();
+        fixture.create("meanwhile", json!({ "size": 2 })).await;
         tokio::time::sleep(Duration::from_secs(5)).await;
         let status = fixture.status("meanwhile").await;
         assert_eq!(status, serde_json::Value::Null, "it really is out of reach");
@@ -442,13 +424,13 @@ fn a_connection_that_dies_without_a_word_is_noticed() {
         let operator = fixture
             .operator_as(&way.kubeconfig, Calls::default(), |_| {})
             .await;
-        fixture.create("before", json!({ "size": 2 })).await.unwrap();
+        fixture.create("before", json!({ "size": 2 })).await;
         is_whole(&fixture, "before").await;
         way.dies();
-        fixture.create("after", json!({ "size": 2 })).await.unwrap();
+        fixture.create("after", json!({ "size": 2 })).await;
         // The client's pings detect it within 45 s. (A watch alone would be silent for five minutes.)
         let begin = Instant::now();
-        while fixture.api::<Job>().get_opt("after").await.unwrap().is_none() {
+        while fixture.find::<Job>("after").await.is_none() {
             assert!(begin.elapsed() < Duration::from_secs(120), "nobody has noticed");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -484,7 +466,7 @@ fn an_older_kubernetes_is_refused() {
         );
         // Some providers append a `+` to the minor version.
         let operator = fixture.operator_of(of_version("31+"), |_| {}).await;
-        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 2 })).await;
         is_whole(&fixture, "mc").await;
         operator.stop().await;
     });
@@ -495,7 +477,7 @@ fn image_volumes_behind_a_gate_are_found_by_a_dry_run() {
     test("by-hand", async |fixture| {
         let spec = json!({ "size": 1, "flux": { "container": { "source": "imageVolume" } } });
         let operator = fixture.operator_of(of_version("34"), |_| {}).await;
-        fixture.create("kept", spec.clone()).await.unwrap();
+        fixture.create("kept", spec.clone()).await;
         // To the operator this is 1.34, where a feature gate decides. So it asks the API server by a dry-run creation of
         // the Job. The test's real API server answers: it keeps the volumes if it is 1.35 or newer.
         if fixture
@@ -536,10 +518,10 @@ fn image_volumes_behind_a_gate_are_found_by_a_dry_run() {
             says_version("34", call).or_else(|| is_job.then(|| Fault::Says(dropped.clone())))
         });
         let operator = fixture.operator_of(calls, |_| {}).await;
-        fixture.create("dropped", spec).await.unwrap();
-        let status = &fixture
+        fixture.create("dropped", spec).await;
+        let status = fixture
             .when("dropped", "refused", |status| status["reason"] == "Unsupported")
-            .await["status"];
+            .await;
         let message = status["message"].as_str().unwrap();
         for words in [
             "spec.flux.container.source",
@@ -549,7 +531,7 @@ fn image_volumes_behind_a_gate_are_found_by_a_dry_run() {
         ] {
             assert!(message.contains(words), "{message}");
         }
-        assert!(fixture.api::<Job>().get_opt("dropped").await.unwrap().is_none());
+        assert!(fixture.find::<Job>("dropped").await.is_none());
         operator.stop().await;
     });
 }

@@ -13,7 +13,7 @@ use flux_operator_core::yaml;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, PostParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
@@ -110,36 +110,28 @@ fn operator_asks_for_no_gang_api_unless_a_gang_is_wanted() {
     test("gang-none", async |fixture| {
         // What the operator may do, and does, without gangs.
         let plain = fixture.operator().await;
-        fixture.create("auto", spec(json!({}))).await.unwrap();
+        fixture.create("auto", spec(json!({}))).await;
         fixture.pods("auto", 2).await;
         let calls = plain.calls.all();
         assert!(calls.len() > 5 && !calls.iter().any(is_about_gangs), "{calls:#?}");
-        fixture.create("on", spec(json!({ "gang": "on" }))).await.unwrap();
+        fixture.create("on", spec(json!({ "gang": "on" }))).await;
         let status = fixture
             .when("on", "refused", |status| status["reason"] == "GangUnavailable")
-            .await["status"]
-            .clone();
+            .await;
         assert_message(&status, "gang.enabled");
         assert!(!plain.calls.all().iter().any(is_about_gangs));
         // The next operator would ask for the APIs because of it.
-        fixture
-            .api::<MiniCluster>()
-            .delete("on", &DeleteParams::default())
-            .await
-            .unwrap();
+        fixture.delete::<MiniCluster>("on").await;
         plain.stop().await;
         // The next operator may create gangs, but no MiniCluster without a Job wants one.
         let calls = Calls::default();
         let operator = operator(&fixture, &calls).await;
-        fixture
-            .create("off", spec(json!({ "gang": "off" })))
-            .await
-            .unwrap();
+        fixture.create("off", spec(json!({ "gang": "off" }))).await;
         fixture.pods("off", 2).await;
         assert!(!calls.all().iter().any(is_about_gangs), "{:#?}", calls.all());
         // The operator asks once, for all MiniClusters.
         for name in ["one", "two"] {
-            fixture.create(name, spec(json!({}))).await.unwrap();
+            fixture.create(name, spec(json!({}))).await;
             fixture.pods(name, 2).await;
         }
         assert_eq!(
@@ -156,13 +148,12 @@ fn forbidden_discovery_is_reported_when_a_gang_is_wanted() {
     test("gang-unasked", async |fixture| {
         let calls = Calls::with_faults(|call: &Call| (call.resource == "apis").then_some(Fault::Answer(403)));
         let operator = operator(&fixture, &calls).await;
-        fixture.create("auto", spec(json!({}))).await.unwrap();
+        fixture.create("auto", spec(json!({}))).await;
         fixture.pods("auto", 2).await;
-        fixture.create("on", spec(json!({ "gang": "on" }))).await.unwrap();
+        fixture.create("on", spec(json!({ "gang": "on" }))).await;
         let status = fixture
             .when("on", "refused", |status| status["reason"] == "Forbidden")
-            .await["status"]
-            .clone();
+            .await;
         assert_message(&status, "system:discovery");
         operator.stop().await;
     });
@@ -181,33 +172,25 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
         });
         let operator = operator(&fixture, &calls).await;
         let scheduled = |by: &str, gang: &str| spec(json!({ "gang": gang, "pod": { "schedulerName": by } }));
-        fixture
-            .create("volcano", scheduled("volcano", "on"))
-            .await
-            .unwrap();
+        fixture.create("volcano", scheduled("volcano", "on")).await;
         fixture
             .create("plugins", scheduled("scheduler-plugins-scheduler", "on"))
-            .await
-            .unwrap();
-        fixture
-            .create("auto", scheduled("volcano", "auto"))
-            .await
-            .unwrap();
+            .await;
+        fixture.create("auto", scheduled("volcano", "auto")).await;
         for (name, words) in [
             ("volcano", "Volcano's PodGroup"),
             ("plugins", "scheduler-plugins' PodGroup"),
         ] {
             let status = fixture
                 .when(name, "refused", |status| status["reason"] == "GangUnavailable")
-                .await["status"]
-                .clone();
+                .await;
             assert_eq!(
                 condition(&status, "JobRequested")["status"],
                 "False",
                 "{status:#}"
             );
             assert_message(&status, words);
-            assert!(fixture.api::<Job>().get_opt(name).await.unwrap().is_none());
+            assert!(fixture.find::<Job>(name).await.is_none());
         }
         assert!(
             lead(&fixture, "auto", 2).await["metadata"]["annotations"]["scheduling.k8s.io/group-name"]
@@ -259,10 +242,7 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
         // Somebody who later installs the operator without gangs removes the permissions. The MiniClusters go
         // on.
         let plain = fixture.operator().await;
-        fixture
-            .patch::<MiniCluster>("plugins", json!({ "spec": { "size": 1 } }))
-            .await
-            .unwrap();
+        fixture.edit("plugins", json!({ "size": 1 })).await;
         until("it shrinks", async || {
             (fixture.job("plugins").await.spec?.completions == Some(1)).then_some(())
         })
@@ -325,11 +305,7 @@ async fn next_operator_deletes_the_gang_of_a_job_it_has_never_seen(
             .unwrap();
     };
     hold(json!(["example.com/held"])).await;
-    fixture
-        .api::<Job>()
-        .delete("volcano", &DeleteParams::background())
-        .await
-        .unwrap();
+    fixture.delete::<Job>("volcano").await;
     fixture
         .when("volcano", "waits for its pods", |status| {
             status["reason"] == "WaitingForPods"
@@ -353,11 +329,7 @@ async fn next_operator_fails_job_deleted_unseen_and_deletes_gang(fixture: &Fixtu
         .when("auto", "told of its Job", |status| status["jobUid"].is_string())
         .await;
     first.stop().await;
-    fixture
-        .api::<Job>()
-        .delete("auto", &DeleteParams::background())
-        .await
-        .unwrap();
+    fixture.delete::<Job>("auto").await;
     until("its pods are gone", async || {
         fixture.reap("auto").await;
         let selector = ListParams::default().labels("batch.kubernetes.io/job-name=auto");
@@ -372,7 +344,7 @@ async fn next_operator_fails_job_deleted_unseen_and_deletes_gang(fixture: &Fixtu
     })
     .await;
     let next = operator(fixture, calls).await;
-    let status = fixture.when_condition("auto", "Failed", "True").await["status"].clone();
+    let status = fixture.when_condition("auto", "Failed", "True").await;
     assert_eq!(status["reason"], "JobDeleted", "{status:#}");
     until("its gang is deleted", async || {
         gangs_of(fixture, GangApi::Volcano, "auto")
@@ -401,22 +373,15 @@ async fn leaves_a_gang_alone_that_the_job_only_names(fixture: &Fixture, name: &s
         .patch::<Job>(name, json!({ "metadata": { "annotations": lie } }))
         .await
         .unwrap();
-    fixture
-        .patch::<MiniCluster>(name, json!({ "spec": { "size": 1 } }))
-        .await
-        .unwrap();
+    fixture.edit(name, json!({ "size": 1 })).await;
     until("it shrinks", async || {
         (fixture.job(name).await.spec?.completions == Some(1)).then_some(())
     })
     .await;
-    fixture
-        .api::<Job>()
-        .delete(name, &DeleteParams::background())
-        .await
-        .unwrap();
+    fixture.delete::<Job>(name).await;
     until("another Job is there", async || {
         fixture.reap(name).await;
-        let current = fixture.api::<Job>().get_opt(name).await.unwrap()?;
+        let current = fixture.find::<Job>(name).await?;
         (current.uid() != job.uid() && !current.annotations()["flux-framework.org/gang"].ends_with("/victim"))
             .then_some(())
     })
@@ -433,10 +398,7 @@ async fn follows_the_size_and_the_job(fixture: &Fixture, api: GangApi, name: &st
         .await;
     let made = gang(fixture, api, name).await.name_any();
     for size in [1, 2] {
-        fixture
-            .patch::<MiniCluster>(name, json!({ "spec": { "size": size } }))
-            .await
-            .unwrap();
+        fixture.edit(name, json!({ "size": size })).await;
         until(&format!("its Job has {size}"), async || {
             (fixture.job(name).await.spec?.completions == Some(size)).then_some(())
         })
@@ -453,11 +415,7 @@ async fn follows_the_size_and_the_job(fixture: &Fixture, api: GangApi, name: &st
         assert_eq!(found, Some(size.into()), "{spec:#}");
     }
     // Somebody deletes its Job, and it restarts.
-    fixture
-        .api::<Job>()
-        .delete(name, &DeleteParams::background())
-        .await
-        .unwrap();
+    fixture.delete::<Job>(name).await;
     has_another_gang(fixture, api, name, &made).await;
 }
 
@@ -489,7 +447,7 @@ fn kubernetes_gang_api_is_used_when_beta_and_refused_when_alpha() {
     test_alone(&SWITCHED_ON, async |fixture, kubeconfig| {
         let settings = |settings: &mut Settings| settings.options.gang = true;
         let operator = fixture.operator_as(&kubeconfig, Calls::default(), settings).await;
-        fixture.create("mc", spec(json!({ "gang": "on" }))).await.unwrap();
+        fixture.create("mc", spec(json!({ "gang": "on" }))).await;
         match minor {
             ..35 => {
                 is_refused(
@@ -517,10 +475,7 @@ fn kubernetes_gang_api_is_used_when_beta_and_refused_when_alpha() {
             }
             _ => is_a_gang(&fixture, "mc").await,
         }
-        fixture
-            .create("off", spec(json!({ "gang": "off" })))
-            .await
-            .unwrap();
+        fixture.create("off", spec(json!({ "gang": "off" }))).await;
         let pod = lead(&fixture, "off", 2).await["spec"].clone();
         assert!(
             pod["workloadRef"].is_null() && pod["schedulingGroup"].is_null(),
@@ -534,24 +489,20 @@ fn kubernetes_gang_api_is_used_when_beta_and_refused_when_alpha() {
 async fn is_refused(fixture: &Fixture, name: &str, cause: &str) {
     let status = fixture
         .when(name, "refused", |status| status["reason"] == "GangUnavailable")
-        .await["status"]
-        .clone();
+        .await;
     let message = status["message"].as_str().unwrap();
     assert!(
         message.contains(cause) && message.contains("Kubernetes 1.37 or newer"),
         "{message}"
     );
-    assert!(fixture.api::<Job>().get_opt(name).await.unwrap().is_none());
-    fixture.create("auto", spec(json!({}))).await.unwrap();
+    assert!(fixture.find::<Job>(name).await.is_none());
+    fixture.create("auto", spec(json!({}))).await;
     let pod = lead(fixture, "auto", 2).await["spec"].clone();
     assert!(
         pod["workloadRef"].is_null() && pod["schedulingGroup"].is_null(),
         "{pod:#}"
     );
-    fixture
-        .patch::<MiniCluster>(name, json!({ "spec": { "gang": "off" } }))
-        .await
-        .unwrap();
+    fixture.edit(name, json!({ "gang": "off" })).await;
     fixture.pods(name, 2).await;
 }
 

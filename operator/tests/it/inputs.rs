@@ -72,14 +72,7 @@ async fn offer_minicluster(fixture: &Fixture, document: &Value) -> Result<(), St
 #[test]
 fn every_example_is_accepted_and_so_is_what_it_is_rendered_to() {
     test("examples", async |fixture| {
-        let minor: u32 = fixture
-            .client
-            .apiserver_version()
-            .await
-            .unwrap()
-            .minor
-            .parse()
-            .unwrap();
+        let minor = fixture.minor().await;
         let mut wrong = Vec::new();
         let folders = ["../examples", "../shared/tests/spellings"].map(below_the_crate);
         for file in folders.iter().flat_map(|folder| files(folder)) {

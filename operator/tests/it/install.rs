@@ -68,15 +68,12 @@ fn namespaced_installation_has_no_permission_elsewhere() {
         let mut spec = of_all_parts();
         // With these fields, the operator also deletes pods and the MiniCluster.
         (spec["cleanupPods"], spec["ttlSecondsAfterFinished"]) = (json!(true), json!(0));
-        fixture.create("mc", spec).await.unwrap();
+        fixture.create("mc", spec).await;
         fixture.pods("mc", 1).await;
         fixture
             .when("mc", "its maximum", |status| status["maximumSize"] == 2)
             .await;
-        fixture
-            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } }))
-            .await
-            .unwrap();
+        fixture.edit("mc", json!({ "size": 2 })).await;
         let pods = fixture.pods("mc", 2).await;
         for pod in pods.values() {
             fixture.run_pod(pod).await;
@@ -85,13 +82,7 @@ fn namespaced_installation_has_no_permission_elsewhere() {
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         until("it has lived its time", async || {
             fixture.reap("mc").await;
-            fixture
-                .api::<MiniCluster>()
-                .get_opt("mc")
-                .await
-                .unwrap()
-                .is_none()
-                .then_some(())
+            fixture.find::<MiniCluster>("mc").await.is_none().then_some(())
         })
         .await;
 
@@ -99,11 +90,10 @@ fn namespaced_installation_has_no_permission_elsewhere() {
             "size": 1, "volumes": { "data": { "path": "/tmp/data" } },
             "containers": [{ "image": "app:1", "command": "ls", "volumes": { "data": { "path": "/data" } } }],
         });
-        fixture.create("volumes", volumes).await.unwrap();
+        fixture.create("volumes", volumes).await;
         let status = fixture
             .when("volumes", "refused", |status| status["reason"] == "Forbidden")
-            .await["status"]
-            .clone();
+            .await;
         let message = status["message"].as_str().unwrap();
         assert!(
             message.starts_with("spec.volumes: ") && message.contains("claimName"),
@@ -336,7 +326,7 @@ fn network_policy_admits_only_a_clusters_own_pods() {
                 settings.options.network_policy = true
             })
             .await;
-        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 1 })).await;
         fixture.pods("mc", 1).await;
         let policy = fixture.api::<NetworkPolicy>().get("mc-brokers").await.unwrap();
         let uid = fixture.get("mc").await.metadata.uid.unwrap();
@@ -366,7 +356,7 @@ fn network_policy_admits_only_a_clusters_own_pods() {
             .create(&PostParams::default(), &other)
             .await
             .unwrap();
-        fixture.create("two", json!({ "size": 1 })).await.unwrap();
+        fixture.create("two", json!({ "size": 1 })).await;
         fixture
             .when("two", "stopped", |status| status["reason"] == "NameTaken")
             .await;
@@ -427,7 +417,7 @@ fn every_image_can_be_given_by_its_digest() {
                 (format!("{cluster}-own"), own, own_view),
             ] {
                 let spec = json!({ "size": 1, "flux": flux, "containers": containers });
-                fixture.create(&name, spec).await.unwrap();
+                fixture.create(&name, spec).await;
                 let expected = BTreeSet::from([agent.clone(), view, app.clone()]);
                 assert_eq!(images(&fixture, &name).await, expected);
             }
@@ -438,11 +428,10 @@ fn every_image_can_be_given_by_its_digest() {
 
 /// Creates a MiniCluster that needs what the installation lacks, and checks why it is refused.
 async fn refuses(fixture: &Fixture, name: &str, spec: Value, field: &str, value: &str) {
-    fixture.create(name, spec).await.unwrap();
+    fixture.create(name, spec).await;
     let status = fixture
         .when(name, "refused", |status| status["phase"] == "Invalid")
-        .await["status"]
-        .clone();
+        .await;
     let message = status["message"].as_str().unwrap();
     assert!(message.starts_with(field) && message.contains(value), "{message}");
 }
@@ -472,8 +461,7 @@ fn installation_without_volumes_and_services_refuses_them() {
         .await;
         fixture
             .create("plain", json!({ "size": 1, "cleanupPods": true }))
-            .await
-            .unwrap();
+            .await;
         let pods = fixture.pods("plain", 1).await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         fixture.when_condition("plain", "CleanedUp", "True").await;
@@ -534,7 +522,7 @@ fn headless_service_has_the_miniclusters_name_when_chosen() {
             // A Service cannot have this name.
             ("2024-run", json!({ "size": 1 }), "flux-service"),
         ] {
-            fixture.create(name, spec).await.unwrap();
+            fixture.create(name, spec).await;
             let pods = fixture.pods(name, 1).await;
             assert_eq!(
                 pods[&0].spec.as_ref().unwrap().subdomain.as_deref(),

@@ -28,7 +28,7 @@ impl Change<'_> {
             // By default, MiniClusters of a namespace share one Service. That of the round before may still exist.
             spec["network"] = json!({ "headlessName": format!("net-{round}") });
             let first = fixture.operator().await;
-            fixture.create(&name, spec).await.unwrap();
+            fixture.create(&name, spec).await;
             fixture
                 .when(&name, "whole", |status| {
                     status["size"] == 2 && status["maximumSize"].is_u64()
@@ -71,7 +71,7 @@ impl Change<'_> {
             if let Some(now) = fixture.secret(&name, "curve").await {
                 assert_eq!(key.data, now.data, "the key is made once");
             }
-            if let Some(now) = fixture.api::<Job>().get_opt(&name).await.unwrap() {
+            if let Some(now) = fixture.find::<Job>(&name).await {
                 assert_eq!(now.metadata.uid, job.metadata.uid, "the Job is made once");
             }
             let _ = fixture
@@ -88,7 +88,7 @@ impl Change<'_> {
 }
 
 async fn status(fixture: &Fixture, name: &str) -> Value {
-    let cluster = fixture.api::<MiniCluster>().get_opt(name).await.unwrap();
+    let cluster = fixture.find::<MiniCluster>(name).await;
     serde_json::to_value(cluster).unwrap()["status"].take()
 }
 
@@ -124,10 +124,7 @@ fn scaling_is_finished_after_the_operator_is_killed() {
             fixture: &fixture,
         };
         let scale = async |name: &str| {
-            fixture
-                .patch::<MiniCluster>(name, json!({ "spec": { "size": 3 } }))
-                .await
-                .unwrap();
+            fixture.edit(name, json!({ "size": 3 })).await;
         };
         let is_done = async |name: &str| {
             fixture.all_pods(name).await.len() == 3 && status(&fixture, name).await["size"] == 3
@@ -145,10 +142,7 @@ fn suspension_is_finished_after_the_operator_is_killed() {
             fixture: &fixture,
         };
         let suspend = async |name: &str| {
-            fixture
-                .patch::<MiniCluster>(name, json!({ "spec": { "suspend": true } }))
-                .await
-                .unwrap();
+            fixture.edit(name, json!({ "suspend": true })).await;
         };
         let is_done = async |name: &str| {
             fixture.reap(name).await;
@@ -190,14 +184,7 @@ fn ttl_deletion_is_finished_after_the_operator_is_killed() {
             least: 2,
             fixture: &fixture,
         };
-        let is_done = async |name: &str| {
-            fixture
-                .api::<MiniCluster>()
-                .get_opt(name)
-                .await
-                .unwrap()
-                .is_none()
-        };
+        let is_done = async |name: &str| fixture.find::<MiniCluster>(name).await.is_none();
         change
             .killed_at_every_call(async |name| end_lead(&fixture, name, 0).await, is_done)
             .await;
@@ -220,10 +207,8 @@ async fn has_volume(fixture: &Fixture, name: &str) -> bool {
         .unwrap();
     volume.is_some()
         || fixture
-            .api::<PersistentVolumeClaim>()
-            .get_opt(&format!("{name}.data"))
+            .find::<PersistentVolumeClaim>(&format!("{name}.data"))
             .await
-            .unwrap()
             .is_some()
 }
 
@@ -269,15 +254,11 @@ fn volume_sweep_is_finished_after_the_operator_is_killed() {
             fixture: &fixture,
         };
         let delete = async |name: &str| {
-            fixture
-                .api::<MiniCluster>()
-                .delete(name, &DeleteParams::default())
-                .await
-                .unwrap();
+            fixture.delete::<MiniCluster>(name).await;
         };
         let is_done = async |name: &str| {
             reap_all(&fixture).await;
-            fixture.api::<Job>().get_opt(name).await.unwrap().is_none() && !has_volume(&fixture, name).await
+            fixture.find::<Job>(name).await.is_none() && !has_volume(&fixture, name).await
         };
         change.killed_at_every_call(delete, is_done).await;
     });

@@ -82,7 +82,7 @@ fn one_operator_leads_and_the_next_takes_over_at_its_stop() {
             ask(port, "/readyz").await.contains("200 OK").then_some(())
         })
         .await;
-        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 1 })).await;
         fixture.pods("mc", 1).await;
         // Longer than a Lease lives, so it must be renewed.
         tokio::time::sleep(Duration::from_secs(4)).await;
@@ -109,7 +109,7 @@ fn one_operator_leads_and_the_next_takes_over_at_its_stop() {
 
         one.stop().await;
         until("two leads", async || (holder().await? == "two").then_some(())).await;
-        fixture.create("next", json!({ "size": 1 })).await.unwrap();
+        fixture.create("next", json!({ "size": 1 })).await;
         let pods = fixture.pods("next", 1).await;
         fixture.run_pod(&pods[&0]).await;
         fixture.when_condition("next", "Ready", "True").await;

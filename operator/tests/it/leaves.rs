@@ -9,7 +9,7 @@ use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, PostParams, PropagationPolicy};
+use kube::api::{ApiResource, DynamicObject, ListParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::change::gone;
@@ -57,7 +57,7 @@ async fn offer(
 fn every_field_edit_is_applied_or_refused_with_remedy() {
     test("fixed-leaves", async |fixture| {
         let operator = fixture.operator().await;
-        fixture.create("mc", base()).await.unwrap();
+        fixture.create("mc", base()).await;
         // From then on, the API server rejects edits of fixed fields.
         fixture
             .when("mc", "its maximum", |status| status["maximumSize"] == 4)
@@ -353,14 +353,11 @@ fn cleanup_and_ttl_set_after_the_end_take_effect() {
             ("ttl", json!({ "ttlSecondsAfterFinished": 1 })),
             ("pods", json!({ "cleanupPods": true })),
         ] {
-            fixture.create(name, json!({ "size": 1 })).await.unwrap();
+            fixture.create(name, json!({ "size": 1 })).await;
             let pods = fixture.pods(name, 1).await;
             fixture.end_pod(&pods[&0], 0, "Completed", "").await;
             fixture.when_condition(name, "Complete", "True").await;
-            fixture
-                .patch::<MiniCluster>(name, json!({ "spec": change }))
-                .await
-                .unwrap();
+            fixture.edit(name, change).await;
             if name == "pods" {
                 fixture.when_condition(name, "CleanedUp", "True").await;
                 until("its pods go", async || {
@@ -368,14 +365,10 @@ fn cleanup_and_ttl_set_after_the_end_take_effect() {
                 })
                 .await;
                 // `cleanupPods` keeps the MiniCluster, so the test deletes it.
-                let all = DeleteParams {
-                    propagation_policy: Some(PropagationPolicy::Background),
-                    ..Default::default()
-                };
-                fixture.api::<MiniCluster>().delete(name, &all).await.unwrap();
+                fixture.delete::<MiniCluster>(name).await;
             }
             gone(&fixture, name).await;
-            assert!(fixture.api::<Job>().get_opt(name).await.unwrap().is_none());
+            assert!(fixture.find::<Job>(name).await.is_none());
         }
     });
 }

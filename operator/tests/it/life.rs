@@ -16,7 +16,7 @@ use test_support::api_server::{Calls, SETTLE, assert_message, condition, index, 
 fn minicluster_gets_its_objects_pods_and_a_ready_status() {
     test("made", async |fixture| {
         let operator = fixture.operator().await;
-        fixture.create("mc", json!({ "size": 4 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 4 })).await;
         let pods = fixture.pods("mc", 4).await;
 
         let config: ConfigMap = fixture.api().get("mc-agent").await.unwrap();
@@ -34,10 +34,9 @@ fn minicluster_gets_its_objects_pods_and_a_ready_status() {
         let waiting = fixture
             .when("mc", "of size 4", |status| status["size"] == 4)
             .await;
-        let status = &waiting["status"];
-        assert_eq!(status["phase"], "Pending", "{status:#}");
-        assert_eq!(status["maximumSize"], 4);
-        assert_eq!(status["selector"], "hpa-selector=mc");
+        assert_eq!(waiting["phase"], "Pending", "{waiting:#}");
+        assert_eq!(waiting["maximumSize"], 4);
+        assert_eq!(waiting["selector"], "hpa-selector=mc");
         for (type_, wanted) in [
             ("Valid", "True"),
             ("JobRequested", "True"),
@@ -49,34 +48,27 @@ fn minicluster_gets_its_objects_pods_and_a_ready_status() {
             ("Suspended", "False"),
         ] {
             assert_eq!(
-                condition(status, type_)["status"],
+                condition(&waiting, type_)["status"],
                 wanted,
-                "{type_} in {status:#}"
+                "{type_} in {waiting:#}"
             );
-            assert_eq!(condition(status, type_)["observedGeneration"], 1);
+            assert_eq!(condition(&waiting, type_)["observedGeneration"], 1);
         }
 
         for pod in pods.values() {
             fixture.run_pod(pod).await;
         }
         let ready = fixture.when_condition("mc", "Ready", "True").await;
-        assert_eq!(ready["status"]["phase"], "Running");
-        assert_eq!(ready["status"]["readySize"], 4);
+        assert_eq!(ready["phase"], "Running");
+        assert_eq!(ready["readySize"], 4);
         for step in ["scheduled", "running", "ready"] {
-            let at = &ready["status"]["timeline"][step];
-            assert!(
-                at.as_str() >= ready["status"]["startTime"].as_str(),
-                "{step}: {at}"
-            );
+            let at = &ready["timeline"][step];
+            assert!(at.as_str() >= ready["startTime"].as_str(), "{step}: {at}");
         }
-        assert_eq!(
-            condition(&ready["status"], "JobWaitingForResources")["status"],
-            "False"
-        );
-        assert_eq!(condition(&ready["status"], "JobRunning")["status"], "True");
-        let requested = |cluster: &serde_json::Value| {
-            condition(&cluster["status"], "JobRequested")["lastTransitionTime"].clone()
-        };
+        assert_eq!(condition(&ready, "JobWaitingForResources")["status"], "False");
+        assert_eq!(condition(&ready, "JobRunning")["status"], "True");
+        let requested =
+            |status: &serde_json::Value| condition(status, "JobRequested")["lastTransitionTime"].clone();
         assert_eq!(
             requested(&ready),
             requested(&waiting),
@@ -115,7 +107,7 @@ fn minicluster_gets_its_objects_pods_and_a_ready_status() {
 fn pod_name_resolves_to_both_families_on_dual_stack() {
     test("families", async |fixture| {
         let operator = fixture.operator().await;
-        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 2 })).await;
         let pods = fixture.pods("mc", 2).await;
         let service: Service = fixture.api().get("flux-service").await.unwrap();
         assert_eq!(
@@ -169,28 +161,27 @@ fn pod_name_resolves_to_both_families_on_dual_stack() {
 fn exit_code_0_of_the_lead_completes_the_cluster() {
     test("zero", async |fixture| {
         let _operator = fixture.operator().await;
-        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 2 })).await;
         let pods = fixture.pods("mc", 2).await;
         for pod in pods.values() {
             fixture.run_pod(pod).await;
         }
         fixture.when_condition("mc", "Ready", "True").await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
-        let done = until("the Job controller has ended the follower", async || {
+        let status = until("the Job controller has ended the follower", async || {
             fixture.reap("mc").await;
-            let cluster = serde_json::to_value(fixture.get("mc").await).unwrap();
-            (condition(&cluster["status"], "Complete")["status"] == "True").then_some(cluster)
+            let status = fixture.status("mc").await;
+            (condition(&status, "Complete")["status"] == "True").then_some(status)
         })
         .await;
-        let status = &done["status"];
         assert_eq!(status["exitCode"], 0, "{status:#}");
         assert_eq!(status["phase"], "Completed");
         assert_eq!(status["readySize"], 0);
         assert!(status["completionTime"].is_string() && status["startTime"].is_string());
-        assert_eq!(condition(status, "JobFinished")["status"], "True");
-        assert_eq!(condition(status, "Failed")["status"], "False");
-        assert_eq!(condition(status, "JobMiniClusterReady")["status"], "False");
-        let ready = condition(status, "Ready");
+        assert_eq!(condition(&status, "JobFinished")["status"], "True");
+        assert_eq!(condition(&status, "Failed")["status"], "False");
+        assert_eq!(condition(&status, "JobMiniClusterReady")["status"], "False");
+        let ready = condition(&status, "Ready");
         assert_eq!(
             (&ready["status"], &ready["reason"]),
             (&json!("True"), &json!("Completed")),
@@ -203,7 +194,7 @@ fn exit_code_0_of_the_lead_completes_the_cluster() {
 fn exit_code_7_of_the_lead_fails_the_cluster_at_once() {
     test("seven", async |fixture| {
         let _operator = fixture.operator().await;
-        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 2 })).await;
         let pods = fixture.pods("mc", 2).await;
         for pod in pods.values() {
             fixture.run_pod(pod).await;
@@ -213,8 +204,8 @@ fn exit_code_7_of_the_lead_fails_the_cluster_at_once() {
             .await;
         let status = until("the Job controller has failed the Job", async || {
             fixture.reap("mc").await;
-            let cluster = serde_json::to_value(fixture.get("mc").await).unwrap();
-            (condition(&cluster["status"], "Failed")["status"] == "True").then(|| cluster["status"].clone())
+            let status = fixture.status("mc").await;
+            (condition(&status, "Failed")["status"] == "True").then_some(status)
         })
         .await;
         assert_eq!(status["exitCode"], 7, "{status:#}");
@@ -247,8 +238,7 @@ fn no_code_of_the_lead_is_retried_and_each_is_passed_on() {
             let name = format!("mc-{code}");
             fixture
                 .create(&name, json!({ "size": 1, "backoffLimit": 2 }))
-                .await
-                .unwrap();
+                .await;
             let pod = fixture.pods(&name, 1).await.remove(&0).unwrap();
             fixture.run_pod(&pod).await;
             // Otherwise the Job would replace a lead that ends with 238 or 255: it retries these codes of followers.
@@ -263,7 +253,7 @@ fn no_code_of_the_lead_is_retried_and_each_is_passed_on() {
             .await;
             let word = json!({ "version": 1, "by": "program", "code": code }).to_string();
             fixture.end_pod(&pod, code, "Error", &word).await;
-            let status = fixture.when_condition(&name, "Failed", "True").await["status"].clone();
+            let status = fixture.when_condition(&name, "Failed", "True").await;
             assert_eq!(status["exitCode"], code, "{status:#}");
             assert_eq!(
                 fixture.all_pods(&name).await.len(),
@@ -282,10 +272,10 @@ fn status_tells_out_of_memory_from_a_signal() {
             ("oom", 137, "OOMKilled", "OOMKilled", 9),
             ("term", 143, "Error", "Signalled", 15),
         ] {
-            fixture.create(name, json!({ "size": 1 })).await.unwrap();
+            fixture.create(name, json!({ "size": 1 })).await;
             let pod = fixture.pods(name, 1).await.remove(&0).unwrap();
             fixture.end_pod(&pod, code, reason, "").await;
-            let status = fixture.when_condition(name, "Failed", "True").await["status"].clone();
+            let status = fixture.when_condition(name, "Failed", "True").await;
             assert_eq!(status["reason"], word, "{status:#}");
             assert_eq!(
                 (&status["exitCode"], &status["signal"]),
@@ -299,7 +289,7 @@ fn status_tells_out_of_memory_from_a_signal() {
 fn a_pod_that_cannot_start_is_named() {
     test("stuck", async |fixture| {
         let _operator = fixture.operator().await;
-        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 2 })).await;
         let pods = fixture.pods("mc", 2).await;
         let waiting = |reason: &str, message: &str| {
             json!({ "status": { "phase": "Pending",
@@ -315,8 +305,7 @@ fn a_pod_that_cannot_start_is_named() {
             .await;
         let status = fixture
             .when("mc", "stuck", |status| status["reason"] == "ErrImagePull")
-            .await["status"]
-            .clone();
+            .await;
         assert_eq!(status["phase"], "Starting");
         assert_eq!(status["message"], "pod 1: container mc: no such image");
         assert_eq!(
@@ -326,7 +315,7 @@ fn a_pod_that_cannot_start_is_named() {
         for pod in pods.values() {
             fixture.run_pod(pod).await;
         }
-        let status = fixture.when_condition("mc", "Ready", "True").await["status"].clone();
+        let status = fixture.when_condition("mc", "Ready", "True").await;
         assert_eq!(
             status["reason"],
             serde_json::Value::Null,
@@ -340,7 +329,7 @@ fn view_is_copied_with_reason_when_it_cannot_be_mounted() {
     test("mount", async |fixture| {
         let operator = fixture.operator().await;
         let view = async || {
-            let job = fixture.api::<Job>().get_opt("mc").await.unwrap()?;
+            let job = fixture.find::<Job>("mc").await?;
             Some((job.uid()?, job.annotations()["flux-framework.org/view"].clone()))
         };
         fixture
@@ -348,14 +337,12 @@ fn view_is_copied_with_reason_when_it_cannot_be_mounted() {
                 "mc",
                 json!({ "size": 2, "flux": { "container": { "source": "imageVolume" } } }),
             )
-            .await
-            .unwrap();
+            .await;
         // Before 1.35, Kubernetes has no image volumes by default.
         if kubernetes_minor() < 35 {
             let status = fixture
                 .when("mc", "refused", |status| status["reason"] == "Unsupported")
-                .await["status"]
-                .clone();
+                .await;
             assert_message(&status, "flux.container.source");
             return;
         }
@@ -371,8 +358,7 @@ fn view_is_copied_with_reason_when_it_cannot_be_mounted() {
             .await;
         let status = fixture
             .when("mc", "stuck", |status| status["reason"] == "CreateContainerError")
-            .await["status"]
-            .clone();
+            .await;
         assert_message(&status, "failed to reserve container name");
         tokio::time::sleep(SETTLE).await;
         assert_eq!(view().await, Some(first.clone()), "the Job stays");
@@ -384,8 +370,8 @@ fn view_is_copied_with_reason_when_it_cannot_be_mounted() {
         })
         .await;
         assert_eq!(second.1, "copy");
-        let status = &fixture.when_condition("mc", "ViewMounted", "False").await["status"];
-        let message = condition(status, "ViewMounted")["message"].to_string();
+        let status = fixture.when_condition("mc", "ViewMounted", "False").await;
+        let message = condition(&status, "ViewMounted")["message"].to_string();
         assert!(
             message.contains("pod 1") && message.contains("no such thing"),
             "{message}"
@@ -405,7 +391,7 @@ fn view_is_copied_with_reason_when_it_cannot_be_mounted() {
         }
         let ready = fixture.when_condition("mc", "Ready", "True").await;
         assert_eq!(
-            condition(&ready["status"], "ViewMounted")["status"],
+            condition(&ready, "ViewMounted")["status"],
             "False",
             "the condition stays"
         );
@@ -442,23 +428,19 @@ fn view_is_copied_only_where_pods_may_use_an_old_node() {
             nodes.create(&PostParams::default(), &node).await.unwrap();
         }
         let operator = fixture.operator_as(&kubeconfig, Calls::default(), |_| {}).await;
-        let view = async |name: &str| {
-            let job = until("the Job is there", async || {
-                fixture.api::<Job>().get_opt(name).await.unwrap()
-            });
-            job.await.annotations()["flux-framework.org/view"].clone()
-        };
-        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        let view =
+            async |name: &str| fixture.job(name).await.annotations()["flux-framework.org/view"].clone();
+        fixture.create("mc", json!({ "size": 1 })).await;
         let tolerations = json!([{ "key": "os", "operator": "Exists" }]);
         let tolerant = json!({ "size": 1, "pod": { "tolerations": tolerations } });
-        fixture.create("tolerant", tolerant).await.unwrap();
+        fixture.create("tolerant", tolerant).await;
         let is_mounted = kubernetes_minor() >= 35;
         let expected = if is_mounted { "imageVolume" } else { "copy" };
         assert_eq!(view("mc").await, expected);
         assert_eq!(view("tolerant").await, "copy");
         if is_mounted {
-            let status = &fixture.when_condition("tolerant", "ViewMounted", "False").await["status"];
-            let message = condition(status, "ViewMounted")["message"].to_string();
+            let status = fixture.when_condition("tolerant", "ViewMounted", "False").await;
+            let message = condition(&status, "ViewMounted")["message"].to_string();
             assert!(
                 message.contains("node old (kubelet v1.35.4, containerd://1.6.20)"),
                 "{message}"
@@ -472,7 +454,7 @@ fn view_is_copied_only_where_pods_may_use_an_old_node() {
 fn stopped_follower_is_replaced_and_failed_one_ends_the_job() {
     test("follower", async |fixture| {
         let _operator = fixture.operator().await;
-        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 2 })).await;
         let pods = fixture.pods("mc", 2).await;
         for pod in pods.values() {
             fixture.run_pod(pod).await;
@@ -491,13 +473,13 @@ fn stopped_follower_is_replaced_and_failed_one_ends_the_job() {
             "1"
         );
         fixture.run_pod(&again).await;
-        let status = fixture.when_condition("mc", "Ready", "True").await["status"].clone();
+        let status = fixture.when_condition("mc", "Ready", "True").await;
         assert_eq!(condition(&status, "Failed")["status"], "False", "{status:#}");
         fixture.end_pod(&again, 137, "OOMKilled", "").await;
         let status = until("the Job has failed", async || {
             fixture.reap("mc").await;
-            let cluster = serde_json::to_value(fixture.get("mc").await).unwrap();
-            (condition(&cluster["status"], "Failed")["status"] == "True").then(|| cluster["status"].clone())
+            let status = fixture.status("mc").await;
+            (condition(&status, "Failed")["status"] == "True").then_some(status)
         })
         .await;
         assert_eq!(
@@ -514,8 +496,7 @@ fn an_evicted_follower_is_made_again_and_nobody_has_failed() {
         let operator = fixture.operator().await;
         fixture
             .create("mc", json!({ "size": 2, "backoffLimit": 0 }))
-            .await
-            .unwrap();
+            .await;
         for pod in fixture.pods("mc", 2).await.values() {
             fixture.run_pod(pod).await;
         }
@@ -559,7 +540,7 @@ fn an_evicted_follower_is_made_again_and_nobody_has_failed() {
 fn evicted_lead_restarts_with_followers_that_left_with_it() {
     test("evicted-lead", async |fixture| {
         let operator = fixture.operator().await;
-        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 2 })).await;
         let pods = fixture.pods("mc", 2).await;
         for pod in pods.values() {
             fixture.run_pod(pod).await;
@@ -579,10 +560,8 @@ fn evicted_lead_restarts_with_followers_that_left_with_it() {
         until("there is another Job", async || {
             fixture.reap("mc").await;
             fixture
-                .api::<Job>()
-                .get_opt("mc")
+                .find::<Job>("mc")
                 .await
-                .unwrap()
                 .filter(|current| current.uid() != job)
         })
         .await;

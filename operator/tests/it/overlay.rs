@@ -45,7 +45,7 @@ fn objects(spec: Value) -> render::Objects {
 fn pod_overlay_is_applied_and_costs_one_call() {
     test("overlay", async |fixture| {
         let operator = fixture.operator().await;
-        fixture.create("plain", json!({ "size": 1 })).await.unwrap();
+        fixture.create("plain", json!({ "size": 1 })).await;
         fixture.pods("plain", 1).await;
         // No creation of a Job failed.
         assert!(
@@ -78,7 +78,7 @@ fn pod_overlay_is_applied_and_costs_one_call() {
                     "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } } } } }],
             },
         });
-        fixture.create("mc", spec(overlay)).await.unwrap();
+        fixture.create("mc", spec(overlay)).await;
         let pod = fixture.pods("mc", 2).await.remove(&1).unwrap();
         assert_eq!(pod.metadata.annotations.as_ref().unwrap()["a/b"], "c");
         let spec = pod.spec.unwrap();
@@ -137,8 +137,8 @@ fn pod_overlay_is_applied_and_costs_one_call() {
             .filter(|call| call.resource == "jobs" && call.verb == "create")
             .count();
         assert_eq!(creates, before + 2, "a dry run and the Job");
-        let cluster = fixture.when_condition("mc", "Valid", "True").await;
-        assert_eq!(cluster["status"]["maximumSize"], 2);
+        let status = fixture.when_condition("mc", "Valid", "True").await;
+        assert_eq!(status["maximumSize"], 2);
         operator.stop().await;
     });
 }
@@ -187,9 +187,9 @@ fn overlay_rejected_by_api_server_is_reported_before_creation() {
         ];
         for (i, (overlay, words)) in cases.iter().enumerate() {
             let name = format!("mc-{i}");
-            fixture.create(&name, spec(overlay.clone())).await.unwrap();
-            let cluster = fixture.when_condition(&name, "Valid", "False").await;
-            let valid = condition(&cluster["status"], "Valid");
+            fixture.create(&name, spec(overlay.clone())).await;
+            let status = fixture.when_condition(&name, "Valid", "False").await;
+            let valid = condition(&status, "Valid");
             let message = valid["message"].as_str().unwrap();
             assert_eq!(valid["reason"], "PodTemplateRefused", "{message}");
             assert!(
@@ -198,35 +198,18 @@ fn overlay_rejected_by_api_server_is_reported_before_creation() {
             );
             // The API server's paths in the Job are replaced by paths in the overlay.
             assert!(!message.contains("spec.template"), "{message}");
-            assert_eq!(cluster["status"]["reason"], "PodTemplateRefused");
-            assert_eq!(condition(&cluster["status"], "Stalled")["status"], "True");
+            assert_eq!(status["reason"], "PodTemplateRefused");
+            assert_eq!(condition(&status, "Stalled")["status"], "True");
         }
-        assert!(
-            fixture
-                .api::<Job>()
-                .list(&Default::default())
-                .await
-                .unwrap()
-                .items
-                .is_empty(),
-            "nothing is created"
-        );
-        assert!(
-            fixture
-                .api::<ConfigMap>()
-                .get_opt("mc-0-agent")
-                .await
-                .unwrap()
-                .is_none()
-        );
+        assert!(fixture.all::<Job>().await.is_empty(), "nothing is created");
+        assert!(fixture.find::<ConfigMap>("mc-0-agent").await.is_none());
         // The job starts once the overlay has been corrected.
         fixture
-            .patch::<MiniCluster>(
+            .edit(
                 "mc-0",
-                json!({ "spec": { "podTemplate": { "spec": { "hostNetwrok": null, "hostNetwork": true } } } }),
+                json!({ "podTemplate": { "spec": { "hostNetwrok": null, "hostNetwork": true } } }),
             )
-            .await
-            .unwrap();
+            .await;
         fixture.pods("mc-0", 2).await;
         fixture.when_condition("mc-0", "Valid", "True").await;
     });
@@ -236,16 +219,8 @@ fn overlay_rejected_by_api_server_is_reported_before_creation() {
 #[test]
 fn overlay_field_dropped_by_api_server_is_reported() {
     test("overlay-dropped", async |fixture| {
-        let minor: u32 = fixture
-            .client
-            .apiserver_version()
-            .await
-            .unwrap()
-            .minor
-            .parse()
-            .unwrap();
         // Only Kubernetes 1.35 has the field `workloadRef`.
-        if minor != 35 {
+        if fixture.minor().await != 35 {
             return;
         }
         let _operator = fixture.operator().await;
@@ -254,10 +229,9 @@ fn overlay_field_dropped_by_api_server_is_reported() {
                 "mc",
                 spec(json!({ "spec": { "workloadRef": { "name": "w", "podGroup": "p" } } })),
             )
-            .await
-            .unwrap();
-        let cluster = fixture.when_condition("mc", "Valid", "False").await;
-        let message = condition(&cluster["status"], "Valid")["message"].clone();
+            .await;
+        let status = fixture.when_condition("mc", "Valid", "False").await;
+        let message = condition(&status, "Valid")["message"].clone();
         assert!(
             message
                 .as_str()
@@ -265,7 +239,7 @@ fn overlay_field_dropped_by_api_server_is_reported() {
                 .starts_with("spec.podTemplate.spec.workloadRef: the API server drops it"),
             "{message}"
         );
-        assert!(fixture.api::<Job>().get_opt("mc").await.unwrap().is_none());
+        assert!(fixture.find::<Job>("mc").await.is_none());
     });
 }
 
@@ -273,17 +247,13 @@ fn overlay_field_dropped_by_api_server_is_reported() {
 fn overlay_of_operator_fields_is_refused_and_fixed_once_running() {
     test("overlay-fixed", async |fixture| {
         let _operator = fixture.operator().await;
-        fixture
-            .create(
-                "wrong",
-                spec(json!({ "spec": { "hostname": "a", "containers": [{ "name": "app", "command": ["sh"] }] } })),
-            )
-            .await
-            .unwrap();
-        let cluster = fixture
+        let wrong =
+            json!({ "spec": { "hostname": "a", "containers": [{ "name": "app", "command": ["sh"] }] } });
+        fixture.create("wrong", spec(wrong)).await;
+        let status = fixture
             .when("wrong", "invalid", |status| status["phase"] == "Invalid")
             .await;
-        let message = condition(&cluster["status"], "Valid")["message"]
+        let message = condition(&status, "Valid")["message"]
             .as_str()
             .unwrap()
             .to_owned();
@@ -295,8 +265,7 @@ fn overlay_of_operator_fields_is_refused_and_fixed_once_running() {
         }
         fixture
             .create("mc", spec(json!({ "spec": { "hostNetwork": true } })))
-            .await
-            .unwrap();
+            .await;
         // Once the status has the maximum size, the API server rejects a change of a fixed field.
         fixture
             .when("mc", "its maximum", |status| status["maximumSize"] == 2)
@@ -329,8 +298,8 @@ fn overlay_of_operator_fields_is_refused_and_fixed_once_running() {
         {
             Err(refused) => assert!(refused.to_string().contains("cannot change"), "{refused}"),
             Ok(_) => {
-                let cluster = fixture.when_condition("mc", "Valid", "False").await;
-                let valid = condition(&cluster["status"], "Valid");
+                let status = fixture.when_condition("mc", "Valid", "False").await;
+                let valid = condition(&status, "Valid");
                 assert_eq!(valid["reason"], "ChangedTooLate", "{valid}");
                 assert_eq!(
                     fixture.pods("mc", 2).await[&0]
@@ -350,17 +319,10 @@ fn the_services_pod_has_an_overlay_of_its_own() {
     test("overlay-services", async |fixture| {
         let _operator = fixture.operator().await;
         let with = |overlay: Value| json!({ "size": 1, "services": [{ "image": "cache:1", "name": "cache" }], "servicesPodTemplate": overlay });
-        fixture
-            .create(
-                "mc",
-                with(
-                    json!({ "spec": { "containers": [{ "name": "cache", "args": ["--all"] }], "hostNetwork": true } }),
-                ),
-            )
-            .await
-            .unwrap();
+        let overlay = json!({ "spec": { "containers": [{ "name": "cache", "args": ["--all"] }], "hostNetwork": true } });
+        fixture.create("mc", with(overlay)).await;
         let pod = until("the services pod", async || {
-            fixture.api::<Pod>().get_opt("mc-services").await.unwrap()
+            fixture.find::<Pod>("mc-services").await
         })
         .await;
         let spec = pod.spec.unwrap();
@@ -381,10 +343,9 @@ fn the_services_pod_has_an_overlay_of_its_own() {
                 "wrong",
                 with(json!({ "spec": { "containers": [{ "name": "cache", "argz": ["--all"] }] } })),
             )
-            .await
-            .unwrap();
-        let cluster = fixture.when_condition("wrong", "Valid", "False").await;
-        let message = condition(&cluster["status"], "Valid")["message"].clone();
+            .await;
+        let status = fixture.when_condition("wrong", "Valid", "False").await;
+        let message = condition(&status, "Valid")["message"].clone();
         assert!(
             message
                 .as_str()
@@ -414,7 +375,7 @@ fn deeply_nested_overlay_is_reported_and_hides_no_other() {
         fixture.client.request_text(request.unwrap()).await.unwrap();
         // The operator starts only now, so its first list contains the object.
         let operator = fixture.operator().await;
-        fixture.create("good", json!({ "size": 1 })).await.unwrap();
+        fixture.create("good", json!({ "size": 1 })).await;
         fixture.pods("good", 1).await;
         let phase_and_message = async || {
             let path = "jsonpath={.status.phase}: {.status.conditions[?(@.type==\"Valid\")].message}";
@@ -455,11 +416,11 @@ fn an_overlay_is_judged_as_any_pod() {
             .await
             .unwrap();
         let overlay = json!({ "spec": { "volumes": [{ "name": "etc", "hostPath": { "path": "/etc" } }], "hostPID": true } });
-        fixture.create("mc", spec(overlay)).await.unwrap();
-        let cluster = fixture
+        fixture.create("mc", spec(overlay)).await;
+        let status = fixture
             .when("mc", "explained", |status| status["reason"] == "FailedCreate")
             .await;
-        let message = cluster["status"]["message"].as_str().unwrap().to_owned();
+        let message = status["message"].as_str().unwrap().to_owned();
         assert!(
             message.contains("violates PodSecurity")
                 && message.contains("hostPath")

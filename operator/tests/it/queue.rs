@@ -200,7 +200,7 @@ fn the_services_pod_runs_while_the_queue_lets_the_job_run() {
         )
         .await;
         operator.settled().await;
-        let pod = async || fixture.api::<Pod>().get_opt("mc-services").await.unwrap();
+        let pod = async || fixture.find::<Pod>("mc-services").await;
         assert!(pod().await.is_none(), "nothing runs before it is admitted");
         admit(&fixture, "mc", 1).await;
         let first = until("its services run", pod).await.uid();
@@ -228,8 +228,8 @@ fn services_pod_is_replaced_when_lost_and_stays_when_it_failed() {
             "containers": [{ "image": "app:1", "command": "hostname" }],
             "services": [{ "image": "db:1", "name": "db" }],
         });
-        fixture.create("mc", spec).await.unwrap();
-        let pod = async || fixture.api::<Pod>().get_opt("mc-services").await.unwrap();
+        fixture.create("mc", spec).await;
+        let pod = async || fixture.find::<Pod>("mc-services").await;
         let first = until("its services run", pod).await.uid();
         let end = async |status| fixture.patch_pod_status(&pod().await.unwrap(), status).await;
         // No exit code is a sign of a loss, not even 255, the code of an end that nobody saw (`exit::UNSEEN`).
@@ -261,9 +261,9 @@ fn services_pod_is_deleted_once_when_the_brokers_have_ended() {
                 "containers": [{ "image": "app:1", "command": "hostname" }],
                 "services": [{ "image": "db:1", "name": "db" }],
             });
-            fixture.create(name, spec).await.unwrap();
+            fixture.create(name, spec).await;
             let services = format!("{name}-services");
-            let pod = async || fixture.api::<Pod>().get_opt(&services).await.unwrap();
+            let pod = async || fixture.find::<Pod>(&services).await;
             let running = until("its services run", pod).await;
             let pods = run(&fixture, name, 2).await;
             // On a node, it stays until a kubelet has ended it. A node of its own, as in `hold_pod`.
@@ -283,9 +283,8 @@ fn services_pod_is_deleted_once_when_the_brokers_have_ended() {
             })
             .await;
             fixture
-                .patch::<MiniCluster>(name, json!({ "spec": { "ttlSecondsAfterFinished": 3600 } }))
-                .await
-                .unwrap();
+                .edit(name, json!({ "ttlSecondsAfterFinished": 3600 }))
+                .await;
             operator.settled().await;
             let calls = operator.calls.all();
             let deletes = calls
@@ -321,11 +320,8 @@ fn queue_holds_partially_admitted_size_until_requeue() {
         );
         assert_eq!(condition(&fixture.status("mc").await, "Valid")["reason"], "Valid");
 
-        fixture
-            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 3 } }))
-            .await
-            .unwrap();
-        let held = fixture.when_condition("mc", "Valid", "False").await["status"].clone();
+        fixture.edit("mc", json!({ "size": 3 })).await;
+        let held = fixture.when_condition("mc", "Valid", "False").await;
         assert_eq!(condition(&held, "Valid")["reason"], "SizeHeldByQueue");
         assert!(
             condition(&held, "Valid")["message"]
@@ -336,16 +332,10 @@ fn queue_holds_partially_admitted_size_until_requeue() {
         );
         operator.settled().await;
         assert_eq!(sizes(&fixture.job("mc").await), (Some(2), Some(2), Some(false)));
-        fixture
-            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 4 } }))
-            .await
-            .unwrap();
+        fixture.edit("mc", json!({ "size": 4 })).await;
         fixture.when_condition("mc", "Valid", "True").await;
 
-        fixture
-            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } }))
-            .await
-            .unwrap();
+        fixture.edit("mc", json!({ "size": 2 })).await;
         take_back(&fixture, "mc", 4).await;
         let job = until("the new size is written, of which all are needed", async || {
             let job = fixture.job("mc").await;
@@ -374,8 +364,7 @@ fn evicted_cluster_waits_again_and_ends_with_its_own_code() {
         take_back(&fixture, "mc", 2).await;
         let waiting = fixture
             .when("mc", "queued again", |status| status["reason"] == "Queued")
-            .await["status"]
-            .clone();
+            .await;
         let restarts = waiting["restarts"].as_array().unwrap();
         assert_eq!(
             (restarts.len(), restarts[0]["reason"].as_str()),
@@ -462,8 +451,7 @@ fn evicted_job_has_not_failed_and_starts_again_once_admitted() {
         }
         let again = fixture
             .when("mc", "queued again", |status| status["reason"] == "Queued")
-            .await["status"]
-            .clone();
+            .await;
         let restarts = again["restarts"].as_array().unwrap();
         assert_eq!(
             (restarts.len(), restarts[0]["reason"].as_str()),
@@ -503,10 +491,7 @@ fn evicted_cluster_starts_with_the_size_that_was_held() {
         queue(&fixture, "mc", json!({}), json!({ "size": 4 })).await;
         admit(&fixture, "mc", 4).await;
         run(&fixture, "mc", 4).await;
-        fixture
-            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } }))
-            .await
-            .unwrap();
+        fixture.edit("mc", json!({ "size": 2 })).await;
         fixture.when_condition("mc", "Valid", "False").await;
         let config = async || {
             let map = fixture.api::<ConfigMap>().get("mc-agent").await.unwrap();
@@ -544,10 +529,7 @@ fn elastic_cluster_with_min_size_stays_valid_when_it_grows() {
         queue(&fixture, "mc", json!({}), spec).await;
         admit(&fixture, "mc", 1).await;
         run(&fixture, "mc", 1).await;
-        fixture
-            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } }))
-            .await
-            .unwrap();
+        fixture.edit("mc", json!({ "size": 2 })).await;
         run(&fixture, "mc", 2).await;
         let job = fixture.job("mc").await;
         assert_eq!(sizes(&job), (Some(2), Some(2), Some(false)));
@@ -565,10 +547,7 @@ fn an_elastic_cluster_is_resized_while_it_runs() {
         assert_eq!(fixture.job("mc").await.annotations()[ELASTIC], "true");
         admit(&fixture, "mc", 1).await;
         let lead = run(&fixture, "mc", 1).await[&0].uid();
-        fixture
-            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } }))
-            .await
-            .unwrap();
+        fixture.edit("mc", json!({ "size": 2 })).await;
         let pods = run(&fixture, "mc", 2).await;
         assert_eq!(pods[&0].uid(), lead);
         assert_eq!(sizes(&fixture.job("mc").await), (Some(2), Some(2), Some(false)));
@@ -593,12 +572,7 @@ fn another_job_of_the_same_cluster_queues_as_the_first_did() {
         fixture.cannot_mount(&fixture.pods("mc", 1).await[&0]).await;
         let job = until("there is another Job", async || {
             fixture.reap("mc").await;
-            fixture
-                .api::<Job>()
-                .get_opt("mc")
-                .await
-                .unwrap()
-                .filter(|job| job.uid() != uid)
+            fixture.find::<Job>("mc").await.filter(|job| job.uid() != uid)
         })
         .await;
         assert_eq!(
@@ -629,8 +603,7 @@ fn contradictory_queue_settings_create_no_job() {
             .unwrap();
         let status = fixture
             .when("mc", "invalid", |status| status["reason"] == "Invalid")
-            .await["status"]
-            .clone();
+            .await;
         assert!(
             status["message"]
                 .as_str()
@@ -638,7 +611,7 @@ fn contradictory_queue_settings_create_no_job() {
                 .starts_with("spec.maxSize: a queue cannot resize"),
             "{status:#}"
         );
-        assert!(fixture.api::<Job>().get_opt("mc").await.unwrap().is_none());
+        assert!(fixture.find::<Job>("mc").await.is_none());
         operator.stop().await;
     });
 }
@@ -663,8 +636,7 @@ fn job_is_created_once_a_queue_contradiction_is_removed() {
                 .unwrap();
             let status = fixture
                 .when(name, "invalid", |status| status["reason"] == "Invalid")
-                .await["status"]
-                .clone();
+                .await;
             assert_message(&status, "leave it out");
             operator.settled().await;
             let none = json!({ "metadata": { "annotations": { LEAST: null } } });
@@ -697,15 +669,14 @@ fn queue_labels_added_after_creation_do_not_change_the_job() {
                 "mc",
                 json!({ "size": 3, "minSize": 2, "maxSize": 8, "containers": containers }),
             )
-            .await
-            .unwrap();
+            .await;
         run(&fixture, "mc", 3).await;
         fixture
             .patch::<MiniCluster>("mc", json!({ "metadata": { "labels": { QUEUE: "team" } } }))
             .await
             .unwrap();
         let noted = |status: &Value| condition(status, "Valid")["reason"] == "ValidWithNotes";
-        let now = fixture.when("mc", "noted", noted).await["status"].clone();
+        let now = fixture.when("mc", "noted", noted).await;
         assert!(
             condition(&now, "Valid")["message"]
                 .as_str()
@@ -718,10 +689,7 @@ fn queue_labels_added_after_creation_do_not_change_the_job() {
             (&json!("Running"), &Value::Null),
             "{now:#}"
         );
-        fixture
-            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 4 } }))
-            .await
-            .unwrap();
+        fixture.edit("mc", json!({ "size": 4 })).await;
         run(&fixture, "mc", 4).await;
         assert_eq!(sizes(&fixture.job("mc").await), (Some(4), Some(4), Some(false)));
         operator.stop().await;
@@ -763,20 +731,18 @@ fn foreign_managed_by_is_ignored_and_immutable() {
                 "other",
                 json!({ "size": 1, "managedBy": "kueue.x-k8s.io/multikueue" }),
             )
-            .await
-            .unwrap();
+            .await;
         // Of a large spec, the operator's cache keeps only `managedBy`.
         let large = json!([{ "image": "app:1", "commands": { "script": "x".repeat(100_000) } }]);
         let other =
             json!({ "size": 1, "managedBy": "example.org/other", "cleanup": true, "containers": large });
-        fixture.create("large", other).await.unwrap();
+        fixture.create("large", other).await;
         fixture
             .create(
                 "ours",
                 json!({ "size": 1, "managedBy": "flux-framework.org/flux-operator" }),
             )
-            .await
-            .unwrap();
+            .await;
         fixture.pods("ours", 1).await;
         // The other controller writes its status. The operator does not treat that status as its own: with the TTL
         // below, or with `cleanup`, it would delete a finished MiniCluster.
@@ -788,10 +754,7 @@ fn foreign_managed_by_is_ignored_and_immutable() {
             api.patch_status(name, &PatchParams::default(), &Patch::Merge(&done))
                 .await
                 .unwrap();
-            fixture
-                .patch::<MiniCluster>(name, json!({ "spec": { "ttlSecondsAfterFinished": 0 } }))
-                .await
-                .unwrap();
+            fixture.edit(name, json!({ "ttlSecondsAfterFinished": 0 })).await;
         }
         operator.settled().await;
         for name in ["other", "large"] {
@@ -801,7 +764,7 @@ fn foreign_managed_by_is_ignored_and_immutable() {
                 (&json!("Completed"), &Value::Null),
                 "{status:#}"
             );
-            assert!(fixture.api::<Job>().get_opt(name).await.unwrap().is_none());
+            assert!(fixture.find::<Job>(name).await.is_none());
         }
         let about = |name: &str| {
             operator

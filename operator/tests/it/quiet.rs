@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, EvictParams};
+use kube::api::EvictParams;
 use serde_json::json;
 
 use test_support::api_server::{Calls, Fixture, Operator, SETTLE, test, until};
@@ -29,7 +29,7 @@ fn a_cluster_costs_few_calls_and_an_idle_one_none() {
         let operator = fixture.operator().await;
         let names = ["a", "b", "c", "d", "e"];
         for name in names {
-            fixture.create(name, json!({ "size": 2 })).await.unwrap();
+            fixture.create(name, json!({ "size": 2 })).await;
         }
         settled(&fixture, &operator, &names).await;
         let calls = operator.calls.counted();
@@ -73,16 +73,13 @@ fn operator_makes_no_calls_for_neighbours_that_are_not_used() {
         let operator = fixture
             .operator_installed(calls.clone(), &json!({}), |_| {})
             .await;
-        fixture.create("mc", of_all_parts()).await.unwrap();
+        fixture.create("mc", of_all_parts()).await;
         let stays = json!({ "size": 2, "gang": "auto", "pod": { "schedulerName": "nobody" } });
-        fixture.create("stays", stays).await.unwrap();
+        fixture.create("stays", stays).await;
         let pods = fixture.pods("mc", 1).await;
         fixture.run_pod(&pods[&0]).await;
         fixture.when_condition("mc", "Ready", "True").await;
-        fixture
-            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } }))
-            .await
-            .unwrap();
+        fixture.edit("mc", json!({ "size": 2 })).await;
         for pod in fixture.pods("mc", 2).await.values() {
             fixture.run_pod(pod).await;
         }
@@ -151,7 +148,7 @@ fn a_cluster_costs_the_same_few_writes_whatever_its_size() {
             operator.calls.clear();
             let names: Vec<String> = (0..4).map(|i| format!("mc-{size}-{i}")).collect();
             for name in &names {
-                fixture.create(name, json!({ "size": size })).await.unwrap();
+                fixture.create(name, json!({ "size": size })).await;
             }
             for name in &names {
                 fixture
@@ -202,14 +199,13 @@ fn operator_killed_at_any_call_leaves_the_same_objects() {
                 ],
                 "services": [{ "image": "cache:1", "name": "cache" }],
             });
-            fixture.create(&name, spec).await.unwrap();
+            fixture.create(&name, spec).await;
             let victim = fixture.operator_that_dies(round).await;
             was_done = until("it is killed, or done", async || {
                 if victim.is_dead() {
                     return Some(false);
                 }
-                let cluster = serde_json::to_value(fixture.get(&name).await).unwrap();
-                (cluster["status"]["size"] == 2).then_some(true)
+                (fixture.status(&name).await["size"] == 2).then_some(true)
             })
             .await;
             drop(victim);
@@ -250,11 +246,7 @@ fn operator_killed_at_any_call_leaves_the_same_objects() {
             }
             assert_eq!(fixture.all_pods(&name).await.len(), 2);
             second.stop().await;
-            fixture
-                .api::<MiniCluster>()
-                .delete(&name, &DeleteParams::default())
-                .await
-                .unwrap();
+            fixture.delete::<MiniCluster>(&name).await;
             round += 1;
             assert!(round < 40, "it makes too many calls");
         }
@@ -267,7 +259,7 @@ fn answers_that_get_lost_delay_and_double_nothing() {
     test("flaky", async |fixture| {
         let operator = fixture.operator_with_flaky_connection().await;
         for name in ["a", "b", "c"] {
-            fixture.create(name, json!({ "size": 2 })).await.unwrap();
+            fixture.create(name, json!({ "size": 2 })).await;
         }
         let mut keys = Vec::new();
         for name in ["a", "b", "c"] {
@@ -302,18 +294,15 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
         let operator = fixture.operator().await;
         let mut spec = of_all_parts();
         spec["cleanup"] = json!(true);
-        fixture.create("mc", spec).await.unwrap();
+        fixture.create("mc", spec).await;
         fixture.pods("mc", 1).await;
         // A second MiniCluster, which shares the Service. Then a change of the first.
-        fixture.create("other", json!({ "size": 1 })).await.unwrap();
+        fixture.create("other", json!({ "size": 1 })).await;
         fixture.pods("other", 1).await;
         fixture
             .when("mc", "its maximum", |status| status["maximumSize"] == 2)
             .await;
-        fixture
-            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } }))
-            .await
-            .unwrap();
+        fixture.edit("mc", json!({ "size": 2 })).await;
         let pods = fixture.pods("mc", 2).await;
         // A third MiniCluster, which cannot mount its view. Since Kubernetes 1.35, pods can mount images by default.
         let mounts_images = fixture
@@ -327,15 +316,14 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
             >= 35;
         if mounts_images {
             let mounts = json!({ "size": 1, "flux": { "container": { "source": "imageVolume" } } });
-            fixture.create("mounts", mounts).await.unwrap();
+            fixture.create("mounts", mounts).await;
             fixture.cannot_mount(&fixture.pods("mounts", 1).await[&0]).await;
             fixture.when_condition("mounts", "ViewMounted", "False").await;
         }
         // A MiniCluster whose lead is lost, and that may not restart. The operator fails its Job.
         fixture
             .create("lost", json!({ "size": 1, "backoffLimit": 0 }))
-            .await
-            .unwrap();
+            .await;
         let lost = fixture.pods("lost", 1).await.remove(&0).unwrap();
         fixture
             .api::<Pod>()
@@ -350,14 +338,13 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
                 "wrong",
                 json!({ "size": 1, "containers": [{ "image": "a", "command": "'" }] }),
             )
-            .await
-            .unwrap();
+            .await;
         fixture
             .when("wrong", "invalid", |status| status["phase"] == "Invalid")
             .await;
         // For a Job without pods, the operator reads events. For one in a queue, it also lists Kueue's Workloads.
         let account = json!({ "size": 1, "pod": { "serviceAccountName": "nobody" } });
-        fixture.create("stuck", account).await.unwrap();
+        fixture.create("stuck", account).await;
         fixture
             .when("stuck", "explained", |status| status["reason"] == "FailedCreate")
             .await;
@@ -366,8 +353,7 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
                 "queued",
                 json!({ "size": 1, "jobLabels": { "kueue.x-k8s.io/queue-name": "team" } }),
             )
-            .await
-            .unwrap();
+            .await;
         let names_kueue = |status: &serde_json::Value| {
             status["message"]
                 .as_str()
@@ -377,13 +363,7 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         until("it has been cleaned up", async || {
             fixture.reap("mc").await;
-            fixture
-                .api::<MiniCluster>()
-                .get_opt("mc")
-                .await
-                .unwrap()
-                .is_none()
-                .then_some(())
+            fixture.find::<MiniCluster>("mc").await.is_none().then_some(())
         })
         .await;
         // The MiniCluster may be gone before the operator, which deletes it, has the answer. The operator deletes its

@@ -4,18 +4,12 @@
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::events::v1::Event;
-use kube::api::ListParams;
 use serde_json::{Value, json};
 
 use test_support::api_server::{Fixture, assert_message, condition, test, until};
 
 async fn events(fixture: &Fixture, reason: &str) -> Vec<Event> {
-    let all = fixture
-        .api::<Event>()
-        .list(&ListParams::default())
-        .await
-        .unwrap()
-        .items;
+    let all = fixture.all::<Event>().await;
     all.into_iter()
         .filter(|event| event.reason.as_deref() == Some(reason))
         .collect()
@@ -74,7 +68,7 @@ fn the_api_server_refuses_what_a_rule_can_say() {
             ),
         ] {
             let error = fixture
-                .create("wrong", spec.clone())
+                .try_create("wrong", spec.clone())
                 .await
                 .err()
                 .map(|error| error.to_string());
@@ -83,7 +77,7 @@ fn the_api_server_refuses_what_a_rule_can_say() {
         }
         for name in [&"a".repeat(55), "four.pods"] {
             let error = fixture
-                .create(name, one(json!({})))
+                .try_create(name, one(json!({})))
                 .await
                 .unwrap_err()
                 .to_string();
@@ -92,10 +86,10 @@ fn the_api_server_refuses_what_a_rule_can_say() {
                 "{error}"
             );
         }
-        fixture.create(&"a".repeat(54), one(json!({}))).await.unwrap();
+        fixture.create(&"a".repeat(54), one(json!({}))).await;
         // The Go operator also accepts a name that begins with a digit.
         let operator = fixture.operator().await;
-        fixture.create("2024-run", one(json!({}))).await.unwrap();
+        fixture.create("2024-run", one(json!({}))).await;
         fixture.pods("2024-run", 2).await;
         operator.stop().await;
     });
@@ -109,11 +103,10 @@ fn spec_beyond_schema_rules_gets_condition_and_event_by_field() {
             "size": 2,
             "containers": [{ "image": "app:1", "command": "echo \"open", "environment": { "A=B": "c" } }],
         });
-        fixture.create("wrong", spec).await.unwrap();
+        fixture.create("wrong", spec).await;
         let status = fixture
             .when("wrong", "invalid", |status| status["phase"] == "Invalid")
-            .await["status"]
-            .clone();
+            .await;
         let valid = condition(&status, "Valid");
         assert_eq!(valid["status"], "False");
         let message = valid["message"].as_str().unwrap();
@@ -136,7 +129,7 @@ fn spec_beyond_schema_rules_gets_condition_and_event_by_field() {
         assert!(event.note.unwrap().contains("spec.containers[0].command"));
 
         // Others are served, and the operator does not try again and again.
-        fixture.create("right", json!({ "size": 1 })).await.unwrap();
+        fixture.create("right", json!({ "size": 1 })).await;
         fixture.pods("right", 1).await;
         fixture
             .when("right", "of size 1", |status| status["size"] == 1)
@@ -150,15 +143,14 @@ fn spec_beyond_schema_rules_gets_condition_and_event_by_field() {
         assert_eq!(about_wrong, 1, "{:?}", operator.calls.all());
 
         fixture
-            .patch::<MiniCluster>(
+            .edit(
                 "wrong",
-                json!({ "spec": { "containers": [{ "image": "app:1", "command": "echo" }] } }),
+                json!({ "containers": [{ "image": "app:1", "command": "echo" }] }),
             )
-            .await
-            .unwrap();
+            .await;
         fixture.pods("wrong", 2).await;
-        let cluster = fixture.when_condition("wrong", "Valid", "True").await;
-        assert_eq!(condition(&cluster["status"], "Valid")["observedGeneration"], 2);
+        let status = fixture.when_condition("wrong", "Valid", "True").await;
+        assert_eq!(condition(&status, "Valid")["observedGeneration"], 2);
         operator.stop().await;
     });
 }
@@ -172,12 +164,10 @@ fn job_refused_by_api_server_is_reported_in_the_status() {
             json!({ "image": "app:1", "securityContext": { "seccompProfile": { "type": "Sideways" } } });
         fixture
             .create("mc", json!({ "size": 1, "containers": [container] }))
-            .await
-            .unwrap();
+            .await;
         let status = fixture
             .when("mc", "refused", |status| status["reason"] == "Refused")
-            .await["status"]
-            .clone();
+            .await;
         assert_message(&status, "seccompProfile");
         assert_eq!(status["phase"], "Pending");
         until("an event says so", async || {
@@ -193,7 +183,7 @@ fn quoted_length_of_a_text_is_counted() {
         let _operator = fixture.operator().await;
         let script = |text: String| json!({ "size": 1, "containers": [{ "image": "app:1", "commands": { "script": text } }] });
         let error = fixture
-            .create("mc", script("\"".repeat(950_000)))
+            .try_create("mc", script("\"".repeat(950_000)))
             .await
             .unwrap_err()
             .to_string();
@@ -206,17 +196,12 @@ fn quoted_length_of_a_text_is_counted() {
         // what the CRD admits fits. A text that contains three quotes needs them.
         fixture
             .create("mc", script(format!("'''{}", "\\".repeat(600_000))))
-            .await
-            .unwrap();
+            .await;
         let status = fixture
             .when("mc", "refused", |status| status["reason"] == "TooLarge")
-            .await["status"]
-            .clone();
+            .await;
         assert_message(&status, "a ConfigMap holds 1048576");
-        fixture
-            .create("fits", script("\"\\\n".repeat(200_000)))
-            .await
-            .unwrap();
+        fixture.create("fits", script("\"\\\n".repeat(200_000))).await;
         fixture.pods("fits", 1).await;
     });
 }
@@ -225,18 +210,10 @@ fn quoted_length_of_a_text_is_counted() {
 fn a_field_that_this_kubernetes_would_drop_is_refused() {
     test("dropped", async |fixture| {
         let _operator = fixture.operator().await;
-        let minor: u32 = fixture
-            .client
-            .apiserver_version()
-            .await
-            .unwrap()
-            .minor
-            .parse()
-            .unwrap();
+        let minor = fixture.minor().await;
         fixture
             .create("mc", json!({ "size": 1, "pod": { "resources": { "cpu": 1 } } }))
-            .await
-            .unwrap();
+            .await;
         // Since Kubernetes 1.34, a pod's `resources` are enabled by default. An older API server drops them.
         if minor >= 34 {
             let job = until("the Job", async || fixture.api::<Job>().get("mc").await.ok()).await;
@@ -244,8 +221,7 @@ fn a_field_that_this_kubernetes_would_drop_is_refused() {
         } else {
             let status = fixture
                 .when("mc", "refused", |status| status["reason"] == "Unsupported")
-                .await["status"]
-                .clone();
+                .await;
             assert_message(&status, "spec.pod.resources");
         }
         // A newer API server rejects it with its own message: the pod must have its own user namespace.
@@ -253,12 +229,10 @@ fn a_field_that_this_kubernetes_would_drop_is_refused() {
         let container = json!({ "image": "app:1", "securityContext": { "procMount": "Unmasked" } });
         fixture
             .create("unmasked", json!({ "size": 1, "containers": [container] }))
-            .await
-            .unwrap();
+            .await;
         let status = fixture
             .when("unmasked", "refused", |status| status["reason"] == reason)
-            .await["status"]
-            .clone();
+            .await;
         assert_message(&status, "procMount");
     });
 }
@@ -267,7 +241,7 @@ fn a_field_that_this_kubernetes_would_drop_is_refused() {
 fn fields_that_made_the_pods_cannot_change() {
     test("fixed", async |fixture| {
         let _operator = fixture.operator().await;
-        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 1 })).await;
         // From then on, the API server rejects edits of fixed fields.
         fixture
             .when("mc", "its maximum", |status| status["maximumSize"] == 1)
@@ -296,12 +270,8 @@ fn fields_that_made_the_pods_cannot_change() {
             "{error}"
         );
         fixture
-            .patch::<MiniCluster>(
-                "mc",
-                json!({ "spec": { "ttlSecondsAfterFinished": 60, "cleanup": false } }),
-            )
-            .await
-            .unwrap();
+            .edit("mc", json!({ "ttlSecondsAfterFinished": 60, "cleanup": false }))
+            .await;
         assert_eq!(fixture.get("mc").await.metadata.generation, Some(2));
     });
 }

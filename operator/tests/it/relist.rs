@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::Api;
-use kube::api::DeleteParams;
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -93,26 +92,16 @@ fn volume_of_cluster_deleted_unseen_goes_after_the_next_list() {
                 .unwrap()
         };
         for name in ["goes", "comes-again"] {
-            fixture.create(name, spec()).await.unwrap();
+            fixture.create(name, spec()).await;
             fixture.pods(name, 1).await;
             volume(name).await.expect("its volume");
         }
         line.is_cut.send_replace(true);
         for name in ["goes", "comes-again"] {
-            fixture
-                .api::<MiniCluster>()
-                .delete(name, &DeleteParams::default())
-                .await
-                .unwrap();
+            fixture.delete::<MiniCluster>(name).await;
             until("it is gone", async || {
                 fixture.reap(name).await;
-                fixture
-                    .api::<MiniCluster>()
-                    .get_opt(name)
-                    .await
-                    .unwrap()
-                    .is_none()
-                    .then_some(())
+                fixture.find::<MiniCluster>(name).await.is_none().then_some(())
             })
             .await;
         }
@@ -120,8 +109,8 @@ fn volume_of_cluster_deleted_unseen_goes_after_the_next_list() {
         tokio::time::sleep(Duration::from_secs(30)).await;
         let begin = Instant::now();
         line.mend_too_late();
-        fixture.create("comes-again", spec()).await.unwrap();
-        fixture.create("new", json!({ "size": 1 })).await.unwrap();
+        fixture.create("comes-again", spec()).await;
+        fixture.create("new", json!({ "size": 1 })).await;
         fixture
             .when("new", "seen", |status| status["phase"].is_string())
             .await;
@@ -155,12 +144,12 @@ fn volume_of_cluster_deleted_unseen_goes_after_the_next_list() {
 fn clusters_created_unseen_start_whichever_page_lists_them() {
     test("relist-pages", async |fixture| {
         let (operator, line) = operator_behind_line(&fixture).await;
-        fixture.create("seen", json!({ "size": 1 })).await.unwrap();
+        fixture.create("seen", json!({ "size": 1 })).await;
         fixture.pods("seen", 1).await;
         line.is_cut.send_replace(true);
         let names: Vec<String> = (0..25).map(|number| format!("mc-{number}")).collect();
         for name in &names {
-            fixture.create(name, json!({ "size": 1 })).await.unwrap();
+            fixture.create(name, json!({ "size": 1 })).await;
         }
         line.mend_too_late();
         for name in &names {

@@ -24,7 +24,7 @@ pub(crate) fn agent_message(by: &str, code: i32, more: Value) -> String {
 pub(crate) async fn running(fixture: &Fixture, name: &str, spec: Value) -> (Pod, Pod) {
     let mut spec = spec;
     spec["size"] = json!(2);
-    fixture.create(name, spec).await.unwrap();
+    fixture.create(name, spec).await;
     run(fixture, name).await
 }
 
@@ -67,7 +67,7 @@ async fn take_lead(fixture: &Fixture, lead: &Pod, follower: &Pod) {
 pub(crate) async fn another_job(fixture: &Fixture, name: &str, than: &Option<String>) -> Job {
     until("there is another Job", async || {
         fixture.reap(name).await;
-        let job = fixture.api::<Job>().get_opt(name).await.unwrap();
+        let job = fixture.find::<Job>(name).await;
         job.filter(|job| job.uid() != *than)
     })
     .await
@@ -113,7 +113,7 @@ fn lost_lead_restarts_within_backoff_limit_and_one_deadline() {
         );
         let begun = fixture
             .when("mc", "begun", |status| status["startTime"].is_string())
-            .await["status"]["startTime"]
+            .await["startTime"]
             .clone();
         // At least 2 s of the deadline pass.
         tokio::time::sleep(std::time::Duration::from_millis(2100)).await;
@@ -125,8 +125,7 @@ fn lost_lead_restarts_within_backoff_limit_and_one_deadline() {
         let (lead, follower) = run(&fixture, "mc").await;
         let status = fixture
             .when("mc", "counted", |status| status["restartCount"] == 1)
-            .await["status"]
-            .clone();
+            .await;
         assert_eq!(
             (&status["backoffLimitUsed"], &status["startTime"]),
             (&json!(1), &begun),
@@ -231,7 +230,7 @@ fn replacement_code_unseen_by_operator_prevents_restart() {
         // The program ends with 238, the code of a follower whose pod the Job may replace. The Job takes the lead
         // for such a follower, since no operator marks the pod.
         let operator = fixture.operator().await;
-        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 1 })).await;
         fixture.job("mc").await;
         operator.stop().await;
         let lead = fixture.pods("mc", 1).await.remove(&0).unwrap();
@@ -273,17 +272,12 @@ fn a_job_that_somebody_deletes_is_a_counted_start_and_bounded() {
         let operator = fixture.operator().await;
         running(&fixture, "mc", json!({ "backoffLimit": 1 })).await;
         let first = fixture.job("mc").await.uid();
-        fixture
-            .api::<Job>()
-            .delete("mc", &DeleteParams::background())
-            .await
-            .unwrap();
+        fixture.delete::<Job>("mc").await;
         let second = another_job(&fixture, "mc", &first).await;
         run(&fixture, "mc").await;
         let status = fixture
             .when("mc", "counted", |status| status["restartCount"] == 1)
-            .await["status"]
-            .clone();
+            .await;
         assert_eq!(status["restarts"][0]["reason"], "JobDeleted", "{status:#}");
         assert_eq!(restarts_left(&second), "--restarts-left=0");
         fixture
@@ -297,7 +291,7 @@ fn a_job_that_somebody_deletes_is_a_counted_start_and_bounded() {
             (&json!("JobDeleted"), &json!(1)),
             "{status:#}"
         );
-        assert!(fixture.api::<Job>().get_opt("mc").await.unwrap().is_none());
+        assert!(fixture.find::<Job>("mc").await.is_none());
         operator.stop().await;
     });
 }
@@ -347,8 +341,7 @@ fn job_that_lost_a_follower_restarts_within_max_restarts() {
             another_job(&fixture, name, &first).await;
             let status = fixture
                 .when(name, "counted", |status| status["restartCount"] == 1)
-                .await["status"]
-                .clone();
+                .await;
             assert_eq!(
                 (&status["maxRestartsUsed"], &status["backoffLimitUsed"]),
                 (&json!(1), &Value::Null),
@@ -384,7 +377,7 @@ fn operator_killed_at_any_call_counts_a_start_once() {
             let victim = fixture.operator_that_dies(round).await;
             let is_done = async || {
                 fixture.reap(&name).await;
-                let current = fixture.api::<Job>().get_opt(&name).await.unwrap()?;
+                let current = fixture.find::<Job>(&name).await?;
                 let status = fixture.status(&name).await;
                 (current.uid() != job && status["jobUid"] == json!(current.uid())).then_some(())
             };
@@ -400,8 +393,7 @@ fn operator_killed_at_any_call_counts_a_start_once() {
             until(&format!("it is done after call {round}"), is_done).await;
             let status = fixture
                 .when(&name, "counted", |status| status["restartCount"] == 1)
-                .await["status"]
-                .clone();
+                .await;
             assert_eq!(
                 (
                     &status["backoffLimitUsed"],
@@ -411,11 +403,7 @@ fn operator_killed_at_any_call_counts_a_start_once() {
             );
             assert_eq!(restarts_left(&fixture.job(&name).await), "--restarts-left=4");
             second.stop().await;
-            fixture
-                .api::<MiniCluster>()
-                .delete(&name, &DeleteParams::default())
-                .await
-                .unwrap();
+            fixture.delete::<MiniCluster>(&name).await;
             if was_done {
                 assert!(round >= 4, "it was killed {round} times only");
                 return;
@@ -430,24 +418,18 @@ fn a_suspended_start_is_counted_and_uses_nothing_up() {
     test("suspended", async |fixture| {
         let operator = fixture.operator().await;
         running(&fixture, "mc", json!({ "suspend": false, "backoffLimit": 0 })).await;
-        fixture
-            .patch::<MiniCluster>("mc", json!({ "spec": { "suspend": true } }))
-            .await
-            .unwrap();
+        fixture.edit("mc", json!({ "suspend": true })).await;
         until("its pods go", async || {
             fixture.reap("mc").await;
             fixture.all_pods("mc").await.is_empty().then_some(())
         })
         .await;
-        let status = fixture.when_condition("mc", "Suspended", "True").await["status"].clone();
+        let status = fixture.when_condition("mc", "Suspended", "True").await;
         assert_eq!(
             (&status["restartCount"], &status["restarts"][0]["reason"]),
             (&json!(1), &json!("Suspended"))
         );
-        fixture
-            .patch::<MiniCluster>("mc", json!({ "spec": { "suspend": false } }))
-            .await
-            .unwrap();
+        fixture.edit("mc", json!({ "suspend": false })).await;
         run(&fixture, "mc").await;
         let status = fixture.status("mc").await;
         assert_eq!(
@@ -471,8 +453,7 @@ fn a_resumed_job_has_its_whole_deadline_again() {
         )
         .await;
         let suspend = async |suspend: bool| {
-            let spec = json!({ "spec": { "suspend": suspend } });
-            fixture.patch::<MiniCluster>("mc", spec).await.unwrap();
+            fixture.edit("mc", json!({ "suspend": suspend })).await;
         };
         suspend(true).await;
         until("its pods go, and the Job controller says so", async || {
@@ -506,10 +487,7 @@ fn a_resumed_job_has_its_whole_deadline_again() {
 fn suspended_job_without_a_start_time_can_be_failed() {
     test("never-started", async |fixture| {
         let operator = fixture.operator().await;
-        fixture
-            .create("mc", json!({ "size": 1, "suspend": true }))
-            .await
-            .unwrap();
+        fixture.create("mc", json!({ "size": 1, "suspend": true })).await;
         fixture.when_condition("mc", "Suspended", "True").await;
         operator.stop().await;
         let (writer, key) = (fixture.writer().await, Key::new(&fixture.namespace, "mc"));
@@ -534,18 +512,14 @@ fn a_resize_does_not_suspend_again_what_somebody_has_resumed() {
         let operator = fixture.operator().await;
         fixture
             .create("mc", json!({ "size": 1, "maxSize": 3, "suspend": true }))
-            .await
-            .unwrap();
+            .await;
         fixture.when_condition("mc", "Suspended", "True").await;
         fixture
             .patch::<Job>("mc", json!({ "spec": { "suspend": false } }))
             .await
             .unwrap();
         fixture.pods("mc", 1).await;
-        fixture
-            .patch::<MiniCluster>("mc", json!({ "spec": { "size": 3 } }))
-            .await
-            .unwrap();
+        fixture.edit("mc", json!({ "size": 3 })).await;
         let pods = fixture.pods("mc", 3).await;
         assert_eq!(pods.values().map(index).max(), Some(2));
         assert_eq!(fixture.job("mc").await.spec.unwrap().suspend, Some(false));
@@ -569,8 +543,7 @@ async fn resume_soon(fixture: &Fixture, has_begun: bool) {
     let operator = fixture.operator().await;
     fixture
         .create("mc", json!({ "size": 1, "suspend": false, "backoffLimit": 0 }))
-        .await
-        .unwrap();
+        .await;
     let pods = fixture.pods("mc", 1).await;
     if has_begun {
         fixture.run_pod(&pods[&0]).await;
@@ -584,8 +557,7 @@ async fn resume_soon(fixture: &Fixture, has_begun: bool) {
     fixture.hold_pod(&lead).await;
     let job = fixture.job("mc").await.uid();
     let suspend = async |suspend: bool| {
-        let spec = json!({ "spec": { "suspend": suspend } });
-        fixture.patch::<MiniCluster>("mc", spec).await.unwrap();
+        fixture.edit("mc", json!({ "suspend": suspend })).await;
     };
     suspend(true).await;
     until("its lead is told to stop", async || {
@@ -674,10 +646,7 @@ fn deadline_ends_the_wait_for_a_pod_on_a_dead_node() {
         };
         // A user suspends this one while it waits, so its clock stops.
         let other_lead = lose_lead("paused").await;
-        fixture
-            .patch::<MiniCluster>("paused", json!({ "spec": { "suspend": true } }))
-            .await
-            .unwrap();
+        fixture.edit("paused", json!({ "suspend": true })).await;
         let earlier = fixture.job("paused").await.uid();
         let lead = lose_lead("mc").await;
         let status = finished(&fixture, "mc", "Failed").await;
@@ -689,12 +658,12 @@ fn deadline_ends_the_wait_for_a_pod_on_a_dead_node() {
         fixture.release_pod(&lead).await;
         until("the earlier Job is gone, and no other comes", async || {
             fixture.reap("mc").await;
-            let job = fixture.api::<Job>().get_opt("mc").await.unwrap();
+            let job = fixture.find::<Job>("mc").await;
             job.is_none().then_some(())
         })
         .await;
         tokio::time::sleep(SETTLE).await;
-        assert!(fixture.api::<Job>().get_opt("mc").await.unwrap().is_none());
+        assert!(fixture.find::<Job>("mc").await.is_none());
         fixture.release_pod(&other_lead).await;
         let next = another_job(&fixture, "paused", &earlier).await;
         assert_eq!(next.spec.unwrap().suspend, Some(true));

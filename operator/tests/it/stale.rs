@@ -1,6 +1,5 @@
 //! Watches that lag behind the API server: what they have delivered so far never decides alone.
 
-use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -36,11 +35,7 @@ async fn delete_job_alone(fixture: &Fixture, name: &str) {
         .delete(name, &DeleteParams::orphan())
         .await
         .unwrap();
-    until("the Job is gone", async || {
-        let job = fixture.api::<Job>().get_opt(name).await.unwrap();
-        job.is_none().then_some(())
-    })
-    .await;
+    fixture.until_gone::<Job>(name).await;
 }
 
 /// Waits until the Job has counted the failure of its lead.
@@ -62,8 +57,7 @@ fn unseen_success_of_a_deleted_job_is_not_a_loss() {
         for (name, limit) in clusters {
             fixture
                 .create(name, json!({ "size": 1, "backoffLimit": limit }))
-                .await
-                .unwrap();
+                .await;
             let lead = fixture.pods(name, 1).await.remove(&0).unwrap();
             fixture.run_pod(&lead).await;
             fixture
@@ -88,7 +82,7 @@ fn unseen_success_of_a_deleted_job_is_not_a_loss() {
                 (&json!(0), &Value::Null),
                 "{status:#}"
             );
-            assert!(fixture.api::<Job>().get_opt(name).await.unwrap().is_none());
+            assert!(fixture.find::<Job>(name).await.is_none());
         }
         operator.stop().await;
     });
@@ -106,18 +100,15 @@ fn unseen_failure_is_not_restarted_by_a_suspension() {
             .end_pod(&lead, 7, "Error", &agent_message("program", 7, json!({})))
             .await;
         lead_index_failed(&fixture, "mc").await;
-        fixture
-            .patch::<MiniCluster>("mc", json!({ "spec": { "suspend": true } }))
-            .await
-            .unwrap();
+        fixture.edit("mc", json!({ "suspend": true })).await;
         until("the Job is suspended, or gone", async || {
-            let job = fixture.api::<Job>().get_opt("mc").await.unwrap();
+            let job = fixture.find::<Job>("mc").await;
             let job = serde_json::to_value(job).unwrap();
             (job.is_null() || condition(&job["status"], "Suspended")["status"] == "True").then_some(())
         })
         .await;
         tokio::time::sleep(SETTLE).await;
-        let kept = fixture.api::<Job>().get_opt("mc").await.unwrap();
+        let kept = fixture.find::<Job>("mc").await;
         assert_eq!(kept.unwrap().metadata.deletion_timestamp, None);
         is_silent.send_replace(false);
         let status = finished(&fixture, "mc", "Failed").await;
@@ -138,8 +129,7 @@ fn unseen_loss_of_the_lead_does_not_fail_the_job() {
         let operator = operator_with_late("pods", &fixture, &is_silent, |_| None).await;
         fixture
             .create("mc", json!({ "size": 2, "backoffLimit": 1 }))
-            .await
-            .unwrap();
+            .await;
         let pods = fixture.pods("mc", 2).await;
         for pod in pods.values() {
             fixture.run_pod(pod).await;
@@ -148,11 +138,7 @@ fn unseen_loss_of_the_lead_does_not_fail_the_job() {
         let lead = &pods[&0];
         // While it is held, the deleted pod does not vanish.
         fixture.hold_pod(lead).await;
-        fixture
-            .api::<Pod>()
-            .delete(&lead.name_any(), &DeleteParams::default())
-            .await
-            .unwrap();
+        fixture.delete::<Pod>(&lead.name_any()).await;
         fixture
             .end_pod(lead, 143, "Error", &agent_message("stop", 143, json!({})))
             .await;
@@ -165,8 +151,7 @@ fn unseen_loss_of_the_lead_does_not_fail_the_job() {
         is_silent.send_replace(false);
         let status = fixture
             .when("mc", "counted", |status| status["restartCount"] == 1)
-            .await["status"]
-            .clone();
+            .await;
         assert_eq!(status["restarts"][0]["reason"], "LeadLost", "{status:#}");
         fixture.release_pod(lead).await;
         another_job(&fixture, "mc", &job).await;
@@ -187,15 +172,11 @@ fn edit_after_an_unseen_start_does_not_recreate_the_job() {
         let operator = operator_with_late("pods", &fixture, &is_silent, refuse_status).await;
         fixture
             .create("mc", json!({ "size": 1, "containers": spec("first") }))
-            .await
-            .unwrap();
+            .await;
         let job = fixture.job("mc").await.uid();
         let pods = fixture.pods("mc", 1).await;
         fixture.run_pod(&pods[&0]).await;
-        fixture
-            .patch::<MiniCluster>("mc", json!({ "spec": { "containers": spec("second") } }))
-            .await
-            .unwrap();
+        fixture.edit("mc", json!({ "containers": spec("second") })).await;
         until("the operator looks at the pods itself", async || {
             let calls = operator.calls.all();
             let lists = calls
@@ -211,7 +192,7 @@ fn edit_after_an_unseen_start_does_not_recreate_the_job() {
         tokio::time::sleep(SETTLE).await;
         assert_eq!(fixture.job("mc").await.uid(), job);
         is_silent.send_replace(false);
-        let status = fixture.when_condition("mc", "Valid", "False").await["status"].clone();
+        let status = fixture.when_condition("mc", "Valid", "False").await;
         assert_eq!(
             condition(&status, "Valid")["reason"],
             "ChangedTooLate",
@@ -230,7 +211,7 @@ fn unseen_deletion_of_the_job_tells_no_pod_to_end() {
     test("stale-job", async |fixture| {
         let is_silent = watch::Sender::new(false);
         let operator = operator_with_late("jobs", &fixture, &is_silent, |_| None).await;
-        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 2 })).await;
         let pods = fixture.pods("mc", 2).await;
         for pod in pods.values() {
             fixture.run_pod(pod).await;

@@ -73,14 +73,6 @@ async fn gone(fixture: &Fixture, cluster: &str) {
     .await;
 }
 
-pub(crate) async fn delete(fixture: &Fixture, cluster: &str) {
-    fixture
-        .api::<MiniCluster>()
-        .delete(cluster, &DeleteParams::default())
-        .await
-        .unwrap();
-}
-
 /// The scheduler sets a pod with an unbound claim aside, with a warning.
 #[test]
 fn job_is_created_once_its_claims_are_bound() {
@@ -104,10 +96,7 @@ fn job_is_created_once_its_claims_are_bound() {
         let operator = fixture.operator().await;
         for number in 0..5 {
             let name = format!("mc-{number}");
-            fixture
-                .create(&name, spec(json!({ "path": "/tmp/data" })))
-                .await
-                .unwrap();
+            fixture.create(&name, spec(json!({ "path": "/tmp/data" }))).await;
             bound(&fixture, &name).await;
             let claim = until("the claim is bound", async || {
                 let claim = claim(&fixture, &name).await?;
@@ -142,10 +131,7 @@ fn job_is_created_once_its_claims_are_bound() {
 fn volume_is_deleted_with_its_minicluster_only() {
     test("volumes", async |fixture| {
         let operator = fixture.operator().await;
-        fixture
-            .create("mc", spec(json!({ "path": "/tmp/data" })))
-            .await
-            .unwrap();
+        fixture.create("mc", spec(json!({ "path": "/tmp/data" }))).await;
         let made = bound(&fixture, "mc").await;
         let claim_ref = made.spec.as_ref().unwrap().claim_ref.as_ref().unwrap();
         assert_eq!(claim_ref.uid, claim(&fixture, "mc").await.unwrap().uid());
@@ -170,16 +156,14 @@ fn volume_is_deleted_with_its_minicluster_only() {
             .unwrap();
         fixture
             .create("other", spec(json!({ "path": "/tmp/data" })))
-            .await
-            .unwrap();
+            .await;
         let status = fixture
             .when("other", "stopped", |status| status["reason"] == "NameTaken")
-            .await["status"]
-            .clone();
+            .await;
         assert_message(&status, "PersistentVolume");
 
-        delete(&fixture, "mc").await;
-        delete(&fixture, "other").await;
+        fixture.delete::<MiniCluster>("mc").await;
+        fixture.delete::<MiniCluster>("other").await;
         gone(&fixture, "mc").await;
         let foreign_volume = volume(&fixture, "other").await.unwrap();
         assert_eq!(foreign_volume.metadata.deletion_timestamp, None);
@@ -221,7 +205,7 @@ fn csi_volumes_bind_and_a_shared_disk_is_reported_to_both() {
         });
         let mut names = BTreeSet::new();
         for cluster in ["one", "two"] {
-            fixture.create(cluster, spec(csi.clone())).await.unwrap();
+            fixture.create(cluster, spec(csi.clone())).await;
             let made = bound(&fixture, cluster).await;
             names.insert(made.name_any());
             let source = serde_json::to_value(made.spec.unwrap()).unwrap()["csi"].clone();
@@ -238,7 +222,7 @@ fn csi_volumes_bind_and_a_shared_disk_is_reported_to_both() {
         assert_eq!(names.len(), 2);
         let message_of = async |cluster: &str, reason: &str| {
             let is_told = |status: &Value| condition(status, "VolumesValid")["reason"] == reason;
-            let status = fixture.when(cluster, reason, is_told).await["status"].clone();
+            let status = fixture.when(cluster, reason, is_told).await;
             condition(&status, "VolumesValid")["message"]
                 .as_str()
                 .unwrap()
@@ -260,7 +244,7 @@ fn csi_volumes_bind_and_a_shared_disk_is_reported_to_both() {
         let operator = fixture.operator().await;
         says_nothing_again(&operator).await;
 
-        delete(&fixture, "two").await;
+        fixture.delete::<MiniCluster>("two").await;
         gone(&fixture, "two").await;
         message_of("one", "UnknownStorageClass").await;
         let classes: Api<StorageClass> = Api::all(fixture.client.clone());
@@ -274,19 +258,14 @@ fn csi_volumes_bind_and_a_shared_disk_is_reported_to_both() {
         message_of("one", "UnknownStorageClass").await;
         for reason in ["SharedHandle", "UnknownStorageClass"] {
             until(&format!("an event says {reason}"), async || {
-                let events = fixture
-                    .api::<Event>()
-                    .list(&Default::default())
-                    .await
-                    .unwrap()
-                    .items;
+                let events = fixture.all::<Event>().await;
                 events
                     .into_iter()
                     .find(|event| event.reason.as_deref() == Some(reason))
             })
             .await;
         }
-        delete(&fixture, "one").await;
+        fixture.delete::<MiniCluster>("one").await;
         gone(&fixture, "one").await;
         operator.stop().await;
     });
@@ -296,13 +275,10 @@ fn csi_volumes_bind_and_a_shared_disk_is_reported_to_both() {
 fn volume_is_swept_by_the_next_operator() {
     test("swept", async |fixture| {
         let operator = fixture.operator().await;
-        fixture
-            .create("mc", spec(json!({ "path": "/tmp/data" })))
-            .await
-            .unwrap();
+        fixture.create("mc", spec(json!({ "path": "/tmp/data" }))).await;
         bound(&fixture, "mc").await;
         operator.stop().await;
-        delete(&fixture, "mc").await;
+        fixture.delete::<MiniCluster>("mc").await;
         until("the claim is gone", async || {
             fixture.reap("mc").await;
             claim(&fixture, "mc").await.is_none().then_some(())
@@ -320,9 +296,9 @@ fn kept_volume_is_reused_and_a_foreign_one_refused() {
     test("kept", async |fixture| {
         let operator = fixture.operator().await;
         let kept = || spec(json!({ "path": "/tmp/data", "delete": false }));
-        fixture.create("mc", kept()).await.unwrap();
+        fixture.create("mc", kept()).await;
         let first = bound(&fixture, "mc").await;
-        delete(&fixture, "mc").await;
+        fixture.delete::<MiniCluster>("mc").await;
         until("it is released", async || {
             fixture.reap("mc").await;
             volume(&fixture, "mc")
@@ -332,32 +308,18 @@ fn kept_volume_is_reused_and_a_foreign_one_refused() {
         .await;
         fixture
             .create("mc", spec(json!({ "path": "/tmp/elsewhere", "delete": false })))
-            .await
-            .unwrap();
+            .await;
         let status = fixture
             .when("mc", "stopped", |status| status["reason"] == "NameTaken")
-            .await["status"]
-            .clone();
+            .await;
         assert_message(&status, "was kept");
-        delete(&fixture, "mc").await;
-        until("it is gone", async || {
-            fixture
-                .api::<MiniCluster>()
-                .get_opt("mc")
-                .await
-                .unwrap()
-                .is_none()
-                .then_some(())
-        })
-        .await;
+        fixture.delete::<MiniCluster>("mc").await;
+        fixture.until_gone::<MiniCluster>("mc").await;
 
-        fixture
-            .create("mc", spec(json!({ "path": "/tmp/data" })))
-            .await
-            .unwrap();
+        fixture.create("mc", spec(json!({ "path": "/tmp/data" }))).await;
         let again = bound(&fixture, "mc").await;
         assert_eq!(again.uid(), first.uid());
-        delete(&fixture, "mc").await;
+        fixture.delete::<MiniCluster>("mc").await;
         // This MiniCluster does not keep it.
         gone(&fixture, "mc").await;
         operator.stop().await;
@@ -371,12 +333,12 @@ fn completed_job_is_cleaned_up_once_and_its_status_stays() {
         let mut all = spec(json!({ "path": "/tmp/data" }));
         all["cleanupPods"] = json!(true);
         all["services"] = json!([{ "image": "cache:1", "name": "cache" }]);
-        fixture.create("mc", all.clone()).await.unwrap();
+        fixture.create("mc", all.clone()).await;
         bound(&fixture, "mc").await;
         let pods = fixture.pods("mc", 1).await;
         fixture.run_pod(&pods[&0]).await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
-        let status = fixture.when_condition("mc", "CleanedUp", "True").await["status"].clone();
+        let status = fixture.when_condition("mc", "CleanedUp", "True").await;
         assert_eq!(
             (&status["phase"], &status["exitCode"], &status["size"]),
             (&json!("Completed"), &json!(0), &json!(0))
@@ -384,13 +346,7 @@ fn completed_job_is_cleaned_up_once_and_its_status_stays() {
         until("no pod is left", async || {
             for pod in [
                 fixture.all_pods("mc").await,
-                fixture
-                    .api::<Pod>()
-                    .get_opt("mc-services")
-                    .await
-                    .unwrap()
-                    .into_iter()
-                    .collect(),
+                fixture.find::<Pod>("mc-services").await.into_iter().collect(),
             ]
             .concat()
             {
@@ -402,14 +358,8 @@ fn completed_job_is_cleaned_up_once_and_its_status_stays() {
                         .await;
                 }
             }
-            (fixture.all_pods("mc").await.is_empty()
-                && fixture
-                    .api::<Pod>()
-                    .get_opt("mc-services")
-                    .await
-                    .unwrap()
-                    .is_none())
-            .then_some(())
+            (fixture.all_pods("mc").await.is_empty() && fixture.find::<Pod>("mc-services").await.is_none())
+                .then_some(())
         })
         .await;
         gone(&fixture, "mc").await;
@@ -417,7 +367,7 @@ fn completed_job_is_cleaned_up_once_and_its_status_stays() {
         fixture.job("mc").await;
 
         // The pods of a failed job stay.
-        fixture.create("failed", all).await.unwrap();
+        fixture.create("failed", all).await;
         let pods = fixture.pods("failed", 1).await;
         fixture.end_pod(&pods[&0], 3, "Error", "").await;
         fixture.when_condition("failed", "Failed", "True").await;
@@ -436,7 +386,7 @@ fn completed_job_is_cleaned_up_once_and_its_status_stays() {
             status["conditions"]
         );
         assert_eq!(again.calls.counted(), [], "a restart does nothing");
-        delete(&fixture, "failed").await;
+        fixture.delete::<MiniCluster>("failed").await;
         gone(&fixture, "failed").await;
         again.stop().await;
     });
@@ -450,11 +400,10 @@ fn secrets_of_users_and_rest_api_are_created_once_and_named() {
             "size": 1, "users": [{ "name": "ada", "password": "butter" }, { "name": "bob" }],
             "fluxRestful": { "token": "mine" }, "containers": [{ "image": "app:1" }],
         });
-        fixture.create("mc", spec).await.unwrap();
+        fixture.create("mc", spec).await;
         let status = fixture
             .when("mc", "named", |status| status["usersSecret"].is_string())
-            .await["status"]
-            .clone();
+            .await;
         let named = async |what: &str| fixture.secret("mc", what).await.unwrap().name_any();
         let (users, restful) = (named("users").await, named("restful").await);
         assert_eq!(
@@ -506,7 +455,7 @@ fn storage_uses_exactly_the_shipped_permissions() {
             let mut spec = spec(volume);
             spec["cleanupPods"] = json!(cleanup);
             spec["services"] = json!([{ "image": "cache:1", "name": "cache" }]);
-            fixture.create(name, spec).await.unwrap();
+            fixture.create(name, spec).await;
             bound(&fixture, name).await;
         };
         make("done", json!({ "path": "/tmp/a" }), true).await;
@@ -514,7 +463,7 @@ fn storage_uses_exactly_the_shipped_permissions() {
         let pods = fixture.pods("done", 1).await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         fixture.when_condition("done", "CleanedUp", "True").await;
-        delete(&fixture, "kept").await;
+        fixture.delete::<MiniCluster>("kept").await;
         until("it is released", async || {
             fixture.reap("kept").await;
             volume(&fixture, "kept")
@@ -525,7 +474,7 @@ fn storage_uses_exactly_the_shipped_permissions() {
         // The operator patches the kept volume, to reserve it for the new claim.
         make("kept", json!({ "path": "/tmp/b", "delete": false }), false).await;
         make("swept", json!({ "path": "/tmp/c" }), false).await;
-        delete(&fixture, "swept").await;
+        fixture.delete::<MiniCluster>("swept").await;
         gone(&fixture, "swept").await;
 
         let mut seen = operator.calls.all();

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use flux_operator::health::metrics::{LiveState, Metrics};
-use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret, ServiceAccount};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -47,12 +46,10 @@ fn job_without_pods_is_explained_and_continues_when_it_can() {
                 "mc",
                 json!({ "size": 2, "pod": { "serviceAccountName": "later" } }),
             )
-            .await
-            .unwrap();
+            .await;
         let status = fixture
             .when("mc", "explained", |status| status["reason"] == "FailedCreate")
-            .await["status"]
-            .clone();
+            .await;
         assert_message(&status, "serviceaccount \"later\" not found");
         assert_eq!(
             condition(&status, "JobWaitingForResources")["reason"],
@@ -95,14 +92,13 @@ fn job_without_pods_is_explained_and_continues_when_it_can() {
 fn a_volume_that_cannot_be_mounted_is_named() {
     test("cannot-mount", async |fixture| {
         let operator = fixture.operator().await;
-        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 2 })).await;
         let pods = fixture.pods("mc", 2).await;
         let message = "MountVolume.SetUp failed for volume \"k\" : secret \"nope\" not found";
         cannot_mount(&fixture, &pods[&1], message).await;
         let status = fixture
             .when("mc", "explained", |status| status["reason"] == "FailedMount")
-            .await["status"]
-            .clone();
+            .await;
         assert_eq!(status["message"], message);
         for pod in pods.values() {
             fixture.run_pod(pod).await;
@@ -139,14 +135,13 @@ async fn lose_sandbox(fixture: &Fixture, pod: &Pod, has_sandbox: bool) {
 fn pod_that_its_restarted_node_never_starts_is_replaced() {
     test("never-starts", async |fixture| {
         let operator = fixture.operator().await;
-        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 2 })).await;
         let pods = fixture.pods("mc", 2).await;
         fixture.run_pod(&pods[&0]).await;
         lose_sandbox(&fixture, &pods[&1], false).await;
         let status = fixture
             .when("mc", "explained", |status| status["reason"] == "NodeRestarted")
-            .await["status"]
-            .clone();
+            .await;
         assert_message(
             &status,
             "pod 1: its node was restarted before its container had started",
@@ -166,7 +161,7 @@ fn pod_that_its_restarted_node_never_starts_is_replaced() {
         );
 
         // Another such pod gets a sandbox after the operator has seen it. The operator does not delete it.
-        fixture.create("back", json!({ "size": 1 })).await.unwrap();
+        fixture.create("back", json!({ "size": 1 })).await;
         let pod = fixture.pods("back", 1).await.remove(&0).unwrap();
         lose_sandbox(&fixture, &pod, false).await;
         fixture
@@ -183,7 +178,7 @@ fn pod_that_its_restarted_node_never_starts_is_replaced() {
         // A lead is lost.
         lose_sandbox(&fixture, &pod, false).await;
         let is_restarted = |status: &Value| status["restarts"][0]["reason"] == "LeadLost";
-        let status = fixture.when("back", "restarted", is_restarted).await["status"].clone();
+        let status = fixture.when("back", "restarted", is_restarted).await;
         let why = status["restarts"][0]["message"].as_str().unwrap();
         assert!(why.contains("NodeRestarted"), "{status:#}");
         operator.stop().await;
@@ -214,7 +209,7 @@ fn pod_that_changes_before_it_is_deleted_is_no_error() {
             .await;
         let mut lost = BTreeMap::new();
         for name in ["patched", "deleted"] {
-            fixture.create(name, json!({ "size": 1 })).await.unwrap();
+            fixture.create(name, json!({ "size": 1 })).await;
             let pod = fixture.pods(name, 1).await.remove(&0).unwrap();
             lose_sandbox(&fixture, &pod, false).await;
             lost.insert(name, pod.uid());
@@ -238,21 +233,14 @@ fn pod_that_changes_before_it_is_deleted_is_no_error() {
 fn deleted_config_map_is_recreated_and_deleted_key_is_reported() {
     test("parts-deleted", async |fixture| {
         let operator = fixture.operator().await;
-        fixture
-            .create("mc", json!({ "size": 2, "maxSize": 4 }))
-            .await
-            .unwrap();
+        fixture.create("mc", json!({ "size": 2, "maxSize": 4 })).await;
         let pods = fixture.pods("mc", 2).await;
         let before = fixture.api::<ConfigMap>().get("mc-agent").await.unwrap();
-        fixture
-            .api::<ConfigMap>()
-            .delete("mc-agent", &DeleteParams::default())
-            .await
-            .unwrap();
+        fixture.delete::<ConfigMap>("mc-agent").await;
         let message = "MountVolume.SetUp failed for volume \"flux-agent\" : configmap \"mc-agent\" not found";
         cannot_mount(&fixture, &pods[&1], message).await;
         let after = until("it is made again", async || {
-            fixture.api::<ConfigMap>().get_opt("mc-agent").await.unwrap()
+            fixture.find::<ConfigMap>("mc-agent").await
         })
         .await;
         assert_eq!(
@@ -260,21 +248,16 @@ fn deleted_config_map_is_recreated_and_deleted_key_is_reported() {
             (after.data, after.metadata.owner_references)
         );
 
-        fixture.create("lost", json!({ "size": 1 })).await.unwrap();
+        fixture.create("lost", json!({ "size": 1 })).await;
         let pods = fixture.pods("lost", 1).await;
         let secret = fixture.secret("lost", "curve").await.unwrap().name_any();
-        fixture
-            .api::<Secret>()
-            .delete(&secret, &DeleteParams::default())
-            .await
-            .unwrap();
+        fixture.delete::<Secret>(&secret).await;
         let message =
             format!("MountVolume.SetUp failed for volume \"flux-curve\" : secret \"{secret}\" not found");
         cannot_mount(&fixture, &pods[&0], &message).await;
         let status = fixture
             .when("lost", "explained", |status| status["reason"] == "SecretDeleted")
-            .await["status"]
-            .clone();
+            .await;
         assert_message(&status, "apply it again");
         assert!(
             fixture.secret("lost", "curve").await.is_none(),
@@ -299,10 +282,7 @@ fn obstacle_is_not_hidden_by_that_of_a_later_step() {
             is_refused.then_some(Fault::Answer(403))
         });
         let operator = fixture.operator_of(calls, |_| {}).await;
-        fixture
-            .create("mc", json!({ "size": 2, "maxSize": 4 }))
-            .await
-            .unwrap();
+        fixture.create("mc", json!({ "size": 2, "maxSize": 4 })).await;
         let pods = fixture.pods("mc", 2).await;
         fixture.run_pod(&pods[&0]).await;
         fixture
@@ -310,18 +290,13 @@ fn obstacle_is_not_hidden_by_that_of_a_later_step() {
             .await;
         no_scaling.store(true, Ordering::SeqCst);
         no_config_maps.store(true, Ordering::SeqCst);
-        let size = json!({ "spec": { "size": 3 } });
-        fixture.patch::<MiniCluster>("mc", size).await.unwrap();
+        fixture.edit("mc", json!({ "size": 3 })).await;
         let of_job = |status: &Value| {
             let message = status["message"].as_str().unwrap_or_default();
             status["reason"] == "Forbidden" && message.contains("Job mc")
         };
         fixture.when("mc", "told of the Job", of_job).await;
-        fixture
-            .api::<ConfigMap>()
-            .delete("mc-agent", &DeleteParams::default())
-            .await
-            .unwrap();
+        fixture.delete::<ConfigMap>("mc-agent").await;
         let message = "MountVolume.SetUp failed for volume \"flux-agent\" : configmap \"mc-agent\" not found";
         operator.calls.clear();
         cannot_mount(&fixture, &pods[&1], message).await;
@@ -345,7 +320,7 @@ fn obstacle_is_not_hidden_by_that_of_a_later_step() {
         assert!(of_config_map(&status), "it stays: {status:#}");
         no_config_maps.store(false, Ordering::SeqCst);
         until("it is made again", async || {
-            fixture.api::<ConfigMap>().get_opt("mc-agent").await.unwrap()
+            fixture.find::<ConfigMap>("mc-agent").await
         })
         .await;
         operator.stop().await;
@@ -358,20 +333,14 @@ fn obstacle_is_not_hidden_by_that_of_a_later_step() {
 fn size_below_the_quorum_names_the_quorum_until_it_is_raised() {
     test("quorum", async |fixture| {
         let operator = fixture.operator().await;
-        fixture
-            .create("mc", json!({ "size": 3, "maxSize": 4 }))
-            .await
-            .unwrap();
+        fixture.create("mc", json!({ "size": 3, "maxSize": 4 })).await;
         fixture.pods("mc", 3).await;
         let resize = async |size: u32| {
-            fixture
-                .patch::<MiniCluster>("mc", json!({ "spec": { "size": size } }))
-                .await
-                .unwrap();
+            fixture.edit("mc", json!({ "size": size })).await;
         };
         resize(2).await;
         let is_below = |status: &Value| status["reason"] == "SizeBelowQuorum";
-        let status = fixture.when("mc", "told of its quorum", is_below).await["status"].clone();
+        let status = fixture.when("mc", "told of its quorum", is_below).await;
         assert_message(&status, "3 brokers");
         resize(3).await;
         fixture
@@ -392,8 +361,7 @@ fn status_names_the_scheduler_when_none_sees_the_pods() {
                 "mc",
                 json!({ "size": 2, "podTemplate": over, "containers": [container] }),
             )
-            .await
-            .unwrap();
+            .await;
         let pods = fixture.pods("mc", 2).await;
         let names = |status: &Value| {
             status["message"]
@@ -402,7 +370,7 @@ fn status_names_the_scheduler_when_none_sees_the_pods() {
         };
         fixture.when("mc", "told for whom it waits", names).await;
         let silent = |status: &Value| status["reason"] == "SchedulerSilent";
-        let status = fixture.when("mc", "told that nobody looks", silent).await["status"].clone();
+        let status = fixture.when("mc", "told that nobody looks", silent).await;
         let message = status["message"].as_str().unwrap();
         assert!(
             message.starts_with("scheduler nobody has not reported on pod 0 yet"),
@@ -454,13 +422,13 @@ fn dead_node_is_reported_for_a_pod_that_was_never_ready() {
         let nodes: Api<Node> = Api::all(fixture.client.clone());
         set_node_ready(&nodes, NODE, "True").await;
         let operator = fixture.operator().await;
-        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 1 })).await;
         let pod = fixture.pods("mc", 1).await.remove(&0).unwrap();
         place(&fixture, &pod, NODE).await;
 
         set_node_ready(&nodes, NODE, "Unknown").await;
         let is_lost = |status: &Value| status["reason"] == "NodeLost";
-        let status = fixture.when("mc", "lost", is_lost).await["status"].clone();
+        let status = fixture.when("mc", "lost", is_lost).await;
         let name = pod.name_any();
         for words in [
             format!("pod {name} is on node {NODE}, which has stopped responding"),

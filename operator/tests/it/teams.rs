@@ -36,7 +36,7 @@ impl Page {
 async fn create(fixture: &Fixture, text: &str) -> Result<MiniCluster, kube::Error> {
     let object: Value = serde_saphyr::from_str(text).unwrap();
     let name = object["metadata"]["name"].as_str().unwrap();
-    fixture.create(name, object["spec"].clone()).await
+    fixture.try_create(name, object["spec"].clone()).await
 }
 
 async fn counted_quota(fixture: &Fixture) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Service};
-use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
@@ -77,7 +77,7 @@ fn host_path_and_secret_volumes_need_own_permission() {
 
         // The tenant may go on using what an administrator created.
         let given = with_volume(json!({ "path": "/data" }));
-        fixture.create("given", given).await.unwrap();
+        fixture.create("given", given).await;
         let change = Patch::Merge(json!({ "spec": { "ttlSecondsAfterFinished": 9 } }));
         tenant
             .patch("given", &PatchParams::default(), &change)
@@ -113,12 +113,11 @@ fn labels_that_claim_another_cluster_are_ignored() {
         let services = json!([{ "image": "cache:1", "name": "cache" }]);
         fixture
             .create("victim", json!({ "size": 2, "services": services }))
-            .await
-            .unwrap();
+            .await;
         for pod in fixture.pods("victim", 2).await.values() {
             fixture.run_pod(pod).await;
         }
-        let before = fixture.when_condition("victim", "Ready", "True").await["status"].clone();
+        let before = fixture.when_condition("victim", "Ready", "True").await;
         let job = fixture.job("victim").await;
 
         let claims = json!({
@@ -131,7 +130,7 @@ fn labels_that_claim_another_cluster_are_ignored() {
             "size": 1, "jobLabels": claims.clone(), "pod": { "labels": claims.clone() },
             "network": { "headlessName": "other" },
         });
-        fixture.create("evil", spec).await.unwrap();
+        fixture.create("evil", spec).await;
         let evil = fixture.pods("evil", 1).await.remove(&0).unwrap();
         for (label, value) in [("minicluster", "evil"), ("headless", "other")] {
             assert_eq!(evil.labels()[&format!("flux-framework.org/{label}")], value);
@@ -168,21 +167,15 @@ fn labels_that_claim_another_cluster_are_ignored() {
             .await
             .unwrap();
         until("the copies' pods are there", async || {
-            let all = fixture
-                .api::<Pod>()
-                .list(&ListParams::default())
-                .await
-                .unwrap()
-                .items;
+            let all = fixture.all::<Pod>().await;
             // The victim has two pods and its services pod. There are also the evil one's pod, two pods of the copied
             // Job, and the copied pod.
             (all.len() >= 7).then_some(())
         })
         .await;
         fixture
-            .patch::<MiniCluster>("victim", json!({ "spec": { "ttlSecondsAfterFinished": 600 } }))
-            .await
-            .unwrap();
+            .edit("victim", json!({ "ttlSecondsAfterFinished": 600 }))
+            .await;
         fixture
             .when("victim", "looked at again", |status| {
                 status["observedGeneration"] == 2
@@ -196,9 +189,8 @@ fn labels_that_claim_another_cluster_are_ignored() {
         // Nor through an operator that sees the copies first.
         let again = fixture.operator().await;
         fixture
-            .patch::<MiniCluster>("victim", json!({ "spec": { "ttlSecondsAfterFinished": 601 } }))
-            .await
-            .unwrap();
+            .edit("victim", json!({ "ttlSecondsAfterFinished": 601 }))
+            .await;
         fixture
             .when("victim", "looked at again", |status| {
                 status["observedGeneration"] == 3
@@ -222,10 +214,7 @@ fn many_of_the_largest_size_fit_into_the_operators_memory() {
         let spec =
             json!({ "size": 1, "containers": [{ "image": "app:1", "commands": { "script": script } }] });
         for number in 0..count {
-            fixture
-                .create(&format!("mc-{number}"), spec.clone())
-                .await
-                .unwrap();
+            fixture.create(&format!("mc-{number}"), spec.clone()).await;
         }
         // The test waits for one MiniCluster after the other. To list all again and again would read hundreds of
         // megabytes. The operator may handle the first one last, so the limit for each grows with their number.
@@ -252,11 +241,8 @@ fn many_of_the_largest_size_fit_into_the_operators_memory() {
         // An operator that starts among all of them, and has to report something about each.
         let program = operator_process::start(&fixture.namespace, "info", Stdio::null());
         for number in 0..count {
-            let change = json!({ "spec": { "ttlSecondsAfterFinished": 600 } });
-            fixture
-                .patch::<MiniCluster>(&format!("mc-{number}"), change)
-                .await
-                .unwrap();
+            let change = json!({ "ttlSecondsAfterFinished": 600 });
+            fixture.edit(&format!("mc-{number}"), change).await;
         }
         all_have("seen again", "observedGeneration", 2).await;
         println!("after a restart: {} MiB", program.memory_kib("VmHWM") >> 10);
@@ -344,11 +330,10 @@ fn objects_of_another_flux_operator_are_not_touched() {
                 "PersistentVolume",
             ),
         ] {
-            fixture.create(name, spec).await.unwrap();
+            fixture.create(name, spec).await;
             let status = fixture
                 .when(name, "stopped", |status| status["reason"] == "NameTaken")
-                .await["status"]
-                .clone();
+                .await;
             assert!(
                 status["message"].as_str().unwrap().starts_with(kind),
                 "{status:#}"
@@ -366,9 +351,9 @@ fn service_fields_of_another_flux_operator_block_nobody() {
     test("fluxcd-fields", async |fixture| {
         let operator = fixture.operator().await;
         let spec = |minimal: bool| json!({ "size": 1, "network": { "disableAffinity": true }, "flux": { "minimalService": minimal } });
-        fixture.create("lead-only", spec(true)).await.unwrap();
+        fixture.create("lead-only", spec(true)).await;
         until("the Service names the lead only", async || {
-            let service = fixture.api::<Service>().get_opt("flux-service").await.unwrap()?;
+            let service = fixture.find::<Service>("flux-service").await?;
             service
                 .spec?
                 .selector?
@@ -386,7 +371,7 @@ fn service_fields_of_another_flux_operator_block_nobody() {
             .patch("flux-service", &theirs, &Patch::Apply(same))
             .await
             .unwrap();
-        fixture.create("all", spec(false)).await.unwrap();
+        fixture.create("all", spec(false)).await;
         let service = until("the Service names all pods", async || {
             let service = fixture.api::<Service>().get("flux-service").await.unwrap();
             let selector = service.spec.as_ref()?.selector.as_ref()?;
@@ -423,21 +408,17 @@ fn names_of_others_are_not_taken_over() {
                 ],
             })
         };
-        fixture.create("victim", with_service("db", "net")).await.unwrap();
+        fixture.create("victim", with_service("db", "net")).await;
         fixture.pods("victim", 1).await;
         let service = async |name: &str| fixture.api::<Service>().get(name).await.unwrap();
         let before = (service("db").await, service("net").await);
         // The victim has the Service `db` for its sidecar, and the headless Service `net`. Each of the others needs one
         // of these names, for its sidecar or for its headless Service.
         for (name, sidecar, headless) in [("a", "db", "own-a"), ("b", "net", "own-b"), ("c", "own-c", "db")] {
-            fixture
-                .create(name, with_service(sidecar, headless))
-                .await
-                .unwrap();
+            fixture.create(name, with_service(sidecar, headless)).await;
             let status = fixture
                 .when(name, "stopped", |status| status["reason"] == "NameTaken")
-                .await["status"]
-                .clone();
+                .await;
             assert!(
                 status["message"].as_str().unwrap().starts_with("Service "),
                 "{status:#}"

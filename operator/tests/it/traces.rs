@@ -54,7 +54,7 @@ fn traced_cluster_and_its_pods_are_one_trace_when_they_end() {
             settings.options.traces = Some(collector.endpoint().parse().unwrap())
         });
         let _operator = operator.await;
-        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        fixture.create("mc", json!({ "size": 2 })).await;
         let pods = fixture.pods("mc", 2).await;
         let config: ConfigMap = fixture.api().get("mc-agent").await.unwrap();
         let spec = AgentSpec::from_toml(&config.data.unwrap()["agent.toml"]).unwrap();

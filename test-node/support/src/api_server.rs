@@ -2,6 +2,7 @@
 //! permissions of the chart. The operator's calls are counted.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -25,7 +26,9 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Config, ResourceExt};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -129,6 +132,17 @@ impl Drop for Operator {
     fn drop(&mut self) {
         self.task.abort();
     }
+}
+
+/// A namespaced kind.
+pub trait Namespaced:
+    kube::Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug
+{
+}
+
+impl<K> Namespaced for K where
+    K: kube::Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug
+{
 }
 
 /// A test's namespace, and an administrator's client of the test's control plane.
@@ -369,7 +383,7 @@ impl Fixture {
         );
         let mut spec = json!({ "size": 1, "services": [{ "image": "cache:1", "name": "cache" }] });
         spec["containers"] = json!([{ "image": "app:1" }]);
-        let uid = self.create("exists", spec.clone()).await.unwrap().uid().unwrap();
+        let uid = self.create("exists", spec.clone()).await.uid().unwrap();
         // The first round creates the objects. In the second they exist, and the Job has another size.
         for size in [1, 2] {
             spec["size"] = json!(size);
@@ -412,15 +426,18 @@ impl Fixture {
         calls.all()
     }
 
-    pub fn api<K>(&self) -> Api<K>
-    where
-        K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
-    {
+    pub fn api<K: Namespaced>(&self) -> Api<K> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
     /// Creates the MiniCluster `name`; `spec` gets one container if it has none.
-    pub async fn create(&self, name: &str, spec: Value) -> Result<MiniCluster, kube::Error> {
+    pub async fn create(&self, name: &str, spec: Value) -> MiniCluster {
+        let created = self.try_create(name, spec).await;
+        created.unwrap_or_else(|error| panic!("failed to create MiniCluster {name}: {error}"))
+    }
+
+    /// [`Fixture::create`], for a MiniCluster that the API server may reject.
+    pub async fn try_create(&self, name: &str, spec: Value) -> Result<MiniCluster, kube::Error> {
         let mut spec = spec;
         if spec.get("containers").is_none() {
             spec["containers"] = json!([{ "image": "app:1", "command": "hostname" }]);
@@ -433,16 +450,52 @@ impl Fixture {
             .await
     }
 
-    pub async fn patch<K>(&self, name: &str, change: Value) -> Result<K, kube::Error>
-    where
-        K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
-            + Clone
-            + serde::de::DeserializeOwned
-            + std::fmt::Debug,
-    {
+    pub async fn patch<K: Namespaced>(&self, name: &str, change: Value) -> Result<K, kube::Error> {
         self.api::<K>()
             .patch(name, &PatchParams::default(), &Patch::Merge(change))
             .await
+    }
+
+    /// Changes these fields of a MiniCluster's spec.
+    pub async fn edit(&self, name: &str, spec: Value) {
+        let edited = self.patch::<MiniCluster>(name, json!({ "spec": spec })).await;
+        edited.unwrap_or_else(|error| panic!("failed to edit MiniCluster {name}: {error}"));
+    }
+
+    /// Deletes an object, and what it owns.
+    pub async fn delete<K: Namespaced>(&self, name: &str) {
+        let deleted = self.api::<K>().delete(name, &DeleteParams::background()).await;
+        deleted.unwrap_or_else(|error| panic!("failed to delete {} {name}: {error}", K::kind(&())));
+    }
+
+    pub async fn until_gone<K: Namespaced>(&self, name: &str) {
+        until(&format!("{} {name} is gone", K::kind(&())), async || {
+            self.find::<K>(name).await.is_none().then_some(())
+        })
+        .await;
+    }
+
+    pub async fn find<K: Namespaced>(&self, name: &str) -> Option<K> {
+        let found = self.api::<K>().get_opt(name).await;
+        found.unwrap_or_else(|error| panic!("failed to get {} {name}: {error}", K::kind(&())))
+    }
+
+    /// Every object of this kind in the namespace.
+    pub async fn all<K: Namespaced>(&self) -> Vec<K> {
+        let list = self.api::<K>().list(&ListParams::default()).await;
+        list.unwrap_or_else(|error| panic!("failed to list {}: {error}", K::plural(&())))
+            .items
+    }
+
+    /// The API server's minor version.
+    pub async fn minor(&self) -> u32 {
+        self.client
+            .apiserver_version()
+            .await
+            .unwrap()
+            .minor
+            .parse()
+            .unwrap()
     }
 
     pub async fn get(&self, name: &str) -> MiniCluster {
@@ -454,7 +507,7 @@ impl Fixture {
         serde_json::to_value(self.get(name).await.status).unwrap()
     }
 
-    /// Waits until `fits` accepts the status. Returns the MiniCluster.
+    /// Waits until `fits` accepts the status, and returns it.
     pub async fn when(&self, name: &str, description: &str, fits: impl Fn(&Value) -> bool) -> Value {
         self.when_within(DEADLINE, name, description, fits).await
     }
@@ -469,9 +522,9 @@ impl Fixture {
         let mut last = Value::Null;
         let deadline = Instant::now() + limit;
         while Instant::now() < deadline {
-            if let Some(cluster) = self.api::<MiniCluster>().get_opt(name).await.unwrap() {
-                last = serde_json::to_value(cluster).unwrap();
-                if fits(&last["status"]) {
+            if let Some(cluster) = self.find::<MiniCluster>(name).await {
+                last = serde_json::to_value(cluster.status).unwrap();
+                if fits(&last) {
                     return last;
                 }
             }
@@ -480,7 +533,7 @@ impl Fixture {
         panic!("MiniCluster {name} did not become {description}:\n{last:#}");
     }
 
-    /// Waits until the condition has this status. Returns the MiniCluster.
+    /// Waits until the condition has this status. Returns the MiniCluster's status.
     pub async fn when_condition(&self, name: &str, type_: &str, status: &str) -> Value {
         self.when(name, &format!("{type_}={status}"), |current| {
             condition(current, type_)["status"] == status
@@ -521,7 +574,7 @@ impl Fixture {
 
     pub async fn job(&self, name: &str) -> Job {
         until(&format!("Job {name} exists"), async || {
-            self.api::<Job>().get_opt(name).await.unwrap()
+            self.find::<Job>(name).await
         })
         .await
     }
@@ -608,12 +661,10 @@ impl Fixture {
     pub async fn release_pod(&self, pod: &Pod) {
         // This removes every finalizer, also one of the Job controller.
         self.set_finalizers(pod, Value::Null).await;
-        let pods = self.api::<Pod>();
-        let current = pods.get_opt(&pod.name_any()).await.unwrap();
+        let current = self.find::<Pod>(&pod.name_any()).await;
         if current.is_some_and(|pod| pod.metadata.deletion_timestamp.is_some()) {
-            let _ = pods
-                .delete(&pod.name_any(), &DeleteParams::default().grace_period(0))
-                .await;
+            let parameters = DeleteParams::default().grace_period(0);
+            let _ = self.api::<Pod>().delete(&pod.name_any(), &parameters).await;
         }
     }
 
