@@ -37,7 +37,8 @@ pub fn builder(mut config: Config) -> kube::Result<ClientBuilder<Carrier>> {
     ClientBuilder::try_from(config)
 }
 
-/// A client that counts its calls in `metrics`, where it also notes the API server's time, and limits their time. It opens connections when it needs them.
+/// A client that counts its calls in `metrics` and limits their time. It also notes the API server's time in `metrics`. It
+/// opens connections when it needs them.
 pub fn build<S, B>(builder: ClientBuilder<S>, metrics: Arc<Metrics>) -> Client
 where
     S: Service<Request<Body>, Response = Response<B>, Error = BoxError> + Send + 'static,

@@ -25,8 +25,8 @@ impl ServerClock {
         }
     }
 
-    /// The time by the API server's clock. It is never too late, so no deadline is found to be over too early. It may
-    /// be too early by up to a second and the answer's way: the header has whole seconds, rounded down.
+    /// The time by the API server's clock. It is never ahead of that clock, so no deadline ends too early. It may be behind
+    /// by up to a second and the time that the answer took: the header has whole seconds, rounded down.
     pub fn now(&self) -> Timestamp {
         let own = Timestamp::now();
         let ahead = self.0.load(Ordering::Relaxed);
