@@ -95,7 +95,7 @@ pub async fn delete_all(client: &Client, seconds: u32) -> Result<String, Deletio
         if !error.may_pass() || Instant::now() >= deadline {
             return Err(error);
         }
-        log::warn("the API server did not answer; retrying", &error);
+        log::warn("a call to the API server failed; retrying", &error);
         Ok(())
     };
     loop {

@@ -32,7 +32,7 @@ pub struct ValidateArgs {
     /// Files with MiniClusters, or - for standard input
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
-    /// Also ask the API server, by a dry run of the MiniCluster and its Job; nothing is created
+    /// Also ask the API server, by a dry run of the MiniCluster, its Job and its services pod; nothing is created
     #[arg(long)]
     pub server: bool,
 }

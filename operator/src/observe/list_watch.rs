@@ -146,7 +146,7 @@ where
                         self.state = ListWatchState::Begin;
                         self.paused_until = self.pause_before_relist();
                         if self.paused_until.is_none() {
-                            tracing::info!(%error, "a watch is too old to go on: listing again");
+                            tracing::info!(%error, "a watch or list is too old to go on: listing again");
                             continue;
                         }
                         return Err(error);
