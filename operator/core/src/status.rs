@@ -474,7 +474,7 @@ pub fn cleaned_up(status: &MiniClusterStatus, now: Timestamp) -> MiniClusterStat
         observed_generation: status.observed_generation,
         last_transition_time: rfc3339(now),
         reason: Reason::Completed.into(),
-        message: "pods, with their logs, claims and volumes were deleted after the job had completed, because of cleanupPods (v1alpha1: cleanup, whose default is true): set it to false to keep them".into(),
+        message: "the pods (with their logs), the claims and the volumes were deleted after the job had completed, because of cleanupPods (v1alpha1: cleanup, whose default is true): set it to false to keep them".into(),
     });
     status
 }

@@ -90,7 +90,7 @@ impl Target {
         };
         let mut cluster = options.admit(validate_and_note(&manifest)?)?;
         if self.has_queueing_changed {
-            let message = "those for a queue have changed since the Job was made, and count for its next Job only: while it waits, change the labels of the Job itself";
+            let message = "those for a queue have changed since the Job was created, and count only for the MiniCluster's next Job. While the Job waits in its queue, change the labels of the Job itself";
             cluster
                 .notices
                 .push(Problem::new("metadata.labels and metadata.annotations", message));

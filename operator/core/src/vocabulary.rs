@@ -285,7 +285,7 @@ reasons! {
             "a pod has a scheduling gate, for example set by a queue (set by Kubernetes)",
         SchedulerError => Warning:
             "the scheduler failed while it placed a pod, and retries; usually the API server or a plugin of the scheduler did not answer (set by Kubernetes)",
-        SchedulerSilent => Warning: "no scheduler of the pods' `schedulerName` has said anything about a pod",
+        SchedulerSilent => Warning: "no scheduler of the pods' `schedulerName` has reported on a pod",
         ErrImagePull => Warning: "an image cannot be pulled (set by Kubernetes)",
         ImagePullBackOff => Warning:
             "an image could not be pulled, and is tried again later (set by Kubernetes)",

@@ -743,7 +743,7 @@ mod tests {
             ..earlier()
         });
         assert!(
-            !is_passing && message.contains("only if the machine is off"),
+            !is_passing && message.contains("Only if the machine is off"),
             "{message}"
         );
         assert!(

@@ -30,6 +30,6 @@ pub fn describe(pods: &[&PodSeen]) -> Option<String> {
 /// What to do about a node that has stopped responding. Kubernetes cannot know whether its pods still run.
 pub fn lost_node_remedy(node: &str) -> String {
     format!(
-        "Whether it still runs is unknown. It is replaced when the node is back; only if the machine is off: kubectl taint node {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute (remove the taint before the node starts again), or kubectl delete node {node} if it never comes back"
+        "Whether the pod still runs is unknown. The pod is replaced when the node is back. Only if the machine is off: kubectl taint node {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute (remove the taint before the node starts again), or kubectl delete node {node} if it never comes back"
     )
 }

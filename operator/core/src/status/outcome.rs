@@ -393,7 +393,7 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
     if is_tried_too_often && !pod.is_shut_down {
         outcome
             .message
-            .push_str(" (retried as often as backoffLimit allows)");
+            .push_str(" (retried as often as the Job allows)");
     }
     outcome
 }

@@ -48,7 +48,7 @@ fn silent_node_is_named_and_its_pods_are_not_ready() {
             message.contains("mc-0-x") && message.contains("node node-7"),
             "{message}"
         );
-        assert!(message.contains("only if the machine is off"), "{message}");
+        assert!(message.contains("Only if the machine is off"), "{message}");
         assert_eq!(message.contains("has evicted it"), is_deleting, "{message}");
         assert_eq!(
             condition(&status, "JobRunning").unwrap().status,
@@ -415,7 +415,7 @@ fn reason_of_a_job_limit_names_only_known_pods() {
             vec![ended(1, 238, 1), ended(1, 238, 2)],
             Some(1),
             "NonZeroExitCode",
-            "the pod of index 1 ended with exit code 238 (retried as often as backoffLimit allows)",
+            "the pod of index 1 ended with exit code 238 (retried as often as the Job allows)",
         ),
         // The operator has failed this Job itself. Unlike with LeadFailed, the Job's reason and message stay.
         (
@@ -564,7 +564,7 @@ fn restart_that_waits_for_a_dead_node_names_pod_node_and_remedy() {
         words,
         "mc-1",
         "worker-2",
-        "only if the machine is off",
+        "Only if the machine is off",
         "out-of-service",
     ] {
         assert!(message.contains(expected), "{message}");
