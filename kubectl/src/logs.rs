@@ -32,7 +32,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Why the rest of a log cannot be read.
 const POD_GONE: &str = "its pod is gone";
 /// Failures in a row after which the log of a container that has ended, or of a pod that should be gone, counts as
-/// unreadable.
+/// unreadable. While the API server is away, none counts.
 const TRIES: u32 = 5;
 
 /// Arguments of `logs`.
@@ -270,10 +270,18 @@ pub async fn follow(
             Err(error) if failure::is_code(&error, 403) && !has_read => {
                 return unread(&failure::cause_of(&error));
             }
-            Err(error) => LogRead {
-                end: CopyEnd::Broken(failure::cause_of(&error)),
-                has_progressed: false,
-            },
+            Err(error) => {
+                let why = failure::cause_of(&error);
+                let end = if is_away(&error) {
+                    CopyEnd::Away(why)
+                } else {
+                    CopyEnd::Broken(why)
+                };
+                LogRead {
+                    end,
+                    has_progressed: false,
+                }
+            }
         };
         let is_complete = matches!(read.end, CopyEnd::Complete);
         has_read |= is_complete || read.has_progressed;
@@ -290,16 +298,18 @@ pub async fn follow(
             // The container had ended before this read, so nothing else is missing.
             break;
         }
+        let counts = !matches!(read.end, CopyEnd::Away(_));
         let obstacle = match read.end {
             CopyEnd::Complete => None,
             // A running container may print nothing for any length of time.
             CopyEnd::Silent => can_give_up.then(|| format!("no data came for {} s", SILENCE.as_secs())),
-            CopyEnd::Broken(why) => Some(why),
+            CopyEnd::Broken(why) | CopyEnd::Away(why) => Some(why),
         };
-        failures = if read.has_progressed || obstacle.is_none() {
+        let has_failed = obstacle.is_some();
+        failures = if read.has_progressed || !has_failed {
             0
         } else {
-            failures + 1
+            failures + u32::from(counts)
         };
         if let Some(why) = obstacle
             && failures >= TRIES
@@ -316,7 +326,7 @@ pub async fn follow(
                 Ok(current) => break current,
                 Err(error) if failure::is_code(&error, 403) => break Some(pod.clone()),
                 Err(error) => {
-                    failures += 1;
+                    failures += u32::from(!is_away(&error));
                     if can_give_up && failures >= TRIES {
                         return unread(&failure::cause_of(&error));
                     }
@@ -333,7 +343,7 @@ pub async fn follow(
             // The log had been read completely, and these were the next container's lines.
             break;
         }
-        if failures > 0 {
+        if has_failed || failures > 0 {
             tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
         } else if !observed::is_over(&pod, start) {
             tokio::time::sleep(PAUSE).await;
@@ -351,6 +361,12 @@ async fn has_restarted(pods: &Api<Pod>, name: &str, start: &RunnerStart) -> bool
     pod.is_some_and(|pod| observed::restarts(&pod) > start.restarts)
 }
 
+/// Whether the API server is away: there was no answer, or a load balancer answered in its place. Such a failure does
+/// not count against `TRIES`. (If the kubelet is away, the API server answers 500.)
+fn is_away(error: &kube::Error) -> bool {
+    failure::may_pass(error) && !failure::is_code(error, 500)
+}
+
 /// How a read of a log ended.
 #[derive(Debug)]
 enum CopyEnd {
@@ -360,6 +376,8 @@ enum CopyEnd {
     Silent,
     /// The call or the connection failed: the cause.
     Broken(String),
+    /// The API server is away: the cause.
+    Away(String),
 }
 
 /// A read of a log: how it ended, and whether it had anything new. (Each read repeats the last line.)

@@ -127,6 +127,27 @@ async fn follow_fails_at_once_without_the_permission_to_read_logs() {
     assert!(failure.contains("failed to read the whole log"), "{failure}");
 }
 
+/// A load balancer may answer for an API server that is away.
+#[tokio::test(start_paused = true)]
+async fn follow_waits_for_an_api_server_that_is_away() {
+    for code in [429, 502, 503, 504] {
+        let mut failures = 0;
+        let (target, _) = answering(move |request| {
+            failures += 1;
+            if failures < 6 * TRIES {
+                failed(code)
+            } else if request.contains("/log?") {
+                Answer::Log(whole(LINE))
+            } else {
+                Answer::Json(200, serde_json::to_value(ended_pod()).unwrap())
+            }
+        });
+        let (pods, pod, start, mut resume) = (target.pods(), ended_pod(), start(0), Resume::default());
+        let result = follow(&pods, &pod, &start, &mut resume, || ()).await;
+        assert!(result.is_ok(), "{code}: {result:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn follow_fails_when_lines_were_rotated_away() {
     let logs = vec![broken(LINE), whole(LATER)];

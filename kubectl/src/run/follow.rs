@@ -446,8 +446,9 @@ impl<'a> FollowState<'a> {
             return;
         };
         let mut tries = 1;
+        // While the API server is away, the watches are resumed for any length of time, too.
         let judge = |failure: Failure| {
-            tries += 1;
+            tries += u32::from(!failure.may_pass());
             if tries > TRIES { Err(failure) } else { Ok(()) }
         };
         match until_done(PAUSE, || self.target.pods_of(cluster), judge).await {
@@ -529,10 +530,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::testing::{Answer, Log, LogEnd, answering};
+    use crate::testing::{Answer, Log, LogEnd, answering, failed};
 
-    /// Follows a MiniCluster with this status, whose own `cleanup` deletes it while no events come.
-    async fn followed_until_gone(status: Value) -> Followed {
+    /// Follows a MiniCluster with this status, whose own `cleanup` deletes it while no events come. `refusals`: how
+    /// often the API server is away when the pods are listed.
+    async fn followed_until_gone(status: Value, mut refusals: u32) -> Followed {
         let cluster = json!({ "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
             "metadata": { "name": "mc", "uid": "u" },
             "spec": { "size": 1, "cleanup": true, "containers": [{ "image": "a" }] }, "status": status });
@@ -550,6 +552,10 @@ mod tests {
                 });
             }
             let items = if request.contains("/pods?") {
+                if refusals > 0 {
+                    refusals -= 1;
+                    return failed(503);
+                }
                 json!([])
             } else {
                 lists.pop().unwrap()
@@ -568,7 +574,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn end_that_was_not_seen_is_unknown_and_no_success() {
-        let followed = followed_until_gone(json!({ "phase": "Running" })).await;
+        let followed = followed_until_gone(json!({ "phase": "Running" }), 0).await;
         assert_eq!((&followed.end, followed.end.code()), (&RunEnd::Unseen, FAILED));
     }
 
@@ -577,9 +583,11 @@ mod tests {
         let finished = json!({ "type": "JobFinished", "status": "True", "lastTransitionTime": "", "reason": "",
             "message": "" });
         let status = json!({ "phase": "Failed", "exitCode": 7, "conditions": [finished] });
-        let followed = followed_until_gone(status).await;
-        assert_eq!(followed.end.code(), 7);
-        assert!(followed.is_whole && followed.is_deleted);
+        for refusals in [0, 6 * TRIES] {
+            let followed = followed_until_gone(status.clone(), refusals).await;
+            assert_eq!(followed.end.code(), 7);
+            assert!(followed.is_whole && followed.is_deleted, "{refusals}");
+        }
     }
 
     #[test]
