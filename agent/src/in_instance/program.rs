@@ -48,6 +48,11 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
         socket: socket.into(),
         owner: None,
     });
+    run_with(args, broker)
+}
+
+/// The same with this broker of the instance.
+fn run_with(args: &ProgramArgs, broker: Option<Broker>) -> Result<u8, Failure> {
     crate::system::runtime::block_on(Box::pin(async {
         let mut runner = CommandRunner::new()?;
         for name in &args.without {
@@ -83,8 +88,10 @@ pub fn run(args: &ProgramArgs) -> Result<u8, Failure> {
             .await?;
         // Removes the wrapper's link.
         drop(flux_wrapper);
+        // After a stop, the stop ended the program, even if an earlier job of it had lost a node.
+        let was_stopped = runner.stop_code().is_some();
         let node_failure = match &broker {
-            Some(broker) if code != 0 => {
+            Some(broker) if code != 0 && !was_stopped => {
                 // A future that completes at a stop signal.
                 let stop = async { drop(runner.supervisor.unless_stopped(pending::<()>()).await) };
                 jobs::node_was_lost(broker, stop).await
@@ -137,5 +144,62 @@ impl Policy for GracefulStop {
         let broker = self.jobs.clone()?;
         self.are_killed = true;
         Some(Box::pin(async move { jobs::kill(&broker).await }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::signal::Signal;
+    use serde_json::json;
+    use test_support::waiting::eventually;
+
+    use super::*;
+    use crate::execute::program_note::read_note;
+    use crate::flux_rpc::connection::peer::{answer_of, questions_asked_by};
+    use crate::testing::{alone, signal};
+
+    /// A script may have ignored the lost node, or be about to submit the job again.
+    #[test]
+    fn stop_ends_the_program_also_after_a_job_lost_a_node() {
+        let test = "in_instance::program::tests::stop_ends_the_program_also_after_a_job_lost_a_node";
+        alone(test, |folder| {
+            for (is_stopped, code) in [(true, 143), (false, 7)] {
+                let (result, up) = (folder.join("result"), folder.join(format!("up-{code}")));
+                std::fs::write(&result, "").unwrap();
+                let end = if is_stopped {
+                    "while :; do sleep 0.02; done"
+                } else {
+                    "exit 7"
+                };
+                let script = format!("trap 'exit 143' TERM; touch {}; {end}", up.display());
+                let args = ProgramArgs {
+                    result: result.clone(),
+                    within: 60.0,
+                    jobs: false,
+                    without: Vec::new(),
+                    given_back: Vec::new(),
+                    command: ["sh", "-c", &script].map(OsString::from).into(),
+                };
+                let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
+                let job = json!({ "exception_type": "node-failure", "success": false, "ranks": "[0-1]",
+                    "t_cleanup": now - 61.0, "t_inactive": now - 60.0 });
+                let answer = move |_: &str| Some(answer_of(&json!({ "jobs": [job] }).to_string()));
+                let work = async |broker| {
+                    // A thread, since the program has an event loop of its own.
+                    let program = std::thread::spawn(move || run_with(&args, Some(broker)));
+                    if is_stopped {
+                        eventually("the program runs", || up.exists().then_some(()));
+                        signal(Signal::SIGHUP);
+                    }
+                    assert_eq!(program.join().unwrap().unwrap(), code);
+                };
+                questions_asked_by(work, answer);
+                let note = read_note(&result).unwrap();
+                assert_eq!(
+                    (note.code, note.is_aborted, note.node_failure),
+                    (Some(code), is_stopped, !is_stopped)
+                );
+            }
+        });
     }
 }
