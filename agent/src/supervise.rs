@@ -96,6 +96,8 @@ pub struct EndedChild {
 pub struct Supervisor {
     signals: Signals,
     stop: Option<Stop>,
+    /// When another process sent the first stop signal. Later than `stop` if this process stopped itself before.
+    sent_stop_at: Option<Instant>,
     /// A sidecar's rule by which a stop is held back after the end of Flux; none: a stop counts at once. (A [`Policy`]
     /// may then still hold it back from its child.)
     hold: Option<Hold>,
@@ -129,6 +131,7 @@ impl Supervisor {
         Ok(Supervisor {
             signals,
             stop: None,
+            sent_stop_at: None,
             hold: None,
             kill_after: None,
             children: BTreeMap::new(),
@@ -181,8 +184,8 @@ impl Supervisor {
 
     /// Whether a stop signal that comes now is the first one sent twice.
     pub fn is_duplicate_stop(&self) -> bool {
-        self.stop
-            .is_some_and(|stop| stop.at.elapsed() < DUPLICATE_STOP_WITHIN)
+        self.sent_stop_at
+            .is_some_and(|at| at.elapsed() < DUPLICATE_STOP_WITHIN)
     }
 
     /// Whether there is a terminal to give to children.
@@ -255,12 +258,27 @@ impl Supervisor {
             // them is enough.
             libc::SIGPIPE if received.by_self => None,
             libc::SIGTTIN | libc::SIGTTOU if received.by_kernel => None,
-            signal if is_stop(signal) && self.stop.is_none() => self.note_stop(Stop {
-                signal,
-                at: Instant::now(),
-            }),
+            signal if is_stop(signal) => self.classify_stop(received),
             _ => Some(Event::Signal(received)),
         }
+    }
+
+    /// Handles a stop signal. This process may also stop itself (`wait::end`): a stop by the kubelet is then not a
+    /// second one, in whichever order they come.
+    fn classify_stop(&mut self, received: Received) -> Option<Event> {
+        let now = Instant::now();
+        let is_first_sent = !received.by_self && self.sent_stop_at.is_none();
+        if is_first_sent {
+            self.sent_stop_at = Some(now);
+        }
+        if self.stop.is_none() {
+            return self.note_stop(Stop {
+                signal: received.number,
+                at: now,
+            });
+        }
+        let is_second = !received.by_self && !is_first_sent;
+        is_second.then_some(Event::Signal(received))
     }
 
     /// Notes a stop, unless it is held back.

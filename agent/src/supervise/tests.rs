@@ -11,7 +11,7 @@ use super::policy::DefaultPolicy;
 use super::program::{ChildProgram, Environment, Output};
 use super::*;
 use crate::system::raw::ChildSetup;
-use crate::testing::{allow_processes, alone, become_user, signal, stop_after};
+use crate::testing::{allow_processes, alone, become_user, signal, signal_from_outside, stop_after};
 
 /// Runs a shell script under supervision. Returns how it ended.
 fn supervise(
@@ -83,11 +83,11 @@ fn signals_pass_on_while_awaiting_and_second_stop_kills() {
         let at = folder.to_owned();
         let signals = std::thread::spawn(move || {
             eventually("the program runs", || at.join("pid").exists().then_some(()));
-            signal(Signal::SIGTERM);
+            signal_from_outside(Signal::SIGTERM);
             std::thread::sleep(DUPLICATE_STOP_WITHIN * 2);
             signal(Signal::SIGUSR1);
             eventually("SIGUSR1 is passed on", || at.join("heard").exists().then_some(()));
-            signal(Signal::SIGTERM);
+            signal_from_outside(Signal::SIGTERM);
             let pid = std::fs::read_to_string(at.join("pid")).unwrap();
             let gone = || (!Path::new("/proc").join(pid.trim()).exists()).then_some(());
             eventually("the program is killed and reaped", gone);
@@ -102,6 +102,38 @@ fn signals_pass_on_while_awaiting_and_second_stop_kills() {
             (ChildEnd::Signaled(9), Some(15))
         );
         signals.join().unwrap();
+    });
+}
+
+/// The operator requests the end of a pod, whose agent then stops itself. Later, or before, the pod is deleted.
+#[test]
+fn stop_by_the_agent_itself_is_no_second_stop() {
+    let test = "supervise::tests::stop_by_the_agent_itself_is_no_second_stop";
+    alone(test, |folder| {
+        for senders in [["self", "kubelet"], ["kubelet", "self"]] {
+            let at = folder.join(senders[0]);
+            std::fs::create_dir(&at).unwrap();
+            let place = at.clone();
+            let stops = std::thread::spawn(move || {
+                eventually("the program runs", || place.join("pid").exists().then_some(()));
+                for sender in senders {
+                    if sender == "self" {
+                        signal(Signal::SIGTERM);
+                    } else {
+                        signal_from_outside(Signal::SIGTERM);
+                        // Also sent to the process group.
+                        signal_from_outside(Signal::SIGTERM);
+                    }
+                    std::thread::sleep(DUPLICATE_STOP_WITHIN * 2);
+                }
+                std::fs::write(place.join("end"), "").unwrap();
+            });
+            let script = "trap '' TERM; touch pid; until [ -e end ]; do sleep 0.02; done; exit 3";
+            let bounds = terms(DEADLINE, SecondStop::Kills);
+            let ended = supervise(&at, script, bounds, &mut DefaultPolicy);
+            assert_eq!(ended.end, ChildEnd::Exited(3), "{senders:?}");
+            stops.join().unwrap();
+        }
     });
 }
 

@@ -7,6 +7,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use flux_shared::exit::REPLACE;
+use flux_shared::paths::{END_KEY, SPEC_DIR};
 use flux_shared::termination::{Ender, Termination};
 
 use crate::image::{Container, Image, real_flux};
@@ -480,6 +481,39 @@ fn stop_while_the_archive_is_saved_leaves_the_jobs_result() {
         }
         .check();
     }
+}
+
+/// The operator requests the end of all pods, and later deletes them.
+#[test]
+fn deletion_after_an_end_request_leaves_the_dump_its_time() {
+    let image = pod_image(
+        &format!(
+            "archive = '/state/archive.tgz'\n{}",
+            program("trap 'exit 3' TERM; echo ran program; while :; do sleep 0.1; done")
+        ),
+        1,
+    );
+    fs::create_dir(image.at("/state")).unwrap();
+    let mut container = Container::new(&image, "mc-0", &run_words(&["--grace-period", "30"]));
+    container
+        .environment
+        .insert("FAKE_FLUX_DUMP".into(), "writes=8 pause=500".into());
+    let pod = Running::pod(&container, &Network::new());
+    pod.wait_for_output("ran program\n");
+    let file = format!("{SPEC_DIR}/{END_KEY}");
+    image.file(&file, 0o644, "2026-11-26T10:00:00Z a snippet has failed");
+    eventually("the dump grows", || is_dumping(&image).then_some(()));
+    pod.signal(15);
+    let ended = pod.end();
+    assert_eq!(ended.code, 3, "{ended:?}");
+    assert!(!ended.stderr.contains("second stop signal"), "{ended:?}");
+    let termination = termination_of(&image);
+    assert_eq!(
+        (termination.by, termination.archive_not_saved),
+        (Ender::Stop, None),
+        "{ended:?}"
+    );
+    assert!(image.at("/state/archive.tgz").exists());
 }
 
 /// Real Flux ends its rc3, which saves the archive, at a signal. The fake Flux ignores it.
