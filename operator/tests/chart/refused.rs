@@ -78,12 +78,16 @@ fn every_value_stands_in_the_schema_and_the_schema_is_closed() {
         schema["properties"]["global"],
         serde_json::json!({ "type": "object" })
     );
-    assert_closed(&schema, &values, "", &["global"]);
+    assert_closed(&schema, &schema, &values, "", &["global"]);
 }
 
-/// Asserts that the schema has exactly these values, besides those of `allowed_extra`.
-fn assert_closed(schema: &Value, values: &Value, path: &str, allowed_extra: &[&str]) {
+/// Asserts that `schema`, a part of `root`, has exactly these values, besides those of `allowed_extra`.
+fn assert_closed(root: &Value, schema: &Value, values: &Value, path: &str, allowed_extra: &[&str]) {
     let Some(values) = values.as_object() else { return };
+    let schema = match schema["$ref"].as_str() {
+        Some(reference) => root.pointer(reference.trim_start_matches('#')).unwrap(),
+        None => schema,
+    };
     // A map whose keys the user chooses, or one without a default to compare.
     if schema["additionalProperties"].is_object() || values.is_empty() {
         return;
@@ -98,7 +102,7 @@ fn assert_closed(schema: &Value, values: &Value, path: &str, allowed_extra: &[&s
         let property = properties
             .get(name)
             .unwrap_or_else(|| panic!("{path} is not in the schema"));
-        assert_closed(property, value, &path, &[]);
+        assert_closed(root, property, value, &path, &[]);
     }
     // Kubernetes' own type. values.yaml has only a part of it.
     let is_kubernetes_type = path.ends_with("resources");
