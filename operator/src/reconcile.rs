@@ -69,10 +69,7 @@ pub fn has_priority(object: &Cluster, context: &Context) -> bool {
 pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
     let begin = Instant::now();
     let target = context.statuses.latest(Target::of(&object));
-    let job = context
-        .index
-        .job(&target.key)
-        .filter(|job| job.is_of(&target.uid));
+    let job = context.index.job_of(&target.key, &target.uid);
     let target = target.with_queueing_of(job.as_ref());
     let checked = target.validate(&context.options);
     if !target.is_deleting
@@ -145,10 +142,7 @@ async fn report(
 ) -> Result<Action, ReconcileError> {
     // The status may have been written since the reconcile began.
     let target = context.statuses.latest(Target::of(object));
-    let job = context
-        .index
-        .job(&target.key)
-        .filter(|job| job.is_of(&target.uid));
+    let job = context.index.job_of(&target.key, &target.uid);
     let target = target.with_queueing_of(job.as_ref());
     let known_status = with_losses(&target, context);
     let ended_job = match (decision, &done) {
@@ -384,11 +378,7 @@ async fn carry_out(
                 remaining::describe(&observed.living()).unwrap_or_else(|| "its pods still run".to_owned());
             let message =
                 format!("the Job was deleted, and the MiniCluster restarts when its pods have ended: {pods}");
-            Err(ApplyError::from(Obstacle {
-                reason: Reason::WaitingForPods,
-                message,
-            })
-            .into())
+            Err(Obstacle::new(Reason::WaitingForPods, message).into())
         }
         Decision::Delete { job_uid } => context
             .writer

@@ -172,6 +172,11 @@ impl Index {
         self.state().clusters.get(cluster)?.job.clone()
     }
 
+    /// The same, if the MiniCluster with this uid controls that Job.
+    pub fn job_of(&self, cluster: &Key, uid: &str) -> Option<JobSeen> {
+        self.state().clusters.get(cluster)?.job_of(uid).cloned()
+    }
+
     /// Whether a Job with the MiniCluster's name has been seen.
     pub fn has_job(&self, cluster: &Key) -> bool {
         self.state()

@@ -12,16 +12,20 @@ pub struct Obstacle {
 }
 
 impl Obstacle {
+    pub fn new(reason: Reason, message: impl Into<String>) -> Obstacle {
+        Obstacle {
+            reason,
+            message: message.into(),
+        }
+    }
+
     /// The API server has not answered for this many seconds.
     pub fn api_server_silent_for(seconds: u64) -> Obstacle {
         let message = format!(
             "creating the MiniCluster's objects: the API server has not answered for {seconds} s. Is an admission webhook slow \
              or down (kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations)?"
         );
-        Obstacle {
-            reason: Reason::ApiError,
-            message,
-        }
+        Obstacle::new(Reason::ApiError, message)
     }
 
     /// Whether it may end without a user's action. Then the condition `Stalled` is not set.

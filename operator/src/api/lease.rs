@@ -195,10 +195,7 @@ impl Candidate {
         spec: &LeaseSpec,
     ) -> Result<Option<String>, kube::Error> {
         let change = json!({ "metadata": { "resourceVersion": version }, "spec": spec });
-        let parameters = PatchParams {
-            field_manager: Some(MANAGER.into()),
-            ..PatchParams::default()
-        };
+        let parameters = PatchParams::apply(MANAGER);
         Ok(api
             .patch(NAME, &parameters, &Patch::Merge(change))
             .await?

@@ -143,7 +143,7 @@ pub fn clusters<R: Fn(&str, u64) + Send + 'static, F: Fn(&Key, &str) + Send + 's
             let (key, uid) = (Key::of(cluster.meta()), cluster.uid().unwrap_or_default());
             if let Some(propagation) = propagation
                 && !cluster::is_managed_elsewhere(cluster)
-                && let Some(job) = index.job(&key).filter(|job| job.is_of(&uid))
+                && let Some(job) = index.job_of(&key, &uid)
             {
                 let _ = outlets.deleted.send(Deleted {
                     cluster: key,

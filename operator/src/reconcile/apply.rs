@@ -317,10 +317,7 @@ impl Writer {
             },
             "data": { paths::SPEC_KEY: resized },
         });
-        let parameters = PatchParams {
-            field_manager: Some(labels::MANAGER.into()),
-            ..PatchParams::default()
-        };
+        let parameters = PatchParams::apply(labels::MANAGER);
         api.patch_metadata(&name, &parameters, &Patch::Merge(change))
             .await
             .map(drop)
@@ -520,10 +517,7 @@ impl Writer {
     /// `fields` contains the Job's uid, so that no other Job of this name is changed.
     pub async fn scale_job(&self, index: &Index, job: &Key, fields: &Value) -> Result<(), ApplyError> {
         let api: Api<JobObject> = Api::namespaced(self.client.clone(), &job.namespace);
-        let parameters = PatchParams {
-            field_manager: Some(labels::MANAGER.into()),
-            ..PatchParams::default()
-        };
+        let parameters = PatchParams::apply(labels::MANAGER);
         let applied = api.patch(&job.name, &parameters, &Patch::Merge(fields)).await;
         let patched = applied.map_err(|error| api_error::<Job>("patch", &job.name, error))?;
         index.update_job(&patched.metadata, JobSeen::of(&patched));
@@ -534,10 +528,7 @@ impl Writer {
     /// MiniCluster no longer exists.
     pub async fn patch_status(&self, cluster: &Key, change: &Value) -> Result<Option<u64>, ApplyError> {
         const JSON_PATCH: http::HeaderValue = http::HeaderValue::from_static("application/json-patch+json");
-        let parameters = PatchParams {
-            field_manager: Some(labels::MANAGER.into()),
-            ..PatchParams::default()
-        };
+        let parameters = PatchParams::apply(labels::MANAGER);
         let clusters = Request::new(MiniCluster::url_path(&(), Some(&cluster.namespace)));
         // `Patch::Merge` only serializes `change`. The content type is replaced below.
         let request = clusters.patch_subresource("status", &cluster.name, &parameters, &Patch::Merge(change));
@@ -620,10 +611,7 @@ impl Writer {
     async fn patch_job_status(&self, cluster: &Key, uid: &str, status: &Value) -> Result<(), kube::Error> {
         let api: Api<Job> = Api::namespaced(self.client.clone(), &cluster.namespace);
         let change = json!({ "metadata": { "uid": uid }, "status": status });
-        let parameters = PatchParams {
-            field_manager: Some(labels::MANAGER.into()),
-            ..PatchParams::default()
-        };
+        let parameters = PatchParams::apply(labels::MANAGER);
         api.patch_status(&cluster.name, &parameters, &Patch::Strategic(change))
             .await
             .map(drop)
@@ -711,10 +699,7 @@ fn check_label(job: &Metadata) -> Result<(), Obstacle> {
     };
     let message =
         format!("Job {name} belongs to this MiniCluster and lacks the label {label}={name}; {remedy}");
-    Err(Obstacle {
-        reason: Reason::JobUnlabelled,
-        message,
-    })
+    Err(Obstacle::new(Reason::JobUnlabelled, message))
 }
 
 /// The hash of the object as this operator rendered it, from an annotation.
@@ -743,25 +728,17 @@ fn has_our_label(metadata: &Metadata) -> bool {
 /// The obstacle if an object of this MiniCluster itself is being deleted.
 fn own_still_deleting(kind: &str, name: &str) -> Obstacle {
     let message = format!("{kind} {name} is being deleted, and will be recreated when it is gone");
-    Obstacle {
-        reason: Reason::WaitingForPrevious,
-        message,
-    }
+    Obstacle::new(Reason::WaitingForPrevious, message)
 }
 
 fn still_deleting(kind: &str, name: &str) -> Obstacle {
     let message = format!("{kind} {name} of an earlier MiniCluster is still being deleted");
-    Obstacle {
-        reason: Reason::WaitingForPrevious,
-        message,
-    }
+    Obstacle::new(Reason::WaitingForPrevious, message)
 }
 
 fn name_taken(kind: &str, name: &str) -> Obstacle {
-    Obstacle {
-        reason: Reason::NameTaken,
-        message: format!(
-            "{kind} {name} exists and is not this MiniCluster's: delete or rename it, or choose another name"
-        ),
-    }
+    let message = format!(
+        "{kind} {name} exists and is not this MiniCluster's: delete or rename it, or choose another name"
+    );
+    Obstacle::new(Reason::NameTaken, message)
 }

@@ -72,11 +72,7 @@ pub(super) async fn create_or_update(
                 "Job {} of an earlier MiniCluster is still being deleted",
                 target.key.name
             );
-            Err(ApplyError::from(Obstacle {
-                reason: Reason::WaitingForPrevious,
-                message,
-            })
-            .into())
+            Err(Obstacle::new(Reason::WaitingForPrevious, message).into())
         }
         NextAction::WaitForPods { message, is_passing } => {
             // With `WaitingForPrevious`, the wait ends by itself, so it counts as no error and sets no `Stalled`.
@@ -86,18 +82,14 @@ pub(super) async fn create_or_update(
                 Reason::WaitingForPods
             };
             let message = format!("waits for earlier pods of this name: {message}");
-            Err(ApplyError::from(Obstacle { reason, message }).into())
+            Err(Obstacle::new(reason, message).into())
         }
         NextAction::NameTaken => {
             let name = &target.key.name;
             let message = format!(
                 "Job {name} was left behind by an earlier MiniCluster: delete it, or choose another name"
             );
-            Err(ApplyError::from(Obstacle {
-                reason: Reason::NameTaken,
-                message,
-            })
-            .into())
+            Err(Obstacle::new(Reason::NameTaken, message).into())
         }
         NextAction::Create { facts } => {
             if context
@@ -150,8 +142,7 @@ pub(super) async fn create_or_update(
 /// Deletes a Job that was created while its MiniCluster was deleted. When the watch reported the deletion,
 /// the Job was not in the index yet.
 async fn delete_late_job(target: &Target, context: &Context) -> Result<(), ReconcileError> {
-    let job = context.index.job(&target.key);
-    let Some(job) = job.filter(|job| job.is_of(&target.uid)) else {
+    let Some(job) = context.index.job_of(&target.key, &target.uid) else {
         return Ok(());
     };
     let late = Deleted {
@@ -334,11 +325,7 @@ fn check_answer(
     answer: Result<Option<Value>, String>,
 ) -> Result<(), ReconcileError> {
     match refusal::problem(applied, &answer) {
-        Some(problem) => Err(ApplyError::from(Obstacle {
-            reason: Reason::PodTemplateRefused,
-            message: problem.to_string(),
-        })
-        .into()),
+        Some(problem) => Err(Obstacle::new(Reason::PodTemplateRefused, problem.to_string()).into()),
         None => Ok(()),
     }
 }
@@ -350,11 +337,7 @@ async fn refuse_unsupported(
     context: &Context,
 ) -> Result<(), ReconcileError> {
     if let Some(message) = render::requirements::too_large(objects) {
-        return Err(ApplyError::from(Obstacle {
-            reason: Reason::TooLarge,
-            message,
-        })
-        .into());
+        return Err(Obstacle::new(Reason::TooLarge, message).into());
     }
     if !render::requirements::needs_version_check(objects, context.index.has_node_for_images()) {
         return Ok(());
@@ -370,11 +353,7 @@ async fn refuse_unsupported(
         render::requirements::mounts_image(&kept)
     };
     match render::requirements::unsupported(objects, minor, keeps_images) {
-        Some(message) => Err(ApplyError::from(Obstacle {
-            reason: Reason::Unsupported,
-            message,
-        })
-        .into()),
+        Some(message) => Err(Obstacle::new(Reason::Unsupported, message).into()),
         None => Ok(()),
     }
 }

@@ -36,6 +36,12 @@ pub enum ReconcileError {
     Panicked(#[from] Panicked),
 }
 
+impl From<Obstacle> for ReconcileError {
+    fn from(obstacle: Obstacle) -> ReconcileError {
+        ApplyError::from(obstacle).into()
+    }
+}
+
 impl ReconcileError {
     /// The obstacle, which the status shows at once. None: the status shows this error only if it lasts.
     pub fn obstacle(&self) -> Option<&Obstacle> {
@@ -57,10 +63,7 @@ impl ReconcileError {
             Reason::ApiError
         };
         let cause = source.map(|source| format!(": {}. The operator retries", describe_cause(source)));
-        Obstacle {
-            reason,
-            message: format!("{self}{}", cause.unwrap_or_default()),
-        }
+        Obstacle::new(reason, format!("{self}{}", cause.unwrap_or_default()))
     }
 
     /// What the metrics count for a reconcile that ended with this error.
@@ -124,10 +127,7 @@ mod tests {
 
     #[test]
     fn wait_that_ends_by_itself_counts_as_no_error() {
-        let outcome = |reason| {
-            let message = String::new();
-            ReconcileError::Apply(ApplyError::Obstacle(Obstacle { reason, message })).outcome()
-        };
+        let outcome = |reason| ReconcileError::from(Obstacle::new(reason, "")).outcome();
         assert_eq!(outcome(Reason::WaitingForPrevious), ReconcileOutcome::Success);
         assert_eq!(outcome(Reason::ApiError), ReconcileOutcome::Error);
         assert_eq!(outcome(Reason::NameTaken), ReconcileOutcome::Obstacle);

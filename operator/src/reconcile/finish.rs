@@ -86,11 +86,7 @@ pub(super) async fn recreate_with_copied_view(
     after: &MiniClusterStatus,
     context: &Context,
 ) -> Result<(), ReconcileError> {
-    let Some(job) = context
-        .index
-        .job(&target.key)
-        .filter(|job| job.is_of(&target.uid))
-    else {
+    let Some(job) = context.index.job_of(&target.key, &target.uid) else {
         return Ok(());
     };
     if next_action::must_recreate_job(after, &job) {

@@ -250,10 +250,7 @@ impl Renewal {
             "metadata": { "resourceVersion": definition.metadata.resource_version },
             "spec": { "conversion": { "webhook": { "clientConfig": { "caBundle": merged } } } },
         });
-        let parameters = PatchParams {
-            field_manager: Some(labels::MANAGER.into()),
-            ..PatchParams::default()
-        };
+        let parameters = PatchParams::apply(labels::MANAGER);
         self.definitions
             .patch(CRD, &parameters, &Patch::Merge(change))
             .await

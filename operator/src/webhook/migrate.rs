@@ -77,20 +77,13 @@ pub async fn migrate_all(client: Client) -> Result<String, MigrateError> {
     let count = rewrite_all(&client).await?;
     let change = json!({ "status": { "storedVersions": [VERSION] } });
     let changed = definitions
-        .patch_status(CRD, &parameters(), &Patch::Merge(change))
+        .patch_status(CRD, &PatchParams::apply(labels::MANAGER), &Patch::Merge(change))
         .await;
     changed.map_err(failed("patch the status of", CRD))?;
     Ok(format!(
         "{count} MiniClusters are stored as {VERSION} now; before, some were {}\n",
         before.join(" or ")
     ))
-}
-
-fn parameters() -> PatchParams {
-    PatchParams {
-        field_manager: Some(labels::MANAGER.into()),
-        ..PatchParams::default()
-    }
 }
 
 /// Retries a call after temporary failures, until `RETRY_DEADLINE`. Between two attempts it waits at least as
@@ -141,7 +134,7 @@ async fn rewrite_all(client: &Client) -> Result<usize, MigrateError> {
         );
         let api: Api<PartialObjectMeta<MiniCluster>> = Api::namespaced(client.clone(), &namespace);
         // A patch that changes nothing: the API server writes the object if its stored form differs.
-        let (nothing, parameters) = (Patch::Merge(json!({})), parameters());
+        let (nothing, parameters) = (Patch::Merge(json!({})), PatchParams::apply(labels::MANAGER));
         match with_retries(|| api.patch_metadata(&name, &parameters, &nothing)).await {
             Ok(_) => failures_in_a_row = 0,
             // It was deleted after the list.

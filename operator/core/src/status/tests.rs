@@ -473,10 +473,7 @@ fn status_stays_when_the_finished_job_is_deleted() {
 #[test]
 fn obstacle_is_reported_until_it_is_gone() {
     let mut observation = observation("size: 1");
-    observation.obstacle = Some(Obstacle {
-        reason: Reason::NameTaken,
-        message: "Service x exists".into(),
-    });
+    observation.obstacle = Some(Obstacle::new(Reason::NameTaken, "Service x exists"));
     let before = observation.status();
     assert_eq!(
         (before.reason.as_deref(), before.message.as_deref()),
@@ -817,10 +814,7 @@ fn event_note_is_cut_to_the_bytes_that_the_api_server_accepts() {
     // Letters of two bytes each, after an odd number of bytes.
     let message = format!("a{}", "\u{e9}".repeat(1000));
     let mut observation = observation("size: 1");
-    observation.obstacle = Some(Obstacle {
-        reason: Reason::Refused,
-        message: message.clone(),
-    });
+    observation.obstacle = Some(Obstacle::new(Reason::Refused, message.clone()));
     let notes = events::between(&MiniClusterStatus::default(), &observation.status());
     let restarted = MiniClusterStatus {
         restarts: vec![Restart {
@@ -845,10 +839,7 @@ fn event_note_is_cut_to_the_bytes_that_the_api_server_accepts() {
 #[test]
 fn refused_pod_template_is_one_event() {
     let mut observation = observation("size: 1");
-    observation.obstacle = Some(Obstacle {
-        reason: Reason::PodTemplateRefused,
-        message: "spec.podTemplate: no".into(),
-    });
+    observation.obstacle = Some(Obstacle::new(Reason::PodTemplateRefused, "spec.podTemplate: no"));
     let refused = observation.status();
     let reported = events::between(&MiniClusterStatus::default(), &refused);
     let reasons: Vec<&str> = reported.iter().map(|event| event.reason.as_str()).collect();

@@ -63,10 +63,7 @@ impl Writer {
         let Some(uid) = self.find_own_gang(namespace, at, owner).await? else {
             return Ok(());
         };
-        let parameters = PatchParams {
-            field_manager: Some(labels::MANAGER.into()),
-            ..PatchParams::default()
-        };
+        let parameters = PatchParams::apply(labels::MANAGER);
         let mut change = at.api.with_count(count);
         change["metadata"] = json!({ "uid": uid });
         let patched = self

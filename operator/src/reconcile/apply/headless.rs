@@ -104,11 +104,7 @@ impl Queue {
         }
         if existing.is_deleting {
             let message = format!("Service {} is being deleted, and will be recreated", service.name);
-            return Err(Obstacle {
-                reason: Reason::WaitingForPrevious,
-                message,
-            }
-            .into());
+            return Err(Obstacle::new(Reason::WaitingForPrevious, message).into());
         }
         // If the write fails, each of the others still joins in a reconcile of its own.
         let mut members = self.take(service);
@@ -187,10 +183,7 @@ impl Queue {
             json!({ "uid": applied.metadata.uid, "resourceVersion": applied.metadata.resource_version });
         let change =
             json!({ "metadata": metadata, "spec": { "selector": { labels::COMPLETION_INDEX: null } } });
-        let parameters = PatchParams {
-            field_manager: Some(labels::MANAGER.into()),
-            ..PatchParams::default()
-        };
+        let parameters = PatchParams::apply(labels::MANAGER);
         let patched = api.patch(&service.name, &parameters, &Patch::Merge(change)).await;
         patched.map_err(|error| api_error::<Service>("patch", &service.name, error))
     }

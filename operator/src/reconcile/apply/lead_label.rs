@@ -45,10 +45,7 @@ impl Writer {
         name: &str,
         change: &Value,
     ) -> Result<ObjectMeta, kube::Error> {
-        let parameters = PatchParams {
-            field_manager: Some(labels::MANAGER.into()),
-            ..PatchParams::default()
-        };
+        let parameters = PatchParams::apply(labels::MANAGER);
         let pods = Request::new(Pod::url_path(&(), Some(namespace)));
         let request = pods.patch_subresource("status", name, &parameters, &Patch::Strategic(change));
         self.send_for_metadata(request.map_err(kube::Error::BuildRequest))

@@ -68,10 +68,7 @@ fn no_permission(cause: &str) -> Obstacle {
     let message = format!(
         "spec.volumes: this operator has no permission to create PersistentVolumes, such as one installed for a single namespace: mount a claim by containers[].volumes and claimName ({cause})"
     );
-    Obstacle {
-        reason: Reason::Forbidden,
-        message,
-    }
+    Obstacle::new(Reason::Forbidden, message)
 }
 
 /// Waits until a volume or a claim is bound or cannot be read, but at most three seconds. With an unbound claim
@@ -86,13 +83,6 @@ where
         if !api.get(name).await.is_ok_and(is_unbound) {
             return;
         }
-    }
-}
-
-fn patch_params() -> PatchParams {
-    PatchParams {
-        field_manager: Some(labels::MANAGER.into()),
-        ..PatchParams::default()
     }
 }
 
@@ -138,7 +128,11 @@ impl Writer {
         let change =
             json!({ "metadata": { "uid": claim_uid, "annotations": { labels::VOLUME_UID: volume_uid } } });
         let patched = api
-            .patch_metadata(&key.name, &patch_params(), &Patch::Merge(change))
+            .patch_metadata(
+                &key.name,
+                &PatchParams::apply(labels::MANAGER),
+                &Patch::Merge(change),
+            )
             .await;
         patched.map_err(|error| api_error::<PersistentVolumeClaim>("patch", &key.name, error))?;
         wait_until_bound(&api, &key.name, |claim| claim.status?.phase).await;
@@ -169,11 +163,7 @@ impl Writer {
                 let message = format!(
                     "PersistentVolume {name} was kept from an earlier MiniCluster (delete: false) and differs from this one: delete it, or choose another name"
                 );
-                Err(Obstacle {
-                    reason: Reason::NameTaken,
-                    message,
-                }
-                .into())
+                Err(Obstacle::new(Reason::NameTaken, message).into())
             }
             ExistingVolume::Outdated => {
                 self.delete_volume(&name, found.uid).await?;
@@ -200,7 +190,7 @@ impl Writer {
                 "spec": { "claimRef": { "uid": claim_uid, "resourceVersion": null } },
             });
             let patched = api
-                .patch_metadata(&name, &patch_params(), &Patch::Merge(change))
+                .patch_metadata(&name, &PatchParams::apply(labels::MANAGER), &Patch::Merge(change))
                 .await;
             patched.map_err(|error| api_error::<PersistentVolume>("patch", &name, error))?;
             return Ok(Some(uid));

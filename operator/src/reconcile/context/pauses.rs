@@ -170,10 +170,7 @@ mod tests {
                 source,
             })
         };
-        let obstacle = ReconcileError::from(ApplyError::from(Obstacle {
-            reason: Reason::Forbidden,
-            message: String::new(),
-        }));
+        let obstacle = ReconcileError::from(Obstacle::new(Reason::Forbidden, ""));
         let seconds: Vec<f64> = (0..12)
             .map(|_| pauses.after_failure(&one, &failed(500, 0), now).as_secs_f64())
             .collect();

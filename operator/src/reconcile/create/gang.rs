@@ -31,11 +31,7 @@ pub(super) async fn served(cluster: &ValidMiniCluster, context: &Context) -> Res
                 tracing::warn!("{message}; pods start one by one");
                 return Ok(Served::default());
             }
-            Err(ApplyError::from(Obstacle {
-                reason: Reason::Forbidden,
-                message,
-            })
-            .into())
+            Err(Obstacle::new(Reason::Forbidden, message).into())
         }
         result => result.map_err(ReconcileError::Gangs),
     }
@@ -45,11 +41,7 @@ pub(super) async fn served(cluster: &ValidMiniCluster, context: &Context) -> Res
 /// one by one.
 pub(super) fn refuse_unserved(objects: &Objects) -> Result<(), ReconcileError> {
     match &objects.gang {
-        GangOf::Unserved(why) => Err(ApplyError::from(Obstacle {
-            reason: Reason::GangUnavailable,
-            message: why.to_string(),
-        })
-        .into()),
+        GangOf::Unserved(why) => Err(Obstacle::new(Reason::GangUnavailable, why.to_string()).into()),
         GangOf::None | GangOf::Object(_) => Ok(()),
     }
 }
