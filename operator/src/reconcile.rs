@@ -478,16 +478,7 @@ fn with_losses(target: &Target, context: &Context) -> MiniClusterStatus {
             time: now.clone(),
             ..lost.clone()
         }));
-    // The first follower in the list is dropped, or the first lead if there is no follower. A lead's entry may be all
-    // that `restart` knows about the loss of that lead.
-    while known_status.lost_pods.len() > pod_end::LOST_KEPT {
-        let follower = known_status
-            .lost_pods
-            .iter()
-            .position(|lost| lost.index > 0)
-            .unwrap_or(0);
-        known_status.lost_pods.remove(follower);
-    }
+    pod_end::shorten(&mut known_status.lost_pods);
     known_status
 }
 

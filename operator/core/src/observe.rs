@@ -39,7 +39,7 @@ use members::Members;
 use node::{NodeSeen, Nodes, Placement, ViewNodes};
 use pod::PodSeen;
 use service::ServiceSeen;
-use storage::{Disk, DiskSeen, Storage, Volumes};
+use storage::{DiskSeen, Storage, Volume};
 
 /// Namespace and name of a MiniCluster, or of a Service.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -144,15 +144,13 @@ struct State {
     clusters: HashMap<Key, Arc<Observed>>,
     /// Headless Services, by their own name.
     headless: HashMap<Key, Arc<ServiceSeen>>,
-    /// PersistentVolumes that the operator deletes once their MiniClusters are gone.
-    volumes: Volumes,
     /// The MiniClusters that use each headless Service. They are reconciled when it is deleted.
     members: Members,
     /// Nodes on which pods can be scheduled, by name.
     nodes: Nodes,
     /// Names of the nodes that have stopped responding.
     silent_nodes: HashSet<String>,
-    /// The CSI volumes behind the operator's PersistentVolumes, and the storage classes.
+    /// The operator's PersistentVolumes, and the storage classes.
     storage: Storage,
 }
 
@@ -214,23 +212,16 @@ impl Index {
         state.shrink_clusters();
     }
 
-    /// Stores the current state of a PersistentVolume. `volume`: None if the operator does not have to delete it with a
-    /// MiniCluster, or if it no longer exists.
-    pub fn update_volume(&self, name: &str, volume: Option<&OwnedVolume>) {
-        self.state().volumes.update(name, volume);
-    }
-
-    /// Stores the disk of the PersistentVolume with the name `volume`. None: it has no CSI driver, is being deleted, or
-    /// no longer exists. If this is a change, returns the MiniClusters to reconcile.
-    pub fn update_disk(&self, volume: &str, disk: Option<Disk>) -> Vec<Key> {
-        self.state().storage.update_disk(volume, disk)
+    /// Stores the current state of a PersistentVolume; None if it no longer exists. If its disk has changed, returns the
+    /// MiniClusters to reconcile.
+    pub fn update_volume(&self, name: &str, metadata: Option<&ObjectMeta>) -> Vec<Key> {
+        let volume = metadata.map(Volume::of).unwrap_or_default();
+        self.state().storage.update_volume(name, volume)
     }
 
     /// Forgets the PersistentVolumes whose names are not in a complete list. Returns the MiniClusters to reconcile.
     pub fn keep_volumes(&self, listed: &HashSet<String>) -> Vec<Key> {
-        let mut state = self.state();
-        state.volumes.keep(listed);
-        state.storage.keep_disks(listed)
+        self.state().storage.keep_volumes(listed)
     }
 
     /// Stores the names of all storage classes; None if the operator may not list them. If this is a change, returns
@@ -315,7 +306,7 @@ impl Index {
 
     /// The PersistentVolumes of the MiniCluster with the uid `owner`, which no longer exists.
     pub fn orphans(&self, owner: &str) -> Vec<OwnedVolume> {
-        self.state().volumes.of(owner)
+        self.state().storage.of_owner(owner)
     }
 
     /// Stores a Job's current state. Returns the MiniCluster to reconcile if this is a change. Ignores a Job whose name
@@ -387,7 +378,8 @@ impl Index {
         seen.remember(before);
         // The watch reports a removed pod several times. Only the first report of its removal adds it.
         if !before.is_some_and(PodSeen::was_removed) && observed.is_loss(&seen) {
-            observed.remember_loss(loss(&seen));
+            observed.losses.push(loss(&seen));
+            pod_end::shorten(&mut observed.losses);
         }
         // The same value again: the change above ended the first borrow.
         let before = observed.pods.get(&uid(metadata)).map(Box::as_ref);

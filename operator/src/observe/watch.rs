@@ -15,7 +15,6 @@ use flux_operator_core::observe::node::{NodeObject, NodeSeen, NodeStatusPart};
 use flux_operator_core::observe::partial::Partial;
 use flux_operator_core::observe::pod::{PodSeen, PodStatusObject};
 use flux_operator_core::observe::service::{ServiceObject, ServiceSeen};
-use flux_operator_core::observe::storage::Disk;
 use flux_operator_core::observe::storage::OwnedVolume;
 use flux_operator_core::observe::{Index, Key, Kind, Unlabelled};
 use flux_operator_core::spans;
@@ -405,7 +404,7 @@ pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
 }
 
 /// Watches PersistentVolumes of MiniClusters: to delete those of deleted MiniClusters, and to report those with the
-/// same CSI volume (`Disk`). Endless.
+/// same CSI volume. Endless.
 pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
     // PersistentVolumes have no namespace: a label has the namespace of their MiniCluster.
     let mut selector = labels::CLUSTER.to_owned();
@@ -421,18 +420,16 @@ pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index
         permission.log(&event);
         match event {
             Ok(Event::Apply(volume) | Event::InitApply(volume)) => {
-                let (name, owned) = (volume.name_any(), OwnedVolume::of(volume.meta()));
-                index.update_volume(&name, owned.as_ref());
-                outlets.wake(index.update_disk(&name, Disk::of(volume.meta())), false);
+                let name = volume.name_any();
+                outlets.wake(index.update_volume(&name, Some(volume.meta())), false);
                 listed.see(name);
                 // Its MiniCluster may have been deleted while no operator ran. The receiver finds out.
-                if let Some(owned) = owned {
+                if let Some(owned) = OwnedVolume::of(volume.meta()) {
                     let _ = outlets.orphans.send(owned);
                 }
             }
             Ok(Event::Delete(volume)) => {
-                index.update_volume(&volume.name_any(), None);
-                outlets.wake(index.update_disk(&volume.name_any(), None), false);
+                outlets.wake(index.update_volume(&volume.name_any(), None), false);
             }
             Ok(Event::Init) => listed.begin(),
             Ok(Event::InitDone) => outlets.wake(index.keep_volumes(&listed.end()), false),

@@ -3,11 +3,9 @@
 
 use std::collections::HashSet;
 
-use flux_shared::crd::v1alpha2::LostPod;
-
 use super::job::JobSeen;
 use super::pod::PodSeen;
-use super::pod_end::{LOST_KEPT, PodEnd, end_of, is_follower_failed_by_itself};
+use super::pod_end::{PodEnd, end_of, is_follower_failed_by_itself};
 use super::{Kind, Observed};
 
 /// Most deleted lead pods that are remembered.
@@ -140,16 +138,6 @@ impl Observed {
             && !others().any(|other| {
                 (other.index == 0 && pod.index > 0 && other.has_ended) || is_follower_failed_by_itself(other)
             })
-    }
-
-    /// Adds a lost pod. Beyond the limit, drops the oldest lost follower, or the oldest pod if all are leads: a lead's
-    /// entry may be all that `decide::restart` knows about the loss of that lead.
-    pub(super) fn remember_loss(&mut self, lost: LostPod) {
-        self.losses.push(lost);
-        if self.losses.len() > LOST_KEPT {
-            let first_follower = self.losses.iter().position(|pod| pod.index > 0).unwrap_or(0);
-            self.losses.remove(first_follower);
-        }
     }
 
     /// A copy in which the lead pods of the Job with the uid `job` are those of a new list (uid and pod). A lead pod

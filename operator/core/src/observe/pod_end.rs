@@ -10,6 +10,15 @@ use crate::vocabulary::Reason;
 /// Most lost pods that `status.lostPods` lists.
 pub const LOST_KEPT: usize = 8;
 
+/// Shortens a list of lost pods to the most that are kept. It drops the first followers, or the first leads if there is
+/// no follower: a lead's entry may be all that `decide::restart` knows about the loss of that lead.
+pub fn shorten(lost: &mut Vec<LostPod>) {
+    while lost.len() > LOST_KEPT {
+        let first_follower = lost.iter().position(|pod| pod.index > 0);
+        lost.remove(first_follower.unwrap_or(0));
+    }
+}
+
 /// How a pod ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodEnd {

@@ -11,17 +11,17 @@ use crate::labels::disk;
 
 /// The CSI volume behind a PersistentVolume that the operator created for a MiniCluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Disk {
+struct Disk {
     /// Driver and handle ([`labels::disk`]). Two PersistentVolumes should not have the same: a node may mount one with
     /// the attributes and the Secret of the other.
-    pub text: String,
-    pub cluster: Key,
+    text: String,
+    cluster: Key,
 }
 
 impl Disk {
     /// The disk of a PersistentVolume. None: it has no CSI driver, is being deleted, or was not created by the
     /// operator.
-    pub fn of(metadata: &ObjectMeta) -> Option<Disk> {
+    fn of(metadata: &ObjectMeta) -> Option<Disk> {
         let label = |key: &str| metadata.labels.as_ref()?.get(key).cloned();
         if metadata.deletion_timestamp.is_some() {
             return None;
@@ -60,52 +60,37 @@ impl OwnedVolume {
     }
 }
 
-/// The PersistentVolumes that the operator deletes once their MiniClusters are gone.
-#[derive(Debug, Default)]
-pub(super) struct Volumes {
-    by_name: HashMap<String, OwnedVolume>,
-    /// Names of the PersistentVolumes, by the MiniCluster's uid.
-    of_owner: HashMap<String, BTreeSet<String>>,
+/// What is known of a PersistentVolume. Both fields are None if it no longer exists.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Volume {
+    disk: Option<Disk>,
+    owned: Option<OwnedVolume>,
 }
 
-impl Volumes {
-    /// Stores the current state of the PersistentVolume `name`. `volume`: None if the operator does not have to delete
-    /// it with a MiniCluster, or if it no longer exists.
-    pub(super) fn update(&mut self, name: &str, volume: Option<&OwnedVolume>) {
-        if let Some(before) = self.by_name.remove(name)
-            && let Some(names) = self.of_owner.get_mut(&before.owner)
-        {
-            names.remove(name);
-            if names.is_empty() {
-                self.of_owner.remove(&before.owner);
-            }
-        }
-        if let Some(volume) = volume {
-            self.of_owner
-                .entry(volume.owner.clone())
-                .or_default()
-                .insert(name.to_owned());
-            self.by_name.insert(name.to_owned(), volume.clone());
+impl Volume {
+    pub(super) fn of(metadata: &ObjectMeta) -> Volume {
+        Volume {
+            disk: Disk::of(metadata),
+            owned: OwnedVolume::of(metadata),
         }
     }
+}
 
-    /// Forgets the PersistentVolumes whose names are not in a complete list.
-    pub(super) fn keep(&mut self, listed: &HashSet<String>) {
-        let gone: Vec<String> = self
-            .by_name
-            .keys()
-            .filter(|name| !listed.contains(*name))
-            .cloned()
-            .collect();
-        for name in gone {
-            self.update(&name, None);
+/// Names of PersistentVolumes in groups.
+type Groups = HashMap<String, BTreeSet<String>>;
+
+/// Moves a name from a group to another. None: it was in no group, or is in none now.
+fn regroup(groups: &mut Groups, name: &str, before: Option<&String>, now: Option<&String>) {
+    if let Some(before) = before
+        && let Some(names) = groups.get_mut(before)
+    {
+        names.remove(name);
+        if names.is_empty() {
+            groups.remove(before);
         }
     }
-
-    /// The PersistentVolumes of the MiniCluster with the uid `owner`.
-    pub(super) fn of(&self, owner: &str) -> Vec<OwnedVolume> {
-        let names = self.of_owner.get(owner).into_iter().flatten();
-        names.filter_map(|name| self.by_name.get(name).cloned()).collect()
+    if let Some(now) = now {
+        groups.entry(now.clone()).or_default().insert(name.to_owned());
     }
 }
 
@@ -133,15 +118,17 @@ enum Classes {
     Listed(BTreeSet<String>),
 }
 
-/// The disks and storage classes that have been seen.
+/// The PersistentVolumes and storage classes that have been seen.
 #[derive(Debug, Default)]
 pub(super) struct Storage {
-    /// Disks by the name of their PersistentVolume.
-    disks: BTreeMap<String, Disk>,
+    /// PersistentVolumes by name.
+    volumes: BTreeMap<String, Volume>,
     /// The names of the PersistentVolumes of each disk.
-    volumes_of: HashMap<String, BTreeSet<String>>,
+    of_disk: Groups,
+    /// The names of the PersistentVolumes to delete with each MiniCluster, by its uid.
+    of_owner: Groups,
     /// A list of PersistentVolumes was complete once.
-    has_listed_disks: bool,
+    has_listed_volumes: bool,
     classes: Classes,
 }
 
@@ -161,58 +148,45 @@ pub struct DiskSeen {
 }
 
 impl Storage {
-    /// Stores the disk of the PersistentVolume `volume`; None if it has none or no longer exists. If this is a change,
-    /// returns the MiniClusters whose PersistentVolumes have the previous or the new disk.
-    pub(super) fn update_disk(&mut self, volume: &str, disk: Option<Disk>) -> Vec<Key> {
-        let before = self.disks.remove(volume);
-        if let Some(before) = &before
-            && let Some(volumes) = self.volumes_of.get_mut(&before.text)
-        {
-            volumes.remove(volume);
-            if volumes.is_empty() {
-                self.volumes_of.remove(&before.text);
-            }
+    /// Stores the current state of the PersistentVolume `name`. If its disk has changed, returns the MiniClusters whose
+    /// PersistentVolumes have the previous or the new disk.
+    pub(super) fn update_volume(&mut self, name: &str, volume: Volume) -> Vec<Key> {
+        let before = self.volumes.remove(name).unwrap_or_default();
+        let texts = [&before, &volume].map(|volume| volume.disk.as_ref().map(|disk| &disk.text));
+        regroup(&mut self.of_disk, name, texts[0], texts[1]);
+        let owners = [&before, &volume].map(|volume| volume.owned.as_ref().map(|owned| &owned.owner));
+        regroup(&mut self.of_owner, name, owners[0], owners[1]);
+        if volume.disk.is_some() || volume.owned.is_some() {
+            self.volumes.insert(name.to_owned(), volume.clone());
         }
-        if let Some(disk) = &disk {
-            self.volumes_of
-                .entry(disk.text.clone())
-                .or_default()
-                .insert(volume.to_owned());
-            self.disks.insert(volume.to_owned(), disk.clone());
-        }
-        if before == disk {
+        if before.disk == volume.disk {
             return Vec::new();
         }
-        let texts: BTreeSet<&str> = [&before, &disk]
-            .into_iter()
-            .flatten()
-            .map(|disk| disk.text.as_str())
-            .collect();
-        let volumes = texts.into_iter().flat_map(|text| self.volumes_of(text));
-        volumes
-            .filter_map(|name| Some(self.disks.get(name)?.cluster.clone()))
+        let texts = BTreeSet::from(texts).into_iter().flatten();
+        let names = texts.filter_map(|text| self.of_disk.get(text)).flatten();
+        names
+            .filter_map(|name| Some(self.volumes.get(name)?.disk.as_ref()?.cluster.clone()))
             .collect()
     }
 
-    /// The names of the PersistentVolumes of a disk.
-    fn volumes_of(&self, disk: &str) -> impl Iterator<Item = &String> {
-        self.volumes_of.get(disk).into_iter().flatten()
+    /// Forgets the PersistentVolumes that are not in a complete list. Returns all MiniClusters with a disk: the first
+    /// list may let `disks_of` answer for all of them.
+    pub(super) fn keep_volumes(&mut self, listed: &HashSet<String>) -> Vec<Key> {
+        let is_gone = |name: &&String| !listed.contains(*name);
+        let gone: Vec<String> = self.volumes.keys().filter(is_gone).cloned().collect();
+        for name in gone {
+            self.update_volume(&name, Volume::default());
+        }
+        self.has_listed_volumes = true;
+        self.clusters()
     }
 
-    /// Forgets the disks of PersistentVolumes that are not in a complete list. Returns all MiniClusters with a disk:
-    /// the first list may let `disks_of` answer for all of them.
-    pub(super) fn keep_disks(&mut self, listed: &HashSet<String>) -> Vec<Key> {
-        let gone: Vec<String> = self
-            .disks
-            .keys()
-            .filter(|volume| !listed.contains(*volume))
-            .cloned()
-            .collect();
-        for volume in gone {
-            self.update_disk(&volume, None);
-        }
-        self.has_listed_disks = true;
-        self.clusters()
+    /// The PersistentVolumes to delete with the MiniCluster whose uid is `owner`.
+    pub(super) fn of_owner(&self, owner: &str) -> Vec<OwnedVolume> {
+        let names = self.of_owner.get(owner).into_iter().flatten();
+        names
+            .filter_map(|name| self.volumes.get(name)?.owned.clone())
+            .collect()
     }
 
     /// Stores the names of all storage classes; None if the operator may not list them. If this is a change, returns
@@ -228,18 +202,20 @@ impl Storage {
 
     /// The MiniClusters with a disk.
     fn clusters(&self) -> Vec<Key> {
-        self.disks.values().map(|disk| disk.cluster.clone()).collect()
+        let disks = self.volumes.values().filter_map(|volume| volume.disk.as_ref());
+        disks.map(|disk| disk.cluster.clone()).collect()
     }
 
     /// The CSI volumes of a MiniCluster. None: PersistentVolumes or storage classes have not been listed yet.
     pub(super) fn disks_of(&self, cluster: &ValidMiniCluster) -> Option<Vec<DiskSeen>> {
-        if !self.has_listed_disks || self.classes == Classes::NotListed {
+        if !self.has_listed_volumes || self.classes == Classes::NotListed {
             return None;
         }
         let disks = cluster.volumes.iter().filter_map(|volume| {
             let (driver, handle) = volume.source.disk()?;
             let text = disk(driver, handle);
-            let other = self.volumes_of(&text).find(|name| **name != volume.name);
+            let mut names = self.of_disk.get(&text).into_iter().flatten();
+            let other = names.find(|name| **name != volume.name);
             Some(DiskSeen {
                 key: volume.key.clone(),
                 driver: driver.to_owned(),
@@ -257,11 +233,14 @@ impl Storage {
 mod tests {
     use super::*;
 
-    fn disk_of(cluster: &str, text: &str) -> Option<Disk> {
-        Some(Disk {
-            text: text.into(),
-            cluster: Key::new("ns", cluster),
-        })
+    fn disk_of(cluster: &str, text: &str) -> Volume {
+        Volume {
+            disk: Some(Disk {
+                text: text.into(),
+                cluster: Key::new("ns", cluster),
+            }),
+            owned: None,
+        }
     }
 
     fn names(keys: &[Key]) -> Vec<&str> {
@@ -276,38 +255,42 @@ mod tests {
             cluster: Key::new("ns", "mc"),
             owner: owner.into(),
         };
-        let mut volumes = Volumes::default();
+        let owned = |name: &str, owner: &str| Volume {
+            disk: None,
+            owned: Some(orphan(name, owner)),
+        };
+        let mut storage = Storage::default();
         for (name, owner) in [("a", "1"), ("b", "1"), ("c", "2")] {
-            volumes.update(name, Some(&orphan(name, owner)));
+            storage.update_volume(name, owned(name, owner));
         }
-        volumes.update("b", Some(&orphan("b", "2")));
-        assert_eq!(volumes.of("1"), [orphan("a", "1")]);
-        volumes.keep(&HashSet::from(["b".to_owned()]));
+        storage.update_volume("b", owned("b", "2"));
+        assert_eq!(storage.of_owner("1"), [orphan("a", "1")]);
+        storage.keep_volumes(&HashSet::from(["b".to_owned()]));
         assert_eq!(
-            (volumes.of("1"), volumes.of("2")),
+            (storage.of_owner("1"), storage.of_owner("2")),
             (Vec::new(), vec![orphan("b", "2")])
         );
-        volumes.update("b", None);
-        assert_eq!(volumes.of_owner.len(), 0);
+        storage.update_volume("b", Volume::default());
+        assert!(storage.of_owner.is_empty());
     }
 
     #[test]
     fn clusters_sharing_a_disk_are_notified_of_each_change() {
         let mut storage = Storage::default();
-        assert_eq!(names(&storage.update_disk("pv-a", disk_of("a", "d 1"))), ["a"]);
-        assert_eq!(names(&storage.update_disk("pv-b", disk_of("b", "d 2"))), ["b"]);
+        assert_eq!(names(&storage.update_volume("pv-a", disk_of("a", "d 1"))), ["a"]);
+        assert_eq!(names(&storage.update_volume("pv-b", disk_of("b", "d 2"))), ["b"]);
         assert_eq!(
-            names(&storage.update_disk("pv-c", disk_of("c", "d 1"))),
+            names(&storage.update_volume("pv-c", disk_of("c", "d 1"))),
             ["a", "c"]
         );
         assert!(
-            storage.update_disk("pv-c", disk_of("c", "d 1")).is_empty(),
+            storage.update_volume("pv-c", disk_of("c", "d 1")).is_empty(),
             "no news"
         );
-        assert_eq!(names(&storage.update_disk("pv-c", None)), ["a"]);
-        assert!(storage.update_disk("unknown", None).is_empty());
+        assert_eq!(names(&storage.update_volume("pv-c", Volume::default())), ["a"]);
+        assert!(storage.update_volume("unknown", Volume::default()).is_empty());
         assert_eq!(
-            names(&storage.keep_disks(&HashSet::from(["pv-a".to_owned()]))),
+            names(&storage.keep_volumes(&HashSet::from(["pv-a".to_owned()]))),
             ["a"]
         );
     }
@@ -319,10 +302,10 @@ mod tests {
         let names: Vec<String> = (0..50_000).map(|number| format!("pv-{number}")).collect();
         let begin = std::time::Instant::now();
         for name in &names {
-            assert_eq!(storage.update_disk(name, disk_of("mc", name)).len(), 1);
+            assert_eq!(storage.update_volume(name, disk_of("mc", name)).len(), 1);
         }
-        storage.keep_disks(&HashSet::new());
-        assert!(storage.disks.is_empty() && storage.volumes_of.is_empty());
+        storage.keep_volumes(&HashSet::new());
+        assert!(storage.volumes.is_empty() && storage.of_disk.is_empty());
         assert!(begin.elapsed().as_secs() < 20, "it took {:?}", begin.elapsed());
     }
 
@@ -332,10 +315,10 @@ mod tests {
                     containers: [{image: a, command: b, volumes: {data: {path: /d}, here: {path: /e}}}]";
         let cluster = crate::testing::cluster(spec);
         let mut storage = Storage::default();
-        storage.update_disk("ns.mc.data", disk_of("mc", "d h"));
-        storage.update_disk("other", disk_of("other", "d h"));
+        storage.update_volume("ns.mc.data", disk_of("mc", "d h"));
+        storage.update_volume("other", disk_of("other", "d h"));
         assert_eq!(storage.disks_of(&cluster), None);
-        storage.keep_disks(&HashSet::from(["ns.mc.data".to_owned(), "other".to_owned()]));
+        storage.keep_volumes(&HashSet::from(["ns.mc.data".to_owned(), "other".to_owned()]));
         assert_eq!(storage.disks_of(&cluster), None);
         assert_eq!(
             names(&storage.update_classes(Some(BTreeSet::new()))),
@@ -351,7 +334,7 @@ mod tests {
             (1, Some("other"), true)
         );
         storage.update_classes(Some(BTreeSet::from(["fast".to_owned()])));
-        storage.update_disk("other", None);
+        storage.update_volume("other", Volume::default());
         let seen = storage.disks_of(&cluster).unwrap();
         assert_eq!(
             (seen[0].shared_with.as_deref(), seen[0].is_class_missing),
