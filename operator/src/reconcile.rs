@@ -154,6 +154,12 @@ async fn report(
         )),
         _ => None,
     };
+    if ended_job.is_some()
+        && let Ok(cluster) = checked
+    {
+        // The MiniCluster owns the gangs, so they were not deleted with the Job.
+        delete_gangs(&target, cluster, context).await;
+    }
     let diagnosis = diagnose_and_mend(&target, checked.as_ref().ok(), context).await;
     let warning = diagnosis
         .as_ref()
@@ -328,13 +334,7 @@ async fn carry_out(
         return Ok(Done::OutOfDate);
     }
     match decision {
-        Decision::Ended { .. } => {
-            // The MiniCluster owns the gangs, so they were not deleted with the Job.
-            if let Some(cluster) = cluster {
-                delete_gangs(target, cluster, context).await;
-            }
-            Ok(Done::All)
-        }
+        Decision::Ended { .. } => Ok(Done::All),
         Decision::Restart {
             job_uid,
             is_there,
@@ -371,7 +371,6 @@ async fn carry_out(
             if let Some(cluster) = cluster
                 && seconds_left(target, cluster, &observed, context) == Some(0)
             {
-                delete_gangs(target, cluster, context).await;
                 return Ok(Done::OutOfTime);
             }
             let pods =

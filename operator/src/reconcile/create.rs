@@ -59,8 +59,6 @@ pub(super) async fn create_or_update(
     };
     let seconds_left = seconds_left(target, cluster, &observed, context);
     if seconds_left == Some(0) {
-        // The MiniCluster ends without another Job.
-        gang::delete_all(target, cluster, context).await;
         return Ok(Done::OutOfTime);
     }
     match action {
