@@ -1,9 +1,9 @@
 //! One instance of many real brokers, under the agent and under plain Flux, in turn:
 //! `make bench-brokers FLUX=/path/to/flux` (`BENCH_BROKERS`, 256 if unset).
 //!
-//! For a flat tree and for one of 16 children each: seconds from the first process to the quorum, memory of a
-//! host (its broker and what started it), and seconds from the stop to the end of the last host. All brokers
-//! share this machine's processors, so only the ratios mean something. Needs root.
+//! For a flat tree of brokers, and for a tree in which each has up to 16 children: seconds from the first process
+//! to the quorum, memory of a host (its broker and what started it), and seconds from the stop to the end of the
+//! last host. All brokers share this machine's processors, so only the ratios mean something. Needs root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -171,10 +171,10 @@ fn children() -> BTreeMap<u32, Vec<u32>> {
         let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
-        // The name is in parentheses and may contain any character. The state and the parent follow.
         let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
             continue;
         };
+        // The name is in parentheses and may contain any character. The state and the parent follow.
         let parent = stat.rsplit(") ").next().unwrap().split(' ').nth(1).unwrap();
         children.entry(parent.parse().unwrap()).or_default().push(pid);
     }

@@ -4,7 +4,9 @@
 //! ```text
 //! output   200,000 lines and one of a megabyte through the log
 //! batch    a batch of BENCH_LINES lines
-//! mpi      ping-pong within a pod and between two, also of two bare processes; openmpi and mpich are its parts
+//! mpi      ping-pong within a pod and between two, and of two bare processes, with two MPI libraries
+//! openmpi  `mpi` with Open MPI alone
+//! mpich    `mpi` with MPICH alone
 //! lammps   two tasks in one pod, and in two
 //! ```
 //!

@@ -176,14 +176,14 @@ fn generate(image: &Path) {
         let package = format!("package-{package}");
         for (folder, files_in_it) in FOLDERS {
             let folder = folder.replace("PACKAGE", &package);
-            let (place, links) = (software.join(&package).join(&folder), view.join(&folder));
-            fs::create_dir_all(&place).unwrap();
-            fs::create_dir_all(&links).unwrap();
-            let add = |name: String, target: &dyn Fn(&Path)| {
-                target(&place.join(&name));
+            let (files_dir, links_dir) = (software.join(&package).join(&folder), view.join(&folder));
+            fs::create_dir_all(&files_dir).unwrap();
+            fs::create_dir_all(&links_dir).unwrap();
+            let add = |name: String, create: &dyn Fn(&Path)| {
+                create(&files_dir.join(&name));
                 symlink(
                     format!("/opt/software/{package}/{folder}/{name}"),
-                    links.join(name),
+                    links_dir.join(name),
                 )
                 .unwrap();
             };

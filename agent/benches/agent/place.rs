@@ -6,7 +6,7 @@ use std::process::Command;
 
 use nix::sched::{CloneFlags, unshare};
 
-/// Name of the cluster in the measurement `start`. This machine gets the host name of that cluster's lead.
+/// Name of the cluster in the measurement `start`. The benchmark's host name is that of the cluster's lead.
 pub const CLUSTER: &str = "hello-world";
 
 /// Where a copy of this program is, which then acts as a fake `flux`.
@@ -55,6 +55,7 @@ pub fn enter(agent: &Path) {
     fs::copy(agent, AGENT).unwrap();
 }
 
+/// Runs a command whose words are separated by single blanks.
 pub fn run(line: &str) {
     let mut words = line.split(' ');
     let status = Command::new(words.next().unwrap()).args(words).status();

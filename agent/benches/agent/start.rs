@@ -22,7 +22,7 @@ fn now() -> f64 {
 /// What is executed as `flux`.
 pub fn fake_flux() {
     let time = now();
-    // The bench `wait` has the same program as a broker that has joined.
+    // In the benchmark `wait`, this program is the broker of a follower that has joined.
     if crate::wait::is_fake_of_joined() {
         return crate::wait::stay_joined();
     }

@@ -13,7 +13,7 @@ use crate::place::AGENT;
 use test_support::report::{Report, setting};
 
 /// How a lead can be missing: its name does not exist, DNS does not answer, nobody listens at its address, or its
-/// address is silent. The cluster is called so, by which our DNS server (`dns`) knows what to answer.
+/// address is silent. The cluster has the same name, from which our DNS server (`dns`) derives its answer.
 const WAYS: [&str; 4] = [NAMELESS, "silent", "refused", "dropped"];
 /// The cluster whose lead's name has no address.
 const NAMELESS: &str = "nameless";
