@@ -132,7 +132,7 @@ impl Default for Facts {
             flux_on_path: Some("/usr/bin/flux".into()),
             shell: Some("/bin/bash".into()),
             terminal: false,
-            // Of each path, only what plans ask: of `/`, `/etc` and `/run`, whether they are writable.
+            // `/`, `/etc` and `/run` are not listed as present, since no plan depends on it.
             present: [
                 paths::FALLBACK_HOME,
                 paths::CURVE_FILE,
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quota_bounds_the_mask_and_one_core_remains() {
+    fn usable_cores_are_at_most_the_quota_and_at_least_one() {
         let usable = |cores, cpu_quota| {
             Facts {
                 cores,

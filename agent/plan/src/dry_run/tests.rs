@@ -404,7 +404,7 @@ fn jobset_pods_are_planned_from_entrypoint_words() {
 }
 
 #[test]
-fn jobset_plans_differ_from_miniclusters_and_need_a_variable() {
+fn entrypoint_options_reject_miniclusters_and_unset_variables() {
     let cluster = Args {
         file: Some(input("hello.yaml")),
         ..of_a_jobset(&[])

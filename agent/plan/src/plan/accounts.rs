@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn users_count_as_added_when_diagnostics_run_interactively() {
+    fn interactive_diagnostics_give_no_accounting_notice() {
         let facts = facts_with_accounting();
         let notice_of = |program: Program| {
             let mut spec = spec();

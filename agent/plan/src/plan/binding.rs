@@ -111,7 +111,7 @@ mod tests {
         );
         assert!(
             !of(None, pinned(-997, Some(1.5))).on,
-            "Guaranteed, and no whole CPUs: the pool that is shared"
+            "Guaranteed, but with a fraction of a CPU: the shared CPUs"
         );
         assert!(
             !of(None, pinned(2, None)).on && !of(None, pinned(1000, None)).on,
@@ -119,7 +119,7 @@ mod tests {
         );
         assert!(
             !of(Some(3), pinned(-997, Some(2.0))).on,
-            "more are declared than there are"
+            "more cores are declared than there are"
         );
         assert!(of(Some(1), pinned(-997, Some(2.0))).on);
     }

@@ -196,8 +196,8 @@ struct HostEntry {
 struct Resource {
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     /// Flux does not check R against the resources of the node.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     noverify: bool,
     /// Flux keeps cores in the discovered resources that the broker itself may not use.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -449,7 +449,10 @@ mod tests {
         );
         let connect = at(&table, "bootstrap/default_connect").unwrap().as_str();
         assert_eq!(connect, Some("tcp://%h.flux-service.team.svc.corp:%p"));
-        assert!(at(&table, "resource").is_none(), "each broker says what it has");
+        assert!(
+            at(&table, "resource").is_none(),
+            "each broker discovers its resources"
+        );
     }
 
     #[test]
@@ -465,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_is_enabled_where_it_is_the_own_address() {
+    fn ipv6_is_enabled_when_the_pod_has_an_ipv6_address() {
         let table = toml_of(
             "name='mc'\nsize=2",
             Facts {
@@ -534,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_lead_is_waited_for_as_long_as_flux_does() {
+    fn heartbeat_timeout_is_that_of_flux_unless_the_spec_sets_it() {
         assert!(at(&toml_of("name='mc'\nsize=2", Facts::default()), "heartbeat").is_none());
         let table = toml_of(
             "name='mc'\nsize=2\n[flux]\nheartbeat_timeout='60s'",
@@ -559,7 +562,7 @@ mod tests {
         assert_eq!(at(&table, "resource/exclude").unwrap().as_str(), Some("0"));
         assert!(
             at(&table, "resource/path").is_none(),
-            "each broker says what it has"
+            "each broker discovers its resources"
         );
         assert!(AgentSpec::from_toml("name='mc'\n[flux.configs]\na='bootstrap.default_port = 1'").is_err());
     }

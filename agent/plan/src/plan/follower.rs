@@ -66,10 +66,10 @@ fn at_end(resolved: &Resolved) -> AtEnd {
     }
 }
 
-/// Whether this pod exits when the lead's DNS name is gone. The agent looks for the name while it waits for the parent,
-/// to restart a failed broker. It does not wait with the user's own broker.toml (the parent is unknown), and with
-/// `Complete` only with `OnFailure`. If the lead's container can restart, its name may be missing for a while, so the
-/// pod stays.
+/// Whether this pod exits when the lead's DNS name is gone. The agent checks the name only while it waits for the parent
+/// before it restarts a failed broker. With the user's own broker.toml, it does not wait, since the parent is unknown.
+/// With `Complete`, it restarts no broker unless the lead can restart. If the lead can restart, its name may be missing
+/// for a while, so the pod stays.
 pub(super) fn ends_with_lead(resolved: &Resolved) -> bool {
     resolved.spec.flux.broker_config.is_none()
         && matches!(

@@ -156,9 +156,9 @@ mod tests {
     fn remote_lead_is_at_the_address_that_was_given() {
         for (address, hostlist) in [
             ("lead.example", ""),
-            // A name of one part is no name of a pod of ours.
+            // A name without dots: the pods' service and domain are not appended.
             ("lead", ""),
-            // Its own name comes first in the list, the address reaches it.
+            // The hostlist begins with the lead's own name. Brokers connect to its address.
             ("10.0.0.1", "hostlist='mc-0,burst-0-[0-1]'"),
         ] {
             let burst = instance(

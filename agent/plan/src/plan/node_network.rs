@@ -11,8 +11,7 @@ use super::{EnvChange, Resolved, set};
 const ATTRIBUTE: &str = "hostname";
 const VARIABLE: &str = "FLUX_FAKE_HOSTNAME";
 
-/// The pod's own name, which the broker has to be given, if the host has another name. (`Resolved::hostname` is the
-/// pod's name in the hostlist, not the host's.)
+/// The pod's name in the hostlist, for the broker. None without hostNetwork: the host has this name.
 fn name<'a>(resolved: &'a Resolved) -> Option<&'a str> {
     resolved
         .spec
@@ -63,7 +62,7 @@ mod tests {
         build(&spec, &facts, &PodContainer::Runner).unwrap()
     }
 
-    /// The words of the broker, and what it alone is told.
+    /// The broker's command line, and the changes of `VARIABLE` in its environment.
     fn started(plan: &Plan) -> (String, Vec<EnvChange>) {
         let launch = plan.steps.iter().find_map(|step| match step {
             Step::Launch(launch) => Some(launch),
@@ -71,7 +70,7 @@ mod tests {
         });
         let launch = launch.unwrap();
         let is_name = |change: &&EnvChange| matches!(change, EnvChange::Set { name, .. } if name == VARIABLE);
-        let told = launch.environment.iter().filter(is_name).cloned().collect();
+        let changes = launch.environment.iter().filter(is_name).cloned().collect();
         (
             launch
                 .argv
@@ -79,7 +78,7 @@ mod tests {
                 .map(shell_quote::word)
                 .collect::<Vec<_>>()
                 .join(" "),
-            told,
+            changes,
         )
     }
 
@@ -87,9 +86,9 @@ mod tests {
     fn fake_hostname_reaches_brokers_and_not_programs() {
         for (index, role) in [(0, "lead"), (1, "follower")] {
             let plan = planned(&format!("[network]\nhost_network = true\n{JOB}"), index);
-            let (words, told) = started(&plan);
+            let (words, changes) = started(&plan);
             assert!(words.contains(&format!(" -Shostname=mc-{index} ")), "{words}");
-            assert_eq!(told, [set("FLUX_FAKE_HOSTNAME", &format!("mc-{index}"))]);
+            assert_eq!(changes, [set("FLUX_FAKE_HOSTNAME", &format!("mc-{index}"))]);
             assert_eq!(
                 words.contains("--without=FLUX_FAKE_HOSTNAME -- "),
                 role == "lead",
@@ -130,7 +129,7 @@ mod tests {
             index: Some(1),
             ..Facts::default()
         };
-        let (words, told) = started(&build(&spec, &facts, &PodContainer::Runner).unwrap());
-        assert!(!words.contains("hostname") && told.is_empty(), "{words}");
+        let (words, changes) = started(&build(&spec, &facts, &PodContainer::Runner).unwrap());
+        assert!(!words.contains("hostname") && changes.is_empty(), "{words}");
     }
 }

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn quorum_is_never_more_than_the_hosts() {
+    fn default_quorum_is_size_only_when_more_hosts_may_join() {
         let quorum_of = |text: &str| {
             let spec = AgentSpec::from_toml(&format!("name='mc'\n{text}")).unwrap();
             quorum(&Resolved::new(&spec, &Facts::default()).unwrap())

@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(
             flags_with("-o it's"),
             "-N|1|-n|1|-o|it's|-o|b=2",
-            "no quoting at all"
+            "not valid in a shell: split at blanks"
         );
         assert_eq!(flags_with(""), "-N|1|-n|1|-o|b=2");
     }

@@ -90,11 +90,14 @@ mod tests {
     use flux_shared::agent_spec::AgentSpec;
     use flux_shared::command_words::Word;
 
-    const UNCOMPILED: fn() -> Facts = || Facts {
-        python_compiled: false,
-        ..Facts::default()
-    };
     const JOB: &str = "name='mc'\n[runner.program]\nmode='submit'\nwords=['a']\n";
+
+    fn uncompiled() -> Facts {
+        Facts {
+            python_compiled: false,
+            ..Facts::default()
+        }
+    }
 
     fn planned(text: &str, facts: &Facts) -> Vec<Step> {
         let spec = AgentSpec::from_toml(text).unwrap();
@@ -113,14 +116,14 @@ mod tests {
         found.unwrap()
     }
 
-    fn is_told(launch: &crate::plan::Launch) -> bool {
+    fn sets_variable(launch: &crate::plan::Launch) -> bool {
         launch
             .environment
             .iter()
             .any(|change| matches!(change, EnvChange::Set { name, .. } if name == VARIABLE))
     }
 
-    fn is_kept(argv: &[Word]) -> bool {
+    fn removes_variable(argv: &[Word]) -> bool {
         argv.iter()
             .any(|word| matches!(word, Word::Literal(word) if word.starts_with("--without=")))
     }
@@ -128,7 +131,7 @@ mod tests {
     #[test]
     fn python_cache_is_per_user_and_named_to_flux_commands_only() {
         let user = JOB.to_owned() + "[runner.user]\nname='flux'\nuid=1000\n";
-        let steps = planned(&user, &UNCOMPILED());
+        let steps = planned(&user, &uncompiled());
         let folders: Vec<_> = steps
             .iter()
             .filter_map(|step| match step {
@@ -150,9 +153,9 @@ mod tests {
         );
         let others = steps.iter().filter(|step| !matches!(step, Step::Launch(_)));
         for step in others {
-            let is_told = format!("{step:?}").contains(VARIABLE);
+            let names_variable = format!("{step:?}").contains(VARIABLE);
             assert_eq!(
-                is_told,
+                names_variable,
                 matches!(step, Step::File { content: Content::Text(_), path, .. } if path.ends_with(".lua")),
                 "{step:?}"
             );
@@ -161,24 +164,24 @@ mod tests {
 
     #[test]
     fn python_cache_is_not_planned_when_useless_or_set_by_user() {
-        assert!(!is_told(launch_of(&planned(JOB, &Facts::default()))));
+        assert!(!sets_variable(launch_of(&planned(JOB, &Facts::default()))));
         for name in [VARIABLE, WRITES_NONE] {
-            let mut facts = UNCOMPILED();
+            let mut facts = uncompiled();
             facts.environment.insert(name.into(), "1".into());
-            assert!(!is_told(launch_of(&planned(JOB, &facts))), "{name}");
+            assert!(!sets_variable(launch_of(&planned(JOB, &facts))), "{name}");
             let own = format!("{JOB}[flux.environment]\n{name}='1'\n");
-            assert!(!is_told(launch_of(&planned(&own, &UNCOMPILED()))), "{name}");
+            assert!(!sets_variable(launch_of(&planned(&own, &uncompiled()))), "{name}");
         }
     }
 
     #[test]
     fn launcher_program_runs_without_the_python_cache_variable() {
-        let kept = |text: &str| is_kept(&launch_of(&planned(text, &UNCOMPILED())).argv);
-        assert!(!kept(JOB));
-        assert!(kept(
+        let removes = |text: &str| removes_variable(&launch_of(&planned(text, &uncompiled())).argv);
+        assert!(!removes(JOB));
+        assert!(removes(
             "name='mc'\n[runner.program]\nmode='launcher'\nwords=['a']\n"
         ));
-        assert!(!is_kept(
+        assert!(!removes_variable(
             &launch_of(&planned(&JOB.replace("submit", "launcher"), &Facts::default())).argv
         ));
     }

@@ -271,7 +271,7 @@ mod tests {
         };
         let nodes = "[network]\nhost_network = true";
         assert_eq!(of(nodes, "node-7", Some(2)), Ok(("mc-2".into(), 2, 2)));
-        assert_eq!(of(nodes, "", Some(1)), Ok(("mc-1".into(), 1, 1)), "of a dry run");
+        assert_eq!(of(nodes, "", Some(1)), Ok(("mc-1".into(), 1, 1)), "dry-run");
         // A node may be called as a pod is.
         assert_eq!(of(nodes, "mc-0", Some(1)), Ok(("mc-1".into(), 1, 1)));
         let burst = format!("{nodes}\nhostlist = 'other-[0-3],mc-[0-2]'");
@@ -296,7 +296,7 @@ mod tests {
     }
 
     /// If a follower left before the lead has ended its program, the program would lose its nodes. If the agent killed
-    /// before, the program would not have the time that the lead promised.
+    /// the program earlier, the program would not get all of [`time_to_end`].
     #[test]
     fn a_stop_of_any_grace_period_has_its_steps_in_order() {
         for grace in [1, 2, 5, 10, 30, 39, 40, 41, 60, 100, 200, 300, 3600, 86_400] {

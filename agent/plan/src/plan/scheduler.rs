@@ -95,8 +95,8 @@ mod tests {
             (of(policy, true), of(policy, false)),
             ((fluxion, 0), (Some(None), 1))
         );
-        let said = "[flux]\nscheduler = 'simple'\n";
-        assert_eq!(of(&format!("{gpus}{said}"), true), (simple, 0));
+        let named = "[flux]\nscheduler = 'simple'\n";
+        assert_eq!(of(&format!("{gpus}{named}"), true), (simple, 0));
         assert_eq!(of("[flux]\nscheduler = 'fluxion'", false), (None, 0));
         assert_eq!(
             of(&format!("[view]\nenabled = false\n{gpus}"), true),

@@ -151,8 +151,8 @@ mod tests {
             !is_removed(&with_images_flux, "LD_LIBRARY_PATH"),
             "an image's Flux may need them"
         );
-        let asked = launch(&format!("{SUBMIT}[flux.environment]\nLD_LIBRARY_PATH='/x'\n"), 0);
-        assert!(!is_removed(&asked, "LD_LIBRARY_PATH"), "they are for Flux");
+        let set_for_flux = launch(&format!("{SUBMIT}[flux.environment]\nLD_LIBRARY_PATH='/x'\n"), 0);
+        assert!(!is_removed(&set_for_flux, "LD_LIBRARY_PATH"));
     }
 
     #[test]

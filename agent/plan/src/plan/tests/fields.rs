@@ -247,7 +247,7 @@ fn changed(leaf: &str, value: &Value) -> Value {
 
 #[test]
 fn every_spec_field_changes_some_plan() {
-    let mut alive: BTreeMap<String, bool> = BTreeMap::new();
+    let mut has_effect: BTreeMap<String, bool> = BTreeMap::new();
     for spec in specs() {
         let before = outcome(&spec);
         let value = serde_json::to_value(&spec).unwrap();
@@ -256,19 +256,19 @@ fn every_spec_field_changes_some_plan() {
         // The kind of program is not changed: the specs have every kind.
         for leaf in all.into_iter().filter(|leaf| leaf != "/runner/program/mode") {
             let mut other = value.clone();
-            let place = other.pointer_mut(&leaf).unwrap();
-            *place = changed(&leaf, place);
+            let field = other.pointer_mut(&leaf).unwrap();
+            *field = changed(&leaf, field);
             let other: AgentSpec =
                 serde_json::from_value(other).unwrap_or_else(|why| panic!("{leaf}: {why}"));
-            *alive.entry(leaf).or_default() |= outcome(&other) != before;
+            *has_effect.entry(leaf).or_default() |= outcome(&other) != before;
         }
     }
-    let wrong: Vec<&String> = alive
+    let without_effect: Vec<&String> = has_effect
         .iter()
-        .filter(|(_, alive)| !**alive)
+        .filter(|(_, has_effect)| !**has_effect)
         .map(|(leaf, _)| leaf)
         .collect();
-    assert!(wrong.is_empty(), "of {} these are dead: {wrong:#?}", alive.len());
+    assert!(without_effect.is_empty(), "no effect: {without_effect:#?}");
     // Fields that are omitted if they have their default must be in some spec above.
     for field in [
         "/elastic",
@@ -277,7 +277,7 @@ fn every_spec_field_changes_some_plan() {
         "/network/lead/port",
         "/runner/restful/port",
     ] {
-        assert!(alive.contains_key(field), "{field}");
+        assert!(has_effect.contains_key(field), "{field}");
     }
 }
 

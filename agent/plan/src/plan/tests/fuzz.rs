@@ -3,23 +3,27 @@
 
 use flux_shared::{derive, manifest, validate};
 
-use super::*;
-
 use test_support::mutate::{self, Dice};
+
+use super::*;
+use crate::known_paths::{MUNGE, MUNGE_KEY};
+
+/// How long the test tries mutated manifests.
+const SECONDS: u64 = 4;
 
 /// A random host.
 fn host(dice: &mut Dice) -> Facts {
-    let names = [
+    let paths = [
         "/root",
         "/home/flux-operator",
         "/",
         "/tmp",
-        "/state/archive.tar.gz",
         "/usr/bin/flux",
-        "/etc/munge",
+        MUNGE,
+        MUNGE_KEY,
     ];
     let some = |dice: &mut Dice| {
-        names
+        paths
             .into_iter()
             .filter(|_| dice.roll(2) == 0)
             .map(String::from)
@@ -67,8 +71,7 @@ fn host(dice: &mut Dice) -> Facts {
 fn accepted_manifest_has_a_plan_on_any_host() {
     let examples = mutate::miniclusters();
     let mut planned = 0;
-    // `4`: seconds.
-    mutate::for_a_while(4, |dice| {
+    mutate::for_a_while(SECONDS, |dice| {
         let document = mutate::spoilt(&examples, dice);
         let parsed = manifest::from_value(&document).and_then(|manifest| validate::validate(&manifest));
         let Ok(cluster) = parsed else { return };

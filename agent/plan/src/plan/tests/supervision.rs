@@ -147,7 +147,7 @@ fn follower_that_leaves_alone_finds_its_job_by_flux_shell() {
 }
 
 #[test]
-fn program_is_what_a_user_would_type_inside_agent_words() {
+fn launch_program_is_the_command_line_without_agent_words() {
     let program_of = |text: &str| {
         let Launch { argv, program, .. } = lead(text);
         let typed = |words: &[Word]| {
@@ -194,7 +194,7 @@ fn program_is_what_a_user_would_type_inside_agent_words() {
 }
 
 #[test]
-fn flux_user_programs_are_this_agent_with_the_named_spec() {
+fn as_flux_runs_this_agent_with_its_spec_file() {
     let as_flux = |facts: &Facts| shells("", facts).map(|shell| shell.as_flux);
     assert_eq!(as_flux(&facts(0)), ["/etc/flux-agent/bin/flux-agent as-flux"; 2]);
     let elsewhere = Facts {
