@@ -2,9 +2,9 @@
 //! `make bench-scale`. BENCH_PART="neighbours waiting running brownout deletion" selects parts.
 //!
 //! - `neighbours` (SCALE_PACED=1000): a client with four creations in flight, each of which waits for its
-//!   answer. It runs in one namespace, spread over 100, and in one namespace where each MiniCluster has its
-//!   own headless Service. For comparison, a client creates ConfigMap, Secret and Job itself. The CPU time of
-//!   the API server and of the controller manager is reported too.
+//!   answer. It creates MiniClusters in one namespace, in 100 namespaces, and in one namespace where each
+//!   MiniCluster has its own headless Service. For comparison, a client creates ConfigMap, Secret and Job
+//!   itself. The CPU time of the API server and of the controller manager is reported too.
 //! - `waiting` (SCALE_CLUSTERS=10000): the operator starts among that many MiniClusters, all of which wait for
 //!   a scheduler that does not exist. Reported are the time until its caches are synced (compared with
 //!   `kubectl get pods -A`), its memory, and its calls in a minute (it reads events at most ten times a second).
@@ -14,7 +14,7 @@
 //!   compared with as many that nothing delays.
 //! - `deletion` (SCALE_PODS=5000): one MiniCluster with that many pods is deleted.
 //!
-//! Only in `running` do pods run.
+//! Pods run only in `running`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -142,7 +142,7 @@ async fn wait_for_pods(client: &Client, number: i64) {
 }
 
 async fn neighbours(number: usize, report: &mut Report) {
-    let mut of_client = BTreeMap::new();
+    let mut baselines = BTreeMap::new();
     // The operator's arguments. None: no operator runs, and the client creates the operator's objects itself.
     for (what, namespaces, arguments) in [
         ("client", 1, None),
@@ -175,8 +175,8 @@ async fn neighbours(number: usize, report: &mut Report) {
             ("controllers-cpu-s", cpu("kube-controller-manager") - before.1),
         ] {
             report.figure(&format!("paced-{number}-{what}-{figure}"), value);
-            // The first row is the client's, which is the baseline.
-            let baseline = *of_client.entry(figure).or_insert(value);
+            // The first row, `client`, is the baseline.
+            let baseline = *baselines.entry(figure).or_insert(value);
             if what != "client" {
                 report.figure(&format!("paced-{number}-{what}-{figure}-ratio"), value / baseline);
             }
