@@ -1,7 +1,6 @@
 //! A proxy to the API server that plays pods without a kubelet: it answers requests to run a program in a pod or to
 //! read a log. It forwards all other requests. The API server itself rejects users who may not exec or read logs.
 
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::Role;
 use tokio_tungstenite::tungstenite::{self, Message};
 
+use crate::user_account::UserAccount;
 use test_support::api_server;
 
 type Answer = Response<UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>>;
@@ -112,12 +112,13 @@ impl Session {
 }
 
 impl Front {
-    /// Starts a proxy to the API server of this kubeconfig. Also returns the kubeconfig for the proxy.
+    /// Starts a proxy to the API server of this user. Also returns the user whose requests go to the proxy.
     pub async fn before(
-        kubeconfig: &Path,
+        person: &UserAccount,
         programs: impl Fn(Session) -> BoxFuture<'static, ()> + Send + Sync + 'static,
         logs: impl Fn(&LogRequest) -> Option<Vec<(Duration, String)>> + Send + Sync + 'static,
-    ) -> (Front, PathBuf) {
+    ) -> (Front, UserAccount) {
+        let kubeconfig = &person.kubeconfig;
         let client = Client::try_from(api_server::config(kubeconfig).await).unwrap();
         let front = Front {
             client,
@@ -148,7 +149,21 @@ impl Front {
                 });
             }
         });
-        (front, path)
+        let person = UserAccount {
+            kubeconfig: path,
+            namespace: person.namespace.clone(),
+        };
+        (front, person)
+    }
+
+    /// Waits until the agent of a pod gets this command.
+    pub async fn when_told(&self, command: &str) {
+        api_server::until(&format!("the agent gets `{command}`"), async || {
+            let programs = self.started();
+            let is_told = programs.iter().any(|program| program.words == [command]);
+            is_told.then_some(())
+        })
+        .await;
     }
 
     pub fn started(&self) -> Vec<Started> {

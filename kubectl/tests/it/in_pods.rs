@@ -7,10 +7,10 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::BufReader;
 
 use crate::front::{Front, LogRequest, Session, SessionEvent};
-use crate::user_account::{PluginOutput, UserAccount, in_time};
+use crate::user_account::{PluginOutput, UserAccount, next_line};
 use crate::{user_of, user_with};
 use test_support::api_server::{Fixture, Operator, test};
 
@@ -103,8 +103,7 @@ pub async fn over(
     person: UserAccount,
     programs: impl Fn(Session) -> BoxFuture<'static, ()> + Send + Sync + 'static,
 ) -> (Front, UserAccount) {
-    let (front, kubeconfig) = Front::before(&person.kubeconfig, programs, no_logs).await;
-    (front, UserAccount { kubeconfig, ..person })
+    Front::before(&person, programs, no_logs).await
 }
 
 #[test]
@@ -186,13 +185,8 @@ fn top_without_usage_prints_cause_and_remedy() {
         );
         fixture.run_pod(&pods[&0]).await;
         fixture.when_condition("mc", "Ready", "True").await;
-        let (_front, kubeconfig) = Front::before(&plain.kubeconfig, early, no_logs).await;
-        let output = UserAccount {
-            kubeconfig,
-            ..plain.clone()
-        }
-        .run(&["top", "mc"])
-        .await;
+        let (_front, person) = Front::before(&plain, early, no_logs).await;
+        let output = person.run(&["top", "mc"]).await;
         assert!(
             output.code == 1
                 && output
@@ -200,13 +194,8 @@ fn top_without_usage_prints_cause_and_remedy() {
                     .contains("no usage available of mc: not up: the broker is in state join"),
             "{output:?}"
         );
-        let (_front, kubeconfig) = Front::before(&plain.kubeconfig, old, no_logs).await;
-        let output = UserAccount {
-            kubeconfig,
-            ..plain.clone()
-        }
-        .run(&["top", "mc"])
-        .await;
+        let (_front, person) = Front::before(&plain, old, no_logs).await;
+        let output = person.run(&["top", "mc"]).await;
         assert!(
             output.code == 1 && output.err.contains("is older than this program"),
             "{output:?}"
@@ -352,10 +341,7 @@ fn stop_is_a_shutdown_even_if_its_answer_is_lost() {
         let (front, person) = over(user_of(&fixture), killed).await;
         let lead = fixture.pods("mc", 1).await.remove(&0).unwrap();
         let (output, ()) = tokio::join!(person.run(&["stop", "mc"]), async {
-            test_support::api_server::until("the agent gets `stop`", async || {
-                front.started().first().map(drop)
-            })
-            .await;
+            front.when_told("stop").await;
             fixture.end_pod(&lead, 0, "Completed", "").await;
         });
         assert!(
@@ -646,10 +632,7 @@ fn commands_in_pods_end_when_their_output_is_closed() {
         ] {
             let mut child = person.start(arguments);
             let mut out = BufReader::new(child.stdout.take().unwrap());
-            let mut line = String::new();
-            in_time("it prints a line", out.read_line(&mut line))
-                .await
-                .unwrap();
+            next_line(&mut out).await;
             drop(out);
             let ended = tokio::time::timeout(Duration::from_secs(30), child.wait()).await;
             let status = ended.unwrap_or_else(|_| panic!("{arguments:?} hangs"));

@@ -9,7 +9,7 @@ use tokio::process::Child;
 
 use crate::front::{Front, LogRequest, Session};
 use crate::in_pods::{agents, no_logs, up};
-use crate::user_account::{PluginOutput, RIGHTS, UserAccount, in_time};
+use crate::user_account::{PluginOutput, RIGHTS, in_time, next_line, read_until};
 use crate::{user_of, user_with};
 use test_support::api_server::{Fixture, test, until};
 
@@ -23,26 +23,15 @@ fn one_ctrl_c_stops_job_in_order_and_prints_its_last_output() {
                 .map(|(pause, line)| (Duration::from_secs(pause), line.to_owned()));
             request.follow.then(|| lines.to_vec()).or(Some(lines.to_vec()))
         };
-        let (front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
-        let person = UserAccount { kubeconfig, ..person };
+        let (front, person) = Front::before(&person, agents(), logs).await;
         let mut run = person.start(&["run", "--name", "mc", "app:1", "--", "work"]);
         let pods = fixture.pods("mc", 1).await;
         fixture.run_pod(&pods[&0]).await;
         let mut out = BufReader::new(run.stdout.take().unwrap());
-        let mut line = String::new();
-        in_time("it prints a line", out.read_line(&mut line))
-            .await
-            .unwrap();
+        let line = next_line(&mut out).await;
         assert_eq!(line, "begins\n");
         crate::runs::interrupt(&run);
-        test_support::api_server::until("the agent gets `stop`", async || {
-            front
-                .started()
-                .iter()
-                .any(|started| started.words == ["stop"])
-                .then_some(())
-        })
-        .await;
+        front.when_told("stop").await;
         fixture.end_pod(&pods[&0], 143, "Error", "").await;
         let mut rest = String::new();
         in_time("its output ends", out.read_to_string(&mut rest))
@@ -81,29 +70,16 @@ fn second_ctrl_c_deletes_without_waiting_for_the_stop() {
             }
             .boxed()
         };
-        let (front, kubeconfig) = Front::before(&person.kubeconfig, hangs, no_logs).await;
-        let person = UserAccount { kubeconfig, ..person };
+        let (front, person) = Front::before(&person, hangs, no_logs).await;
         let mut run = person.start(&["run", "--name", "mc", "app:1", "--", "work"]);
         let pods = fixture.pods("mc", 1).await;
         fixture.run_pod(&pods[&0]).await;
         fixture.when_condition("mc", "Ready", "True").await;
         // `run` handles Ctrl-C from when it prints what it waits for.
         let mut err = BufReader::new(run.stderr.take().unwrap());
-        let mut messages = String::new();
-        while !messages.contains("pods: ") {
-            assert!(
-                in_time("`run` prints what it waits for", err.read_line(&mut messages))
-                    .await
-                    .unwrap()
-                    > 0,
-                "{messages}"
-            );
-        }
+        let mut messages = read_until(&mut err, "pods: ").await;
         crate::runs::interrupt(&run);
-        test_support::api_server::until("the agent gets `stop`", async || {
-            (!front.started().is_empty()).then_some(())
-        })
-        .await;
+        front.when_told("stop").await;
         crate::runs::interrupt(&run);
         in_time("it ends", err.read_to_string(&mut messages))
             .await
@@ -113,7 +89,7 @@ fn second_ctrl_c_deletes_without_waiting_for_the_stop() {
             messages.contains("shutting down mc; press Ctrl-C again") && messages.contains("deleted mc"),
             "{messages}"
         );
-        test_support::api_server::until("the MiniCluster is deleted", async || {
+        until("the MiniCluster is deleted", async || {
             let cluster = fixture.find::<MiniCluster>("mc").await;
             cluster
                 .is_none_or(|cluster| cluster.metadata.deletion_timestamp.is_some())
@@ -135,8 +111,7 @@ fn the_job_s_output_and_code_are_those_of_run() {
                 (Duration::ZERO, "b  c".into()),
             ])
         };
-        let (_front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
-        let person = UserAccount { kubeconfig, ..person };
+        let (_front, person) = Front::before(&person, agents(), logs).await;
         // The last part of a pod's name is random. So only the first four characters are compared.
         for code in [0, 1, 42, 137, 255] {
             let name = format!("m{code}");
@@ -176,8 +151,7 @@ fn logs_options_follow_previous_index_and_all() {
                 (false, false) => Some(vec![line(0, &format!("I am {index}")), line(0, "")]),
             }
         };
-        let (_front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
-        let person = UserAccount { kubeconfig, ..person };
+        let (_front, person) = Front::before(&person, agents(), logs).await;
         assert_eq!(person.run(&["logs", "mc"]).await.out, "I am 0\n\n");
         assert_eq!(
             person.run(&["logs", "mc", "--index", "1"]).await.out,
@@ -207,10 +181,7 @@ fn logs_options_follow_previous_index_and_all() {
         // `--follow` prints lines as they come, and ends with the container.
         let mut follow = person.start(&["logs", "mc", "--follow"]);
         let mut out = BufReader::new(follow.stdout.take().unwrap());
-        let mut first = String::new();
-        in_time("it prints a line", out.read_line(&mut first))
-            .await
-            .unwrap();
+        let first = next_line(&mut out).await;
         assert_eq!(first, "first\n");
         assert!(
             follow.try_wait().unwrap().is_none(),
@@ -241,18 +212,14 @@ fn closed_output_stops_the_job_and_ends_logs() {
                     .collect(),
             )
         };
-        let (front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
-        let person = UserAccount { kubeconfig, ..person };
+        let (front, person) = Front::before(&person, agents(), logs).await;
         let mut run = person.start(&["run", "--name", "mc", "app:1", "--", "work"]);
         let pods = fixture.pods("mc", 1).await;
         let mut follow = person.start(&["logs", "--follow", "mc"]);
         fixture.run_pod(&pods[&0]).await;
         for child in [&mut run, &mut follow] {
             let mut out = BufReader::new(child.stdout.take().unwrap());
-            let mut first = String::new();
-            in_time("it prints a line", out.read_line(&mut first))
-                .await
-                .unwrap();
+            let first = next_line(&mut out).await;
             assert_eq!(first, "line 0\n");
             // Dropping `out` closes the pipe.
         }
@@ -262,14 +229,7 @@ fn closed_output_stops_the_job_and_ends_logs() {
             (141, false),
             "{follow:?}"
         );
-        until("the agent gets `stop`", async || {
-            front
-                .started()
-                .iter()
-                .any(|started| started.words == ["stop"])
-                .then_some(())
-        })
-        .await;
+        front.when_told("stop").await;
         fixture.end_pod(&pods[&0], 143, "Error", "").await;
         let run = PluginOutput::when_over(run).await;
         assert_eq!(run.code, 141, "{run:?}");
@@ -320,8 +280,7 @@ async fn output_read_after_ctrl_c(fixture: &Fixture, has_errors: bool) -> String
         let line = |number| (Duration::ZERO, format!("{number:010000}"));
         Some((0..60).map(line).collect())
     };
-    let (front, kubeconfig) = Front::before(&person.kubeconfig, agents(), lines).await;
-    let person = UserAccount { kubeconfig, ..person };
+    let (front, person) = Front::before(&person, agents(), lines).await;
     let (mut out, writer) = std::io::pipe().unwrap();
     let mut command = person.command(&["run", "--name", "mc", "app:1", "--", "work"]);
     if has_errors {
@@ -336,10 +295,7 @@ async fn output_read_after_ctrl_c(fixture: &Fixture, has_errors: bool) -> String
     fixture.when_condition("mc", "Ready", "True").await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     crate::runs::interrupt(&run);
-    until("the agent gets `stop`", async || {
-        (!front.started().is_empty()).then_some(())
-    })
-    .await;
+    front.when_told("stop").await;
     fixture.end_pod(&pods[&0], 143, "Error", "").await;
     fixture.when_condition("mc", "JobFinished", "True").await;
     let read = tokio::task::spawn_blocking(move || std::io::read_to_string(&mut out));
@@ -365,8 +321,7 @@ fn run_ends_when_its_stop_fails() {
                     .collect(),
             )
         };
-        let (_front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
-        let person = UserAccount { kubeconfig, ..person };
+        let (_front, person) = Front::before(&person, agents(), logs).await;
         // At its end, `run` sets `cleanup`, so that the operator deletes the MiniCluster. After SIGTERM, a stop that
         // fails ends `run` without this.
         for (name, code, cleanup) in [("head", 141, true), ("less", 141, true), ("terminated", 1, false)] {
@@ -374,10 +329,7 @@ fn run_ends_when_its_stop_fails() {
             let pods = fixture.pods(name, 1).await;
             fixture.run_pod(&pods[&0]).await;
             let mut out = BufReader::new(run.stdout.take().unwrap());
-            let mut first = String::new();
-            in_time("it prints a line", out.read_line(&mut first))
-                .await
-                .unwrap();
+            next_line(&mut out).await;
             if name == "terminated" {
                 crate::runs::send("-TERM", &run);
             } else {
@@ -385,12 +337,7 @@ fn run_ends_when_its_stop_fails() {
                     // Like Ctrl-C in less, and then q.
                     crate::runs::interrupt(&run);
                     let mut errors = BufReader::new(run.stderr.as_mut().unwrap());
-                    let mut message = String::new();
-                    while !message.contains("`create` `pods/exec`") {
-                        in_time("the stop fails", errors.read_line(&mut message))
-                            .await
-                            .unwrap();
-                    }
+                    read_until(&mut errors, "`create` `pods/exec`").await;
                 }
                 drop(out);
             }
@@ -407,8 +354,7 @@ fn run_ends_when_its_stop_fails() {
 async fn follows_new_cluster(fixture: &Fixture) -> (Front, Child) {
     let person = user_of(fixture);
     let logs = |_: &LogRequest| Some(vec![(Duration::ZERO, "hello".to_owned())]);
-    let (front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
-    let person = UserAccount { kubeconfig, ..person };
+    let (front, person) = Front::before(&person, agents(), logs).await;
     fixture.create("mc", serde_json::json!({ "size": 1 })).await;
     (front, person.start(&["logs", "-f", "mc"]))
 }
@@ -487,17 +433,10 @@ fn logs_of_all_do_not_wait_for_a_pod_whose_log_stays_open() {
                 }
                 is_readable.then(|| vec![(Duration::from_secs(3600), "late".to_owned())])
             };
-            let (_front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
-            let person = UserAccount {
-                kubeconfig,
-                ..person.clone()
-            };
+            let (_front, person) = Front::before(&person, agents(), logs).await;
             let mut follow = person.start(&["logs", "mc", "--all", "--follow"]);
             let mut out = BufReader::new(follow.stdout.take().unwrap());
-            let mut line = String::new();
-            in_time("it prints a line", out.read_line(&mut line))
-                .await
-                .unwrap();
+            next_line(&mut out).await;
             if !is_readable {
                 let mut errors = BufReader::new(follow.stderr.as_mut().unwrap());
                 let mut message = String::new();

@@ -8,12 +8,12 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::BufReader;
 use tokio::net::TcpListener;
 use tokio::process::{Child, ChildStderr};
 
 use crate::runs::interrupt;
-use crate::user_account::{UserAccount, in_time};
+use crate::user_account::{UserAccount, in_time, read_until};
 use test_support::api_server::until;
 
 /// An API server that answers requests of some methods only: it creates MiniClusters, and refuses anything else.
@@ -94,14 +94,6 @@ async fn answer(
         .status(201)
         .header("content-type", "application/json");
     Ok(response.body(Full::from(cluster.to_string())).unwrap())
-}
-
-async fn read_until(err: &mut BufReader<ChildStderr>, words: &str) {
-    let mut messages = String::new();
-    while !messages.contains(words) {
-        let read = in_time(words, err.read_line(&mut messages)).await.unwrap();
-        assert!(read > 0, "no `{words}` in {messages}");
-    }
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use flux_shared::crd::v1alpha2::MiniCluster;
 use tokio::net::TcpListener;
 
 use crate::cut_connection::Proxy;
-use crate::user_account::PluginOutput;
+use crate::user_account::{PluginOutput, read_until};
 use crate::user_of;
 use test_support::api_server::test;
 use test_support::control_plane::kubeconfig_via;
@@ -34,21 +34,9 @@ fn run_exits_with_job_code_when_job_ends_while_disconnected() {
         let mut run = person.start(&["run", "--name", "mc", "app:1", "--", "true"]);
         let pods = fixture.pods("mc", 1).await;
         let mut lines = tokio::io::BufReader::new(run.stderr.take().unwrap());
-        let mut messages = String::new();
-        let mut read_until = async |words: &str| {
-            while !messages.contains(words) {
-                assert!(
-                    tokio::io::AsyncBufReadExt::read_line(&mut lines, &mut messages)
-                        .await
-                        .unwrap()
-                        > 0,
-                    "{messages}"
-                );
-            }
-        };
-        read_until("pods: ").await;
+        read_until(&mut lines, "pods: ").await;
         wire.cut();
-        read_until("no events from the API server").await;
+        read_until(&mut lines, "no events from the API server").await;
         fixture.run_pod(&pods[&0]).await;
         fixture.when_condition("mc", "Ready", "True").await;
         fixture.end_pod(&pods[&0], 9, "Error", "").await;
@@ -56,7 +44,7 @@ fn run_exits_with_job_code_when_job_ends_while_disconnected() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(run.try_wait().unwrap().is_none(), "`run` gave up");
         wire.mend();
-        read_until("the API server answers again").await;
+        read_until(&mut lines, "the API server answers again").await;
         let output = PluginOutput::when_over(run).await;
         assert_eq!(output.code, 9, "{output:?}");
         fixture.until_gone::<MiniCluster>("mc").await;

@@ -7,7 +7,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::user_account::{PluginOutput, UserAccount};
+use crate::user_account::{PluginOutput, UserAccount, read_until};
 use crate::user_of;
 use test_support::api_server::{Calls, Fixture, condition, test, until};
 
@@ -261,16 +261,7 @@ fn stop_before_start_stops_pods_without_delete_permission() {
         fixture.pods("mc", 1).await;
         // When `run` prints this line, it follows the MiniCluster, and handles Ctrl-C.
         let mut lines = tokio::io::BufReader::new(run.stderr.take().unwrap());
-        let mut line = String::new();
-        while !line.starts_with("pods: ") {
-            line.clear();
-            assert!(
-                tokio::io::AsyncBufReadExt::read_line(&mut lines, &mut line)
-                    .await
-                    .unwrap()
-                    > 0
-            );
-        }
+        read_until(&mut lines, "pods: ").await;
         interrupt(&run);
         let mut rest = String::new();
         tokio::io::AsyncReadExt::read_to_string(&mut lines, &mut rest)
@@ -335,17 +326,7 @@ fn run_reports_that_no_operator_is_running() {
         let person = user_of(&fixture);
         let mut run = person.start(&["run", "--name", "mc", "app:1", "--", "true"]);
         let mut lines = tokio::io::BufReader::new(run.stderr.take().unwrap());
-        let mut line = String::new();
-        while !line.contains("the operator is not running") {
-            line.clear();
-            let read = tokio::io::AsyncBufReadExt::read_line(&mut lines, &mut line);
-            assert!(
-                crate::user_account::in_time("`run` prints the warning", read)
-                    .await
-                    .unwrap()
-                    > 0
-            );
-        }
+        read_until(&mut lines, "the operator is not running").await;
         run.kill().await.unwrap();
     });
 }

@@ -5,6 +5,7 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use test_support::waiting::until_granted;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt};
 use tokio::process::{Child, Command};
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_kubectl-minicluster");
@@ -126,6 +127,25 @@ pub async fn in_time<T>(description: &str, done: impl Future<Output = T>) -> T {
     tokio::time::timeout(LONGEST, done)
         .await
         .unwrap_or_else(|_| panic!("not in time: {description}"))
+}
+
+/// The next line that a program prints.
+pub async fn next_line(out: &mut (impl AsyncBufRead + Unpin)) -> String {
+    let mut line = String::new();
+    in_time("it prints a line", out.read_line(&mut line))
+        .await
+        .unwrap();
+    line
+}
+
+/// Reads lines until these words have come. Returns all that was read.
+pub async fn read_until(lines: &mut (impl AsyncBufRead + Unpin), words: &str) -> String {
+    let mut text = String::new();
+    while !text.contains(words) {
+        let count = in_time(words, lines.read_line(&mut text)).await.unwrap();
+        assert!(count > 0, "no `{words}` in {text}");
+    }
+    text
 }
 
 /// What the plugin printed, and its exit code.
