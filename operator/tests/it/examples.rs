@@ -2,59 +2,36 @@
 //! example.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use flux_operator_core::render::{self, Options, RenderFacts};
-use flux_shared::curve::Certificate;
-use flux_shared::{crd, manifest, validate};
+use flux_shared::crd;
 use serde_json::Value;
 
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    paths.sort();
-    let nested = paths
-        .into_iter()
-        .flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] });
-    nested
-        .filter(|path| path.extension().is_some_and(|ending| ending == "yaml"))
-        .collect()
-}
+use test_support::rendering::rendered;
+use test_support::repository::{repository, yaml_files};
 
-/// The MiniClusters below `examples/`, and their variants in other spellings: the path, the text and the
-/// document of each.
-fn examples() -> Vec<(PathBuf, String, Value)> {
-    let roots = ["../examples", "../shared/tests/spellings"]
-        .map(|root| Path::new(env!("CARGO_MANIFEST_DIR")).join(root));
+/// The MiniClusters below `examples/`, and their variants in other spellings.
+fn examples() -> Vec<(PathBuf, Value)> {
     let read = |path: PathBuf| {
         let text = std::fs::read_to_string(&path).unwrap();
         let documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
         let found = documents
             .into_iter()
             .find(|document| document["kind"] == "MiniCluster")?;
-        Some((path, text, found))
+        Some((path, found))
     };
-    roots
+    ["examples", "shared/tests/spellings"]
         .iter()
-        .flat_map(|root| files(root))
+        .flat_map(|folder| yaml_files(&repository().join(folder)))
         .filter_map(read)
         .collect()
 }
 
 #[test]
 fn every_example_is_rendered_the_same_each_time() {
-    let render = |text: &str| {
-        let cluster = validate::validate(&manifest::parse(text).unwrap()).unwrap();
-        let certificate = Certificate::from_keys("example", &[1; 32], &[2; 32]);
-        let objects = render::objects(
-            &cluster,
-            &Options::default(),
-            &RenderFacts::default(),
-            certificate,
-        )
-        .unwrap();
+    let render = |document: &Value| {
+        let objects = rendered(document, &Options::default(), &RenderFacts::default());
         // The other objects either cannot be serialized, or are not made with the default options.
         let render::Objects {
             config_map,
@@ -68,8 +45,8 @@ fn every_example_is_rendered_the_same_each_time() {
     };
     let examples = examples();
     assert!(examples.len() > 60, "only {} found", examples.len());
-    for (path, text, _) in examples {
-        assert_eq!(render(&text), render(&text), "{}", path.display());
+    for (path, document) in examples {
+        assert_eq!(render(&document), render(&document), "{}", path.display());
     }
 }
 
@@ -127,7 +104,7 @@ fn every_field_has_an_example() {
         &mut leaves,
     );
     let mut shown = BTreeSet::new();
-    for (_, _, document) in examples() {
+    for (_, document) in examples() {
         of_document("spec", &document["spec"], &leaves, &mut shown);
     }
     // A service is a container, and fluxuser is another spelling of fluxUser: an example of one is enough for

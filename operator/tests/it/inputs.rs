@@ -1,36 +1,18 @@
 //! Offers files to the real API server, as a strict client would: examples and the objects rendered from
 //! them, users' manifests, and the folder of bad inputs. Nothing is stored (dry run).
 
-use flux_operator_core::render::{Options, RenderFacts, objects, requirements};
-use std::path::{Path, PathBuf};
-use test_support::upstream_manifests;
-
+use flux_operator_core::render::{Options, RenderFacts, requirements};
 use flux_shared::crd::convert::{Version, convert};
-use flux_shared::curve::Certificate;
 use flux_shared::{manifest, validate};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::Api;
 use kube::api::PostParams;
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use test_support::api_server::{Fixture, test};
-
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    let nested = paths
-        .into_iter()
-        .flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] });
-    nested
-        .filter(|path| path.extension().is_some_and(|ending| ending == "yaml"))
-        .collect()
-}
-
-fn below_the_crate(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
-}
+use test_support::rendering::rendered;
+use test_support::repository::{repository, yaml_files};
+use test_support::upstream_manifests;
 
 /// The first MiniCluster of a file. As in kubectl, the last of duplicate keys counts.
 fn minicluster(text: &str) -> Option<Value> {
@@ -41,32 +23,17 @@ fn minicluster(text: &str) -> Option<Value> {
         .find(|document| document["kind"] == "MiniCluster")
 }
 
-/// What the API server answers to an object in this namespace.
-async fn offer(fixture: &Fixture, group: &str, plural: &str, object: &impl Serialize) -> Result<(), String> {
-    let mut object = serde_json::to_value(object).unwrap();
-    object["metadata"]["namespace"] = json!(fixture.namespace);
-    let path = format!(
-        "/{group}/namespaces/{}/{plural}?dryRun=All&fieldValidation=Strict",
-        fixture.namespace
-    );
-    let request = http::Request::post(path).header("content-type", "application/json");
-    let request = request.body(serde_json::to_vec(&object).unwrap()).unwrap();
+async fn offer_minicluster(fixture: &Fixture, document: &Value) -> Result<Value, String> {
+    let mut document = document.clone();
+    document["metadata"]["namespace"] = json!(fixture.namespace);
     fixture
-        .client
-        .request::<Value>(request)
+        .offer(
+            "POST",
+            "apis/flux-framework.org/v1alpha2",
+            "miniclusters",
+            &document,
+        )
         .await
-        .map(drop)
-        .map_err(|error| error.to_string())
-}
-
-async fn offer_minicluster(fixture: &Fixture, document: &Value) -> Result<(), String> {
-    offer(
-        fixture,
-        "apis/flux-framework.org/v1alpha2",
-        "miniclusters",
-        document,
-    )
-    .await
 }
 
 #[test]
@@ -74,23 +41,15 @@ fn every_example_is_accepted_and_so_is_what_it_is_rendered_to() {
     test("examples", async |fixture| {
         let minor = fixture.minor().await;
         let mut wrong = Vec::new();
-        let folders = ["../examples", "../shared/tests/spellings"].map(below_the_crate);
-        for file in folders.iter().flat_map(|folder| files(folder)) {
+        let folders = ["examples", "shared/tests/spellings"].map(|folder| repository().join(folder));
+        for file in folders.iter().flat_map(|folder| yaml_files(folder)) {
             let text = std::fs::read_to_string(&file).unwrap();
             let Some(mut document) = minicluster(&text) else {
                 continue;
             };
             document["metadata"]["namespace"] = json!(fixture.namespace);
             let document = convert(document, Version::V1alpha2).unwrap();
-            let cluster = validate::validate(&manifest::from_value(&document).unwrap()).unwrap();
-            let certificate = Certificate::from_keys("example", &[1; 32], &[2; 32]);
-            let objects = objects(
-                &cluster,
-                &Options::default(),
-                &RenderFacts::default(),
-                certificate,
-            )
-            .unwrap();
+            let objects = rendered(&document, &Options::default(), &RenderFacts::default());
             let mut answers = vec![offer_minicluster(&fixture, &document).await];
             // In this Kubernetes, the operator would not create these objects. `false`: no dry run has shown that the
             // API server keeps image volumes.
@@ -100,15 +59,23 @@ fn every_example_is_accepted_and_so_is_what_it_is_rendered_to() {
                 continue;
             }
             answers.extend([
-                offer(&fixture, "api/v1", "configmaps", &objects.config_map).await,
-                offer(&fixture, "api/v1", "services", &objects.headless).await,
-                offer(&fixture, "apis/batch/v1", "jobs", &objects.job).await,
+                fixture
+                    .offer("POST", "api/v1", "configmaps", &objects.config_map)
+                    .await,
+                fixture
+                    .offer("POST", "api/v1", "services", &objects.headless)
+                    .await,
+                fixture.offer("POST", "apis/batch/v1", "jobs", &objects.job).await,
             ]);
             for secret in &objects.secrets {
-                answers.push(offer(&fixture, "api/v1", "secrets", secret.expose()).await);
+                answers.push(fixture.offer("POST", "api/v1", "secrets", secret.expose()).await);
             }
             for made in &objects.volumes {
-                answers.push(offer(&fixture, "api/v1", "persistentvolumeclaims", &made.claim).await);
+                answers.push(
+                    fixture
+                        .offer("POST", "api/v1", "persistentvolumeclaims", &made.claim)
+                        .await,
+                );
                 // Not by `offer`: a PersistentVolume has no namespace.
                 let create = PostParams {
                     dry_run: true,
@@ -119,15 +86,15 @@ fn every_example_is_accepted_and_so_is_what_it_is_rendered_to() {
                     volumes
                         .create(&create, &made.volume)
                         .await
-                        .map(drop)
+                        .map(|volume| json!(volume))
                         .map_err(|error| error.to_string()),
                 );
             }
             for service in &objects.services {
-                answers.push(offer(&fixture, "api/v1", "services", service).await);
+                answers.push(fixture.offer("POST", "api/v1", "services", service).await);
             }
             if let Some(pod) = &objects.services_pod {
-                answers.push(offer(&fixture, "api/v1", "pods", pod).await);
+                answers.push(fixture.offer("POST", "api/v1", "pods", pod).await);
             }
             let refused = answers.into_iter().filter_map(Result::err);
             wrong.extend(refused.map(|why| format!("{}: {why}", file.display())));
@@ -143,7 +110,7 @@ fn upstreams_manifests_are_accepted_where_they_are_at_hand() {
             return;
         };
         let mut wrong = Vec::new();
-        for file in files(&folder) {
+        for file in yaml_files(&folder) {
             let document = minicluster(&std::fs::read_to_string(&file).unwrap()).unwrap();
             if let Err(why) = offer_minicluster(&fixture, &document).await {
                 wrong.push(format!("{}: {why}", file.display()));
@@ -161,7 +128,7 @@ fn validate_and_the_api_server_agree_on_every_public_document() {
             return;
         };
         let (mut wrong, mut count) = (Vec::new(), 0);
-        for file in files(&folder) {
+        for file in yaml_files(&folder) {
             let text = std::fs::read_to_string(&file).unwrap();
             for (number, document) in manifest::documents(&text).unwrap().into_iter().enumerate() {
                 let judged = manifest::from_value(&document)
@@ -246,7 +213,7 @@ fn validate_and_the_api_server_agree_on_names_of_images() {
 fn bad_inputs_are_refused_by_the_component_they_name() {
     test("bad", async |fixture| {
         let mut wrong = Vec::new();
-        for file in files(&below_the_crate("../shared/tests/bad")) {
+        for file in yaml_files(&repository().join("shared/tests/bad")) {
             let text = std::fs::read_to_string(&file).unwrap();
             let by_api_server = text.starts_with("# refused-by: api-server");
             let Some(document) = minicluster(&text) else {
@@ -256,7 +223,7 @@ fn bad_inputs_are_refused_by_the_component_they_name() {
                 continue;
             }
             match offer_minicluster(&fixture, &document).await {
-                Ok(()) if by_api_server => {
+                Ok(_) if by_api_server => {
                     wrong.push(format!("{}: the API server accepts it", file.display()))
                 }
                 Err(why) if !by_api_server => {

@@ -26,32 +26,7 @@ const FOLLOWED: &[(&str, &str)] = &[
     ("maxRestarts", "2"),
 ];
 
-/// What the API server answers to a request with `object`. Nothing is stored. `name` is `/` and the object's name, or
-/// empty for a new object.
-async fn offer(
-    fixture: &Fixture,
-    verb: &str,
-    name: &str,
-    kind: &str,
-    object: &Value,
-) -> Result<Value, String> {
-    let miniclusters = format!(
-        "/apis/flux-framework.org/v1alpha2/namespaces/{}/miniclusters",
-        fixture.namespace
-    );
-    let request = http::Request::builder()
-        .method(verb)
-        .uri(format!("{miniclusters}{name}?dryRun=All&fieldValidation=Strict"));
-    let request = request
-        .header("content-type", kind)
-        .body(serde_json::to_vec(object).unwrap())
-        .unwrap();
-    fixture
-        .client
-        .request(request)
-        .await
-        .map_err(|error| error.to_string())
-}
+const GROUP: &str = "apis/flux-framework.org/v1alpha2";
 
 #[test]
 fn every_field_edit_is_applied_or_refused_with_remedy() {
@@ -83,7 +58,7 @@ fn every_field_edit_is_applied_or_refused_with_remedy() {
                     .unwrap(),
             };
             let change = json!({ "spec": spec });
-            let answer = offer(&fixture, "PATCH", "/mc", "application/merge-patch+json", &change).await;
+            let answer = fixture.offer("PATCH", GROUP, "miniclusters/mc", &change).await;
             let is_right = match (&answer, followed) {
                 (Ok(object), Some(_)) => object["metadata"]["generation"] == 2,
                 (Err(why), None) => {
@@ -400,7 +375,7 @@ fn an_empty_text_is_as_one_that_is_left_out() {
             let object = json!({
                 "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" }, "spec": with,
             });
-            if let Err(why) = offer(&fixture, "POST", "", "application/json", &object).await {
+            if let Err(why) = fixture.offer("POST", GROUP, "miniclusters", &object).await {
                 wrong.push(format!("{leaf}: refused: {why}"));
             }
             match (effects(&with), effects(&without)) {

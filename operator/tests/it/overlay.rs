@@ -6,9 +6,7 @@ use std::process::Command;
 
 use flux_operator_core::render::{self, Options, RenderFacts};
 use flux_shared::crd::v1alpha2::MiniCluster;
-use flux_shared::curve::Certificate;
 use flux_shared::overlay::MERGED_LISTS;
-use flux_shared::{manifest, validate};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{Patch, PatchParams};
@@ -18,6 +16,7 @@ use proptest::test_runner::TestRunner;
 use serde_json::{Map, Value, json};
 
 use test_support::api_server::{condition, kubectl_program, test, until};
+use test_support::rendering::rendered;
 mod random;
 
 /// A runner, a sidecar, and the user's volumes.
@@ -36,9 +35,7 @@ fn objects(spec: Value) -> render::Objects {
     let document = json!({
         "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" }, "spec": spec,
     });
-    let cluster = validate::validate(&manifest::from_value(&document).unwrap()).unwrap();
-    let key = Certificate::from_keys("mc", &[1; 32], &[2; 32]);
-    render::objects(&cluster, &Options::default(), &RenderFacts::default(), key).unwrap()
+    rendered(&document, &Options::default(), &RenderFacts::default())
 }
 
 #[test]

@@ -28,6 +28,7 @@ use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostPa
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Config, ResourceExt};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -485,6 +486,32 @@ impl Fixture {
         let list = self.api::<K>().list(&ListParams::default()).await;
         list.unwrap_or_else(|error| panic!("failed to list {}: {error}", K::plural(&())))
             .items
+    }
+
+    /// What the API server answers to a request with this object, or to a merge patch. It rejects unknown fields, and
+    /// stores nothing.
+    pub async fn offer(
+        &self,
+        verb: &str,
+        group: &str,
+        resource: &str,
+        object: &impl Serialize,
+    ) -> Result<Value, String> {
+        let content_type = if verb == "PATCH" {
+            "application/merge-patch+json"
+        } else {
+            "application/json"
+        };
+        let request = http::Request::builder()
+            .method(verb)
+            .uri(format!(
+                "/{group}/namespaces/{}/{resource}?dryRun=All&fieldValidation=Strict",
+                self.namespace
+            ))
+            .header("content-type", content_type)
+            .body(serde_json::to_vec(object).unwrap());
+        let answer = self.client.request(request.unwrap()).await;
+        answer.map_err(|error| error.to_string())
     }
 
     /// The API server's minor version.

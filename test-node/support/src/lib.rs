@@ -6,6 +6,7 @@
 //! pasted                                    commands of the pages, and those that no test runs
 //! mutate, upstream_manifests                inputs
 //! field_values                              inputs: values of every field (feature `cluster`)
+//! rendering                                 what the operator renders for a MiniCluster (feature `cluster`)
 //! waiting                                   polls until a condition holds
 //! history ─► promises                       how often a program started, and which documented promises were broken
 //! collector                                 keeps the traces that it receives
@@ -55,3 +56,5 @@ pub mod control_plane;
 pub mod field_values;
 #[cfg(feature = "cluster")]
 pub mod node;
+#[cfg(feature = "cluster")]
+pub mod rendering;

@@ -1,12 +1,11 @@
 //! Helpers for the fuzz tests of `shared`, `agent` and `operator`: the examples, random damage to them, and a
 //! time limit. The same seed gives the same damage, so a failure can be reproduced from its seed.
 
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-use crate::repository::repository;
+use crate::repository::{repository, yaml_files};
 
 /// Time limit of one input, in a debug build on a busy machine.
 const BOUND: Duration = Duration::from_secs(30);
@@ -33,26 +32,9 @@ impl Dice {
     }
 }
 
-fn files(folder: &Path, out: &mut Vec<PathBuf>) {
-    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    paths.sort();
-    for path in paths {
-        if path.is_dir() {
-            files(&path, out);
-        } else if path.extension().is_some_and(|ending| ending == "yaml") {
-            out.push(path);
-        }
-    }
-}
-
 /// Text of every example.
 pub fn texts() -> Vec<String> {
-    let mut paths = Vec::new();
-    files(&repository().join("examples"), &mut paths);
-    paths
+    yaml_files(&repository().join("examples"))
         .iter()
         .map(|path| std::fs::read_to_string(path).unwrap())
         .collect()

@@ -5,33 +5,25 @@ use std::path::Path;
 use flux_operator_core::render::gang::{GangApi, GangOf, Served};
 use flux_operator_core::render::{self, Options, RenderFacts};
 use flux_operator_core::yaml;
-use flux_shared::curve::Certificate;
-use flux_shared::{manifest, validate};
 use serde_json::{Value, json};
 
 use test_support::committed::same;
+use test_support::rendering;
 
 fn rendered(spec: Value, served: Served) -> render::Objects {
     let document = json!({
         "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" }, "spec": spec,
     });
-    let cluster = validate::validate(&manifest::from_value(&document).unwrap()).unwrap();
-    let key = Certificate::from_keys("mc", &[1; 32], &[2; 32]);
     let options = Options {
         gang: true,
         ..Options::default()
     };
-    render::objects(
-        &cluster,
-        &options,
-        &RenderFacts {
-            uid: Some("uid".into()),
-            gangs: served,
-            ..RenderFacts::default()
-        },
-        key,
-    )
-    .unwrap()
+    let facts = RenderFacts {
+        uid: Some("uid".into()),
+        gangs: served,
+        ..RenderFacts::default()
+    };
+    rendering::rendered(&document, &options, &facts)
 }
 
 /// The object, and the Job's fields for it.

@@ -1,6 +1,7 @@
 //! Compares random overlays with `kubectl patch --local --type strategic`.
 
 use flux_shared::names::OWN_POD_LABELS;
+use flux_shared::{manifest, validate};
 
 use super::*;
 
