@@ -98,6 +98,15 @@ pub fn defaults() -> PathBuf {
     repository().join("operator/tests/chart/values/defaults.yaml")
 }
 
+/// The values that `file` is compared with: those that its first line, `# beside: NAME`, names, or the defaults.
+fn compared_with(file: &Path) -> PathBuf {
+    let text = std::fs::read_to_string(file).unwrap();
+    let first = text.lines().next().unwrap_or_default();
+    first
+        .strip_prefix("# beside: ")
+        .map_or_else(defaults, |name| file.with_file_name(format!("{name}.yaml")))
+}
+
 /// The longest value that is recorded in full. The dashboard is longer.
 const LONGEST: usize = 400;
 
@@ -111,15 +120,11 @@ fn lines(value: &Value, path: &str, found: &mut BTreeSet<String>) {
         Value::Array(all) if !all.is_empty() => {
             for (number, value) in all.iter().enumerate() {
                 // Objects with a name and plain values have no number here: an inserted one does not change the lines
-                // of those after it. An alerting rule has its name in `alert`.
-                let of_name = value["name"]
-                    .as_str()
-                    .or(value["alert"].as_str())
-                    .map(str::to_owned);
-                let element = if value.is_object() {
-                    of_name.unwrap_or(number.to_string())
-                } else {
-                    String::new()
+                // of those after it.
+                let element = match value["name"].as_str() {
+                    Some(name) => name.to_owned(),
+                    None if value.is_object() => number.to_string(),
+                    None => String::new(),
                 };
                 lines(value, &format!("{path}[{element}]"), found);
             }
@@ -135,17 +140,23 @@ fn lines(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-/// The lines of an object. Of a CRD's versions, only the names count. A rule of permissions is one line.
+fn only_names(list: &mut Value, name: &str) {
+    let all = list.as_array_mut().unwrap();
+    all.iter_mut().for_each(|value| *value = value[name].take());
+}
+
+/// The lines of an object. Of a CRD's versions and of alerting rules, only the names count. A rule of permissions is
+/// one line.
 fn lines_of(object: &Value) -> BTreeSet<String> {
     let mut object = object.clone();
     if object["kind"] == "CustomResourceDefinition" {
-        let versions: Vec<Value> = object["spec"]["versions"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|version| version["name"].clone())
-            .collect();
-        object["spec"]["versions"] = json!(versions);
+        only_names(&mut object["spec"]["versions"], "name");
+    }
+    if object["kind"] == "PrometheusRule" {
+        let groups = object["spec"]["groups"].as_array_mut().unwrap();
+        groups
+            .iter_mut()
+            .for_each(|group| only_names(&mut group["rules"], "alert"));
     }
     if let Some(rules) = object["rules"].as_array() {
         let rule = |rule: &Value| {
@@ -166,7 +177,7 @@ fn lines_of(object: &Value) -> BTreeSet<String> {
     found
 }
 
-/// The differences from the installation with default values.
+/// The differences from the usual installation.
 fn differences(usual: &Objects, other: &Objects) -> String {
     let mut text = String::new();
     for (name, object) in usual {
@@ -199,7 +210,7 @@ fn each_set_of_values_changes_what_is_written_down() {
     for helm in helms() {
         for file in files() {
             let namespace = namespace_of(&file);
-            let usual = templated(&helm, namespace, &defaults());
+            let usual = templated(&helm, namespace, &compared_with(&file));
             let changes = differences(&usual, &templated(&helm, namespace, &file));
             if file == defaults() {
                 assert_eq!(changes, "");
