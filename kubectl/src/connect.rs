@@ -331,7 +331,7 @@ async fn copy(
         let count = from
             .read(&mut buffer)
             .await
-            .map_err(Failure::on_this_machine("read what the program said"))?;
+            .map_err(Failure::on_this_machine("read the program's output"))?;
         match buffer.get(..count) {
             Some(bytes) if !bytes.is_empty() => put(bytes).await?,
             _ => return Ok(()),
@@ -360,7 +360,7 @@ fn code(status: Option<Status>) -> Result<u8, Failure> {
     match exit_code.and_then(|cause| cause.message.as_deref()?.parse::<i32>().ok()) {
         Some(code) => Ok(u8::try_from(code).unwrap_or(FAILED)),
         None => Err(Failure::Message(format!(
-            "failed to run it: {}",
+            "failed to run the program in the pod: {}",
             status.message.unwrap_or_default()
         ))),
     }

@@ -134,7 +134,7 @@ pub enum SpecError {
     Syntax(String),
     #[error("the spec has version {0}, this agent knows version {VERSION}")]
     Version(u32),
-    #[error("the spec's {field} is out of range: {why}")]
+    #[error("the spec's {field} is invalid: {why}")]
     Range { field: &'static str, why: String },
 }
 
@@ -301,7 +301,7 @@ mod tests {
     fn name_may_be_added_until_the_check() {
         let mut spec = AgentSpec::unchecked("size = 2").unwrap();
         let why = spec.check().unwrap_err().to_string();
-        assert_eq!(why, "the spec's name is out of range: it is missing");
+        assert_eq!(why, "the spec's name is invalid: it is missing");
         assert_eq!(AgentSpec::from_toml("size = 2").unwrap_err().to_string(), why);
         spec.name = "mc".into();
         assert!(spec.check().is_ok() && AgentSpec::unchecked("version = 2").is_err());

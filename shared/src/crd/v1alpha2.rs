@@ -106,8 +106,8 @@ pub struct MiniClusterSpec {
     /// Number of brokers that must be online before the job starts. Default: size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_size: Option<i32>,
-    /// Total number of tasks of the job (`-n`). `-N size` is added if there are at least as many tasks as pods
-    /// and minSize is not below size. With 0 there is no `-n`: the job asks for all nodes only, `-N size`, or
+    /// Total number of tasks of the job (`-n`). `-N size` is added if there are at least as many tasks as pods,
+    /// unless minSize is below size. With 0 there is no `-n`: the job asks for all nodes only, `-N size`, or
     /// `-N minSize` if minSize is below size.
     #[serde(default = "one")]
     pub tasks: i32,

@@ -150,7 +150,7 @@ impl RenderedPod {
             match key.as_str() {
                 "metadata" => self.metadata(&path, value, &mut found),
                 "spec" => self.spec(&path, value, &mut found),
-                PATCH => found.add(path, REMOVES_FIELDS),
+                PATCH | RETAIN_KEYS => found.add(path, REMOVES_FIELDS),
                 _ => found.add(
                     path,
                     "no such field: it has metadata and spec, as a Job's template has them",

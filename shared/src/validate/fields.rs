@@ -71,7 +71,7 @@ pub fn absolute(path: &str) -> Result<String, String> {
         Ok(format!("/{}", parts.join("/")))
     } else {
         Err(format!(
-            "`{path}` must be an absolute path, not `/`, without `..` and `:`"
+            "`{path}` must be an absolute path, not `/`, without `.`, `..` and `:`"
         ))
     }
 }

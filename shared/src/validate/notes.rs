@@ -89,7 +89,7 @@ fn options(
     is_raw: bool,
     report: &mut Report,
 ) {
-    const NO_SUBMISSION: &str = "has no effect: the operator submits no job here";
+    const NO_SUBMISSION: &str = "has no effect: the agent submits no job here";
     const BATCH_SCRIPT: &str = "has no effect: the agent submits the script by `flux batch`";
     const OWN_BROKER_CONFIG: &str = "has no effect: brokerConfig is used as it is";
     const VIEW_DISABLED: &str = "has no effect with disable: no container provides Flux";

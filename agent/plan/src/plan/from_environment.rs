@@ -277,11 +277,11 @@ mod tests {
             ),
             (
                 &[("JOB", "a"), ("N", "0")],
-                "the spec's size is out of range: use 1 to 65536",
+                "the spec's size is invalid: use 1 to 65536",
             ),
             (
                 &[("JOB", "A b"), ("N", "1")],
-                "the spec's name is out of range: use at most 63 lower case letters, digits and `-`, with no `-` at either end",
+                "the spec's name is invalid: use at most 63 lower case letters, digits and `-`, with no `-` at either end",
             ),
         ] {
             assert_eq!(spec("", &words, pairs).unwrap_err(), why);
