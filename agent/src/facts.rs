@@ -16,6 +16,7 @@ mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::LazyLock;
 
 use flux_agent_plan::facts::{Facts, FactsError};
 use flux_agent_plan::known_paths::{
@@ -49,15 +50,6 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
     let (pod_paths, cpus) = (spec.paths(), cpu::cores(&host));
     checked_paths.extend(flux_on_path.as_deref().and_then(accounting_of));
     let installation = installation(spec, flux_on_path.as_deref());
-    // Flux opens the archive: a pipe or a device there could block it forever.
-    let is_archive = |path: &String| spec.archive.as_ref() == Some(path);
-    let is_present = |path| {
-        if is_archive(path) {
-            host.is_file_or_folder(path)
-        } else {
-            host.exists(path)
-        }
-    };
     Ok(Facts {
         index: environment
             .get(names::COMPLETION_INDEX)
@@ -69,7 +61,7 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
         key: None,
         agent,
         spec_file: None,
-        attempt: attempt(),
+        attempt: ATTEMPT.clone(),
         uid: nix::unistd::geteuid().as_raw(),
         gid: nix::unistd::getegid().as_raw(),
         passwd: host.text("/etc/passwd").unwrap_or_default(),
@@ -90,7 +82,7 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
         terminal,
         present: checked_paths
             .iter()
-            .filter(|path| is_present(path))
+            .filter(|path| host.exists(path))
             .cloned()
             .collect(),
         writable: checked_paths
@@ -149,18 +141,19 @@ fn shell(host: &host::HostFiles, path: &str) -> Option<String> {
     Some(usual.map_or(found, str::to_owned))
 }
 
-/// The random id of this start, 16 hexadecimal digits from /proc/sys/kernel/random/uuid.
-fn attempt() -> String {
+/// The random id of this start, 16 hexadecimal digits from /proc/sys/kernel/random/uuid. All plans of this process have
+/// the same: a later plan publishes the dump that an earlier one has named to snippets.
+static ATTEMPT: LazyLock<String> = LazyLock::new(|| {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
     // All zeros if the file cannot be read.
     format!("{digits:0>16}")
-}
+});
 
 /// The paths of which a plan for `spec` may need to know whether they exist and are writable. `cwd` is the working
 /// directory.
 fn paths_to_check(spec: &AgentSpec, environment: &BTreeMap<String, String>, cwd: &str) -> BTreeSet<String> {
-    let mut paths: BTreeSet<String> = [paths::FALLBACK_HOME, paths::CURVE_FILE, cwd]
+    let mut paths: BTreeSet<String> = [paths::AGENT_HOME, paths::FALLBACK_HOME, paths::CURVE_FILE, cwd]
         .map(str::to_owned)
         .into();
     // Of these, the nearest folder that exists decides whether the logs can be written there.
@@ -170,7 +163,6 @@ fn paths_to_check(spec: &AgentSpec, environment: &BTreeMap<String, String>, cwd:
             .filter_map(Path::to_str)
             .map(str::to_owned),
     );
-    paths.extend(spec.archive.clone());
     paths.extend(spec.view.install_root.as_deref().map(flux_below));
     paths.extend(environment.get("SHELL").cloned());
     let users = spec.runner.user.iter().map(|user| &user.name).chain(&spec.users);
@@ -208,6 +200,14 @@ mod tests {
             ("", None, None)
         );
         assert!(!facts.view.flux && facts.present.iter().eq(["/"]) && facts.cores >= 1 && facts.gpus == 0);
+    }
+
+    /// The agent reads them again after snippets. What these have not changed must be the same in both plans.
+    #[test]
+    fn facts_are_the_same_when_one_process_reads_them_again() {
+        let (root, process) = (tempfile::tempdir().unwrap(), Process::own());
+        let facts = || read(root.path(), &spec(), process.clone()).unwrap();
+        assert_eq!(facts(), facts());
     }
 
     #[test]

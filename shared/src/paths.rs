@@ -50,6 +50,9 @@ pub const VIEW_IMAGE_VIEWS: &str = "/opt/views/._view";
 pub const VIEW_IMAGE_LINK: &str = "/opt/view";
 /// HOME if the image sets none, or an empty one, or `/`.
 pub const FALLBACK_HOME: &str = "/home/flux-operator";
+/// Where the volume of [`FALLBACK_HOME`] is mounted instead if a user's volume is mounted above that path, as at `/home`:
+/// the mount point would have to be created in the user's storage.
+pub const AGENT_HOME: &str = "/etc/flux-agent/home";
 /// Where init containers mount the volume of the mount path. Anybody may write to a volume's top folder. So the other
 /// containers mount only a folder in it ([`MOUNT_FOLDER`]), which belongs to the user that created it.
 pub const MOUNT_STAGING: &str = "/mnt/flux-view";

@@ -179,6 +179,7 @@ fn runner(
         }
     }
     let mut valid = common_fields(field, container, surroundings, report);
+    volumes::check_above_own(field, container, &valid.mounts, surroundings.view, report);
     valid.name = runner_name(container, surroundings.cluster).to_owned();
     // The MiniCluster's own name is checked in `sizes`.
     if valid.name != surroundings.cluster && !names::is_dns_label(&valid.name) {
@@ -410,6 +411,7 @@ fn sidecar(
         );
     }
     let valid = common_fields(field, container, surroundings, report);
+    volumes::check_above_own(field, container, &valid.mounts, surroundings.view, report);
     spec.serves = !valid.ports.is_empty();
     check_name(field, container, !container.ports.is_empty(), report);
     ValidSidecar {

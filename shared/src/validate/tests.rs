@@ -954,6 +954,44 @@ fn a_mount_belongs_to_its_container_and_services_have_their_own() {
 }
 
 #[test]
+fn volume_above_the_operators_mounts_gets_a_notice() {
+    let notices = |fields: &str, source: &str| -> Vec<String> {
+        let volumes = format!("volumes: {{v: {{{source}}}}}");
+        let cluster = cluster(&format!(
+            "{fields}\ncontainers: [{{runFlux: true}}, {{name: b, {volumes}}}]\nservices: [{{name: s, {volumes}}}]"
+        ));
+        cluster.notices.iter().map(ToString::to_string).collect()
+    };
+    for (source, folders) in [
+        ("path: /opt, claimName: c", "/opt/software within /opt:"),
+        ("path: /opt, hostPath: /opt", "/opt/software within /opt:"),
+        // Whether the node mounts the view there is not known here.
+        ("path: /opt, configMapName: c", "/opt/software within /opt:"),
+        ("path: /etc, claimName: c", "/etc/flux-agent within /etc:"),
+        (
+            "path: /mnt, claimName: c",
+            "/mnt/flux, /mnt/flux-software, /mnt/flux-image within /mnt:",
+        ),
+    ] {
+        let found = notices("size: 1", source);
+        assert_eq!(found.len(), 1, "{source}: {found:?}");
+        let start = format!("spec.containers[1].volumes[v].path: the operator mounts {folders}");
+        assert!(found[0].starts_with(&start), "{found:?}");
+    }
+    let disabled = "flux: {container: {disable: true}}";
+    for (fields, source) in [
+        ("size: 1", "path: /opt, emptyDir: true"),
+        ("size: 1", "path: /opt/apps, claimName: c"),
+        ("size: 1", "path: /home, claimName: c"),
+        (disabled, "path: /opt, claimName: c"),
+        (disabled, "path: /opt/software/x, claimName: c"),
+    ] {
+        let found = notices(fields, source);
+        assert_eq!(found, [""; 0], "{source}");
+    }
+}
+
+#[test]
 fn hooks_and_service_commands_are_words_without_references() {
     let container =
         runner("lifeCycle: {postStartExec: 'sh -c \"date > /x\"', preStopExec: 'flux $A \"${B}c\"'}")

@@ -8,7 +8,7 @@ use super::report::Report;
 use super::{Mount, ViewContainer, VolumeSource};
 use crate::crd::v1alpha2::{Container, ExistingVolume, MadeVolume, Volume};
 use crate::names;
-use crate::paths::{SOFTWARE_DIR, is_within, own_folders};
+use crate::paths::{AGENT_FOLDER, SOFTWARE_DIR, SOFTWARE_STAGING, VIEW_IMAGE_MOUNT, is_within, own_folders};
 
 /// Where empty directories are mounted that are in memory, or have no path.
 const SHARED_MEMORY: &str = "/dev/shm";
@@ -83,6 +83,52 @@ pub(super) fn check(
         });
     }
     mounts
+}
+
+/// Reports mounts above folders of the operator, which are then mounted in the user's volume. `mounts`: those of
+/// `container`, which is the runner or a sidecar. (The services pod has no such folders.)
+pub(super) fn check_above_own(
+    field: &str,
+    container: &Container,
+    mounts: &[Mount],
+    view: &ViewContainer,
+    report: &mut Report,
+) {
+    // The operator mounts these in any case, and the others if the view comes from an image.
+    let always = [view.mount_path.as_str(), AGENT_FOLDER];
+    let of_view = [SOFTWARE_DIR, SOFTWARE_STAGING, VIEW_IMAGE_MOUNT];
+    let of_view = of_view.into_iter().filter(|_| view.enabled);
+    let own: Vec<&str> = always.into_iter().chain(of_view).collect();
+    for mount in mounts {
+        let path = mount.path.as_str();
+        // A mount at such a folder or within it is reported by `check`.
+        let is_inside = |folder: &&str| is_within(folder, [path]) && !is_within(path, [*folder]);
+        let inside: Vec<&str> = own.iter().copied().filter(is_inside).collect();
+        if inside.is_empty() {
+            continue;
+        }
+        let list = if container.volumes.contains_key(&mount.name) {
+            "volumes"
+        } else {
+            "existingVolumes"
+        };
+        let (field, folders) = (format!("{field}.{list}[{}].path", mount.name), inside.join(", "));
+        let is_fixed = matches!(
+            mount.source,
+            VolumeSource::ConfigMap { .. } | VolumeSource::Secret { .. }
+        );
+        if is_fixed && inside.iter().any(|folder| always.contains(folder)) {
+            let why = format!(
+                "the operator mounts {folders} within {path}, which fails within a ConfigMap or a Secret: choose another path"
+            );
+            report.problem(field, why);
+        } else if !matches!(mount.source, VolumeSource::EmptyDir { .. }) {
+            let why = format!(
+                "the operator mounts {folders} within {path}: this hides the volume's own folder of that name, or creates one in the volume. If it is missing and the volume is read-only, the pod does not start. To avoid this, choose another path"
+            );
+            report.notice(field, why);
+        }
+    }
 }
 
 /// Checks a volume's name, in a container or in the spec.

@@ -2,7 +2,6 @@
 
 use flux_shared::agent_spec::Sidecar;
 use flux_shared::command_words::Word;
-use flux_shared::paths::FALLBACK_HOME;
 
 use super::resolved::grace_share;
 use super::{
@@ -125,10 +124,6 @@ fn script(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Option<S
 /// The script's path: in the sidecar's own home or, without one, at the root of the shared mount. (A
 /// sidecar cannot write to the folder of the configuration.)
 fn script_path(resolved: &Resolved, name: &str) -> String {
-    let folder = if user::has_home_volume(resolved.facts) {
-        FALLBACK_HOME
-    } else {
-        resolved.paths.mount()
-    };
+    let folder = user::home_volume(resolved.facts).unwrap_or_else(|| resolved.paths.mount());
     format!("{folder}/script-{name}")
 }

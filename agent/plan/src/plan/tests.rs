@@ -82,7 +82,7 @@ fn the_steps_come_in_the_order_of_the_documents() {
         "size = 2\narchive = '/state/a.tgz'\n[runner]\nuser = {name = 'flux', uid = 1000}\n[runner.snippets]\n\
          init = 'a'\npre_command = 'b'\npre = 'c'\nbroker_pre = 'd'\nworker_pre = 'e'\npost = 'f'\n",
     );
-    let few = |plan: &Plan| -> Vec<String> {
+    let without_files = |plan: &Plan| -> Vec<String> {
         outline(plan)
             .into_iter()
             .filter(|line| {
@@ -110,7 +110,7 @@ fn the_steps_come_in_the_order_of_the_documents() {
         "snippet post",
         "end-shell",
     ];
-    assert_eq!(few(&lead), want);
+    assert_eq!(without_files(&lead), want);
     let want = [
         "user flux",
         "environment",
@@ -126,7 +126,7 @@ fn the_steps_come_in_the_order_of_the_documents() {
         "snippet post",
         "end-shell",
     ];
-    assert_eq!(few(&run(&spec, &facts(1))), want);
+    assert_eq!(without_files(&run(&spec, &facts(1))), want);
 }
 
 /// As in v1alpha1: a snippet may create the user itself.
@@ -244,7 +244,7 @@ fn a_cluster_without_a_command_has_a_broker_without_a_program() {
 }
 
 #[test]
-fn quorum_is_said_only_where_it_is_not_the_whole_instance() {
+fn quorum_option_is_set_unless_it_is_the_whole_instance() {
     let quorum = |text: &str| {
         let argv = argv(&run(&spec(text), &facts(0)));
         argv.split(' ')
@@ -306,7 +306,7 @@ fn followers_have_resources_with_the_users_broker_toml() {
 }
 
 #[test]
-fn existing_archive_is_restored_and_dump_is_written_beside_it() {
+fn dump_is_written_beside_the_archive() {
     let spec = spec("archive = '/state/a.tar.gz'");
     let mut facts = facts(0);
     facts.attempt = "00112233445566ff".into();
@@ -316,9 +316,6 @@ fn existing_archive_is_restored_and_dump_is_written_beside_it() {
         "{}",
         argv(&run(&spec, &facts))
     );
-    assert!(!argv(&run(&spec, &facts)).contains("content.restore"));
-    facts.present.insert("/state/a.tar.gz".into());
-    assert!(argv(&run(&spec, &facts)).contains("-Scontent.restore=/state/a.tar.gz"));
     assert!(
         !argv(&run(
             &AgentSpec { size: 2, ..spec },
@@ -414,6 +411,9 @@ fn unusable_home_variable_is_replaced() {
     facts.environment.insert("HOME".into(), "/".into());
     // FALLBACK_HOME, a volume that the assumed pod has.
     assert_eq!(home(&facts).0.as_deref(), Some("/home/flux-operator"));
+    // AGENT_HOME, where the volume is if the user's own volume is above FALLBACK_HOME.
+    facts.writable.insert("/etc/flux-agent/home".into());
+    assert_eq!(home(&facts).0.as_deref(), Some("/etc/flux-agent/home"));
     facts.environment.remove("HOME");
     facts.writable.clear();
     assert_eq!(
@@ -427,7 +427,7 @@ fn unusable_home_variable_is_replaced() {
 
 #[test]
 fn tmpdir_falls_back_to_a_writable_folder_for_nested_instances() {
-    let place = |writable: &[&str], own: Option<&str>| {
+    let tmpdir = |writable: &[&str], own: Option<&str>| {
         let mut facts = Facts {
             writable: writable.iter().map(|path| (*path).to_owned()).collect(),
             ..facts(0)
@@ -446,15 +446,15 @@ fn tmpdir_falls_back_to_a_writable_folder_for_nested_instances() {
         });
         (set, made)
     };
-    assert_eq!(place(&["/tmp", "/var/tmp"], None), (None, false));
-    assert_eq!(place(&["/tmp"], None), (Some("/tmp".into()), false));
-    assert_eq!(place(&["/var/tmp"], None), (Some("/var/tmp".into()), false));
-    assert_eq!(place(&[], None), (Some("/mnt/flux/config/tmp".into()), true));
-    assert_eq!(place(&[], Some("/scratch")), (None, false));
+    assert_eq!(tmpdir(&["/tmp", "/var/tmp"], None), (None, false));
+    assert_eq!(tmpdir(&["/tmp"], None), (Some("/tmp".into()), false));
+    assert_eq!(tmpdir(&["/var/tmp"], None), (Some("/var/tmp".into()), false));
+    assert_eq!(tmpdir(&[], None), (Some("/mnt/flux/config/tmp".into()), true));
+    assert_eq!(tmpdir(&[], Some("/scratch")), (None, false));
 }
 
 #[test]
-fn an_instance_of_the_image_is_not_the_parent() {
+fn flux_uri_of_the_container_is_removed() {
     let mut facts = facts(0);
     facts
         .environment
@@ -566,7 +566,7 @@ fn lost_lead_is_planned_without_the_users_program() {
 }
 
 #[test]
-fn lost_lead_waits_for_no_operator_when_restarts_are_unknown() {
+fn lost_lead_fails_when_there_is_no_operator() {
     for policy in ["Never", "OnFailure"] {
         let spec = spec(&format!("size = 2\nrestart_policy = '{policy}'\n"));
         let lost = Facts {

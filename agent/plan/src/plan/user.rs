@@ -1,6 +1,6 @@
 //! The steps that create the user that Flux runs as, and its home.
 
-use flux_shared::paths::FALLBACK_HOME;
+use flux_shared::paths::{AGENT_HOME, FALLBACK_HOME};
 
 use super::identity::{Account, account_by};
 use super::{EnvChange, Mode, Resolved, RunAs, Step, set};
@@ -80,8 +80,8 @@ fn ensure_home(resolved: &Resolved, changes: &mut Vec<EnvChange>, steps: &mut Ve
 /// The home to use if the user's own is of no use: the volume that the operator mounts for it, else a folder in the
 /// configuration folder.
 fn fallback_home(resolved: &Resolved) -> String {
-    if has_home_volume(resolved.facts) {
-        FALLBACK_HOME.to_owned()
+    if let Some(home) = home_volume(resolved.facts) {
+        home.to_owned()
     } else {
         format!(
             "{}/home-{}",
@@ -99,11 +99,16 @@ fn make_fallback_home(resolved: &Resolved) -> Option<Step> {
         mode: Mode(0o755),
         owner,
     };
-    (!has_home_volume(resolved.facts)).then_some(step)
+    home_volume(resolved.facts).is_none().then_some(step)
 }
 
-pub(super) fn has_home_volume(facts: &Facts) -> bool {
-    facts.is_writable(FALLBACK_HOME) || (facts.uid == 0 && facts.is_present(FALLBACK_HOME))
+/// Where the volume for the home is mounted. None: this user cannot write to it, or there is none.
+pub(super) fn home_volume(facts: &Facts) -> Option<&'static str> {
+    // If the volume is at the first path, the second is a folder in the user's storage.
+    let homes = [AGENT_HOME, FALLBACK_HOME];
+    homes
+        .into_iter()
+        .find(|home| facts.is_writable(home) || (facts.uid == 0 && facts.is_present(home)))
 }
 
 /// Sets SHELL to the image's shell if the shell that Flux would use does not exist. Flux runs its own scripts by

@@ -451,10 +451,22 @@ pub(super) fn for_runner(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<Volu
     mounts
 }
 
-/// The operator's mounts and the user's. If both have the same path, the user's wins.
+/// The operator's mounts and the user's. If both have the same path, the user's wins. If a mount of the user is above
+/// the home, the home moves: a container runtime would create its mount point in the user's volume.
 pub(super) fn merged(own: Vec<VolumeMount>, user: Vec<VolumeMount>) -> Vec<VolumeMount> {
     let is_path_free = |mount: &VolumeMount| !user.iter().any(|other| other.mount_path == mount.mount_path);
     let mut mounts: Vec<VolumeMount> = own.into_iter().filter(is_path_free).collect();
+    let has_mount_above_home = paths::is_within(
+        paths::FALLBACK_HOME,
+        user.iter().map(|mount| mount.mount_path.as_str()),
+    );
+    if has_mount_above_home
+        && let Some(home) = mounts
+            .iter_mut()
+            .find(|mount| mount.mount_path == paths::FALLBACK_HOME)
+    {
+        home.mount_path = paths::AGENT_HOME.into();
+    }
     mounts.extend(user);
     mounts
 }
@@ -517,6 +529,48 @@ mod tests {
         let all = UserVolumes::of(&view("data-2"), [&a, &b]);
         let names: Vec<String> = all.volumes().into_iter().map(|volume| volume.name).collect();
         assert_eq!(names, ["data", "data-3"]);
+    }
+
+    #[test]
+    fn home_moves_out_of_a_users_volume() {
+        let homes_with = |volumes: &str| -> Vec<(String, String)> {
+            let container =
+                |fields: &str| format!("{{image: app, command: c, volumes: {{{volumes}}}, {fields}}}");
+            let cluster = crate::testing::cluster(&format!(
+                "size: 1\ncontainers: [{}, {}]",
+                container("runFlux: true"),
+                container("name: other")
+            ));
+            let (runner, sidecar) = (&cluster.runner.container, &cluster.sidecars[0]);
+            let users = UserVolumes::of(&cluster.view, [runner, &sidecar.container]);
+            let of_runner = merged(for_runner(&cluster, ViewFrom::Copy), users.mounts(runner));
+            let of_sidecar = merged(
+                for_sidecar(&cluster, ViewFrom::Copy, sidecar),
+                users.mounts(&sidecar.container),
+            );
+            let homes = of_runner.into_iter().chain(of_sidecar);
+            let homes = homes.filter(|mount| mount.name == HOME);
+            homes
+                .map(|mount| (mount.mount_path, mount.sub_path.unwrap()))
+                .collect()
+        };
+        let at = |path: &str| ["mc", "other"].map(|container| (path.to_owned(), container.to_owned()));
+        assert_eq!(
+            homes_with("homes: {path: /homes, claimName: homes}"),
+            at("/home/flux-operator")
+        );
+        assert_eq!(
+            homes_with("homes: {path: /home/user, claimName: homes}"),
+            at("/home/flux-operator")
+        );
+        assert_eq!(
+            homes_with("homes: {path: /home, claimName: homes}"),
+            at("/etc/flux-agent/home")
+        );
+        assert_eq!(
+            homes_with("homes: {path: /home/flux-operator, claimName: homes}"),
+            []
+        );
     }
 
     #[test]
