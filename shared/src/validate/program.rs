@@ -226,7 +226,8 @@ impl Open {
 struct Scan {
     /// What is open, from the outermost to the innermost.
     open: Vec<Open>,
-    /// Whether a `'` quotes depends on the operator of `"${…}"`, so what is open is not known.
+    /// What is open is not known: whether a `'` quotes depends on the operator of `"${…}"`, and whether `<<` shifts in
+    /// `$[…]` depends on the shell.
     is_unclear: bool,
     /// The last letter is a `$` that is not quoted.
     after_dollar: bool,
@@ -322,6 +323,7 @@ impl Scan {
                 self.in_word = false;
             }
             (Some(Open::Double), _) => {}
+            (_, '[') if after_dollar => self.is_unclear = true,
             (Some(Open::BraceInDouble), '\'') => self.is_unclear = true,
             (_, '\'') => self
                 .open

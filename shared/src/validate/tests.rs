@@ -608,6 +608,7 @@ fn batch_job_that_takes_the_next_lines_as_text_is_refused() {
         (0, "cat <<EOF\nhello\nEOF\n./simulate"),
         (1, "a\ncat > \"${x}/in\" <<-'EOF'\nb\nEOF"),
         (0, "(cat<<EOF)\nb\nEOF"),
+        (0, "cat \"$[x\" <<EOF\nb\nEOF"),
         (0, "echo $((1 << 2)) $(cat << EOF)\nb\nEOF"),
     ] {
         let found = problems_of(command);
@@ -636,6 +637,7 @@ fn batch_job_that_takes_the_next_lines_as_text_is_refused() {
         r#"echo "$$(it's" "${x:-it's}" ${x#\'} $(date)#it (a)"#,
         "cat <<< \"a\" <<<b",
         "echo $((1<<2)) $(( (1 + 2) << 3 )); ((x = 1 << 2))",
+        "echo $[1<<2] $[a[1] << 2]",
         "echo '<<' \"<<\" \\<< `cat <<a` ${x:-<<}",
         "a # <<EOF",
     ] {
