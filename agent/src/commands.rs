@@ -59,8 +59,9 @@ pub fn usage(place: &PodPlace) -> Result<(String, u8), Failure> {
         Ok(usage) => {
             let text = serde_json::to_string(&usage);
             Ok((
-                text.map_err(|error| Failure::internal(format!("failed to write the figures: {error}")))?
-                    + "\n",
+                text.map_err(|error| {
+                    Failure::internal(format!("failed to write the usage as JSON: {error}"))
+                })? + "\n",
                 0,
             ))
         }

@@ -32,7 +32,7 @@ impl Executor<'_> {
         if run == SnippetRun::Unheard && had_shell {
             warn_of_new_shell(
                 name,
-                "does not hear the agent any more (is `command` or `.` a function, or disabled?)",
+                "no longer reads the agent's commands (is `command` or `.` a function, or disabled?)",
             );
             shell = match self.new_shell().await? {
                 Started::Ready(shell) => *shell,

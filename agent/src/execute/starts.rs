@@ -76,7 +76,7 @@ impl Executor<'_> {
                     self.ending.note(line);
                     if restarts > 0 && code != 0 {
                         self.ending
-                            .note(format!("backoffLimit reached: start {starts} was the last"));
+                            .note(format!("start {starts} was the last: backoffLimit reached"));
                     }
                 }
                 if let Some(snippet) = &later.snippet {

@@ -78,7 +78,10 @@ impl FluxWrapper {
         match put_first(environment, folder.clone()) {
             Ok(()) => Some(FluxWrapper { folder }),
             Err(error) => {
-                tracing::warn!("flux follows PYTHONPATH and LD_LIBRARY_PATH of the program: {error}");
+                tracing::warn!(
+                    stage = "start",
+                    "failed to hide the program's PYTHONPATH and LD_LIBRARY_PATH from flux: {error}"
+                );
                 None
             }
         }
@@ -121,7 +124,7 @@ pub fn is_called() -> bool {
 pub fn run() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let Some(flux) = next_flux() else {
-        tracing::error!("there is no other `flux` on the PATH");
+        tracing::error!(stage = "start", "there is no other `flux` on the PATH");
         return NOT_FOUND.into();
     };
     let mut command = Command::new(&flux);
@@ -135,7 +138,7 @@ pub fn run() -> ExitCode {
         }
     }
     let error = command.exec();
-    tracing::error!("failed to start {}: {error}", flux.display());
+    tracing::error!(stage = "start", "failed to start {}: {error}", flux.display());
     NOT_EXECUTABLE.into()
 }
 

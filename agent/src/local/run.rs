@@ -290,7 +290,7 @@ impl RunState<'_> {
         } else if code == REPLACE && !self.is_stopping && self.result.is_none() {
             tracing::info!(
                 stage = "local",
-                "{} was stopped: a cluster replaces it, and here nobody does",
+                "{} was stopped: a cluster would replace it, flux-agent local does not",
                 container.name()
             );
         }

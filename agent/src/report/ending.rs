@@ -7,7 +7,7 @@ use flux_shared::exit::Category;
 use flux_shared::termination::{Ender, Termination};
 use serde::{Deserialize, Serialize};
 
-use crate::report::failure::Failure;
+use crate::report::failure::{Failure, capitalized};
 
 /// What is known of a container's end.
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ pub struct ContainerEnd {
     pub snippet: Option<EndedSnippet>,
     /// Flux ended the job because a node of it was lost.
     pub is_node_failure: bool,
-    /// Somebody shut the instance down, which ended the program with a code other than 0.
+    /// Somebody shut the instance down, and the program ended with a code other than 0: because of that, or before.
     pub is_shut_down: bool,
     /// The broker could not be started, or the lead's broker ended before the program began.
     pub has_no_instance: bool,
@@ -84,11 +84,14 @@ impl ContainerEnd {
         termination.node_failure = self.is_node_failure;
         termination.shut_down = self.is_shut_down;
         termination.archive_not_saved = self.archive_not_saved.clone();
-        termination.message = notes
-            .iter()
-            .map(|note| as_sentence(note))
-            .collect::<Vec<_>>()
-            .join(" ");
+        let sentences: Vec<String> = notes.iter().map(|note| as_sentence(note)).collect();
+        // The first one often follows a colon.
+        termination.message = match sentences.split_first() {
+            None => String::new(),
+            Some((first, rest)) => rest.iter().fold(first.clone(), |text, sentence| {
+                text + " " + &capitalized(sentence)
+            }),
+        };
         termination
     }
 
@@ -193,7 +196,7 @@ mod tests {
             (Ender::Agent, 245, Some(0))
         );
         assert_eq!(termination.category, Some(Category::WriteFailed));
-        let want = "failed to write /x: no space left on device. Give it room. the pod was stopped.";
+        let want = "failed to write /x: no space left on device. Give it room. The pod was stopped.";
         assert_eq!(termination.message, want);
     }
 }

@@ -74,17 +74,20 @@ impl Failure {
         let full_stop = |sentence: &str| if sentence.ends_with('?') { "" } else { "." };
         match self.remedy.as_str() {
             "" => format!("{cause}{}", full_stop(&cause)),
-            remedy => {
-                let (first, rest) = remedy.split_at(remedy.chars().next().map_or(0, char::len_utf8));
-                format!(
-                    "{cause}{} {}{rest}{}",
-                    full_stop(&cause),
-                    first.to_uppercase(),
-                    full_stop(rest)
-                )
-            }
+            remedy => format!(
+                "{cause}{} {}{}",
+                full_stop(&cause),
+                capitalized(remedy),
+                full_stop(remedy)
+            ),
         }
     }
+}
+
+/// The sentence with a capital letter at its begin.
+pub fn capitalized(sentence: &str) -> String {
+    let (first, rest) = sentence.split_at(sentence.chars().next().map_or(0, char::len_utf8));
+    first.to_uppercase() + rest
 }
 
 /// Whether the same call may succeed a little later, for example when a volume has room or a file server answers again.

@@ -285,7 +285,7 @@ fn on_failure_does_not_rerun_after_success() {
     assert!(
         termination
             .message
-            .contains("the snippet post ended with exit code 9"),
+            .contains("The snippet post ended with exit code 9"),
         "{}",
         termination.message
     );

@@ -366,7 +366,7 @@ fn pod_ends_with_its_log_when_the_operator_tells_it_to() {
         );
         let termination = termination_of(image);
         assert_eq!(
-            (termination.by, termination.message.contains(why)),
+            (termination.by, termination.message.to_lowercase().contains(why)),
             (Ender::Stop, true),
             "{termination:?}"
         );
