@@ -415,6 +415,25 @@ def test_log_that_the_api_server_refuses_keeps_the_minicluster(api: FakeApi, mon
     assert is_kept(api, result)
 
 
+def test_log_goes_on_after_a_restart_of_the_kubelet(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kubelet ends the log's stream, and at first it answers 404: it does not know its pods yet."""
+    monkeypatch.setattr(logs, "PAUSE_AFTER_FAILURE_SECONDS", 0.05)
+
+    def live(name: str) -> None:
+        lead = printed(api, name)
+        message = f"the server could not find the requested resource ( pods/log {lead})"
+        refuse(api, "GET", "/log", 404, message=message, reason="NotFound", details={"name": lead})
+        api.end_log(lead)
+        time.sleep(1)
+        api.logs[lead].is_over = False
+        api.refusals.clear()
+        api.log(lead, "last")
+        api.end_job(name)
+
+    result = run_to_the_end(api, live)
+    assert (result.exit_code, result.stdout, result.unread) == (0, "first\nlast\n", None)
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
@@ -24,6 +25,7 @@ from flux_minicluster.progress import State, stages
 from flux_minicluster.report import build
 from flux_minicluster.result import Result, code_of
 from flux_minicluster.resume import Resume
+from flux_minicluster.target import _refusal
 from flux_minicluster.words import join
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -404,6 +406,27 @@ def test_errors_survive_another_process() -> None:
     ):
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy), copy.reason) == (type(error), str(error), error.reason)
+
+
+MINICLUSTERS = "/apis/flux-framework.org/v1alpha2/namespaces/team/miniclusters"
+NO_RESOURCE = "the server could not find the requested resource"
+
+
+@pytest.mark.parametrize(
+    "path, answer, kind",
+    [
+        (MINICLUSTERS, "404 page not found", errors.OperatorMissing),
+        (MINICLUSTERS, {"message": NO_RESOURCE}, errors.OperatorMissing),
+        (f"{MINICLUSTERS}/mc", {"message": 'miniclusters "mc" not found'}, errors.NotFound),
+        ("/api/v1/namespaces/team/pods/x", {"message": 'pods "x" not found'}, errors.NotFound),
+        ("/api/v1/namespaces/team/pods", "404 page not found", errors.CallFailed),
+        ("/api/v1/namespaces/team/pods/x", "<html>404</html>", errors.CallFailed),
+        ("/api/v1/namespaces/team/pods/x/log", {"message": NO_RESOURCE, "details": {"name": "x"}}, errors.CallFailed),
+    ],
+)
+def test_only_api_server_says_that_operator_or_object_is_missing(path: str, answer: Any, kind: type[Exception]) -> None:
+    text = answer if isinstance(answer, str) else json.dumps(answer)
+    assert type(_refusal("GET", path, 404, text)) is kind
 
 
 def test_threads_share_one_loop() -> None:

@@ -132,7 +132,7 @@ class Target:
                 # The token may have expired: credential plugins give a new one.
                 await self._log_in_again()
                 continue
-            raise _refusal(method, response.status, text)
+            raise _refusal(method, path, response.status, text)
         raise AssertionError("unreachable")
 
     async def _log_in_again(self) -> None:
@@ -381,7 +381,7 @@ class Refusals:
         return self._is_first or now - self._refused_since >= REFUSED_SECONDS
 
 
-def _refusal(method: str, status: int, text: str) -> MiniClusterError:
+def _refusal(method: str, path: str, status: int, text: str) -> MiniClusterError:
     """The exception for an answer of the API server."""
     try:
         answer = json.loads(text)
@@ -392,9 +392,11 @@ def _refusal(method: str, status: int, text: str) -> MiniClusterError:
     if status == 403:
         return NotAllowed(message, status=status, remedy=ROLE)
     if status == 404:
-        if "could not find the requested resource" in message or not answer:
+        if answer and "could not find the requested resource" not in message:
+            return NotFound(message, status=status)
+        if path.startswith(f"/apis/{GROUP}/") and not details.get("name"):
             return OperatorMissing("this cluster has no MiniClusters (the custom resource is missing)", remedy=INSTALL)
-        return NotFound(message, status=status)
+        # Not from the API server: a kubelet that has just started does not know its pods, or a proxy has no route.
     if status == 409 and answer.get("reason") == "AlreadyExists":
         return NameTaken(message, status=status)
     if status in (400, 422) and method != "GET":
