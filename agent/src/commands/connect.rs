@@ -4,15 +4,21 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use flux_shared::agent_spec::RestartPolicy;
 use flux_shared::exit::{Category, NOT_EXECUTABLE, NOT_FOUND};
 
 use super::observe;
 use super::pod::{Pod, PodPlace};
+use crate::execute::program_note::{note_shutdown, read_note};
 use crate::execute::session::Session;
+use crate::report::activity::Activity;
 use crate::report::failure::{Failure, plain};
 use crate::report::log::write_whole;
 use crate::supervise::program::{Lookup, find};
-use crate::system::runtime;
+use crate::system::{below, runtime};
+
+/// The snippet that runs after Flux has ended.
+const POST_SNIPPET: &str = "post";
 
 /// Becomes a shell, or `command`, with Flux's environment and user. If no broker answers, it warns first, and goes on.
 /// Returns only if the program cannot be started.
@@ -58,21 +64,25 @@ pub fn as_flux(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
     ))
 }
 
-/// Shuts the instance down, and does not wait for its end: this process's container ends with it. Only the lead can
-/// do this: elsewhere it prints where to run the command, and returns 1.
+/// Shuts the instance down, and does not wait for its end: this process's container ends with it. If the instance ends
+/// already, its failed program does not run again. Only the lead can do this: elsewhere it prints where to run the
+/// command, and returns 1.
 pub fn stop(place: &PodPlace) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
     let instance = &pod.instance;
     if instance.is_lead {
         observe::become_owner(&pod)?;
-        let mut is_ending = false;
+        let (mut is_ending, mut has_ended) = (false, false);
         runtime::block_on_interruptible(Box::pin(async {
-            is_ending = observe::state(&pod).await.is_ok_and(|state| state.is_ending());
+            let (state, activity) = observe::state_and_activity(&pod).await;
+            is_ending = state.is_ok_and(|state| state.is_ending());
+            has_ended = activity == Some(Activity::Snippet(POST_SNIPPET.into()));
             // Nobody reads this exit code.
             Ok(0)
         }))?;
+        let prevents_restart = (is_ending || has_ended) && prevent_restart(&pod)?;
         // Flux refuses a second shutdown.
-        if is_ending {
+        if is_ending || prevents_restart {
             return Ok(0);
         }
         return Ok(become_program(
@@ -96,6 +106,22 @@ pub fn stop(place: &PodPlace) -> Result<u8, Failure> {
         ),
     });
     Ok(1)
+}
+
+/// Notes that somebody shut the instance down, if its program would otherwise run again, since it has failed. Returns
+/// whether this was noted.
+fn prevent_restart(pod: &Pod) -> Result<bool, Failure> {
+    if pod.spec.restart_policy != RestartPolicy::OnFailure {
+        return Ok(false);
+    }
+    let path = below(&pod.root, &pod.spec.paths().program_result());
+    let Some(note) = read_note(&path).filter(|note| note.code.is_some_and(|code| code != 0)) else {
+        return Ok(false);
+    };
+    if !note.is_shut_down {
+        note_shutdown(&path).map_err(|error| Failure::write("write", &path, &error))?;
+    }
+    Ok(true)
 }
 
 /// The environment, user and folder of programs in the instance.

@@ -126,7 +126,9 @@ impl Executor<'_> {
             states.iter().any(|(name, _)| JOINED.contains(&name.as_str()))
         };
         ended.shutdown_began = shutdown_began(&states);
-        ended.has_come_up = states.iter().any(|(state, _)| state == "run");
+        ended.has_come_up = states
+            .iter()
+            .any(|(state, _)| ["run", "cleanup"].contains(&state.as_str()));
         for (stage, from, to) in stages(begin, &states, &ended) {
             self.timeline.record_until(stage, from, to);
         }

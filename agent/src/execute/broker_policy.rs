@@ -84,7 +84,7 @@ pub(super) struct LaunchEnd {
     pub(super) lost: Option<Missing>,
     /// Whether it has connected to its parent, as far as is known.
     pub(super) has_joined: bool,
-    /// Whether the instance has been seen in the state `run`.
+    /// Whether the instance has been seen in the state `run`, or in `cleanup`, which comes only after `run`.
     pub(super) has_come_up: bool,
     /// When the broker began to shut down, which is the end of its program; none: that was not seen.
     pub(super) shutdown_began: Option<Instant>,

@@ -136,7 +136,9 @@ impl Executor<'_> {
         if !launch.program.is_empty() {
             // Flux also tells the program to end if the pod is stopped.
             let is_stopped = ended.stopped.is_some_and(|stop| stop.at < ended_at);
-            self.ending.is_shut_down = broker.is_aborted && !is_stopped && end.code() != 0;
+            let has_ended_it = broker.is_aborted && !is_stopped;
+            let is_shut_down = has_ended_it || note.is_some_and(|note| note.is_shut_down);
+            self.ending.is_shut_down = is_shut_down && end.code() != 0;
             self.ending.program = Some((end.code(), ended_at));
             self.record_end(end.code());
         }
@@ -160,6 +162,14 @@ impl Executor<'_> {
     fn report_no_program(&mut self, launch: &Launch, ended: &LaunchEnd) -> u8 {
         if let Some(stop) = ended.stopped {
             return of_signal(stop.signal);
+        }
+        // Flux accepts `flux shutdown` a moment before it starts the program.
+        if ended.end == HUNG_UP && ended.has_come_up {
+            let code = HUNG_UP.code();
+            self.ending.is_shut_down = true;
+            self.ending.program = Some((code, ended.at));
+            self.record_end(code);
+            return code;
         }
         let unusable = self.why_unusable(launch, ended.end);
         let why = unusable.unwrap_or_else(|| self.log_hint());

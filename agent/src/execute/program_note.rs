@@ -5,6 +5,7 @@
 //! ended CODE
 //! node-failure     (only if Flux ended the job because a node was lost)
 //! aborted          (in place of it, only if Flux told the program to end: after a stop or `flux shutdown`)
+//! shut down        (only if somebody shut the instance down after the program had failed: `flux-agent stop`)
 //! ```
 
 use std::fs::File;
@@ -16,6 +17,7 @@ const STARTED: &str = "started\n";
 const ENDED: &str = "ended ";
 const NODE_FAILURE: &str = "node-failure\n";
 const ABORTED: &str = "aborted\n";
+const SHUT_DOWN: &str = "shut down\n";
 
 /// Notes that the program starts. Without this line, the instance counts as one that did not come up: so if this fails,
 /// the program must not start.
@@ -36,6 +38,14 @@ pub fn note_end(path: &Path, code: u8, node_failure: bool, is_aborted: bool) {
     let _ = written.and_then(|file| file.sync_all());
 }
 
+/// Notes that somebody shut the instance down after the program had ended. With `restartPolicy: OnFailure` it then does
+/// not run again.
+pub fn note_shutdown(path: &Path) -> io::Result<()> {
+    // The time of the note stays that of the program's end.
+    let ended_at = std::fs::metadata(path)?.modified()?;
+    append(path, SHUT_DOWN)?.set_modified(ended_at)
+}
+
 /// Appends to the note. The entrypoint has created it, for Flux's user.
 fn append(path: &Path, text: &str) -> io::Result<File> {
     let mut file = std::fs::OpenOptions::new().append(true).open(path)?;
@@ -48,11 +58,13 @@ fn append(path: &Path, text: &str) -> io::Result<File> {
 pub struct ProgramNote {
     /// The program's exit code; none: the program has not ended.
     pub code: Option<u8>,
-    /// Whether Flux ended the job because a node was lost.
+    /// Whether Flux ended the job because a node was lost, and nobody has shut the instance down since.
     pub node_failure: bool,
     /// Whether Flux told the program to end, and no node was lost.
     pub is_aborted: bool,
-    /// When the note was last written.
+    /// Whether somebody shut the instance down after the program had ended.
+    pub is_shut_down: bool,
+    /// When the program started, or ended.
     pub at: SystemTime,
 }
 
@@ -67,10 +79,13 @@ pub fn read_note(path: &Path) -> Option<ProgramNote> {
     let ended = rest.strip_prefix(ENDED).and_then(|rest| rest.split_once('\n'));
     let code = ended.and_then(|(code, _)| code.parse().ok());
     let why = ended.map_or("", |(_, why)| why);
+    let has = |line: &str| why.split_inclusive('\n').any(|other| other == line);
+    let is_shut_down = has(SHUT_DOWN);
     Some(ProgramNote {
         code,
-        node_failure: why == NODE_FAILURE,
-        is_aborted: why == ABORTED,
+        node_failure: has(NODE_FAILURE) && !is_shut_down,
+        is_aborted: has(ABORTED),
+        is_shut_down,
         at,
     })
 }
@@ -97,6 +112,14 @@ mod tests {
                 (note.code, note.node_failure, note.is_aborted),
                 (Some(3), node_failure, is_aborted)
             );
+            note_shutdown(path.path()).unwrap();
+            let later = read_note(path.path()).unwrap();
+            assert_eq!(
+                (later.code, later.node_failure, later.is_aborted),
+                (Some(3), false, is_aborted)
+            );
+            assert_eq!((note.is_shut_down, later.is_shut_down), (false, true));
+            assert_eq!(note.at, later.at);
         }
     }
 }

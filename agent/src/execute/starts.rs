@@ -51,6 +51,12 @@ impl Executor<'_> {
                 later: LaterFailure::default(),
             })
         });
+        // Also after the record was written, while the snippet `post` ran.
+        let is_shut_down_later = note.is_some_and(|note| note.is_shut_down);
+        let end = end.map(|end| ProgramEnd {
+            is_shut_down: end.is_shut_down || is_shut_down_later,
+            ..end
+        });
         let was_last = starts > restarts;
         match end {
             Some(ProgramEnd {

@@ -526,8 +526,53 @@ fn stop_after_the_programs_end_sends_the_broker_no_signal() {
     );
 }
 
-/// A broker on this socket that begins to shut down once the file `begins` is there.
-fn shut_down_at(socket: &Path, begins: PathBuf) {
+/// Flux accepts `flux shutdown` in the state `run`, before it has started the program.
+#[test]
+fn shutdown_before_the_program_begins_is_no_failure_to_start() {
+    alone(
+        "shutdown_before_the_program_begins_is_no_failure_to_start",
+        |folder| {
+            let path = |name: &str| folder.join(name).display().to_string();
+            fs::write(path("result"), "").unwrap();
+            for (state, has_come_up, code) in [
+                ("run", true, 129),
+                ("cleanup", true, 129),
+                ("shutdown", false, 129),
+                ("run", false, 1),
+            ] {
+                let _ = fs::remove_file(path("local"));
+                broker_in_state(&folder.join("local"), folder.into(), state);
+                let failed = Category::BrokerFailed.code();
+                let step = start(Launch {
+                    socket: Some(path("local")),
+                    result: Some(path("result")),
+                    record: Some(path("record")),
+                    needs_instance: true,
+                    ..launch(&["/bin/sh", "-c", &format!("sleep 1; exit {code}")])
+                });
+                let (result, ending) = execute_to_the_end(Role::Lead, false, vec![step]);
+                let end = start_record::read(&folder.join("record")).unwrap().end;
+                let expected = if has_come_up {
+                    (Ok(129), true, Some((129, true)))
+                } else {
+                    (Ok(failed), false, None)
+                };
+                assert_eq!(
+                    (
+                        result,
+                        ending.is_shut_down,
+                        end.map(|end| (end.code, end.is_shut_down))
+                    ),
+                    expected,
+                    "{state} {code}"
+                );
+            }
+        },
+    );
+}
+
+/// A broker on this socket that is in this state once the file `begins` is there.
+fn broker_in_state(socket: &Path, begins: PathBuf, state: &'static str) {
     let listener = UnixListener::bind(socket).unwrap();
     std::thread::spawn(move || {
         for peer in listener.incoming() {
@@ -553,7 +598,7 @@ fn program_has_ended_when_its_note_says_so() {
     alone("program_has_ended_when_its_note_says_so", |folder| {
         let (note, ready) = (folder.join("result"), folder.join("ready"));
         let (socket, begins) = (folder.join("local"), folder.join("begins"));
-        shut_down_at(&socket, begins.clone());
+        broker_in_state(&socket, begins.clone(), "shutdown");
         for socket in [None, Some(socket.display().to_string())] {
             fs::write(&note, "").unwrap();
             let script = format!(

@@ -102,6 +102,26 @@ fn tell_when_joined(mut stream: UnixStream, joined: &AtomicBool) {
     let _ = std::io::copy(&mut stream, &mut std::io::sink());
 }
 
+/// Dumps the archive. Meanwhile, this broker answers nothing but its state.
+fn dump_and_answer(path: &str, state: Option<&str>, events: &Receiver<Event>) -> Result<(), String> {
+    std::thread::scope(|scope| {
+        let dump = scope.spawn(|| archive::dump(path, state));
+        let mut unanswered = Vec::new();
+        while !dump.is_finished() {
+            let Ok(Event::Ask(request, mut stream)) = events.recv_timeout(Duration::from_millis(20)) else {
+                continue;
+            };
+            match message::parts(&request) {
+                Some((topic @ "state-machine.get", _)) => {
+                    let _ = stream.write_all(&message::answer(topic, Some(&state_of("finalize"))));
+                }
+                _ => unanswered.push(stream),
+            }
+        }
+        dump.join().expect("no thread panics")
+    })
+}
+
 /// Sends a task to its follower. Returns the follower's rank if it is online.
 fn pass_on(request: &str, number: u64, followers: &mut BTreeMap<u32, TcpStream>) -> Option<u32> {
     let (rank, task) = request[remote::EXEC.len()..].split_once(' ')?;
@@ -136,7 +156,7 @@ impl Broker {
         let dumped = self
             .attributes
             .get("content.dump")
-            .map_or(Ok(()), |path| archive::dump(path, state.as_deref()));
+            .map_or(Ok(()), |path| dump_and_answer(path, state.as_deref(), events));
         match dumped {
             Err(why) => {
                 eprintln!("flux-broker: rc3: {why}");
