@@ -295,10 +295,17 @@ impl HeldStop<'_> {
     async fn until_hold_ends(&mut self, child: i32, since: Instant) -> HoldEnd {
         loop {
             tokio::time::sleep_until(self.next_check.into()).await;
+            // Set before the check: an event that interrupts the check must not make it begin again at once.
+            let should_ask_lead = since.elapsed() >= ASK_LEAD_AFTER;
+            self.next_check = Instant::now()
+                + if should_ask_lead {
+                    ASK_LEAD_EVERY
+                } else {
+                    CHECK_PARENT_EVERY
+                };
             if let Some(missing) = self.presence.check_gone(self.parent).await {
                 return HoldEnd::Lost(missing);
             }
-            let should_ask_lead = since.elapsed() >= ASK_LEAD_AFTER;
             if should_ask_lead
                 && let Some(leaving) = &mut self.leaving
                 && leaving.advance(since, self.bound).await
@@ -306,12 +313,6 @@ impl HeldStop<'_> {
             {
                 return HoldEnd::MayLeave;
             }
-            let interval = if should_ask_lead {
-                ASK_LEAD_EVERY
-            } else {
-                CHECK_PARENT_EVERY
-            };
-            self.next_check = Instant::now() + interval;
         }
     }
 
