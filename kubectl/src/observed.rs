@@ -7,6 +7,7 @@ use flux_operator_core::labels;
 use flux_operator_core::observe::pod::is_runner;
 use flux_shared::crd::v1alpha2::{Condition, ConditionStatus, MiniCluster, MiniClusterStatus};
 use flux_shared::phase::Phase;
+use flux_shared::termination::Termination;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
@@ -200,6 +201,13 @@ pub fn restarts(pod: &Pod) -> i32 {
 
 pub fn is_running(pod: &Pod) -> bool {
     runner_state(pod).is_some_and(|state| state.running.is_some())
+}
+
+/// Whether the runner's earlier start ended because somebody shut the instance down. Its program does not start again.
+pub fn was_shut_down(pod: &Pod) -> bool {
+    let last = runner_status(pod).and_then(|status| status.last_state.as_ref()?.terminated.as_ref());
+    last.and_then(|end| Termination::decode(end.message.as_deref()?))
+        .is_some_and(|termination| termination.shut_down)
 }
 
 /// Whether this start of the runner is over.

@@ -144,6 +144,9 @@ impl Attempts<'_> {
         {
             return Ok(Some(Way::ShutDown));
         }
+        if lead.is_some_and(observed::was_shut_down) {
+            return Ok(Some(Way::Ending));
+        }
         // The lead has not started, or its container waits to be started again: there is no broker to shut down.
         let Some((lead, start)) = lead.and_then(|lead| Some((lead, observed::started(lead)?))) else {
             return at_once(target, name, Some(&uid)).await.map(Some);
@@ -295,6 +298,8 @@ pub async fn change(
 
 #[cfg(test)]
 mod tests {
+    use flux_shared::termination::{Ender, Termination};
+
     use super::*;
     use crate::testing::{Answer, answering, failed};
 
@@ -372,6 +377,30 @@ mod tests {
         let (way, requests) = stopped(&[lead("mc-0-old", "old")], 500, 200, None).await;
         assert_eq!(way.unwrap(), Way::Deleted);
         assert_eq!(count(&requests, "/exec"), 0, "{requests:?}");
+    }
+
+    /// With `restartPolicy: OnFailure`, the container of a program that was shut down waits to be started again.
+    #[tokio::test(start_paused = true)]
+    async fn second_stop_deletes_nothing_after_a_shutdown() {
+        for is_shut_down in [true, false] {
+            let termination = Termination {
+                shut_down: is_shut_down,
+                ..Termination::new(Ender::Program, 143)
+            };
+            let mut lead = lead("mc-0-x", "job");
+            let status = &mut lead["status"]["containerStatuses"][0];
+            status["state"] = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
+            status["lastState"] =
+                json!({ "terminated": { "exitCode": 143, "message": termination.encode() } });
+            let (way, requests) = stopped(&[lead], 500, 200, None).await;
+            let expected = if is_shut_down { Way::Ending } else { Way::Deleted };
+            assert_eq!(way.unwrap(), expected);
+            assert_eq!(
+                count(&requests, "DELETE"),
+                usize::from(!is_shut_down),
+                "{requests:?}"
+            );
+        }
     }
 
     #[tokio::test(start_paused = true)]
