@@ -271,11 +271,12 @@ impl Executor<'_> {
             Step::WaitSocket { path } => return self.wait_socket(path, begin).await,
             Step::Launch(launch) => return self.launch(launch).await.map(Flow::ProgramEnded),
             Step::PrepareArchive {
+                archive,
                 dump,
                 leftovers,
                 owner,
             } => {
-                self.prepare_archive(dump, leftovers, *owner)?;
+                self.prepare_archive(archive, dump, leftovers, *owner)?;
                 self.timeline.record("archive", begin);
             }
             Step::PublishArchive { from, to } => {

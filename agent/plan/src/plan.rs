@@ -53,7 +53,7 @@ use serde::Serialize;
 use crate::facts::Facts;
 
 pub use crate::owner::{Mode, Owner};
-pub use archive::DUMP_WILDCARD;
+pub use archive::{DUMP_WILDCARD, RESTORE};
 pub use binding::Binding;
 pub use environment_change::EnvChange;
 use environment_change::set;
@@ -62,6 +62,7 @@ pub use from_environment::FromEnvironment;
 pub use instance::Instance;
 pub use launch::{AtEnd, InstancePart, Launch, Metrics, Parent, RunAs, SignalTarget, Stdout};
 use resolved::Resolved;
+pub use snippet_variables::BROKER_OPTIONS;
 pub use step::{Content, Snippet, SnippetPhase, SnippetResources, SnippetShell, Step};
 
 /// Version of the JSON form.

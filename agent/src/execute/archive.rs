@@ -2,7 +2,8 @@
 //! not failed.
 //!
 //! ```text
-//! before the broker: remove unfinished dumps of earlier starts ─► create an empty file, which Flux may write to
+//! before the broker: is there an archive? Then the broker restores it
+//!                    remove unfinished dumps of earlier starts ─► create an empty file, which Flux may write to
 //! after the broker: has it not failed, and is the dump whole?
 //!     yes ─► sync the dump ─► rename it to the archive ─► sync the folder
 //!                └─ an error that may be temporary: retry, as long as other steps are retried
@@ -10,8 +11,9 @@
 //!     no  ─► remove the dump, keep the archive
 //! ```
 //!
-//! Flux's user creates, renames and removes the dump; if it lacks the right, the agent does this. If the broker ended
-//! with 0, the dump is whole. If it ended with the job's exit code, the last bytes of the dump are checked (`tail`).
+//! Flux's user looks for the archive, and creates, renames and removes the dump; if it lacks the right, the agent does
+//! this. If the broker ended with 0, the dump is whole. If it ended with the job's exit code, the last bytes of the dump
+//! are checked (`tail`).
 //!
 //! If the archive cannot be saved, the job does not fail. The termination message says why.
 
@@ -24,7 +26,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use flux_agent_plan::plan::{self, DUMP_WILDCARD, Owner};
+use flux_agent_plan::plan::{self, DUMP_WILDCARD, Owner, RESTORE};
 use flux_shared::exit::Category;
 use rustix::fs::{Mode, OFlags, fsync, openat, renameat};
 
@@ -43,24 +45,30 @@ const PAUSE_AFTER_STOP: Duration = Duration::from_millis(300);
 const RESERVE_BEFORE_KILL: Duration = Duration::from_secs(1);
 
 impl Executor<'_> {
-    /// Removes unfinished dumps of earlier starts, and creates the file for this start's dump. `leftovers`: the path
-    /// of the dumps, with `*` in place of the digits of a start. On a read-only volume, nothing fails.
+    /// Looks for the archive, removes unfinished dumps of earlier starts, and creates the file for this start's dump.
+    /// `leftovers`: the path of the dumps, with `*` in place of the digits of a start. On a read-only volume, nothing
+    /// is created, and this is no failure.
     pub(super) fn prepare_archive(
         &mut self,
+        archive: &str,
         dump: &str,
         leftovers: &str,
         owner: Owner,
     ) -> Result<(), Failure> {
         let path = self.files.at(dump);
-        let removed = remove_leftovers(&self.files, leftovers, &path);
-        if removed > 0 {
-            tracing::info!(
-                stage = "archive",
-                "removed {removed} unfinished dumps of earlier starts"
-            );
-        }
         self.archive_owner = Some(owner);
         self.dump = Some(path.clone());
+        self.restore = self
+            .has_archive(&self.files.at(archive))?
+            .then(|| format!("{RESTORE}{archive}"));
+        let remove = || match remove_leftovers(&self.files, leftovers, &path) {
+            // Perhaps the owner lacks the right: then the agent removes them.
+            0 => Err(io::Error::from_raw_os_error(libc::EACCES)),
+            _ => Ok(()),
+        };
+        if self.as_archive_owner(remove).is_ok() {
+            tracing::info!(stage = "archive", "removed unfinished dumps of earlier starts");
+        }
         match self.files.create_file(&path, plan::Mode(0o644), owner) {
             // The user may want only to restore the state from a read-only volume, so this is no failure.
             Err(_) if is_read_only(&path) => {
@@ -71,6 +79,25 @@ impl Executor<'_> {
                 Ok(())
             }
             result => result.map_err(|error| files::failed("create the dump's file", &path, &error)),
+        }
+    }
+
+    /// Whether there is an archive. An error is no answer: without its archive, the broker would start with an empty
+    /// state, and its dump would replace the archive.
+    fn has_archive(&self, archive: &Path) -> Result<bool, Failure> {
+        let look = || {
+            let data = fs::metadata(archive)?;
+            // Flux opens the archive: a pipe or a device there could block it forever.
+            if data.is_file() || data.is_dir() {
+                Ok(())
+            } else {
+                Err(io::Error::from_raw_os_error(libc::ENOENT))
+            }
+        };
+        match self.as_archive_owner(look) {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => Ok(false),
+            Err(error) => Err(files::failed("look for the archive", archive, &error)),
         }
     }
 

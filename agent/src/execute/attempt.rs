@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
-use flux_agent_plan::plan::{InstancePart, Launch, Stdout};
+use flux_agent_plan::plan::{self, InstancePart, Launch, Stdout};
 use flux_shared::exit::{Category, of_stop_before_program};
 
 use super::broker_options;
@@ -49,7 +49,16 @@ impl Executor<'_> {
         }
         let mut session = self.session.of_flux(launch.run_as.as_ref());
         launch.environment.iter().for_each(|change| session.apply(change));
-        let argv = broker_options::argv_after_snippets(launch, &session);
+        let given_options = self
+            .planned_shell
+            .as_ref()
+            .and_then(|shell| shell.variables.get(plan::BROKER_OPTIONS));
+        let argv = broker_options::argv_after_snippets(
+            launch,
+            &session,
+            given_options.map_or("", String::as_str),
+            self.restore.as_deref(),
+        );
         // A sidecar's command is not given to Flux, so it may have any bytes.
         if launch.part != InstancePart::Command {
             for name in session.remove_non_utf8() {

@@ -61,6 +61,8 @@ pub struct Executor<'a> {
     pub(super) archive_owner: Option<Owner>,
     /// The file of this start's dump. None until `Step::PrepareArchive` begins, and in a plan without this step.
     pub(super) dump: Option<PathBuf>,
+    /// The broker's option that restores the archive. None: there is no archive.
+    pub(super) restore: Option<String>,
     /// The archive's volume was read-only before the broker started, so nothing is dumped.
     pub(super) is_archive_read_only: bool,
 }
@@ -104,6 +106,7 @@ impl<'a> Executor<'a> {
             broker_end: None,
             archive_owner: None,
             dump: None,
+            restore: None,
             is_archive_read_only: false,
         }
     }

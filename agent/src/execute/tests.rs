@@ -585,7 +585,7 @@ fn broker_in_state(socket: &Path, begins: PathBuf, state: &'static str) {
                     if String::from_utf8_lossy(&bytes[..count]).contains("state-machine.monitor") {
                         eventually("the shutdown begins", || begins.exists().then_some(()));
                     }
-                    let _ = peer.write_all(&answer_of(r#"{"state":"shutdown"}"#));
+                    let _ = peer.write_all(&answer_of(&format!(r#"{{"state":"{state}"}}"#)));
                 }
             });
         }
@@ -728,6 +728,7 @@ fn restarted_container_knows_that_the_archive_is_saved() {
                     restarts: 0,
                 },
                 Step::PrepareArchive {
+                    archive: archive.clone(),
                     dump: dump.clone(),
                     leftovers: at("dump-*.tgz"),
                     owner: process_owner(),
@@ -752,6 +753,34 @@ fn restarted_container_knows_that_the_archive_is_saved() {
             fs::remove_file(at("starts")).unwrap();
         }
     });
+}
+
+/// Otherwise Flux would start with an empty state, and its dump would replace the archive.
+#[test]
+fn archive_that_cannot_be_looked_for_is_not_a_missing_one() {
+    alone(
+        "archive_that_cannot_be_looked_for_is_not_a_missing_one",
+        |folder| {
+            let at = |name: &str| folder.join(name).display().to_string();
+            std::os::unix::fs::symlink("loop", folder.join("loop")).unwrap();
+            fs::write(folder.join("file"), "").unwrap();
+            for (archive, is_started) in [("missing", true), ("file/below", true), ("loop", false)] {
+                let steps = vec![
+                    Step::PrepareArchive {
+                        archive: at(archive),
+                        dump: at("dump-0123456789abcdef.tgz"),
+                        leftovers: at("dump-*.tgz"),
+                        owner: process_owner(),
+                    },
+                    start(launch(&["/bin/true"])),
+                ];
+                let ended = execute_all(Role::Lead, false, steps);
+                assert_eq!(ended == Ok(0), is_started, "{archive}: {ended:?}");
+                let is_named = |failure: Failure| failure.cause.contains("look for the archive");
+                assert!(is_started || ended.is_err_and(is_named), "{archive}");
+            }
+        },
+    );
 }
 
 #[test]

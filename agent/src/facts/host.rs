@@ -60,12 +60,6 @@ impl HostFiles {
         self.real(path).is_some_and(|path| path.exists())
     }
 
-    /// Whether there is a file or a folder, and not a pipe or a device, which may block a program that opens it.
-    pub fn is_file_or_folder(&self, path: &str) -> bool {
-        self.real(path)
-            .is_some_and(|path| path.is_file() || path.is_dir())
-    }
-
     pub fn is_executable(&self, path: &str) -> bool {
         self.real(path)
             .is_some_and(|path| path.is_file() && access(&path, AccessFlags::X_OK).is_ok())

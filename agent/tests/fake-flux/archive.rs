@@ -15,12 +15,9 @@ use flate2::write::GzEncoder;
 /// The entry that grows by a line with each start.
 const STARTS: &str = "starts";
 
-/// The content of the archive at `path`: a line for each earlier start. Empty if there is no archive.
+/// The content of the archive at `path`: a line for each earlier start. Fails if there is no archive, as with Flux.
 pub fn restore(path: &str) -> Result<String, String> {
-    let file = match File::open(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(String::new()),
-        file => file.map_err(|error| error.to_string())?,
-    };
+    let file = File::open(path).map_err(|error| error.to_string())?;
     let mut archive = tar::Archive::new(GzDecoder::new(file));
     let mut text = String::new();
     for entry in archive.entries().map_err(|error| error.to_string())? {

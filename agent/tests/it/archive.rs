@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -32,8 +32,13 @@ pub fn packed(state: &str) -> Vec<u8> {
 
 /// The content of the archive: a line for each start of Flux that was saved.
 fn saved(image: &Image) -> String {
+    unpacked(&image.at(ARCHIVE))
+}
+
+/// The content of an archive of the fake Flux.
+pub fn unpacked(archive: &Path) -> String {
     let mut text = String::new();
-    let mut archive = tar::Archive::new(GzDecoder::new(fs::File::open(image.at(ARCHIVE)).unwrap()));
+    let mut archive = tar::Archive::new(GzDecoder::new(fs::File::open(archive).unwrap()));
     for entry in archive.entries().unwrap() {
         entry.unwrap().read_to_string(&mut text).unwrap();
     }
@@ -48,6 +53,34 @@ fn image_of(script: &str, more: &str) -> Image {
     let image = pod_image(&spec, 1);
     fs::create_dir(image.at("/state")).unwrap();
     image
+}
+
+/// A program that prints how many starts of real Flux the state has, with its own.
+const COUNT: &str = "n=$(flux kvs get -N primary starts 2>/dev/null || echo 0)
+flux kvs put -N primary starts=$((n + 1)) && echo $((n + 1))";
+
+/// An image whose program is [`COUNT`], if Flux is real.
+fn counting_image(more: &str) -> Image {
+    let image = image_of(if real_flux().is_some() { COUNT } else { "echo job" }, more);
+    image.program("/usr/bin/cp".as_ref(), "/usr/bin/cp");
+    image
+}
+
+/// Asserts that a lead has saved the state, and that this state has `count` starts.
+fn assert_starts(image: &Image, count: usize, when: &str) {
+    let mut container = lead(image, "");
+    // Without a view, Flux is the one on the PATH.
+    let path = "/mnt/flux/view/bin:/usr/bin:/bin";
+    container.environment.insert("PATH".into(), path.into());
+    let ended = run(&[container]).remove(0);
+    let when = format!("{when}, start {count}: {}", ended.stderr);
+    assert_eq!((ended.code, not_saved(image)), (0, None), "{when}");
+    if real_flux().is_some() {
+        assert_eq!(ended.stdout, format!("{count}\n"), "{when}");
+    } else {
+        assert_eq!(saved(image), "start\n".repeat(count), "{when}");
+    }
+    assert_eq!(beside(image), [] as [PathBuf; 0], "{when}");
 }
 
 fn with_archive(script: &str) -> (Image, Vec<u8>) {
@@ -69,6 +102,9 @@ fn interactive() -> (Image, Vec<u8>) {
     fs::create_dir(image.at("/state")).unwrap();
     with_old_archive(image)
 }
+
+/// Lines of a spec in which the image's own Flux runs as another user.
+const OWN_FLUX: &str = "[view]\nenabled = false\n[runner.user]\nname = 'flux'\nuid = 1000\n";
 
 /// Shell lines that mount the archive's volume read-only.
 const READ_ONLY: &str =
@@ -120,6 +156,34 @@ fn a_whole_dump_takes_the_archives_place_and_is_read_back() {
         assert_eq!(ended.code, 3, "{}", ended.stderr);
         assert_eq!(saved(&image), "start\n".repeat(count));
         assert_eq!(beside(&image), [] as [PathBuf; 0]);
+    }
+}
+
+/// With a snippet and without a view, the agent plans again after the snippet.
+#[test]
+fn archive_is_saved_and_restored_after_a_new_plan() {
+    for change in ["true", "brokerOptions=\"$brokerOptions -Slog-level=3\""] {
+        let image = counting_image(&format!("[runner.snippets]\npre = '{change}'\n{OWN_FLUX}"));
+        for count in 1..3 {
+            assert_starts(&image, count, change);
+        }
+    }
+}
+
+/// The volume of the archive is as short-lived as the pod. Snippets copy the archive from elsewhere and to there.
+#[test]
+fn archive_that_a_snippet_fetches_is_restored() {
+    for more in ["", OWN_FLUX] {
+        for snippet in ["init", "pre_command", "pre", "broker_pre"] {
+            let image = counting_image(&format!(
+                "[runner.snippets]\n{snippet} = '[ ! -e /saved.tgz ] || cp /saved.tgz {ARCHIVE}'
+                 post = 'cp {ARCHIVE} /saved.tgz'\n{more}"
+            ));
+            for count in 1..3 {
+                assert_starts(&image, count, &format!("{snippet}{more}"));
+                fs::remove_file(image.at(ARCHIVE)).unwrap();
+            }
+        }
     }
 }
 

@@ -111,7 +111,6 @@ fn facts(image: &Image, spec: &AgentSpec, index: u32, container: &Container) -> 
         .user
         .as_ref()
         .map_or_else(String::new, |user| format!("/home/{}", user.name));
-    let archive = spec.archive.clone().unwrap_or_default();
     let usual = [
         "/home/flux-operator",
         CURVE_FILE,
@@ -125,7 +124,7 @@ fn facts(image: &Image, spec: &AgentSpec, index: u32, container: &Container) -> 
     ];
     let paths: Vec<&str> = usual
         .into_iter()
-        .chain([user_home.as_str(), &archive])
+        .chain([user_home.as_str()])
         .chain(Path::new(&spec.runner.logs).ancestors().filter_map(Path::to_str))
         .filter(|path| !path.is_empty())
         .collect();
@@ -274,6 +273,7 @@ fn compare(case: &Case) -> String {
             tree: image.tree(),
             environment: BTreeMap::new(),
             directory: String::new(),
+            restore: None,
             launched: Vec::new(),
         };
         for pod in planned(&case.input, index, &facts) {

@@ -10,7 +10,7 @@ use super::source::Source;
 use crate::facts::Facts;
 use crate::plan::shell_quote::{quote, word};
 use crate::plan::{
-    AtEnd, Content, EnvChange, InstancePart, Launch, Owner, Parent, Role, SignalTarget, Snippet,
+    AtEnd, Content, EnvChange, InstancePart, Launch, Owner, Parent, RESTORE, Role, SignalTarget, Snippet,
     SnippetPhase, SnippetResources, SnippetShell, Stdout, Step, Waits,
 };
 
@@ -383,14 +383,17 @@ fn step(out: &mut String, number: &str, step: &Step, is_known: bool) {
             launch_details(out, launch);
         }
         Step::PrepareArchive {
+            archive,
             dump,
             leftovers,
             owner,
         } => {
             first(&format!(
-                "file {} 0644 {}, empty; remove other files {leftovers}",
+                "file {} 0644 {}, empty; remove other files {leftovers}; if {} exists, start the broker with {}",
                 quote(dump),
-                ids(owner)
+                ids(owner),
+                quote(archive),
+                quote(&format!("{RESTORE}{archive}"))
             ));
         }
         Step::PublishArchive { from, to } => first(&format!(

@@ -1,6 +1,9 @@
 //! The archive of Flux's state. The broker restores it at the start and writes a dump beside it at the end. The
 //! dump replaces the archive if it is complete, even if the job has failed. If the broker itself has failed, the
 //! archive stays as it was.
+//!
+//! Whether there is an archive is no fact of the plan: a snippet may fetch it, and perhaps only Flux's user can see it.
+//! The executor looks for it directly before the broker starts, and adds the option that restores it.
 
 use sha2::{Digest, Sha256};
 
@@ -9,15 +12,19 @@ use super::{Resolved, Step};
 /// Wildcard in [`Step::PrepareArchive`]'s `leftovers`, for the part of a dump's name that differs between starts.
 pub const DUMP_WILDCARD: char = '*';
 
-/// The step before the broker: removes the files of interrupted dumps, and creates the file for this dump.
+/// Beginning of the option that restores an archive: the path follows.
+pub const RESTORE: &str = "-Scontent.restore=";
+
+/// The step before the broker: looks for the archive, removes the files of interrupted dumps, and creates the file for
+/// this dump.
 pub fn prepare(resolved: &Resolved) -> Option<Step> {
-    let archive = resolved.spec.archive.as_deref()?;
-    let step = Step::PrepareArchive {
-        dump: dump(resolved, archive),
-        leftovers: dump_path(resolved, archive, &DUMP_WILDCARD.to_string()),
+    let archive = resolved.spec.archive.clone()?;
+    Some(Step::PrepareArchive {
+        dump: dump(resolved, &archive),
+        leftovers: dump_path(resolved, &archive, &DUMP_WILDCARD.to_string()),
         owner: resolved.identity.owner,
-    };
-    Some(step)
+        archive,
+    })
 }
 
 /// The step after the broker: replaces the archive by the dump, if the dump can be trusted.
@@ -29,19 +36,10 @@ pub fn publish(resolved: &Resolved) -> Option<Step> {
     })
 }
 
-/// The broker's options to restore the archive and to write a dump.
-pub fn options(resolved: &Resolved) -> Vec<String> {
-    let Some(archive) = &resolved.spec.archive else {
-        return Vec::new();
-    };
-    let restore = resolved
-        .facts
-        .is_present(archive)
-        .then(|| format!("-Scontent.restore={archive}"));
-    restore
-        .into_iter()
-        .chain([format!("-Scontent.dump={}", dump(resolved, archive))])
-        .collect()
+/// The broker's option to write a dump.
+pub fn option(resolved: &Resolved) -> Option<String> {
+    let archive = resolved.spec.archive.as_ref()?;
+    Some(format!("-Scontent.dump={}", dump(resolved, archive)))
 }
 
 /// Path of the dump of this start.

@@ -30,17 +30,13 @@ const MOST_GPUS: u32 = 64;
 ///   cluster that joins (`network.lead` names the lead of another cluster);
 /// - for more declared cores than the XML file may have;
 /// - with the user's own broker.toml, which may name the file of this R;
-/// - if the lead restores an archive, which has an R, and Flux is too old to remove that R. Only the lead checks this
-///   condition, since only its R counts. The R of an earlier attempt (`OnFailure`) is no reason: unlike an archive's,
-///   it is of this MiniCluster and has the same hosts.
+/// - if the lead may restore an archive, which has an R, and Flux is too old to remove that R. Only the lead checks
+///   this condition, since only its R counts. The R of an earlier attempt (`OnFailure`) is no reason: unlike an
+///   archive's, it is of this MiniCluster and has the same hosts.
 pub fn is_discovered(resolved: &Resolved) -> bool {
     let spec = resolved.spec;
     let all_are_awaited =
         resolved.hosts.size() == spec.size && spec.quorum.is_none_or(|quorum| quorum == spec.size);
-    let is_restored = spec
-        .archive
-        .as_deref()
-        .is_some_and(|archive| resolved.facts.is_present(archive));
     resolved.hosts.size() > 1
         && all_are_awaited
         && spec.network.lead.is_none()
@@ -49,7 +45,7 @@ pub fn is_discovered(resolved: &Resolved) -> bool {
             .declared_cores()
             .is_none_or(|cores| cores <= MOST_CORES)
         && spec.flux.broker_config.is_none()
-        && (!resolved.is_lead() || !is_restored || removes_old_r(resolved))
+        && (!resolved.is_lead() || spec.archive.is_none() || removes_old_r(resolved))
 }
 
 /// Whether the state may hold the R of an earlier instance: from an archive or, with `OnFailure`, from an earlier
@@ -299,26 +295,21 @@ mod tests {
     #[test]
     fn restored_archive_forgets_its_resources() {
         let spec = AgentSpec::from_toml("name = 'mc'\nsize = 2\narchive = '/a.tgz'").unwrap();
-        let of = |index, is_there: bool, flux_modprobe| {
-            let mut facts = Facts {
+        let of = |index, flux_modprobe| {
+            let facts = Facts {
                 index: Some(index),
                 flux_modprobe,
                 ..Facts::default()
             };
-            facts.present.extend(is_there.then(|| "/a.tgz".to_owned()));
             let resolved = Resolved::new(&spec, &facts).unwrap();
             (
                 steps(&resolved).map_or(0, |steps| steps.len()),
                 broker_variable(&resolved).is_some(),
             )
         };
-        assert_eq!((of(0, true, true), of(0, false, true)), ((3, true), (3, true)));
+        assert_eq!((of(0, true), of(0, false)), ((3, true), (0, false)));
         assert_eq!(
-            (of(0, true, false), of(0, false, false)),
-            ((0, false), (1, false))
-        );
-        assert_eq!(
-            (of(1, true, true), of(1, true, false)),
+            (of(1, true), of(1, false)),
             ((1, false), (1, false)),
             "a follower"
         );

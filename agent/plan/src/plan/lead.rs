@@ -72,7 +72,7 @@ fn with_program(resolved: &Resolved, program: &[Word]) -> Result<CommandLine, Pl
     let mut argv = literals(runner::flux_start(resolved)?);
     let options_start = argv.len();
     // `false`: `program` is the broker's initial program.
-    argv.extend(broker_and_archive_options(resolved, false));
+    argv.extend(broker_and_dump_options(resolved, false));
     let options = options_start..argv.len();
     argv.extend(literals(wrapper(resolved)));
     argv.extend_from_slice(program);
@@ -90,7 +90,7 @@ fn broker_alone(resolved: &Resolved) -> Result<CommandLine, PlanError> {
     argv.extend(literals(broker));
     let options_start = argv.len();
     let without_initial_program = runner.interactive || !resolved.facts.terminal;
-    argv.extend(broker_and_archive_options(resolved, without_initial_program));
+    argv.extend(broker_and_dump_options(resolved, without_initial_program));
     let options = options_start..argv.len();
     Ok(CommandLine { argv, options })
 }
@@ -207,8 +207,8 @@ fn wrapper(resolved: &Resolved) -> Vec<String> {
     words
 }
 
-/// The broker's options, with those for the archive.
-fn broker_and_archive_options(resolved: &Resolved, without_initial_program: bool) -> Vec<Word> {
+/// The broker's options, with that for the dump.
+fn broker_and_dump_options(resolved: &Resolved, without_initial_program: bool) -> Vec<Word> {
     let broker = options::broker(resolved, without_initial_program);
-    literals(broker.into_iter().chain(archive::options(resolved)))
+    literals(broker.into_iter().chain(archive::option(resolved)))
 }

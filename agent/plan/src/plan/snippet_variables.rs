@@ -13,6 +13,9 @@ use super::{Launch, Resolved, options};
 /// Name of the variable with the working directory. After `init`, it has the directory in which `init` ended.
 pub const DIRECTORY: &str = "workdir";
 
+/// Name of the variable with the broker's options, which snippets may change.
+pub const BROKER_OPTIONS: &str = "brokerOptions";
+
 /// Names and values of all variables. `launch`: the launch of the broker. `command`: the command of a sidecar; None for
 /// the runner.
 pub fn all(
@@ -57,7 +60,7 @@ pub fn all(
         (DIRECTORY, facts.working_directory.clone()),
         ("cfg", paths.broker_config_dir()),
         ("fluxsocket", format!("local://{}", resolved.socket())),
-        ("brokerOptions", broker_options(resolved, launch)),
+        (BROKER_OPTIONS, broker_options(resolved, launch)),
         (
             "pythonversion",
             python.map_or(String::new(), |python| format!("{view_bin}/{python}")),

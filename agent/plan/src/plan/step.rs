@@ -75,8 +75,10 @@ pub enum Step {
     /// Start a program, supervise it, remember its exit code.
     Launch(Box<Launch>),
     /// Before the broker: remove the files of earlier dumps that were interrupted, and create the empty file `dump`,
-    /// to which Flux may write. `leftovers`: the path of any dump, with a `*` for what differs between starts.
+    /// to which Flux may write. `leftovers`: the path of any dump, with a `*` for what differs between starts. If there
+    /// is a file `archive`, the next `Launch` has one more option, `-Scontent.restore=ARCHIVE`.
     PrepareArchive {
+        archive: String,
         dump: String,
         leftovers: String,
         owner: Owner,

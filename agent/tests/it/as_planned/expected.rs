@@ -13,6 +13,8 @@ pub struct Expected {
     pub tree: Tree,
     pub environment: BTreeMap<String, String>,
     pub directory: String,
+    /// The option that restores the archive, if there is one.
+    pub restore: Option<String>,
     /// The launched programs: argv, environment, working directory, ids.
     pub launched: Vec<Launched>,
 }
@@ -175,13 +177,18 @@ impl Expected {
             .into_iter()
             .flatten()
             .for_each(|change| self.change(change));
+        let mut argv: Vec<String> = step["argv"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|word| self.word(word))
+            .collect();
+        if let Some(option) = self.restore.take() {
+            let at = step["options"]["start"].as_u64().unwrap();
+            argv.insert(usize::try_from(at).unwrap(), option);
+        }
         self.launched.push(Launched {
-            argv: step["argv"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(|word| self.word(word))
-                .collect(),
+            argv,
             environment: std::mem::replace(&mut self.environment, own),
             directory: self.directory.clone(),
             ids: (ids.0.into(), ids.1.into()),
@@ -254,8 +261,13 @@ impl Expected {
                     record.extend_from_slice(b"archive saved\n");
                 }
             }
-            "shell" | "end-shell" | "snippet-resources" | "wait-parent" | "wait-socket"
-            | "prepare-archive" | "linger" | "stay" => {}
+            "prepare-archive" => {
+                let path = text(step, "archive");
+                let has_archive = self.tree.contains_key(path);
+                self.restore = has_archive.then(|| format!("-Scontent.restore={path}"));
+            }
+            "shell" | "end-shell" | "snippet-resources" | "wait-parent" | "wait-socket" | "linger"
+            | "stay" => {}
             "note-end" => self.put(text(step, "note"), 0o644, self.us, What::File(Vec::new())),
             "once" => {
                 let path = text(step, "record");

@@ -296,6 +296,34 @@ fn missing_path_is_created_by_owner_when_root_may_not_write() {
     assert_eq!(owners(&image.at("/data/deep/out")).2, 0o755);
 }
 
+/// Root may not even look here: it has no right at all on an NFS export with root squash.
+#[test]
+fn archive_is_restored_where_only_its_owner_can_look() {
+    // The first start leaves an unfinished dump.
+    let script = "[ -e /data/archive.tgz ] || for dump in /data/.flux-dump-*; do cp $dump ${dump%-*}-0123456789abcdef.tgz; done";
+    let image = pod_with_data(&format!(
+        "archive = '/data/archive.tgz'\n[runner.program]\nmode = 'submit'\nwords = ['sh', '-c', '{script}']\n"
+    ));
+    image.mode("/data", 0o700);
+    chown(image.at("/mnt/flux"), Some(0), Some(0)).unwrap();
+    for (saved, files) in [("start\n", 2), ("start\nstart\n", 1)] {
+        crate::live::forget_starts(&image);
+        let mut container = container(&image, &[AGENT, "run"]);
+        container.outside = ["setpriv", "--bounding-set=-dac_override,-dac_read_search,-fowner"]
+            .map(str::to_owned)
+            .into();
+        // The container fails, since here root cannot read the program's note either.
+        let ended = image::run(&[container]).remove(0);
+        let archive = image.at("/data/archive.tgz");
+        assert_eq!(crate::archive::unpacked(&archive), saved, "{ended:?}");
+        assert_eq!(
+            fs::read_dir(image.at("/data")).unwrap().count(),
+            files,
+            "{ended:?}"
+        );
+    }
+}
+
 /// Paths below `top` that the Flux user can replace, in the image of a pod that has run: they are in folders
 /// that the user may write to.
 fn replaceable(image: &Image, top: &str) -> Vec<String> {
