@@ -305,6 +305,8 @@ class FakeApi:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
         self.requests.append((request.method, request.path_qs))
+        if "Authorization" not in request.headers:
+            return web.json_response({"kind": "Status", "message": "anonymous", "code": 403}, status=403)
         if request.headers["Authorization"] != f"Bearer {self.token}":
             return web.json_response({"kind": "Status", "message": "Unauthorized", "code": 401}, status=401)
         if any(request.method == method and part in request.path for method, part in self.silent):

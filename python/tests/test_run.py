@@ -459,13 +459,11 @@ def test_run_without_a_command_is_refused(api: FakeApi) -> None:
     assert api.bodies == []
 
 
-def test_token_that_has_expired_is_renewed(api: FakeApi, tmp_path: Path) -> None:
-    """A credential plugin gives another one when the API server does not accept the first any more."""
-    token = tmp_path / "token"
-    token.write_text("secret")
-    answer = '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"%s"}}'
-    plugin = tmp_path / "plugin"
-    plugin.write_text(f"#!/bin/sh\nprintf '{answer}' \"$(cat {token})\"\n")
+def log_in_by_plugin(api: FakeApi, script: str) -> None:
+    """A credential plugin whose script defines the variable `token`."""
+    status = '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"%s"}}'
+    plugin = api.kubeconfig.with_name("plugin")
+    plugin.write_text(f"#!/bin/sh\n{script}\nprintf '{status}' \"$token\"\n")
     plugin.chmod(0o755)
     config = json.loads(api.kubeconfig.read_text())
     config["users"][0]["user"] = {
@@ -473,10 +471,20 @@ def test_token_that_has_expired_is_renewed(api: FakeApi, tmp_path: Path) -> None
     }
     api.kubeconfig.write_text(json.dumps(config))
 
+
+@pytest.mark.parametrize("fails_once", [False, True])
+def test_token_that_has_expired_is_renewed(api: FakeApi, tmp_path: Path, fails_once: bool) -> None:
+    """A credential plugin gives another one when the API server does not accept the first any more."""
+    token, outage = tmp_path / "token", tmp_path / "outage"
+    token.write_text("secret")
+    log_in_by_plugin(api, f"token=$(cat {token}); rm {outage} 2>/dev/null && exit 1")
+
     def live(cluster: Object) -> None:
         name = cluster["metadata"]["name"]
         lead = api.start_job(name)
         token.write_text("another")
+        if fails_once:
+            outage.touch()
         api.token = "another"
         api.cut()
         api.mend()
@@ -485,3 +493,11 @@ def test_token_that_has_expired_is_renewed(api: FakeApi, tmp_path: Path) -> None
 
     api.on_create = lambda cluster: in_thread(lambda: live(cluster))
     assert MiniCluster.run("app:1", ["x"], stream=False).stdout == "x\n"
+    assert not outage.exists()
+
+
+def test_failed_credential_plugin_is_named(api: FakeApi) -> None:
+    log_in_by_plugin(api, "exit 1")
+    with pytest.raises(CallFailed, match="credential plugin"):
+        MiniCluster.run("app:1", ["x"])
+    assert api.requests == []

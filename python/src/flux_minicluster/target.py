@@ -43,6 +43,7 @@ ROLE = (
     "docs/tasks/kubectl.md, section Permissions."
 )
 NOT_CREATED = "this MiniCluster was not created: call create(), or use a `with` block"
+RUN_PLUGIN = "Run `kubectl get pods`, which shows the plugin's own message."
 INSTALL = "Ask your administrator to install the operator (docs/getting-started.md)."
 
 T = TypeVar("T")
@@ -449,4 +450,7 @@ async def _configuration(access: Access) -> tuple[client.Configuration, str]:
         raise CallFailed(
             f"cannot find the API server: {error}", remedy="Check KUBECONFIG and the name of the context."
         ) from error
+    if "exec" in (loader._user or ()) and not configuration.api_key and not configuration.cert_file:
+        # The loader only logs it. Without credentials, the API server may refuse (403) what the user may do.
+        raise CallFailed("cannot log in: the credential plugin of the kubeconfig failed", remedy=RUN_PLUGIN)
     return configuration, (loader.current_context["context"] or {}).get("namespace") or "default"
