@@ -131,6 +131,16 @@ def test_refused_stop_is_no_shutdown_when_the_lead_restarts(api: FakeApi) -> Non
         cluster.stop()
 
 
+@pytest.mark.parametrize("is_shut_down", [True, False])
+def test_second_stop_deletes_nothing_after_a_shutdown(api: FakeApi, is_shut_down: bool) -> None:
+    cluster = running(api)
+    termination = {"version": 1, "by": "program", "code": 143, "shutDown": is_shut_down}
+    status = api.objects[("pods", "mc-0-x")]["status"]["containerStatuses"][0]
+    status["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    status["lastState"] = {"terminated": {"exitCode": 143, "message": json.dumps(termination)}}
+    assert cluster.stop() is (Way.ENDING if is_shut_down else Way.DELETED)
+
+
 def test_stop_deletes_an_instance_that_has_not_begun(api: FakeApi) -> None:
     cluster = running(api)
     api.set_status("mc", conditions={}, timeline={"running": "2026-01-01T00:00:00Z"})

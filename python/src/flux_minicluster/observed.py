@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -154,6 +155,16 @@ def restarts_of(pod: Object) -> int:
 
 def is_running(pod: Object) -> bool:
     return "running" in _runner_state(pod)
+
+
+def was_shut_down(pod: Object) -> bool:
+    """Whether the runner's earlier start ended because somebody shut the instance down. It runs nothing again."""
+    last = (_runner_status(pod).get("lastState") or {}).get("terminated") or {}
+    try:
+        termination = json.loads((last.get("message") or "").split("\n")[0])
+    except ValueError:
+        return False
+    return isinstance(termination, dict) and termination.get("shutDown") is True
 
 
 def is_over(pod: Object, start: Start) -> bool:

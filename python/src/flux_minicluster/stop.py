@@ -9,7 +9,7 @@ from typing import Any
 
 from . import program
 from .errors import CallFailed, Invalid, NotAllowed, NotFound
-from .observed import QUEUE_LABEL, Observed, Start, is_over, is_running, latest_of, own_pods, started
+from .observed import QUEUE_LABEL, Observed, Start, is_over, is_running, latest_of, own_pods, started, was_shut_down
 from .target import Refusals, Target, may_pass, words
 
 ATTEMPTS = 6
@@ -86,6 +86,8 @@ class _Attempt:
         lead = latest_of(0, own_pods(cluster, await self._target.pods_of(self._name)))
         if self._asked is not None and (lead is None or is_over(lead, self._asked)):
             return Way.SHUT_DOWN
+        if lead is not None and was_shut_down(lead):
+            return Way.ENDING
         start = started(lead) if lead is not None else None
         if lead is None or start is None:
             return await at_once(self._target, self._name, self._uid)
