@@ -209,18 +209,18 @@ where
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use kube::client::{Body, ClientBuilder};
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::testing;
 
     /// A client of an API server without MiniClusters and with these PersistentVolumes. It fails the first call for
     /// each path with 503.
     fn server(volumes: Vec<Value>) -> (Client, Arc<Mutex<Vec<String>>>) {
         let calls: Arc<Mutex<Vec<String>>> = Arc::default();
         let log = calls.clone();
-        let service = tower::service_fn(move |request: http::Request<Body>| {
-            let call = format!("{} {}", request.method(), request.uri().path());
+        let client = testing::client(move |request, _| {
+            let call = format!("{} {}", request.method, request.uri.path());
             let mut log = log.lock().unwrap();
             let is_first = !log.contains(&call);
             let items = if call.ends_with("persistentvolumes") {
@@ -229,16 +229,13 @@ mod tests {
                 Vec::new()
             };
             log.push(call);
-            let (code, body) = if is_first {
+            Some(if is_first {
                 (503, json!({ "kind": "Status", "status": "Failure", "code": 503 }))
             } else {
                 (200, json!({ "metadata": {}, "items": items }))
-            };
-            let body = Body::from(body.to_string().into_bytes());
-            let answer = http::Response::builder().status(code).body(body).unwrap();
-            std::future::ready(Ok::<_, tower::BoxError>(answer))
+            })
         });
-        (ClientBuilder::new(service, "default").build(), calls)
+        (client, calls)
     }
 
     #[tokio::test(start_paused = true)]

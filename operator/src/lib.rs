@@ -19,4 +19,6 @@ pub mod delete_miniclusters;
 pub mod health;
 pub mod observe;
 pub mod reconcile;
+#[cfg(test)]
+mod testing;
 pub mod webhook;

@@ -286,40 +286,32 @@ mod tests {
     use kube::client::{Body, ClientBuilder};
 
     use super::*;
+    use crate::testing;
 
     /// A client of an API server whose Lease has this holder, and the methods of the requests. The server accepts only
     /// writes to the Lease's current version, which is 2 at first. `held` has version 1.
     fn server(holder: &'static str) -> (Client, Arc<Mutex<Vec<String>>>) {
         let asked: Arc<Mutex<Vec<String>>> = Arc::default();
         let log = asked.clone();
-        let version = Arc::new(Mutex::new(2));
-        let service = tower::service_fn(move |request: http::Request<Body>| {
-            log.lock().unwrap().push(request.method().to_string());
-            let version = version.clone();
-            async move {
-                let is_get = request.method() == "GET";
-                let sent = request.into_body().collect_bytes().await.unwrap();
-                let sent: serde_json::Value = serde_json::from_slice(&sent).unwrap_or_default();
-                let mut version = version.lock().unwrap();
-                let fits = sent["metadata"]["resourceVersion"] == version.to_string();
-                *version += u32::from(fits);
-                let (code, body) = if is_get || fits {
-                    let metadata = json!({ "name": NAME, "resourceVersion": version.to_string() });
-                    (
-                        200,
-                        json!({ "metadata": metadata, "spec": { "holderIdentity": holder } }),
-                    )
-                } else {
-                    (
-                        409,
-                        json!({ "kind": "Status", "status": "Failure", "code": 409, "reason": "Conflict" }),
-                    )
-                };
-                let body = Body::from(body.to_string().into_bytes());
-                Ok::<_, tower::BoxError>(http::Response::builder().status(code).body(body).unwrap())
-            }
+        let mut version = 2;
+        let client = testing::client(move |request, sent| {
+            log.lock().unwrap().push(request.method.to_string());
+            let fits = sent["metadata"]["resourceVersion"].as_str() == Some(&version.to_string());
+            version += u32::from(fits);
+            Some(if request.method == "GET" || fits {
+                let metadata = json!({ "name": NAME, "resourceVersion": version.to_string() });
+                (
+                    200,
+                    json!({ "metadata": metadata, "spec": { "holderIdentity": holder } }),
+                )
+            } else {
+                (
+                    409,
+                    json!({ "kind": "Status", "status": "Failure", "code": 409, "reason": "Conflict" }),
+                )
+            })
         });
-        (ClientBuilder::new(service, "default").build(), asked)
+        (client, asked)
     }
 
     fn candidate() -> Candidate {

@@ -1,6 +1,5 @@
 use std::sync::Mutex;
 
-use http_body_util::BodyExt;
 use kube::Resource;
 use kube::client::Body;
 use kube::runtime::watcher::Event;
@@ -8,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::health::log;
+use crate::testing;
 
 #[test]
 fn future_of_a_waiting_reconcile_is_small() {
@@ -33,21 +33,14 @@ fn with_fake_server_and(
 ) -> (Arc<Context>, Arc<Mutex<Vec<Value>>>) {
     let jobs = Arc::<Mutex<Vec<Value>>>::default();
     let sent = jobs.clone();
-    let service = tower::service_fn(move |request: http::Request<Body>| {
-        let sent = sent.clone();
-        on_request(request.method().as_str(), request.uri().path());
-        async move {
-            let is_job = request.method() == "POST" && request.uri().path().ends_with("/jobs");
-            let bytes = request.into_body().collect().await?.to_bytes();
-            let mut object: Value = serde_json::from_slice(&bytes)?;
-            if is_job {
-                sent.lock().unwrap().push(object.clone());
-            }
-            object["metadata"]["uid"] = json!("made");
-            Ok::<_, tower::BoxError>(http::Response::new(Body::from(serde_json::to_vec(&object)?)))
+    let client = testing::client(move |request, mut object| {
+        on_request(request.method.as_str(), request.uri.path());
+        if request.method == "POST" && request.uri.path().ends_with("/jobs") {
+            sent.lock().unwrap().push(object.clone());
         }
+        object["metadata"]["uid"] = json!("made");
+        Some((200, object))
     });
-    let client = kube::client::ClientBuilder::new(service, "default").build();
     let (writer, reader) = (Writer::new(client.clone()), Reader::new(client));
     let metrics = Arc::new(Metrics::new().unwrap());
     let context = Context::new(writer, reader, Options::default(), metrics);

@@ -5,23 +5,22 @@ use flux_operator_core::observe::Kind;
 use flux_operator_core::observe::pod::PodSeen;
 use flux_operator_core::render::Options;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::client::{Body, ClientBuilder};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::health::metrics::Metrics;
 use crate::reconcile::apply::Writer;
 use crate::reconcile::lookups::reader::Reader;
+use crate::testing;
 
 /// A context with an API server that never answers, and the number of its requests.
 fn with_silent_server() -> (Context, Arc<AtomicUsize>) {
     let requests = Arc::<AtomicUsize>::default();
     let count = requests.clone();
-    let service = tower::service_fn(move |_: http::Request<Body>| {
+    let client = testing::client(move |_, _| {
         count.fetch_add(1, Ordering::SeqCst);
-        std::future::pending::<Result<http::Response<Body>, tower::BoxError>>()
+        None
     });
-    let client = ClientBuilder::new(service, "default").build();
     let (writer, reader) = (Writer::new(client.clone()), Reader::new(client));
     let metrics = Arc::new(Metrics::new().unwrap());
     (

@@ -296,11 +296,10 @@ fn read_files(directory: &Path) -> Result<(Vec<u8>, Vec<u8>), RenewalError> {
 mod tests {
     use std::sync::{Mutex, MutexGuard};
 
-    use http_body_util::BodyExt;
-    use kube::client::{Body, ClientBuilder};
     use serde_json::Value;
 
     use super::*;
+    use crate::testing;
 
     /// An API server's objects, and the status with which it refuses to write the Secret.
     #[derive(Default)]
@@ -362,18 +361,11 @@ mod tests {
     async fn serving() -> (Renewal, Arc<Mutex<Server>>) {
         let server: Arc<Mutex<Server>> = Arc::default();
         let answering = server.clone();
-        let service = tower::service_fn(move |request: http::Request<Body>| {
-            let server = answering.clone();
-            async move {
-                let (head, body) = request.into_parts();
-                let body = body.collect().await.unwrap().to_bytes();
-                let body = serde_json::from_slice(&body).ok();
-                let (code, answer) = server.lock().unwrap().answer(&head.method, head.uri.path(), body);
-                let body = Body::from(answer.to_string().into_bytes());
-                Ok::<_, tower::BoxError>(http::Response::builder().status(code).body(body).unwrap())
-            }
+        let client = testing::client(move |request, body| {
+            let body = (!body.is_null()).then_some(body);
+            let mut server = answering.lock().unwrap();
+            Some(server.answer(&request.method, request.uri.path(), body))
         });
-        let client = ClientBuilder::new(service, "default").build();
         let settings = Settings {
             listen: ([127, 0, 0, 1], super::super::PORT).into(),
             health: None,

@@ -157,50 +157,33 @@ mod tests {
     use std::collections::BTreeSet;
     use std::sync::{Arc, Mutex};
 
-    use kube::client::{Body, ClientBuilder};
-
     use super::*;
+    use crate::testing;
 
     /// A client of an API server with `count` MiniClusters; `fails` says what the n-th write of a name
     /// answers, if it fails.
     fn server(count: usize, fails: fn(&str, usize) -> Option<u16>) -> (Client, Arc<Mutex<Vec<String>>>) {
         let written: Arc<Mutex<Vec<String>>> = Arc::default();
         let log = written.clone();
-        let service = tower::service_fn(move |request: http::Request<Body>| {
-            let name = request
-                .uri()
-                .path()
-                .rsplit('/')
-                .next()
-                .unwrap_or_default()
-                .to_owned();
-            let (code, body) = if request.method() == "GET" {
+        let client = testing::client(move |request, _| {
+            if request.method == "GET" {
                 let item =
                     |number| json!({ "metadata": { "namespace": "ns", "name": format!("mc-{number}") } });
-                (
-                    200,
-                    json!({ "metadata": {}, "items": (0..count).map(item).collect::<Vec<_>>() }),
-                )
-            } else {
-                let mut log = log.lock().unwrap();
-                log.push(name.clone());
-                let attempts = log.iter().filter(|logged| **logged == name).count();
-                match fails(&name, attempts) {
-                    None => (200, json!({ "metadata": { "name": name } })),
-                    Some(code) => {
-                        let details = json!({ "retryAfterSeconds": if code == 429 { 7 } else { 0 } });
-                        (
-                            code,
-                            json!({ "kind": "Status", "status": "Failure", "code": code, "details": details }),
-                        )
-                    }
-                }
+                let items: Vec<_> = (0..count).map(item).collect();
+                return Some((200, json!({ "metadata": {}, "items": items })));
+            }
+            let name = request.uri.path().rsplit('/').next().unwrap_or_default();
+            let mut log = log.lock().unwrap();
+            log.push(name.to_owned());
+            let attempts = log.iter().filter(|logged| **logged == name).count();
+            let Some(code) = fails(name, attempts) else {
+                return Some((200, json!({ "metadata": { "name": name } })));
             };
-            let body = Body::from(body.to_string().into_bytes());
-            let answer = http::Response::builder().status(code).body(body).unwrap();
-            std::future::ready(Ok::<_, tower::BoxError>(answer))
+            let details = json!({ "retryAfterSeconds": if code == 429 { 7 } else { 0 } });
+            let status = json!({ "kind": "Status", "status": "Failure", "code": code, "details": details });
+            Some((code, status))
         });
-        (ClientBuilder::new(service, "default").build(), written)
+        (client, written)
     }
 
     #[tokio::test(start_paused = true)]

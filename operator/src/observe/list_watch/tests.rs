@@ -1,10 +1,10 @@
 use std::sync::{Arc, Mutex};
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::client::{Body, ClientBuilder};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::testing;
 
 /// Answers of an API server, in order. After the last one it does not answer.
 pub(in crate::observe) type Answers = Vec<(u16, Value)>;
@@ -12,21 +12,13 @@ pub(in crate::observe) type Answers = Vec<(u16, Value)>;
 /// A client of an API server with these answers, and the queries that the server gets.
 pub(in crate::observe) fn server(answers: Answers) -> (Client, Arc<Mutex<Vec<String>>>) {
     let queries: Arc<Mutex<Vec<String>>> = Arc::default();
-    let (log, answers) = (queries.clone(), Arc::new(Mutex::new(VecDeque::from(answers))));
-    let service = tower::service_fn(move |request: http::Request<Body>| {
-        log.lock()
-            .unwrap()
-            .push(request.uri().query().unwrap_or_default().to_owned());
-        let answer = answers.lock().unwrap().pop_front();
-        async move {
-            let Some((code, body)) = answer else {
-                return std::future::pending().await;
-            };
-            let body = Body::from(format!("{body}\n").into_bytes());
-            Ok::<_, tower::BoxError>(http::Response::builder().status(code).body(body).unwrap())
-        }
+    let (log, mut answers) = (queries.clone(), answers.into_iter());
+    let client = testing::client(move |request, _| {
+        let query = request.uri.query().unwrap_or_default().to_owned();
+        log.lock().unwrap().push(query);
+        answers.next()
     });
-    (ClientBuilder::new(service, "default").build(), queries)
+    (client, queries)
 }
 
 fn object(name: &str, bytes: usize) -> Value {

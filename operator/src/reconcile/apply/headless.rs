@@ -237,11 +237,10 @@ fn is_served(index: &Index, service: &Key, member: &Member) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use http_body_util::BodyExt;
-    use kube::client::{Body, ClientBuilder};
     use serde_json::Value;
 
     use super::*;
+    use crate::testing;
 
     /// The watch of Services may be behind: another operator has just created the Service, or the operator has started.
     #[tokio::test]
@@ -257,20 +256,15 @@ mod tests {
             service.metadata.uid = Some("earlier".into());
             json!(service)
         }
-        let server = tower::service_fn(move |request: http::Request<Body>| async move {
-            let (code, answer) = match request.method().as_str() {
+        let client = testing::client(|request, applied| {
+            Some(match request.method.as_str() {
                 "POST" => (
                     409,
                     json!({ "status": "Failure", "reason": "AlreadyExists", "code": 409 }),
                 ),
                 "GET" => (200, existing("earlier")),
-                _ => {
-                    let applied = request.into_body().collect().await?.to_bytes();
-                    (200, serde_json::from_slice::<Value>(&applied)?)
-                }
-            };
-            let body = Body::from(answer.to_string().into_bytes());
-            Ok::<_, tower::BoxError>(http::Response::builder().status(code).body(body)?)
+                _ => (200, applied),
+            })
         });
         let index = Index::default();
         let key = Key::new("ns", "flux-service");
@@ -279,7 +273,7 @@ mod tests {
             uid: "mine".into(),
             minimal: false,
         };
-        let writer = Writer::new(ClientBuilder::new(server, "default").build());
+        let writer = Writer::new(client);
         writer.join(&index, &key, &mine).await.unwrap();
         let seen = index.headless(&key).unwrap();
         assert!(
