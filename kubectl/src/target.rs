@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use flux_operator_client::config;
 use flux_operator_core::labels;
 use flux_shared::causes::causes;
 use flux_shared::crd::v1alpha2::MiniCluster;
@@ -12,7 +13,6 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::ListParams;
 use kube::client::ClientBuilder;
 use kube::client::retry::RetryPolicy;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Config, ResourceExt};
 use tower::buffer::BufferLayer;
@@ -59,7 +59,7 @@ pub struct Target {
 impl Target {
     /// The target that the options and the kubeconfig specify. Makes no call to the API server.
     pub async fn find(access: &Access) -> Result<Target, Failure> {
-        let config = config(access).await.map_err(Failure::NoServer)?;
+        let config = config_of(access).await.map_err(Failure::NoServer)?;
         let namespace = access
             .namespace
             .clone()
@@ -137,24 +137,10 @@ fn selector(name: &str) -> String {
     format!("{}={name}", labels::CLUSTER)
 }
 
-async fn config(access: &Access) -> Result<Config, String> {
-    let options = KubeConfigOptions {
-        context: access.context.clone(),
-        ..KubeConfigOptions::default()
-    };
-    let mut config = match (&access.kubeconfig, &access.context) {
-        // Without a kubeconfig, `infer` takes the service account of the pod in which this program runs.
-        (None, None) => Config::infer().await.map_err(|error| causes(&error))?,
-        (Some(path), _) => {
-            let kubeconfig = Kubeconfig::read_from(path).map_err(|error| causes(&error))?;
-            Config::from_custom_kubeconfig(kubeconfig, &options)
-                .await
-                .map_err(|error| causes(&error))?
-        }
-        (None, Some(_)) => Config::from_kubeconfig(&options)
-            .await
-            .map_err(|error| causes(&error))?,
-    };
+async fn config_of(access: &Access) -> Result<Config, String> {
+    let mut config = config::config(access.kubeconfig.as_deref(), access.context.as_deref())
+        .await
+        .map_err(|error| causes(&error))?;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     // The retries of kube's default client take minutes, in which a command prints nothing. `Target::find` adds a
     // policy with few and short ones.

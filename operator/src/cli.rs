@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use flux_operator_client::choices::Choices;
+use flux_operator_client::config::{self, ConfigError};
 use flux_operator_client::input;
 use flux_operator_client::on_server::{self, ValidateArgs};
 use flux_operator_core::offline::{self, Judgement, OfflineError};
@@ -108,7 +109,7 @@ enum CliError {
     #[error("failed to start")]
     Runtime(#[source] std::io::Error),
     #[error("failed to find the API server")]
-    Config(#[source] Box<kube::config::InferConfigError>),
+    Config(#[from] ConfigError),
     #[error("failed to create a client for the API server")]
     Client(#[source] Box<kube::Error>),
     #[error(transparent)]
@@ -253,9 +254,7 @@ fn unserved_metrics() -> Result<Arc<Metrics>, CliError> {
 }
 
 async fn connect(metrics: Arc<Metrics>) -> Result<kube::Client, CliError> {
-    let config = kube::Config::infer()
-        .await
-        .map_err(|error| CliError::Config(Box::new(error)))?;
+    let config = config::config(None, None).await?;
     let builder = client::builder(config).map_err(|error| CliError::Client(Box::new(error)))?;
     Ok(client::build(builder, metrics))
 }

@@ -8,6 +8,7 @@ mod front;
 mod in_pods;
 mod job_output;
 mod no_answer;
+mod proxy;
 mod read_only;
 mod reconnect;
 mod runs;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! input ─► flux_operator_core::offline ─► on_server ─► dry_run (the API server) ─► Judgement
-//! choices: options for all MiniClusters; retry: repeats a call until it succeeds
+//! choices: options for all MiniClusters; config: which API server; retry: repeats a call until it succeeds
 //! ```
 #![cfg_attr(
     test,
@@ -11,6 +11,7 @@
 )]
 
 pub mod choices;
+pub mod config;
 pub mod dry_run;
 pub mod input;
 pub mod on_server;

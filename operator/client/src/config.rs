@@ -1,0 +1,160 @@
+//! Which API server to call, as whom, and through which proxy.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use http::Uri;
+use hyper_util::client::proxy::matcher::Matcher;
+use kube::Config;
+use kube::config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+
+/// Why no API server is known.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error(transparent)]
+    Kubeconfig(Box<KubeconfigError>),
+    #[error(transparent)]
+    Infer(Box<InferConfigError>),
+    #[error("the proxy {proxy} is no URL")]
+    Proxy {
+        proxy: String,
+        source: http::uri::InvalidUri,
+    },
+}
+
+impl From<KubeconfigError> for ConfigError {
+    fn from(error: KubeconfigError) -> Self {
+        ConfigError::Kubeconfig(Box::new(error))
+    }
+}
+
+/// The configuration of a client: that of the kubeconfig at `path`, else of `$KUBECONFIG` or `~/.kube/config`. Without a
+/// kubeconfig, and if neither `path` nor `context` is given, that of the service account of the pod in which this program
+/// runs.
+pub async fn config(path: Option<&Path>, context: Option<&str>) -> Result<Config, ConfigError> {
+    let options = KubeConfigOptions {
+        context: context.map(str::to_owned),
+        ..KubeConfigOptions::default()
+    };
+    let read = path.map_or_else(Kubeconfig::read, Kubeconfig::read_from);
+    let proxy = read
+        .as_ref()
+        .ok()
+        .and_then(|kubeconfig| proxy_of_context(kubeconfig, context));
+    let loaded = match read {
+        Ok(kubeconfig) => Config::from_custom_kubeconfig(kubeconfig, &options).await,
+        Err(error) => Err(error),
+    };
+    let mut config = match loaded {
+        Ok(config) => config,
+        Err(_) if path.is_none() && context.is_none() => {
+            return Config::infer()
+                .await
+                .map_err(|error| ConfigError::Infer(Box::new(error)));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    // kube compares NO_PROXY with the address of the proxy instead of the API server's.
+    let proxy = proxy.or_else(|| proxy_of_environment(&config.cluster_url, |name| std::env::var(name).ok()));
+    config.proxy_url = proxy.map(parse).transpose()?;
+    Ok(config)
+}
+
+/// `proxy-url` of the context's cluster.
+fn proxy_of_context(kubeconfig: &Kubeconfig, context: Option<&str>) -> Option<String> {
+    let context = context.or(kubeconfig.current_context.as_deref())?;
+    let context = kubeconfig.contexts.iter().find(|named| named.name == context)?;
+    let cluster = &context.context.as_ref()?.cluster;
+    let cluster = kubeconfig.clusters.iter().find(|named| named.name == *cluster)?;
+    let proxy = cluster.cluster.as_ref()?.proxy_url.clone();
+    proxy.filter(|proxy| !proxy.is_empty())
+}
+
+/// The proxy that kubectl would use for this API server, by the variables `HTTPS_PROXY` and `NO_PROXY`. It uses none for
+/// an API server on the same machine.
+fn proxy_of_environment(server: &Uri, variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let either = |upper: &str, lower: &str| {
+        [upper, lower]
+            .iter()
+            .find_map(|name| variable(name).filter(|value| !value.is_empty()))
+    };
+    let proxy = either("HTTPS_PROXY", "https_proxy")?;
+    let host = server.host()?.trim_start_matches('[').trim_end_matches(']');
+    let is_local = host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+    let matcher = Matcher::builder()
+        .all("http://proxy")
+        .no(either("NO_PROXY", "no_proxy").unwrap_or_default())
+        .build();
+    (!is_local && matcher.intercept(server).is_some()).then_some(proxy)
+}
+
+/// A proxy without a scheme, such as `proxy:3128`, speaks HTTP.
+fn parse(proxy: String) -> Result<Uri, ConfigError> {
+    let parsed = if proxy.contains("://") {
+        proxy.parse()
+    } else {
+        format!("http://{proxy}").parse()
+    };
+    parsed.map_err(|source| ConfigError::Proxy { proxy, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proxy_of_the_environment_is_kubectls() {
+        let proxy = |server: &str, variables: &[(&str, &str)]| {
+            proxy_of_environment(&server.parse().unwrap(), |name| {
+                let found = variables.iter().find(|(known, _)| *known == name);
+                found.map(|(_, value)| (*value).to_owned())
+            })
+        };
+        let set = ("HTTPS_PROXY", "http://proxy.corp:3128");
+        let used = Some("http://proxy.corp:3128".to_owned());
+        let server = "https://api.cloud.example:6443";
+        assert_eq!(proxy(server, &[]), None);
+        assert_eq!(proxy(server, &[set]), used);
+        assert_eq!(proxy(server, &[("https_proxy", "http://proxy.corp:3128")]), used);
+        // The proxy's own address does not count.
+        assert_eq!(
+            proxy(server, &[set, ("NO_PROXY", ".corp,10.0.0.0/8,,localhost")]),
+            used
+        );
+        for no_proxy in ["*", ".cloud.example", "other, api.cloud.example", "cloud.example"] {
+            assert_eq!(proxy(server, &[set, ("NO_PROXY", no_proxy)]), None, "{no_proxy}");
+            assert_eq!(proxy(server, &[set, ("no_proxy", no_proxy)]), None, "{no_proxy}");
+        }
+        assert_eq!(
+            proxy("https://10.1.2.3:6443", &[set, ("NO_PROXY", "10.0.0.0/8")]),
+            None
+        );
+        for local in [
+            "https://127.0.0.1:6443",
+            "https://localhost:6443",
+            "https://[::1]:6443",
+        ] {
+            assert_eq!(proxy(local, &[set]), None, "{local}");
+        }
+    }
+
+    #[test]
+    fn proxy_url_is_that_of_the_contexts_cluster() {
+        let kubeconfig = Kubeconfig::from_yaml(
+            "{current-context: a, contexts: [{name: a, context: {cluster: a}}, {name: b, context: {cluster: b}}], \
+             clusters: [{name: a, cluster: {server: 'https://a'}}, \
+             {name: b, cluster: {server: 'https://b', proxy-url: 'socks5://proxy:1080'}}]}",
+        )
+        .unwrap();
+        assert_eq!(proxy_of_context(&kubeconfig, None), None);
+        let of_b = proxy_of_context(&kubeconfig, Some("b"));
+        assert_eq!(of_b.as_deref(), Some("socks5://proxy:1080"));
+    }
+
+    #[test]
+    fn proxy_without_a_scheme_speaks_http() {
+        assert_eq!(parse("proxy:3128".into()).unwrap(), "http://proxy:3128");
+        assert_eq!(parse("https://proxy".into()).unwrap().scheme_str(), Some("https"));
+        assert!(parse("http://a b".into()).is_err());
+    }
+}
