@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use flux_shared::phase::Phase;
-use futures::stream::FuturesUnordered;
-use futures::{AsyncBufReadExt, AsyncReadExt, StreamExt};
+use futures::{AsyncBufReadExt, AsyncReadExt, StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::LogParams;
 
-use crate::failure::{self, Failure};
+use crate::failure::{self, FAILED, Failure};
 use crate::observed::{self, RunnerStart};
 use crate::screen;
 use crate::target::Target;
@@ -34,6 +33,9 @@ const POD_GONE: &str = "its pod is gone";
 /// Failures in a row after which the log of a container that has ended, or of a pod that should be gone, counts as
 /// unreadable. While the API server is away, none counts.
 const TRIES: u32 = 5;
+
+/// Most logs that are read at once by `--all` without `--follow`. Each needs a connection.
+const LOGS_AT_ONCE: usize = 64;
 
 /// Arguments of `logs`.
 #[derive(Debug, Clone, clap::Args)]
@@ -80,20 +82,25 @@ pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
         };
         return print_one(target, &latest, args).await.map(|()| 0);
     }
-    let mut each: FuturesUnordered<_> = pods
+    let prints = pods
         .iter()
-        .filter_map(|pod| Some(print_with_index(target, pod, observed::index(pod)?, args)))
-        .collect();
+        .filter_map(|pod| Some(print_with_index(target, pod, observed::index(pod)?, args)));
+    let at_once = if args.follow { pods.len() } else { LOGS_AT_ONCE };
+    let mut each = stream::iter(prints).buffer_unordered(at_once);
+    let mut code = 0;
     // A log that cannot be read does not hide the others. Its failure is printed while the others go on.
     while let Some(printed) = each.next().await {
         match printed {
             Ok(()) => {}
             // Nobody reads the standard output any more (`| head`).
             Err(Failure::Unread) => return Err(Failure::Unread),
-            Err(failure) => screen::tell(&failure.to_string()),
+            Err(failure) => {
+                screen::tell(&failure.to_string());
+                code = FAILED;
+            }
         }
     }
-    Ok(0)
+    Ok(code)
 }
 
 /// The obstacles that were printed in the current phase. Each is printed once: while an image cannot be pulled, the
@@ -166,12 +173,12 @@ async fn print_one(target: &Target, pod: &Pod, args: &Args) -> Result<(), Failur
         // Nothing has to be done before something is printed: `|| ()`.
         return follow(&target.pods(), pod, &start, &mut Resume::default(), || ()).await;
     }
-    stream(&target.pods(), pod, args, screen::put).await
+    print_lines(&target.pods(), pod, args, screen::put).await
 }
 
 async fn print_with_index(target: &Target, pod: &Pod, index: u32, args: &Args) -> Result<(), Failure> {
     let prefix = format!("{index}: ").into_bytes();
-    stream(&target.pods(), pod, args, |line| {
+    print_lines(&target.pods(), pod, args, |line| {
         screen::put(&[prefix.as_slice(), line].concat())
     })
     .await
@@ -179,7 +186,7 @@ async fn print_with_index(target: &Target, pod: &Pod, index: u32, args: &Args) -
 
 /// Passes a log to `put` line by line, without resuming it. Lines are bytes, since a program may print text that is
 /// not UTF-8.
-async fn stream(
+async fn print_lines(
     pods: &Api<Pod>,
     pod: &Pod,
     args: &Args,
@@ -263,8 +270,11 @@ pub async fn follow(
         };
         let read = match pods.log_stream(name, &parameters).await {
             Ok(log) => copy(log, resume, &before_print).await?,
-            Err(error) if failure::is_code(&error, 404) && was_complete => break,
-            Err(error) if failure::is_code(&error, 404) => return unread(POD_GONE),
+            // The pod is gone, or its kubelet was restarted and does not know it yet. The pod tells, below.
+            Err(error) if failure::is_code(&error, 404) => LogRead {
+                end: CopyEnd::Missing(failure::cause_of(&error)),
+                has_progressed: false,
+            },
             // The user lacks a permission, so a retry does not help. (After a read that succeeded, 403 may pass: an API
             // server that has just started does not know all roles yet.)
             Err(error) if failure::is_code(&error, 403) && !has_read => {
@@ -299,11 +309,12 @@ pub async fn follow(
             break;
         }
         let counts = !matches!(read.end, CopyEnd::Away(_));
+        let is_missing = matches!(read.end, CopyEnd::Missing(_));
         let obstacle = match read.end {
             CopyEnd::Complete => None,
             // A running container may print nothing for any length of time.
             CopyEnd::Silent => can_give_up.then(|| format!("no data came for {} s", SILENCE.as_secs())),
-            CopyEnd::Broken(why) | CopyEnd::Away(why) => Some(why),
+            CopyEnd::Broken(why) | CopyEnd::Away(why) | CopyEnd::Missing(why) => Some(why),
         };
         let has_failed = obstacle.is_some();
         failures = if read.has_progressed || !has_failed {
@@ -318,13 +329,13 @@ pub async fn follow(
             return unread(&why);
         }
         let may_be_next_container = was_complete && !is_complete && read.has_progressed;
-        was_complete = is_complete;
+        was_complete = is_complete || (was_complete && is_missing);
         // The state of the pod decides which container's log is read next, so wait for an answer. Without the
-        // permission to get pods (403), assume that nothing has changed.
+        // permission to get pods (403), assume that nothing has changed, or that a pod without a log is gone.
         let current = loop {
             match pods.get_opt(name).await {
                 Ok(current) => break current,
-                Err(error) if failure::is_code(&error, 403) => break Some(pod.clone()),
+                Err(error) if failure::is_code(&error, 403) => break (!is_missing).then(|| pod.clone()),
                 Err(error) => {
                     failures += u32::from(!is_away(&error));
                     if can_give_up && failures >= TRIES {
@@ -378,6 +389,8 @@ enum CopyEnd {
     Broken(String),
     /// The API server is away: the cause.
     Away(String),
+    /// There is no such log (404): the answer's words.
+    Missing(String),
 }
 
 /// A read of a log: how it ended, and whether it had anything new. (Each read repeats the last line.)

@@ -109,6 +109,60 @@ async fn follow_fails_when_the_pod_goes_before_its_last_lines() {
     result.unwrap();
 }
 
+/// A kubelet that was just restarted does not know its pods yet, and answers 404.
+#[tokio::test(start_paused = true)]
+async fn follow_outlasts_a_restart_of_the_kubelet() {
+    for is_whole in [true, false] {
+        let mut logs = 0;
+        let (target, _) = answering(move |request| {
+            if !request.contains("/log?") {
+                let state = if logs > 3 { "terminated" } else { "running" };
+                return Answer::Json(200, serde_json::to_value(pod(0, state)).unwrap());
+            }
+            logs += 1;
+            match logs {
+                1 if is_whole => Answer::Log(whole(LINE)),
+                1 => Answer::Log(broken(LINE)),
+                2 | 3 => failed(404),
+                _ => Answer::Log(whole(LINE)),
+            }
+        });
+        let (pods, pod, start, mut resume) = (target.pods(), pod(0, "running"), start(0), Resume::default());
+        let result = follow(&pods, &pod, &start, &mut resume, || ()).await;
+        assert!(result.is_ok(), "{result:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_logs_fail_if_one_cannot_be_read() {
+    let with_index = |index: &str| {
+        let mut pod = serde_json::to_value(ended_pod()).unwrap();
+        pod["metadata"]["name"] = format!("mc-{index}").into();
+        pod["metadata"]["labels"] = json!({
+            "batch.kubernetes.io/job-completion-index": index, "batch.kubernetes.io/controller-uid": "j",
+        });
+        pod
+    };
+    let (target, _) = answering(move |request| {
+        if request.contains("mc-1/log?") {
+            failed(403)
+        } else if request.contains("/log?") {
+            Answer::Log(whole(b"a\n"))
+        } else if request.contains("/pods?") {
+            let pods = [with_index("0"), with_index("1")];
+            Answer::Json(200, json!({ "metadata": {}, "items": pods }))
+        } else {
+            let cluster = json!({
+                "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
+                "metadata": { "name": "mc", "uid": "c" }, "spec": { "size": 2, "containers": [] },
+                "status": { "jobUid": "j" },
+            });
+            Answer::Json(200, cluster)
+        }
+    });
+    assert_eq!(run(&target, &args()).await.unwrap(), FAILED);
+}
+
 #[tokio::test(start_paused = true)]
 async fn follow_fails_at_once_without_the_permission_to_read_logs() {
     let (target, _) = answering(|request| {
@@ -237,7 +291,9 @@ async fn logs_print_bytes_that_are_no_utf_8() {
         printed.push(line.to_vec());
         Ok(())
     };
-    stream(&target.pods(), &ended_pod(), &args(), put).await.unwrap();
+    print_lines(&target.pods(), &ended_pod(), &args(), put)
+        .await
+        .unwrap();
     assert_eq!(printed, [b"a\xff\n".to_vec(), b"b\n".to_vec()]);
 }
 
