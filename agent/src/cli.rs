@@ -557,6 +557,25 @@ mod tests {
         );
     }
 
+    /// A pod has its own spec, facts and environment.
+    #[test]
+    fn dry_run_here_takes_only_a_format() {
+        let parse = |more: &[&str]| {
+            Cli::try_parse_from([&["flux-agent", "dry-run", "--here"], more].concat()).is_ok()
+        };
+        assert!(parse(&[]) && parse(&["--format", "json"]));
+        for more in [
+            &["a.yaml"][..],
+            &["--full"],
+            &["--env", "A=b"],
+            &["--name-from-env", "A"],
+            &["--lead-from-env", "A"],
+            &["--", "hostname"],
+        ] {
+            assert!(!parse(more), "{more:?}");
+        }
+    }
+
     #[test]
     fn a_host_without_cores_is_refused() {
         let parse = |cpus: &str| Cli::try_parse_from(["flux-agent", "dry-run", "--cpus", cpus, "a.yaml"]);

@@ -21,7 +21,10 @@ pub struct Args {
     #[arg(value_name = "FILE", required_unless_present_any = ["here", "name_from_env", "lead_from_env"])]
     pub file: Option<PathBuf>,
     /// In a pod: print every step of this container's plan, from the pod's own spec and facts
-    #[arg(long, conflicts_with_all = ["file", "index", "full", "facts", "cpus", "gpus", "uid", "no_fluxion", "no_shell"])]
+    #[arg(long, conflicts_with_all = [
+        "file", "index", "full", "facts", "cpus", "gpus", "uid", "no_fluxion", "no_shell", "env", "name_from_env",
+        "lead_from_env", "service_from_env", "namespace_from_env", "size_from_env", "key_from_env", "seed", "words",
+    ])]
     pub here: bool,
     /// Print only the pod with this completion index, with every step
     #[arg(long, value_name = "N")]
