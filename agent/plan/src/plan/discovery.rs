@@ -102,7 +102,7 @@ pub fn steps(resolved: &Resolved) -> Option<Vec<Step>> {
 
 /// The task that removes the R of an earlier instance, in Python, as `flux modprobe rc1` reads it.
 const REMOVE_OLD_R: &str = "\
-# The resources of an instance before this one, in the state that was read back: each broker says what it has now.
+# Removes the R of an earlier instance from the restored state: each broker discovers its resources now.
 import flux.kvs
 from flux.modprobe import task
 

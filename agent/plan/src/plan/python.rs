@@ -75,7 +75,7 @@ pub fn kept_from_tasks(resolved: &Resolved) -> Option<String> {
     let folder = lua_text(&folder(resolved)?);
     // Lua counts from 1: in `flux broker`, the second word shows that the task is a broker.
     Some(format!(
-        "-- Where Flux's own Python keeps what it has compiled is no business of tasks.\n\
+        "-- Tasks do not get the folder for the files that Flux's own Python compiles.\n\
          if shell.getenv (\"{VARIABLE}\") == {folder} then\n    \
          local command = shell.info.jobspec.tasks[1].command\n    \
          if command[2] ~= \"broker\" then shell.unsetenv (\"{VARIABLE}\") end\nend\n"
