@@ -65,8 +65,8 @@ pub struct Termination {
     /// Flux ended the job because one of its nodes was lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub node_failure: bool,
-    /// Somebody shut the instance down (`flux shutdown`, `flux-agent stop`), which ended the program with a code other
-    /// than 0. No start of this container runs the program again.
+    /// Somebody shut the instance down (`flux shutdown`, `flux-agent stop`), and the program ended with a code other
+    /// than 0: because of that, or before. No start of this container runs the program again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shut_down: bool,
     /// Why the archive was not saved. None: it was saved, or none was requested.

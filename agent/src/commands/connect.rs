@@ -6,6 +6,7 @@ use std::process::Command;
 
 use flux_shared::agent_spec::RestartPolicy;
 use flux_shared::exit::{Category, NOT_EXECUTABLE, NOT_FOUND};
+use flux_shared::termination::POST;
 
 use super::observe;
 use super::pod::{Pod, PodPlace};
@@ -16,9 +17,6 @@ use crate::report::failure::{Failure, plain};
 use crate::report::log::write_whole;
 use crate::supervise::program::{Lookup, find};
 use crate::system::{below, runtime};
-
-/// The snippet that runs after Flux has ended.
-const POST_SNIPPET: &str = "post";
 
 /// Becomes a shell, or `command`, with Flux's environment and user. If no broker answers, it warns first, and goes on.
 /// Returns only if the program cannot be started.
@@ -76,7 +74,7 @@ pub fn stop(place: &PodPlace) -> Result<u8, Failure> {
         runtime::block_on_interruptible(Box::pin(async {
             let (state, activity) = observe::state_and_activity(&pod).await;
             is_ending = state.is_ok_and(|state| state.is_ending());
-            has_ended = activity == Some(Activity::Snippet(POST_SNIPPET.into()));
+            has_ended = activity == Some(Activity::Snippet(POST.into()));
             // Nobody reads this exit code.
             Ok(0)
         }))?;

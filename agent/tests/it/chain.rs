@@ -401,37 +401,43 @@ fn on_failure_does_not_rerun_a_program_that_was_shut_down() {
 /// The program has failed by itself, and the instance still shuts down.
 #[test]
 fn on_failure_does_not_rerun_a_failed_program_after_a_stop() {
-    for stage in ["dump", "post"] {
-        let post = if stage == "post" {
-            "[runner.snippets]\npost = 'echo >/tmp/posting; sleep 2'\n"
-        } else {
-            "archive = '/state/archive.tgz'\n"
-        };
+    let archive = "archive = '/state/archive.tgz'\n";
+    let post = "[runner.snippets]\npost = 'echo >/tmp/ending; sleep 4'\n";
+    // The dump of the real Flux ends too soon. So a script in its rc3 takes a while.
+    let rc3 = "[runner.snippets]\ninit = \"\"\"mkdir -p /tmp/rc/rc3.d; \
+               printf '#!/bin/sh\\necho >/tmp/ending; sleep 4\\n' >/tmp/rc/rc3.d/slow; \
+               chmod +x /tmp/rc/rc3.d/slow; export FLUX_RC_EXTRA=/tmp/rc\"\"\"\n";
+    let before_end = if real_flux().is_some() {
+        ("", rc3)
+    } else {
+        (archive, "")
+    };
+    for (fields, snippets) in [before_end, ("", post)] {
         let program = submit(&counted("exit 3"));
-        let spec = if stage == "post" {
-            format!("{ON_FAILURE}{program}{post}")
-        } else {
-            format!("{post}{ON_FAILURE}{program}")
-        };
-        let images = images(&spec, 1);
+        let images = images(&format!("{fields}{ON_FAILURE}{program}{snippets}"), 1);
         fs::create_dir(images[0].at("/state")).unwrap();
         let network = Network::new();
         let mut container = Container::new(&images[0], "mc-0", &run_words(&[]));
-        let dump = "writes=6 pause=500".to_owned();
+        let dump = "writes=8 pause=500".to_owned();
         container.environment.insert("FAKE_FLUX_DUMP".into(), dump);
         let lead = Running::pod(&container, &network);
-        eventually("the lead is at this stage", || {
+        eventually("the program has ended", || {
             let mut files = fs::read_dir(images[0].at("/state")).unwrap().flatten();
             let is_dumping = files.any(|file| file.metadata().unwrap().len() > 0);
-            (is_dumping || gate(&images[0], "posting").exists()).then_some(())
+            (is_dumping || gate(&images[0], "ending").exists()).then_some(())
         });
         shut_down(&lead);
         let ended = lead.end();
-        assert_eq!(ended.code, 3, "{stage}: {}", ended.stderr);
+        assert_eq!(ended.code, 3, "{snippets}: {}", ended.stderr);
         for _ in 0..2 {
             let again = pod(&images, 0, &network).end();
-            assert_eq!((again.code, starts(&images)), (3, 1), "{stage}: {}", again.stderr);
-            assert!(termination_of(&images[0]).shut_down, "{stage}");
+            assert_eq!(
+                (again.code, starts(&images)),
+                (3, 1),
+                "{snippets}: {}",
+                again.stderr
+            );
+            assert!(termination_of(&images[0]).shut_down, "{snippets}");
         }
     }
 }
