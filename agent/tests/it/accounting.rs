@@ -49,7 +49,7 @@ impl Instance {
 }
 
 #[test]
-fn users_are_added_once_and_the_code_is_the_commands() {
+fn users_are_added_once_and_command_code_is_kept() {
     let instance = Instance::new("nothing");
     let output = instance.run();
     assert_eq!(
@@ -84,7 +84,7 @@ fn missing_user_is_added_when_the_database_exists() {
 }
 
 #[test]
-fn failed_accounting_is_one_line_and_the_command_runs() {
+fn failed_accounting_logs_one_line_and_command_runs() {
     let instance = Instance::new("root");
     let output = instance.run();
     assert_eq!(output.status.code(), Some(3));

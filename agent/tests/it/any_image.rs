@@ -90,7 +90,7 @@ fn job_runs_without_environment_or_terminal() {
 }
 
 #[test]
-fn the_job_s_own_code_comes_out() {
+fn container_exits_with_the_jobs_own_code() {
     let image = scratch(&JOB.replace("'version'", "'nonsense'"));
     let ended = run(restricted(&image, 1000, &[AGENT, "run"]));
     assert_eq!(ended.code, 1, "{ended:?}");

@@ -149,7 +149,7 @@ fn assert_kept(image: &Image, old: &[u8], when: &str) {
 }
 
 #[test]
-fn a_whole_dump_takes_the_archives_place_and_is_read_back() {
+fn whole_dump_replaces_the_archive_and_is_restored() {
     let image = image_of("exit 3", "");
     for count in 1..4 {
         let ended = run(&[lead(&image, "writes=5")]).remove(0);
@@ -227,7 +227,7 @@ fn archive_survives_pod_killed_during_dump() {
 }
 
 #[test]
-fn a_dump_that_fails_does_not_make_a_failure_of_the_job() {
+fn failed_dump_does_not_change_the_exit_code() {
     for code in [0, 7] {
         let (image, old) = with_archive(&format!("exit {code}"));
         let ended = run(&[lead(&image, "writes=4 fail")]).remove(0);
@@ -243,7 +243,7 @@ fn a_dump_that_fails_does_not_make_a_failure_of_the_job() {
 }
 
 #[test]
-fn a_full_volume_leaves_the_archive_as_it_was_whatever_its_room() {
+fn archive_is_unchanged_when_its_volume_is_full() {
     let image = image_of(
         "exit 0",
         "[runner.snippets]\npost = 'cmp /state/archive.tgz /old.tgz; ls -A /state'",
@@ -280,7 +280,7 @@ fn broker_failed() -> i32 {
 }
 
 #[test]
-fn a_failed_restore_never_leads_to_a_dump_over_the_archive() {
+fn failed_restore_never_overwrites_the_archive() {
     let whole = packed("start\n");
     for bad in [b"no archive".as_slice(), &whole[..whole.len() / 2], b""] {
         let image = image_of("echo job", "");
@@ -433,7 +433,7 @@ fn stop_too_short_for_the_dump_keeps_archive_and_reports_it() {
 }
 
 #[test]
-fn a_stop_that_is_long_enough_saves() {
+fn stop_with_enough_time_saves_the_archive() {
     for code in [4, 0] {
         let (image, _) = with_archive(&format!(
             "trap 'exit {code}' HUP TERM; echo up; while :; do sleep 0.05; done"

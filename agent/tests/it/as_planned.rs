@@ -404,7 +404,7 @@ fn a_submitted_job_with_four_pods() {
 }
 
 #[test]
-fn a_command_with_all_that_shells_take_apart() {
+fn command_with_all_characters_special_to_shells() {
     let command = r#"echo "it's  $QUOTED" '$HOME `x` $(y)' \* "a;b|c" '' end"#;
     let case = mini_cluster(&format!(
         "size: 1\ncontainers:\n- image: debian:12\n  command: |\n    {command}"

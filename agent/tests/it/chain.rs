@@ -145,7 +145,7 @@ fn codes_of_a_submitted_job_for_one_and_three_pods() {
 }
 
 #[test]
-fn signals_that_end_a_job_are_128_and_their_number() {
+fn job_ended_by_a_signal_exits_128_plus_number() {
     let deadly: Vec<u8> = match real_flux() {
         // With real Flux each takes long.
         Some(_) => vec![1, 2, 9, 11, 15, 34],
@@ -549,7 +549,7 @@ fn follower_stopped_while_waiting_exits_with_replace_code() {
 }
 
 #[test]
-fn a_worker_that_completes_has_joined_or_failed() {
+fn complete_workers_exit_0_only_after_joining() {
     let spec = submit("while [ ! -e /tmp/go ]; do sleep 0.02; done") + "[flux]\ncomplete_workers = true\n";
     let all = images(&spec, 2);
     let pods = start(&all, &Network::new(), &[]);
@@ -692,7 +692,7 @@ fn full_volume_is_retried_until_it_has_room_or_time_is_up() {
 }
 
 #[test]
-fn a_stop_before_the_program_has_begun_is_no_success_of_it() {
+fn stop_before_program_begins_reports_no_program_code() {
     // There is no quorum, since the second pod does not exist.
     let images = images(&submit(&counted("exit 0")), 2);
     let lead = pod(&images, 0, &Network::new());

@@ -137,7 +137,7 @@ fn a_probe_that_waits_is_ready_as_soon_as_the_broker_is() {
 }
 
 #[test]
-fn a_lead_that_waits_names_who_is_missing_and_is_not_ready() {
+fn status_of_waiting_lead_names_missing_hosts_and_is_not_ready() {
     let folder = place(3, 0);
     let _broker = Broker::start(folder.path());
     let (text, code) = agent(folder.path(), &["status"]);
@@ -171,7 +171,7 @@ fn a_lead_that_waits_names_who_is_missing_and_is_not_ready() {
 }
 
 #[test]
-fn the_figures_of_an_instance_are_those_of_its_broker() {
+fn usage_reports_state_nodes_and_cores_of_the_instance() {
     let folder = place(1, 0);
     let (text, code) = agent(folder.path(), &["usage"]);
     assert!(
@@ -210,7 +210,7 @@ fn the_figures_of_an_instance_are_those_of_its_broker() {
 }
 
 #[test]
-fn figures_come_while_brokers_are_missing() {
+fn usage_works_while_brokers_are_missing() {
     let folder = place(3, 0);
     let _broker = Broker::start(folder.path());
     let (text, code) = agent(folder.path(), &["usage"]);
@@ -321,7 +321,7 @@ fn each_problem_of_a_manifest_has_its_line() {
 }
 
 #[test]
-fn completions_name_every_command_and_are_sound_to_bash() {
+fn completions_name_every_command_and_work_in_bash() {
     for shell in ["bash", "zsh", "fish"] {
         let output = Command::new(env!("CARGO_BIN_EXE_flux-agent"))
             .args(["completions", shell])

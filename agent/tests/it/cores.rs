@@ -244,7 +244,7 @@ fn later_pods_count_as_nodes_and_none_is_drained() {
 }
 
 #[test]
-fn an_instance_that_reads_an_archive_looks_at_its_own_nodes() {
+fn restored_instance_uses_resources_of_its_own_nodes() {
     if two_cpus().is_none() {
         return;
     }
@@ -276,7 +276,7 @@ fn an_instance_that_reads_an_archive_looks_at_its_own_nodes() {
 }
 
 #[test]
-fn an_attempt_after_a_failure_looks_at_its_own_nodes() {
+fn next_attempt_uses_resources_of_its_own_nodes() {
     if two_cpus().is_none() {
         return;
     }

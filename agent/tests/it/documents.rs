@@ -154,7 +154,7 @@ fn batch_logs_are_writable_or_an_early_warning_is_printed() {
 
 /// The lines that the documentation shows, and no lines about the agent's connections that look like errors.
 #[test]
-fn zeromqs_lines_are_shown_and_the_agent_is_not_among_them() {
+fn zeromq_lines_are_shown_without_errors_of_the_agent() {
     let all = images(&(submit("echo ran") + "[logging]\nzeromq = true\n"), 2);
     let pods = start(&all, &Network::new(), &[]);
     let ended: Vec<_> = pods.into_iter().map(Running::end).collect();

@@ -229,7 +229,7 @@ fn program_on_the_command_line_of_a_sidecar_is_refused() {
 
 /// A process limit counts all processes of the user on the node.
 #[test]
-fn broker_that_may_not_start_yet_starts_once_it_may() {
+fn broker_start_is_retried_while_process_limit_is_reached() {
     const UID: u32 = 61_234;
     let spec = format!(
         "[runner.user]\nname = 'flux'\nuid = {UID}\n[runner.snippets]\npre = 'ulimit -u 40 2>/dev/null || ulimit -p 40'\n\

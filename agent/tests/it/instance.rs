@@ -69,7 +69,7 @@ fn lead_exits_with_code_of_the_job_and_followers_with_0() {
 }
 
 #[test]
-fn an_instance_comes_up_in_clusters_of_ipv6_alone_and_of_both() {
+fn instance_comes_up_with_ipv6_only_and_dual_stack() {
     for networks in [&[V6] as &[&str], &[V6, V4], &[V4, V6]] {
         let all = images(
             &format!(
@@ -108,7 +108,7 @@ fn an_instance_comes_up_in_clusters_of_ipv6_alone_and_of_both() {
 }
 
 #[test]
-fn a_job_that_is_not_found_is_127() {
+fn missing_job_program_exits_127() {
     let images = images(
         "[runner.program]\nmode = 'launcher'\nwords = ['no-such-program']",
         1,

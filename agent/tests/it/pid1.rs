@@ -34,7 +34,7 @@ fn all_exit_codes_are_passed_on() {
 }
 
 #[test]
-fn the_end_by_a_signal_is_128_and_the_signal() {
+fn program_ended_by_a_signal_exits_128_plus_signal() {
     // By default, the signals in this list do not end a process. The C library uses 32 and 33.
     let deadly = (1..32)
         .filter(|signal| ![17, 18, 19, 20, 21, 22, 23, 28].contains(signal))
@@ -147,7 +147,7 @@ fn orphans_are_reaped_while_the_program_runs() {
 }
 
 #[test]
-fn stop_and_continue_are_for_the_whole_group() {
+fn sigtstp_suspends_and_sigcont_resumes_the_program() {
     let running = Running::as_init(&time(&["sh", "-c", "sleep 77 & echo ready; wait"]));
     running.wait_for_output("ready");
     let program = running.children()[0];
@@ -169,7 +169,7 @@ fn stop_and_continue_are_for_the_whole_group() {
 }
 
 #[test]
-fn a_second_stop_kills_a_program_that_does_not_heed_the_first() {
+fn second_stop_kills_a_program_that_ignores_the_first() {
     let solo = Solo::new(
         "",
         "pre = \"trap '' TERM INT HUP; echo ready; while :; do sleep 1; done\"",
@@ -212,7 +212,7 @@ fn a_terminal_belongs_to_the_program_while_it_runs() {
 }
 
 #[test]
-fn a_key_on_the_terminal_interrupts_once() {
+fn ctrl_c_on_the_terminal_interrupts_once() {
     let line =
         "trap 'echo int; n=$((n + 1)); [ $n = 1 ] || exit 9' INT; echo ready; sleep 0.3; sleep 0.3; exit 4";
     let command = format!(
@@ -257,7 +257,7 @@ fn last_output_of_a_program_is_not_lost() {
 }
 
 #[test]
-fn a_stop_before_anything_runs_is_heeded() {
+fn stop_during_init_prevents_the_program() {
     let solo = Solo::new("", "init = 'echo init; sleep 77'", "echo never");
     let running = solo.start();
     running.wait_for_output("init");

@@ -170,7 +170,7 @@ fn r_of_a_snippet_is_used_with_an_own_broker_config() {
 }
 
 #[test]
-fn r_that_cannot_be_used_fails_with_a_remedy_or_is_passed_over() {
+fn unusable_r_fails_with_remedy_if_strict_else_is_ignored() {
     let rows = [
         (
             "flux R encode --hosts=other-[0-3] --cores=0",

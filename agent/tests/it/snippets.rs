@@ -275,7 +275,7 @@ fn documented_lines_work_in_an_image_that_sets_nothing() {
 }
 
 #[test]
-fn json_lines_are_json() {
+fn json_log_has_only_json_except_fluxtime_lines() {
     let solo = Solo::new(
         "[logging]\nstrict = false\ntimed = true",
         "init = 'false'",

@@ -45,7 +45,7 @@ fn render_validate_and_dry_run_print_as_the_other_programs() {
 }
 
 #[test]
-fn a_file_that_is_wrong_is_refused_with_every_problem() {
+fn wrong_file_is_rejected_with_every_problem() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("wrong.yaml");
     let text = std::fs::read_to_string(EXAMPLE)

@@ -101,7 +101,7 @@ fn second_ctrl_c_deletes_without_waiting_for_the_stop() {
 }
 
 #[test]
-fn the_job_s_output_and_code_are_those_of_run() {
+fn run_prints_the_jobs_output_and_exits_with_its_code() {
     test("output", async |fixture| {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);

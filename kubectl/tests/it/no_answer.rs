@@ -145,7 +145,7 @@ async fn ctrl_c_ends_run_while_nobody_reads_the_messages() {
 }
 
 #[tokio::test]
-async fn deletion_that_is_tried_again_says_so() {
+async fn failed_deletion_is_reported_before_the_retry() {
     let silent = Silent::start(&[Method::POST, Method::DELETE]).await;
     let (mut run, mut err) = silent.run();
     read_until(&mut err, "created MiniCluster mc").await;

@@ -223,7 +223,7 @@ fn top_ends_when_the_job_does() {
 }
 
 #[test]
-fn a_later_size_of_the_terminal_reaches_the_program_in_the_pod() {
+fn resize_of_the_terminal_reaches_the_program_in_the_pod() {
     test("resize", async |fixture| {
         let operator = up(&fixture, 1).await;
         let shell = |mut session: Session| {

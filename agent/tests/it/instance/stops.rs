@@ -8,7 +8,7 @@ use crate::live::{Ended, children_of, program_of};
 pub(super) const HANGING: &str = "trap 'exit 3' TERM; echo up; while :; do sleep 0.05; done";
 
 #[test]
-fn a_stop_of_all_pods_at_once_ends_all_in_order_and_soon() {
+fn stop_of_all_pods_ends_program_and_followers_soon() {
     let images = images(&submit(HANGING), 3);
     let pods = start(&images, &Network::new(), &[]);
     pods[0].wait_for_output("up\n");
@@ -95,7 +95,7 @@ fn stopped_program_has_its_time_and_followers_wait() {
 }
 
 #[test]
-fn the_jobs_of_a_batch_have_their_time_as_well() {
+fn stopped_batch_gives_its_jobs_the_grace_period() {
     // A batch of the fake Flux has no instance. Other tests compare its arguments with the plan.
     if real_flux().is_none() {
         return;
@@ -156,7 +156,7 @@ fn program_that_ignores_stop_is_killed_within_grace_period() {
 }
 
 #[test]
-fn a_persistent_cluster_that_is_stopped_has_not_completed() {
+fn stopped_instance_without_a_program_exits_143() {
     let images = images("", 2);
     let pods = start(&images, &Network::new(), &[]);
     eventually("the instance", || {
@@ -226,7 +226,7 @@ fn instance_without_a_command_completes_when_shut_down() {
 }
 
 #[test]
-fn a_follower_that_is_held_back_ends_within_the_grace_period() {
+fn follower_that_ignores_a_late_stop_ends_in_grace_period() {
     // The lead continues, but the follower cannot find this out. So it is stopped late, and ignores the stop.
     let prefix = "[runner]\nprefix = ['bash', '-c', 'trap \"\" TERM; \"$@\"; sleep 60', '-']\n";
     let images = images(

@@ -46,7 +46,7 @@ fn back(images: &[Image], network: &Network, more: &[&str]) -> Running {
 const MORE_THAN_IDLE: Duration = Duration::from_secs(9);
 
 #[test]
-fn a_smaller_size_takes_no_job_from_below_a_node_that_has_none() {
+fn stopped_idle_follower_waits_for_jobs_below_it() {
     if real_flux().is_none() {
         return;
     }
@@ -191,7 +191,7 @@ fn follower_checks_that_lead_is_there_when_it_cannot_ask() {
 }
 
 #[test]
-fn a_tree_ends_with_its_lead() {
+fn all_followers_of_a_tree_exit_0_after_the_lead() {
     if real_flux().is_none() {
         return;
     }
