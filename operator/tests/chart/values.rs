@@ -374,7 +374,7 @@ fn migration_job_fails_within_the_documented_wait() {
     assert!(page.contains("--timeout=31m job/flux-operator-migrate"));
 }
 
-/// OpenShift's page grants each of them an SCC.
+/// The section grants each of them an SCC.
 #[test]
 fn openshift_section_names_every_service_account() {
     let page = std::fs::read_to_string(repository().join("docs/getting-started.md")).unwrap();

@@ -163,10 +163,10 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
         .collect();
     entries.sort();
     for path in entries {
-        match path.is_dir() {
-            true => collect(&path, files),
-            false if path.extension().is_some_and(|ending| ending == "yaml") => files.push(path),
-            false => {}
+        if path.is_dir() {
+            collect(&path, files);
+        } else if path.extension().is_some_and(|ending| ending == "yaml") {
+            files.push(path);
         }
     }
 }

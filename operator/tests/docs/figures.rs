@@ -10,7 +10,7 @@ const BEGIN: &str = "<!-- figures -->\n";
 const END: &str = "<!-- end -->\n";
 
 #[test]
-fn the_figures_of_the_page_are_those_of_the_code() {
+fn the_metrics_of_the_page_are_those_of_the_code() {
     // `metrics` leaves out what is `None`.
     let all = Usage {
         resources: Some(Resources::default()),

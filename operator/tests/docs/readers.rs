@@ -20,9 +20,9 @@ const ALL: [(&str, Effect); 6] = [
     ("operator", |effects| &effects.operator),
 ];
 
-/// Fields that are not tried: another value alone is refused, or they are about what the operator does with a
-/// Job that failed.
-const JUDGED: &[(&str, &[&str])] = &[
+/// The readers of fields that are not tried: another value alone is refused, or they are about what the operator does
+/// with a Job that failed.
+const NOT_TRIED: &[(&str, &[&str])] = &[
     ("spec.containers[].runFlux", &["agent", "pods"]),
     ("spec.containers[].noWrapEntrypoint", &["operator"]),
     ("spec.backoffLimit", &["operator"]),
@@ -42,10 +42,10 @@ impl Readers {
             .iter()
             .map(|(leaf, schema)| (shown(leaf, spec), readers(leaf, schema)));
         let number = |name: &&str| ALL.iter().position(|(other, _)| other == name).unwrap();
-        let judged = JUDGED
+        let not_tried = NOT_TRIED
             .iter()
             .map(|(path, names)| ((*path).to_owned(), names.iter().map(number).collect()));
-        Readers(tried.chain(judged).collect())
+        Readers(tried.chain(not_tried).collect())
     }
 
     /// The readers of a field, or of all fields in a block. v1alpha1 has the same fields, except that its

@@ -95,11 +95,13 @@ fn collect(folder: &Path, files: &mut Vec<std::path::PathBuf>) {
             .and_then(|name| name.to_str())
             .unwrap()
             .to_owned();
-        match path.is_dir() {
-            _ if name.starts_with("test") => {}
-            true => collect(&path, files),
-            false if !name.ends_with(".rs") => {}
-            false => files.push(path),
+        if name.starts_with("test") {
+            continue;
+        }
+        if path.is_dir() {
+            collect(&path, files);
+        } else if name.ends_with(".rs") {
+            files.push(path);
         }
     }
 }

@@ -112,9 +112,8 @@ impl Counter {
         )
     }
 
-    /// Removes the pod of this index while its snippet blocks, waits until the pod is gone, and releases the
-    /// snippet.
-    async fn take_away_while_held(&self, name: &str, index: &str) {
+    /// Evicts the pod of this index while its snippet blocks, waits until the pod is gone, and releases the snippet.
+    async fn evict_while_held(&self, name: &str, index: &str) {
         let file = |which: &str| format!("/node/{}/{name}.{which}", self.fixture.namespace);
         self.fixture
             .until(&format!("{name} is held"), async || {
@@ -178,7 +177,7 @@ fn program_with_a_code_of_the_agents_runs_once_and_has_it() {
 }
 
 #[test]
-fn a_lead_that_is_taken_away_starts_anew_within_the_limit() {
+fn lost_lead_restarts_within_backoff_limit() {
     test("lost-lead", async |fixture| {
         let counter = Counter::new(&fixture).await;
         let program = ("exec sleep 3600", "exit 0");
@@ -285,7 +284,7 @@ fn program_runs_once_when_pod_is_lost_before_or_after_it() {
             counter.create(name, 2, spec, (&end, &end)).await;
         }
         for (name, _, index, ..) in all {
-            counter.take_away_while_held(name, index).await;
+            counter.evict_while_held(name, index).await;
         }
         for (name, _, _, _, phase, code, restarts) in all {
             let status = counter.ended(name, phase, 1, restarts).await;

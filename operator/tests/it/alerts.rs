@@ -86,7 +86,7 @@ fn the_names_in_an_expression_are_found() {
     assert_eq!(Vec::from_iter(&found.labels), ["c", "f", "job", "le"]);
 }
 
-/// An alert that no test has made fire may never fire.
+/// An alert that no test has made fire may never fire. This searches the calls of `until_firing` in this file.
 #[test]
 fn every_alert_is_fired_by_a_fault() {
     // In two parts, so that the search does not find this line.
@@ -137,7 +137,7 @@ fn alerts_and_dashboard_use_exactly_the_listed_metrics() {
             .iter()
             .filter(|label| !labels.contains(label.as_str()))
             .collect();
-        assert!(strange.is_empty(), "{name}: no figure of it has {strange:?}");
+        assert!(strange.is_empty(), "{name}: none of its metrics has {strange:?}");
     }
     let idle: Vec<&str> = ALL
         .iter()

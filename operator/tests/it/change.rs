@@ -146,7 +146,7 @@ fn suspend_goes_both_ways_and_unset_is_left_to_others() {
 }
 
 #[test]
-fn a_finished_cluster_goes_when_its_time_is_over() {
+fn finished_cluster_is_deleted_by_cleanup_and_ttl() {
     test("ttl", async |fixture| {
         let _operator = fixture.operator().await;
         for (name, spec) in [
@@ -163,7 +163,7 @@ fn a_finished_cluster_goes_when_its_time_is_over() {
 
 /// Kubernetes writes the end time. The operator's clock may be hours off.
 #[test]
-fn minicluster_lives_its_time_by_the_api_servers_clock() {
+fn ttl_is_counted_by_the_api_servers_clock() {
     test("ttl-clock", async |fixture| {
         let calls = Calls::with_clock_ahead(SignedDuration::from_hours(3));
         let operator = fixture.operator_of(calls, |_| {}).await;

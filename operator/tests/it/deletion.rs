@@ -22,11 +22,15 @@ async fn pods(fixture: &Fixture, name: &str) -> (usize, usize) {
 }
 
 async fn delete(fixture: &Fixture, name: &str, propagation: PropagationPolicy) {
-    let how = DeleteParams {
+    let parameters = DeleteParams {
         propagation_policy: Some(propagation),
         ..DeleteParams::default()
     };
-    fixture.api::<MiniCluster>().delete(name, &how).await.unwrap();
+    fixture
+        .api::<MiniCluster>()
+        .delete(name, &parameters)
+        .await
+        .unwrap();
 }
 
 #[test]

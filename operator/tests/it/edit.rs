@@ -40,7 +40,7 @@ pub(crate) async fn of_job(fixture: &Fixture, name: &str) -> Option<String> {
 }
 
 /// Whether the Job matches the spec, or the status reports that it does not.
-async fn is_told(fixture: &Fixture, name: &str, which: &str) -> Option<()> {
+async fn is_applied_or_reported(fixture: &Fixture, name: &str, which: &str) -> Option<()> {
     let cluster = fixture.get(name).await;
     let generation = cluster.meta().generation;
     let status = serde_json::to_value(cluster).unwrap()["status"].clone();
@@ -72,7 +72,7 @@ fn an_edit_while_the_job_is_made_is_in_the_job_or_refused() {
             };
             accepted += usize::from(which == "second");
             until(&format!("{name} runs {which}"), async || {
-                is_told(&fixture, &name, which).await
+                is_applied_or_reported(&fixture, &name, which).await
             })
             .await;
         }
@@ -132,7 +132,7 @@ fn an_edit_after_the_pods_have_begun_is_said_to_be_too_late() {
             .when("mc", "made", |status| status["maximumSize"] == 1)
             .await;
         operator.stop().await;
-        // The state that an operator leaves which is killed before its first status.
+        // As if the operator had been killed before its first status.
         fixture.run_pod(&pods[&0]).await;
         let none = kube::api::Patch::Merge(json!({ "status": null }));
         fixture
@@ -206,7 +206,7 @@ fn a_status_never_lands_on_a_new_minicluster_of_the_same_name() {
 }
 
 #[test]
-fn job_made_anew_after_an_edit_counts_as_no_restart() {
+fn job_recreated_after_an_edit_counts_as_no_restart() {
     test("edit-slow-deletion", async |fixture| {
         // The API server accepts the edit only before a status names the Job.
         let has_edited = Arc::new(AtomicBool::new(false));
@@ -240,7 +240,7 @@ fn job_made_anew_after_an_edit_counts_as_no_restart() {
             .await;
         fixture.patch::<Job>("mc", finalizers(Value::Null)).await.unwrap();
         until("the second edit runs", async || {
-            is_told(&fixture, "mc", "second").await
+            is_applied_or_reported(&fixture, "mc", "second").await
         })
         .await;
         assert_ne!(fixture.job("mc").await.metadata.uid, first);

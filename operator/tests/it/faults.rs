@@ -45,14 +45,14 @@ async fn is_whole(fixture: &Fixture, name: &str) {
 fn operator_recovers_from_any_answer_to_any_call() {
     test("answers", async |fixture| {
         const CODES: [u16; 7] = [429, 500, 503, 504, 409, 422, 400];
-        // Each call of each MiniCluster fails once. The order of the answers differs by MiniCluster. Lists, watches and
-        // events do not fail. (The operator only logs that it could not write an event.)
+        // Each call of each MiniCluster fails once, and the codes take turns. Lists, watches and events do not fail:
+        // the operator only logs that it could not write an event.
         let seen: Mutex<HashSet<(String, String, String)>> = Mutex::default();
         let number = AtomicUsize::new(0);
         let calls = Calls::with_faults(move |call: &Call| {
-            let of_all = matches!(call.verb.as_str(), "list" | "watch") || call.resource == "events";
+            let is_spared = matches!(call.verb.as_str(), "list" | "watch") || call.resource == "events";
             let key = (call.verb.clone(), call.resource.clone(), call.name.clone());
-            let is_new = !of_all && seen.lock().unwrap().insert(key);
+            let is_new = !is_spared && seen.lock().unwrap().insert(key);
             is_new.then(|| Fault::Answer(CODES[number.fetch_add(1, Ordering::SeqCst) % CODES.len()]))
         });
         let operator = fixture.operator_of(calls, |_| {}).await;
@@ -172,7 +172,7 @@ fn broken_clusters_delay_no_other_and_are_retried_more_rarely() {
         }
         fixture.create("bad-fast", json!({ "size": 2 })).await;
         // 128 is also more than there are slots (`controller/slots.rs`).
-        until("all places are taken", async || {
+        until("all slots are taken", async || {
             (attempts.lock().unwrap().len() >= 128).then_some(())
         })
         .await;
@@ -373,7 +373,7 @@ fn changes_during_api_server_outage_are_seen_afterwards() {
 /// work.
 struct Way {
     kubeconfig: PathBuf,
-    /// The flag of the present connections. `dies` clears it, and gives later connections a new one.
+    /// The flag of the present connections. `break_connections` clears it, and gives later connections a new one.
     lives: Arc<Mutex<Arc<AtomicBool>>>,
 }
 
@@ -398,7 +398,7 @@ impl Way {
         way
     }
 
-    fn dies(&self) {
+    fn break_connections(&self) {
         let old = std::mem::replace(&mut *self.lives.lock().unwrap(), Arc::new(AtomicBool::new(true)));
         old.store(false, Ordering::SeqCst);
     }
@@ -426,7 +426,7 @@ fn a_connection_that_dies_without_a_word_is_noticed() {
             .await;
         fixture.create("before", json!({ "size": 2 })).await;
         is_whole(&fixture, "before").await;
-        way.dies();
+        way.break_connections();
         fixture.create("after", json!({ "size": 2 })).await;
         // The client's pings detect it within 45 s. (A watch alone would be silent for five minutes.)
         let begin = Instant::now();

@@ -236,7 +236,7 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
         for (api, name) in [(GangApi::Volcano, "volcano"), (GangApi::Coscheduling, "plugins")] {
             follows_the_size_and_the_job(&fixture, api, name).await;
         }
-        leaves_a_gang_alone_that_the_job_only_names(&fixture, "auto").await;
+        gang_that_only_the_job_names_is_left_alone(&fixture, "auto").await;
         next_operator_deletes_the_gang_of_a_job_it_has_never_seen(&fixture, operator, &calls).await;
         next_operator_fails_job_deleted_unseen_and_deletes_gang(&fixture, &calls).await;
         // Somebody who later installs the operator without gangs removes the permissions. The MiniClusters go
@@ -279,8 +279,8 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
 }
 
 /// A pod of the deleted Job stays until the first operator has stopped. So the next operator creates the next Job,
-/// and finds the earlier gang only by a list. The MiniCluster restarts, since the
-/// status says that an operator saw the deletion.
+/// and finds the earlier gang only by a list. The MiniCluster restarts, since the status says that an operator saw the
+/// deletion.
 async fn next_operator_deletes_the_gang_of_a_job_it_has_never_seen(
     fixture: &Fixture,
     first: Operator,
@@ -319,7 +319,7 @@ async fn next_operator_deletes_the_gang_of_a_job_it_has_never_seen(
 }
 
 /// Nobody knows how the program of `auto` ended, so it does not run again, and its gang has no pods any more. (Since
-/// `leaves_a_gang_alone_that_the_job_only_names`, `auto` has size 1 and a gang.)
+/// `gang_that_only_the_job_names_is_left_alone`, `auto` has size 1 and a gang.)
 async fn next_operator_fails_job_deleted_unseen_and_deletes_gang(fixture: &Fixture, calls: &Calls) {
     let first = operator(fixture, calls).await;
     gang(fixture, GangApi::Volcano, "auto").await;
@@ -358,7 +358,7 @@ async fn next_operator_fails_job_deleted_unseen_and_deletes_gang(fixture: &Fixtu
 
 /// Somebody who may change a Job, but no gang, cannot make the operator change another gang by what the Job
 /// says.
-async fn leaves_a_gang_alone_that_the_job_only_names(fixture: &Fixture, name: &str) {
+async fn gang_that_only_the_job_names_is_left_alone(fixture: &Fixture, name: &str) {
     let gangs = gangs(fixture, GangApi::Coscheduling);
     let victim = json!({
         "apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup", "metadata": { "name": "victim" },

@@ -80,7 +80,7 @@ fn namespaced_installation_has_no_permission_elsewhere() {
         }
         fixture.when_condition("mc", "Ready", "True").await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
-        until("it has lived its time", async || {
+        until("the operator has deleted it", async || {
             fixture.reap("mc").await;
             fixture.find::<MiniCluster>("mc").await.is_none().then_some(())
         })
@@ -200,7 +200,7 @@ fn can(fixture: &Fixture, role: &str, verb: &str, resource: &str) -> bool {
 }
 
 #[test]
-fn kubernetes_own_roles_hold_miniclusters() {
+fn kubernetes_own_roles_grant_rights_on_miniclusters() {
     test("aggregated", async |fixture| {
         for role in ["view", "edit", "admin"] {
             let account = format!("--serviceaccount={}:{role}", fixture.namespace);

@@ -113,7 +113,7 @@ fn one_operator_leads_and_the_next_takes_over_at_its_stop() {
         let pods = fixture.pods("next", 1).await;
         fixture.run_pod(&pods[&0]).await;
         fixture.when_condition("next", "Ready", "True").await;
-        until("the figures say so", async || {
+        until("the metrics say so", async || {
             let text = ask(port, "/metrics").await;
             let has = |line: &str| text.lines().any(|found| found == line);
             (has("leader_election_master_status{name=\"flux-framework-flux-operator\"} 1")

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use test_support::api_server::{kubeconfig, test};
 
 #[test]
-fn validate_asks_the_api_server_where_it_is_told_to() {
+fn validate_asks_the_api_server_only_with_option_server() {
     test("overlay-validate", async |fixture| {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("mc.yaml");

@@ -58,7 +58,7 @@ fn pod_overlay_is_applied_and_costs_one_call() {
             .iter()
             .filter(|call| call.resource == "jobs" && call.verb == "create")
             .count();
-        assert_eq!(before, 1, "no call but the Job's own where nothing lies over it");
+        assert_eq!(before, 1, "without an overlay, there is no dry run");
 
         let overlay = json!({
             "metadata": { "annotations": { "a/b": "c" } },
@@ -353,8 +353,8 @@ fn the_services_pod_has_an_overlay_of_its_own() {
     });
 }
 
-/// A list in which one object is nested deeper than a parser goes cannot be read. Anybody who may create a
-/// MiniCluster could stop all others from being served, and everybody from listing theirs.
+/// A list cannot be read if one object in it is nested deeper than a parser goes. Without a check, anybody who may
+/// create a MiniCluster could stop the operator from serving all others.
 #[test]
 fn deeply_nested_overlay_is_reported_and_hides_no_other() {
     test("overlay-deep", async |fixture| {

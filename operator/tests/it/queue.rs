@@ -242,7 +242,7 @@ fn services_pod_is_replaced_when_lost_and_stays_when_it_failed() {
         assert_eq!(pod().await.unwrap().uid(), first, "it ended by itself");
         end(json!({ "status": { "reason": "Evicted", "message": "The node was low on resource: memory." } }))
             .await;
-        until("others take their place", async || {
+        until("another services pod runs", async || {
             pod().await.filter(|pod| pod.uid() != first)
         })
         .await;
@@ -266,9 +266,9 @@ fn services_pod_is_deleted_once_when_the_brokers_have_ended() {
             let pod = async || fixture.find::<Pod>(&services).await;
             let running = until("its services run", pod).await;
             let pods = run(&fixture, name, 2).await;
-            // On a node, it stays until a kubelet has ended it. A node of its own, as in `hold_pod`.
+            // On a node, the deleted services pod stays until a kubelet has ended it, so that the test sees it.
             place(&fixture, &running, name).await;
-            // It still runs its `post`.
+            // The follower still runs its `post`.
             let follower = &pods[&1];
             fixture.hold_pod(follower).await;
             fixture.end_pod(&pods[&0], code, "Error", "").await;
@@ -694,8 +694,8 @@ fn queue_labels_added_after_creation_do_not_change_the_job() {
         assert_eq!(sizes(&fixture.job("mc").await), (Some(4), Some(4), Some(false)));
         operator.stop().await;
 
-        // The reverse case: the queue's label is removed while no operator runs. (Without the annotation, the queue would
-        // not admit a part.)
+        // The reverse case: the queue's label is removed while no operator runs. Without the annotation, the queue
+        // would not admit a part.
         let operator = fixture.operator().await;
         queue(
             &fixture,

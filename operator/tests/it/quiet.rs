@@ -379,8 +379,8 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
             })
             .await;
         }
-        // The operator has to look at what already exists. This plays an operator that forgets everything
-        // between two calls.
+        // An operator also reads objects that already exist. `calls_about_what_exists` plays one that forgets
+        // everything between two calls.
         let mut seen = operator.calls.all();
         operator.stop().await;
         seen.extend(fixture.calls_about_what_exists().await);

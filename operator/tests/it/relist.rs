@@ -1,5 +1,4 @@
-//! What was deleted while the operator could not see it is forgotten when it lists again, and it lists again
-//! soon.
+//! An operator that lost its connection lists again soon. It then learns what was deleted and created meanwhile.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -64,6 +63,7 @@ impl Line {
         }
     }
 
+    /// Serves connections again, after so long a time that the next watch of MiniClusters fails.
     fn mend_too_late(&self) {
         self.is_too_old.store(true, Ordering::SeqCst);
         self.is_cut.send_replace(false);

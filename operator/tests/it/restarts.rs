@@ -53,7 +53,7 @@ async fn evict(fixture: &Fixture, pod: &Pod) {
 }
 
 /// Plays the kubelets of a lead that is evicted, and of its follower, which ends with it.
-async fn take_lead(fixture: &Fixture, lead: &Pod, follower: &Pod) {
+async fn evict_lead(fixture: &Fixture, lead: &Pod, follower: &Pod) {
     evict(fixture, lead).await;
     // `program` of a follower: the instance has ended.
     fixture
@@ -117,7 +117,7 @@ fn lost_lead_restarts_within_backoff_limit_and_one_deadline() {
             .clone();
         // At least 2 s of the deadline pass.
         tokio::time::sleep(std::time::Duration::from_millis(2100)).await;
-        take_lead(&fixture, &lead, &follower).await;
+        evict_lead(&fixture, &lead, &follower).await;
         let second = another_job(&fixture, "mc", &first.uid()).await;
         assert_eq!(restarts_left(&second), "--restarts-left=0");
         let left = second.spec.as_ref().unwrap().active_deadline_seconds.unwrap();
@@ -144,7 +144,7 @@ fn lost_lead_restarts_within_backoff_limit_and_one_deadline() {
             "{restart}"
         );
 
-        take_lead(&fixture, &lead, &follower).await;
+        evict_lead(&fixture, &lead, &follower).await;
         let status = finished(&fixture, "mc", "Failed").await;
         assert_eq!(
             (&status["reason"], &status["restartCount"]),
@@ -158,12 +158,12 @@ fn lost_lead_restarts_within_backoff_limit_and_one_deadline() {
 }
 
 #[test]
-fn a_backoff_limit_of_0_means_never() {
+fn lost_lead_fails_the_cluster_when_backoff_limit_is_0() {
     test("never", async |fixture| {
         let operator = fixture.operator().await;
         let (lead, follower) = running(&fixture, "mc", json!({ "backoffLimit": 0 })).await;
         let job = fixture.job("mc").await.uid();
-        take_lead(&fixture, &lead, &follower).await;
+        evict_lead(&fixture, &lead, &follower).await;
         let status = finished(&fixture, "mc", "Failed").await;
         assert_eq!(
             (&status["reason"], &status["restartCount"]),
@@ -225,7 +225,7 @@ fn shutdown_with_on_failure_ends_as_without_it() {
 }
 
 #[test]
-fn replacement_code_unseen_by_operator_prevents_restart() {
+fn lead_that_exits_238_unseen_fails_without_restart() {
     test("two-three-eight", async |fixture| {
         // The program ends with 238, the code of a follower whose pod the Job may replace. The Job takes the lead
         // for such a follower, since no operator marks the pod.
@@ -267,7 +267,7 @@ fn replacement_code_unseen_by_operator_prevents_restart() {
 }
 
 #[test]
-fn a_job_that_somebody_deletes_is_a_counted_start_and_bounded() {
+fn deleted_job_restarts_within_backoff_limit() {
     test("job-deleted", async |fixture| {
         let operator = fixture.operator().await;
         running(&fixture, "mc", json!({ "backoffLimit": 1 })).await;
@@ -364,7 +364,7 @@ fn job_that_lost_a_follower_restarts_within_max_restarts() {
 }
 
 #[test]
-fn operator_killed_at_any_call_counts_a_start_once() {
+fn operator_killed_at_any_call_counts_a_restart_once() {
     test("killed-anew", async |fixture| {
         // In each round the operator dies at a later write, until it makes too few writes to die.
         for round in 0..20 {
@@ -373,7 +373,7 @@ fn operator_killed_at_any_call_counts_a_start_once() {
             let (lead, follower) = running(&fixture, &name, json!({ "backoffLimit": 5 })).await;
             let job = fixture.job(&name).await.uid();
             first.stop().await;
-            take_lead(&fixture, &lead, &follower).await;
+            evict_lead(&fixture, &lead, &follower).await;
             let victim = fixture.operator_that_dies(round).await;
             let is_done = async || {
                 fixture.reap(&name).await;
@@ -414,7 +414,7 @@ fn operator_killed_at_any_call_counts_a_start_once() {
 }
 
 #[test]
-fn a_suspended_start_is_counted_and_uses_nothing_up() {
+fn suspension_counts_as_restart_and_uses_no_limit() {
     test("suspended", async |fixture| {
         let operator = fixture.operator().await;
         running(&fixture, "mc", json!({ "suspend": false, "backoffLimit": 0 })).await;
@@ -527,8 +527,8 @@ fn a_resize_does_not_suspend_again_what_somebody_has_resumed() {
     });
 }
 
-/// The Job's failure policy fails the Job by the end of a lead that a suspension has stopped, if the lead had not begun or
-/// nobody saw how it ended.
+/// A suspension stops the lead. If the lead had not begun, or nobody saw how it ended, the Job's failure policy fails
+/// the Job.
 #[test]
 fn resume_before_stopped_lead_has_ended_uses_no_restart() {
     test("resumed-soon", async |fixture| {
@@ -638,7 +638,7 @@ fn deadline_ends_the_wait_for_a_pod_on_a_dead_node() {
             let spec = json!({ "backoffLimit": 1, "deadlineSeconds": 15 });
             let (lead, follower) = running(&fixture, name, spec).await;
             fixture.hold_pod(&lead).await;
-            take_lead(&fixture, &lead, &follower).await;
+            evict_lead(&fixture, &lead, &follower).await;
             fixture
                 .when(name, "counted", |status| status["restartCount"] == 1)
                 .await;

@@ -62,7 +62,7 @@ fn metrics_name_every_resource_of_the_operator() {
     for name in names {
         assert!(
             text.contains(&format!("resource=\"{name}\"")),
-            "{name} is told as another one"
+            "{name} has no series of its own"
         );
     }
     assert!(!text.contains("resource=\"other\""), "{text}");

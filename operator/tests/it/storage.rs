@@ -185,11 +185,11 @@ pub async fn has_listed_everything(operator: &Operator) {
     .await;
 }
 
-/// After a restart, the operator writes nothing again.
-async fn says_nothing_again(operator: &Operator) {
+/// Asserts that this operator, which was started again, writes nothing.
+async fn writes_nothing_again(operator: &Operator) {
     has_listed_everything(operator).await;
     tokio::time::sleep(SETTLE).await;
-    assert_eq!(operator.calls.counted(), [], "a restart says nothing again");
+    assert_eq!(operator.calls.counted(), [], "a restart writes nothing");
 }
 
 /// Volumes of the same name in two MiniClusters: each has its own. If both are the same disk, both
@@ -242,7 +242,7 @@ fn csi_volumes_bind_and_a_shared_disk_is_reported_to_both() {
         operator.settled().await;
         operator.stop().await;
         let operator = fixture.operator().await;
-        says_nothing_again(&operator).await;
+        writes_nothing_again(&operator).await;
 
         fixture.delete::<MiniCluster>("two").await;
         gone(&fixture, "two").await;

@@ -112,8 +112,9 @@ fn a_volume_that_cannot_be_mounted_is_named() {
     });
 }
 
-/// Plays the kubelet of a node that has rebooted before the pod's container had started.
-async fn lose_sandbox(fixture: &Fixture, pod: &Pod, has_sandbox: bool) {
+/// Plays the kubelet of a node that has rebooted before the pod's container had started: the reboot removed the pod's
+/// sandbox, or (`has_sandbox`) the pod has a new one.
+async fn set_sandbox(fixture: &Fixture, pod: &Pod, has_sandbox: bool) {
     let container = |name: &str, state: Value| json!({ "name": name, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state });
     let runner = &pod.spec.as_ref().unwrap().containers[0].name;
     let ended = json!({ "terminated": { "exitCode": 0, "reason": "Completed" } });
@@ -138,7 +139,7 @@ fn pod_that_its_restarted_node_never_starts_is_replaced() {
         fixture.create("mc", json!({ "size": 2 })).await;
         let pods = fixture.pods("mc", 2).await;
         fixture.run_pod(&pods[&0]).await;
-        lose_sandbox(&fixture, &pods[&1], false).await;
+        set_sandbox(&fixture, &pods[&1], false).await;
         let status = fixture
             .when("mc", "explained", |status| status["reason"] == "NodeRestarted")
             .await;
@@ -163,11 +164,11 @@ fn pod_that_its_restarted_node_never_starts_is_replaced() {
         // Another such pod gets a sandbox after the operator has seen it. The operator does not delete it.
         fixture.create("back", json!({ "size": 1 })).await;
         let pod = fixture.pods("back", 1).await.remove(&0).unwrap();
-        lose_sandbox(&fixture, &pod, false).await;
+        set_sandbox(&fixture, &pod, false).await;
         fixture
             .when("back", "explained", |status| status["reason"] == "NodeRestarted")
             .await;
-        lose_sandbox(&fixture, &pod, true).await;
+        set_sandbox(&fixture, &pod, true).await;
         fixture
             .when("back", "going on", |status| status["reason"] == Value::Null)
             .await;
@@ -176,7 +177,7 @@ fn pod_that_its_restarted_node_never_starts_is_replaced() {
         assert_eq!(fixture.pods("back", 1).await[&0].uid(), pod.uid());
 
         // A lead is lost.
-        lose_sandbox(&fixture, &pod, false).await;
+        set_sandbox(&fixture, &pod, false).await;
         let is_restarted = |status: &Value| status["restarts"][0]["reason"] == "LeadLost";
         let status = fixture.when("back", "restarted", is_restarted).await;
         let why = status["restarts"][0]["message"].as_str().unwrap();
@@ -211,7 +212,7 @@ fn pod_that_changes_before_it_is_deleted_is_no_error() {
         for name in ["patched", "deleted"] {
             fixture.create(name, json!({ "size": 1 })).await;
             let pod = fixture.pods(name, 1).await.remove(&0).unwrap();
-            lose_sandbox(&fixture, &pod, false).await;
+            set_sandbox(&fixture, &pod, false).await;
             lost.insert(name, pod.uid());
         }
         for (name, lost) in lost {
@@ -271,12 +272,12 @@ fn deleted_config_map_is_recreated_and_deleted_key_is_reported() {
 #[test]
 fn obstacle_is_not_hidden_by_that_of_a_later_step() {
     test("two-obstacles", async |fixture| {
-        let [no_scaling, no_config_maps] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
-        let (scaling, config_maps) = (no_scaling.clone(), no_config_maps.clone());
+        let [refuse_scaling, refuse_config_maps] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let (no_scaling, no_config_maps) = (refuse_scaling.clone(), refuse_config_maps.clone());
         let calls = Calls::with_faults(move |call: &Call| {
             let is_refused = match (call.verb.as_str(), call.resource.as_str()) {
-                ("patch", "jobs") => scaling.load(Ordering::SeqCst),
-                ("create", "configmaps") => config_maps.load(Ordering::SeqCst),
+                ("patch", "jobs") => no_scaling.load(Ordering::SeqCst),
+                ("create", "configmaps") => no_config_maps.load(Ordering::SeqCst),
                 _ => false,
             };
             is_refused.then_some(Fault::Answer(403))
@@ -288,8 +289,8 @@ fn obstacle_is_not_hidden_by_that_of_a_later_step() {
         fixture
             .when("mc", "whole", |status| status["maximumSize"] == 4)
             .await;
-        no_scaling.store(true, Ordering::SeqCst);
-        no_config_maps.store(true, Ordering::SeqCst);
+        refuse_scaling.store(true, Ordering::SeqCst);
+        refuse_config_maps.store(true, Ordering::SeqCst);
         fixture.edit("mc", json!({ "size": 3 })).await;
         let of_job = |status: &Value| {
             let message = status["message"].as_str().unwrap_or_default();
@@ -309,7 +310,7 @@ fn obstacle_is_not_hidden_by_that_of_a_later_step() {
         let status = fixture.status("mc").await;
         assert!(of_job(&status), "{status:#}");
 
-        no_scaling.store(false, Ordering::SeqCst);
+        refuse_scaling.store(false, Ordering::SeqCst);
         let of_config_map = |status: &Value| {
             let message = status["message"].as_str().unwrap_or_default();
             status["reason"] == "Forbidden" && message.contains("ConfigMap mc-agent")
@@ -318,7 +319,7 @@ fn obstacle_is_not_hidden_by_that_of_a_later_step() {
         tokio::time::sleep(SETTLE).await;
         let status = fixture.status("mc").await;
         assert!(of_config_map(&status), "it stays: {status:#}");
-        no_config_maps.store(false, Ordering::SeqCst);
+        refuse_config_maps.store(false, Ordering::SeqCst);
         until("it is made again", async || {
             fixture.find::<ConfigMap>("mc-agent").await
         })

@@ -67,8 +67,8 @@ fn manifests_of_the_teams_page_are_accepted_in_its_order() {
         let label = page.block("kubectl label namespace");
         let words: Vec<&str> = label.split_whitespace().skip(1).collect();
         fixture.kubectl(&words).unwrap();
-        let restricted = hello_world.replace("hello-world", "not-restricted");
-        create(&fixture, &restricted).await.unwrap();
+        let not_restricted = hello_world.replace("hello-world", "not-restricted");
+        create(&fixture, &not_restricted).await.unwrap();
         fixture
             .when("not-restricted", "rejected", |status| {
                 status["reason"] == "FailedCreate"

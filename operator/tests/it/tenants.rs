@@ -236,7 +236,7 @@ fn many_of_the_largest_size_fit_into_the_operators_memory() {
             begin.elapsed(),
             program.memory_kib("VmHWM") >> 10
         );
-        let first = program.memory_kib("VmHWM");
+        let first_peak = program.memory_kib("VmHWM");
         drop(program);
         // An operator that starts among all of them, and has to report something about each.
         let program = operator_process::start(&fixture.namespace, "info", Stdio::null());
@@ -247,9 +247,9 @@ fn many_of_the_largest_size_fit_into_the_operators_memory() {
         all_have("seen again", "observedGeneration", 2).await;
         println!("after a restart: {} MiB", program.memory_kib("VmHWM") >> 10);
         assert!(
-            first.max(program.memory_kib("VmHWM")) < 200 << 10,
+            first_peak.max(program.memory_kib("VmHWM")) < 200 << 10,
             "{} and {} MiB",
-            first >> 10,
+            first_peak >> 10,
             program.memory_kib("VmHWM") >> 10
         );
         drop(program);
@@ -294,7 +294,7 @@ fn objects_of_another_flux_operator_are_not_touched() {
             theirs("PersistentVolume", &volume, json!({ "spec": disk })),
         ];
         apply(&objects.join("\n---\n"));
-        let seen = |kind: &'static str, name: &str| {
+        let without_status = |kind: &'static str, name: &str| {
             let text = fixture
                 .kubectl(&["get", kind, name, "-o", "json", "--show-managed-fields=false"])
                 .unwrap();
@@ -309,7 +309,7 @@ fn objects_of_another_flux_operator_are_not_touched() {
                 ("configmap", "map-agent"),
                 ("persistentvolume", &volume),
             ]
-            .map(|(kind, name)| seen(kind, name))
+            .map(|(kind, name)| without_status(kind, name))
         };
         let before = all();
 

@@ -164,12 +164,12 @@ impl Set {
     }
 
     /// Removes a pod in the first attempt. The second attempt ends with the program's own code.
-    async fn restarts_without(&self, index: &str, take_away: impl AsyncFnOnce(&Fixture, &str)) {
+    async fn restarts_without(&self, index: &str, remove: impl AsyncFnOnce(&Fixture, &str)) {
         // The first attempt would run longer than the pods' grace period.
         let script = "echo up; if [ \"$FLUX_ATTEMPT\" = 0 ]; then sleep 300; fi; exit 7";
         self.run(&["sh", "-c", script]).await;
         self.is_up().await;
-        take_away(&self.fixture, &self.pod(index).await.unwrap().name_any()).await;
+        remove(&self.fixture, &self.pod(index).await.unwrap().name_any()).await;
         let start = Instant::now();
         let ask = async || (self.restarts() > 0).then_some(());
         self.fixture.within(RESTART, "it has restarted", ask).await;

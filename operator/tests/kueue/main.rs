@@ -24,7 +24,7 @@ const QUEUE: &str = "kueue.x-k8s.io/queue-name";
 const PRIORITY: &str = "kueue.x-k8s.io/priority-class";
 const TOPOLOGY: &str = "kueue.x-k8s.io/podset-required-topology";
 
-/// Runs a test in a namespace with queues, and returns their quota afterwards.
+/// Runs a test in a namespace with queues. Then deletes its MiniClusters, so that the next test has the whole quota.
 fn test(name: &str, body: impl AsyncFnOnce(&Fixture)) {
     test_within(DEADLINE, &format!("kueue-{name}"), async |fixture| {
         // Kueue's webhook may need a moment longer than its pod.
@@ -63,11 +63,11 @@ async fn start(fixture: &Fixture, cluster: Value) -> String {
 
 /// Changes the size to one that the quota allows.
 async fn resize(fixture: &Fixture, name: &str, size: u32) {
-    want(fixture, name, size);
+    set_size(fixture, name, size);
     has_ready(fixture, name, size).await;
 }
 
-fn want(fixture: &Fixture, name: &str, size: u32) {
+fn set_size(fixture: &Fixture, name: &str, size: u32) {
     let patch = json!({ "spec": { "size": size } }).to_string();
     fixture.kubectl(
         &["patch", "minicluster", name, "--type=merge", "--patch", &patch],
@@ -169,7 +169,7 @@ fn higher_priority_evicts_and_the_victim_keeps_its_code() {
         let mut high = cluster("high", 2, "sleep 5");
         high["metadata"]["labels"][PRIORITY] = json!("high");
         start(fixture, high).await;
-        // (Kueue admits the other MiniCluster as soon as the victim is told to stop.)
+        // Kueue admitted `high` when it suspended the victim, so the victim's lead may still run. Its log ends with it.
         let log = tokio::time::timeout(DEADLINE, log.lines().try_collect::<Vec<String>>());
         let log = log.await.unwrap().unwrap();
         assert!(log.iter().any(|line| line.contains("saved")), "{log:?}");
@@ -199,7 +199,7 @@ fn elastic_cluster_says_why_it_cannot_grow_and_goes_on() {
         let mut wants = cluster("wants", 1, "sleep 300");
         wants["spec"]["maxSize"] = json!(4);
         let lead = start(fixture, wants).await;
-        want(fixture, "wants", 4);
+        set_size(fixture, "wants", 4);
         let why = "waits in queue team for 3 of 4 pods: ";
         let status = says_why(fixture, "wants", why).await;
         let message = status["message"].as_str().unwrap();
@@ -208,7 +208,7 @@ fn elastic_cluster_says_why_it_cannot_grow_and_goes_on() {
         assert_eq!(status["phase"], "Running", "{status:#}");
         // Two pods fit.
         resize(fixture, "wants", 2).await;
-        want(fixture, "wants", 3);
+        set_size(fixture, "wants", 3);
         let status = says_why(fixture, "wants", "waits in queue team for 1 of 3 pods: ").await;
         let message = status["message"].as_str().unwrap();
         assert!(message.contains("quota for cpu"), "{message}");
@@ -235,8 +235,7 @@ fn part_of_a_cluster_is_admitted_when_min_size_fits() {
         has_ready(fixture, "part", 2).await;
         assert_eq!(fixture.list::<Pod>("").await.len(), 2);
         if !is_fake_flux() {
-            let has_both = async || fixture.lead_log("part").await.contains("free:1");
-            let ask = async || has_both().await.then_some(());
+            let ask = async || fixture.lead_log("part").await.contains("free:1").then_some(());
             fixture.until("Flux has these two", ask).await;
         }
         ended(fixture, "part", 0).await;

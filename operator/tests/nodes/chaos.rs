@@ -173,7 +173,7 @@ async fn operator(world: &World<'_>, stage: &Stage) -> Vec<String> {
             }
             // Each fault may cost the operator its Lease, or fail its probes.
             if status.restart_count as usize > world.faults() {
-                violations.push(format!("{name} was started {} times", status.restart_count));
+                violations.push(format!("{name} was restarted {} times", status.restart_count));
             }
             eprintln!("chaos: {name} was restarted {} times", status.restart_count);
         }

@@ -90,10 +90,11 @@ pub async fn make_image(worker: u8, name: &str, folder: &str) {
     run(script("mkimage", Some(worker), &[name, folder])).await;
 }
 
-/// A worker that is cut off for this many seconds, or until this is dropped: from the node with the number `from`, or
-/// (`api`) from the API server alone.
+/// A worker that is cut off. The cut ends when this is dropped, if not before.
 pub struct Cut(Child);
 
+/// Cuts a worker off for this many seconds: from the worker with the number `from`, or, if that is `api`, only from
+/// the API server.
 pub fn cut(worker: u8, from: &str, seconds: u32) -> Cut {
     Cut(script(
         "partition",
@@ -159,7 +160,7 @@ pub async fn taint_out_of_service(worker: u8, is_tainted: bool) {
 /// Restores all nodes to the initial state, whatever a test has left: on, joined, without taints, and with
 /// the operator on the first.
 pub async fn restore(client: &Client) {
-    // `place_operator_on` leaves it so if it fails.
+    // A `place_operator_on` that failed has left it cordoned.
     kubectl(&["uncordon", FIRST]).await;
     let nodes = Api::<Node>::all(client.clone());
     for worker in WORKERS {

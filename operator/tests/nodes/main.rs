@@ -5,15 +5,15 @@
 //! machines   what happens to nodes
 //! timeline   what the status said, and when
 //! stage      a namespace, with programs that give an account of themselves
-//! short      four minutes
-//! long       the rest of half an hour
+//! short      the tests that take four minutes
+//! long       the other tests, once a week: with `short`, half an hour
 //! chaos      random MiniClusters and faults of one seed (`make chaos`)
 //! ```
 //!
 //! Each test asserts how often the program started, that no two starts ran at once, and the final phase, exit
 //! code and reason. The tests run one after the other, since each takes nodes down for all.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![allow(clippy::print_stderr, reason = "tests tell")]
+#![allow(clippy::print_stderr, reason = "tests print notices")]
 
 mod chaos;
 mod long;

@@ -21,7 +21,7 @@ fn tasks_on_three_nodes_exchange_messages() {
         stage
             .apply("ring", "bash /account/exchange.sh ring 3 100", spec)
             .await;
-        // Before the ends: when the lead has ended, the Job deletes followers that still run.
+        // Look before the end: when the lead has ended, the Job controller deletes followers that still run.
         for name in ["hello", "ring"] {
             let mut nodes = stage.until_placed(name, 3).await;
             nodes.sort();
@@ -55,8 +55,8 @@ fn power_loss_and_return_is_never_the_users_failure() {
 #[test]
 fn job_goes_on_when_two_nodes_lose_each_other_for_14_s() {
     test("cut-14", async |stage| {
-        // After 14 s the brokers may reconnect, and have lost the messages of the cut (11 to 25 s: `chaos/schedule.rs`).
-        // If a job ended during the cut, Flux could miss its end. So both jobs end after it.
+        // Brokers that reconnect after a cut of 14 s may have lost its messages (`cut_between_brokers` in
+        // `chaos/schedule.rs`). If a job ended during the cut, Flux could miss its end. So both jobs end after it.
         let both = [
             Program {
                 name: "across",

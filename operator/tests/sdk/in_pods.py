@@ -19,7 +19,7 @@ place = dict(group="flux-framework.org", version="v1alpha2", namespace=namespace
 
 
 def show(step, value):
-    # Its own functions print without a new line at the end.
+    # The SDK's functions print without a new line at the end.
     print("\n" + json.dumps({"step": step, "object": value}), flush=True)
 
 
@@ -38,7 +38,7 @@ with tempfile.NamedTemporaryFile("r") as file:
 
 stays = load(FluxBrokerMiniCluster(), "stays")
 show("executed", stays.execute("flux getattr size"))
-# Nothing that it returns says whether the command failed.
+# Nothing that kubectl_exec returns says whether the command failed.
 show("failed", stays.kubectl_exec("echo before; exit 3"))
 
 stays.kubectl_exec("echo served > /tmp/index.html; httpd -p 5000 -h /tmp")

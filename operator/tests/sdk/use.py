@@ -39,7 +39,7 @@ def error_of(function, **arguments):
     return None
 
 
-# Its own functions that create pass a field to its own model that the model of this release no longer has.
+# The SDK's functions that create MiniClusters fail: they pass a field that the SDK's own model no longer has.
 asked = dict(namespace=namespace, name="lammps", size=2, container=container, flux={"connect_timeout": "5s"})
 show(
     "not created",
@@ -51,7 +51,7 @@ show(
     },
 )
 
-# With the typed objects and Kubernetes' own client it works.
+# The SDK's typed objects can be created with Kubernetes' own client.
 cluster = models.MiniCluster(
     api_version="flux-framework.org/v1alpha2",
     kind="MiniCluster",
@@ -82,7 +82,7 @@ except client.exceptions.ApiException as error:
     show("refused", json.loads(error.body))
 show("listed", api.list_namespaced_custom_object(**place))
 
-# Its client reads typed objects back, except those that hold objects or quantities of Kubernetes.
+# The SDK's client reads typed objects back, except those that hold objects or quantities of Kubernetes.
 typed = fluxoperator.ApiClient()
 
 

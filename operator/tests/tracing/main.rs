@@ -127,8 +127,11 @@ fn spans_of_operator_and_pods_are_one_trace() {
 
         // The example's program prints its TRACEPARENT, which names the root.
         let log = fixture.lead_log("tracing").await;
-        let place = format!("00-{}-{}-01", root["Trace ID"], root["ID"]);
-        assert!(log.lines().any(|line| line == place), "{place}: {log}");
+        let traceparent = format!("00-{}-{}-01", root["Trace ID"], root["ID"]);
+        assert!(
+            log.lines().any(|line| line == traceparent),
+            "{traceparent}: {log}"
+        );
         let readme = std::fs::read_to_string(format!("{EXAMPLE}/README.md")).unwrap();
         let shown = readme
             .lines()

@@ -8,7 +8,8 @@ use flux_operator_core::labels;
 
 /// The name of the chart's Job.
 const DELETION: &str = "flux-operator-delete-miniclusters";
-const NONE: &str = "apiVersion: v1\nkind: Namespace\nmetadata: {name: nothing}\n";
+/// In place of the CRD, which the test creates later. `ControlPlane::start` has to apply something.
+const UNRELATED: &str = "apiVersion: v1\nkind: Namespace\nmetadata: {name: unrelated}\n";
 
 /// Creates a MiniCluster with the objects that the operator would create. Until all of them exist, a finalizer keeps
 /// the MiniCluster, so that a deletion meanwhile does not miss any.
@@ -34,7 +35,7 @@ fn make(plane: &ControlPlane, name: &str) {
         },
     });
     plane.apply(&job.to_string()).unwrap();
-    for (volume, keep) in [("goes", false), ("stays", true)] {
+    for (suffix, keep) in [("goes", false), ("stays", true)] {
         let mut annotations = json!({ labels::OWNER: uid });
         if keep {
             annotations[labels::KEEP] = json!("true");
@@ -42,7 +43,7 @@ fn make(plane: &ControlPlane, name: &str) {
         let volume = json!({
             "apiVersion": "v1", "kind": "PersistentVolume",
             "metadata": {
-                "name": format!("{name}-{volume}"),
+                "name": format!("{name}-{suffix}"),
                 "labels": { labels::MANAGED_BY: labels::MANAGER, labels::NAMESPACE: "default", labels::CLUSTER: name },
                 "annotations": annotations,
             },
@@ -67,7 +68,7 @@ fn release(plane: &ControlPlane, name: &str, finalizer: &str) {
 
 #[test]
 fn delete_all_removes_clusters_of_a_definition_created_later() {
-    let plane = ControlPlane::start(NONE).unwrap();
+    let plane = ControlPlane::start(UNRELATED).unwrap();
     plane.apply(&installation()).unwrap();
     // The chart has the Job, its account and that account's permissions only if `crds.keep` is false.
     let mut deletion = Installation::whole(&json!({ "crds": { "keep": false } }));
@@ -108,9 +109,9 @@ fn delete_all_removes_clusters_of_a_definition_created_later() {
             ])
             .unwrap();
         make(&plane, "first");
-        let is_left = |selector: &str| {
+        let objects_left = |option: &str| {
             let found = plane
-                .kubectl(&["get", "jobs,pods,persistentvolumes", "--output=name", selector])
+                .kubectl(&["get", "jobs,pods,persistentvolumes", "--output=name", option])
                 .unwrap();
             let is_ours = |name: &&str| ["first", "late"].iter().any(|cluster| name.contains(cluster));
             found
@@ -120,7 +121,7 @@ fn delete_all_removes_clusters_of_a_definition_created_later() {
                 .collect::<Vec<_>>()
         };
         let pods = async || {
-            let found = is_left("--selector=batch.kubernetes.io/job-name=first");
+            let found = objects_left("--selector=batch.kubernetes.io/job-name=first");
             // Its two pods, and the Job: the API server gives a Job without labels those of its pod template.
             if found.len() == 3 {
                 Ok(())
@@ -196,8 +197,8 @@ fn delete_all_removes_clusters_of_a_definition_created_later() {
             .kubectl(&["delete", "crd", "miniclusters.flux-framework.org"])
             .unwrap();
         until("the volumes are gone", async || {
-            // Not a selector: all objects are listed.
-            let left = is_left("--ignore-not-found");
+            // This option selects nothing: all objects are listed.
+            let left = objects_left("--ignore-not-found");
             let wanted = ["persistentvolume/first-stays", "persistentvolume/late-stays"];
             if left == wanted {
                 Ok(())

@@ -1,5 +1,5 @@
-//! What changes the CRD or needs it, each on a control plane of its own: both versions with the operator's
-//! webhook, the migration, v1alpha1 switched off, and the end of all MiniClusters. Conversion itself is tested in `shared`.
+//! Tests that change the CRD, each on a control plane of its own: both versions with the operator's webhook, the
+//! migration, v1alpha1 switched off, and the deletion of all MiniClusters. Conversion itself is tested in `shared`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::print_stdout, reason = "tests print figures and notices")]
 
@@ -40,8 +40,8 @@ struct Fixture {
     /// The administrator's client.
     client: Client,
     /// A client of the webhook's account, with the shipped permissions.
-    operator: Client,
-    /// The requests of `operator`.
+    webhook_client: Client,
+    /// The requests of `webhook_client`.
     calls: Calls,
     port: u16,
 }
@@ -74,7 +74,7 @@ fn test<F: Future<Output = ()>>(crd: impl FnOnce(u16) -> Value, body: impl FnOnc
     let token = plane
         .kubectl(&["-n", NAMESPACE, "create", "token", "flux-operator-webhook"])
         .unwrap();
-    let operator = plane.kubeconfig_for_token("operator", &token).unwrap();
+    let webhook_kubeconfig = plane.kubeconfig_for_token("webhook", &token).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -83,11 +83,11 @@ fn test<F: Future<Output = ()>>(crd: impl FnOnce(u16) -> Value, body: impl FnOnc
     runtime.block_on(async {
         let calls = Calls::default();
         let client = client(plane.kubeconfig_path(), &Calls::default()).await;
-        let operator = self::client(&operator, &calls).await;
+        let webhook_client = self::client(&webhook_kubeconfig, &calls).await;
         body(Fixture {
             plane,
             client,
-            operator,
+            webhook_client,
             calls,
             port,
         })
@@ -145,7 +145,7 @@ impl Fixture {
 
     fn webhook_at(&self, port: u16) -> JoinHandle<()> {
         let settings = self.settings(port, NAMESPACE);
-        let client = Some(self.operator.clone());
+        let client = Some(self.webhook_client.clone());
         tokio::spawn(async move {
             webhook::run(client, settings, std::future::pending())
                 .await
@@ -355,7 +355,7 @@ fn v1alpha2_is_stored_as_it_was_when_v1alpha1_is_put_back() {
 fn kubectl_apply_of_the_same_v1alpha1_manifest_says_unchanged() {
     test(crd, async |fixture| {
         let _webhook = fixture.webhook().await;
-        // The last four are those of this file: they come after the manifests of 2023.
+        // The last four are those that `of_2023` adds to the manifests.
         let mut specs: Vec<Value> = of_2023()
             .into_iter()
             .map(|(_, spec)| spec)
@@ -477,7 +477,7 @@ fn lost_webhook_affects_only_v1alpha1_and_keeps_certificate() {
         // Two replicas that run at once share the Secret.
         let other = fixture.webhook_at(free_port());
         let webhook = fixture.webhook().await;
-        assert_eq!(secret().unwrap(), before, "nothing is made anew");
+        assert_eq!(secret().unwrap(), before, "the certificate is kept");
         assert!(!webhook.is_finished() && !other.is_finished());
     });
 }
@@ -561,7 +561,7 @@ fn objects_that_were_stored_as_v1alpha1_are_migrated() {
             ])
         };
         assert_eq!(stored().unwrap(), r#"["v1alpha1","v1alpha2"]"#);
-        // The shipped Job does it like this.
+        // With the account of the shipped Job.
         let migration = Installation::of_text(include_str!("../../manifests/migrate/migrate.yaml"));
         fixture.plane.apply(&migration.text()).unwrap();
         let token = fixture

@@ -22,12 +22,12 @@ async fn is_ready(port: u16) -> Result<(), String> {
     }
 }
 
-/// The webhooks' Service: new connections go to one of the ports in `to`.
-async fn service(port: u16, to: Arc<Mutex<Vec<u16>>>) {
+/// The webhooks' Service: new connections go to the ports in `targets` by turns.
+async fn service(port: u16, targets: Arc<Mutex<Vec<u16>>>) {
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await.unwrap();
     for number in 0usize.. {
         let mut caller = listener.accept().await.unwrap().0;
-        let ports = to.lock().unwrap().clone();
+        let ports = targets.lock().unwrap().clone();
         let port = ports[number % ports.len()];
         tokio::spawn(async move {
             let mut webhook = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
@@ -39,21 +39,24 @@ async fn service(port: u16, to: Arc<Mutex<Vec<u16>>>) {
 #[test]
 fn no_conversion_fails_while_the_webhooks_are_replaced() {
     test(crd, async |fixture| {
-        let to = Arc::new(Mutex::new(Vec::new()));
+        let targets = Arc::new(Mutex::new(Vec::new()));
         let start = async |port: u16| {
             let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
             let mut settings = fixture.settings(port, NAMESPACE);
             let health = free_port();
             settings.health = Some(([127, 0, 0, 1], health).into());
             let stopped = async { drop(stopped.await) };
-            let run = webhook::run(Some(fixture.operator.clone()), settings, stopped);
+            let run = webhook::run(Some(fixture.webhook_client.clone()), settings, stopped);
             let task = tokio::spawn(async move { run.await.unwrap() });
             until("it is ready", async || is_ready(health).await).await;
             (port, stop, task)
         };
         let mut running = vec![start(free_port()).await, start(free_port()).await];
-        to.lock().unwrap().extend(running.iter().map(|(port, ..)| *port));
-        let _service = tokio::spawn(service(fixture.port, to.clone()));
+        targets
+            .lock()
+            .unwrap()
+            .extend(running.iter().map(|(port, ..)| *port));
+        let _service = tokio::spawn(service(fixture.port, targets.clone()));
         fixture.answers().await;
         let (answered, failed) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(Vec::new())));
         let askers: Vec<_> = (0..8)
@@ -72,16 +75,15 @@ fn no_conversion_fails_while_the_webhooks_are_replaced() {
             })
             .collect();
         for _ in 0..3 {
-            // A Deployment does it like this: it starts one more pod, and when that is ready, it ends one.
-            // The pod and the Service learn of the end at the same time. Here the Service needs 1 s for it. The webhook
-            // serves longer (`drain`).
+            // As a Deployment does it: it starts one more pod, and when that is ready, it ends one. The Service learns
+            // of the end 1 s after the pod. The webhook serves longer than that (`drain`).
             let new = start(free_port()).await;
-            to.lock().unwrap().push(new.0);
+            targets.lock().unwrap().push(new.0);
             running.push(new);
             let (port, stop, task) = running.remove(0);
             stop.send(()).unwrap();
             tokio::time::sleep(Duration::from_secs(1)).await;
-            to.lock().unwrap().retain(|other| *other != port);
+            targets.lock().unwrap().retain(|other| *other != port);
             task.await.unwrap();
         }
         for asker in askers {
@@ -101,7 +103,7 @@ fn no_conversion_fails_while_the_webhooks_are_replaced() {
 fn replicas_keep_each_others_ca_in_the_bundle() {
     test(crd, async |fixture| {
         let other = free_port();
-        // A webhook's Secret, and in it the authority, is in its namespace: so these two have different ones. Both use
+        // A webhook keeps its authority in a Secret of its namespace, so these two have different ones. Both use
         // the administrator's client, since the webhook's account has no rights in `default`.
         let namespaces = [(fixture.port, NAMESPACE), (other, "default")];
         let run = |(port, namespace)| {
@@ -125,7 +127,7 @@ fn replicas_keep_each_others_ca_in_the_bundle() {
             all.filter(|certificate| !certificate.is_empty())
                 .collect::<Vec<_>>()
         };
-        let looks = async {
+        let checks = async {
             let mut before = Vec::new();
             let both = until("both are in the bundle", async || {
                 let now = bundle();
@@ -147,7 +149,7 @@ fn replicas_keep_each_others_ca_in_the_bundle() {
         };
         tokio::select! {
             _ = futures::future::join_all(namespaces.map(run)) => unreachable!(),
-            () = looks => {}
+            () = checks => {}
         }
     });
 }

@@ -386,8 +386,8 @@ impl Place {
     }
 }
 
-/// Tries 10000 overlays with `OVERLAYS=10000`.
-fn lies_over_as_kubectl_would_lay_it(place: &Place, overlays: &BoxedStrategy<Value>) {
+/// Merges random overlays of these pods as the operator does, and with kubectl. `OVERLAYS=10000` tries 10000.
+fn assert_merges_as_kubectl(place: &Place, overlays: &BoxedStrategy<Value>) {
     let count: usize = std::env::var("OVERLAYS")
         .ok()
         .and_then(|text| text.parse().ok())
@@ -395,7 +395,7 @@ fn lies_over_as_kubectl_would_lay_it(place: &Place, overlays: &BoxedStrategy<Val
     let (kubectl, first) = kubectl_program();
     let folder = tempfile::tempdir().unwrap();
     // Pods on the network of their node are rendered differently.
-    let below = [false, true].map(|is_host| {
+    let bases = [false, true].map(|is_host| {
         let (rendered, _) = (place.pods)(objects(place.spec(json!({ "spec": { "hostNetwork": is_host } }))));
         let file = folder.path().join(format!("{is_host}.json"));
         std::fs::write(&file, rendered.to_string()).unwrap();
@@ -416,7 +416,7 @@ fn lies_over_as_kubectl_would_lay_it(place: &Place, overlays: &BoxedStrategy<Val
             continue;
         }
         merged += 1;
-        let (file, below) = &below[usize::from(overlay["spec"]["hostNetwork"] == true)];
+        let (file, base) = &bases[usize::from(overlay["spec"]["hostNetwork"] == true)];
         let (_, merged_by_us) = (place.pods)(objects(wanted));
         std::fs::write(&patch, place.patch(overlay.clone()).to_string()).unwrap();
         let output = Command::new(&kubectl)
@@ -438,7 +438,7 @@ fn lies_over_as_kubectl_would_lay_it(place: &Place, overlays: &BoxedStrategy<Val
             "{overlay}"
         );
         let protected = |object: &Value| (place.protected)(object.pointer(place.template).unwrap());
-        assert_eq!(protected(&merged_by_us), protected(below), "{overlay}");
+        assert_eq!(protected(&merged_by_us), protected(base), "{overlay}");
     }
     assert!(
         merged >= count && refused > 0,
@@ -449,13 +449,13 @@ fn lies_over_as_kubectl_would_lay_it(place: &Place, overlays: &BoxedStrategy<Val
 #[test]
 fn overlay_is_refused_or_applied_as_kubectl_would() {
     test("overlay-kubectl", async |_| {
-        lies_over_as_kubectl_would_lay_it(&OF_JOB, &overlay(&["app"], &["side", "new", "other"]));
+        assert_merges_as_kubectl(&OF_JOB, &overlay(&["app"], &["side", "new", "other"]));
     });
 }
 
 #[test]
 fn any_services_pod_overlay_is_refused_or_merged_like_kubectl() {
     test("overlay-kubectl-services", async |_| {
-        lies_over_as_kubectl_would_lay_it(&OF_SERVICES, &overlay(&["cache"], &["new", "other"]));
+        assert_merges_as_kubectl(&OF_SERVICES, &overlay(&["cache"], &["new", "other"]));
     });
 }

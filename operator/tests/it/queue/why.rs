@@ -97,7 +97,7 @@ fn status_explains_queue_wait_with_shipped_permissions() {
                 message(status, "Kueue has created no Workload")
             })
             .await;
-        let quota = says(
+        let quota = workload_condition(
             "QuotaReserved",
             "False",
             "couldn't assign flavors to pod set main: insufficient unused quota for cpu",
@@ -144,10 +144,13 @@ async fn elastic_growth_wait_is_explained_with_as_few_calls(fixture: &Fixture, c
         fixture,
         "grows",
         "job-grows-1",
-        json!([says("QuotaReserved", "True", ""), says("Admitted", "True", "")]),
+        json!([
+            workload_condition("QuotaReserved", "True", ""),
+            workload_condition("Admitted", "True", "")
+        ]),
     )
     .await;
-    let quota = says(
+    let quota = workload_condition(
         "QuotaReserved",
         "False",
         "couldn't assign flavors to pod set main: insufficient quota for cpu",
@@ -195,7 +198,7 @@ async fn elastic_growth_wait_is_explained_with_as_few_calls(fixture: &Fixture, c
     );
 }
 
-fn says(type_: &str, status: &str, message: &str) -> Value {
+fn workload_condition(type_: &str, status: &str, message: &str) -> Value {
     let reason = if status == "True" { type_ } else { "Pending" };
     json!({
         "type": type_, "status": status, "reason": reason, "message": message,

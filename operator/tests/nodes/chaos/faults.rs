@@ -103,10 +103,10 @@ impl<'a> World<'a> {
             Action::FreezeOperator { seconds } => self.freeze_operator(*seconds),
             Action::Quota { seconds } => self.fill_quota(*seconds).await,
             Action::Webhook { resource, seconds } => self.refuse(resource, *seconds),
-            Action::Namespace { seconds } => self.pass_namespace(*seconds),
+            Action::Namespace { seconds } => self.create_passing_namespace(*seconds),
             Action::KillOnControlPlane { program, seconds } => {
                 self.note(&format!("{program} is killed, for {seconds} s"));
-                self.delay(f64::from(*seconds) + RECOVERY);
+                self.note_delay(f64::from(*seconds) + RECOVERY);
                 let (program, seconds) = (*program, *seconds);
                 self.spawn(async move { drop(try_restart(None, program, seconds).await) });
             }
@@ -120,12 +120,12 @@ impl<'a> World<'a> {
                     "{program} of {} is killed, for {seconds} s",
                     node(*worker)
                 ));
-                self.delay(f64::from(*seconds) + RECOVERY);
+                self.note_delay(f64::from(*seconds) + RECOVERY);
                 let (worker, program, seconds) = (*worker, *program, *seconds);
                 self.spawn(async move { drop(try_restart(Some(worker), program, seconds).await) });
             }
             Action::PowerLoss { worker, seconds } => {
-                self.node_goes(*worker, *seconds, "loses its power").await;
+                self.note_node_fault(*worker, *seconds, "loses its power").await;
                 let (worker, seconds) = (*worker, *seconds);
                 self.spawn(async move {
                     power_off(worker).await;
@@ -135,7 +135,7 @@ impl<'a> World<'a> {
             }
             Action::Reboot { worker, seconds } => {
                 // The shutdown itself takes 10 s.
-                self.node_goes(*worker, *seconds + 10.0, "reboots").await;
+                self.note_node_fault(*worker, *seconds + 10.0, "reboots").await;
                 let (worker, seconds) = (*worker, *seconds);
                 self.spawn(async move {
                     shut_down(worker).await;
@@ -144,7 +144,7 @@ impl<'a> World<'a> {
                 });
             }
             Action::CutOffFromApi { worker, seconds } => {
-                self.node_goes(*worker, f64::from(*seconds), "is cut off from the API server")
+                self.note_node_fault(*worker, f64::from(*seconds), "is cut off from the API server")
                     .await;
                 self.spawn(cut_if_running(*worker, "api".into(), *seconds));
             }
@@ -153,13 +153,13 @@ impl<'a> World<'a> {
                 other,
                 seconds,
             } => {
-                self.node_goes(
+                self.note_node_fault(
                     *worker,
                     f64::from(*seconds),
                     &format!("is cut off from {}", node(*other)),
                 )
                 .await;
-                self.node_goes(
+                self.note_node_fault(
                     *other,
                     f64::from(*seconds),
                     &format!("is cut off from {}", node(*worker)),
@@ -237,7 +237,7 @@ impl<'a> World<'a> {
 
     async fn fill_quota(&self, seconds: f64) {
         self.note(&format!("no pod may be created, for {seconds:.0} s"));
-        self.delay(seconds + RECOVERY);
+        self.note_delay(seconds + RECOVERY);
         let full = json!({ "metadata": { "name": QUOTA }, "spec": { "hard": { "pods": "0" } } });
         let full: ResourceQuota = serde_json::from_value(full).unwrap();
         let quotas = self.stage.fixture.api::<ResourceQuota>();
@@ -254,7 +254,7 @@ impl<'a> World<'a> {
         self.note(&format!(
             "a webhook that does not answer refuses {resource}, for {seconds:.0} s"
         ));
-        self.delay(seconds + RECOVERY);
+        self.note_delay(seconds + RECOVERY);
         let namespace = &self.stage.fixture.namespace;
         let webhook: ValidatingWebhookConfiguration = serde_json::from_value(json!({
             "metadata": { "name": WEBHOOK },
@@ -279,7 +279,7 @@ impl<'a> World<'a> {
         });
     }
 
-    fn pass_namespace(&self, seconds: f64) {
+    fn create_passing_namespace(&self, seconds: f64) {
         let name = format!("{}-{}", self.stage.fixture.namespace, self.faults.borrow());
         self.note(&format!("namespace {name} lives for {seconds:.0} s"));
         let client = self.client();
@@ -313,7 +313,7 @@ impl<'a> World<'a> {
 
     fn freeze_operator(&self, seconds: f64) {
         self.note(&format!("the operator's programs stand still for {seconds:.0} s"));
-        self.delay(seconds + RECOVERY);
+        self.note_delay(seconds + RECOVERY);
         self.spawn(async move {
             // The nodes are on this machine. Processes that start meanwhile are not frozen.
             let pids = Command::new("pgrep")
@@ -326,10 +326,10 @@ impl<'a> World<'a> {
                 .lines()
                 .map(str::to_owned)
                 .collect();
-            let tell = |signal: &str| Command::new("kill").arg(signal).args(&pids).output().unwrap();
-            tell("-STOP");
+            let send = |signal: &str| Command::new("kill").arg(signal).args(&pids).output().unwrap();
+            send("-STOP");
             sleep(seconds).await;
-            tell("-CONT");
+            send("-CONT");
         });
     }
 
@@ -340,7 +340,7 @@ impl<'a> World<'a> {
         };
         let Some(pod) = pick.of(&pods) else { return };
         self.note(&format!("kill the operator's pod {}", pod.name_any()));
-        self.delay(RECOVERY);
+        self.note_delay(RECOVERY);
         let words = [
             "--namespace",
             "flux-operator",
@@ -355,7 +355,8 @@ impl<'a> World<'a> {
 
     // ---- nodes
 
-    async fn node_goes(&self, worker: u8, seconds: f64, how: &str) {
+    /// Records that a fault of this worker disturbs all MiniClusters.
+    async fn note_node_fault(&self, worker: u8, seconds: f64, how: &str) {
         let pods = self.pods().await;
         let clusters: Vec<String> = pods
             .iter()
@@ -416,7 +417,8 @@ impl<'a> World<'a> {
         kubectl(&rollout).await;
     }
 
-    fn delay(&self, seconds: f64) {
+    /// Records that statuses may be late from now on, for this many seconds.
+    fn note_delay(&self, seconds: f64) {
         let from = now();
         let to = from + seconds;
         self.delays.borrow_mut().push(Interval { from, to });

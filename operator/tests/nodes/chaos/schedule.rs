@@ -9,8 +9,8 @@ const NAMES: [&str; 16] = [
     "rowan", "willow", "yew",
 ];
 
-/// The longest job of a MiniCluster that grows and shrinks, in seconds. It ends before its node is removed.
-const JOB_OF_AN_ELASTIC: u32 = 16;
+/// The longest job of a MiniCluster with a maxSize, in seconds: it must end before a resize removes its node.
+const LONGEST_ELASTIC_JOB: u32 = 16;
 
 /// A random number that picks one of the objects that exist at that moment, and what is done to it.
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +80,7 @@ pub enum Action {
         seconds: u32,
     },
     KillOperator(Pick),
-    /// Its processes are frozen, and nobody is told.
+    /// The operator's processes get SIGSTOP, and SIGCONT later.
     FreezeOperator {
         seconds: f64,
     },
@@ -110,6 +110,7 @@ pub struct Manifest {
     pub form: Form,
     pub seconds: u32,
     pub code: i32,
+    /// `restartPolicy` is OnFailure.
     pub is_retried: bool,
     pub backoff_limit: Option<u32>,
     pub max_restarts: Option<u32>,
@@ -255,9 +256,9 @@ fn node(dice: &mut Rng) -> (Action, f64) {
     }
 }
 
-/// Not 11 to 25 s: a connection whose data is unacknowledged for 20 s is closed, and a broker that reconnects
-/// at once has lost messages without noticing. If a job ends during such a cut, Flux never sees its end
-/// (docs/troubleshooting.md, "A job hangs").
+/// The seconds of a cut, but not 11 to 25: a connection whose data is unacknowledged for 20 s is closed, and a broker
+/// that reconnects at once has lost messages without noticing. If a job ends during such a cut, Flux never sees its
+/// end (docs/troubleshooting.md, "A job hangs").
 fn cut_between_brokers(dice: &mut Rng) -> u32 {
     if dice.bool() {
         dice.u32(3..11)
@@ -281,7 +282,11 @@ fn manifest(dice: &mut Rng) -> Manifest {
     };
     let max_size = one_in(dice, 4).then_some(size + 2);
     // Jobs on a node that is removed have 27 s to end (docs/tasks/autoscale.md, "Time limit").
-    let longest = if max_size.is_some() { JOB_OF_AN_ELASTIC } else { 60 };
+    let longest = if max_size.is_some() {
+        LONGEST_ELASTIC_JOB
+    } else {
+        60
+    };
     Manifest {
         name: NAMES[dice.usize(..NAMES.len())],
         size,
