@@ -94,7 +94,7 @@ pub fn run(words: &[&str]) -> u8 {
 }
 
 /// Reports the state `run` once this broker has joined, and then nothing more while the connection lasts.
-fn tell_when_joined(mut stream: UnixStream, joined: &AtomicBool) {
+fn report_when_joined(mut stream: UnixStream, joined: &AtomicBool) {
     while !joined.load(Relaxed) {
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -160,7 +160,7 @@ impl Broker {
         match dumped {
             Err(why) => {
                 eprintln!("flux-broker: rc3: {why}");
-                code.max(u8::from(code == 0))
+                code.max(1)
             }
             Ok(()) => code,
         }
@@ -360,7 +360,7 @@ impl Broker {
                         // lasts.
                         "state-machine.monitor" => {
                             let joined = joined.clone();
-                            std::thread::spawn(move || tell_when_joined(stream, &joined));
+                            std::thread::spawn(move || report_when_joined(stream, &joined));
                         }
                         // The lead answers all other topics.
                         topic => {

@@ -62,7 +62,7 @@ pub fn read(words: &[&str]) -> Result<Broker, String> {
         .map(std::fs::read_to_string)
         .transpose()
         .map_err(|error| format!("resource: {error}"))?;
-    let of_the_host = || {
+    let own_hostname = || {
         nix::unistd::gethostname()
             .ok()
             .and_then(|name| name.into_string().ok())
@@ -70,7 +70,7 @@ pub fn read(words: &[&str]) -> Result<Broker, String> {
     let own = attributes
         .get("hostname")
         .cloned()
-        .or_else(of_the_host)
+        .or_else(own_hostname)
         .unwrap_or_default();
     let rank = hosts
         .iter()
@@ -174,11 +174,11 @@ fn check_certificate(path: &str) -> Result<(), String> {
 /// The names of the queues. The default queue has a star.
 fn queues(table: &toml::Table) -> Vec<String> {
     let defaults = ["jobspec", "defaults", "system", "queue"];
-    let usual = table
+    let default_queue = table
         .get("policy")
         .cloned()
         .and_then(|policy| defaults.iter().try_fold(policy, |at, name| at.get(name).cloned()));
-    let usual = usual.as_ref().and_then(toml::Value::as_str);
+    let default_queue = default_queue.as_ref().and_then(toml::Value::as_str);
     let queues = table
         .get("queues")
         .and_then(toml::Value::as_table)
@@ -186,7 +186,7 @@ fn queues(table: &toml::Table) -> Vec<String> {
         .flat_map(toml::Table::keys);
     queues
         .map(|name| {
-            if Some(name.as_str()) == usual {
+            if Some(name.as_str()) == default_queue {
                 format!("{name}*")
             } else {
                 name.clone()

@@ -115,7 +115,7 @@ fn code(status: ExitStatus) -> u8 {
 
 /// The rank of each task's node. Each node gets several tasks in a row. Only a job of several nodes uses other
 /// nodes, if it is submitted on the lead. All other tasks get rank 0, with which `submit` runs them on its own node.
-fn places(request: &Request) -> Vec<u32> {
+fn task_ranks(request: &Request) -> Vec<u32> {
     let is_lead = request.nodes > 1 && broker::ask("getattr rank").is_some_and(|rank| rank == "0");
     let size = broker::ask("getattr size")
         .and_then(|size| size.parse().ok())
@@ -200,7 +200,7 @@ fn run_tasks(request: &Request, program: &str, arguments: &[&str], is_run: bool)
     let live_errors = is_run || std::io::stderr().is_terminal();
     let cpus = cpus(request);
     let (mut children, mut others) = (Vec::new(), Vec::new());
-    for (task, node) in places(request).into_iter().enumerate() {
+    for (task, node) in task_ranks(request).into_iter().enumerate() {
         let mut environment = vec![
             ("FLUX_TASK_RANK", task.to_string()),
             ("FLUX_JOB_SIZE", request.tasks.to_string()),
@@ -268,12 +268,12 @@ fn run_tasks(request: &Request, program: &str, arguments: &[&str], is_run: bool)
         errors.extend(ended.errors);
         highest = highest.max(ended.code);
     }
-    tell(request.output, &held_back, &errors);
+    print_held_back(request.output, &held_back, &errors);
     highest
 }
 
 /// Writes the output that was held back to the requested place.
-fn tell(path: Option<&str>, output: &[u8], errors: &[u8]) {
+fn print_held_back(path: Option<&str>, output: &[u8], errors: &[u8]) {
     let _ = std::io::stderr().write_all(errors);
     let _ = match path {
         Some(path) => std::fs::write(path, output),
@@ -305,8 +305,8 @@ fn collect(
 pub fn batch(words: &[&str]) -> u8 {
     let request = parse(words);
     let [script, ..] = request.command else { return 1 };
-    let place = |id: &str| request.output.unwrap_or("flux-{{id}}.out").replace("{{id}}", id);
-    let output = std::fs::File::create(place("f1")).expect("cannot create the output file");
+    let output_path = |id: &str| request.output.unwrap_or("flux-{{id}}.out").replace("{{id}}", id);
+    let output = std::fs::File::create(output_path("f1")).expect("cannot create the output file");
     let status = Command::new(script)
         .env("FLUX_JOB_ID", "f1")
         .stdout(output)
@@ -316,7 +316,7 @@ pub fn batch(words: &[&str]) -> u8 {
         Ok(0) => println!("f1"),
         Ok(code) => {
             let id = format!("f1x{code}");
-            let _ = std::fs::rename(place("f1"), place(&id));
+            let _ = std::fs::rename(output_path("f1"), output_path(&id));
             println!("{id}");
         }
         Err(error) => {

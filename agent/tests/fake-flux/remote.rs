@@ -104,7 +104,7 @@ pub fn run(line: &str, lead: &str, uri: Option<(String, String)>) {
         let task: Value = serde_json::from_str(task).ok()?;
         let mut stream = TcpStream::connect(lead).ok()?;
         writeln!(stream, "{RESULT}{number}").ok()?;
-        let wishes = stream.try_clone().ok()?;
+        let stop_request = stream.try_clone().ok()?;
         let stream = Arc::new(Mutex::new(stream));
         let mut child = match command(&task, uri)?.spawn() {
             Ok(child) => child,
@@ -125,12 +125,12 @@ pub fn run(line: &str, lead: &str, uri: Option<(String, String)>) {
             }
         };
         let pid = Pid::from_raw(child.id().cast_signed());
-        let lives = Arc::new(AtomicBool::new(true));
-        let still = lives.clone();
+        let is_running = Arc::new(AtomicBool::new(true));
+        let still_runs = is_running.clone();
         std::thread::spawn(move || {
             // `end` ends this read, too. By then the pid may belong to another process.
-            let _ = (&wishes).read(&mut [0]);
-            still.load(Relaxed).then(|| kill(pid, Signal::SIGTERM))
+            let _ = (&stop_request).read(&mut [0]);
+            still_runs.load(Relaxed).then(|| kill(pid, Signal::SIGTERM))
         });
         let errors = child
             .stderr
@@ -141,7 +141,7 @@ pub fn run(line: &str, lead: &str, uri: Option<(String, String)>) {
             .take()
             .map(|pipe| forward(pipe, OUTPUT, stream.clone()));
         let status = child.wait().ok()?;
-        lives.store(false, Relaxed);
+        is_running.store(false, Relaxed);
         for pipe in [errors, output].into_iter().flatten() {
             let _ = pipe.join();
         }

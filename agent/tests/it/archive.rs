@@ -66,8 +66,8 @@ fn counting_image(more: &str) -> Image {
     image
 }
 
-/// Asserts that a lead has saved the state, and that this state has `count` starts.
-fn assert_starts(image: &Image, count: usize, when: &str) {
+/// Runs a lead. Asserts that it saves the state, and that this state has `count` starts.
+fn run_and_assert_starts(image: &Image, count: usize, when: &str) {
     let mut container = lead(image, "");
     // Without a view, Flux is the one on the PATH.
     let path = "/mnt/flux/view/bin:/usr/bin:/bin";
@@ -165,7 +165,7 @@ fn archive_is_saved_and_restored_after_a_new_plan() {
     for change in ["true", "brokerOptions=\"$brokerOptions -Slog-level=3\""] {
         let image = counting_image(&format!("[runner.snippets]\npre = '{change}'\n{OWN_FLUX}"));
         for count in 1..3 {
-            assert_starts(&image, count, change);
+            run_and_assert_starts(&image, count, change);
         }
     }
 }
@@ -180,7 +180,7 @@ fn archive_that_a_snippet_fetches_is_restored() {
                  post = 'cp {ARCHIVE} /saved.tgz'\n{more}"
             ));
             for count in 1..3 {
-                assert_starts(&image, count, &format!("{snippet}{more}"));
+                run_and_assert_starts(&image, count, &format!("{snippet}{more}"));
                 fs::remove_file(image.at(ARCHIVE)).unwrap();
             }
         }
@@ -321,7 +321,7 @@ fn dump_that_fails_does_not_fail_an_interactive_instance() {
         container.before = before.into();
         let pod = Running::pod(&container, &Network::new());
         eventually("the instance is up", || is_up(&pod));
-        // So that the agent has seen it, too.
+        // The agent itself must also have noticed that the instance is up.
         std::thread::sleep(Duration::from_millis(500));
         assert!(pod.exec(&[AGENT, "stop"]).status.success());
         let ended = pod.end();

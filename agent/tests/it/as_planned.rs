@@ -355,10 +355,10 @@ fn compare_calls(case: &Case, image: &Image, want: &Expected) {
     let mut want_environment = wanted.environment.clone();
     // The program's environment, by two options of `flux-agent program`: `--without=NAME` removes a variable.
     // `--own=NAME` gives back the user's value, which the broker carried under another name.
-    let kept = initial[..from]
+    let removed = initial[..from]
         .iter()
         .filter_map(|word| word.strip_prefix("--without="));
-    kept.for_each(|name| drop(want_environment.remove(name).unwrap()));
+    removed.for_each(|name| drop(want_environment.remove(name).unwrap()));
     for name in initial[..from]
         .iter()
         .filter_map(|word| word.strip_prefix("--own="))

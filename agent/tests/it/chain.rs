@@ -53,7 +53,7 @@ fn in_parallel<T: Send>(all: impl Iterator<Item = T>, work: impl Fn(T) + Sync) {
     });
 }
 
-fn of_the_program(code: u8) -> Termination {
+fn program_ended_with(code: u8) -> Termination {
     Termination {
         program_code: Some(code),
         ..Termination::new(Ender::Program, code)
@@ -70,7 +70,7 @@ fn container_passes_on_every_code_and_reports_who_ended_it() {
         )
         .with(&["sh"]);
         assert_eq!(solo.run(&[]).code, i32::from(code));
-        assert_eq!(solo.termination(), of_the_program(code));
+        assert_eq!(solo.termination(), program_ended_with(code));
         // A restart in the same pod does not run it again, and reports the same.
         assert_eq!(solo.run(&[]).code, i32::from(code), "{code}");
         assert_eq!(
@@ -107,7 +107,7 @@ fn on_failure_retries_every_nonzero_code_per_container_start() {
 }
 
 /// Exit codes with a meaning for shells, signals or the agent. With the fake Flux some more.
-fn telling_codes() -> Vec<u8> {
+fn special_codes() -> Vec<u8> {
     let few: Vec<u8> = [0, 1, 2, 126, 127, 128, 137, 143, 255]
         .into_iter()
         .chain(237..250)
@@ -121,7 +121,7 @@ fn telling_codes() -> Vec<u8> {
 
 #[test]
 fn codes_of_a_submitted_job_for_one_and_three_pods() {
-    let both = telling_codes()
+    let both = special_codes()
         .into_iter()
         .flat_map(|code| [(code, 1), (code, 3)]);
     in_parallel(both, |(code, size)| {
@@ -132,7 +132,7 @@ fn codes_of_a_submitted_job_for_one_and_three_pods() {
             ended[1..].iter().all(|ended| ended.code == 0),
             "{code}: {ended:?}"
         );
-        assert_eq!(termination_of(&images[0]), of_the_program(code), "{size}");
+        assert_eq!(termination_of(&images[0]), program_ended_with(code), "{size}");
         for follower in &images[1..] {
             assert_eq!(
                 termination_of(follower),
@@ -166,7 +166,7 @@ fn job_ended_by_a_signal_exits_128_plus_number() {
         assert_eq!(ended[0].code, 128 + i32::from(signal), "{}", ended[0].stderr);
         assert_eq!(
             (termination_of(&images[0]), starts(&images)),
-            (of_the_program(128 + signal), 1)
+            (program_ended_with(128 + signal), 1)
         );
     });
 }
@@ -220,7 +220,7 @@ fn on_failure_reruns_a_failed_program_and_never_a_success() {
             assert_eq!(ended.code, 7, "{}", ended.stderr);
             assert_eq!(
                 (termination_of(&images[0]), starts(&images)),
-                (of_the_program(7), attempt)
+                (program_ended_with(7), attempt)
             );
             for follower in &pods {
                 let stays = "this pod stays for the lead's next attempt";
@@ -239,7 +239,7 @@ fn on_failure_reruns_a_failed_program_and_never_a_success() {
         assert_eq!(lead.end().code, 0);
         assert_eq!(
             (termination_of(&images[0]), starts(&images)),
-            (of_the_program(0), 4)
+            (program_ended_with(0), 4)
         );
         let more = pod(&images, 0, &network).end();
         assert_eq!((more.code, starts(&images)), (0, 4), "{}", more.stderr);
@@ -341,6 +341,7 @@ fn killed_lead_reruns_its_program_with_on_failure() {
     let network = Network::new();
     let mut pods = vec![pod(&images, 0, &network), pod(&images, 1, &network)];
     pods[0].wait_for_output("up\n");
+    // Gives the follower the time to join.
     std::thread::sleep(Duration::from_millis(600));
     let lead = pods.remove(0);
     send(lead.pid, 9);
@@ -382,7 +383,7 @@ fn on_failure_does_not_rerun_a_program_that_was_shut_down() {
         assert_eq!(ended.code, 143, "{}", ended.stderr);
         let expected = Termination {
             shut_down: true,
-            ..of_the_program(143)
+            ..program_ended_with(143)
         };
         assert_eq!(termination_of(&images[0]), expected);
         for _ in 0..2 {

@@ -11,7 +11,7 @@ use crate::live::eventually;
 
 /// A mount folder with a spec of `size` hosts, in which this host has the rank `rank`, and with a broker.toml
 /// for the fake Flux.
-fn place(size: usize, rank: usize) -> tempfile::TempDir {
+fn mount_folder(size: usize, rank: usize) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let own = nix::unistd::gethostname().unwrap().into_string().unwrap();
     let mut hosts: Vec<String> = (0..size).map(|index| format!("absent-{index}.invalid")).collect();
@@ -38,9 +38,10 @@ fn place(size: usize, rank: usize) -> tempfile::TempDir {
     fs::write(&certificate, image::certificate()).unwrap();
     fs::set_permissions(&certificate, fs::Permissions::from_mode(0o400)).unwrap();
     // With port 0, each broker that listens gets a free port: tests run at the same time.
-    let places = "default_port = 0\ndefault_bind = 'tcp://127.0.0.1:%p'\ndefault_connect = 'tcp://%h:%p'\n";
+    let addresses =
+        "default_port = 0\ndefault_bind = 'tcp://127.0.0.1:%p'\ndefault_connect = 'tcp://%h:%p'\n";
     let bootstrap = format!(
-        "[bootstrap]\n{places}curve_cert = '{}'\nhosts = [{{ host = '{hostlist}' }}]\n",
+        "[bootstrap]\n{addresses}curve_cert = '{}'\nhosts = [{{ host = '{hostlist}' }}]\n",
         certificate.display()
     );
     fs::write(config.join("broker.toml"), bootstrap).unwrap();
@@ -105,7 +106,7 @@ fn agent(folder: &Path, words: &[&str]) -> (String, i32) {
 
 #[test]
 fn probe_follows_the_broker_and_is_silent_when_ready() {
-    let folder = place(1, 0);
+    let folder = mount_folder(1, 0);
     let (text, code) = agent(folder.path(), &["status", "--ready"]);
     assert!(
         code == 1 && text.starts_with("not ready: the broker does not answer: its socket"),
@@ -124,7 +125,7 @@ fn probe_follows_the_broker_and_is_silent_when_ready() {
 
 #[test]
 fn a_probe_that_waits_is_ready_as_soon_as_the_broker_is() {
-    let folder = place(1, 0);
+    let folder = mount_folder(1, 0);
     std::thread::scope(|scope| {
         let probe = scope.spawn(|| agent(folder.path(), &["status", "--ready", "--wait", "60"]));
         std::thread::sleep(Duration::from_secs(1));
@@ -138,7 +139,7 @@ fn a_probe_that_waits_is_ready_as_soon_as_the_broker_is() {
 
 #[test]
 fn status_of_waiting_lead_names_missing_hosts_and_is_not_ready() {
-    let folder = place(3, 0);
+    let folder = mount_folder(3, 0);
     let _broker = Broker::start(folder.path());
     let (text, code) = agent(folder.path(), &["status"]);
     assert!(
@@ -172,7 +173,7 @@ fn status_of_waiting_lead_names_missing_hosts_and_is_not_ready() {
 
 #[test]
 fn usage_reports_state_nodes_and_cores_of_the_instance() {
-    let folder = place(1, 0);
+    let folder = mount_folder(1, 0);
     let (text, code) = agent(folder.path(), &["usage"]);
     assert!(
         code == 1 && text.starts_with("flux-agent: not up: the broker does not answer: its socket"),
@@ -211,7 +212,7 @@ fn usage_reports_state_nodes_and_cores_of_the_instance() {
 
 #[test]
 fn usage_works_while_brokers_are_missing() {
-    let folder = place(3, 0);
+    let folder = mount_folder(3, 0);
     let _broker = Broker::start(folder.path());
     let (text, code) = agent(folder.path(), &["usage"]);
     let usage: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -225,7 +226,7 @@ fn usage_works_while_brokers_are_missing() {
 
 #[test]
 fn a_host_that_the_cluster_may_grow_by_is_spare_and_not_missing() {
-    let folder = place(2, 0);
+    let folder = mount_folder(2, 0);
     let file = folder.path().join("agent.toml");
     let elastic = fs::read_to_string(&file)
         .unwrap()
@@ -242,7 +243,7 @@ fn a_host_that_the_cluster_may_grow_by_is_spare_and_not_missing() {
 
 #[test]
 fn follower_reports_its_parents_state_and_how_to_stop() {
-    let folder = place(2, 1);
+    let folder = mount_folder(2, 1);
     let (text, code) = agent(folder.path(), &["status"]);
     assert!(
         code == 1
@@ -265,7 +266,7 @@ fn follower_reports_its_parents_state_and_how_to_stop() {
 
 #[test]
 fn connect_becomes_the_command_inside_the_instance() {
-    let folder = place(1, 0);
+    let folder = mount_folder(1, 0);
     let _broker = Broker::start(folder.path());
     let uri = format!("local://{}", socket(folder.path()).display());
     let words = ["connect", "--", "sh", "-c", "echo $FLUX_URI $fluxsocket; exit 7"];
@@ -285,7 +286,7 @@ fn connect_becomes_the_command_inside_the_instance() {
 
 #[test]
 fn stop_on_the_lead_ends_the_instance() {
-    let folder = place(1, 0);
+    let folder = mount_folder(1, 0);
     let mut broker = Broker::start(folder.path());
     assert_eq!(agent(folder.path(), &["stop"]), (String::new(), 0));
     assert_eq!(broker.0.wait().unwrap().code(), Some(0));

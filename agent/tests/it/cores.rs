@@ -110,7 +110,7 @@ fn status_and_preflight_say_whether_tasks_are_bound_and_why() {
 }
 
 /// A script that prints the resources of an instance of two different pods, for real Flux only.
-const SHARES: &str = "flux resource list -s all -no '{nodelist} {ncores} {ngpus}' -i 0; \
+const PRINT_RESOURCES: &str = "flux resource list -s all -no '{nodelist} {ncores} {ngpus}' -i 0; \
     flux resource list -s all -no '{nodelist} {ncores} {ngpus}' -i 1; \
     flux resource status -s drain -no '{nnodes} drained'; flux run -n3 sh -c 'echo ran'; \
     flux run -n1 -g2 sh -c 'echo gpus $CUDA_VISIBLE_DEVICES of $(hostname)'; \
@@ -126,7 +126,7 @@ fn unlike_images(script: &str, more: &str) -> [Image; 2] {
 }
 
 /// The pods. The one with index `narrow` has one CPU.
-fn unlike<'a>(images: &'a [Image; 2], narrow: usize) -> Vec<Container<'a>> {
+fn unlike_pods<'a>(images: &'a [Image; 2], narrow: usize) -> Vec<Container<'a>> {
     let command = run_words(&[]);
     let pod = |(index, image): (usize, &'a Image)| {
         let mut pod = Container::new(image, &format!("mc-{index}"), &command);
@@ -144,13 +144,15 @@ fn sorted(text: &str) -> Vec<String> {
     lines
 }
 
-fn shares(narrow: usize, more: &str) -> Vec<String> {
-    let images = unlike_images(SHARES, more);
-    let ended = run(&unlike(&images, narrow));
+/// The lines that `PRINT_RESOURCES` prints, sorted.
+fn printed_resources(narrow: usize, more: &str) -> Vec<String> {
+    let images = unlike_images(PRINT_RESOURCES, more);
+    let ended = run(&unlike_pods(&images, narrow));
     assert_eq!((ended[0].code, ended[1].code), (0, 0), "{ended:?}");
     sorted(&ended[0].stdout)
 }
 
+/// The lines of [`printed_resources`] if the pods have so many cores.
 fn expected(cores: [u32; 2]) -> Vec<String> {
     let nodes = [format!("mc-0 {} 0", cores[0]), format!("mc-1 {} 2", cores[1])];
     let head = ["0 drained".to_owned(), "gpus 0,1 of mc-1".into()];
@@ -171,7 +173,8 @@ fn two_cpus() -> Option<()> {
     Some(())
 }
 
-fn without(narrow: usize) -> [u32; 2] {
+/// The cores of both pods: one in the narrow pod, two in the other.
+fn cores_of(narrow: usize) -> [u32; 2] {
     [0, 1].map(|index| if index == narrow { 1 } else { 2 })
 }
 
@@ -182,8 +185,8 @@ fn unlike_nodes_have_own_cores_and_gpus_and_none_is_drained() {
     }
     for narrow in [0, 1] {
         assert_eq!(
-            shares(narrow, ""),
-            expected(without(narrow)),
+            printed_resources(narrow, ""),
+            expected(cores_of(narrow)),
             "mc-{narrow} is the narrow one"
         );
     }
@@ -199,7 +202,7 @@ fn unlike_nodes_have_declared_cores_and_their_own_gpus() {
         for cores in [2, 3] {
             let more = format!("[runner]\ncores = {cores}\n");
             assert_eq!(
-                shares(narrow, &more),
+                printed_resources(narrow, &more),
                 expected([cores; 2]),
                 "{cores} cores, mc-{narrow} is the narrow one"
             );
@@ -223,7 +226,7 @@ fn later_pods_count_as_nodes_and_none_is_drained() {
             .chain(ran)
             .collect();
         // If each node has one core, three tasks do not fit at once.
-        let script = SHARES.replace(
+        let script = PRINT_RESOURCES.replace(
             "-n3",
             if narrow == 0 {
                 "-n2 sh -c 'echo ran'; flux run -n1"
@@ -232,7 +235,7 @@ fn later_pods_count_as_nodes_and_none_is_drained() {
             },
         );
         let images = unlike_images(&script, "max_size = 3\n");
-        let ended = run(&unlike(&images, narrow));
+        let ended = run(&unlike_pods(&images, narrow));
         assert_eq!((ended[0].code, ended[1].code), (0, 0), "{ended:?}");
         assert_eq!(
             sorted(&ended[0].stdout),
@@ -248,18 +251,18 @@ fn restored_instance_uses_resources_of_its_own_nodes() {
     if two_cpus().is_none() {
         return;
     }
-    let images = unlike_images(SHARES, "archive = '/state/a.tgz'\n");
+    let images = unlike_images(PRINT_RESOURCES, "archive = '/state/a.tgz'\n");
     images
         .iter()
         .for_each(|image| std::fs::create_dir(image.at("/state")).unwrap());
     // In each instance, the narrow pod is another one than in the previous instance.
     for narrow in [0, 1, 0] {
         images.iter().for_each(crate::live::forget_starts);
-        let ended = run(&unlike(&images, narrow));
+        let ended = run(&unlike_pods(&images, narrow));
         assert_eq!((ended[0].code, ended[1].code), (0, 0), "{ended:?}");
         assert_eq!(
             sorted(&ended[0].stdout),
-            expected(without(narrow)),
+            expected(cores_of(narrow)),
             "{}",
             ended[0].stderr
         );
@@ -280,11 +283,11 @@ fn next_attempt_uses_resources_of_its_own_nodes() {
     if two_cpus().is_none() {
         return;
     }
-    let script = format!("[ -e /tmp/again ] || {{ touch /tmp/again; exit 3; }}; {SHARES}");
+    let script = format!("[ -e /tmp/again ] || {{ touch /tmp/again; exit 3; }}; {PRINT_RESOURCES}");
     let images = unlike_images(&script, "restart_policy = 'OnFailure'\n");
     let network = Network::new();
     // At the second attempt, the follower has a new pod on a node with more CPUs.
-    let mut pods = unlike(&images, 1);
+    let mut pods = unlike_pods(&images, 1);
     let (lead, follower) = (Running::pod(&pods[0], &network), Running::pod(&pods[1], &network));
     assert_eq!(lead.end().code, 3);
     follower.signal(9);

@@ -64,7 +64,8 @@ fn batch(lines: &[&str]) -> (i32, String) {
     (ended.code, format!("{}{}", ended.stdout, ended.stderr))
 }
 
-/// Neither a job nor its end shows such a line. The rest of a line, here a pipe, is the user's own.
+/// Such a line has no job whose failure Flux could report. The exit code of other commands in the line, such as the
+/// end of a pipe, does not count.
 #[test]
 fn batch_fails_if_a_line_cannot_be_submitted() {
     let report = "lines that were not submitted (1): 3\n";
@@ -83,7 +84,8 @@ fn batch_fails_if_a_line_cannot_be_submitted() {
     }
 }
 
-/// The agent shows only the last lines of the output, and the list of the jobs is longer.
+/// The agent shows only the last lines of a batch's output. The list of its jobs may be longer, so the numbers of the
+/// failed lines come after it.
 #[test]
 fn failed_batch_ends_with_the_numbers_of_its_lines() {
     let lines = [

@@ -236,21 +236,21 @@ fn broker_start_is_retried_while_process_limit_is_reached() {
          [runner.program]\nmode = 'launcher'\nwords = ['/bin/sh', '-c', 'echo job; exit 7']"
     );
     let image = pod_image(&spec, 1);
-    let sleepers = || {
+    let sleeper = || {
         let mut sleep = std::process::Command::new("sleep");
         std::os::unix::process::CommandExt::uid(&mut sleep, UID);
         sleep.arg("1000").spawn().unwrap()
     };
-    let mut others: Vec<_> = (0..50).map(|_| sleepers()).collect();
+    let mut others: Vec<_> = (0..50).map(|_| sleeper()).collect();
     // Ends all at once. Otherwise a broker could start and then fail to create processes of its own.
-    let waits = std::thread::spawn(move || {
+    let killer = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_secs(4));
         others.iter_mut().for_each(|other| other.kill().unwrap());
         // A zombie counts too, so reap them.
         others.iter_mut().for_each(|other| drop(other.wait()));
     });
     let ended = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
-    waits.join().unwrap();
+    killer.join().unwrap();
     assert_eq!(
         (ended.code, ended.stdout.as_str()),
         (7, "job\n"),

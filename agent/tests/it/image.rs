@@ -485,6 +485,7 @@ fn quoted(words: &[String]) -> String {
 pub fn run(containers: &[Container]) -> Vec<Ended> {
     let results = folder();
     let mut script = String::from("ip link set lo up || exit 99\n");
+    // The addresses of up to eight pods.
     for index in 1..=8 {
         script += &format!("ip addr add 10.9.0.{index}/32 dev lo\n");
     }

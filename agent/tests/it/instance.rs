@@ -255,6 +255,7 @@ fn a_lead_that_is_silent_for_a_while_is_not_given_up() {
     let pods = start(&images, &Network::new(), &[]);
     pods[0].wait_for_output("up\n");
     let broker = eventually("the lead's broker", || pods[0].children().first().copied());
+    // SIGSTOP, and then SIGCONT.
     send(broker, 19);
     std::thread::sleep(Duration::from_secs(silence));
     send(broker, 18);

@@ -151,6 +151,7 @@ fn sigtstp_suspends_and_sigcont_resumes_the_program() {
     let running = Running::as_init(&time(&["sh", "-c", "sleep 77 & echo ready; wait"]));
     running.wait_for_output("ready");
     let program = running.children()[0];
+    // 20 is SIGTSTP, 18 SIGCONT.
     running.signal(20);
     eventually("the program stops", || {
         (state_of(program) == Some('T')).then_some(())

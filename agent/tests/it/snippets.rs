@@ -345,7 +345,8 @@ fn shell_that_cannot_start_programs_is_reported_without_hang() {
     let large = "x=0123456789abcdef; while [ ${#x} -lt 4000000 ]; do x=$x$x; done; export x";
     for shell in shells() {
         for strict in [true, false] {
-            for (source, is_known) in [(large, true), ("ulimit -v 100", true), ("ulimit -n 3", false)] {
+            for (source, has_known_cause) in [(large, true), ("ulimit -v 100", true), ("ulimit -n 3", false)]
+            {
                 let top = format!("[logging]\nstrict = {strict}");
                 let (code, stdout, stderr, termination) =
                     run_in(shell, &top, &format!("init = '{source}'"), "echo job");
@@ -359,7 +360,7 @@ fn shell_that_cannot_start_programs_is_reported_without_hang() {
                 let is_named = termination
                     .snippet_error
                     .contains("its shell could not start a program");
-                assert!(is_named || !is_known, "{shell} {source}: {termination:?}");
+                assert!(is_named || !has_known_cause, "{shell} {source}: {termination:?}");
             }
         }
     }

@@ -23,7 +23,7 @@ impl Proxy {
         let (gate, cutter) = (is_cut.clone(), cut.clone());
         tokio::spawn(async move {
             while let Ok((mut near, _)) = listener.accept().await {
-                // Before the gate is read: no connection misses a cut between the two.
+                // Subscribes before it reads `gate`. Otherwise the connection could miss a cut between the two.
                 let (server, mut cut) = (server.clone(), cutter.subscribe());
                 if gate.load(Ordering::SeqCst) {
                     let _ = near.shutdown().await;

@@ -18,10 +18,10 @@ fn one_ctrl_c_stops_job_in_order_and_prints_its_last_output() {
     test("ctrl-c-once", async |fixture| {
         let operator = fixture.operator().await;
         let person = user_of(&fixture);
-        let logs = |request: &LogRequest| {
+        let logs = |_: &LogRequest| {
             let lines = [(0, "begins"), (4, "tidies up")]
                 .map(|(pause, line)| (Duration::from_secs(pause), line.to_owned()));
-            request.follow.then(|| lines.to_vec()).or(Some(lines.to_vec()))
+            Some(lines.into())
         };
         let (front, person) = Front::before(&person, agents(), logs).await;
         let mut run = person.start(&["run", "--name", "mc", "app:1", "--", "work"]);

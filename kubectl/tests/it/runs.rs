@@ -336,18 +336,13 @@ fn run_reports_that_no_operator_is_running() {
 fn interrupted_run_exits_130_when_its_pods_have_not_started() {
     test("interrupted", async |fixture| {
         let operator = fixture.operator().await;
-        let rights = [crate::user_account::RIGHTS, &[("miniclusters", "delete")]].concat();
-        let rights: Vec<(&str, &str)> = rights
-            .into_iter()
-            .map(|(resource, verbs)| {
-                if resource == "miniclusters" {
-                    ("miniclusters.flux-framework.org", verbs)
-                } else {
-                    (resource, verbs)
-                }
-            })
-            .collect();
+        let rights = [
+            crate::user_account::RIGHTS,
+            &[("miniclusters.flux-framework.org", "delete")],
+        ]
+        .concat();
         let person = crate::user_with(&fixture, "deleter", &rights);
+        // Several times, since the order of the two varies.
         for number in 0..6 {
             let name = format!("mc{number}");
             let run = person.start(&["run", "--name", &name, "app:1", "--", "true"]);

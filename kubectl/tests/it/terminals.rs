@@ -77,7 +77,7 @@ const TOP: &str =
     "echo before $(stty -g); $plugin top mc --interval 1; echo code $?; echo after $(stty -g) over";
 
 /// How the user ends `top`.
-enum How {
+enum Ending {
     Key(&'static [u8]),
     Signal(&'static str),
 }
@@ -94,10 +94,16 @@ async fn changes(script: &Child, out: &mut ChildStdout, seen: &mut String) {
     read_until(out, seen, "mc: state run for 61\x1b[0m").await;
 }
 
-async fn ends_as_it_began(mut script: Child, mut out: ChildStdout, mut seen: String, before: &str, how: How) {
+async fn ends_as_it_began(
+    mut script: Child,
+    mut out: ChildStdout,
+    mut seen: String,
+    before: &str,
+    ending: Ending,
+) {
     let mut input = script.stdin.take().unwrap();
-    match how {
-        How::Signal(name) => {
+    match ending {
+        Ending::Signal(name) => {
             let pid = plugin_of(&script, "top").await.to_string();
             assert!(
                 std::process::Command::new("kill")
@@ -107,7 +113,7 @@ async fn ends_as_it_began(mut script: Child, mut out: ChildStdout, mut seen: Str
                     .success()
             );
         }
-        How::Key(key) => input.write_all(key).await.unwrap(),
+        Ending::Key(key) => input.write_all(key).await.unwrap(),
     }
     read_until(&mut out, &mut seen, " over").await;
     let after = seen
@@ -150,7 +156,7 @@ fn top_refreshes_until_a_key_and_leaves_the_terminal_as_it_was() {
             .boxed()
         };
         let (front, person) = over(user_of(&fixture), agent).await;
-        for how in [How::Key(b"q"), How::Key(b"\x03"), How::Signal("-TERM")] {
+        for ending in [Ending::Key(b"q"), Ending::Key(b"\x03"), Ending::Signal("-TERM")] {
             let is_first = front.started().is_empty();
             let mut script = person.on_terminal("rows 12 cols 60", TOP).spawn().unwrap();
             let mut out = script.stdout.take().unwrap();
@@ -167,7 +173,7 @@ fn top_refreshes_until_a_key_and_leaves_the_terminal_as_it_was() {
             if is_first {
                 changes(&script, &mut out, &mut seen).await;
             }
-            ends_as_it_began(script, out, seen, &before, how).await;
+            ends_as_it_began(script, out, seen, &before, ending).await;
         }
         // With `--once` it does not switch to the other screen.
         let mut once = person.on_terminal("rows 12 cols 60", "$plugin top mc --once");

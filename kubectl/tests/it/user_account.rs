@@ -168,7 +168,7 @@ impl PluginOutput {
 
     pub async fn when_over(child: Child) -> PluginOutput {
         PluginOutput::of(
-            in_time("the plugin does not end", child.wait_with_output())
+            in_time("the plugin ends", child.wait_with_output())
                 .await
                 .unwrap(),
         )

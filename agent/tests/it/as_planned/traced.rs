@@ -113,22 +113,25 @@ fn writes(call: &Call) -> bool {
     }
 }
 
-/// Whether the path is in the plan, is a folder above such a path, or is the temporary name of one of these. The
-/// temporary name of `NAME` is `.NAME.runner-RANDOM.new` (`agent/src/files.rs`). The step that adds a user has no
-/// `path`. A program's output comes through a pseudo-terminal.
+/// The path that an entry gets once it is complete. The temporary name of `NAME` is `.NAME.runner-RANDOM.new`
+/// (`agent/src/files.rs`), and for the record of starts `NAME.new`.
+fn final_path(path: &str) -> String {
+    let Some(temporary) = path.strip_suffix(".new") else {
+        return path.to_owned();
+    };
+    temporary
+        .rsplit_once(".runner-")
+        .and_then(|(path, _)| path.rsplit_once("/."))
+        .map_or(temporary.to_owned(), |(folder, name)| format!("{folder}/{name}"))
+}
+
+/// Whether the path is in the plan, is a folder above such a path, or is the temporary name of one of these. The step
+/// that adds a user has no `path`. A program's output comes through a pseudo-terminal.
 fn is_planned(path: &str, planned_paths: &[&str]) -> bool {
-    let unfinished = path
-        .strip_suffix(".new")
-        .and_then(|path| path.rsplit_once(".runner-"));
-    let whole = unfinished.map_or(path, |(path, _)| path).replace("/.", "/");
-    let is_above = |planned: &&str| planned.starts_with(&format!("{path}/"));
-    planned_paths.contains(&path)
-        || (unfinished.is_some() && planned_paths.contains(&whole.as_str()))
-        || planned_paths.iter().any(is_above)
-        || (whole.ends_with(".new") && planned_paths.contains(&whole.trim_end_matches(".new")))
-        || planned_paths
-            .iter()
-            .any(|planned| planned.starts_with(&format!("{whole}/")))
+    let whole = final_path(path);
+    planned_paths
+        .iter()
+        .any(|planned| *planned == whole || planned.starts_with(&format!("{whole}/")))
         || ["/etc/passwd", "/etc/group", "/dev/null", "/dev/ptmx"].contains(&path)
         || path.starts_with("/dev/pts/")
         || path.starts_with("/proc/self/fd/")

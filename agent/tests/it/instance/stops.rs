@@ -27,7 +27,7 @@ fn stop_of_all_pods_ends_program_and_followers_soon() {
 }
 
 /// Stops only the follower of two pods while a program runs. Returns how it ended, and after how long.
-fn follower_told_to_stop(images: &[Image], grace_period: &str) -> (Ended, Duration) {
+fn stop_follower_alone(images: &[Image], grace_period: &str) -> (Ended, Duration) {
     let mut pods = start(images, &Network::new(), &["--grace-period", grace_period]);
     pods[0].wait_for_output("up\n");
     let begin = Instant::now();
@@ -38,7 +38,7 @@ fn follower_told_to_stop(images: &[Image], grace_period: &str) -> (Ended, Durati
 #[test]
 fn follower_stopped_alone_leaves_soon_and_is_no_success() {
     let images = images(&submit(HANGING), 2);
-    let (ended, took) = follower_told_to_stop(&images, "60");
+    let (ended, took) = stop_follower_alone(&images, "60");
     assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
     assert_eq!(termination_of(&images[1]), Termination::new(Ender::Stop, REPLACE));
     assert!(
@@ -55,7 +55,7 @@ fn follower_stopped_alone_leaves_soon_and_is_no_success() {
 fn stopped_follower_of_a_silent_lead_waits_for_its_limit() {
     // The broker cannot be asked, since its socket is not known.
     let images = images(&(submit(HANGING) + "[flux]\ndisable_socket = true\n"), 2);
-    let (ended, held) = follower_told_to_stop(&images, "10");
+    let (ended, held) = stop_follower_alone(&images, "10");
     assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
     assert_eq!(termination_of(&images[1]), Termination::new(Ender::Stop, REPLACE));
     assert!(
@@ -398,7 +398,7 @@ fn follower_with_flux_user_knows_that_the_lead_stays() {
         &(submit(HANGING) + "[runner.user]\nname = 'flux'\nuid = 1000\n"),
         2,
     );
-    let (ended, took) = follower_told_to_stop(&images, "60");
+    let (ended, took) = stop_follower_alone(&images, "60");
     assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
     assert!(took < Duration::from_secs(30), "{took:?}");
 }

@@ -23,7 +23,7 @@ fn open(images: &[Image], name: &str) {
         .for_each(|image| fs::write(gate(image, name), "").unwrap());
 }
 
-fn all_up(lead: &Running) {
+fn wait_until_all_up(lead: &Running) {
     eventually("all nodes are up", || {
         (1..4).all(|rank| node_state(lead, rank) == "up").then_some(())
     });
@@ -37,7 +37,7 @@ fn all_end_well(pods: impl IntoIterator<Item = Running>) {
 }
 
 /// Starts a new pod of index 1.
-fn back(images: &[Image], network: &Network, more: &[&str]) -> Running {
+fn start_again(images: &[Image], network: &Network, more: &[&str]) -> Running {
     forget_starts(&images[1]);
     Running::pod(&Container::new(&images[1], "mc-1", &run_words(more)), network)
 }
@@ -53,7 +53,7 @@ fn stopped_idle_follower_waits_for_jobs_below_it() {
     let images = images_of_a_tree();
     let mut pods = start(&images, &Network::new(), &["--grace-period", "60"]);
     pods[0].wait_for_output("up\n");
-    all_up(&pods[0]);
+    wait_until_all_up(&pods[0]);
     pods[1..].iter().for_each(|pod| pod.signal(15));
     assert_eq!(
         pods.remove(2).end().code,
@@ -99,7 +99,7 @@ fn follower_below_a_removed_one_keeps_its_job_and_returns() {
     let (images, network) = (images_of_a_tree(), Network::new());
     let mut pods = start(&images, &network, &["--grace-period", "60"]);
     pods[0].wait_for_output("up\n");
-    all_up(&pods[0]);
+    wait_until_all_up(&pods[0]);
     let above = pods.remove(1);
     above.signal(15);
     eventually("both nodes are drained", || {
@@ -117,10 +117,10 @@ fn follower_below_a_removed_one_keeps_its_job_and_returns() {
     let below = pods.remove(2);
     below.wait_for_output("the parent broker has left, and the lead is still up; restarting it");
 
-    let above = back(&images, &network, &[]);
+    let above = start_again(&images, &network, &[]);
     // Both ranks at once, or one after the other.
     pods[0].wait_for_output("undrained rank");
-    all_up(&pods[0]);
+    wait_until_all_up(&pods[0]);
     open(&images, "next");
     pods[0].wait_for_output("again 0\n");
     open(&images, "end");
@@ -135,7 +135,7 @@ fn job_below_is_bounded_by_grace_period_and_brokers_rejoin() {
     let (images, network) = (images_of_a_tree(), Network::new());
     let mut pods = start(&images, &network, &["--grace-period", "15"]);
     pods[0].wait_for_output("up\n");
-    all_up(&pods[0]);
+    wait_until_all_up(&pods[0]);
     let (begin, above) = (Instant::now(), pods.remove(1));
     above.signal(15);
     let ended = above.end();
@@ -153,8 +153,8 @@ fn job_below_is_bounded_by_grace_period_and_brokers_rejoin() {
     );
     pods[0].wait_for_output("ended with ");
     assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
-    let above = back(&images, &network, &["--grace-period", "15"]);
-    all_up(&pods[0]);
+    let above = start_again(&images, &network, &["--grace-period", "15"]);
+    wait_until_all_up(&pods[0]);
     open(&images, "next");
     pods[0].wait_for_output("again 0\n");
     open(&images, "end");
@@ -184,7 +184,7 @@ fn follower_checks_that_lead_is_there_when_it_cannot_ask() {
     let ended = above.end();
     assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
     pods[2].wait_for_output("the parent broker has left");
-    let above = back(&images, &network, &[]);
+    let above = start_again(&images, &network, &[]);
     joined(&pods[2], 2);
     open(&images, "end");
     all_end_well(pods.into_iter().chain([above]));
@@ -198,7 +198,7 @@ fn all_followers_of_a_tree_exit_0_after_the_lead() {
     let images = images_of_a_tree();
     let pods = start(&images, &Network::new(), &[]);
     pods[0].wait_for_output("up\n");
-    all_up(&pods[0]);
+    wait_until_all_up(&pods[0]);
     ["go", "next", "end"].iter().for_each(|name| open(&images, name));
     let begin = Instant::now();
     for pod in pods {

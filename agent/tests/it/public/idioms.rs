@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 
 use super::{codes, minicluster};
 
-/// The result of an idiom with the newest Go operator. ("2024": when most of these files were written.)
+/// The result of an idiom with the newest Go operator. If the operator of 2024 gave another one, `Other` has that too:
+/// most of the public manifests are from that year.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Go {
     /// The same result as here.

@@ -9,7 +9,7 @@ use flux_shared::{derive, manifest, validate};
 
 use crate::image::{AGENT, Container, Ended, Image, fake_flux, real_flux, run};
 
-const SPEC: &str = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: f05}\nspec:\n  size: 1\n  tasks: 1\n  \
+const SPEC: &str = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: mc}\nspec:\n  size: 1\n  tasks: 1\n  \
     logging: {quiet: true}\n  containers:\n  - image: app\n    command: app -x 1\n    \
     commands: {pre: . /etc/profile.d/z10_spack_environment.sh}\n";
 
@@ -104,7 +104,7 @@ fn pod(app: &Image, mounted: bool, uid: u32) -> Ended {
     let staging =
         bind(&volumes.at("/view"), "/mnt/flux-view") + &bind(&volumes.at("/software"), "/mnt/flux-software");
     let started = |image: &Image, uid: u32, words: &[&str], mounts: String| {
-        let mut container = Container::new(image, "f05-0", &[&[AGENT], words].concat());
+        let mut container = Container::new(image, "mc-0", &[&[AGENT], words].concat());
         container.ids = (uid, uid);
         container.before = mounts;
         container

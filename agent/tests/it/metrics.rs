@@ -8,7 +8,7 @@ use crate::instance::{images, start, submit};
 use crate::live::{Network, Running, eventually, gate};
 
 /// The body of the answer, requested in the pod's network. None without an answer or without metrics.
-fn figures(pod: &Running, path: &str) -> Option<String> {
+fn metrics(pod: &Running, path: &str) -> Option<String> {
     let ask =
         format!("exec 3<>/dev/tcp/127.0.0.1/9402; printf 'GET {path} HTTP/1.1\\r\\n\\r\\n' >&3; cat <&3");
     let answer = Command::new("nsenter")
@@ -38,15 +38,15 @@ fn lead_serves_metrics_when_flux_runs_as_another_user() {
         );
         let pod = start(&images, &Network::new(), &[]).remove(0);
         pod.wait_for_output("up\n");
-        let text = eventually("figures", || {
-            figures(&pod, "/metrics")
+        let text = eventually("the metrics", || {
+            metrics(&pod, "/metrics")
                 .filter(|text| text.contains("job_queue_state_run_count{minicluster=\"mc\"} 1\n"))
         });
         assert!(
             text.contains("# TYPE node_up_count gauge\nnode_up_count{minicluster=\"mc\"} 1\n"),
             "{text}"
         );
-        let json: serde_json::Value = serde_json::from_str(&figures(&pod, "/metrics.json").unwrap()).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&metrics(&pod, "/metrics.json").unwrap()).unwrap();
         assert_eq!(
             (&json["minicluster"], &json["node_cores_up_count"]),
             (&"mc".into(), &1.into()),
@@ -54,7 +54,7 @@ fn lead_serves_metrics_when_flux_runs_as_another_user() {
         );
         if real_flux().is_some() {
             eventually("those that wait", || {
-                let json: serde_json::Value = serde_json::from_str(&figures(&pod, "/metrics.json")?).unwrap();
+                let json: serde_json::Value = serde_json::from_str(&metrics(&pod, "/metrics.json")?).unwrap();
                 (json["job_queue_state_sched_count"] == 3 && json["node_free_count"] == 0).then_some(())
             });
         }
@@ -68,7 +68,7 @@ fn metrics_port_is_closed_by_default() {
     let images = images(&submit("echo up; until [ -e /tmp/go ]; do sleep 0.1; done"), 1);
     let pod = start(&images, &Network::new(), &[]).remove(0);
     pod.wait_for_output("up\n");
-    assert_eq!(figures(&pod, "/metrics"), None);
+    assert_eq!(metrics(&pod, "/metrics"), None);
     fs::write(gate(&images[0], "go"), "").unwrap();
     assert_eq!(pod.end().code, 0);
 }
