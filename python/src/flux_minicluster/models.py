@@ -952,8 +952,8 @@ class MiniClusterSpec(BaseModel):
     """
     tasks: int | None = 1
     """
-    Total number of tasks of the job (`-n`). `-N size` is added if there are at least as many tasks as pods
-    and minSize is not below size. With 0 there is no `-n`: the job asks for all nodes only, `-N size`, or
+    Total number of tasks of the job (`-n`). `-N size` is added if there are at least as many tasks as pods,
+    unless minSize is below size. With 0 there is no `-n`: the job asks for all nodes only, `-N size`, or
     `-N minSize` if minSize is below size.
     """
     ttl_seconds_after_finished: Annotated[
