@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import concurrent.futures
+import importlib
+import io
 import itertools
 import json
 import math
@@ -11,12 +14,14 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from importlib import resources
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -24,11 +29,23 @@ import cloudpickle
 import pytest
 from aiohttp import web
 from fake_api import FakeApi
-from instances import Instance
+from instances import FAKE_FLUX, FakeInstance, Instance
 from waiting import until
 
-from flux_minicluster import FluxExecutor, Lost, MiniCluster, MiniClusterError, NotAllowed, TaskFailed, TaskResult, call
+from flux_minicluster import (
+    CallFailed,
+    FluxExecutor,
+    Lost,
+    MiniCluster,
+    MiniClusterError,
+    NotAllowed,
+    TaskFailed,
+    TaskResult,
+    call,
+    program,
+)
 from flux_minicluster.executor import BOOTSTRAP, NO_BROKER, TaskFuture, _Task
+from flux_minicluster.program import STDOUT
 from flux_minicluster.target import Access
 
 # The pod has no module of this name.
@@ -493,6 +510,69 @@ def test_shutdown_returns_where_all_was_cancelled_before_the_connection(cluster:
     futures = [executor.submit(["sleep", "60"]) for _ in range(3)]
     executor.shutdown(cancel_futures=True)
     assert all(future.cancelled() for future in futures)
+
+
+# Far more processor time than linear code needs for the sizes below, and far less than quadratic code.
+MOST_SECONDS = 6.0
+
+
+@pytest.fixture
+def helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The helper as a module of this process, with the fake Flux."""
+    FakeInstance(tmp_path)
+    monkeypatch.setenv("FAKE_FLUX", str(tmp_path))
+    monkeypatch.syspath_prepend(str(FAKE_FLUX))
+    before = set(sys.modules)
+    yield importlib.import_module("flux_minicluster.helper")
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def long_line() -> bytes:
+    return json.dumps({"op": "submit", "token": "t", "data": "x" * (48 << 20)}).encode() + b"\n"
+
+
+def test_output_of_many_events_takes_linear_time(helper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flux's shell writes an event for each line."""
+    said: list[Any] = []
+    monkeypatch.setattr(helper, "say", said.append)
+    line = "x" * 99 + "\n"
+    event = json.dumps({"name": "data", "context": {"stream": "stdout", "rank": "0", "data": line}})
+    begin = time.process_time()
+    helper.Helper.on_output(None, SimpleNamespace(get=lambda: {"guest.output": f"{event}\n" * 60_000}), "t", {})
+    assert time.process_time() - begin < MOST_SECONDS
+    assert base64.b64decode(said[0]["done"]["stdout"]).decode() == line * 60_000
+
+
+def test_helper_reads_a_long_request_in_linear_time(helper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[Any] = []
+    text = io.BytesIO(long_line() + b'{"op": "submit", "token": "second"}\n')
+    reader = helper.Helper("session")
+    monkeypatch.setattr(helper, "os", SimpleNamespace(read=lambda _, size: text.read(size)))
+    monkeypatch.setattr(reader, "on_submit", lambda request: requests.append(request["token"]))
+    begin = time.process_time()
+    while len(requests) < 2:
+        reader.on_input()
+    assert time.process_time() - begin < MOST_SECONDS
+    assert requests == ["t", "second"]
+
+
+def test_executor_reads_a_long_answer_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Any] = []
+
+    async def messages(connection: Any) -> AsyncIterator[tuple[int, bytes]]:
+        text = io.BytesIO(long_line() + b'{"token": "second"}\n')
+        while data := text.read(32 << 10):
+            yield STDOUT, data
+
+    monkeypatch.setattr(program, "messages", messages)
+    executor = FluxExecutor(Access(), "mc")
+    monkeypatch.setattr(executor, "_on_answer", lambda answer: answers.append(answer["token"]))
+    begin = time.process_time()
+    with pytest.raises(CallFailed, match="was lost"):
+        asyncio.run(executor._read(None, asyncio.Queue()))  # type: ignore[arg-type]
+    assert time.process_time() - begin < MOST_SECONDS
+    assert answers == ["t", "second"]
 
 
 def test_submit_of_a_minicluster_uses_one_connection(cluster: MiniCluster, api: FakeApi) -> None:

@@ -362,7 +362,9 @@ class FluxExecutor(concurrent.futures.Executor):
         return {"op": "resume", "known": known, "unknown": unknown}
 
     async def _read(self, connection: aiohttp.ClientWebSocketResponse, outbox: asyncio.Queue[bytes | None]) -> None:
-        rest, errors, is_ready = b"", b"", False
+        parts: list[bytes] = []
+        """Of an answer whose end has not come yet."""
+        errors, is_ready = b"", False
         async for channel, data in program.messages(connection):
             if channel == STDERR:
                 errors = (errors + data)[-4000:]
@@ -374,9 +376,11 @@ class FluxExecutor(concurrent.futures.Executor):
                         raise CallFailed(text)
                     raise _HelperFailed(f"cannot run `flux python` in the lead (exit code {code}): {text}")
             elif channel == STDOUT:
-                *lines, rest = (rest + data).split(b"\n")
-                for line in lines:
-                    answer = json.loads(line)
+                rest, *beginnings = data.split(b"\n")
+                parts.append(rest)
+                for beginning in beginnings:
+                    answer = json.loads(b"".join(parts))
+                    parts = [beginning]
                     if answer.get("ready"):
                         is_ready = True
                         self._refusals.note_success()

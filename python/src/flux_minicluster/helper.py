@@ -48,7 +48,8 @@ class Helper:
             sys.stderr.write("no broker answers: {}\n".format(text_of(error)))
             sys.exit(NO_BROKER)
         self.lock_path = os.path.join(rundir, "flux-minicluster-" + session)
-        self.buffer = b""
+        # Of a request whose end has not come yet.
+        self.parts = []  # type: Any
         self.environment = environment()
 
     def run(self) -> None:
@@ -77,10 +78,11 @@ class Helper:
         if not data:
             # The caller is gone. Its jobs go on. (Flux's reactor swallows SystemExit, and calls this again for ever.)
             os._exit(0)
-        lines = (self.buffer + data).split(b"\n")
-        self.buffer = lines.pop()
-        for line in lines:
-            request = json.loads(line.decode("utf-8"))
+        rest, *beginnings = data.split(b"\n")
+        self.parts.append(rest)
+        for beginning in beginnings:
+            request = json.loads(b"".join(self.parts).decode("utf-8"))
+            self.parts = [beginning]
             getattr(self, "on_" + request["op"])(request)
 
     def on_resume(self, request: Any) -> None:
@@ -173,7 +175,7 @@ class Helper:
         self.handle.rpc("job-info.lookup", lookup).then(self.on_output, token, done)
 
     def on_output(self, future: Any, token: str, done: Any) -> None:
-        streams = {"stdout": b"", "stderr": b""}
+        streams = {"stdout": [], "stderr": []}  # type: Any
         try:
             eventlog = future.get()["guest.output"]
         except OSError:
@@ -186,9 +188,9 @@ class Helper:
                 data = context["data"].encode("utf-8", "surrogateescape")
                 if context.get("encoding") == "base64":
                     data = base64.b64decode(data)
-                streams[context["stream"]] += data * context.get("repeat", 1)
-        for name, data in streams.items():
-            done[name] = base64.b64encode(data).decode("ascii")
+                streams[context["stream"]].append(data * context.get("repeat", 1))
+        for name, parts in streams.items():
+            done[name] = base64.b64encode(b"".join(parts)).decode("ascii")
         say({"token": token, "done": done})
 
     def on_cancel(self, request: Any) -> None:
