@@ -51,7 +51,7 @@ fn plain_manifest_is_what_helm_renders() {
 
 /// A kustomization's `namespace` moves the installation: it changes these fields, and never a part of another text.
 #[test]
-fn only_fields_of_that_name_hold_the_namespace() {
+fn only_fields_called_namespace_hold_the_namespace() {
     fn strays(value: &Value, path: &str, found: &mut Vec<String>) {
         match value {
             Value::String(text) if text.contains("elsewhere") && !path.ends_with(".namespace") => {

@@ -68,7 +68,7 @@ fn chart_without_images_says_how_to_give_them() {
 }
 
 #[test]
-fn every_value_stands_in_the_schema_and_the_schema_is_closed() {
+fn schema_has_exactly_the_values_of_the_chart() {
     let schema = std::fs::read_to_string(repository().join("chart/values.schema.json")).unwrap();
     let schema: Value = serde_json::from_str(&schema).unwrap();
     let values = std::fs::read_to_string(repository().join("chart/values.yaml")).unwrap();

@@ -110,7 +110,7 @@ fn rights(objects: &Objects) -> String {
 }
 
 #[test]
-fn default_installation_allows_this_and_nothing_else() {
+fn default_installation_grants_exactly_the_listed_rights() {
     for helm in helms() {
         assert_eq!(rights(&templated(&helm, "some-namespace", &defaults())), RIGHTS);
         // With one right more, here for Kueue, the text differs.

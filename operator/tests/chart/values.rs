@@ -206,7 +206,7 @@ fn differences(usual: &Objects, other: &Objects) -> String {
 }
 
 #[test]
-fn each_set_of_values_changes_what_is_written_down() {
+fn each_set_of_values_changes_exactly_the_recorded_lines() {
     for helm in helms() {
         for file in files() {
             let namespace = namespace_of(&file);

@@ -116,7 +116,7 @@ fn blocks_that_no_node_runs_are_known_and_have_a_reason() {
 
 /// The CRD is larger than the annotation in which a client-side apply keeps a copy of it.
 #[test]
-fn folders_with_the_definition_are_applied_by_the_server() {
+fn folders_with_the_crd_are_applied_server_side() {
     let definition = std::fs::metadata(pages::repository().join("chart/crd/crd.yaml")).unwrap();
     assert!(definition.len() > 256 * 1024, "then any apply would do");
     let mut files = pages::pages();

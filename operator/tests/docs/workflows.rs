@@ -201,7 +201,7 @@ fn programs_that_publish_are_logged_in() {
 }
 
 #[test]
-fn every_command_is_one_that_a_person_can_type_here() {
+fn every_command_of_a_workflow_can_be_run_locally() {
     let makefile = std::fs::read_to_string(repository().join("Makefile")).unwrap();
     let mut seen = 0;
     for workflow in workflows() {

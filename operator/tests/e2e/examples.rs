@@ -594,7 +594,7 @@ fn try_inside(fixture: &Fixture, lead: &str, program: &str) -> Result<String, St
 }
 
 #[test]
-fn examples_that_take_flux_itself_end_as_their_readmes_say() {
+fn examples_that_need_real_flux_end_as_their_readmes_say() {
     // Also named in the notice: the examples whose consoles `to_the_end` does not compare with the fake Flux.
     let names: Vec<&str> = WITH_FLUX
         .iter()

@@ -152,7 +152,7 @@ impl Counter {
 }
 
 #[test]
-fn program_with_a_code_of_the_agents_runs_once_and_has_it() {
+fn program_with_an_agents_exit_code_runs_once_and_keeps_it() {
     test("codes", async |fixture| {
         let counter = Counter::new(&fixture).await;
         // Codes with a meaning for shells (126, 127), signals (137, 143), the failure policy (238, 255) and the agent (239

@@ -79,7 +79,7 @@ fn family_of(series: &str) -> Option<&'static flux_operator::health::families::F
 }
 
 #[test]
-fn the_names_in_an_expression_are_found() {
+fn metrics_and_labels_of_an_expression_are_found() {
     let found =
         words("sum by (le, job) (rate(a_b{c=\"d_e\",f=~\"g\"}[$__rate_interval])) / h_i and on (job) j_k");
     assert_eq!(Vec::from_iter(&found.metrics), ["a_b", "h_i", "j_k"]);
@@ -178,7 +178,7 @@ fn unit_tests() -> Vec<(String, Value)> {
 }
 
 #[test]
-fn promtool_takes_the_rules_and_they_do_what_their_tests_say() {
+fn alert_rules_pass_promtool_lint_and_their_unit_tests() {
     let folder = rules();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let output = promtool_passes(
@@ -330,7 +330,7 @@ fn alert_fires_when_operator_restarts_often_or_is_gone() {
 }
 
 #[test]
-fn operators_that_all_wait_to_lead_are_warned_of() {
+fn alert_fires_when_no_operator_leads() {
     test("alerts-lead", async |fixture| {
         let lease = json!({
             "metadata": { "name": "flux-operator" },
@@ -438,7 +438,7 @@ fn alert_fires_when_an_admission_webhook_is_gone() {
 
 /// No known input makes the operator panic, so the test does.
 #[test]
-fn a_panic_is_warned_of() {
+fn alert_fires_when_the_operator_panics() {
     test("alerts-panic", async |fixture| {
         let calls = Calls::with_faults(|call: &Call| {
             (call.resource == "configmaps" && call.name == "bad-agent").then_some(Fault::Panic)
@@ -459,7 +459,7 @@ fn a_panic_is_warned_of() {
 /// While the API server does not answer, large MiniClusters take up the capacity, and the next ones wait for
 /// it. In this test 5 s of waiting fire the alert, not 60 s.
 #[test]
-fn a_queue_that_does_not_move_is_warned_of() {
+fn alert_fires_when_miniclusters_wait_for_a_reconcile() {
     test("alerts-queue", async |fixture| {
         // The operator's cache leaves out long texts, so it reads a large MiniCluster again before it reconciles it.
         let calls = Calls::with_faults(|call: &Call| {
@@ -527,7 +527,7 @@ fn alerts_fire_when_the_webhook_fails_rejects_or_is_down() {
 }
 
 #[test]
-fn a_certificate_that_nobody_renewed_is_warned_of() {
+fn alert_fires_when_the_webhook_certificate_expires_soon() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -556,7 +556,7 @@ fn a_certificate_that_nobody_renewed_is_warned_of() {
 }
 
 #[test]
-fn a_webhook_that_may_not_write_its_certificate_is_warned_of() {
+fn alert_fires_when_webhook_may_not_write_its_certificate() {
     test("alerts-certificate", async |fixture| {
         let (listen, health) = (free_address().to_string(), free_address());
         let kubeconfig = fixture.kubeconfig_of("default");

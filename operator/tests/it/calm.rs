@@ -81,7 +81,7 @@ fn reconciles(metrics: &Metrics) -> usize {
 
 /// The new operator has read no events yet, and may read those of five MiniClusters at once.
 #[test]
-fn operator_that_restarts_takes_no_reason_back() {
+fn restarted_operator_keeps_the_reasons_of_statuses() {
     test("calm-restart", async |fixture| {
         let names: Vec<String> = (0..9).map(|number| format!("mc-{number}")).collect();
         let spec = json!({ "size": 1, "pod": { "schedulerName": "nobody" } });

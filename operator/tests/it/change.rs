@@ -183,7 +183,7 @@ fn ttl_is_counted_by_the_api_servers_clock() {
 }
 
 #[test]
-fn delete_leaves_nothing_behind_however_it_is_done() {
+fn background_and_foreground_delete_leave_nothing() {
     test("delete", async |fixture| {
         let _operator = fixture.operator().await;
         for (name, policy) in [

@@ -51,7 +51,7 @@ async fn is_applied_or_reported(fixture: &Fixture, name: &str, which: &str) -> O
 }
 
 #[test]
-fn an_edit_while_the_job_is_made_is_in_the_job_or_refused() {
+fn edit_during_job_creation_is_applied_or_reported() {
     test("edits", async |fixture| {
         let operator = fixture.operator().await;
         let mut accepted = 0;
@@ -121,7 +121,7 @@ fn edit_of_a_cluster_whose_job_was_refused_is_in_all_objects() {
 }
 
 #[test]
-fn an_edit_after_the_pods_have_begun_is_said_to_be_too_late() {
+fn edit_after_pods_have_started_is_reported_as_too_late() {
     test("late-edit", async |fixture| {
         fixture
             .create("mc", json!({ "size": 1, "containers": spec("first") }))
@@ -157,7 +157,7 @@ fn an_edit_after_the_pods_have_begun_is_said_to_be_too_late() {
         assert_eq!(of_job(&fixture, "mc").await.as_deref(), Some("first"));
         operator.stop().await;
 
-        let again = fixture.operator().await;
+        let next_operator = fixture.operator().await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         let status = fixture.when_condition("mc", "Complete", "True").await;
         assert_eq!(
@@ -165,12 +165,12 @@ fn an_edit_after_the_pods_have_begun_is_said_to_be_too_late() {
             "ChangedTooLate",
             "the condition stays"
         );
-        again.stop().await;
+        next_operator.stop().await;
     });
 }
 
 #[test]
-fn a_status_never_lands_on_a_new_minicluster_of_the_same_name() {
+fn status_is_not_written_to_a_new_cluster_of_the_same_name() {
     test("same-name", async |fixture| {
         let first = fixture.create("mc", json!({ "size": 1 })).await;
         fixture.delete::<MiniCluster>("mc").await;

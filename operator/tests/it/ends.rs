@@ -423,7 +423,7 @@ fn success_is_not_rerun_when_job_is_deleted_without_operator() {
             (is_gone && fixture.all_pods("mc").await.is_empty()).then_some(())
         })
         .await;
-        let again = fixture.operator().await;
+        let next_operator = fixture.operator().await;
         let status = finished(&fixture, "mc", "Failed").await;
         assert_eq!(
             (&status["reason"], &status["restartCount"]),
@@ -435,7 +435,7 @@ fn success_is_not_rerun_when_job_is_deleted_without_operator() {
             fixture.find::<Job>("mc").await.is_none(),
             "it may have been a success"
         );
-        again.stop().await;
+        next_operator.stop().await;
     });
 }
 

@@ -418,7 +418,7 @@ async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, lives: Arc<Atomi
 }
 
 #[test]
-fn a_connection_that_dies_without_a_word_is_noticed() {
+fn silently_broken_connection_is_detected() {
     test("dead", async |fixture| {
         let way = Way::to_server_of(&operator_kubeconfig()).await;
         let operator = fixture

@@ -169,7 +169,7 @@ fn operator_without_minicluster_list_is_unready_but_stops() {
 
 /// A replica still runs for a moment after its Deployment was deleted. It finds no Lease, and must not create one.
 #[test]
-fn a_lease_that_went_with_its_deployment_is_not_made_again() {
+fn lease_deleted_with_its_deployment_is_not_recreated() {
     test("uninstalled", async |fixture| {
         let deployments: Api<Deployment> = fixture.api();
         let labels = json!({ "app": "none" });

@@ -349,7 +349,7 @@ fn cleanup_and_ttl_set_after_the_end_take_effect() {
 }
 
 #[test]
-fn an_empty_text_is_as_one_that_is_left_out() {
+fn empty_text_means_the_same_as_an_omitted_field() {
     test("empty-texts", async |fixture| {
         // Empty texts that mean something: an empty connectTimeout means none, a volume's source names its
         // kind, and a map's value is free.

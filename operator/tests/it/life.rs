@@ -251,8 +251,8 @@ fn no_code_of_the_lead_is_retried_and_each_is_passed_on() {
                     .then_some(())
             })
             .await;
-            let word = json!({ "version": 1, "by": "program", "code": code }).to_string();
-            fixture.end_pod(&pod, code, "Error", &word).await;
+            let message = json!({ "version": 1, "by": "program", "code": code }).to_string();
+            fixture.end_pod(&pod, code, "Error", &message).await;
             let status = fixture.when_condition(&name, "Failed", "True").await;
             assert_eq!(status["exitCode"], code, "{status:#}");
             assert_eq!(
@@ -268,15 +268,15 @@ fn no_code_of_the_lead_is_retried_and_each_is_passed_on() {
 fn status_tells_out_of_memory_from_a_signal() {
     test("memory", async |fixture| {
         let _operator = fixture.operator().await;
-        for (name, code, reason, word, signal) in [
+        for (name, code, container_reason, status_reason, signal) in [
             ("oom", 137, "OOMKilled", "OOMKilled", 9),
             ("term", 143, "Error", "Signalled", 15),
         ] {
             fixture.create(name, json!({ "size": 1 })).await;
             let pod = fixture.pods(name, 1).await.remove(&0).unwrap();
-            fixture.end_pod(&pod, code, reason, "").await;
+            fixture.end_pod(&pod, code, container_reason, "").await;
             let status = fixture.when_condition(name, "Failed", "True").await;
-            assert_eq!(status["reason"], word, "{status:#}");
+            assert_eq!(status["reason"], status_reason, "{status:#}");
             assert_eq!(
                 (&status["exitCode"], &status["signal"]),
                 (&json!(code), &json!(signal))
@@ -491,7 +491,7 @@ fn stopped_follower_is_replaced_and_failed_one_ends_the_job() {
 }
 
 #[test]
-fn an_evicted_follower_is_made_again_and_nobody_has_failed() {
+fn evicted_follower_is_replaced_and_nothing_fails() {
     test("evicted", async |fixture| {
         let operator = fixture.operator().await;
         fixture

@@ -402,7 +402,7 @@ fn deeply_nested_overlay_is_reported_and_hides_no_other() {
 
 /// Pod Security checks the pods with the overlay, so nobody gets a privileged pod through it.
 #[test]
-fn an_overlay_is_judged_as_any_pod() {
+fn pod_security_applies_to_pods_with_an_overlay() {
     test("overlay-restricted", async |fixture| {
         let _operator = fixture.operator().await;
         let label = json!({ "metadata": { "labels": { "pod-security.kubernetes.io/enforce": "baseline" } } });
@@ -430,7 +430,7 @@ fn an_overlay_is_judged_as_any_pod() {
 
 /// Kubernetes' own types say which lists are merged, and by which key.
 #[test]
-fn the_keys_of_merged_lists_are_kubernetes_own() {
+fn merge_keys_of_lists_are_those_of_kubernetes() {
     test("overlay-keys", async |fixture| {
         let request = http::Request::get("/openapi/v3/api/v1").body(Vec::new()).unwrap();
         let api: Value = fixture.client.request(request).await.unwrap();

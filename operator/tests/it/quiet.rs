@@ -55,12 +55,12 @@ fn a_cluster_costs_few_calls_and_an_idle_one_none() {
         operator.stop().await;
 
         // A new operator, perhaps of another version, changes nothing that runs.
-        let again = fixture.operator().await;
-        has_listed_everything(&again).await;
+        let next_operator = fixture.operator().await;
+        has_listed_everything(&next_operator).await;
         tokio::time::sleep(SETTLE).await;
-        let calls = again.calls.counted();
+        let calls = next_operator.calls.counted();
         assert_eq!(calls, [], "a restart writes nothing");
-        again.stop().await;
+        next_operator.stop().await;
     });
 }
 
@@ -255,7 +255,7 @@ fn operator_killed_at_any_call_leaves_the_same_objects() {
 }
 
 #[test]
-fn answers_that_get_lost_delay_and_double_nothing() {
+fn lost_answers_delay_nothing_and_create_nothing_twice() {
     test("flaky", async |fixture| {
         let operator = fixture.operator_with_flaky_connection().await;
         for name in ["a", "b", "c"] {
@@ -289,7 +289,7 @@ fn answers_that_get_lost_delay_and_double_nothing() {
 }
 
 #[test]
-fn exactly_the_permissions_that_are_shipped_are_used() {
+fn operator_uses_exactly_the_shipped_permissions() {
     test("rbac", async |fixture| {
         let operator = fixture.operator().await;
         let mut spec = of_all_parts();

@@ -16,7 +16,7 @@ async fn events(fixture: &Fixture, reason: &str) -> Vec<Event> {
 }
 
 #[test]
-fn the_api_server_refuses_what_a_rule_can_say() {
+fn api_server_rejects_what_the_rules_of_the_crd_forbid() {
     test("rules", async |fixture| {
         let one = |extra: Value| {
             let mut container = json!({ "image": "app:1" });
@@ -238,7 +238,7 @@ fn a_field_that_this_kubernetes_would_drop_is_refused() {
 }
 
 #[test]
-fn fields_that_made_the_pods_cannot_change() {
+fn fields_of_the_pods_cannot_change_once_the_job_exists() {
     test("fixed", async |fixture| {
         let _operator = fixture.operator().await;
         fixture.create("mc", json!({ "size": 1 })).await;

@@ -210,12 +210,12 @@ fn shutdown_with_on_failure_ends_as_without_it() {
         let spec = json!({ "pod": { "restartPolicy": "OnFailure" } });
         let (lead, _) = running(&fixture, "on-failure", spec).await;
         let runner = &lead.spec.as_ref().unwrap().containers[0].name;
-        let again = json!({ "status": { "phase": "Running", "containerStatuses": [{
+        let restarted = json!({ "status": { "phase": "Running", "containerStatuses": [{
             "name": runner, "image": "i", "imageID": "i", "ready": false, "restartCount": 1,
             "state": { "waiting": { "reason": "CrashLoopBackOff", "message": "back-off 10s" } },
             "lastState": { "terminated": { "exitCode": 143, "reason": "Error", "message": message } },
         }] } });
-        fixture.patch_pod_status(&lead, again).await;
+        fixture.patch_pod_status(&lead, restarted).await;
         let status = finished(&fixture, "on-failure", "Failed").await;
         for field in ["reason", "message", "exitCode", "failedIndex", "restartCount"] {
             assert_eq!(status[field], wanted[field], "{field}: {status:#}");
@@ -254,7 +254,7 @@ fn lead_that_exits_238_unseen_fails_without_restart() {
             "1"
         );
         let job = fixture.job("mc").await.uid();
-        let again = fixture.operator().await;
+        let next_operator = fixture.operator().await;
         let status = finished(&fixture, "mc", "Failed").await;
         assert_eq!(
             (&status["exitCode"], &status["restartCount"]),
@@ -262,7 +262,7 @@ fn lead_that_exits_238_unseen_fails_without_restart() {
             "{status:#}"
         );
         assert_eq!(fixture.job("mc").await.uid(), job);
-        again.stop().await;
+        next_operator.stop().await;
     });
 }
 
@@ -507,7 +507,7 @@ fn suspended_job_without_a_start_time_can_be_failed() {
 }
 
 #[test]
-fn a_resize_does_not_suspend_again_what_somebody_has_resumed() {
+fn resize_does_not_suspend_a_resumed_job_again() {
     test("resumed", async |fixture| {
         let operator = fixture.operator().await;
         fixture

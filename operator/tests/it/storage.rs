@@ -377,18 +377,18 @@ fn completed_job_is_cleaned_up_once_and_its_status_stays() {
         assert!(claim(&fixture, "failed").await.is_some());
 
         // Nothing is done twice.
-        let again = fixture.operator().await;
-        has_listed_everything(&again).await;
+        let next_operator = fixture.operator().await;
+        has_listed_everything(&next_operator).await;
         tokio::time::sleep(SETTLE).await;
         let after = fixture.get("mc").await;
         assert_eq!(
             serde_json::to_value(after.status).unwrap()["conditions"],
             status["conditions"]
         );
-        assert_eq!(again.calls.counted(), [], "a restart does nothing");
+        assert_eq!(next_operator.calls.counted(), [], "a restart does nothing");
         fixture.delete::<MiniCluster>("failed").await;
         gone(&fixture, "failed").await;
-        again.stop().await;
+        next_operator.stop().await;
     });
 }
 
@@ -440,10 +440,10 @@ fn secrets_of_users_and_rest_api_are_created_once_and_named() {
         );
         operator.stop().await;
 
-        let again = fixture.operator().await;
+        let next_operator = fixture.operator().await;
         fixture.when("mc", "seen", |status| status["size"] == 1).await;
         assert_eq!(text(&users, "bob").await, made);
-        again.stop().await;
+        next_operator.stop().await;
     });
 }
 

@@ -1,4 +1,5 @@
-//! Waits that no status explains: events say why. What somebody has deleted is created again, or named.
+//! MiniClusters that wait for a reason that only events tell. Objects that somebody has deleted: the operator creates
+//! them again, or names them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -59,9 +60,9 @@ fn job_without_pods_is_explained_and_continues_when_it_can() {
         operator.stop().await;
 
         // A new operator reports the same.
-        let again = fixture.operator().await;
+        let next_operator = fixture.operator().await;
         until("it has looked", async || {
-            again
+            next_operator
                 .calls
                 .all()
                 .into_iter()
@@ -84,7 +85,7 @@ fn job_without_pods_is_explained_and_continues_when_it_can() {
                 status["reason"] == Value::Null && status["size"] == 2
             })
             .await;
-        again.stop().await;
+        next_operator.stop().await;
     });
 }
 
@@ -270,7 +271,7 @@ fn deleted_config_map_is_recreated_and_deleted_key_is_reported() {
 
 /// A reconcile goes on after an obstacle, and may meet another one.
 #[test]
-fn obstacle_is_not_hidden_by_that_of_a_later_step() {
+fn obstacle_is_not_hidden_by_one_of_a_later_step() {
     test("two-obstacles", async |fixture| {
         let [refuse_scaling, refuse_config_maps] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let (no_scaling, no_config_maps) = (refuse_scaling.clone(), refuse_config_maps.clone());

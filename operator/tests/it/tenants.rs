@@ -187,7 +187,7 @@ fn labels_that_claim_another_cluster_are_ignored() {
         operator.stop().await;
 
         // Nor through an operator that sees the copies first.
-        let again = fixture.operator().await;
+        let next_operator = fixture.operator().await;
         fixture
             .edit("victim", json!({ "ttlSecondsAfterFinished": 601 }))
             .await;
@@ -197,7 +197,7 @@ fn labels_that_claim_another_cluster_are_ignored() {
             })
             .await;
         is_unharmed(&fixture, &before, &job).await;
-        again.stop().await;
+        next_operator.stop().await;
     });
 }
 

@@ -244,7 +244,7 @@ fn image_with_the_program_alone_runs() {
 
 /// The spec that the agent has to read does not exist at first.
 #[test]
-fn failure_of_agent_starts_all_again() {
+fn agent_failure_restarts_all_pods() {
     test_both("late", async |set| {
         set.create(json!({ "args": ["echo", "done"] }), true).await;
         let ask = async || (set.restarts() > 0).then_some(());
@@ -267,7 +267,7 @@ fn program_with_a_code_of_the_agent_restarts_to_max_restarts() {
 }
 
 #[test]
-fn deletion_of_follower_starts_all_again_within_60_s() {
+fn deleted_follower_restarts_all_pods_within_60_s() {
     test_both("follower", async |set| {
         let delete = async |fixture: &Fixture, pod: &str| {
             fixture.kubectl(&["delete", "pod", pod, "--wait=false"], "");
@@ -278,7 +278,7 @@ fn deletion_of_follower_starts_all_again_within_60_s() {
 
 /// The test evicts the lead, since a lead that is deleted by hand ends with the program's code.
 #[test]
-fn eviction_of_lead_starts_all_again_within_60_s() {
+fn evicted_lead_restarts_all_pods_within_60_s() {
     test_both("lead", async |set| {
         let evict = async |fixture: &Fixture, pod: &str| {
             let options = EvictParams::default();

@@ -137,7 +137,7 @@ fn restart_goes_on_elsewhere_when_the_node_is_out_of_service() {
 }
 
 #[test]
-fn decided_job_is_finished_while_another_node_is_dead() {
+fn ended_job_is_reported_while_a_followers_node_is_dead() {
     test("decided", async |stage| {
         let ends = |name, code| Program {
             name,
