@@ -109,7 +109,8 @@ def drive(
 ) -> T:
     """Runs to the end; this thread uses `screen`, whose failure cancels the run and waits until it has ended.
 
-    Ctrl-C calls `interrupt` in the loop, as often as `most_interrupts` says; then, or without it, Ctrl-C cancels.
+    Ctrl-C calls `interrupt` in the loop, at most as often as `most_interrupts` says. After that, or without
+    `interrupt`, Ctrl-C cancels the run.
     """
     forbid_waiting()
     calls: queue.SimpleQueue[Callable[[Screen], None] | None] = queue.SimpleQueue()

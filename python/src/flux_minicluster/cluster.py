@@ -141,10 +141,9 @@ class MiniCluster:
         """
         cluster = cls(image, command, **arguments)
         limits = Limits(start_timeout, timeout)
-        one = run.Run(cluster._access, cluster._program(), limits, keep)
-        ending = bridge.drive(
-            one.go, choose(has_progress=progress, has_output=stream), one.interrupt, one.most_interrupts
-        )
+        new_run = run.Run(cluster._access, cluster._program(), limits, keep)
+        screen = choose(has_progress=progress, has_output=stream)
+        ending = bridge.drive(new_run.go, screen, new_run.interrupt, new_run.most_interrupts)
         return run.finish(ending, ending.result.name if ending.result else "the MiniCluster", check=check)
 
     @classmethod
@@ -163,8 +162,8 @@ class MiniCluster:
     ) -> Result:
         """As `run`, for many at once: it prints nothing by default. If the task is cancelled, the job is shut down."""
         cluster = cls(image, command, **arguments)
-        one = run.Run(cluster._access, cluster._program(), Limits(start_timeout, timeout), keep)
-        ending = await one.go(choose(has_progress=progress, has_output=stream))
+        new_run = run.Run(cluster._access, cluster._program(), Limits(start_timeout, timeout), keep)
+        ending = await new_run.go(choose(has_progress=progress, has_output=stream))
         return run.finish(ending, ending.result.name if ending.result else "the MiniCluster", check=check)
 
     # ---- create, wait
@@ -252,7 +251,7 @@ class MiniCluster:
             raise JobFailed(ending.result)
 
     async def _until_deleted(self) -> None:
-        async with self._open() as target, contextlib.aclosing(_generator(target.watch(self.name))) as changes:
+        async with self._open() as target, contextlib.aclosing(_closable(target.watch(self.name))) as changes:
             async for change in changes:
                 match change:
                     case Disconnected():
@@ -288,7 +287,7 @@ class MiniCluster:
                     yield line.decode(errors="replace")
                 return
             rest = b""
-            async with contextlib.aclosing(_generator(logs.follow(target, pod, start))) as parts:
+            async with contextlib.aclosing(_closable(logs.follow(target, pod, start))) as parts:
                 async for part in parts:
                     *lines, rest = (rest + part).split(b"\n")
                     for line in lines:
@@ -420,7 +419,7 @@ class MiniCluster:
 
     async def _known_uid(self, target: Target) -> str:
         if self._uid is None:
-            # Not kept: by this, it does not become one that this program may delete.
+            # Not stored in `_uid`, which `delete` needs: it deletes only what was created or attached to.
             return str((await target.cluster(self.name))["metadata"]["uid"])
         return self._uid
 
@@ -435,7 +434,8 @@ class MiniCluster:
             self._executor = None
 
 
-def _generator(items: AsyncIterator[T]) -> Any:
+def _closable(items: AsyncIterator[T]) -> Any:
+    """The same iterator, for `aclosing`: it is a generator, but its type does not say so."""
     return items
 
 

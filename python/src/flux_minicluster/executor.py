@@ -28,7 +28,8 @@ from .observed import Start
 from .program import STATUS, STDERR, STDIN, STDOUT
 from .target import FAILURES, Access, Refusals, Target
 
-# Reads the helper's text, whose length comes first, and runs it. Proxies may limit the length of an argument.
+# Reads the helper's text from standard input, after its length, and runs it. It is no argument of the command, since
+# proxies may limit the length of an argument.
 BOOTSTRAP = """\
 import os, sys
 def read(count):
@@ -175,7 +176,7 @@ class FluxExecutor(concurrent.futures.Executor):
         self._access = access
         self._name = name
         self._python = python or call.python()
-        self._of_functions: dict[str, Any] = {
+        self._function_options: dict[str, Any] = {
             "cores_per_task": cores_per_task,
             "gpus_per_task": gpus_per_task,
             "environment": dict(environment or {}),
@@ -194,6 +195,7 @@ class FluxExecutor(concurrent.futures.Executor):
         # Only used in the loop's thread.
         self._start: Start | None = None
         self._outbox: asyncio.Queue[bytes | None] | None = None
+        """The lines to send; None: there is no connection."""
         self._refusals = Refusals()
 
     # ---- what callers use
@@ -208,7 +210,7 @@ class FluxExecutor(concurrent.futures.Executor):
         `cwd`, `time_limit` (in seconds) and `name`.
         """
         if callable(fn):
-            job = _job([self._python, "-c", call.RUNNER], **self._of_functions)
+            job = _job([self._python, "-c", call.RUNNER], **self._function_options)
             job["name"] = getattr(fn, "__name__", "function")
             job["files"] = {call.FILE: call.pack(fn, args, kwargs)}
         elif isinstance(fn, str) or not fn or args:
@@ -265,6 +267,7 @@ class FluxExecutor(concurrent.futures.Executor):
     # ---- in the loop's thread
 
     def _send(self, line: bytes | None) -> None:
+        """None: lets the writer look whether it may close the connection."""
         if self._outbox is not None:
             self._outbox.put_nowait(line)
 
@@ -370,6 +373,8 @@ class FluxExecutor(concurrent.futures.Executor):
                 errors = (errors + data)[-4000:]
             elif channel == STATUS:
                 code = program.exit_code(data)
+                # SIGKILL: the helper of a later connection has ended this one, or the container has ended. Both are no
+                # failures of the helper, so the connection is opened again.
                 if not is_ready and code != 128 + signal.SIGKILL:
                     text = errors.decode(errors="replace").strip()
                     if code == NO_BROKER:

@@ -198,7 +198,7 @@ class Follower:
     async def _find_log(self) -> None:
         """Lists the pods once: a job may end before the watch has reported them."""
         refusals = Refusals()
-        # The watch may list them: otherwise it ends the following.
+        # A first refusal is not final: the watch of the pods was allowed, or else its own refusal ends the following.
         refusals.note_success()
         while True:
             try:
@@ -385,9 +385,13 @@ class Follower:
         return has_run or self._seen.started_lead() is not None or self._seen.has_been_up or self._restarts > 0
 
     async def _delete_unstarted(self, what: str) -> bool:
-        """Deletes it if nothing has changed since it was seen without a start; else it is looked at again."""
-        if not self.is_owned or self._seen.cluster is None:
-            return not self.is_owned
+        """Deletes it, unless it has changed since it was last seen. Returns whether the following is to fail.
+
+        If not, it is gone already, or the timer `what` was started again. What the caller has not made is not deleted.
+        """
+        if not self.is_owned:
+            return True
+        assert self._seen.cluster is not None, "without it, the timers start again"
         version = self._seen.cluster["metadata"]["resourceVersion"]
         try:
             await self.target.delete(self.name, uid=self.uid, resource_version=version)

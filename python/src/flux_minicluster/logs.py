@@ -31,8 +31,7 @@ async def follow(
     """The log of one start of a pod's runner to its end; reconnects if the connection breaks.
 
     `resume` is that of the pod's earlier starts: nothing of them comes again. `refusals` are those of logs that were
-    followed before. A log that could not be read whole ends
-    with `CallFailed`.
+    followed before. A log that could not be read whole ends with `CallFailed`.
     """
     name, container = name_of(pod), runner_of(pod)
     resume = resume or Resume()

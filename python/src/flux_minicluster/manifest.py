@@ -87,7 +87,7 @@ def keep(document: dict[str, Any]) -> None:
     for name in ("cleanup", "cleanupPods", "cleanupMiniCluster", "ttlSecondsAfterFinished"):
         spec.pop(name, None)
     if str(document.get("apiVersion", "")).endswith("/v1alpha1"):
-        # It deletes the pods by default.
+        # v1alpha1 deletes the pods by default.
         spec["cleanup"] = False
 
 

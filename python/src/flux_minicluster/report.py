@@ -13,8 +13,8 @@ from . import observed, program
 from .errors import CallFailed, remedy_for
 from .target import Target
 
-EVENTS = 6
-PODS = 16
+MAX_WARNINGS = 6
+MAX_PODS = 16
 NO_OPERATOR = (
     "The operator has not processed it yet. If that does not change, the operator is not running or watches another "
     "namespace: ask your administrator."
@@ -65,10 +65,10 @@ class Report:
             lines.append(": ".join(filter(None, [self.reason, self.message])))
         if self.pods:
             lines.append("")
-        for pod in self.pods[:PODS]:
+        for pod in self.pods[:MAX_PODS]:
             lines.append(f"  {pod.index:<5} {pod.name:<32} {pod.node:<20} {pod.state}".rstrip())
-        if len(self.pods) > PODS:
-            lines.append(f"  and {len(self.pods) - PODS} more")
+        if len(self.pods) > MAX_PODS:
+            lines.append(f"  and {len(self.pods) - MAX_PODS} more")
         if self.instance is not None and self.instance.get("lines"):
             lines += ["", "What the lead's agent says"]
             lines += [f"  {line[0]:<10} {line[1]}" for line in self.instance["lines"]]
@@ -92,9 +92,9 @@ async def report(target: Target, name: str) -> Report:
             instance = json.loads((await program.answer(target, lead, ["status", "--json"])).stdout)
         except (CallFailed, ValueError):
             instance = None
-    # The Job has the MiniCluster's name.
+    # Events of the MiniCluster, of its Job, which has the same name, and of the lead.
     names = [name] + ([observed.name_of(lead)] if lead is not None else [])
-    events = [event for of in names for event in await target.events_of(of)]
+    events = [event for object_name in names for event in await target.events_of(object_name)]
     return build(target.namespace, cluster, pods, events, instance)
 
 
@@ -126,7 +126,7 @@ def build(
         message=status.get("message"),
         restarts=status.get("restartCount") or 0,
         pods=sorted(lines, key=lambda line: (line.state == "running", line.index)),
-        warnings=warnings[-EVENTS:],
+        warnings=warnings[-MAX_WARNINGS:],
         instance=instance,
         remedy=remedy if status else NO_OPERATOR,
     )

@@ -19,37 +19,45 @@ class Resume:
     def __init__(self) -> None:
         self._latest: _Time | None = None
         self._zone = b"Z"
-        # Lines with the latest time, and lines with an earlier one after the last of these: two streams' lines need not
-        # be in the order of their times.
-        self._place = (0, 0)
-        # The earliest time of the last line with the latest time and of those after it.
+        # The last line that was read: how many lines up to it have the latest time, and how many lines have come after
+        # the last of these. A time is not enough: lines can have the same one, and lines of standard output and
+        # standard error need not be in the order of their times.
+        self._last_line = (0, 0)
+        # The earliest time of the last line with the latest time and of those after it. The next connection asks for
+        # the log from there.
         self._earliest: _Time | None = None
-        # Bytes of the last line that have come.
+        # How many bytes of the last line were read.
         self._column = 0
-        # The place in this connection, of what has come again.
-        self._passed = (0, 0)
+        # The last line that this connection has repeated.
+        self._repeated = (0, 0)
+        # This connection has sent nothing new yet, only lines of earlier connections.
         self._is_behind = False
         # Nothing of this container's log has been read.
         self._is_new_log = True
+        # This connection has repeated the last line.
         self._is_last_found = False
+        # Lines are missing.
         self._has_gap = False
-        # The beginning of a line's time, as far as it has come; None within a line.
+        # The part of a line's time that was read; None after the time.
         self._head: bytes | None = b""
-        # Bytes of this line that are still to be skipped; None to skip the whole line.
+        # How many more bytes of this line to skip; None: the whole line.
         self._skip: int | None = 0
 
     def connect(self) -> str | None:
         """Begins a new connection; returns the second from which on to ask for the log."""
-        self._head, self._passed, self._is_behind = b"", (0, 0), self._latest is not None
+        self._head, self._repeated, self._is_behind = b"", (0, 0), self._latest is not None
         self._is_last_found = False
         return (self._earliest[0] + self._zone).decode() if self._earliest is not None else None
 
     def begin_container(self) -> None:
-        """From now on the log of the pod's next container is read: the lines before are not in it."""
+        """From now on the log of the pod's next container is read, which does not repeat the earlier lines.
+
+        The last read for the container before may have returned its first lines already. So the position is kept.
+        """
         self._is_new_log = True
 
     def end(self) -> bool:
-        """After a connection whose end the API server has said: whether lines are missing, as after a rotation."""
+        """Whether lines are missing, for example after a rotation of the log. Call it at the end of a connection."""
         has_gap = self._has_gap or (self._is_behind and not self._is_last_found and not self._is_new_log)
         self._has_gap = False
         return has_gap
@@ -76,35 +84,37 @@ class Resume:
         time = _TIME.fullmatch(head)
         if time is None:
             if self._is_behind and not self._is_new_log:
-                # The rest of a line, whose first part was too old to be sent. The kubelet's words look the same, but
-                # then the last line does not come again.
+                # The rest of a line whose first part is older than the requested time. A message of the kubelet looks
+                # the same, but after it the last line is not repeated, which `end` notices.
                 self._skip = None
             else:
-                # The kubelet's own words, that it cannot read the log.
+                # A message of the kubelet that it cannot read the log.
                 self._skip = 0
                 self._has_gap = True
             return head + data
         self._zone = time[3]
-        self._at((time[1], (time[2] or b".").ljust(10, b"0")))
+        self._locate_line((time[1], (time[2] or b".").ljust(10, b"0")))
         return data[1:] if data[:1] == b" " else data
 
-    def _at(self, time: _Time) -> None:
+    def _locate_line(self, time: _Time) -> None:
+        """Decides from a line's time whether the line is new, and so how much of it to skip."""
         if self._is_behind and self._latest is not None and time <= self._latest:
-            self._passed = self._after(self._passed, time)
-            is_last = self._passed == self._place
+            self._repeated = self._next(self._repeated, time)
+            is_last = self._repeated == self._last_line
             self._is_last_found = self._is_last_found or is_last
             self._skip = self._column if is_last else None
             return
+        # If a new line comes before the last one was repeated, the lines between them are missing.
         self._has_gap |= self._is_behind and not self._is_last_found and not self._is_new_log
         self._is_behind = self._is_new_log = False
         if self._latest is None or time > self._latest:
-            self._latest, self._place = time, (0, 0)
-        self._place = self._after(self._place, time)
+            self._latest, self._last_line = time, (0, 0)
+        self._last_line = self._next(self._last_line, time)
         self._earliest = time if self._earliest is None or time == self._latest else min(self._earliest, time)
         self._column = self._skip = 0
 
-    def _after(self, place: tuple[int, int], time: _Time) -> tuple[int, int]:
-        """The place of the next line, which has this time."""
+    def _next(self, place: tuple[int, int], time: _Time) -> tuple[int, int]:
+        """The position of the next line, which has this time."""
         return (place[0] + 1, 0) if time == self._latest else (place[0], place[1] + 1)
 
     def _within_line(self, part: bytes, new: bytearray) -> None:
@@ -116,6 +126,6 @@ class Resume:
             self._column += len(fresh)
         if part.endswith(b"\n"):
             self._head = b""
-            # The next line of this time is a new one.
+            # This was the rest of the last line, so the next line is new, even with the same time.
             if self._skip is not None:
                 self._is_behind = False

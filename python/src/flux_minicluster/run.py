@@ -52,7 +52,7 @@ async def create(target: Target, document: dict[str, Any], screen: Screen) -> di
 
 
 async def _undo(target: Target, document: dict[str, Any]) -> bool:
-    """Deletes what a creation has made whose outcome is unknown. Returns whether it is known to be gone."""
+    """Deletes the MiniCluster of a creation whose outcome is unknown. Returns whether it is known that none is left."""
     name = document["metadata"]["name"]
     is_absent = False
     for attempt in range(TRIES):
@@ -177,14 +177,14 @@ class Run:
             raise
         if ending.result is None:
             return ending
-        is_wanted = self.is_kept or ending.result.unread is not None
-        if is_wanted and self._follower.is_deleted:
+        should_keep = self.is_kept or ending.result.unread is not None
+        if should_keep and self._follower.is_deleted:
             screen.say(f"{name} is not kept: its `cleanup`, or somebody else, deletes it")
         elif ending.result.unread is not None:
             seconds = cluster["spec"].get("ttlSecondsAfterFinished")
             until = "" if seconds is None else f" until {seconds} s after its end (`ttlSecondsAfterFinished`)"
             screen.say(f"not deleted{until}, since its output could not be read whole: {_REMEDY.format(name=name)}")
-        elif not is_wanted and not self._follower.is_deleted:
+        elif not should_keep and not self._follower.is_deleted:
             await clean_up(target, name, uid, screen)
         if self._interrupts and not ending.is_interrupted:
             # Ctrl-C came after the job's end.

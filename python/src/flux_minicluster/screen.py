@@ -89,15 +89,15 @@ class Lines(_Progress):
 
     def __init__(self, output: Output) -> None:
         super().__init__(output)
-        self._said: dict[str, tuple[Stage, float]] = {}
+        self._printed: dict[str, tuple[Stage, float]] = {}
 
     def _draw(self, stages: Sequence[Stage]) -> None:
         for stage in stages:
-            before, at = self._said.get(stage.name, (None, 0.0))
+            before, at = self._printed.get(stage.name, (None, 0.0))
             is_new = before is None or before.state != stage.state
             is_changed = before != stage and time.monotonic() - at >= PAUSE_SECONDS
             if stage.state is not State.LATER and (is_new or is_changed):
-                self._said[stage.name] = (stage, time.monotonic())
+                self._printed[stage.name] = (stage, time.monotonic())
                 self.say(f"{stage.name}: {stage.text}")
 
 

@@ -102,7 +102,10 @@ class _Attempt:
         return await self._without_broker(cluster, lead, answer.code)
 
     async def _without_broker(self, cluster: dict[str, Any], lead: dict[str, Any], code: int) -> Way | None:
-        """The agent has not shut the instance down: whether there is none yet, or none any more."""
+        """After the agent has not shut the instance down: deletes the MiniCluster if its instance does not run yet.
+
+        None: it is worth another look.
+        """
         try:
             status = json.loads((await program.answer(self._target, lead, ["status", "--json"])).stdout)
         except ValueError:

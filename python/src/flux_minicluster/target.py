@@ -320,7 +320,7 @@ def words(error: BaseException) -> str:
 
 
 class _Doing:
-    """Says what failed when a call has failed."""
+    """Makes calls. The exception of a failed call says what could not be done."""
 
     def __init__(self, doing: str) -> None:
         self.doing = doing
@@ -370,9 +370,13 @@ class Refusals:
         self._is_first, self._refused_since = False, None
 
     def is_final(self, error: BaseException) -> bool:
-        """Whether this failure is a refusal that does not pass: the first answer, or the only one for long."""
+        """Whether this failure is a refusal that will not pass.
+
+        The first answer is one, and so is a refusal after `REFUSED_SECONDS` of nothing but refusals.
+        """
         if not isinstance(error, NotAllowed):
-            # If there was no answer, the API server may be starting: the log of a silent job was allowed before.
+            # After a failure without an answer, a refusal is not final at once: the API server may be starting. (Also,
+            # the log of a silent job may have been allowed without sending anything.)
             has_answered = isinstance(error, CallFailed) and error.status is not None and error.status < 500
             self._is_first, self._refused_since = self._is_first and has_answered, None
             return False
