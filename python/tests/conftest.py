@@ -14,7 +14,7 @@ from instances import FakeInstance, Instance, RealInstance
 
 from flux_minicluster import MiniCluster
 
-# What a shell starts in the background ignores Ctrl-C, which tests press.
+# A shell starts background processes with SIGINT ignored. Tests send SIGINT, as Ctrl-C does.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -1,6 +1,6 @@
 """An API server for tests without a cluster: as much of the real one as the package uses, with its faults on demand.
 
-`test_api_server.py` asks the real one what this one is asked, so that the two agree where it matters.
+`test_api_server.py` tests the package with a real one.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class FakeApi:
     # ---- life of a MiniCluster
 
     def start_job(self, name: str) -> str:
-        """What the operator and a node do until the job runs; returns the lead's name."""
+        """What the operator and a node do until the job runs; returns the name of the lead's pod."""
         cluster = self.get("miniclusters", name)
         assert cluster is not None
         size = cluster["spec"]["size"]

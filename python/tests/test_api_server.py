@@ -122,7 +122,7 @@ def test_refused_spec_names_its_fields(person: Person) -> None:
     with pytest.raises(Invalid) as caught:
         MiniCluster.run(spec={"sise": 1, "containers": [{"image": "a", "command": "b"}]}, kubeconfig=person.kubeconfig)
     assert caught.value.field == "spec.sise"
-    # CEL's rules have no list of causes for a field alone.
+    # A CEL rule about two fields: the test looks for the field in the message.
     with pytest.raises(Invalid, match="maxSize"):
         spec = {"size": 4, "maxSize": 2, "containers": [{"image": "a", "command": "b"}]}
         MiniCluster.run(spec=spec, kubeconfig=person.kubeconfig)
@@ -222,7 +222,8 @@ def test_block_waits_until_ready_and_leaves_nothing(person: Person) -> None:
     with MiniCluster("app:1", name="mc", kubeconfig=person.kubeconfig) as cluster:
         assert cluster.status().ready_size == 1
         assert "1 of 1 brokers ready" in str(cluster.why())
-        # Who may not delete it asks the operator: so does the end of the block.
+        # This person may not delete it, so the end of the block would shut the job down by a program in its pod, and no
+        # kubelet runs one. So the administrator deletes the MiniCluster before.
         person.plane.kubectl("-n", person.namespace, "delete", "minicluster", "mc", "--wait=false")
     until(lambda: not person.names())
 

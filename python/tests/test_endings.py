@@ -360,7 +360,7 @@ def is_kept(api: FakeApi, result: Result) -> bool:
 
 
 def printed(api: FakeApi, name: str) -> str:
-    """The job runs, and its first lines were read; returns the lead."""
+    """Starts the job, waits until its first line was read, and returns the lead's pod."""
     lead = api.start_job(name)
     api.log(lead, "first")
     until(lambda: any("/log" in path for _, path in api.requests))
@@ -646,7 +646,7 @@ def test_clean_up_that_fails_leaves_the_result(api: FakeApi, status: int) -> Non
 
 
 def refuse_for(api: FakeApi, seconds: float) -> None:
-    """Every connection breaks, and what follows or reads is refused for this time."""
+    """Breaks every connection, and rejects all requests to read MiniClusters, pods and logs for so many seconds."""
     refuse(api, "GET", "/miniclusters", 403, message="no role is known")
     refuse(api, "GET", "/pods", 403, message="no role is known")
     api.cut()

@@ -1,4 +1,4 @@
-"""What decides, without a server: words, resumed logs, progress, remedies, models."""
+"""Functions that need no server: words, resumed logs, progress, remedies, models."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ def read(log: bytes, cuts: list[int], chunk: int) -> bytes:
             place += len(line)
         for start in range(0, len(sent), chunk):
             printed += resume.feed(sent[start : start + chunk])
+    # Lines without times, as in `failed to open the log`, count as a gap.
     assert resume.end() == log.startswith(b"failed"), cuts
     return printed
 
@@ -100,6 +101,7 @@ def test_lines_out_of_order_come_once() -> None:
     for first in range(len(log) + 1):
         for second in range(first, len(log) + 1, 7):
             assert read(log, [first, second], 1000) == text, f"broken after {first} and {second}"
+    # The connection breaks after both lines.
     assert read(b"2026-01-01T00:00:02Z a\n2026-01-01T00:00:01Z b\n", [46], 1000) == b"a\nb\n"
 
 

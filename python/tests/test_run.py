@@ -322,6 +322,8 @@ def test_person_without_rights_creates_nothing(api: FakeApi) -> None:
 
 
 def stop_program(code: int = 143, answer: int = 0) -> Any:
+    """The agent's program `stop`: the job ends with `code`, and the program with `answer`."""
+
     async def program(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
         lead = api.requests[-1][1].split("/pods/")[1].split("/")[0]
         await asyncio.to_thread(api.log, lead, "last words")
@@ -337,7 +339,7 @@ def press_ctrl_c(times: int = 1) -> None:
         time.sleep(0.3)
 
 
-# The second answer is that of a program whose container ended meanwhile.
+# 137: the container ended before the program `stop` did.
 @pytest.mark.parametrize("answer", [0, 137])
 def test_ctrl_c_shuts_the_job_down_and_prints_its_last_words(
     api: FakeApi, capsys: pytest.CaptureFixture[str], answer: int

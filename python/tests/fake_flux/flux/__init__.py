@@ -1,7 +1,7 @@
 """A fake of Flux's Python module, for the helper: an instance is a folder, `$FAKE_FLUX`, and a job a process.
 
 It has the calls and the shapes of flux-core 0.88 that the helper uses, and no others. Jobs outlive the helper that
-submitted them, as in Flux. `test_real_flux.py` runs the same tests with Flux itself.
+submitted them, as in Flux. `make test-python-flux` runs the same tests with Flux itself.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Flux:
     def reactor_run(self) -> None:
         while True:
             for fd in select.select(list(self._watchers), [], [], 0.005)[0]:
-                # As Flux's reactor does.
+                # Flux's reactor also goes on after a callback that exits.
                 with contextlib.suppress(SystemExit):
                     self._watchers[fd]()
             waiting, self.futures = self.futures, []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -76,11 +77,9 @@ def cancel_async(handle: Flux, jobid: int, reason: str) -> None:
 
 
 def main(folder: Path) -> None:
-    """Runs a job to its end, apart from who submitted it."""
+    """Runs a job to its end, in a process that outlives the helper that submitted it."""
     spec = json.loads((folder / "jobspec").read_text())
     system = spec["attributes"]["system"]
-    import base64
-
     for name, file in system.get("files", {}).items():
         assert file["encoding"] == "base64" and file["mode"] == 0o100600
         (folder / name).write_bytes(base64.b64decode(file["data"]))
@@ -106,8 +105,6 @@ def main(folder: Path) -> None:
 
 
 def finish(folder: Path, result: Any, streams: dict[str, bytes]) -> None:
-    import base64
-
     events: list[Any] = [{"timestamp": 1.0, "name": "header", "context": {"version": 1}}]
     for stream, data in streams.items():
         context: dict[str, Any] = {"stream": stream, "rank": "0"}
