@@ -47,8 +47,8 @@ const UNITS: &[(&str, &str)] = &[
     ("Seconds", "seconds"),
     ("SecondsAfterFinished", "seconds"),
     ("metricsPort", "TCP port"),
-    ("backoffLimit", "starts"),
-    ("maxRestarts", "starts"),
+    ("backoffLimit", "restarts"),
+    ("maxRestarts", "restarts"),
     ("size", "pods"),
     ("Size", "pods"),
     ("tasks", "tasks"),
@@ -71,7 +71,7 @@ fn kind(schema: &Value, path: &str) -> String {
     let name = path.rsplit('.').next().unwrap_or_default();
     // `odTemplate` is for `podTemplate` and `servicesPodTemplate`.
     if name.ends_with("ecurityContext") || name.ends_with("odTemplate") {
-        return "as Kubernetes has it".into();
+        return "Kubernetes' own type".into();
     }
     if schema["x-kubernetes-int-or-string"] == true {
         return match name {
@@ -310,7 +310,7 @@ fn page(version: &str, words: &str) -> String {
     page.text = format!(
         "# Fields of {version}\n\n<!-- made from the CustomResourceDefinition by `make generate` -->\n\n{words} `kubectl explain \
          minicluster.spec --api-version=flux-framework.org/{version}` says the same.\n\n\
-         **Read by:** who acts on the field. *agent*: `flux-agent` in each pod, which plans by it and passes it to Flux. *Job*, *pods*, \
+         **Read by:** which component uses the field. *agent*: `flux-agent` in each pod, which follows it and passes it to Flux. *Job*, *pods*, \
          *Service*, *volume*: Kubernetes, through the objects of that kind that the operator makes. *operator*: the operator itself, during \
          the life of the MiniCluster and after its end. (A test sets each field to several values and observes where they make a difference.)\n\n\
          **Can change:** a field that cannot is fixed once the \

@@ -190,16 +190,16 @@ const LABELS: &[(&str, &str)] = &[
         "flux-framework.org/headless",
         "the headless Service that gives the pod its name",
     ),
-    ("app", "`flux-operator`, as documented"),
+    ("app", "`flux-operator`, as the Go operator sets it"),
     (
         "job-index",
-        "`services` on the services pod, `0` on the lead's, as documented",
+        "`services` on the services pod, `0` on the lead's, as the Go operator sets it",
     ),
     (
         "hpa-selector",
         "the MiniCluster's name: what `status.selector` names, for autoscalers",
     ),
-    ("namespace", "the pod's namespace, as documented"),
+    ("namespace", "the pod's namespace, as the Go operator sets it"),
     (
         "flux-framework.org/rendered-hash",
         "hash of the rendered object: if it differs, the object has to be written",
