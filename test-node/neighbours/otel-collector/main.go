@@ -1,4 +1,4 @@
-// The least of an OpenTelemetry Collector: it takes OTLP over HTTP and writes what it gets into its log. (The Collector's own
+// A minimal OpenTelemetry Collector: it receives OTLP over HTTP and writes what it gets into its log. (The Collector's own
 // distributions are put together by its builder in the same way; none of them is a module that Go could build.)
 package main
 

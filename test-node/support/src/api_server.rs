@@ -48,7 +48,7 @@ pub const DEADLINE: Duration = Duration::from_secs(150);
 const POLL: Duration = Duration::from_millis(50);
 /// Long enough for an operator to react: the operator collects a burst of events for a tenth of this.
 pub const SETTLE: Duration = Duration::from_secs(1);
-/// Longer than an operator delays new counts in a status after the first statuses (1 s, then 2 s).
+/// Longer than the first pauses between two statuses that differ in numbers only (1 s, then 2 s).
 const QUIET: Duration = Duration::from_secs(3);
 
 struct Plane {
@@ -202,8 +202,8 @@ pub fn crd_without_conversion() -> String {
 
 /// Runs a test on its own control plane. Tests need this for what all namespaces share: nodes, and flags of the API
 /// server. `variables` are those of `test-node/control-plane`. `body` also gets the administrator's kubeconfig, for
-/// [`Fixture::operator_as`]. Only this method, and those that use `client`, reach this control plane. The fixture's
-/// other methods use the shared one.
+/// [`Fixture::operator_as`]. Of the fixture's methods, only that one and those that use `client` reach this control
+/// plane. The others use the shared one.
 pub fn test_alone<F>(variables: &[(&str, &str)], body: impl FnOnce(Fixture, PathBuf) -> F)
 where
     F: Future<Output = ()>,
@@ -250,10 +250,10 @@ impl Fixture {
     }
 
     async fn client_of_operator(&self, kubeconfig: &Path, calls: &Calls, metrics: Arc<Metrics>) -> Client {
-        let log = calls.clone();
+        let calls = calls.clone();
         let layer = tower::layer::layer_fn(move |inner| Counting {
             inner,
-            log: log.clone(),
+            calls: calls.clone(),
         });
         let builder = client::builder(config(kubeconfig).await).unwrap();
         client::build(builder.with_layer(&layer), metrics)

@@ -181,7 +181,7 @@ fn start(command: &mut Command) -> Result<Child> {
         .map_err(|e| format!("failed to start {}: {e}", command.get_program().display()))
 }
 
-/// The first line that the program prints; its errors go to our standard error.
+/// The first line that the program prints; its errors go to the standard error of the tests.
 fn first_line(child: &mut Child) -> Result<String> {
     let output = child.stdout.take().ok_or("standard output is not a pipe")?;
     match BufReader::new(output).lines().next() {

@@ -363,8 +363,8 @@ pub fn effects(spec: &Value) -> Result<Effects, Vec<Problem>> {
     let secrets: Vec<_> = secrets.iter().map(|secret| secret.expose()).collect();
     let volumes: Vec<_> = volumes.iter().map(|made| (&made.volume, &made.claim)).collect();
     // No pods are observed, so the Job's uid (empty) does not matter.
-    let cleans = is_to_be_cleaned_up(&manifest.spec, &ended(), &Observed::default(), "");
-    let left = seconds_to_live(&manifest.spec, &ended(), "2026-01-01T00:00:01Z".parse().unwrap());
+    let is_cleaned_up = is_to_be_cleaned_up(&manifest.spec, &ended(), &Observed::default(), "");
+    let lifetime = seconds_to_live(&manifest.spec, &ended(), "2026-01-01T00:00:01Z".parse().unwrap());
     let mut job = serde_json::to_value(job).unwrap();
     let pods = json!([
         job["spec"]["template"].take(),
@@ -378,8 +378,8 @@ pub fn effects(spec: &Value) -> Result<Effects, Vec<Problem>> {
         services: json!([headless, services, network_policy]),
         volumes: json!(volumes),
         operator: json!([
-            left,
-            cleans,
+            lifetime,
+            is_cleaned_up,
             restarts_after_losses(&cluster),
             manifest.spec.is_managed_elsewhere(),
             matches!(gang, GangOf::Unserved(_))

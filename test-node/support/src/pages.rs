@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::pattern;
 pub use crate::repository::repository;
+use crate::{committed, pattern};
 
 /// A fenced block of a page.
 #[derive(Debug, Clone)]
@@ -63,12 +63,13 @@ fn below(folder: &Path, pages: &mut Vec<PathBuf>) {
         .collect();
     entries.sort();
     for path in entries {
-        match path.is_dir() {
+        if path.is_dir() {
             // `docs/book` is the rendered book.
-            true if !path.ends_with("book") => below(&path, pages),
-            true => {}
-            false if path.extension().is_some_and(|ending| ending == "md") => pages.push(path),
-            false => {}
+            if !path.ends_with("book") {
+                below(&path, pages);
+            }
+        } else if path.extension().is_some_and(|ending| ending == "md") {
+            pages.push(path);
         }
     }
 }
@@ -177,18 +178,9 @@ pub fn differences(name: &str, program: &Path) -> (usize, Vec<String>) {
     (run, wrong)
 }
 
-/// Asserts that a generated page equals its file; `UPDATE=1` renews the file.
+/// Asserts that a generated page equals its file in `docs/reference`; `UPDATE=1` renews the file.
 pub fn is_committed(name: &str, text: &str) {
-    let file = repository().join("docs/reference").join(name);
-    if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(&file, text).unwrap();
-    }
-    let current = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(
-        current == text,
-        "{} is stale: renew it with `make generate`",
-        file.display()
-    );
+    committed::same(&repository().join("docs/reference").join(name), text);
 }
 
 /// The reference of a program's commands: the `--help` output of each.

@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 
 use crate::repository::repository;
 
-/// The folder of one version's manifests, below `UPSTREAM_MANIFESTS` or beside the checkout.
+/// The folder of one version's manifests, below `UPSTREAM_MANIFESTS` or `../shared/manifests` (beside the checkout).
 pub fn manifests(version: &str) -> Option<PathBuf> {
     find("UPSTREAM_MANIFESTS", "manifests", version)
 }
 
-/// The folder of the documents: `UPSTREAM_DOCUMENTS`, or the one beside the checkout.
+/// The folder of the documents: `UPSTREAM_DOCUMENTS`, or `../shared/docs`.
 pub fn documents() -> Option<PathBuf> {
     find("UPSTREAM_DOCUMENTS", "docs", "")
 }
 
-/// Finds a folder. Without it, the test is skipped and reports this, past the harness, which hides the output
-/// of passing tests.
+/// Finds a folder. If it does not exist, the test is skipped, and this is reported past the harness, which hides the
+/// output of passing tests.
 fn find(variable: &str, beside: &str, version: &str) -> Option<PathBuf> {
     let named = std::env::var_os(variable).map(PathBuf::from);
     let folder = existing(

@@ -166,11 +166,11 @@ fn hold_back(body: Box<DynBody>, is_held: watch::Receiver<bool>) -> Box<DynBody>
     Box::new(StreamBody::new(Box::pin(frames)))
 }
 
-/// The service between an operator and the API server: records each call in `log`, and makes some fail.
+/// The service between an operator and the API server: records each call in `calls`, and makes some fail.
 #[derive(Clone)]
 pub(super) struct Counting<S> {
     pub(super) inner: S,
-    pub(super) log: Calls,
+    pub(super) calls: Calls,
 }
 
 /// The name of the object in the body of a call, for paths without a name.
@@ -195,9 +195,9 @@ where
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let mut call = Call::of(request.method().as_str(), request.uri());
-        let log = self.log.clone();
+        let calls = self.calls.clone();
         let mut held = None;
-        if let Some(faults) = &log.faults {
+        if let Some(faults) = &calls.faults {
             // The path of a creation has no name, so the faults get it from the body. A body in memory can be read at
             // once.
             call.name = futures::FutureExt::now_or_never(name_in(request.body()))
@@ -206,32 +206,32 @@ where
             match faults(&call) {
                 Some(Fault::Held(is_held)) => held = Some(is_held),
                 Some(fault) => {
-                    log.log.lock().unwrap().push(call);
+                    calls.log.lock().unwrap().push(call);
                     return Box::pin(fault.happen());
                 }
                 None => {}
             }
         }
         // Writes are numbered from 0. A read gets the number of the next write.
-        let number = log
+        let number = calls
             .writes
             .fetch_add(usize::from(!call.is_read()), Ordering::SeqCst);
-        let is_alive = log.dies_after.is_none_or(|last| number <= last);
+        let is_alive = calls.dies_after.is_none_or(|last| number <= last);
         let answer = is_alive.then(|| self.inner.call(request));
         Box::pin(async move {
             let Some(answer) = answer else {
                 return std::future::pending().await;
             };
             let answer = answer.await.map(|mut answer| {
-                move_date(answer.headers_mut(), log.clock_ahead);
+                move_date(answer.headers_mut(), calls.clock_ahead);
                 answer
             });
             call.status = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
-            log.log.lock().unwrap().push(call.clone());
-            if !call.is_read() && log.dies_after.is_some_and(|last| number >= last) {
+            calls.log.lock().unwrap().push(call.clone());
+            if !call.is_read() && calls.dies_after.is_some_and(|last| number >= last) {
                 return std::future::pending().await;
             }
-            if log.is_flaky && !call.is_read() && is_unlucky(number) {
+            if calls.is_flaky && !call.is_read() && is_unlucky(number) {
                 return Err("the connection broke".into());
             }
             match held {
