@@ -11,7 +11,7 @@ from flux_minicluster import MiniCluster
 TASKS = 1000
 
 
-def test_thousand_tasks_take_no_longer_than_flux_submit(cluster: MiniCluster, instance: RealInstance) -> None:
+def test_thousand_tasks_reach_most_of_the_rate_of_flux_submit(cluster: MiniCluster, instance: RealInstance) -> None:
     """No less than 0.8 of the rate of `flux submit --cc`, in the same instance; the better of two each."""
 
     def by_flux() -> float:
