@@ -218,7 +218,7 @@ impl Executor<'_> {
         if count > 0 {
             tracing::info!(
                 stage = "broker",
-                "killed {count} processes that the broker left behind"
+                "killed processes that the broker left behind: {count}"
             );
         }
         Ok(())

@@ -619,7 +619,7 @@ fn processes_left_by_a_killed_broker_are_killed() {
     let broker = eventually("the follower's broker", || pods[1].children().first().copied());
     let left = eventually("what it starts", || children_of(broker).first().copied());
     send(broker, 9);
-    pods[1].wait_for_output("killed 1 processes that the broker left behind");
+    pods[1].wait_for_output("killed processes that the broker left behind: 1");
     // The next broker prints the line again.
     eventually("the next broker", || {
         (pods[1].stdout().matches("left ").count() == 2).then_some(())
