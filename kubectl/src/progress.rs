@@ -154,21 +154,18 @@ fn brokers(snapshot: &Snapshot) -> Stage {
 
 fn quorum(snapshot: &Snapshot) -> Stage {
     let needed = match snapshot.quorum() {
+        Some(1) => "1 broker".to_owned(),
         Some(quorum) => format!("{quorum} brokers"),
         // The quorum is the size at the Job's creation, which has changed since, or may have (`Snapshot::quorum`).
-        None => "brokers of the size at the start".to_owned(),
+        None => "as many brokers as `size` was at the start".to_owned(),
     };
     let ready = snapshot.status().map_or(0, |status| status.ready_size);
     if snapshot.has_been_up() {
         stage("quorum", State::Done, format!("{needed}: the job starts"))
     } else if snapshot.started_lead().is_none() {
-        stage("quorum", State::Later, format!("{needed} are needed"))
+        stage("quorum", State::Later, format!("needed: {needed}"))
     } else {
-        stage(
-            "quorum",
-            State::Now,
-            format!("{ready} of the {needed} that are needed"),
-        )
+        stage("quorum", State::Now, format!("{ready} ready; needed: {needed}"))
     }
 }
 
@@ -258,10 +255,7 @@ mod tests {
             &[pod(0, true, run.clone()), pod(1, true, json!({}))],
         ));
         assert_eq!(running[2], (State::Now, "1 of 2 ready; rank 1 is missing".into()));
-        assert_eq!(
-            running[3],
-            (State::Now, "1 of the 2 brokers that are needed".into())
-        );
+        assert_eq!(running[3], (State::Now, "1 ready; needed: 2 brokers".into()));
 
         let up = json!({ "readySize": 2, "conditions": [{ "type": "JobMiniClusterReady", "status": "True",
             "lastTransitionTime": "", "reason": "", "message": "" }] });

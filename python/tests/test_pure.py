@@ -189,7 +189,7 @@ def test_each_step_of_a_start_has_its_line() -> None:
     waits = {"reason": "BrokersNotReady", "message": "rank 1 is missing", "readySize": 1}
     running = stages(seen(waits, pod(0, True, RUNNING), pod(1, True, {})))
     assert running[2].text == "1 of 2 ready; rank 1 is missing"
-    assert running[3].text == "1 of the 2 brokers that are needed"
+    assert running[3].text == "1 ready; needed: 2 brokers"
 
     up = {"readySize": 2, "conditions": [{"type": "JobMiniClusterReady", "status": "True"}]}
     assert {it.state for it in stages(seen(up, pod(0, True, RUNNING), pod(1, True, RUNNING)))} == {State.DONE}

@@ -339,7 +339,7 @@ fn start_progress_is_animated_on_terminal_and_plain_in_pipe() {
                 }
                 _ => {
                     assert!(
-                        !seen.contains('\x1b') && seen.contains("\r\nquorum: 1 brokers: the job starts\r\n"),
+                        !seen.contains('\x1b') && seen.contains("\r\nquorum: 1 broker: the job starts\r\n"),
                         "{seen:?}"
                     );
                 }

@@ -115,7 +115,8 @@ class JobFailed(MiniClusterError):
 
 
 class NotStarted(MiniClusterError, TimeoutError):
-    """The job has not started within `start_timeout`. The MiniCluster was deleted; the job has not run."""
+    """The job has not started within `start_timeout`. The MiniCluster was deleted, unless a
+    line before says that it could not be; the job has not run."""
 
     default_reason = "NotStarted"
 

@@ -87,10 +87,16 @@ def _brokers(seen: Observed) -> Stage:
 
 
 def _quorum(seen: Observed) -> Stage:
-    needed = "brokers of the size at the start" if seen.quorum is None else f"{seen.quorum} brokers"
+    match seen.quorum:
+        case None:
+            needed = "as many brokers as `size` was at the start"
+        case 1:
+            needed = "1 broker"
+        case quorum:
+            needed = f"{quorum} brokers"
     if seen.has_been_up:
         return Stage("quorum", State.DONE, f"{needed}: the job starts")
     if seen.started_lead() is None:
-        return Stage("quorum", State.LATER, f"{needed} are needed")
+        return Stage("quorum", State.LATER, f"needed: {needed}")
     ready = seen.status.get("readySize") or 0
-    return Stage("quorum", State.NOW, f"{ready} of the {needed} that are needed")
+    return Stage("quorum", State.NOW, f"{ready} ready; needed: {needed}")

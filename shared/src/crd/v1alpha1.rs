@@ -226,8 +226,8 @@ block! {
         /// Prefix of the image's own Flux, such as /opt/flux.
         #[serde(default = "install_root")]
         pub install_root: String,
-        /// A follower completes when its broker ends, instead of restarting the broker, unless pod.restartPolicy is
-        /// OnFailure.
+        /// A follower completes when its broker ends: the broker is not restarted. No effect with
+        /// pod.restartPolicy OnFailure.
         #[serde(default, skip_serializing_if = "is_false")]
         pub complete_workers: bool,
         /// Shape of the tree of brokers: kary:K, binomial, mincrit or mincrit:K. Default: kary:256.
@@ -502,7 +502,7 @@ block! {
         /// User name of its clients. Default: flux.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub username: Option<String>,
-        /// Token (password) of that user. Default: generated. Stored in the Secret that
+        /// Token (password) of the user `username`. Default: generated. Stored in the Secret that
         /// status.fluxRestfulSecret names.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub token: Option<String>,

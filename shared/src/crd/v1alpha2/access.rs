@@ -38,7 +38,7 @@ block! {
         /// User name of its clients. Default: flux.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub username: Option<String>,
-        /// Token (password) of that user. Default: generated. Stored in the Secret that
+        /// Token (password) of the user `username`. Default: generated. Stored in the Secret that
         /// status.fluxRestfulSecret names.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub token: Option<String>,

@@ -35,8 +35,8 @@ block! {
         /// The container that provides Flux.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub container: Option<FluxContainer>,
-        /// A follower completes when its broker ends, instead of restarting the broker, unless pod.restartPolicy is
-        /// OnFailure.
+        /// A follower completes when its broker ends: the broker is not restarted. No effect with
+        /// pod.restartPolicy OnFailure.
         #[serde(default, skip_serializing_if = "is_false")]
         pub complete_workers: bool,
         /// Shape of the tree of brokers: kary:K, binomial, mincrit or mincrit:K. Default: kary:256.
@@ -224,9 +224,9 @@ block! {
         /// Queue policy of Fluxion: fcfs, easy, conservative or hybrid. Default: fcfs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub queue_policy: Option<String>,
-        /// Use Flux's own simple scheduler (true) or Fluxion (false). Default: Fluxion, if the view has it,
-        /// with a queuePolicy or if the Flux runner requests GPUs; else simple. Without a view: the default
-        /// of the image's Flux.
+        /// Use Flux's own simple scheduler (true) or Fluxion (false). Default: Fluxion if the view has it
+        /// and either queuePolicy is set or the Flux runner requests GPUs; else simple. Without a view: the
+        /// default of the image's Flux.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub simple: Option<bool>,
     }
