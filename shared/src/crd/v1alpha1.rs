@@ -226,8 +226,8 @@ block! {
         /// Prefix of the image's own Flux, such as /opt/flux.
         #[serde(default = "install_root")]
         pub install_root: String,
-        /// A follower completes when its broker ends: the broker is not restarted. No effect with
-        /// pod.restartPolicy OnFailure.
+        /// A follower completes when its broker ends: the broker is not restarted. (With pod.restartPolicy
+        /// OnFailure it is.)
         #[serde(default, skip_serializing_if = "is_false")]
         pub complete_workers: bool,
         /// Shape of the tree of brokers: kary:K, binomial, mincrit or mincrit:K. Default: kary:256.

@@ -35,8 +35,8 @@ block! {
         /// The container that provides Flux.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub container: Option<FluxContainer>,
-        /// A follower completes when its broker ends: the broker is not restarted. No effect with
-        /// pod.restartPolicy OnFailure.
+        /// A follower completes when its broker ends: the broker is not restarted. (With pod.restartPolicy
+        /// OnFailure it is.)
         #[serde(default, skip_serializing_if = "is_false")]
         pub complete_workers: bool,
         /// Shape of the tree of brokers: kary:K, binomial, mincrit or mincrit:K. Default: kary:256.
