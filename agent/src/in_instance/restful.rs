@@ -69,7 +69,7 @@ pub struct RestfulArgs {
     commit: Option<String>,
     #[arg(long)]
     port: u16,
-    /// Number of nodes to report to users
+    /// Number of nodes that a job may ask for: all hosts of the instance, also those that may join later
     #[arg(long)]
     nodes: u32,
     /// Default options of jobs

@@ -59,7 +59,7 @@ pub fn files(resolved: &Resolved) -> Vec<Step> {
 
 /// The words of the initial program.
 pub fn words(resolved: &Resolved, restful: &Restful) -> Vec<Word> {
-    let size = resolved.spec.size;
+    let size = resolved.hosts.size();
     let mut words = vec![
         resolved.paths.agent(),
         "restful".into(),
@@ -80,4 +80,31 @@ pub fn words(resolved: &Resolved, restful: &Restful) -> Vec<Word> {
     }
     words.extend(resolved.spec.users.iter().map(|name| format!("--user={name}")));
     words.into_iter().map(Word::Literal).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use flux_shared::agent_spec::AgentSpec;
+
+    use super::*;
+    use crate::facts::Facts;
+
+    /// The server rejects a job that asks for more nodes.
+    #[test]
+    fn restful_server_counts_hosts_that_may_join_later() {
+        let nodes = |text: &str| {
+            let spec = AgentSpec::from_toml(&format!("name='mc'\n{text}")).unwrap();
+            let facts = Facts::default();
+            let resolved = Resolved::new(&spec, &facts).unwrap();
+            let words = words(&resolved, &Restful::default());
+            let nodes = words.iter().find_map(|word| match word {
+                Word::Literal(text) => text.strip_prefix("--nodes="),
+                _ => None,
+            });
+            nodes.unwrap().to_owned()
+        };
+        assert_eq!(nodes("size=2"), "2");
+        assert_eq!(nodes("size=2\nmax_size=8"), "8");
+        assert_eq!(nodes("size=2\n[network]\nhostlist='mc-[0-1],burst-0-[0-3]'"), "6");
+    }
 }
