@@ -19,6 +19,12 @@ pub(super) fn report_unused(
 ) {
     let (program, lead_is_elsewhere) = (&cluster.runner.program, cluster.flux.lead.is_some());
     let is_idle = lead_is_elsewhere || spec.interactive;
+    if lead_is_elsewhere && cluster.archive.is_some() {
+        report.notice(
+            "spec.archive",
+            "has no effect: the lead broker is in another cluster",
+        );
+    }
     if is_idle
         && program.is_from_user()
         && let Some((field, container)) = flux::runner(spec)

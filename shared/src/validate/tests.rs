@@ -342,6 +342,10 @@ fn fields_without_effect_are_reported_by_a_notice() {
             "flux: {leadBroker: {name: a, address: b}, bursting: {clusters: [{name: mc}]}}",
             "spec.containers[0].command: is",
         ),
+        (
+            "archive: {path: /state/a.tgz}\nflux: {leadBroker: {name: a, address: b}, bursting: {clusters: [{name: mc}]}}\ncontainers: [{image: app}]",
+            "spec.archive: has no effect: the lead broker is in another cluster",
+        ),
         (format!("tasks: 4\n{launcher}").as_str(), "spec.tasks"),
         ("tasks: 4\ncontainers: [{image: app}]", "spec.tasks"),
         (

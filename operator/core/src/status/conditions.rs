@@ -459,11 +459,14 @@ fn volumes(inputs: &Inputs) -> Option<Statement> {
 }
 
 /// The condition ArchiveSaved, if the spec has an archive and the lead has reported. It does not change the job's
-/// result.
+/// result. If the lead is in another cluster, none of these pods writes an archive.
 fn archive(inputs: &Inputs, summary: &PodSummary) -> Option<Statement> {
     let CheckedSpec::Valid(cluster) = inputs.spec else {
         return None;
     };
+    if cluster.flux.lead.is_some() {
+        return None;
+    }
     let path = cluster.archive.as_deref()?;
     let statement = |status: ConditionStatus, reason: Reason, message: String| {
         Some(Statement::new(

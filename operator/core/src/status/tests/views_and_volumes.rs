@@ -407,6 +407,14 @@ fn archive_condition_is_set_once_known_when_archive_is_asked() {
     };
     let with_archive = "size: 1\narchive: {path: /state/a.tgz}";
     assert_eq!(archive_saved("size: 1", Some(program(0))), None);
+    let of_remote_lead = format!(
+        "{with_archive}\nflux: {{bursting: {{leadBroker: {{name: a, address: b}}, clusters: [{{name: mc}}]}}}}"
+    );
+    assert_eq!(
+        archive_saved(&of_remote_lead, Some(program(0))),
+        None,
+        "no follower saves it"
+    );
     let text = |status: ConditionStatus, message: &str| Some((status, message.to_owned()));
     assert_eq!(
         archive_saved(with_archive, Some(program(0))),
