@@ -531,8 +531,10 @@ struct PodSummary<'a> {
     ready: u32,
     /// Number of pods of the Job (its completions).
     wanted: u32,
-    /// Number of ready pods that is enough to start the job: `minSize`, or all.
+    /// Number of ready pods that is enough to start the job: `minSize`, or the size when the pods started.
     quorum: u32,
+    /// Number of ready pods below which the status says what the missing ones wait for: `minSize`, or all.
+    expected: u32,
     /// Number of followers that have ended with exit code 0, and are not recreated (completeWorkers).
     completed_followers: u32,
 }
@@ -556,10 +558,11 @@ impl<'a> PodSummary<'a> {
             }
         };
         let wanted = inputs.job.map_or(0, |job| job.completions);
-        let quorum = match inputs.spec {
-            CheckedSpec::Valid(cluster) => cluster.min_size.unwrap_or(wanted).min(wanted),
-            CheckedSpec::Invalid(_) => wanted,
+        let min_size = match inputs.spec {
+            CheckedSpec::Valid(cluster) => cluster.min_size,
+            CheckedSpec::Invalid(_) => None,
         };
+        let initial_size = inputs.job.and_then(|job| job.initial_size);
         PodSummary {
             // Of two with the same creation time, the one that has not ended.
             lead: inputs
@@ -571,7 +574,8 @@ impl<'a> PodSummary<'a> {
             running: living(|pod| pod.is_running),
             ready: living(|pod| pod.is_ready),
             wanted,
-            quorum,
+            quorum: min_size.or(initial_size).unwrap_or(wanted).min(wanted),
+            expected: min_size.unwrap_or(wanted).min(wanted),
             completed_followers: number(&|pod| {
                 pod.index > 0 && pod.exit.as_ref().is_some_and(|exit| exit.code == 0)
             }),
@@ -592,6 +596,11 @@ impl<'a> PodSummary<'a> {
     fn is_ready(&self) -> bool {
         let lead = self.lead.is_some_and(|lead| lead.is_running && lead.is_ready);
         self.wanted > 0 && lead && self.ready >= self.needed()
+    }
+
+    /// Whether the status has nothing to say about missing pods. A MiniCluster that has grown is ready before that.
+    fn is_complete(&self) -> bool {
+        self.is_ready() && self.ready + self.completed_followers >= self.expected
     }
 }
 

@@ -602,7 +602,7 @@ fn progress(summary: &PodSummary) -> String {
 /// The message of the status during a start in which nothing is wrong. None: no start is in progress. It names a
 /// scheduler that has not looked at a pod, unless this is Kubernetes' default scheduler.
 pub(super) fn awaited(inputs: &Inputs, summary: &PodSummary) -> Option<String> {
-    if JobState::of(inputs.job) != JobState::Active || summary.is_ready() {
+    if JobState::of(inputs.job) != JobState::Active || summary.is_complete() {
         return None;
     }
     let mut unseen = inputs

@@ -82,14 +82,14 @@ pub(super) fn compute(inputs: &Inputs, summary: &PodSummary) -> Outcome {
     let warning = || {
         inputs
             .warning
-            .filter(|warning| !summary.is_ready() && warning.reason != Reason::Queued)
+            .filter(|warning| !summary.is_complete() && warning.reason != Reason::Queued)
     };
     let outcome_of_warning =
         || warning().map(|warning| Outcome::new(warning.reason.clone(), warning.message.clone()));
     let trouble = below_quorum(inputs, summary).or_else(|| trouble(inputs, summary));
     trouble
         .map(|trouble| with_steady_reason(trouble, inputs.previous))
-        .or_else(|| failed_before_ready(inputs, summary))
+        .or_else(|| failed_while_incomplete(inputs, summary))
         .or_else(outcome_of_warning)
         .unwrap_or_default()
 }
@@ -152,10 +152,10 @@ fn queued(queue: &str, why: Option<&Trouble>) -> Outcome {
     )
 }
 
-/// The outcome of the last pod that failed by itself (a follower's snippet, say) before the cluster was ready. It is
-/// reported although the Job creates the pod again.
-fn failed_before_ready(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome> {
-    if summary.is_ready() {
+/// The outcome of the last pod that failed by itself (a follower's snippet, say) while pods are missing. It is reported
+/// although the Job creates the pod again.
+fn failed_while_incomplete(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome> {
+    if summary.is_complete() {
         return None;
     }
     let by_itself = |pod: &&&PodSeen| {
@@ -250,9 +250,9 @@ fn below_quorum(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome> {
     Some(Outcome::new(Reason::SizeBelowQuorum, message))
 }
 
-/// The outcome if a pod keeps the cluster from starting.
+/// The outcome if a pod keeps the cluster from starting, or from growing.
 fn trouble(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome> {
-    if summary.is_ready() {
+    if summary.is_complete() {
         return None;
     }
     let living = || inputs.pods.iter().filter(|pod| !pod.has_ended);

@@ -264,6 +264,48 @@ fn min_size_of_ready_pods_is_enough_to_be_ready() {
     );
 }
 
+/// The command starts with as many brokers as the pods read when they started. A growth of the MiniCluster does not
+/// change this number.
+#[test]
+fn initial_size_of_ready_pods_is_enough_after_growth() {
+    let mut observation = observation("size: 4\nmaxSize: 8");
+    observation.job = Some(JobSeen {
+        initial_size: Some(2),
+        ..job(4)
+    });
+    let full_node = Trouble {
+        reason: "Unschedulable".into(),
+        ..Trouble::default()
+    };
+    let waits = PodSeen {
+        is_scheduled: false,
+        trouble: Some(Box::new(full_node)),
+        ..pod(3)
+    };
+    observation.pods = vec![ready(0), pod(1), pod(2), waits.clone()];
+    assert_eq!(observation.status().phase.as_deref(), Some("Starting"));
+    observation.pods = vec![ready(0), ready(1), pod(2), waits];
+    // The status stays the same once the timeline has the time of the readiness.
+    for _ in 0..2 {
+        observation.previous = observation.status();
+        let status = &observation.previous;
+        assert_eq!(status.phase.as_deref(), Some("Running"));
+        assert!(status.timeline.as_ref().unwrap().ready.is_some());
+        assert!(
+            is(status, "Ready") && is(status, "JobMiniClusterReady") && is(status, "JobWaitingForResources")
+        );
+        assert_eq!(
+            condition(status, "Ready").unwrap().message,
+            "2 of 4 brokers are ready (2 are enough)"
+        );
+        assert_eq!(
+            status.reason.as_deref(),
+            Some("Unschedulable"),
+            "why the other pods are missing"
+        );
+    }
+}
+
 /// The conditions that are false with the reason NotRequested while the Job does not exist.
 const NOT_REQUESTED: [&str; 8] = [
     "JobRequested",
