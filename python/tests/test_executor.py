@@ -45,8 +45,9 @@ from flux_minicluster import (
     program,
 )
 from flux_minicluster.executor import BOOTSTRAP, NO_BROKER, TaskFuture, _Task
+from flux_minicluster.observed import AGENT
 from flux_minicluster.program import STDOUT
-from flux_minicluster.target import Access
+from flux_minicluster.target import FAILURES, Access, Target
 
 # The pod has no module of this name.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -340,6 +341,67 @@ def test_first_refusal_fails_the_tasks_at_once(executor: FluxExecutor, api: Fake
     api.refusals[("GET", "/exec")] = (403, {"message": "no"})
     with pytest.raises(NotAllowed, match="pods/exec"):
         executor.submit(["true"]).result(10)
+
+
+def test_lasting_failure_is_logged_once(
+    executor: FluxExecutor, api: FakeApi, instance: Instance, caplog: pytest.LogCaptureFixture
+) -> None:
+    future = executor.submit(["sh", "-c", "sleep 1.5; exit 4"])
+    until(lambda: instance.running() == 1)
+    for status in (500, 502):
+        api.refusals[("GET", "/exec")] = (status, {"message": "error dialing backend"})
+        before = execs(api)
+        api.break_sockets()
+        until(lambda count=before: execs(api) > count + 1)  # type: ignore[misc]
+    api.refusals.clear()
+    assert future.result(60).exit_code == 4
+    messages = [it.getMessage() for it in caplog.records if it.name == "flux_minicluster"]
+    assert all(it.startswith("mc: ") and it.endswith("; retrying") for it in messages)
+    assert sum("lost" in it for it in messages) == 1
+    assert [sum(code in it for it in messages) for code in ("500", "502")] == [1, 1]
+
+
+def test_task_runs_through_the_proxy_of_the_kubeconfig(executor: FluxExecutor, api: FakeApi) -> None:
+    config = json.loads(api.kubeconfig.read_text())
+    cluster = config["clusters"][0]["cluster"]
+    cluster.update({"server": "http://api.invalid", "proxy-url": cluster["server"]})
+    api.kubeconfig.write_text(json.dumps(config))
+    assert executor.submit(["sh", "-c", "exit 4"]).result(30).exit_code == 4
+
+
+@pytest.mark.parametrize("is_in_kubeconfig", [True, False])
+def test_exec_uses_the_proxy_and_tls_server_name(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, is_in_kubeconfig: bool
+) -> None:
+    requests: list[bytes] = []
+
+    async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        requests.append(await reader.read(4096))
+        writer.close()
+
+    async def execute() -> None:
+        proxy = await asyncio.start_server(tunnel, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+        config = json.loads(api.kubeconfig.read_text())
+        cluster = {"server": "https://api.invalid:6443", "tls-server-name": "inner.invalid"}
+        if is_in_kubeconfig:
+            cluster["proxy-url"] = url
+        else:
+            monkeypatch.setenv("HTTPS_PROXY", url)
+        config["clusters"][0]["cluster"] = cluster
+        api.kubeconfig.write_text(json.dumps(config))
+        pod = {"metadata": {"name": "x"}, "spec": {"containers": [{"name": "mc", "command": [AGENT, "run"]}]}}
+        async with Target.open(Access()) as target:
+            with pytest.raises(FAILURES):
+                async with target.execute(pod, ["true"], stdin=False):
+                    pass
+        proxy.close()
+
+    asyncio.run(execute())
+    connect, client_hello = requests
+    assert connect.startswith(b"CONNECT api.invalid:6443 ") and b"inner.invalid" in client_hello
 
 
 def test_restarted_instance_loses_its_tasks(executor: FluxExecutor, api: FakeApi, instance: Instance) -> None:

@@ -26,7 +26,7 @@ from . import bridge, call, observed, program
 from .errors import CallFailed, Lost, MiniClusterError, NotFound
 from .observed import Start
 from .program import STATUS, STDERR, STDIN, STDOUT
-from .target import FAILURES, Access, Refusals, Target
+from .target import FAILURES, Access, Refusals, Target, words
 
 # Reads the helper's text from standard input, after its length, and runs it. It is no argument of the command, since
 # proxies may limit the length of an argument.
@@ -197,6 +197,8 @@ class FluxExecutor(concurrent.futures.Executor):
         self._outbox: asyncio.Queue[bytes | None] | None = None
         """The lines to send; None: there is no connection."""
         self._refusals = Refusals()
+        self._outage: str | None = None
+        """Why there is no connection, as it was logged."""
 
     # ---- what callers use
 
@@ -304,12 +306,19 @@ class FluxExecutor(concurrent.futures.Executor):
                             raise
                         # The jobs go on meanwhile.
                         await self._check(target)
+                        self._warn(words(error))
                         await asyncio.sleep(PAUSE_SECONDS)
             _connected.discard(self)
         except BaseException as error:
             self._fail_all(error)
             if not isinstance(error, MiniClusterError):
                 raise
+
+    def _warn(self, why: str) -> None:
+        """Logs why there is no connection, once in an outage."""
+        if why != self._outage:
+            self._outage = why
+            logging.getLogger(__package__).warning("%s: %s; retrying", self._name, why)
 
     async def _check(self, target: Target) -> None:
         """Raises `Lost` if the instance is gone for good."""
@@ -389,6 +398,7 @@ class FluxExecutor(concurrent.futures.Executor):
                     if answer.get("ready"):
                         is_ready = True
                         self._refusals.note_success()
+                        self._outage = None
                         self._on_ready(answer["absent"], outbox)
                     else:
                         self._on_answer(answer)

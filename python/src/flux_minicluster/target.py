@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 import aiohttp
 from kubernetes.aio import client, config
 from kubernetes.aio.config import kube_config
-from kubernetes.aio.stream import WsApiClient
 
 from .errors import CallFailed, Invalid, MiniClusterError, NotAllowed, NotFound, OperatorMissing, Problem
 from .observed import CLUSTER_LABEL, GROUP, VERSION, name_of, runner_of
@@ -285,24 +284,29 @@ class Target:
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """Starts a command in the pod's runner; the connection has the channels of `v4.channel.k8s.io`."""
         query = [("container", runner_of(pod)), ("stdout", "1"), ("stderr", "1"), ("stdin", "1" if stdin else "0")]
-        api = WsApiClient(self._configuration, heartbeat=HEARTBEAT_SECONDS)
-        try:
-            parameters = await api.param_serialize(
-                method="GET",
-                resource_path=self._pods(name_of(pod), "exec"),
-                query_params=[*query, *(("command", word) for word in command)],
-                header_params={"sec-websocket-protocol": "v4.channel.k8s.io"},
-                auth_settings=["BearerToken"],
+        _, url, headers, *_ = await self._api.param_serialize(
+            method="GET",
+            resource_path=self._pods(name_of(pod), "exec"),
+            query_params=[*query, *(("command", word) for word in command)],
+            header_params={"sec-websocket-protocol": "v4.channel.k8s.io"},
+            auth_settings=["BearerToken"],
+        )
+        # Not by the official client's `WsApiClient`, which uses neither a proxy nor `tls-server-name`.
+        async with self._api.rest_client._create_pool_manager() as session:
+            opening = session.ws_connect(
+                url,
+                headers=headers,
+                heartbeat=HEARTBEAT_SECONDS,
+                proxy=self._configuration.proxy,
+                proxy_headers=self._configuration.proxy_headers,
+                server_hostname=self._configuration.tls_server_name or None,
             )
-            answer = await api.call_api(*parameters, _preload_content=False)
             try:
-                connection = await asyncio.wait_for(answer.response, CONNECT_SECONDS)
+                connection = await asyncio.wait_for(opening, CONNECT_SECONDS)
             except aiohttp.WSServerHandshakeError as error:
                 raise _exec_refusal(name_of(pod), error) from error
             async with connection:
                 yield connection
-        finally:
-            await api.close()
 
 
 class NameTaken(CallFailed):
@@ -418,7 +422,7 @@ def _unknown_fields(message: str) -> list[Problem]:
 
 
 def _exec_refusal(pod: str, error: aiohttp.WSServerHandshakeError) -> MiniClusterError:
-    message = f"cannot run a program in pod {pod}: {error.message or 'the API server refused it'}"
+    message = f"cannot run a program in pod {pod}: {error.message} (HTTP status {error.status})"
     if error.status == 403:
         return NotAllowed(f"{message}. You need permission to create pods/exec", status=403, remedy=ROLE)
     return CallFailed(message, status=error.status)
