@@ -28,6 +28,7 @@ from flux_minicluster import (
     stop,
     target,
 )
+from flux_minicluster.observed import QUEUE_LABEL
 from flux_minicluster.screen import Silent
 from flux_minicluster.stop import Way
 from flux_minicluster.target import Access, Listed, Target
@@ -180,6 +181,21 @@ def test_ctrl_c_after_the_job_s_end_waits_for_post(api: FakeApi) -> None:
         MiniCluster.run("app:1", ["x"])
     assert caught.value.result.exit_code == 0  # type: ignore[attr-defined]
     assert deletions(api) == []
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_finished_minicluster_is_cleaned_up_without_delete_right(api: FakeApi, code: int) -> None:
+    finished = {"name": "mc", "uid": "u", "namespace": "team", "labels": {QUEUE_LABEL: "also in a queue"}}
+    api.put("miniclusters", {"metadata": finished, "spec": {"size": 1}})
+    api.end_job("mc", code)
+    refuse(api, "DELETE", "miniclusters", 403, message="no")
+
+    async def end() -> Way:
+        async with Target.open(Access()) as target:
+            return await stop.at_once(target, "mc", "u")
+
+    assert asyncio.run(end()) is Way.DELETED
+    assert api.get("miniclusters", "mc")["spec"] == {"size": 1, "cleanup": True}  # type: ignore[index]
 
 
 # ---- another MiniCluster of the same name

@@ -78,10 +78,9 @@ class _Attempt:
         """None: it is worth another look."""
         cluster = await self._target.cluster(self._name)
         self._uid = self._uid or cluster["metadata"]["uid"]
-        is_finished = (cluster.get("status") or {}).get("phase") in ("Completed", "Failed")
         if cluster["metadata"]["uid"] != self._uid:
             return Way.HAD_ENDED
-        if is_finished:
+        if _is_finished(cluster):
             return Way.HAD_ENDED if self._asked is None else Way.SHUT_DOWN
         lead = latest_of(0, own_pods(cluster, await self._target.pods_of(self._name)))
         if self._asked is not None and (lead is None or is_over(lead, self._asked)):
@@ -134,7 +133,12 @@ async def at_once(target: Target, name: str, uid: str | None) -> Way:
             await target.delete(name, uid=uid)
             return Way.DELETED
         except NotAllowed:
-            if _is_queued(await target.cluster(name)):
+            cluster = await target.cluster(name)
+            if _is_finished(cluster):
+                # The operator deletes it.
+                await target.patch(name, {"spec": {"cleanup": True}}, "clean up", uid=uid)
+                return Way.DELETED
+            if _is_queued(cluster):
                 # Only its queue can suspend it.
                 raise
         await target.patch(name, {"spec": {"suspend": True}}, "stop", uid=uid)
@@ -155,6 +159,10 @@ async def _is_replaced(target: Target, name: str, uid: str) -> bool:
         return bool((await target.cluster(name))["metadata"]["uid"] != uid)
     except NotFound:
         return True
+
+
+def _is_finished(cluster: dict[str, Any]) -> bool:
+    return (cluster.get("status") or {}).get("phase") in ("Completed", "Failed")
 
 
 def _is_queued(cluster: dict[str, Any]) -> bool:
