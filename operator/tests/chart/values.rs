@@ -260,6 +260,37 @@ fn api_server_takes_every_object_and_knows_every_field() {
     }
 }
 
+const VOLUMES_POLICY: &str = "ValidatingAdmissionPolicy /flux-framework-flux-operator-volumes";
+const VOLUMES_BINDING: &str = "ValidatingAdmissionPolicyBinding /flux-framework-flux-operator-volumes";
+
+/// A MiniCluster that is stored while no policy exists may be served later, with the operator's permissions and without
+/// a check of its author.
+#[test]
+fn volumes_policy_is_installed_with_the_users_roles() {
+    let is_complete = |all: &Objects| {
+        let has_roles = all.contains_key("ClusterRole /flux-framework-miniclusters-edit");
+        [VOLUMES_POLICY, VOLUMES_BINDING]
+            .iter()
+            .all(|name| all.contains_key(*name) == has_roles)
+    };
+    for file in files() {
+        let all = templated(&helms()[0], namespace_of(&file), &file);
+        assert!(is_complete(&all), "{}", file.display());
+    }
+    // Each of the commands that install only a part of the chart.
+    for page in [
+        "docs/tasks/teams.md",
+        "chart/README.md",
+        "docs/getting-started.md",
+    ] {
+        let text = std::fs::read_to_string(repository().join(page)).unwrap();
+        for command in text.replace("\\\n", "").lines() {
+            let has = |template: &str| command.contains(&format!("--show-only templates/{template}.yaml"));
+            assert_eq!(has("user-roles"), has("volumes-policy"), "{page}: {command}");
+        }
+    }
+}
+
 fn kustomized(folder: &Path) -> Objects {
     let node = match std::env::var_os("CONTROLPLANE") {
         Some(program) => program.into(),
@@ -287,15 +318,20 @@ fn kustomize_base_is_the_chart_with_its_namespace() {
         "restricted"
     );
     let mut chart = templated(&helms()[0], "flux-operator", &defaults());
-    let crd = chart
-        .get_mut("CustomResourceDefinition /miniclusters.flux-framework.org")
-        .unwrap();
-    // With this annotation, Helm keeps the CRD when it uninstalls the release. The base has none.
-    assert_eq!(
-        crd["metadata"]["annotations"],
-        json!({ "helm.sh/resource-policy": "keep" })
-    );
-    crd["metadata"].as_object_mut().unwrap().remove("annotations");
+    // With this annotation, Helm keeps an object when it uninstalls the release. The base has none.
+    for kept in [
+        "CustomResourceDefinition /miniclusters.flux-framework.org",
+        VOLUMES_POLICY,
+        VOLUMES_BINDING,
+    ] {
+        let metadata = chart.get_mut(kept).unwrap()["metadata"].as_object_mut().unwrap();
+        let annotations = metadata.remove("annotations");
+        assert_eq!(
+            annotations,
+            Some(json!({ "helm.sh/resource-policy": "keep" })),
+            "{kept}"
+        );
+    }
     assert_eq!(differences(&chart, &base), "");
     assert_eq!(chart, base);
 }

@@ -18,6 +18,8 @@ use test_support::repository::repository;
 const NAMESPACE: &str = "flux-helm";
 const RELEASE: &str = "flux-framework";
 const CRD: &str = "miniclusters.flux-framework.org";
+/// Name of the policy on `spec.volumes` and of its binding.
+const VOLUMES_POLICY: &str = "flux-framework-flux-operator-volumes";
 
 fn kubectl(arguments: &[&str]) -> Result<String, String> {
     test_support::node::kubectl(arguments, "")
@@ -257,10 +259,12 @@ fn job_is_unaffected_by_helm_install_upgrade_uninstall() {
                 left(&objects)
             );
             release.uninstall();
-            assert_eq!(
-                left(&objects),
-                BTreeSet::from([format!("CustomResourceDefinition/{CRD}")])
-            );
+            let kept = [
+                format!("CustomResourceDefinition/{CRD}"),
+                format!("ValidatingAdmissionPolicy/{VOLUMES_POLICY}"),
+                format!("ValidatingAdmissionPolicyBinding/{VOLUMES_POLICY}"),
+            ];
+            assert_eq!(left(&objects), BTreeSet::from(kept));
             goes_by_itself(&fixture).await;
             assert_eq!(uids(&fixture, "job").await, pods, "its pods run on");
             end_job(&fixture, "job").await;
