@@ -10,6 +10,8 @@
 //! fields of the Job in [`elastic`], the gang's number of pods, and the owners and selector of the shared headless
 //! Service.
 
+use std::borrow::Cow;
+
 use crate::labels;
 use flux_shared::agent_spec::RESTFUL_REPOSITORY;
 use flux_shared::crd::v1alpha2 as crd;
@@ -301,6 +303,7 @@ pub fn objects(
     generated: impl Into<Generated>,
 ) -> Result<Objects, RenderError> {
     let generated = generated.into();
+    let cluster = &within_maximum(cluster, facts.maximum_size);
     let gang = gang::build(cluster, options.gang, facts);
     Ok(Objects {
         config_map: config::config_map(cluster, options, facts)?,
@@ -322,6 +325,19 @@ pub fn objects(
         job: job_of(cluster, options, facts, &gang)?,
         gang,
         services_pod: services_pod_of(cluster, facts)?,
+    })
+}
+
+/// The cluster with at most `maximum` pods. The spec may have a larger size: the API server rejects it only once the
+/// status has the maximum.
+fn within_maximum(cluster: &ValidMiniCluster, maximum: Option<u32>) -> Cow<'_, ValidMiniCluster> {
+    let Some(maximum) = maximum.filter(|maximum| *maximum < cluster.size) else {
+        return Cow::Borrowed(cluster);
+    };
+    Cow::Owned(ValidMiniCluster {
+        size: maximum,
+        min_size: cluster.min_size.map(|min| min.min(maximum)),
+        ..cluster.clone()
     })
 }
 
@@ -420,4 +436,35 @@ pub fn hash(content: &impl serde::Serialize) -> String {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
     format!("{hash:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use flux_shared::agent_spec::AgentSpec;
+    use flux_shared::paths;
+
+    use super::*;
+
+    #[test]
+    fn size_beyond_the_maximum_is_not_rendered() {
+        let facts = RenderFacts {
+            maximum_size: Some(2),
+            ..RenderFacts::default()
+        };
+        let cluster = crate::testing::cluster("size: 3\nminSize: 3");
+        let key = Certificate::from_keys("mc-0", &[1; 32], &[2; 32]);
+        let objects = objects(&cluster, &Options::default(), &facts, key).unwrap();
+        let spec = AgentSpec::from_toml(&objects.config_map.data.unwrap()[paths::SPEC_KEY]).unwrap();
+        assert_eq!((spec.size, spec.max_size(), spec.quorum), (2, 2, Some(2)));
+        let job = objects.job.rendered;
+        assert_eq!(job.spec.unwrap().completions, Some(2));
+        let annotations = job.metadata.annotations.unwrap();
+        assert_eq!(
+            (
+                &*annotations[labels::INITIAL_SIZE],
+                &*annotations[labels::MAXIMUM_SIZE]
+            ),
+            ("2", "2")
+        );
+    }
 }

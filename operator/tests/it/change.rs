@@ -1,5 +1,6 @@
 //! What may change while a MiniCluster lives, and how it is deleted.
 
+use flux_shared::agent_spec::AgentSpec;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
@@ -9,6 +10,8 @@ use kube::api::{DeleteParams, ListParams, PostParams, PropagationPolicy};
 use serde_json::json;
 
 use test_support::api_server::{Calls, Fixture, Namespaced, condition, test, until};
+
+use crate::restarts;
 
 #[test]
 fn the_size_follows_the_spec_up_and_down_within_its_maximum() {
@@ -59,7 +62,7 @@ fn the_size_follows_the_spec_up_and_down_within_its_maximum() {
 }
 
 #[test]
-fn size_beyond_maximum_sets_a_condition_and_changes_nothing() {
+fn size_beyond_maximum_sets_a_condition_and_is_never_used() {
     test("beyond", async |fixture| {
         fixture.create("mc", json!({ "size": 2 })).await;
         let operator = fixture.operator().await;
@@ -93,7 +96,15 @@ fn size_beyond_maximum_sets_a_condition_and_changes_nothing() {
             3,
             "the user's spec is never rewritten"
         );
-        assert_eq!(fixture.job("mc").await.spec.unwrap().completions, Some(2));
+        let first = fixture.job("mc").await;
+        assert_eq!(first.spec.as_ref().unwrap().completions, Some(2));
+        // The API server must accept later statuses, too, and a restart keeps the size that the Job had.
+        let (lead, follower) = restarts::run(&fixture, "mc").await;
+        restarts::evict_lead(&fixture, &lead, &follower).await;
+        let second = restarts::another_job(&fixture, "mc", &first.uid()).await;
+        assert_eq!(second.spec.unwrap().completions, Some(2));
+        let config_map = fixture.api::<ConfigMap>().get("mc-agent").await.unwrap();
+        AgentSpec::from_toml(&config_map.data.unwrap()["agent.toml"]).unwrap();
     });
 }
 

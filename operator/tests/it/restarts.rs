@@ -53,7 +53,7 @@ async fn evict(fixture: &Fixture, pod: &Pod) {
 }
 
 /// Plays the kubelets of a lead that is evicted, and of its follower, which ends with it.
-async fn evict_lead(fixture: &Fixture, lead: &Pod, follower: &Pod) {
+pub(crate) async fn evict_lead(fixture: &Fixture, lead: &Pod, follower: &Pod) {
     evict(fixture, lead).await;
     // `program` of a follower: the instance has ended.
     fixture

@@ -189,7 +189,9 @@ fn add_root_rules(root: &mut Map<String, Value>, version: Version) {
             "message": "metadata.name must be 54 characters at most, lower case letters, digits and `-`, not at the ends: hosts are named after it",
         },
         {
-            "rule": format!("!({has_job}) || self.spec.size <= oldSelf.status.maximumSize"),
+            // A size beyond the maximum may have been accepted before the status had the maximum. Then the next statuses
+            // must still be accepted.
+            "rule": format!("!({has_job}) || self.spec.size <= oldSelf.status.maximumSize || self.spec.size == oldSelf.spec.size"),
             "message": "size cannot exceed the larger of size and maxSize at creation",
             "messageExpression": "'size is %d, but cannot exceed %d (the larger of size and maxSize at creation): delete the MiniCluster and recreate it with a larger maxSize'.format([self.spec.size, oldSelf.status.maximumSize])",
             "fieldPath": ".spec.size",
