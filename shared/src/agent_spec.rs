@@ -138,8 +138,8 @@ pub enum SpecError {
     Range { field: &'static str, why: String },
 }
 
-/// The same TOML with another size and largest size. Fields that this version does not know stay. None if `text` is no
-/// TOML.
+/// The same TOML with another size and largest size, and `elastic` as they make it. Fields that this version does not
+/// know stay. None if `text` is no TOML.
 pub fn with_size(text: &str, size: u32, max_size: u32) -> Option<String> {
     let mut spec: toml::Table = text.parse().ok()?;
     spec.insert("size".into(), size.into());
@@ -147,6 +147,12 @@ pub fn with_size(text: &str, size: u32, max_size: u32) -> Option<String> {
     // Unset means the size.
     if max_size != size {
         spec.insert("max_size".into(), max_size.into());
+    }
+    let quorum = spec.get("quorum").and_then(toml::Value::as_integer);
+    if quorum.is_some_and(|quorum| quorum < size.into()) {
+        spec.insert("elastic".into(), true.into());
+    } else {
+        spec.remove("elastic");
     }
     toml::to_string(&spec).ok()
 }
@@ -275,6 +281,20 @@ mod tests {
         assert_eq!(spec.runner.program, Program::Persistent);
         let again = AgentSpec::from_toml(&spec.to_toml().unwrap()).unwrap();
         assert_eq!(again, spec);
+    }
+
+    #[test]
+    fn resized_spec_is_elastic_only_above_its_quorum() {
+        let resized = |text: &str, size: u32, max_size: u32| {
+            let spec = AgentSpec::from_toml(&with_size(text, size, max_size).unwrap()).unwrap();
+            (spec.size, spec.max_size, spec.elastic)
+        };
+        let elastic = "name = 'mc'\nsize = 4\nquorum = 2\nelastic = true\n";
+        assert_eq!(resized(elastic, 2, 4), (2, Some(4), false));
+        assert_eq!(resized(elastic, 3, 3), (3, None, true));
+        let fixed = "name = 'mc'\nsize = 2\nquorum = 2\n";
+        assert_eq!(resized(fixed, 4, 4), (4, None, true));
+        assert_eq!(resized("name = 'mc'\nsize = 2\n", 4, 4), (4, None, false));
     }
 
     #[test]

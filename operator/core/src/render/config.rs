@@ -14,15 +14,12 @@ pub(super) fn config_map(
     options: &Options,
     facts: &RenderFacts,
 ) -> Result<ConfigMap, RenderError> {
-    let mut spec = derive::agent_spec(cluster);
-    // Given if the Job exists: its pods have read this size, or will.
-    if let Some(size) = facts.initial_size {
-        spec.size = size;
-    }
-    if let Some(maximum) = facts.maximum_size {
-        // Unset means the size.
-        spec.max_size = (maximum != spec.size).then_some(maximum);
-    }
+    let mut spec = derive::agent_spec(&ValidMiniCluster {
+        // Given if the Job exists: its pods have read this size, or will.
+        size: facts.initial_size.unwrap_or(cluster.size),
+        max_size: facts.maximum_size.unwrap_or(cluster.max_size),
+        ..cluster.clone()
+    });
     // The default `true` is not written: an explicit `true` also makes the snippet `post` strict.
     if spec.logging.strict.is_none() && !options.strict_snippets {
         spec.logging.strict = Some(false);
@@ -39,4 +36,27 @@ pub(super) fn config_map(
         data: Some(data),
         ..ConfigMap::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use flux_shared::agent_spec::AgentSpec;
+
+    use super::*;
+
+    #[test]
+    fn spec_of_an_existing_job_is_elastic_by_the_jobs_size() {
+        let spec = |text: &str, initial_size: u32| {
+            let facts = RenderFacts {
+                initial_size: Some(initial_size),
+                maximum_size: Some(4),
+                ..RenderFacts::default()
+            };
+            let config_map = config_map(&crate::testing::cluster(text), &Options::default(), &facts).unwrap();
+            let spec = AgentSpec::from_toml(&config_map.data.unwrap()[paths::SPEC_KEY]).unwrap();
+            (spec.size, spec.max_size(), spec.elastic)
+        };
+        assert_eq!(spec("size: 2\nminSize: 2", 4), (4, 4, true));
+        assert_eq!(spec("size: 4\nminSize: 2", 2), (2, 4, false));
+    }
 }
