@@ -32,13 +32,14 @@ const BINDER_PAUSES: [u64; 8] = [20, 40, 80, 160, 300, 600, 900, 900];
 enum ExistingVolume {
     /// Created for this MiniCluster, as it should be.
     Ours,
-    /// Created for this MiniCluster from an earlier spec, which was edited before there was a Job.
+    /// Created for this MiniCluster, but from an earlier spec, which was edited before there was a Job; or somebody has
+    /// deleted it. It is replaced.
     Outdated,
     /// Kept from an earlier MiniCluster of this name, with the same definition.
     Kept,
     /// Kept from an earlier MiniCluster of this name, with another directory, driver or size.
     KeptOther,
-    /// It is being deleted, or belongs to an earlier MiniCluster and will be.
+    /// It belongs to an earlier MiniCluster, and is being deleted or will be.
     Deleting,
     /// Not created by this operator for a MiniCluster of this name.
     Foreign,
@@ -52,12 +53,11 @@ fn classify(found: &Metadata, wanted: &Metadata, owner: &str) -> ExistingVolume 
     if cluster_of_volume(found).is_none_or(|key| Some(key) != cluster_of_volume(wanted)) {
         return ExistingVolume::Foreign;
     }
-    if found.deletion_timestamp.is_some() {
-        return ExistingVolume::Deleting;
-    }
+    let is_deleting = found.deletion_timestamp.is_some();
     match (is_owned, is_kept, is_same) {
-        (true, _, true) => ExistingVolume::Ours,
-        (true, _, false) => ExistingVolume::Outdated,
+        (true, _, true) if !is_deleting => ExistingVolume::Ours,
+        (true, _, _) => ExistingVolume::Outdated,
+        (false, _, _) if is_deleting => ExistingVolume::Deleting,
         (false, true, true) => ExistingVolume::Kept,
         (false, true, false) => ExistingVolume::KeptOther,
         (false, false, _) => ExistingVolume::Deleting,
@@ -103,7 +103,7 @@ impl Writer {
         owner: &str,
     ) -> Result<(), ApplyError> {
         // First, so that no claim of ours is created for somebody else's volume of that name.
-        let existing_uid = self.find_or_clear_volume(&rendered.volume, owner).await?;
+        let existing_uid = self.find_or_clear_volume(rendered, owner).await?;
         let key = Key::of(&rendered.claim.metadata);
         let claim_uid = match self.create(&rendered.claim, owner).await? {
             Creation::Existed(existing)
@@ -143,9 +143,10 @@ impl Writer {
     /// volume of ours, and returns an obstacle until it no longer exists.
     async fn find_or_clear_volume(
         &self,
-        wanted: &PersistentVolume,
+        rendered: &RenderedVolume,
         owner: &str,
     ) -> Result<Option<String>, ApplyError> {
+        let wanted = &rendered.volume;
         let name = wanted.name_any();
         let found = match none_if_not_found(self.persistent_volumes().get_metadata(&name).await) {
             Ok(Some(found)) => found.metadata,
@@ -166,6 +167,8 @@ impl Writer {
                 Err(Obstacle::new(Reason::NameTaken, message).into())
             }
             ExistingVolume::Outdated => {
+                // Kubernetes keeps a bound volume until its claim is gone.
+                self.delete_own_claim(rendered, owner).await?;
                 self.delete_volume(&name, found.uid).await?;
                 Err(own_still_deleting("PersistentVolume", &name).into())
             }
@@ -221,6 +224,18 @@ impl Writer {
         ignore_gone(deleted).map_err(|error| api_error::<PersistentVolumeClaim>("delete", &claim.name, error))
     }
 
+    /// Deletes the claim of this name if it belongs to the MiniCluster with the uid `owner`.
+    async fn delete_own_claim(&self, rendered: &RenderedVolume, owner: &str) -> Result<(), ApplyError> {
+        let claim = Key::of(&rendered.claim.metadata);
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &claim.namespace);
+        let found = none_if_not_found(api.get_metadata(&claim.name).await);
+        let found = found.map_err(|error| api_error::<PersistentVolumeClaim>("get", &claim.name, error))?;
+        match found.filter(|found| controller_uid(&found.metadata) == Some(owner)) {
+            Some(found) => self.delete_claim(&claim, found.metadata.uid).await,
+            None => Ok(()),
+        }
+    }
+
     /// Deletes what a completed MiniCluster leaves (`cleanupPods`): the Job's pods, claims, and volumes. `job` and
     /// `owner` (the MiniCluster) are uids.
     pub async fn clean_up(
@@ -243,13 +258,7 @@ impl Writer {
         rendered: &RenderedVolume,
         owner: &str,
     ) -> Result<(), ApplyError> {
-        let claim = Key::of(&rendered.claim.metadata);
-        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &claim.namespace);
-        let found = none_if_not_found(api.get_metadata(&claim.name).await);
-        let found = found.map_err(|error| api_error::<PersistentVolumeClaim>("get", &claim.name, error))?;
-        if let Some(found) = found.filter(|found| controller_uid(&found.metadata) == Some(owner)) {
-            self.delete_claim(&claim, found.metadata.uid).await?;
-        }
+        self.delete_own_claim(rendered, owner).await?;
         let name = rendered.volume.name_any();
         let found = none_if_not_found(self.persistent_volumes().get_metadata(&name).await);
         let found = found.map_err(|error| api_error::<PersistentVolume>("get", &name, error))?;
@@ -330,13 +339,17 @@ mod tests {
             }),
             ExistingVolume::Foreign
         );
-        let deleted = Some(Time(Timestamp::UNIX_EPOCH));
-        assert_eq!(
-            is(Metadata {
-                deletion_timestamp: deleted,
-                ..metadata("new", "h", false)
-            }),
-            ExistingVolume::Deleting
-        );
+        let deleted = |metadata: Metadata| Metadata {
+            deletion_timestamp: Some(Time(Timestamp::UNIX_EPOCH)),
+            ..metadata
+        };
+        assert_eq!(is(deleted(metadata("old", "h", true))), ExistingVolume::Deleting);
+        for hash in ["h", "other"] {
+            assert_eq!(
+                is(deleted(metadata("new", hash, false))),
+                ExistingVolume::Outdated,
+                "its claim, which is also this MiniCluster's, keeps it"
+            );
+        }
     }
 }
