@@ -187,6 +187,8 @@ async fn report(
         _ => None,
     };
     let (diagnosis, until_written) = (diagnosis?, written?);
+    // Before the other deletions: if the operator lacks a permission for one of those, each attempt fails.
+    let until_deleted = delete_or_time_left(&target, &after, context).await?;
     // The end must have been written. The number of pods, which changes after it, may be written later.
     if until_written.is_none() || status::is_finished(&target.status) {
         end_services(&target, &after, context).await?;
@@ -196,7 +198,6 @@ async fn report(
         clean_up(&target, checked.as_ref().ok(), &after, context).await?;
         recreate_with_copied_view(&target, &after, context).await?;
     }
-    let until_deleted = delete_or_time_left(&target, &after, context).await?;
     context.pauses.clear(&target.key);
     // The operator's own status wakes no reconcile. If the end makes another decision necessary, ask for one here.
     let has_just_ended = status::is_finished(&after) && !status::is_finished(&target.status);

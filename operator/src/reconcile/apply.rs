@@ -22,7 +22,7 @@ use flux_operator_core::render::overlaid::{AppliedOverlay, Overlaid};
 use flux_operator_core::render::services::Member;
 use flux_operator_core::vocabulary::Reason;
 use flux_shared::crd::v1alpha2::{KIND, MiniCluster};
-use flux_shared::{agent_spec, names, paths};
+use flux_shared::{agent_spec, paths};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
@@ -370,18 +370,6 @@ impl Writer {
         // Only the metadata is known. The watch reports the status.
         index.update_pod(&metadata, PodSeen::of(&metadata, None));
         Ok(())
-    }
-
-    /// Deletes the services pod with this uid. After a suspension or the end it would hold resources that
-    /// others could use, and a lost one must make room for its replacement of the same name.
-    pub async fn delete_services_pod(&self, key: &Key, uid: &str) -> Result<(), ApplyError> {
-        let name = names::services_pod(&key.name);
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        let deleted = pods
-            .delete(&name, &delete_params(Some(uid.to_owned())))
-            .await
-            .map(drop);
-        ignore_gone(deleted).map_err(|error| api_error::<Pod>("delete", &name, error))
     }
 
     /// Asks the API server by a dry run whether it accepts the Job. If a Job of this name exists, [`Writer::create_all`]

@@ -1,3 +1,4 @@
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use flux_operator_core::labels;
@@ -34,6 +35,102 @@ fn cluster(uid: &str, spec: Value) -> Cluster {
     let metadata =
         json!({ "namespace": "ns", "name": "mc", "uid": uid, "resourceVersion": "9", "generation": 1 });
     serde_json::from_value(json!({ "metadata": metadata, "spec": spec })).unwrap()
+}
+
+/// The requests that a fake API server got: method and path, and body.
+type Requests = Arc<Mutex<Vec<(String, Value)>>>;
+
+/// A context with an API server that has the Job `job` and the leads' pods. It refuses to delete pods, and accepts
+/// every other write.
+fn with_server(options: Options, job: Value, leads: Value) -> (Context, Requests) {
+    let requests = Requests::default();
+    let log = requests.clone();
+    let client = testing::client(move |request, body| {
+        let (method, path) = (request.method.as_str(), request.uri.path());
+        log.lock()
+            .unwrap()
+            .push((format!("{method} {path}"), body.clone()));
+        Some(match (method, path.rsplit('/').next().unwrap()) {
+            ("DELETE", "pods") => (
+                403,
+                json!({ "kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden" }),
+            ),
+            ("DELETE", _) => (200, json!({ "kind": "Status", "status": "Success" })),
+            ("GET", "pods") => (200, json!({ "metadata": {}, "items": leads })),
+            ("POST", _) => (201, body),
+            _ if path.contains("/jobs/") => (200, job.clone()),
+            _ => (
+                200,
+                json!({ "metadata": { "name": "mc", "resourceVersion": "10" } }),
+            ),
+        })
+    });
+    let (writer, reader) = (Writer::new(client.clone()), Reader::new(client));
+    let metrics = Arc::new(Metrics::new().unwrap());
+    (Context::new(writer, reader, options, metrics), requests)
+}
+
+/// The MiniCluster `ns/mc` of the uid `uid`, with a status.
+fn cluster_with_status(spec: Value, status: Value) -> Arc<Cluster> {
+    let metadata =
+        json!({ "namespace": "ns", "name": "mc", "uid": "uid", "resourceVersion": "9", "generation": 1 });
+    Arc::new(serde_json::from_value(json!({ "metadata": metadata, "spec": spec, "status": status })).unwrap())
+}
+
+/// Metadata of an object of the MiniCluster or its Job.
+fn metadata_of(name: &str, owner_kind: &str, owner_uid: &str, labels: Value) -> Value {
+    json!({
+        "namespace": "ns", "name": name, "uid": name, "resourceVersion": "5", "labels": labels,
+        "ownerReferences": [{
+            "apiVersion": labels::API_VERSION, "kind": owner_kind, "name": "mc", "uid": owner_uid, "controller": true,
+        }],
+    })
+}
+
+fn job_object() -> Value {
+    let metadata = metadata_of("mc", "MiniCluster", "uid", json!({ labels::CLUSTER: "mc" }));
+    json!({ "metadata": metadata, "spec": { "completions": 2 }, "status": { "startTime": "2026-01-01T00:00:00Z" } })
+}
+
+/// A spec with `services`, which this installation does not serve.
+fn spec_with_services() -> Value {
+    json!({
+        "size": 2, "containers": [{ "image": "app:1", "command": "hostname" }],
+        "services": [{ "image": "cache:1", "name": "cache" }],
+    })
+}
+
+#[tokio::test]
+async fn minicluster_is_deleted_although_its_pods_cannot_be() {
+    let mut spec = spec_with_services();
+    spec["ttlSecondsAfterFinished"] = json!(0);
+    let (context, requests) = with_server(Options::default(), job_object(), json!([]));
+    let services = metadata_of(
+        "mc-services",
+        "MiniCluster",
+        "uid",
+        json!({ labels::SERVICES_OF: "mc" }),
+    );
+    let services = serde_json::from_value(services).unwrap();
+    context.index.update_pod(&services, PodSeen::of(&services, None));
+    let finished = json!({
+        "type": "JobFinished", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z", "reason": "Completed",
+        "message": "",
+    });
+    let object = cluster_with_status(
+        spec,
+        json!({ "size": 2, "maximumSize": 2, "conditions": [finished] }),
+    );
+    let result = reconcile(object, Arc::new(context)).await;
+    let requests = requests.lock().unwrap();
+    let requests: Vec<&str> = requests.iter().map(|(request, _)| request.as_str()).collect();
+    let minicluster = "DELETE /apis/flux-framework.org/v1alpha2/namespaces/ns/miniclusters/mc";
+    assert!(requests.contains(&minicluster), "{requests:#?}");
+    assert!(
+        requests.contains(&"DELETE /api/v1/namespaces/ns/pods"),
+        "{requests:#?}"
+    );
+    assert!(result.is_err(), "the refusal is reported");
 }
 
 #[tokio::test]

@@ -29,7 +29,7 @@ ClusterRole flux-framework-flux-operator-claims
 ClusterRole flux-framework-flux-operator-nodes
   nodes: list watch
 ClusterRole flux-framework-flux-operator-services
-  pods: create delete get
+  pods: create get
 ClusterRole flux-framework-flux-operator-volumes
   persistentvolumes: create delete get list patch watch
   storageclasses.storage.k8s.io: list watch

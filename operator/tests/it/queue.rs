@@ -8,8 +8,9 @@ use kube::ResourceExt;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use test_support::api_server::{Fixture, assert_message, condition, test, until};
+use test_support::api_server::{Calls, Fixture, assert_message, condition, test, until};
 
+use crate::change::gone;
 use crate::gangs::kubernetes_minor;
 
 mod why;
@@ -255,7 +256,7 @@ fn services_pod_is_replaced_when_lost_and_stays_when_it_failed() {
 fn services_pod_is_deleted_once_when_the_brokers_have_ended() {
     test("ended-services", async |fixture| {
         let operator = fixture.operator().await;
-        for (name, code) in [("done", 0), ("failed", 1)] {
+        for (name, code, ended) in [("done", 0, 1), ("failed", 1, 2)] {
             let spec = json!({
                 "size": 2,
                 "containers": [{ "image": "app:1", "command": "hostname" }],
@@ -287,12 +288,42 @@ fn services_pod_is_deleted_once_when_the_brokers_have_ended() {
                 .await;
             operator.settled().await;
             let calls = operator.calls.all();
-            let deletes = calls
-                .iter()
-                .filter(|call| call.verb == "delete" && call.name == services);
-            assert_eq!(deletes.count(), 1, "{calls:#?}");
+            let deletes = calls.iter().filter(|call| call.verb == "deletecollection");
+            assert_eq!(deletes.count(), ended, "{calls:#?}");
             fixture.release_pod(follower).await;
         }
+        operator.stop().await;
+    });
+}
+
+/// The value `services.enabled: false` also takes the permissions for services pods from the operator.
+#[test]
+fn finished_minicluster_goes_after_services_are_disabled() {
+    test("disabled-services", async |fixture| {
+        let operator = fixture.operator().await;
+        let spec = json!({
+            "size": 1,
+            "containers": [{ "image": "app:1", "command": "hostname" }],
+            "services": [{ "image": "db:1", "name": "db" }],
+        });
+        fixture.create("mc", spec).await;
+        let services = async || fixture.find::<Pod>("mc-services").await;
+        until("its services run", services).await;
+        let pods = run(&fixture, "mc", 1).await;
+        operator.stop().await;
+        let disabled = json!({ "services": { "enabled": false } });
+        let operator = fixture
+            .operator_installed(Calls::default(), &disabled, |settings| {
+                settings.options.services = false
+            })
+            .await;
+        fixture.end_pod(&pods[&0], 0, "Completed", "").await;
+        until("its services are deleted", async || {
+            services().await.is_none().then_some(())
+        })
+        .await;
+        fixture.edit("mc", json!({ "ttlSecondsAfterFinished": 0 })).await;
+        gone(&fixture, "mc").await;
         operator.stop().await;
     });
 }

@@ -1,4 +1,4 @@
-//! Deletes all pods of a deleted MiniCluster at once, or one pod that its node never starts.
+//! Deletes all pods of a deleted MiniCluster at once, its services pod, or one pod that its node never starts.
 //!
 //! The garbage collector would delete about 20 objects per second in any order. So the brokers of a large
 //! MiniCluster would stop one after the other while its job still runs.
@@ -8,6 +8,7 @@ use flux_operator_core::observe::Key;
 use flux_operator_core::observe::deleted::{Deleted, Propagation};
 use flux_operator_core::observe::pod::{NEVER_STARTS, PodSeen, PodStatusObject};
 use flux_operator_core::vocabulary::Reason;
+use flux_shared::names;
 use http::HeaderValue;
 use http::header::ACCEPT;
 use k8s_openapi::api::batch::v1::Job;
@@ -53,6 +54,17 @@ impl Writer {
             .map_err(|error| api_error::<Pod>("delete", &cluster.name, error))
     }
 
+    /// Deletes the services pod with this uid. After a suspension or the end it would hold resources that
+    /// others could use, and a lost one must make room for its replacement of the same name.
+    pub async fn delete_services_pod(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
+        let name = names::services_pod(&cluster.name);
+        let parameters = delete_params(Some(uid.to_owned()));
+        let deleted = self
+            .delete_selected_pods(cluster, &of_name(&name), &parameters)
+            .await;
+        ignore_gone(deleted).map_err(|error| api_error::<Pod>("delete", &name, error))
+    }
+
     /// Deletes the pod with this name and uid if the API server also says that its node never starts it. Before that,
     /// the pod gets the condition DisruptionTarget: the Job then counts no failure, and the pod's end shows why it was
     /// lost. Returns whether the pod was deleted.
@@ -63,7 +75,7 @@ impl Writer {
         uid: &str,
     ) -> Result<bool, ApplyError> {
         // A list of one pod: in every namespace the operator may list pods, but not get one.
-        let of_name = ListParams::default().fields(&format!("metadata.name={name}"));
+        let of_name = of_name(name);
         let api: Api<PodStatusObject> = Api::namespaced(self.client.clone(), &cluster.namespace);
         let found = api.list(&of_name).await;
         let found = found.map_err(|error| api_error::<Pod>("list", name, error))?;
@@ -121,4 +133,9 @@ impl Writer {
         });
         self.send::<IgnoredAny>(request).await.map(drop)
     }
+}
+
+/// Selects the object with this name.
+fn of_name(name: &str) -> ListParams {
+    ListParams::default().fields(&format!("metadata.name={name}"))
 }
