@@ -27,7 +27,7 @@ use flux_operator_core::target::Target;
 use flux_operator_core::vocabulary::{ConditionType, Reason};
 use flux_operator_core::{previous_status, render, spans};
 use flux_shared::crd::v1alpha2::{LostPod, MiniClusterStatus};
-use flux_shared::validate::{Problem, ValidMiniCluster};
+use flux_shared::validate::{DEFAULT_BACKOFF_LIMIT, Problem, ValidMiniCluster};
 use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
 use kube::runtime::controller::Action;
@@ -482,33 +482,35 @@ fn with_losses(target: &Target, context: &Context) -> MiniClusterStatus {
     known_status
 }
 
-/// Decides what to do with the Job as a whole. Nothing if the MiniCluster is being deleted or is invalid, or
-/// if the Job of its name is not its own.
+/// Decides what to do with the Job as a whole. Nothing if no decision can be made ([`observation`]), or if the Job of
+/// its name is not the MiniCluster's own.
 fn decide(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
     known_status: &MiniClusterStatus,
     observed: &Observed,
 ) -> Decision {
-    if target.is_deleting {
-        return Decision::Continue;
-    }
-    let Some(cluster) = cluster else {
-        return Decision::Continue;
-    };
     if observed.job.is_some() && observed.job_of(&target.uid).is_none() {
         return Decision::Continue;
     }
-    restart::decide(&observation(target, cluster, known_status, observed))
+    observation(target, cluster, known_status, observed)
+        .map_or(Decision::Continue, |observation| restart::decide(&observation))
 }
 
-/// The observed state of a MiniCluster's Job, or of its previous Job if there is none.
+/// The observed state of a MiniCluster's Job, or of its previous Job if there is none. None: the MiniCluster is being
+/// deleted, or its spec is not valid and has never had a Job. (A spec may become invalid while its Job runs, by a
+/// stricter operator or a change of its installation.)
 fn observation<'a>(
     target: &Target,
-    cluster: &ValidMiniCluster,
+    cluster: Option<&ValidMiniCluster>,
     known_status: &'a MiniClusterStatus,
     observed: &'a Observed,
-) -> Observation<'a> {
+) -> Option<Observation<'a>> {
+    if target.is_deleting || (cluster.is_none() && known_status.maximum_size.is_none()) {
+        return None;
+    }
+    let spec = target.spec.as_ref().ok()?;
+    let pod = spec.pod.as_ref();
     let job = observed.job_of(&target.uid);
     let last_job = observed
         .last_job
@@ -518,11 +520,12 @@ fn observation<'a>(
         .or(last_job)
         .map(|job| job.uid.clone())
         .or_else(|| known_status.job_uid.clone());
-    Observation {
+    Some(Observation {
         status: known_status,
-        backoff_limit: cluster.backoff_limit,
-        max_restarts: cluster.max_restarts,
-        restarts_on_failure: cluster.pod.restart_policy.as_deref() == Some("OnFailure"),
+        is_spec_valid: cluster.is_some(),
+        backoff_limit: spec.backoff_limit.unwrap_or(DEFAULT_BACKOFF_LIMIT),
+        max_restarts: spec.max_restarts,
+        restarts_on_failure: pod.and_then(|pod| pod.restart_policy.as_deref()) == Some("OnFailure"),
         job,
         last_job,
         pods: observed
@@ -537,7 +540,7 @@ fn observation<'a>(
             .filter(|pod| uid.is_some() && pod.job_uid == uid)
             .collect(),
         now: Timestamp::now(),
-    }
+    })
 }
 
 /// Writes the status in which a restart was counted. Returns false if the MiniCluster no longer exists.
@@ -705,11 +708,10 @@ fn new_status(
         .filter(|job| !next_action::is_being_recreated(known_status, job, &observed))
         .or_else(unwatched_job)
         .map(|job| restart::without_end_if_given_up(known_status, job));
-    let current_job = current_job.as_deref().map(|job| match checked {
-        Ok(cluster) if !target.is_deleting => {
-            ending::with_decided_end(&observation(target, cluster, known_status, &observed), job)
-        }
-        _ => Cow::Borrowed(job),
+    let observation = observation(target, cluster, known_status, &observed);
+    let current_job = current_job.as_deref().map(|job| match &observation {
+        Some(observation) => ending::with_decided_end(observation, job),
+        None => Cow::Borrowed(job),
     });
     let job = ended_job.or(current_job.as_deref());
     status::without_panic(status::compute(&Inputs {

@@ -3,8 +3,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use flux_operator_core::labels;
 use flux_operator_core::observe::Kind;
-use flux_operator_core::observe::pod::PodSeen;
+use flux_operator_core::observe::job::JobObject;
+use flux_operator_core::observe::pod::{PodSeen, PodStatusObject};
 use flux_operator_core::render::Options;
+use flux_shared::names;
+use flux_shared::termination::{Ender, Termination};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
@@ -92,12 +95,89 @@ fn job_object() -> Value {
     json!({ "metadata": metadata, "spec": { "completions": 2 }, "status": { "startTime": "2026-01-01T00:00:00Z" } })
 }
 
+/// A pod of the Job. `terminated`: the terminated state of its container, or null if it has not started.
+fn pod_object(name: &str, index: u32, disruptions: u32, terminated: Value) -> Value {
+    let labels = json!({ labels::CLUSTER: "mc", labels::COMPLETION_INDEX: index.to_string() });
+    let mut metadata = metadata_of(name, "Job", "mc", labels);
+    metadata["annotations"] = json!({ names::INDEX_DISRUPTIONS.1: disruptions.to_string() });
+    let phase = if terminated.is_null() { "Pending" } else { "Failed" };
+    let state = if terminated.is_null() {
+        json!({})
+    } else {
+        json!({ "terminated": terminated })
+    };
+    let containers = json!([{
+        "name": "mc", "image": "app:1", "imageID": "", "ready": false, "restartCount": 0, "state": state,
+    }]);
+    json!({
+        "metadata": metadata, "spec": { "containers": [{ "name": "mc" }], "restartPolicy": "Never" },
+        "status": { "phase": phase, "containerStatuses": containers },
+    })
+}
+
 /// A spec with `services`, which this installation does not serve.
 fn spec_with_services() -> Value {
     json!({
         "size": 2, "containers": [{ "image": "app:1", "command": "hostname" }],
         "services": [{ "image": "cache:1", "name": "cache" }],
     })
+}
+
+#[tokio::test]
+async fn running_job_is_failed_for_its_lead_if_the_spec_is_invalid() {
+    let snippet = Termination {
+        snippet: Some("pre".into()),
+        ..Termination::new(Ender::Snippet, 3)
+    };
+    let follower = pod_object(
+        "mc-1-a",
+        1,
+        0,
+        json!({ "exitCode": 3, "message": snippet.encode() }),
+    );
+    for (lead, others, expected) in [
+        // The lead's node was drained, and the Job has replaced its pod.
+        (
+            pod_object("mc-0-b", 0, 1, Value::Null),
+            vec![],
+            Some("no restart, because the spec is not valid"),
+        ),
+        (
+            pod_object("mc-0-a", 0, 0, Value::Null),
+            vec![follower],
+            Some("the pod of index 1 ended with exit code 3"),
+        ),
+        (pod_object("mc-0-a", 0, 0, Value::Null), vec![], None),
+    ] {
+        let options = Options {
+            services: false,
+            ..Options::default()
+        };
+        let (context, requests) = with_server(options, job_object(), json!([lead]));
+        let job: JobObject = serde_json::from_value(job_object()).unwrap();
+        context.index.update_job(&job.metadata, JobSeen::of(&job));
+        for pod in others.iter().chain([&lead]) {
+            let pod: PodStatusObject = serde_json::from_value(pod.clone()).unwrap();
+            context.index.update_pod(&pod.metadata, PodSeen::of_object(&pod));
+        }
+        let status = json!({ "size": 2, "maximumSize": 2, "jobUid": "mc" });
+        let object = cluster_with_status(spec_with_services(), status);
+        reconcile(object, Arc::new(context)).await.unwrap();
+        let requests = requests.lock().unwrap();
+        let failed = requests
+            .iter()
+            .find(|(request, _)| request.ends_with("PATCH /apis/batch/v1/namespaces/ns/jobs/mc/status"))
+            .map(|(_, body)| &body["status"]["conditions"][0]);
+        let message = failed.and_then(|condition| condition["message"].as_str());
+        match expected {
+            Some(expected) => assert!(
+                message.is_some_and(|message| message.ends_with(expected)),
+                "{expected}: {requests:#?}"
+            ),
+            None => assert_eq!(failed, None),
+        }
+        assert!(failed.is_none_or(|condition| condition["type"] == "FailureTarget"));
+    }
 }
 
 #[tokio::test]

@@ -292,6 +292,7 @@ fn restarts_after_losses(cluster: &ValidMiniCluster) -> i32 {
     loop {
         let observation = Observation {
             status: &status,
+            is_spec_valid: true,
             backoff_limit: 0,
             max_restarts: cluster.max_restarts,
             restarts_on_failure: false,

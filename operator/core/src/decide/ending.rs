@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::restart::{self, Decision, Observation, is_by_pods_end, leads};
+use super::restart::{self, Decision, Limit, Observation, is_by_pods_end, leads};
 use crate::observe::job::{JobSeen, TrueCondition};
 use crate::observe::pod::PodSeen;
 use crate::observe::pod_end::{PodEnd, is_follower_failed_by_itself};
@@ -136,6 +136,6 @@ fn has_failed_for_good(observation: &Observation, job: &JobSeen) -> bool {
         return false;
     }
     // The lead may have failed because of a follower whose loss is not known yet.
-    let may_restart = !is_final && observation.status.max_restarts_used < observation.max_restarts;
+    let may_restart = !is_final && observation.may_restart(Limit::MaxRestarts);
     !(may_restart && observation.pods.iter().any(|pod| pod.index > 0 && !pod.has_ended))
 }

@@ -104,6 +104,8 @@ pub enum Decision {
 #[derive(Debug)]
 pub struct Observation<'a> {
     pub status: &'a MiniClusterStatus,
+    /// False: another version or configuration of the operator created the Job. This one could create no other.
+    pub is_spec_valid: bool,
     pub backoff_limit: i32,
     pub max_restarts: i32,
     /// `restartPolicy: OnFailure`: the kubelet restarts containers.
@@ -116,6 +118,28 @@ pub struct Observation<'a> {
     /// Lead pods that are gone, as last seen.
     pub gone: Vec<&'a PodSeen>,
     pub now: Timestamp,
+}
+
+impl Observation<'_> {
+    /// Whether a restart that counts against `limit` is allowed.
+    pub fn may_restart(&self, limit: Limit) -> bool {
+        let is_left = match limit {
+            Limit::Backoff => self.status.backoff_limit_used < self.backoff_limit,
+            Limit::MaxRestarts => self.status.max_restarts_used < self.max_restarts,
+            Limit::None => true,
+        };
+        self.is_spec_valid && is_left
+    }
+
+    /// Why a restart that counts against `limit` is not allowed.
+    pub fn why_no_restart(&self, limit: Limit) -> String {
+        let (field, value) = match limit {
+            Limit::Backoff if self.is_spec_valid => ("backoffLimit", self.backoff_limit),
+            Limit::MaxRestarts if self.is_spec_valid => ("maxRestarts", self.max_restarts),
+            _ => return "no restart, because the spec is not valid".to_owned(),
+        };
+        format!("no restart left: {field} is {value}")
+    }
 }
 
 /// Whether this Job was given up: the restart that replaces it has been counted, or its pods cannot mount the view's
@@ -808,7 +832,7 @@ fn when_lead_ended(
 ) -> Decision {
     // If no restart is left, the lead's own failure counts, as without a loss.
     if let Some(loss) = loss_that_ended_the_lead(observation, lead, end)
-        && observation.status.max_restarts_used < observation.max_restarts
+        && observation.may_restart(Limit::MaxRestarts)
     {
         let message = describe_lost_follower(loss.pod, &observation.pods);
         return restart_or_end(
@@ -885,7 +909,7 @@ struct JobToReplace {
     is_failing: bool,
 }
 
-/// Restarts if the limit allows it. Otherwise the MiniCluster ends.
+/// Restarts if that is allowed. Otherwise the MiniCluster ends.
 fn restart_or_end(
     observation: &Observation,
     to_replace: JobToReplace,
@@ -898,22 +922,8 @@ fn restart_or_end(
         is_there,
         is_failing,
     } = to_replace;
-    let (used, allowed, field) = match limit {
-        Limit::Backoff => (
-            observation.status.backoff_limit_used,
-            observation.backoff_limit,
-            "backoffLimit",
-        ),
-        Limit::MaxRestarts => (
-            observation.status.max_restarts_used,
-            observation.max_restarts,
-            "maxRestarts",
-        ),
-        // Always allowed. No message names a field.
-        Limit::None => (0, 1, ""),
-    };
     let reason = reason.into();
-    if used < allowed {
+    if observation.may_restart(limit) {
         return Decision::Restart {
             job_uid,
             is_there,
@@ -922,7 +932,7 @@ fn restart_or_end(
             limit,
         };
     }
-    let message = format!("{message}; no restart left: {field} is {allowed}");
+    let message = format!("{message}; {}", observation.why_no_restart(limit));
     match (is_there, is_failing) {
         (false, _) => Decision::Ended { reason, message },
         (true, false) => Decision::Fail {

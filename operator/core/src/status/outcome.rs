@@ -6,7 +6,7 @@ use flux_shared::termination::{Ender, Termination};
 
 use super::{CheckedSpec, Inputs, PodSummary};
 use crate::decide::remaining;
-use crate::decide::restart::{self, Observation};
+use crate::decide::restart::{self, Limit, Observation};
 use crate::observe::pod::{Exit, FailedInit, PodSeen, Pull, Trouble};
 use crate::observe::pod_end::{self, PodEnd, end_of, end_of_gone};
 use crate::vocabulary::Reason;
@@ -391,9 +391,7 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
     let mut outcome = of_pod(pod);
     outcome.index = i32::try_from(pod.index).ok();
     if is_tried_too_often && !pod.is_shut_down {
-        outcome
-            .message
-            .push_str(" (retried as often as the Job allows)");
+        outcome.message.push_str(" (retried as often as the Job allows)");
     }
     outcome
 }
@@ -418,6 +416,7 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
     // `follower_lost_by_failing_job` (the Job names a follower) do not read `restarts_on_failure` and `last_job`.
     let observation = Observation {
         status: inputs.previous,
+        is_spec_valid: matches!(inputs.spec, CheckedSpec::Valid(_)),
         backoff_limit,
         max_restarts,
         restarts_on_failure: false,
@@ -426,11 +425,6 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
         pods: inputs.pods.clone(),
         gone: inputs.gone.clone(),
         now: inputs.now,
-    };
-    // A stricter operator may reject the spec of a running MiniCluster. Then nothing is restarted, whatever its limits.
-    let limit = |field: &str, value: i32| match inputs.spec {
-        CheckedSpec::Valid(_) => format!("no restart left: {field} is {value}"),
-        CheckedSpec::Invalid(_) => "no restart, because the spec is not valid".to_owned(),
     };
     let gone = inputs.gone.iter().map(|pod| (*pod, end_of_gone(pod)));
     let present = inputs
@@ -452,7 +446,7 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
             "{}{}; {}",
             restart::describe_lost_follower(lost, &inputs.pods),
             code.unwrap_or_default(),
-            limit("maxRestarts", max_restarts)
+            observation.why_no_restart(Limit::MaxRestarts)
         );
         // If it is not known which follower was lost, the lead counts: the Job failed with its end.
         let index = Some(lost.map_or(0, |lost| lost.index));
@@ -485,7 +479,7 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
         let message = format!(
             "{}; {}",
             restart::describe_lost_follower(Some(&lost), &inputs.pods),
-            limit("maxRestarts", max_restarts)
+            observation.why_no_restart(Limit::MaxRestarts)
         );
         return Some(Outcome {
             index: Some(lost.index),
@@ -499,7 +493,7 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
         }
         None => return None,
     };
-    let message = format!("{loss}; {}", limit("backoffLimit", backoff_limit));
+    let message = format!("{loss}; {}", observation.why_no_restart(Limit::Backoff));
     Some(Outcome {
         index: Some(0),
         ..Outcome::new(Reason::LeadLost, message)

@@ -28,6 +28,7 @@ impl Seen {
     fn observation(&self) -> Observation<'_> {
         Observation {
             status: &self.status,
+            is_spec_valid: true,
             backoff_limit: self.backoff_limit,
             max_restarts: self.max_restarts,
             restarts_on_failure: false,
@@ -401,6 +402,7 @@ fn job_that_was_deleted_while_no_operator_ran_is_not_restarted() {
     let decided_of = |status, last: Option<&JobSeen>, pods: Vec<&PodSeen>, gone: Vec<&PodSeen>| {
         decide(&Observation {
             status,
+            is_spec_valid: true,
             backoff_limit: 3,
             max_restarts: 0,
             restarts_on_failure: false,
@@ -1088,5 +1090,40 @@ fn init_container_that_fails_by_itself_fails_the_job() {
                 "{index} {code}: {decision:?}"
             );
         }
+    }
+}
+
+#[test]
+fn job_fails_instead_of_a_restart_with_an_invalid_spec() {
+    let seen = Seen {
+        max_restarts: 1,
+        ..Seen::of(job(), vec![pod(0), pod(1)])
+    };
+    for limit in [Limit::Backoff, Limit::MaxRestarts, Limit::None] {
+        let decision_of = |is_spec_valid| {
+            let observation = Observation {
+                is_spec_valid,
+                ..seen.observation()
+            };
+            let to_replace = JobToReplace {
+                job_uid: "job".into(),
+                is_there: true,
+                is_failing: false,
+            };
+            restart_or_end(
+                &observation,
+                to_replace,
+                Reason::LeadLost,
+                "it was lost".into(),
+                limit,
+            )
+        };
+        assert!(matches!(decision_of(true), Decision::Restart { .. }));
+        let fail = Decision::Fail {
+            job_uid: "job".into(),
+            reason: "LeadLost".into(),
+            message: "it was lost; no restart, because the spec is not valid".into(),
+        };
+        assert_eq!(decision_of(false), fail);
     }
 }

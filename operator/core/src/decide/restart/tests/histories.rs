@@ -69,6 +69,7 @@ fn lead_whose_init_failed_is_not_rerun_when_job_is_deleted() {
         );
         decide(&Observation {
             status: &status,
+            is_spec_valid: true,
             backoff_limit: 3,
             max_restarts: 0,
             restarts_on_failure: false,

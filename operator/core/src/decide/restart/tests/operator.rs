@@ -191,6 +191,7 @@ impl World {
             .or(known.job_uid.clone());
         Observation {
             status: known,
+            is_spec_valid: true,
             backoff_limit: self.backoff_limit,
             max_restarts: self.max_restarts,
             restarts_on_failure: false,
