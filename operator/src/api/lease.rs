@@ -204,8 +204,8 @@ impl Candidate {
 }
 
 impl HeldLease {
-    /// Renews the Lease. Returns when another replica has taken it, when it was deleted, or when it could not
-    /// be renewed for too long: another replica may lead then.
+    /// Renews the Lease. Returns when another replica has taken it, when it was deleted or restored from a snapshot, or
+    /// when it could not be renewed for too long: another replica may lead then.
     pub async fn keep(&mut self, client: &Client) {
         let mut pause = self.pause_since(self.renewed);
         // The pause and the calls together may not exceed the time to lead.
@@ -240,6 +240,12 @@ impl HeldLease {
             // took it.
             Err(kube::Error::Api(status)) if status.code == 409 => match api.get_opt(NAME).await {
                 Ok(Some(lease)) if self.is_holder_of(&lease) => {
+                    if self.is_newer_than(&lease) {
+                        tracing::warn!(
+                            "the Lease is older than the one that this process has written: etcd was restored from a snapshot"
+                        );
+                        return None;
+                    }
                     self.version = lease.resource_version();
                     return Some(Duration::ZERO);
                 }
@@ -259,6 +265,15 @@ impl HeldLease {
     fn is_holder_of(&self, lease: &Lease) -> bool {
         let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_ref());
         holder == Some(&self.candidate.identity)
+    }
+
+    /// Whether etcd was restored from a snapshot since this process last wrote the Lease. Then what the watches have
+    /// reported is newer than the cluster, and new reports would count as old: only another process, with new lists,
+    /// can lead.
+    fn is_newer_than(&self, lease: &Lease) -> bool {
+        let number = |version: Option<&String>| version.and_then(|version| version.parse::<u64>().ok());
+        let current = number(lease.metadata.resource_version.as_ref());
+        current.is_some_and(|current| number(self.version.as_ref()).is_some_and(|last| current < last))
     }
 
     /// Releases the Lease, so that another replica can lead at once.
@@ -351,6 +366,17 @@ mod tests {
                 .is_ok(),
             "another leads"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leader_stops_when_etcd_is_restored_from_a_snapshot() {
+        let (client, asked) = server("me");
+        let mut held = HeldLease {
+            version: Some("5".into()),
+            ..held()
+        };
+        let kept = tokio::time::timeout(Duration::from_secs(60), held.keep(&client)).await;
+        assert!(kept.is_ok(), "it leads on: {:?}", asked.lock().unwrap());
     }
 
     /// A client of an API server that accepts every request, and answers the first write only after `delay`.
