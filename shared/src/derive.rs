@@ -169,16 +169,24 @@ fn references(value: &str) -> impl Iterator<Item = &str> {
         .filter_map(|rest| Some(rest.split_once(')')?.0))
 }
 
-/// Whether a limit or request asks for GPUs or for slices of one (NVIDIA's MIG). An amount of 0 does not.
+/// Whether this is the name of a resource of GPUs, or of slices of one (NVIDIA's MIG): such as nvidia.com/gpu,
+/// gpu.intel.com/i915 and nvidia.com/mig-1g.5gb.
+fn is_gpu(resource: &str) -> bool {
+    resource.split_once('/').is_some_and(|(vendor, device)| {
+        device.contains("gpu")
+            || vendor.contains("gpu")
+            || (vendor == "nvidia.com" && device.starts_with("mig-"))
+    })
+}
+
+/// The number of GPUs that a container with these resources gets.
+pub fn gpus(resources: &Resources) -> u32 {
+    let limits = resources.limits.iter().filter(|(name, _)| is_gpu(name));
+    limits.filter_map(|(_, quantity)| quantity.value()).sum::<f64>() as u32
+}
+
+/// Whether a limit or request asks for GPUs or for slices of one. An amount of 0 does not.
 fn asks_for_gpus(resources: &Resources) -> bool {
-    // Such as nvidia.com/gpu, gpu.intel.com/i915 and nvidia.com/mig-1g.5gb.
-    let is_gpu = |name: &str| {
-        name.split_once('/').is_some_and(|(vendor, device)| {
-            device.contains("gpu")
-                || vendor.contains("gpu")
-                || (vendor == "nvidia.com" && device.starts_with("mig-"))
-        })
-    };
     // A quantity is a text. It is not 0 if any of its digits is not 0.
     let is_positive = |quantity: &Quantity| quantity.0.contains(|c: char| matches!(c, '1'..='9'));
     resources

@@ -49,6 +49,24 @@ impl Quantity {
     }
 }
 
+impl Quantity {
+    /// The amount in units. None if the text is no quantity.
+    pub fn value(&self) -> Option<f64> {
+        self.check().ok()?;
+        let text = self.0.as_str();
+        if let Ok(number) = text.parse() {
+            return Some(number);
+        }
+        let (number, suffix) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic())?);
+        let number: f64 = number.parse().ok()?;
+        let (base, power) = match suffix.strip_suffix('i') {
+            Some(binary) => (1024_f64, "KMGTPE".find(binary)? as i32 + 1),
+            None => (1000_f64, "num kMGTPE".find(suffix)? as i32 - 3),
+        };
+        Some(number * base.powi(power))
+    }
+}
+
 /// Whether the suffix is a decimal exponent of one or two digits, such as `e3` or `E-2`.
 fn is_exponent(suffix: &str) -> bool {
     suffix.strip_prefix(['e', 'E']).is_some_and(|rest| {
@@ -103,6 +121,21 @@ mod tests {
         for good in ["4", "0.5", "500M", "64Gi", "100m", "1e3", "1E-2", "+5", ".5"] {
             assert_eq!(Quantity(good.into()).check(), Ok(()), "{good}");
         }
+        let values = [
+            ("4", 4.0),
+            ("500m", 0.5),
+            ("2k", 2e3),
+            ("1.5Gi", 1.5 * 1_073_741_824.0),
+            ("1e3", 1e3),
+            ("1E-2", 0.01),
+            ("2M", 2e6),
+            ("3n", 3e-9),
+        ];
+        for (text, value) in values {
+            let found = Quantity(text.into()).value().unwrap();
+            assert!((found - value).abs() <= value * 1e-9, "{text}: {found}");
+        }
+        assert_eq!(Quantity("64GB".into()).value(), None);
         for bad in ["", "64GB", "five", "1.2.3", "1 Gi", "Gi", "1e"] {
             assert!(Quantity(bad.into()).check().is_err(), "{bad}");
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use flux_shared::agent_spec::{AgentSpec, Program};
 use flux_shared::paths::{SOFTWARE_DIR, VIEW_IMAGE_MOUNT};
+use flux_shared::quantity::Quantity;
 use flux_shared::validate::{Problem, ValidMiniCluster, ViewContainer, ViewSource};
 use flux_shared::{derive, manifest, validate};
 use serde::Serialize;
@@ -143,6 +144,12 @@ impl Source {
         facts.restarts_left = Some(cluster.restarts_left(0));
         facts.grace_period = Some(cluster.grace_period());
         let container = &cluster.runner.container;
+        if let Some(cpus) = container.resources.limits.get("cpu").and_then(Quantity::value) {
+            // A node with fewer cores could not take the pod.
+            facts.cores = cpus.ceil() as u32;
+            facts.cpu_quota = Some(cpus);
+        }
+        facts.gpus = derive::gpus(&container.resources);
         if let Some((uid, gid)) = container.run_as() {
             assume_user(&mut facts, uid, gid);
         }

@@ -243,6 +243,23 @@ fn overlay_environment_reaches_the_runner() {
 }
 
 #[test]
+fn limits_of_the_runner_are_its_assumed_cores_and_gpus() {
+    let cores_and_gpus = |limits: &str| {
+        let text = format!(
+            "{{apiVersion: flux-framework.org/v1alpha2, kind: MiniCluster, metadata: {{name: mc}}, spec: {{\
+             containers: [{{image: a, command: b, resources: {{limits: {{{limits}}}}}}}]}}}}"
+        );
+        let facts = Source::parse(&text).unwrap().assumed_facts();
+        (facts.usable_cores(), facts.gpus)
+    };
+    assert_eq!(cores_and_gpus(""), (4, 0));
+    assert_eq!(cores_and_gpus("cpu: 2, nvidia.com/gpu: 2"), (2, 2));
+    assert_eq!(cores_and_gpus("cpu: 2500m, memory: 1Gi"), (2, 0));
+    assert_eq!(cores_and_gpus("cpu: 48, amd.com/gpu: 4"), (48, 4));
+    assert_eq!(cores_and_gpus("cpu: 500m"), (1, 0));
+}
+
+#[test]
 fn dry_run_does_not_print_a_certificate_of_the_manifest() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("secret.yaml");
