@@ -146,8 +146,8 @@ fn plain(size: usize, rank: usize, topology: &str, program: &str) -> String {
     } else {
         String::new()
     };
-    // `; true` keeps bash as process 1, because bash replaces itself with the last command. A script as an
-    // entrypoint stays, too.
+    // Without `; true`, `bash -c` would replace itself with `flux start`, its last command. With it, bash stays as
+    // process 1, like a script that is an image's entrypoint.
     hosts::plain(size, rank, &format!("-Stbon.topo={topology} {program}; true"))
 }
 

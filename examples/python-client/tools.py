@@ -1,4 +1,7 @@
-"""joblib, Dask and Parsl use an executor that exists. Give the name of one: `python tools.py joblib`."""
+"""joblib, Dask and Parsl run functions in the MiniCluster `python-client` (minicluster.yaml, which must be up).
+
+The argument names the library: `python tools.py joblib`.
+"""
 
 import sys
 

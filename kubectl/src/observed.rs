@@ -44,15 +44,15 @@ impl Snapshot {
         self.cluster.as_ref().map_or(0, |cluster| cluster.spec.size)
     }
 
-    /// How many brokers the job waits for. Without `minSize`, this is the size at the creation of the Job. None: that
-    /// size is unknown, since the size has changed, or may have.
+    /// How many brokers the job waits for: `minSize`, or without it the size when the pods started. No field has that
+    /// size, so this is `spec.size` if that has not changed since the first Job. None: it has, or may have.
     pub fn quorum(&self) -> Option<i32> {
         let spec = &self.cluster.as_ref()?.spec;
         // 0, from clients with Go types, means that it is not set.
         let is_set = |size: &i32| *size > 0;
         let has_maximum = spec.max_size.filter(is_set).is_some();
-        // Without `maxSize`, the maximum is the size at the creation of the first Job. With `maxSize`, no field has
-        // that size.
+        // Without `maxSize`, `status.maximumSize` is the size of the first Job. With `maxSize`, it is the maximum,
+        // which does not say whether the size has changed.
         let first_size = self
             .status()
             .and_then(|status| status.maximum_size)

@@ -2,9 +2,9 @@
 //! creates the same objects: `cargo bench -p flux-operator --bench many` (BENCH_N="100 1000" for other
 //! numbers; BENCH_PART="rush paced size" selects parts).
 //!
-//! `rush`: a client with 32 creations in flight, until all Jobs exist. `paced`: a client with four, each of
-//! which waits for its answer, until every MiniCluster has a status that reports its Job. `size`: the writes
-//! for one MiniCluster, by its size. Without nodes no pod runs. A MiniCluster that becomes ready and ends has
+//! `rush`: 32 creations in flight, until all Jobs exist. `paced`: four in flight, until every MiniCluster has a
+//! status that reports its Job. In both, the next creation begins when an earlier one is answered. `size`: the
+//! writes for one MiniCluster, by its size. Without nodes no pod runs. A MiniCluster that becomes ready and ends has
 //! two more statuses (`--bench large`).
 #![allow(
     clippy::unwrap_used,
@@ -39,7 +39,7 @@ use test_support::report::{Report, median, quantile, setting};
 
 /// Creations in flight of the client of `rush`.
 const RUSH: usize = 32;
-/// Creations in flight of the client of `paced`: as many as a client has with four threads that wait for each answer.
+/// Creations in flight of the client of `paced`, like a client with four threads.
 const PACED: usize = 4;
 /// MiniClusters of each size whose writes are counted.
 const OF_A_SIZE: usize = 20;
@@ -229,8 +229,7 @@ async fn jobs_made<F: Future<Output = ()>>(
     (made.values().max().unwrap().duration_since(begin), times)
 }
 
-/// A client that waits for each answer, as most clients do, until every MiniCluster has a status that reports
-/// its Job.
+/// Few creations in flight, as with most clients, until every MiniCluster has a status that reports its Job.
 async fn paced(number: usize, report: &mut Report) {
     let plane = control_plane();
     let client = client(plane.kubeconfig_path()).await;

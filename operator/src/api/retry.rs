@@ -1,5 +1,6 @@
-//! A queue of small writes in the background ([`run_queue`]). A write that fails is retried after growing
-//! pauses, and does not delay the others.
+//! Retries of calls to the API server. [`retry_after`] reads how long the server asks to wait, for the reconciler and
+//! the webhook. [`run_queue`] does small writes in the background: a write that fails is retried after growing pauses,
+//! whatever the server asks, and does not delay the others.
 
 use std::error::Error;
 use std::time::Duration;

@@ -57,7 +57,8 @@ pub struct Args {
     /// Assume this variable in the container's environment; can be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_variable)]
     pub env: Vec<(String, String)>,
-    /// What the entrypoint's command line says, for an AgentSpec
+    /// The options of `flux-agent run` that describe its job, for pods that no operator configures. They change an
+    /// AgentSpec, or replace it if they name the cluster. With a MiniCluster they are an error
     #[command(flatten)]
     pub from_environment: FromEnvironment,
 }
