@@ -45,8 +45,9 @@ exec(compile(read(int(read(8))), "flux-minicluster", "exec"))
 HELPER = resources.files(__package__).joinpath("helper.py").read_bytes()
 # The helper's exit code if no broker answers.
 NO_BROKER = 75
+# Most bytes of standard input in one message: as many as kubectl sends.
 CHUNK = 32 * 1024
-PAUSE_SECONDS = 1.0
+RECONNECT_SECONDS = 1.0
 
 _executors: weakref.WeakSet[FluxExecutor] = weakref.WeakSet()
 # The executors that have a connection, or try to get one.
@@ -153,8 +154,8 @@ class _Task:
 class FluxExecutor(concurrent.futures.Executor):
     """Runs commands and Python functions as Flux jobs of a MiniCluster that is up.
 
-    A lost connection neither ends nor repeats a job: it is opened again, and the jobs are found by what marks them. If
-    the instance is gone or was restarted, what had not ended raises `Lost`.
+    A lost connection neither ends nor repeats a job: it is opened again, and the jobs are found by their tasks' tokens,
+    which they carry as an attribute. If the instance is gone or was restarted, what had not ended raises `Lost`.
 
     Args:
         name: Name of the MiniCluster.
@@ -307,7 +308,7 @@ class FluxExecutor(concurrent.futures.Executor):
                         # The jobs go on meanwhile.
                         await self._check(target)
                         self._warn(words(error))
-                        await asyncio.sleep(PAUSE_SECONDS)
+                        await asyncio.sleep(RECONNECT_SECONDS)
             _connected.discard(self)
         except BaseException as error:
             self._fail_all(error)
@@ -368,6 +369,7 @@ class FluxExecutor(concurrent.futures.Executor):
                 return
 
     def _resume_request(self) -> dict[str, Any]:
+        """The first request of a connection. "unknown": tasks that were sent, but whose job's id has not come back."""
         tasks = self._pending()
         known = {token: task.id for token, task in tasks.items() if task.id is not None}
         unknown = [token for token, task in tasks.items() if task.id is None and task.is_sent]
@@ -406,6 +408,7 @@ class FluxExecutor(concurrent.futures.Executor):
             raise CallFailed("the connection to the instance was lost")
 
     def _on_ready(self, absent: list[str], outbox: asyncio.Queue[bytes | None]) -> None:
+        """`absent`: tokens of sent tasks without a job. They are sent again, or forgotten if they were cancelled."""
         for token in absent:
             task = self._tasks.get(token)
             if task is not None and task.future.cancelled():
@@ -457,9 +460,10 @@ def _contained() -> Iterator[None]:
         # It was cancelled at the same time.
         pass
     except Exception:
+        # Not from a callback: `concurrent.futures` catches and logs those.
         raise
     except BaseException:
-        # Such as SystemExit of a callback, which would end the loop. `concurrent.futures` logs an Exception like this.
+        # From a callback, such as SystemExit: it would end the loop.
         logging.getLogger(__package__).exception("exception calling callback")
 
 

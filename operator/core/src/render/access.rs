@@ -2,7 +2,8 @@
 //! its user is, and as few others as possible. Only the runner's container mounts these Secrets.
 //!
 //! The kubelet writes a Secret's files as root, with the volume's mode. A runner that is not root can read
-//! them through the pod's fsGroup: the kubelet gives the files that group, and the container belongs to it.
+//! them through the pod's fsGroup: the kubelet gives the files that group and lets it read them (mode 0400 becomes
+//! 0440), and the container belongs to it.
 //! But an fsGroup also makes the kubelet change the group of everything on PersistentVolumeClaims, CSI volumes and
 //! other storage, which is the user's data. Such volumes come from the containers and from `spec.podTemplate`. So:
 //!

@@ -87,6 +87,7 @@ fn follower_failure_before_the_start_is_reported_at_once() {
             ..pod(0)
         },
         follower,
+        // With the code `REPLACE`, below, the Job has created this pod in its place.
         pod(1),
     ];
     let status = observation.status();
@@ -367,7 +368,8 @@ fn lost_or_never_started_pod_differs_from_one_that_failed() {
     ]);
 }
 
-/// The code does not matter: the container runs no agent, and a retry would run it twice.
+/// 243 is the agent's code for a parent that cannot be reached, which the Job retries for the agent's own containers. A
+/// user's container runs no agent: there the code means nothing, and a retry would run it twice.
 #[test]
 fn users_init_container_failure_is_reported_and_not_retried() {
     let seen = |names: &str| {
@@ -417,7 +419,8 @@ fn reason_of_a_job_limit_names_only_known_pods() {
             "NonZeroExitCode",
             "the pod of index 1 ended with exit code 238 (retried as often as the Job allows)",
         ),
-        // The operator has failed this Job itself. Unlike with LeadFailed, the Job's reason and message stay.
+        // The operator has failed this Job itself. Unlike with LeadFailed, the Job's reason and message stay. (239 is the
+        // agent's code for a lost lead.)
         (
             "LeadLost",
             vec![ended(0, 239, 3)],
@@ -798,10 +801,11 @@ fn shutdown_is_reported_alike_with_and_without_on_failure() {
         (wanted.reason.as_deref(), wanted.exit_code),
         (Some("Signalled"), Some(143))
     );
-    // Kubernetes may be faster than the operator.
     for (reason, is_gone) in [
         ("LeadFailed", false),
+        // The lead's pod is already gone.
         ("LeadFailed", true),
+        // The Job controller fails the Job before the operator does.
         ("BackoffLimitExceeded", false),
     ] {
         let status = status_of(reason, &on_failure, is_gone);
@@ -920,6 +924,7 @@ fn exit_of_a_given_up_job_is_not_taken_over_after_the_end() {
         (observation.previous.exit_code, observation.previous.signal),
         (None, None)
     );
+    // There is no Job: the operator reports the end with a stand-in, which has no uid.
     observation.job = Some(JobSeen {
         uid: String::new(),
         failed: true_condition("DeadlineExceeded", "deadlineSeconds exceeded"),
@@ -948,8 +953,8 @@ fn exit_of_a_given_up_job_is_not_taken_over_after_the_end() {
         assert_eq!((status.phase.as_deref(), status.size), (Some("Failed"), 1));
         (status.exit_code, is_archive_reported)
     };
-    assert_eq!(reported("job"), (None, false));
-    assert_eq!(reported("own"), (Some(143), true));
+    assert_eq!(reported("job"), (None, false), "the given-up Job");
+    assert_eq!(reported("other"), (Some(143), true), "a Job that was not given up");
 }
 
 #[test]
