@@ -11,7 +11,7 @@ PORT = 29500
 
 
 def lead(rank):
-    """The address of rank 0, which writes it to the job's part of Flux's key-value store. The others wait for it there."""
+    """The address of rank 0, which writes it to the job's part of Flux's key-value store. The others wait there."""
     if rank == 0:
         own = socket.gethostbyname(socket.gethostname())
         subprocess.run(["flux", "kvs", "put", f"lead={own}"], check=True)

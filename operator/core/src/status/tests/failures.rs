@@ -628,6 +628,13 @@ fn size_below_the_quorum_names_the_quorum() {
         None,
         "minSize sets the quorum"
     );
+    let remote =
+        "size: 2\nmaxSize: 3\nflux: {bursting: {leadBroker: {name: a, address: b}, clusters: [{name: mc}]}}";
+    assert_eq!(
+        reason_and_message(remote, 2, vec![pod(0), pod(1)]).0,
+        None,
+        "the lead in another cluster has its own quorum"
+    );
     assert_eq!(
         reason_and_message("size: 2\nmaxSize: 3", 2, vec![ready(0), ready(1)]).0,
         None,
@@ -954,7 +961,11 @@ fn exit_of_a_given_up_job_is_not_taken_over_after_the_end() {
         (status.exit_code, is_archive_reported)
     };
     assert_eq!(reported("job"), (None, false), "the given-up Job");
-    assert_eq!(reported("other"), (Some(143), true), "a Job that was not given up");
+    assert_eq!(
+        reported("other"),
+        (Some(143), true),
+        "a Job that was not given up"
+    );
 }
 
 #[test]
