@@ -57,6 +57,14 @@ pub fn is_of_queue(key: &str) -> bool {
         .is_some_and(|(domain, _)| DOMAINS.contains(&domain))
 }
 
+/// The notice for `suspend` of a MiniCluster whose Job is in a queue.
+pub fn suspend_without_effect() -> Problem {
+    Problem::new(
+        "spec.suspend",
+        "has no effect in a queue, which alone suspends and resumes what waits in it",
+    )
+}
+
 impl Queueing {
     /// The labels and annotations of an object that are for the queue.
     pub fn of(

@@ -225,10 +225,7 @@ fn queueing(
     report.problems.extend(problems);
     report.notices.extend(queueing.notices(&related));
     if queueing.queue().is_some() && spec.suspend.is_some() {
-        report.notice(
-            "spec.suspend",
-            "has no effect in a queue, which alone suspends and resumes what waits in it",
-        );
+        report.notices.push(crate::queueing::suspend_without_effect());
     }
     queueing
 }

@@ -2,7 +2,7 @@
 
 use flux_shared::crd::v1alpha2::{MiniClusterSpec, MiniClusterStatus};
 use flux_shared::manifest::Manifest;
-use flux_shared::queueing::Queueing;
+use flux_shared::queueing::{self, Queueing};
 use flux_shared::validate::{Problem, ValidMiniCluster, validate_and_note};
 use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
@@ -25,6 +25,8 @@ pub struct Target {
     pub queueing: Queueing,
     /// Whether the labels and annotations for a queue have changed since the Job was created.
     pub has_queueing_changed: bool,
+    /// Whether the Job is in a queue. If the MiniCluster names none, Kueue has put the Job into its default queue.
+    pub is_job_queued: bool,
     /// The spec, not validated yet. The error says why it cannot be read.
     pub spec: Result<MiniClusterSpec, Vec<Problem>>,
     /// The status; the default if there is none or it cannot be read.
@@ -46,6 +48,7 @@ impl Target {
             is_deleting: metadata.deletion_timestamp.is_some(),
             queueing: Queueing::of(metadata.labels.as_ref(), metadata.annotations.as_ref()),
             has_queueing_changed: false,
+            is_job_queued: false,
             spec: object.spec().map_err(|error| vec![Problem::new("", error)]),
             has_status: object.has_status(),
             status: object.status().unwrap_or_default(),
@@ -56,6 +59,7 @@ impl Target {
     /// Replaces `queueing` by the labels and annotations that the Job was created with, if there is a Job. Later
     /// changes of the MiniCluster count for the next Job.
     pub fn with_queueing_of(mut self, job: Option<&JobSeen>) -> Target {
+        self.is_job_queued = job.is_some_and(|job| job.queue.is_some());
         // A queued Job without a record is from an earlier version of the operator, or Kueue has put it into a queue by
         // itself. Then the MiniCluster's present labels count.
         let Some(job) = job.filter(|job| job.queueing.is_some() || job.queue.is_none()) else {
@@ -94,6 +98,10 @@ impl Target {
             cluster
                 .notices
                 .push(Problem::new("metadata.labels and metadata.annotations", message));
+        }
+        // If the MiniCluster names a queue, validation has noted this.
+        if self.is_job_queued && cluster.queueing.queue().is_none() && cluster.suspend.is_some() {
+            cluster.notices.push(queueing::suspend_without_effect());
         }
         Ok(cluster)
     }
@@ -184,6 +192,39 @@ mod tests {
             let valid = target.validate(&Options::default()).unwrap();
             assert_eq!(valid.queueing.queue(), Some("team"));
             assert_eq!(target.has_queueing_changed, changed, "{now}");
+        }
+    }
+
+    #[test]
+    fn suspend_is_noted_once_in_any_queue() {
+        let job = |named: bool| JobSeen {
+            queueing: named.then(|| in_queue("team")),
+            queue: Some("team".into()),
+            ..JobSeen::default()
+        };
+        let spec = serde_json::json!({ "size": 1, "containers": [{ "image": "app:1" }], "suspend": true });
+        for (named, job, expected) in [
+            ("", None, 0),
+            ("", Some(JobSeen::default()), 0),
+            ("", Some(job(false)), 1),
+            ("team", None, 1),
+            ("team", Some(job(true)), 1),
+        ] {
+            let target = Target {
+                spec: Ok(serde_json::from_value(spec.clone()).unwrap()),
+                ..target(named)
+            };
+            let target = target.with_queueing_of(job.as_ref());
+            let notices = target.validate(&Options::default()).unwrap().notices;
+            let count = notices
+                .iter()
+                .filter(|notice| {
+                    notice
+                        .to_string()
+                        .starts_with("spec.suspend: has no effect in a queue")
+                })
+                .count();
+            assert_eq!(count, expected, "{named}, {job:?}: {notices:?}");
         }
     }
 

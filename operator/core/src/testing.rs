@@ -17,6 +17,7 @@ pub(crate) fn target(uid: &str, status: &MiniClusterStatus) -> Target {
         is_deleting: false,
         queueing: Default::default(),
         has_queueing_changed: false,
+        is_job_queued: false,
         spec: Err(Vec::new()),
         status: status.clone(),
         has_status: true,
