@@ -257,7 +257,7 @@ pub async fn at_once(target: &Target, name: &str, uid: Option<&str>) -> Result<W
                     .await
                     .map(|_| Way::Deleted);
             }
-            if is_queued(&cluster) {
+            if is_queued(&cluster) || target.is_job_queued(name).await {
                 return Err(Failure::call(format!(
                     "delete MiniCluster {name}, which only its queue can suspend"
                 ))(error));
@@ -426,6 +426,30 @@ mod tests {
         at_once(&target, "mistyped", None).await.unwrap_err();
         let (target, _) = answering(|_| failed(404));
         at_once(&target, "mistyped", None).await.unwrap_err();
+    }
+
+    #[tokio::test]
+    async fn job_in_a_default_queue_is_not_suspended_without_delete_right() {
+        let way = async |labels: Value| {
+            let (target, requests) = answering(move |request| {
+                if request.starts_with("DELETE") {
+                    failed(403)
+                } else if request.contains("/jobs/mc") {
+                    Answer::Json(200, json!({ "metadata": { "name": "mc", "labels": labels } }))
+                } else {
+                    Answer::Json(200, cluster("u"))
+                }
+            });
+            let way = at_once(&target, "mc", None).await;
+            let patches = count(&requests.lock().unwrap(), "PATCH");
+            (way, patches)
+        };
+        let (way_in_queue, patches) = way(json!({ QUEUE_NAME: "default" })).await;
+        let failure = way_in_queue.unwrap_err().to_string();
+        assert!(failure.contains("only its queue can suspend"), "{failure}");
+        assert_eq!(patches, 0);
+        let (way_without_queue, patches) = way(json!({})).await;
+        assert_eq!((way_without_queue.unwrap(), patches), (Way::Suspended, 1));
     }
 
     #[tokio::test]

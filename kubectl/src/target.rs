@@ -7,8 +7,10 @@ use flux_operator_client::config;
 use flux_operator_core::labels;
 use flux_shared::causes::causes;
 use flux_shared::crd::v1alpha2::MiniCluster;
+use flux_shared::queueing::QUEUE_NAME;
 use futures::StreamExt;
 use futures::stream::BoxStream;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::ListParams;
 use kube::client::ClientBuilder;
@@ -95,6 +97,14 @@ impl Target {
             .get(name)
             .await
             .map_err(Failure::call(format!("get MiniCluster {name}")))
+    }
+
+    /// Whether the MiniCluster's Job is in a queue, such as a default queue, which the MiniCluster does not name. False if
+    /// the Job cannot be read.
+    pub async fn is_job_queued(&self, name: &str) -> bool {
+        let jobs: Api<Job> = Api::namespaced(self.client.clone(), &self.namespace);
+        let job = jobs.get_metadata(name).await;
+        job.is_ok_and(|job| job.labels().contains_key(QUEUE_NAME))
     }
 
     /// Watches the MiniCluster of this name; resumes after failures.

@@ -277,7 +277,8 @@ class FakeApi:
         app = web.Application(middlewares=[self._guard])
         clusters = "/apis/flux-framework.org/v1alpha2/namespaces/team/miniclusters"
         pods = "/api/v1/namespaces/team/pods"
-        for path, kind in ((clusters, "miniclusters"), (pods, "pods")):
+        jobs = "/apis/batch/v1/namespaces/team/jobs"
+        for path, kind in ((clusters, "miniclusters"), (pods, "pods"), (jobs, "jobs")):
             app.router.add_get(path, partial(self._list, kind=kind))
             app.router.add_get(path + "/{name}", partial(self._read, kind=kind))
         app.router.add_post(clusters, self._create)

@@ -125,6 +125,15 @@ def test_stop_of_a_queued_one_without_permission_says_so(cluster: MiniCluster, a
     assert "suspend" not in api.get("miniclusters", "mc")["spec"]  # type: ignore[index]
 
 
+def test_stop_in_a_default_queue_without_permission_says_so(cluster: MiniCluster, api: FakeApi) -> None:
+    """Kueue has put the Job into the queue. The MiniCluster names none."""
+    api.put("jobs", {"metadata": {"name": "mc", "labels": {"kueue.x-k8s.io/queue-name": "default"}}})
+    api.refusals[("DELETE", "miniclusters")] = (403, {"message": "no"})
+    with pytest.raises(NotAllowed):
+        cluster.stop()
+    assert "suspend" not in api.get("miniclusters", "mc")["spec"]  # type: ignore[index]
+
+
 def test_delete_spares_another_one_of_the_same_name(cluster: MiniCluster, api: FakeApi) -> None:
     api.remove("miniclusters", "mc")
     api.put("miniclusters", {"metadata": {"name": "mc", "uid": "other"}, "spec": {"size": 1}})

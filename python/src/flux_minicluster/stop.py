@@ -138,7 +138,7 @@ async def at_once(target: Target, name: str, uid: str | None) -> Way:
                 # The operator deletes it.
                 await target.patch(name, {"spec": {"cleanup": True}}, "clean up", uid=uid)
                 return Way.DELETED
-            if _is_queued(cluster):
+            if _is_queued(cluster) or await target.is_job_queued(name):
                 # Only its queue can suspend it.
                 raise
         await target.patch(name, {"spec": {"suspend": True}}, "stop", uid=uid)

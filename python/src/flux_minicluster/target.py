@@ -22,7 +22,7 @@ from kubernetes.aio import client, config
 from kubernetes.aio.config import kube_config
 
 from .errors import CallFailed, Invalid, MiniClusterError, NotAllowed, NotFound, OperatorMissing, Problem
-from .observed import CLUSTER_LABEL, GROUP, VERSION, name_of, runner_of
+from .observed import CLUSTER_LABEL, GROUP, QUEUE_LABEL, VERSION, name_of, runner_of
 
 CONNECT_SECONDS = 15.0
 CALL_SECONDS = 60.0
@@ -162,6 +162,17 @@ class Target:
         """The MiniCluster of this name."""
         with_context = _Doing(f"get MiniCluster {name}")
         return await with_context(self.json("GET", self._clusters(name)))
+
+    async def is_job_queued(self, name: str) -> bool:
+        """Whether its Job is in a queue, such as a default queue, which the MiniCluster does not name.
+
+        False if the Job cannot be read.
+        """
+        try:
+            job = await self.json("GET", f"/apis/batch/v1/namespaces/{self.namespace}/jobs/{name}")
+        except FAILURES:
+            return False
+        return QUEUE_LABEL in (job["metadata"].get("labels") or {})
 
     async def create(self, document: dict[str, Any]) -> dict[str, Any]:
         version = str(document.get("apiVersion", "")).rpartition("/")[2] or VERSION
