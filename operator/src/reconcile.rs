@@ -525,6 +525,7 @@ fn observation<'a>(
         is_spec_valid: cluster.is_some(),
         backoff_limit: spec.backoff_limit.unwrap_or(DEFAULT_BACKOFF_LIMIT),
         max_restarts: spec.max_restarts,
+        lead_is_elsewhere: cluster.is_some_and(|cluster| cluster.flux.lead.is_some()),
         restarts_on_failure: pod.and_then(|pod| pod.restart_policy.as_deref()) == Some("OnFailure"),
         job,
         last_job,

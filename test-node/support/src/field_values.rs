@@ -295,6 +295,7 @@ fn restarts_after_losses(cluster: &ValidMiniCluster) -> i32 {
             is_spec_valid: true,
             backoff_limit: 0,
             max_restarts: cluster.max_restarts,
+            lead_is_elsewhere: cluster.flux.lead.is_some(),
             restarts_on_failure: false,
             job: Some(&job),
             last_job: None,

@@ -22,6 +22,9 @@
 //! | somebody deleted the Job | within `backoffLimit` |
 //! | the Job counted pods that a suspension stopped as failed | without a limit |
 //! | the lead ended by itself (even if its pod was removed later), or with success | never |
+//!
+//! If the lead broker is in another cluster (bursting), index 0 is a follower: the Job replaces its pod. Only if it fails
+//! the Job, the rows about the lead apply.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -33,7 +36,9 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::observe::job::{JobSeen, TrueCondition};
 use crate::observe::pod::PodSeen;
-use crate::observe::pod_end::{PodEnd, end_of, end_of_gone, is_follower_failed_by_itself, loss};
+use crate::observe::pod_end::{
+    PodEnd, end_of, end_of_gone, is_follower_failed_by_itself, loss, was_stopped_alone,
+};
 use crate::previous_status;
 use crate::vocabulary::Reason;
 
@@ -108,6 +113,8 @@ pub struct Observation<'a> {
     pub is_spec_valid: bool,
     pub backoff_limit: i32,
     pub max_restarts: i32,
+    /// The lead broker is in another cluster. Then index 0 is a follower, and the Job may replace its pod.
+    pub lead_is_elsewhere: bool,
     /// `restartPolicy: OnFailure`: the kubelet restarts containers.
     pub restarts_on_failure: bool,
     pub job: Option<&'a JobSeen>,
@@ -431,10 +438,13 @@ fn replaces_unseen(observation: &Observation, leads: &[(&PodSeen, Option<PodEnd>
 /// `OnFailure`, the kubelet restarts a program that fails, in the same pod.) If the Job counts a disruption as well, it
 /// is not known which of the two pods ran the program: then it counts as lost, and is restarted.
 fn replaces_failed(observation: &Observation, lead: &PodSeen) -> bool {
-    lead.index_failures > 0 && lead.index_disruptions == 0 && !observation.restarts_on_failure
+    !observation.lead_is_elsewhere
+        && lead.index_failures > 0
+        && lead.index_disruptions == 0
+        && !observation.restarts_on_failure
 }
 
-/// All pods of the lead, those that are gone first, and how each ended. None: it still runs.
+/// All pods of index 0, those that are gone first, and how each ended. None: it still runs.
 pub(super) fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Option<PodEnd>)> {
     let gone = observation.gone.iter().map(|pod| (*pod, Some(end_of_gone(pod))));
     let present = observation
@@ -442,7 +452,13 @@ pub(super) fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Opti
         .iter()
         .filter(|pod| pod.index == 0)
         .map(|pod| (*pod, end_of(pod)));
-    gone.chain(present).collect()
+    let mut leads: Vec<_> = gone.chain(present).collect();
+    for (pod, end) in &mut leads {
+        if observation.lead_is_elsewhere && *end == Some(PodEnd::FailedByItself) && was_stopped_alone(pod) {
+            *end = Some(PodEnd::Removed);
+        }
+    }
+    leads
 }
 
 /// The first lead whose end satisfies `is_wanted`.
@@ -507,7 +523,11 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     if job.is_suspended || (leads.is_empty() && !all_leads.is_empty()) {
         return when_suspended(observation, job, to_replace());
     }
-    let replacement = leads.iter().map(|(pod, _)| *pod).find(|pod| pod.replaces());
+    let replacement = if observation.lead_is_elsewhere {
+        None
+    } else {
+        leads.iter().map(|(pod, _)| *pod).find(|pod| pod.replaces())
+    };
     // Until the Job fails or replaces the pod, wait. The replacement of a lead's pod runs nothing, so it does not help.
     if let Some(lead) = first_lead(&leads, |end| {
         matches!(
@@ -531,7 +551,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     let by_follower = failed_index.is_some_and(|index| index > 0);
     let may_be_lost = (is_failing && !by_follower) || job.has_lead_index_failed || replacement.is_some();
     if let Some(lead) = first_lead(&leads, |end| end == PodEnd::Removed)
-        && (may_be_lost || lead.is_disrupted())
+        && (may_be_lost || (lead.is_disrupted() && !observation.lead_is_elsewhere))
     {
         return restart_or_end(
             observation,
@@ -612,7 +632,8 @@ fn index_that_never_starts(observation: &Observation) -> Option<u32> {
         return None;
     }
     let mut failures = BTreeMap::new();
-    let followers = observation.pods.iter().filter(|pod| pod.index > 0);
+    let is_follower = |pod: &PodSeen| pod.index > 0 || observation.lead_is_elsewhere;
+    let followers = observation.pods.iter().filter(|pod| is_follower(pod));
     for pod in followers.filter(|pod| {
         end_of(pod)
             == Some(PodEnd::NotStarted {

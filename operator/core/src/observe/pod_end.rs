@@ -82,15 +82,20 @@ pub fn end_of(pod: &PodSeen) -> Option<PodEnd> {
     })
 }
 
-/// Whether this pod is a follower that has failed by itself, which fails the Job. The exit code `REPLACE` does not: the
-/// pod alone was stopped, and the Job may replace it.
+/// Whether this follower's agent reports that the pod alone was stopped. The Job may replace it.
+pub fn was_stopped_alone(pod: &PodSeen) -> bool {
+    pod.exit
+        .as_ref()
+        .is_some_and(|exit| exit.code == i32::from(REPLACE))
+}
+
+/// Whether this pod is a follower that has failed by itself, which fails the Job.
 pub fn is_follower_failed_by_itself(pod: &PodSeen) -> bool {
-    let code = pod.exit.as_ref().map(|exit| exit.code);
     pod.index > 0
         // (For a pod that is gone, `end_of_gone` says `Removed` instead of None. Here both mean false.)
         && match end_of(pod) {
             Some(PodEnd::FailedByItself | PodEnd::NodeFailure | PodEnd::Refused) => {
-                code != Some(i32::from(REPLACE))
+                !was_stopped_alone(pod)
             }
             Some(PodEnd::NotStarted { new_pod_may_start }) => !new_pod_may_start,
             _ => false,

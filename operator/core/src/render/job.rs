@@ -209,13 +209,18 @@ fn failure_policy(cluster: &ValidMiniCluster, own_init: &[String], user_init: &[
             exit::RETRIED.map(i32::from).to_vec(),
         ),
     ];
-    // The operator sets this condition on the lead's pod.
-    let lead = on_condition("FailJob", labels::LEAD);
+    // The operator sets this condition on the pod of index 0. If the lead is in another cluster, that pod is a follower,
+    // too.
+    let lead = cluster
+        .flux
+        .lead
+        .is_none()
+        .then(|| on_condition("FailJob", labels::LEAD));
     PodFailurePolicy {
         rules: rules
             .into_iter()
             .chain(user_failures)
-            .chain([lead])
+            .chain(lead)
             .chain(final_failures)
             .collect(),
     }
@@ -296,6 +301,20 @@ mod tests {
                 "FailJob Some(\"flux-software\") In [239, 241, 242, 244, 246, 247, 249]",
             ]
         );
+    }
+
+    /// Its pod of index 0 is a follower, which the Job replaces when it is deleted.
+    #[test]
+    fn policy_of_a_cluster_with_a_remote_lead_has_no_lead_rule() {
+        let rules = |flux: &str| {
+            let spec = spec(flux, &RenderFacts::default());
+            texts(spec.pod_failure_policy.unwrap().rules)
+        };
+        let remote = "flux: {bursting: {leadBroker: {name: a, address: b}, clusters: [{name: mc}]}}";
+        let mut expected = rules("size: 1");
+        expected.retain(|rule| rule != "FailJob flux-framework.org/Lead");
+        assert_eq!(rules(remote), expected);
+        assert_eq!(expected.len() + 1, rules("size: 1").len());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Reason and message of the status: why a MiniCluster failed, or does not start.
 
 use flux_shared::crd::v1alpha2::{MiniClusterStatus, Restart};
-use flux_shared::exit::{Category, REPLACE};
+use flux_shared::exit::Category;
 use flux_shared::termination::{Ender, Termination};
 
 use super::{CheckedSpec, Inputs, PodSummary};
@@ -158,14 +158,8 @@ fn failed_while_incomplete(inputs: &Inputs, summary: &PodSummary) -> Option<Outc
     if summary.is_complete() {
         return None;
     }
-    let by_itself = |pod: &&&PodSeen| {
-        // With this code, a follower's agent reports that the pod alone was stopped.
-        let is_replaced = pod
-            .exit
-            .as_ref()
-            .is_some_and(|exit| exit.code == i32::from(REPLACE));
-        has_failed(pod) && !pod.was_removed() && !is_replaced
-    };
+    let by_itself =
+        |pod: &&&PodSeen| has_failed(pod) && !pod.was_removed() && !pod_end::was_stopped_alone(pod);
     let last = inputs
         .pods
         .iter()
@@ -236,6 +230,10 @@ fn below_quorum(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome> {
     let CheckedSpec::Valid(cluster) = inputs.spec else {
         return None;
     };
+    // The lead of another cluster has its own quorum.
+    if cluster.flux.lead.is_some() {
+        return None;
+    }
     let (field, quorum) = match cluster.min_size {
         Some(size) => ("minSize", size),
         None => ("the size when its pods started", inputs.job?.initial_size?),
@@ -419,6 +417,7 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
         is_spec_valid: matches!(inputs.spec, CheckedSpec::Valid(_)),
         backoff_limit,
         max_restarts,
+        lead_is_elsewhere: matches!(inputs.spec, CheckedSpec::Valid(cluster) if cluster.flux.lead.is_some()),
         restarts_on_failure: false,
         job: inputs.job,
         last_job: None,

@@ -10,6 +10,7 @@ struct Seen {
     status: MiniClusterStatus,
     backoff_limit: i32,
     max_restarts: i32,
+    lead_is_elsewhere: bool,
     job: JobSeen,
     pods: Vec<PodSeen>,
 }
@@ -20,6 +21,7 @@ impl Seen {
             status: MiniClusterStatus::default(),
             backoff_limit: 100,
             max_restarts: 0,
+            lead_is_elsewhere: false,
             job,
             pods,
         }
@@ -31,6 +33,7 @@ impl Seen {
             is_spec_valid: true,
             backoff_limit: self.backoff_limit,
             max_restarts: self.max_restarts,
+            lead_is_elsewhere: self.lead_is_elsewhere,
             restarts_on_failure: false,
             job: Some(&self.job),
             last_job: None,
@@ -405,6 +408,7 @@ fn job_that_was_deleted_while_no_operator_ran_is_not_restarted() {
             is_spec_valid: true,
             backoff_limit: 3,
             max_restarts: 0,
+            lead_is_elsewhere: false,
             restarts_on_failure: false,
             job: None,
             last_job: last,
@@ -1126,4 +1130,99 @@ fn job_fails_instead_of_a_restart_with_an_invalid_spec() {
         };
         assert_eq!(decision_of(false), fail);
     }
+}
+
+/// The Job replaces index 0 like any follower if the lead is in another cluster.
+#[test]
+fn loss_of_index_0_restarts_nothing_under_a_remote_lead() {
+    let drained = |index| {
+        let disruption = Trouble {
+            reason: "EvictionByEvictionAPI".into(),
+            is_disruption: true,
+            ..Trouble::default()
+        };
+        PodSeen {
+            is_deleting: true,
+            trouble: Some(Box::new(disruption)),
+            ..ended(index, by(Ender::Stop, REPLACE))
+        }
+    };
+    let deleted = PodSeen {
+        is_deleting: true,
+        ..ended(0, by(Ender::Stop, REPLACE))
+    };
+    let stopped_alone = ended(0, by(Ender::Stop, REPLACE));
+    let replacing = |index_failures, index_disruptions| PodSeen {
+        name: "mc-0-fghij".into(),
+        index_failures,
+        index_disruptions,
+        ..pod(0)
+    };
+    let burst = |job: JobSeen, pods: Vec<PodSeen>| {
+        let lost_pods = vec![loss(&drained(0))];
+        Seen {
+            status: MiniClusterStatus {
+                lost_pods,
+                ..MiniClusterStatus::default()
+            },
+            lead_is_elsewhere: true,
+            ..Seen::of(job, pods)
+        }
+    };
+    for pods in [
+        vec![drained(0), pod(1)],
+        vec![drained(0), replacing(0, 1), pod(1)],
+        vec![deleted.clone(), pod(1)],
+        vec![deleted, replacing(1, 0), pod(1)],
+        vec![stopped_alone, pod(1)],
+        vec![replacing(0, 1), pod(1)],
+        vec![replacing(1, 0), pod(1)],
+    ] {
+        let seen = burst(job(), pods.clone());
+        assert_eq!(seen.decision(), Decision::Continue, "{pods:#?}");
+        assert_eq!(seen.ending(), seen.job, "{pods:#?}");
+    }
+    // Its own failure fails the Job, as that of any follower.
+    let failed = burst(job(), vec![ended(0, by(Ender::Agent, 243)), pod(1)]);
+    assert!(matches!(failed.decision(), Decision::Fail { .. }));
+    let never_starts = PodSeen {
+        is_running: false,
+        has_begun: false,
+        has_ended: true,
+        exit: None,
+        ..pod(0)
+    };
+    let mut no_retry = burst(job(), vec![never_starts, pod(1)]);
+    no_retry.backoff_limit = 0;
+    assert!(
+        matches!(no_retry.decision(), Decision::Fail { reason, .. } if reason == "MaxFailedIndexesExceeded")
+    );
+    // An older operator's Job fails with the pod.
+    let message =
+        "Container mc for pod ns/mc-0-abcde failed with exit code 238 matching FailJob rule at index 2";
+    let by_rule = JobSeen {
+        failing: condition("PodFailurePolicy").map(|condition| TrueCondition {
+            message: message.into(),
+            ..condition
+        }),
+        ..job()
+    };
+    let restarts = burst(by_rule, vec![drained(0), pod(1)]).decision();
+    assert!(
+        matches!(&restarts, Decision::Restart { reason, .. } if reason == "LeadLost"),
+        "{restarts:?}"
+    );
+    // Its Job was deleted after a replacement that this operator has not seen.
+    let replacement = replacing(1, 0);
+    let status = MiniClusterStatus::default();
+    let job = job();
+    let without_job = Observation {
+        job: None,
+        last_job: Some(&job),
+        pods: Vec::new(),
+        gone: vec![&replacement],
+        status: &status,
+        ..burst(job.clone(), Vec::new()).observation()
+    };
+    assert!(matches!(decide(&without_job), Decision::Restart { reason, .. } if reason == "JobDeleted"));
 }

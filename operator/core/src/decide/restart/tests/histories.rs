@@ -72,6 +72,7 @@ fn lead_whose_init_failed_is_not_rerun_when_job_is_deleted() {
             is_spec_valid: true,
             backoff_limit: 3,
             max_restarts: 0,
+            lead_is_elsewhere: false,
             restarts_on_failure: false,
             job: None,
             last_job: None,

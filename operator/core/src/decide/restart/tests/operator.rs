@@ -194,6 +194,7 @@ impl World {
             is_spec_valid: true,
             backoff_limit: self.backoff_limit,
             max_restarts: self.max_restarts,
+            lead_is_elsewhere: false,
             restarts_on_failure: false,
             job: observed.job.as_ref(),
             last_job: observed.last_job.as_deref(),
