@@ -48,7 +48,6 @@ impl Executor<'_> {
             return Ok(stopped_before(launch, stop));
         }
         let mut session = self.session.of_flux(launch.run_as.as_ref());
-        launch.environment.iter().for_each(|change| session.apply(change));
         let given_options = self
             .planned_shell
             .as_ref()
@@ -59,6 +58,8 @@ impl Executor<'_> {
             given_options.map_or("", String::as_str),
             self.restore.as_deref(),
         );
+        // After the words of the command are resolved: they have the user's values, not those for Flux.
+        launch.environment.iter().for_each(|change| session.apply(change));
         // A sidecar's command is not given to Flux, so it may have any bytes.
         if launch.part != InstancePart::Command {
             for name in session.remove_non_utf8() {

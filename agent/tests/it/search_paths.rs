@@ -128,6 +128,25 @@ fn users_paths_in_a_script_are_hidden_from_flux_not_from_tasks() {
     }
 }
 
+/// A reference in the command has the value of the lead's environment, also in the words that Flux gets.
+#[test]
+fn command_words_have_the_users_paths_not_those_of_flux() {
+    let words = run_words(&[]);
+    for mode in ["launcher", "submit"] {
+        let line = "[{ text = 'python=' }, { env = 'PYTHONPATH' }, \
+                    { text = ' libraries=' }, { env = 'LD_LIBRARY_PATH' }]";
+        let images = images(
+            &format!("[runner.program]\nmode = '{mode}'\nwords = ['echo', {line}]\n"),
+            1,
+        );
+        let ended = run(&pods(&images, &words)).remove(0);
+        assert_eq!(ended.code, 0, "{mode}: {}", ended.stderr);
+        let is_expected =
+            |line: &str| line.starts_with("python=/user:") && line.ends_with(" libraries=/user");
+        assert!(ended.stdout.lines().any(is_expected), "{mode}: {}", ended.stdout);
+    }
+}
+
 /// The configuration of the job shell in each pod.
 #[test]
 fn each_pod_has_its_own_values_for_tasks() {
