@@ -1,7 +1,7 @@
 //! The Flux RESTful API as the lead's initial program. Inside the instance, the agent fetches and starts it.
 
 use flux_shared::agent_spec::{Program, Restful};
-use flux_shared::command_words::Word;
+use flux_shared::command_words::{self, Word};
 use flux_shared::paths::{RESTFUL_DIR, RESTFUL_SECRET_KEY, RESTFUL_TOKEN, RESTFUL_USERNAME, USERS_DIR};
 
 use super::{Content, Mode, Resolved, Step};
@@ -75,7 +75,7 @@ pub fn words(resolved: &Resolved, restful: &Restful) -> Vec<Word> {
     if !resolved.spec.flux.option_flags.is_empty() {
         words.push(format!(
             "--option-flags={}",
-            resolved.spec.flux.option_flags.join(" ")
+            command_words::join(&resolved.spec.flux.option_flags)
         ));
     }
     words.extend(resolved.spec.users.iter().map(|name| format!("--user={name}")));
@@ -88,6 +88,17 @@ mod tests {
 
     use super::*;
     use crate::facts::Facts;
+
+    /// The server splits the flags as a shell would.
+    #[test]
+    fn option_flags_for_the_restful_api_keep_their_quotes() {
+        let spec =
+            AgentSpec::from_toml("name='mc'\n[flux]\noption_flags=['--env=A=1 2', '-ompi=none']\n").unwrap();
+        let facts = Facts::default();
+        let words = words(&Resolved::new(&spec, &facts).unwrap(), &Restful::default());
+        let want = Word::literal("--option-flags='--env=A=1 2' -ompi=none");
+        assert!(words.contains(&want), "{words:?}");
+    }
 
     /// The server rejects a job that asks for more nodes.
     #[test]
