@@ -147,6 +147,40 @@ fn command_words_have_the_users_paths_not_those_of_flux() {
     }
 }
 
+/// Also if the value has the view's folder in it, which it has when a script extends its own PYTHONPATH.
+#[test]
+fn jobs_own_pythonpath_reaches_its_tasks() {
+    if real_flux().is_none() {
+        return;
+    }
+    let words = run_words(&[]);
+    let script = "flux run --env=PYTHONPATH=/app:$PYTHONPATH sh -c 'echo extended=$PYTHONPATH'\n\
+                  flux run --env=PYTHONPATH=/app sh -c 'echo replaced=$PYTHONPATH'\n\
+                  flux run sh -c 'echo unchanged=$PYTHONPATH'\n\
+                  flux run --env=PYTHONPATH=/x/lib/flux/python3.11 sh -c 'echo old-flux=$PYTHONPATH'\n\
+                  printf '#!/bin/sh\\necho $0=$PYTHONPATH' >/tmp/app\n\
+                  chmod +x /tmp/app\ncp /tmp/app /tmp/flux\n\
+                  flux run /tmp/app broker\nflux run /tmp/flux broker\n";
+    let script = serde_json::to_string(script).unwrap();
+    let images = images(
+        &format!("[runner.program]\nmode = 'launcher'\nwords = ['sh', '-ec', {script}]\n"),
+        1,
+    );
+    let ended = run(&pods(&images, &words)).remove(0);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    for beginning in [
+        "extended=/app:/user:",
+        "replaced=/app\n",
+        "unchanged=/user:",
+        "old-flux=/user:",
+        "/tmp/app=/user:",
+        // It counts as a broker.
+        "/tmp/flux=\n",
+    ] {
+        assert!(ended.stdout.contains(beginning), "{beginning}: {}", ended.stdout);
+    }
+}
+
 /// The configuration of the job shell in each pod.
 #[test]
 fn each_pod_has_its_own_values_for_tasks() {

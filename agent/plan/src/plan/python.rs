@@ -9,7 +9,7 @@
 
 use flux_shared::agent_spec::Program;
 
-use super::shell_defaults::lua_text;
+use super::shell_defaults::{IS_BROKER, lua_text};
 use super::{EnvChange, Mode, Resolved, Step, restful, set};
 
 /// The variable with the folder's path.
@@ -73,12 +73,10 @@ pub fn kept_from_program(resolved: &Resolved) -> Option<String> {
 /// stays.
 pub fn kept_from_tasks(resolved: &Resolved) -> Option<String> {
     let folder = lua_text(&folder(resolved)?);
-    // Lua counts from 1: in `flux broker`, the second word shows that the task is a broker.
     Some(format!(
         "-- Tasks do not get the folder for the files that Flux's own Python compiles.\n\
          if shell.getenv (\"{VARIABLE}\") == {folder} then\n    \
-         local command = shell.info.jobspec.tasks[1].command\n    \
-         if command[2] ~= \"broker\" then shell.unsetenv (\"{VARIABLE}\") end\nend\n"
+         if not {IS_BROKER} then shell.unsetenv (\"{VARIABLE}\") end\nend\n"
     ))
 }
 

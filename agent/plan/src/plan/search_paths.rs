@@ -9,7 +9,7 @@
 use flux_shared::agent_spec::Program;
 use flux_shared::command_words::{Word, WordPart};
 
-use super::shell_defaults::lua_text;
+use super::shell_defaults::{IS_BROKER, lua_text};
 use super::{EnvChange, Resolved, restful, set};
 use crate::known_paths::{KEPT_FROM_FLUX, users_value_name};
 
@@ -72,6 +72,17 @@ fn runs_users_program(resolved: &Resolved) -> bool {
     }
 }
 
+/// A Lua function: whether each folder in a search path is one of `path`, or the folder of Flux's Python modules, which
+/// the commands of Flux before 0.71 add to PYTHONPATH.
+const HAS_ONLY_FLUX_FOLDERS: &str = r#"local function has_only_flux_folders (value, path)
+    for folder in string.gmatch (value or "", "[^:]+") do
+        local is_listed = string.find (":" .. path .. ":", ":" .. folder .. ":", 1, true)
+        if not is_listed and not string.find (folder, "/flux/python[%d.]+$") then return false end
+    end
+    return true
+end
+"#;
+
 /// Lua code for the job shell that restores the variables for tasks, unless they are brokers or the job sets its own.
 pub fn given_to_tasks(resolved: &Resolved) -> String {
     let lines: String = kept_names(resolved)
@@ -79,12 +90,9 @@ pub fn given_to_tasks(resolved: &Resolved) -> String {
             let carrier = users_value_name(name);
             // Lua: whether the job has set no value of its own.
             let is_unchanged = match value_for_flux(resolved, name) {
-                // A job without a value of its own has Flux's path. If a script on the lead submits it, the variable
-                // may be unset or empty: there, `flux` runs without it (`in_instance::flux_wrapper`).
-                Some(path) => format!(
-                    "((shell.getenv (\"{name}\") or \"\") == \"\" or string.find (shell.getenv (\"{name}\"), {}, 1, true))",
-                    lua_text(&path)
-                ),
+                // A job without a value of its own has only Flux's folders. If a script on the lead submits it, the
+                // variable may be unset or empty: there, `flux` runs without it (`in_instance::flux_wrapper`).
+                Some(path) => format!("has_only_flux_folders (shell.getenv (\"{name}\"), {})", lua_text(&path)),
                 None => format!("shell.getenv (\"{name}\") == nil"),
             };
             format!(
@@ -99,9 +107,8 @@ pub fn given_to_tasks(resolved: &Resolved) -> String {
     if lines.is_empty() {
         return lines;
     }
-    // Lua counts from 1: in `flux broker`, the second word shows that the task is a broker.
     format!(
-        "-- Paths that were kept from Flux.\nif shell.info.jobspec.tasks[1].command[2] ~= \"broker\" then\n{lines}end\n"
+        "-- Paths that were kept from Flux.\n{HAS_ONLY_FLUX_FOLDERS}if not {IS_BROKER} then\n{lines}end\n"
     )
 }
 

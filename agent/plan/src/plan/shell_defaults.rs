@@ -14,6 +14,12 @@ pub const PATH: &str = "FLUX_SHELL_RC_PATH";
 /// Variables that Kubernetes sets to another value in each pod.
 const PER_POD: [&str; 2] = [names::COMPLETION_INDEX, "HOSTNAME"];
 
+/// The Lua variable that shows that the tasks are brokers, of an instance inside this one.
+pub(super) const IS_BROKER: &str = "is_broker";
+/// Its value: the first words are `flux broker`. Lua counts from 1.
+const BROKER_TASK: &str = r#"string.find ("/" .. shell.info.jobspec.tasks[1].command[1], "/flux$")
+    and shell.info.jobspec.tasks[1].command[2] == "broker""#;
+
 /// The steps that write the file of defaults and its folder.
 pub fn steps(resolved: &Resolved) -> [Step; 2] {
     let (paths, owner) = (&resolved.paths, resolved.agent_owner());
@@ -22,13 +28,12 @@ pub fn steps(resolved: &Resolved) -> [Step; 2] {
         mode: Mode(0o755),
         owner,
     };
-    let python_rules = python::kept_from_tasks(resolved).unwrap_or_default();
-    let content = Content::Text(
-        defaults(&resolved.binding)
-            + &python_rules
-            + &search_paths::given_to_tasks(resolved)
-            + &own_values(resolved),
-    );
+    let mut task_rules = python::kept_from_tasks(resolved).unwrap_or_default();
+    task_rules += &search_paths::given_to_tasks(resolved);
+    if !task_rules.is_empty() {
+        task_rules.insert_str(0, &format!("local {IS_BROKER} = {BROKER_TASK}\n"));
+    }
+    let content = Content::Text(defaults(&resolved.binding) + &task_rules + &own_values(resolved));
     let file = Step::File {
         path: paths.shell_rc(),
         mode: Mode(0o644),
@@ -132,7 +137,7 @@ mod tests {
         let text = python::kept_from_tasks(&resolved).unwrap() + &search_paths::given_to_tasks(&resolved);
         for want in [
             r#"== "/m\"n\\t/config/python/0" then"#,
-            r#"(shell.getenv ("PYTHONPATH"), "/p\"y\\", 1, true)"#,
+            r#"(shell.getenv ("PYTHONPATH"), "/p\"y\\")"#,
         ] {
             assert!(text.contains(want), "{want}: {text}");
         }
