@@ -16,7 +16,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
-use flux_agent_plan::plan::{Snippet, SnippetShell};
+use flux_agent_plan::plan::{Snippet, SnippetPhase, SnippetShell};
 use flux_shared::exit::Category;
 use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -96,6 +96,13 @@ case $flux_agent_word in
         ;;
 esac
 "#;
+
+/// What follows the source of a strict snippet. Its status is 0. Otherwise `[ test ] && command` as the last line would
+/// end the shell if the test fails: `set -e` exempts it, but not the `.` that returns its status.
+///
+/// The line is a keyword, since the user may have redefined any builtin. The empty line ends a last line with a
+/// backslash. (A here-document without its end would contain both lines.)
+const SUCCEED: &str = "\n\ncase x in x) ;; esac\n";
 
 /// The driver's first reply.
 const READY: &[u8] = b"ready\n";
@@ -359,7 +366,12 @@ impl Shell {
         if supervisor.has_terminal() {
             terminal::give_to(self.child.pid);
         }
-        fill(&mut self.files.snippet, snippet.source.as_bytes()).map_err(failed)?;
+        let source = if snippet.strict && snippet.phase != SnippetPhase::Program {
+            &format!("{}{SUCCEED}", snippet.source)
+        } else {
+            &snippet.source
+        };
+        fill(&mut self.files.snippet, source.as_bytes()).map_err(failed)?;
         self.forget_errors();
         let changes = self.changes_before(session, snippet);
         self.send_word(if snippet.silent { "silent" } else { "go" }, changes)

@@ -266,6 +266,54 @@ fn return_exec_and_exit_in_a_snippet_act_as_in_a_script() {
     }
 }
 
+/// `set -e` exempts these commands, here as in a script.
+#[test]
+fn strict_snippet_succeeds_when_errexit_exempts_last_command() {
+    for programs in [BASH, DASH] {
+        for line in [
+            "x=1; [ $x = 2 ] && echo no",
+            "if :; then [ 1 = 2 ] && echo no; fi",
+            "! :",
+            "[ 1 = 2 ] && echo no # a comment",
+            "[ 1 = 2 ] && echo no \\",
+            "cat >/dev/null <<END; [ 1 = 2 ] && echo no\ntext\nEND",
+        ] {
+            let top = "[logging]\nstrict = true";
+            let snippets = format!("pre = '''{line}'''\npost = '''{line}'''");
+            let ended = Solo::new(top, &snippets, "echo job done").with(programs).run(&[]);
+            assert_eq!(
+                (ended.code, ended.stdout.as_str()),
+                (0, "job done\n"),
+                "{line}: {}",
+                ended.stderr
+            );
+        }
+    }
+}
+
+#[test]
+fn strict_snippet_fails_when_errexit_applies_to_last_command() {
+    for programs in [BASH, DASH] {
+        for (line, code) in [
+            ("false", 1),
+            ("return 3", 3),
+            ("f() { return 7; }; f", 7),
+            ("f() { [ 1 = 2 ] && echo no; }; f", 1),
+            ("([ 1 = 2 ] && echo no)", 1),
+            ("echo \"unfinished", 2),
+            ("if :; then", 2),
+        ] {
+            let ended = run(programs, &format!("pre = '{line}'"), "echo job done");
+            assert_eq!(
+                (ended.code, ended.stdout.as_str()),
+                (code, ""),
+                "{line}: {}",
+                ended.stderr
+            );
+        }
+    }
+}
+
 #[test]
 fn variables_of_the_shell_itself_reach_the_next_snippet() {
     for programs in [BASH, DASH] {
