@@ -4,7 +4,8 @@ use flux_shared::termination::{Ender, Termination};
 use flux_shared::timeline::PodTimeline;
 
 use crate::image::{self, AGENT, Container, Image};
-use crate::live::Solo;
+use crate::instance::{images, start, submit};
+use crate::live::{Network, Solo, gate};
 
 fn shells() -> [&'static str; 2] {
     ["bash", "sh"]
@@ -210,6 +211,46 @@ fn as_flux_keeps_its_variables_and_an_exit_trap_runs_at_the_end() {
             "{shell}: {stderr}"
         );
     }
+}
+
+#[test]
+fn exit_trap_runs_after_job_without_post() {
+    for shell in shells() {
+        let (code, stdout, stderr, _) = run_in(shell, "", r#"pre = 'trap "echo trapped" EXIT'"#, "echo job");
+        assert_eq!(
+            (code, stdout.as_str()),
+            (0, "job\ntrapped\n"),
+            "{shell}: {stderr}"
+        );
+    }
+}
+
+#[test]
+fn exit_trap_runs_when_pod_is_stopped_during_job() {
+    for programs in [&["sh", "bash", "sleep"][..], &["sh", "sleep"]] {
+        let command = "echo job; while :; do sleep 0.1; done";
+        let solo = Solo::new("", r#"pre = 'trap "echo trapped" EXIT'"#, command).with(programs);
+        let running = solo.start();
+        running.wait_for_output("job\n");
+        running.signal(15);
+        let ended = running.end();
+        assert_eq!(ended.stdout, "job\ntrapped\n", "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn exit_trap_of_follower_runs_after_its_broker() {
+    let spec = submit("echo job; while [ ! -e /tmp/go ]; do sleep 0.02; done")
+        + "[runner.snippets]\npre = 'trap \"echo trapped\" EXIT'\n";
+    let images = images(&spec, 2);
+    let mut pods = start(&images, &Network::new(), &[]);
+    pods[0].wait_for_output("job\n");
+    assert_eq!(pods[1].stdout(), "");
+    images
+        .iter()
+        .for_each(|image| std::fs::write(gate(image, "go"), "").unwrap());
+    assert_eq!(pods.remove(0).end().stdout, "job\ntrapped\n");
+    assert_eq!(pods.remove(0).end().stdout, "trapped\n");
 }
 
 #[test]

@@ -79,23 +79,19 @@ fn is_bash(resolved: &Resolved) -> bool {
         .is_some_and(|shell| shell.ends_with("/bash"))
 }
 
-/// The steps, with the start of the shell before the first snippet and its end after the last. `command`: the command
-/// of a sidecar; None for the runner.
+/// The steps, with the start of the shell before the first snippet. The shell ends after all other steps, so that its
+/// EXIT trap runs after the program, and cannot delay the archive. But a sidecar's shell ends before [`Step::Stay`].
+/// `command`: the command of a sidecar; None for the runner.
 pub fn in_one_shell(
     resolved: &Resolved,
     mut steps: Vec<Step>,
     command: Option<&str>,
 ) -> Result<Vec<Step>, PlanError> {
-    let name = |step: &Step| match step {
-        Step::Snippet(snippet) => Some(snippet.name),
+    let first = steps.iter().enumerate().find_map(|(position, step)| match step {
+        Step::Snippet(snippet) => Some((position, snippet.name)),
         _ => None,
-    };
-    let first = steps
-        .iter()
-        .enumerate()
-        .find_map(|(position, step)| Some((position, name(step)?)));
-    let last = steps.iter().rposition(|step| name(step).is_some());
-    if let (Some((first, name)), Some(last)) = (first, last) {
+    });
+    if let Some((first, name)) = first {
         let launch = steps.iter().find_map(|step| match step {
             Step::Launch(launch) => Some(launch.as_ref()),
             _ => None,
@@ -103,7 +99,11 @@ pub fn in_one_shell(
         let variables = snippet_variables::all(resolved, launch, command);
         let shell = shell(resolved, &format!("the snippet `{name}`"), variables)?;
         name_directory_after_init(&mut steps);
-        steps.insert(last + 1, Step::EndShell);
+        let end = steps
+            .iter()
+            .position(|step| *step == Step::Stay)
+            .unwrap_or(steps.len());
+        steps.insert(end, Step::EndShell);
         steps.insert(first, Step::Shell(shell));
     }
     Ok(steps)

@@ -155,15 +155,47 @@ fn snippets_run_before_user_is_made_when_image_brings_flux() {
         "environment",
         "snippet preCommand",
         "snippet pre",
-        "end-shell",
         "replan",
     ];
     assert_eq!(steps("init = 'a'\npre_command = 'b'\npre = 'c'\n"), all);
-    let init = ["shell", "snippet init", "end-shell", "environment", "replan"];
+    let init = ["shell", "snippet init", "environment", "replan"];
     assert_eq!(steps("init = 'a'\n"), init, "it may have created the user");
     assert_eq!(
         steps("pre = 'a'\npost = 'b'\n"),
         ["environment", "shell", "snippet pre", "replan"]
+    );
+}
+
+/// So that an EXIT trap of a snippet runs then.
+#[test]
+fn shell_ends_after_program_and_archive_without_post() {
+    let last = |top: &str, snippets: &str, index: u32, container: &PodContainer| {
+        let spec = spec(&format!("size = 2\narchive = '/state/a.tgz'\n{top}\n{snippets}"));
+        let steps = outline(&build(&spec, &facts(index), container).unwrap());
+        let launch = steps.iter().position(|line| line == "launch").unwrap();
+        steps[launch..].to_vec()
+    };
+    let own_flux = "[view]\nenabled = false";
+    for snippet in ["init", "pre_command", "pre"] {
+        let snippets = format!("[runner.snippets]\n{snippet} = 'a'");
+        let lead = ["launch", "publish-archive", "end-shell"];
+        assert_eq!(last("", &snippets, 0, &PodContainer::Runner), lead, "{snippet}");
+        let follower = ["launch", "end-shell"];
+        assert_eq!(
+            last("", &snippets, 1, &PodContainer::Runner),
+            follower,
+            "{snippet}"
+        );
+        assert_eq!(
+            last(own_flux, &snippets, 0, &PodContainer::Runner),
+            lead,
+            "{snippet}"
+        );
+    }
+    let sidecar = "[sidecars.s]\npre = 'a'\nscript = 'b'";
+    assert_eq!(
+        last("", sidecar, 0, &PodContainer::Sidecar("s".into())),
+        ["launch", "end-shell", "stay"]
     );
 }
 
