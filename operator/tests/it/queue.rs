@@ -712,7 +712,7 @@ fn queue_labels_added_after_creation_do_not_change_the_job() {
             condition(&now, "Valid")["message"]
                 .as_str()
                 .unwrap()
-                .contains("since the Job was made"),
+                .contains("since the Job was created"),
             "{now:#}"
         );
         assert_eq!(
