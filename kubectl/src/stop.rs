@@ -257,7 +257,7 @@ pub async fn at_once(target: &Target, name: &str, uid: Option<&str>) -> Result<W
                     .await
                     .map(|_| Way::Deleted);
             }
-            if is_queued(&cluster) || target.is_job_queued(name).await {
+            if is_queued(&cluster) || target.is_job_queued(name).await? {
                 return Err(Failure::call(format!(
                     "delete MiniCluster {name}, which only its queue can suspend"
                 ))(error));

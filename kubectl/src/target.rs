@@ -20,7 +20,7 @@ use kube::{Api, Client, Config, ResourceExt};
 use tower::buffer::BufferLayer;
 use tower::retry::RetryLayer;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, is_code};
 use crate::observed;
 
 /// Longest time to connect to the API server.
@@ -100,11 +100,14 @@ impl Target {
     }
 
     /// Whether the MiniCluster's Job is in a queue, such as a default queue, which the MiniCluster does not name. False if
-    /// the Job cannot be read.
-    pub async fn is_job_queued(&self, name: &str) -> bool {
+    /// there is no Job, or the user may not read it.
+    pub async fn is_job_queued(&self, name: &str) -> Result<bool, Failure> {
         let jobs: Api<Job> = Api::namespaced(self.client.clone(), &self.namespace);
-        let job = jobs.get_metadata(name).await;
-        job.is_ok_and(|job| job.labels().contains_key(QUEUE_NAME))
+        match jobs.get_metadata(name).await {
+            Ok(job) => Ok(job.labels().contains_key(QUEUE_NAME)),
+            Err(error) if is_code(&error, 403) || is_code(&error, 404) => Ok(false),
+            Err(error) => Err(Failure::call(format!("get Job {name}"))(error)),
+        }
     }
 
     /// Watches the MiniCluster of this name; resumes after failures.

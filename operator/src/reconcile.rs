@@ -27,7 +27,7 @@ use flux_operator_core::target::Target;
 use flux_operator_core::vocabulary::{ConditionType, Reason};
 use flux_operator_core::{previous_status, render, spans};
 use flux_shared::crd::v1alpha2::{LostPod, MiniClusterStatus};
-use flux_shared::validate::{DEFAULT_BACKOFF_LIMIT, Problem, ValidMiniCluster};
+use flux_shared::validate::{DEFAULT_BACKOFF_LIMIT, Problem, ValidMiniCluster, is_lead_elsewhere};
 use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
 use kube::runtime::controller::Action;
@@ -187,8 +187,9 @@ async fn report(
         _ => None,
     };
     let (diagnosis, until_written) = (diagnosis?, written?);
-    // Before the other deletions: if the operator lacks a permission for one of those, each attempt fails.
-    let until_deleted = delete_or_time_left(&target, &after, context).await?;
+    // Each of these deletions may be refused for good, by a missing permission or a policy. That must not keep back the
+    // others.
+    let until_deleted = delete_or_time_left(&target, &after, context).await;
     // The end must have been written. The number of pods, which changes after it, may be written later.
     if until_written.is_none() || status::is_finished(&target.status) {
         end_services(&target, &after, context).await?;
@@ -198,6 +199,7 @@ async fn report(
         clean_up(&target, checked.as_ref().ok(), &after, context).await?;
         recreate_with_copied_view(&target, &after, context).await?;
     }
+    let until_deleted = until_deleted?;
     context.pauses.clear(&target.key);
     // The operator's own status wakes no reconcile. If the end makes another decision necessary, ask for one here.
     let has_just_ended = status::is_finished(&after) && !status::is_finished(&target.status);
@@ -525,7 +527,10 @@ fn observation<'a>(
         is_spec_valid: cluster.is_some(),
         backoff_limit: spec.backoff_limit.unwrap_or(DEFAULT_BACKOFF_LIMIT),
         max_restarts: spec.max_restarts,
-        lead_is_elsewhere: cluster.is_some_and(|cluster| cluster.flux.lead.is_some()),
+        lead_is_elsewhere: spec
+            .flux
+            .as_ref()
+            .is_some_and(|flux| is_lead_elsewhere(flux, &target.key.name)),
         restarts_on_failure: pod.and_then(|pod| pod.restart_policy.as_deref()) == Some("OnFailure"),
         job,
         last_job,

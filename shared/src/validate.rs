@@ -45,6 +45,7 @@ pub use crate::choices::{Gang, ViewSource};
 pub use crate::problem::{Notice, Problem};
 pub use containers::{DEFAULT_IMAGE, MAX_TEXT};
 use fields::{given, labels};
+pub use flux::is_lead_elsewhere;
 use report::Report;
 pub use sizes::MAX_SIZE;
 pub use valid::{

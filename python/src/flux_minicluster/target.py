@@ -166,11 +166,11 @@ class Target:
     async def is_job_queued(self, name: str) -> bool:
         """Whether its Job is in a queue, such as a default queue, which the MiniCluster does not name.
 
-        False if the Job cannot be read.
+        False if there is no Job, or the user may not read it.
         """
         try:
             job = await self.json("GET", f"/apis/batch/v1/namespaces/{self.namespace}/jobs/{name}")
-        except FAILURES:
+        except (NotAllowed, NotFound):
             return False
         return QUEUE_LABEL in (job["metadata"].get("labels") or {})
 

@@ -335,6 +335,20 @@ fn scheduler(flux: &Flux, report: &mut Report) -> (Option<SchedulerKind>, Option
     (kind, policy)
 }
 
+/// Whether the lead broker is in another cluster. All clusters may have the same block: in the cluster that it names, the
+/// lead broker is not remote.
+pub fn is_lead_elsewhere(flux: &Flux, name: &str) -> bool {
+    let in_bursting = flux
+        .bursting
+        .as_ref()
+        .and_then(|bursting| bursting.lead_broker.as_ref());
+    let given = [in_bursting, flux.lead_broker.as_ref()]
+        .into_iter()
+        .flatten()
+        .find(|lead| lead.is_given());
+    given.is_some_and(|lead| lead.name.as_deref() != Some(name))
+}
+
 /// The hostlist of the instance (None: it has only this cluster's hosts), and the lead broker, if it is in another
 /// cluster.
 fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<String>, Option<RemoteLead>) {
@@ -356,10 +370,7 @@ fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<
     let not_blank = |list: &Option<String>| list.clone().filter(|list| !list.trim().is_empty());
     let list =
         not_blank(&bursting.hostlist).or_else(|| lead.as_ref().and_then(|lead| not_blank(&lead.hostlist)));
-    // All clusters may have the same block. In the cluster that it names, the lead broker is not remote.
-    let is_lead = lead
-        .as_ref()
-        .is_some_and(|lead| lead.name.as_deref() == Some(name));
+    let is_lead = lead.is_some() && !is_lead_elsewhere(flux, name);
     let lead = if is_lead { None } else { lead };
     if is_lead {
         report.notice(

@@ -953,6 +953,11 @@ fn restart_or_end(
             limit,
         };
     }
+    // The spec may be valid again before anything runs. The phase says that it is not now.
+    let holds_nothing = !is_there || observation.job.is_some_and(|job| job.is_suspended);
+    if !observation.is_spec_valid && holds_nothing {
+        return Decision::Continue;
+    }
     let message = format!("{message}; {}", observation.why_no_restart(limit));
     match (is_there, is_failing) {
         (false, _) => Decision::Ended { reason, message },

@@ -1103,15 +1103,20 @@ fn job_fails_instead_of_a_restart_with_an_invalid_spec() {
         max_restarts: 1,
         ..Seen::of(job(), vec![pod(0), pod(1)])
     };
+    let suspended = JobSeen {
+        is_suspended: true,
+        ..job()
+    };
     for limit in [Limit::Backoff, Limit::MaxRestarts, Limit::None] {
-        let decision_of = |is_spec_valid| {
+        let decide = |is_spec_valid, job, is_there| {
             let observation = Observation {
                 is_spec_valid,
+                job,
                 ..seen.observation()
             };
             let to_replace = JobToReplace {
                 job_uid: "job".into(),
-                is_there: true,
+                is_there,
                 is_failing: false,
             };
             restart_or_end(
@@ -1122,7 +1127,11 @@ fn job_fails_instead_of_a_restart_with_an_invalid_spec() {
                 limit,
             )
         };
+        let decision_of = |is_spec_valid| decide(is_spec_valid, Some(&seen.job), true);
         assert!(matches!(decision_of(true), Decision::Restart { .. }));
+        // Nothing runs: the spec may be corrected.
+        assert_eq!(decide(false, Some(&suspended), true), Decision::Continue);
+        assert_eq!(decide(false, None, false), Decision::Continue);
         let fail = Decision::Fail {
             job_uid: "job".into(),
             reason: "LeadLost".into(),
