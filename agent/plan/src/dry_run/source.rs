@@ -144,9 +144,11 @@ impl Source {
         facts.restarts_left = Some(cluster.restarts_left(0));
         facts.grace_period = Some(cluster.grace_period());
         let container = &cluster.runner.container;
-        if let Some(cpus) = container.resources.limits.get("cpu").and_then(Quantity::value) {
+        let limit = container.resources.limits.get("cpu").and_then(Quantity::value);
+        // 0 is no limit.
+        if let Some(cpus) = limit.filter(|cpus| *cpus > 0.0) {
             // A node with fewer cores could not take the pod.
-            facts.cores = cpus.ceil() as u32;
+            facts.cores = facts.cores.max(cpus.ceil() as u32);
             facts.cpu_quota = Some(cpus);
         }
         facts.gpus = derive::gpus(&container.resources);

@@ -257,6 +257,7 @@ fn limits_of_the_runner_are_its_assumed_cores_and_gpus() {
     assert_eq!(cores_and_gpus("cpu: 2500m, memory: 1Gi"), (2, 0));
     assert_eq!(cores_and_gpus("cpu: 48, amd.com/gpu: 4"), (48, 4));
     assert_eq!(cores_and_gpus("cpu: 500m"), (1, 0));
+    assert_eq!(cores_and_gpus("cpu: 0"), (4, 0));
 }
 
 #[test]
