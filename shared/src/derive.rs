@@ -149,10 +149,13 @@ fn per_pod(overlay: Option<&Overlay>, container: &ValidContainer) -> Vec<String>
     for variable in variables {
         let source = &variable["valueFrom"];
         let is_of_downward_api = source["fieldRef"].is_object() || source["resourceFieldRef"].is_object();
-        // Kubernetes expands references to earlier variables only.
-        let refers_to_one = |value: &str| references(value).any(|name| found.contains(name));
+        // Kubernetes expands references to earlier variables only, and `$$` to `$`.
+        let refers_to_one =
+            |value: &str| references(&value.replace("$$", "")).any(|name| found.contains(name));
         if (is_of_downward_api || variable["value"].as_str().is_some_and(refers_to_one))
             && let Some(name) = variable["name"].as_str()
+            // The agent adds Flux's folders to these, and snippets others: tasks keep them.
+            && !["PATH", "MANPATH", "PYTHONPATH", "LD_LIBRARY_PATH"].contains(&name)
             && found.insert(name)
         {
             names.push(name.to_owned());
@@ -249,6 +252,8 @@ mod tests {
         // Kubernetes does not expand a reference to a later variable.
         let early = per_pod("", &format!("{{name: EARLY, value: $(NODE)}}, {node}"));
         assert_eq!(early, ["NODE"]);
+        let others = per_pod("PATH: '/opt/$(NODE)/bin', TEXT: '$$(NODE)'", node);
+        assert_eq!(others, ["NODE"]);
     }
 
     #[test]
