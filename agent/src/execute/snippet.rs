@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use flux_agent_plan::plan::{Snippet, SnippetPhase};
+use flux_agent_plan::plan::{Role, Snippet, SnippetPhase};
 use flux_shared::backoff;
 
 use super::executor::{Executor, Flow};
@@ -199,11 +199,18 @@ impl Executor<'_> {
     }
 
     /// Reports a snippet whose shell has ended or is unusable; returns what follows. Before the program, the
-    /// container ends. After the program, the container ends only if the snippet has failed and decides the
-    /// container's exit code.
-    fn end_entrypoint(&mut self, snippet: &Snippet, ended: EndedSnippet) -> Flow {
-        let (name, code) = (snippet.name, ended.code);
+    /// container ends, and on a follower this is a failure even with code 0. After the program, the container ends only
+    /// if the snippet has failed and decides the container's exit code.
+    fn end_entrypoint(&mut self, snippet: &Snippet, mut ended: EndedSnippet) -> Flow {
+        let name = snippet.name;
         let is_after = snippet.phase == SnippetPhase::After;
+        let is_early_success = !is_after && ended.code == 0;
+        // The Job would count this pod as succeeded, and the lead would wait for it for ever.
+        if is_early_success && self.role == Role::Follower {
+            ended.code = 1;
+            ended.error = "it ended the entrypoint with code 0 before Flux began".to_owned();
+        }
+        let code = ended.code;
         let flow = if is_after && !(snippet.decides && code != 0) {
             Flow::Next
         } else {
@@ -222,17 +229,23 @@ impl Executor<'_> {
         }
         match (code, is_after) {
             (0, true) => return flow,
-            (0, false) => tracing::info!(stage = name, "{ended}, and the entrypoint with it"),
+            (0, false) => {
+                let line = format!("the snippet {name} ended the entrypoint with code 0 before Flux began");
+                tracing::warn!(stage = name, "{line}");
+                self.ending.note(line);
+            }
             (_, true) => tracing::error!(stage = name, "{ended}"),
             (_, false) => {
                 let full_stop = if ended.error.ends_with('?') { "" } else { "." };
-                let remedy = if snippet.strict {
+                // An `exit 0` is no command that fails.
+                let has_remedy = snippet.strict && !is_early_success;
+                let remedy = if has_remedy {
                     format!("{full_stop} {CONTINUE_REMEDY}")
                 } else {
                     String::new()
                 };
                 tracing::error!(stage = name, "{ended}{remedy}");
-                if snippet.strict {
+                if has_remedy {
                     self.ending.note(CONTINUE_REMEDY);
                 }
             }

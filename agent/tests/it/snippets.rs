@@ -5,7 +5,7 @@ use flux_shared::timeline::PodTimeline;
 
 use crate::image::{self, AGENT, Container, Image};
 use crate::instance::{images, start, submit};
-use crate::live::{Network, Solo, gate};
+use crate::live::{Network, Solo, gate, termination_of};
 
 fn shells() -> [&'static str; 2] {
     ["bash", "sh"]
@@ -115,6 +115,35 @@ fn exit_ends_the_entrypoint_strict_or_not() {
             (code, termination.failed_post()),
             (if strict { 3 } else { 0 }, Some(3)),
             "only an explicit `strict` makes `post` decide"
+        );
+    }
+}
+
+#[test]
+fn exit_0_before_flux_is_named_and_fails_a_follower() {
+    for line in ["exit 0", "exec true"] {
+        let spec = format!("{}[runner.snippets]\npre = '{line}'\n", submit("echo job"));
+        let images = images(&spec, 2);
+        let mut pods = start(&images, &Network::new(), &[]);
+        let (lead, follower) = (pods.remove(0).end(), pods.remove(0).end());
+        assert_eq!((lead.code, lead.stdout.as_str()), (0, ""), "{}", lead.stderr);
+        let cause = "ended the entrypoint with code 0 before Flux began";
+        let termination = termination_of(&images[0]);
+        let note = format!("the snippet pre {cause}.");
+        assert_eq!((termination.code, termination.message), (0, note), "{line}");
+        assert_eq!(follower.code, 1, "{}", follower.stderr);
+        let termination = termination_of(&images[1]);
+        assert_eq!(
+            (
+                termination.by,
+                termination.snippet.as_deref(),
+                termination.snippet_code
+            ),
+            (Ender::Snippet, Some("pre"), Some(1))
+        );
+        assert_eq!(
+            (termination.snippet_error, termination.message),
+            (format!("it {cause}"), String::new())
         );
     }
 }
