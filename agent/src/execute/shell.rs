@@ -231,6 +231,8 @@ pub struct Shell {
     known: Environment,
     /// The agent's own limits.
     limits: Vec<Limit>,
+    /// It was told to end: at most its EXIT trap still runs.
+    is_ending: bool,
 }
 
 impl Shell {
@@ -353,6 +355,7 @@ impl Shell {
             variables,
             known,
             limits,
+            is_ending: false,
         })
     }
 
@@ -508,10 +511,12 @@ impl Shell {
         }
     }
 
-    /// Forwards a signal to the shell and its programs. A second stop kills them.
+    /// Forwards a signal to the shell and its programs. A second stop kills them. The first one leaves an EXIT trap the
+    /// grace period, as it does if it came before the trap began.
     fn handle_event(&self, event: Event, supervisor: &mut Supervisor) {
         let signal = match event {
             Event::Child => return,
+            Event::Stop if self.is_ending => return,
             Event::Stop => supervisor
                 .received_stop()
                 .map_or(libc::SIGTERM, |stop| stop.signal),
@@ -540,6 +545,7 @@ impl Shell {
 
     /// Ends the shell in order, so that its EXIT trap runs. Its exit code is ignored.
     pub async fn end(mut self, supervisor: &mut Supervisor) -> io::Result<()> {
+        self.is_ending = true;
         self.send_word("end", Vec::new())?;
         self.await_state(supervisor).await?;
         self.shown.iter().for_each(LastErrors::drain);

@@ -268,6 +268,17 @@ fn exit_trap_runs_when_pod_is_stopped_during_job() {
 }
 
 #[test]
+fn exit_trap_outlives_a_stop_that_comes_while_it_runs() {
+    let pre = r#"pre = 'trap "echo begins; sleep 1; echo ends" EXIT'"#;
+    let solo = Solo::new("", pre, "echo job").with(&["sh", "bash", "sleep"]);
+    let running = solo.start();
+    running.wait_for_output("begins\n");
+    running.signal(15);
+    let ended = running.end();
+    assert_eq!(ended.stdout, "job\nbegins\nends\n", "{}", ended.stderr);
+}
+
+#[test]
 fn exit_trap_of_follower_runs_after_its_broker() {
     let spec = submit("echo job; while [ ! -e /tmp/go ]; do sleep 0.02; done")
         + "[runner.snippets]\npre = 'trap \"echo trapped\" EXIT'\n";
