@@ -421,9 +421,9 @@ class Scheduler(BaseModel):
     """Queue policy of Fluxion: fcfs, easy, conservative or hybrid. Default: fcfs."""
     simple: bool | None = None
     """
-    Use Flux's own simple scheduler (true) or Fluxion (false). Default: Fluxion, if the view has it,
-    with a queuePolicy or if the Flux runner requests GPUs; else simple. Without a view: the default
-    of the image's Flux.
+    Use Flux's own simple scheduler (true) or Fluxion (false). Default: Fluxion if the view has it
+    and either queuePolicy is set or the Flux runner requests GPUs; else simple. Without a view: the
+    default of the image's Flux.
     """
 
 
@@ -438,8 +438,8 @@ class Flux(BaseModel):
     """Other clusters of the same Flux instance."""
     complete_workers: Annotated[bool | None, Field(alias="completeWorkers")] = None
     """
-    A follower completes when its broker ends, instead of restarting the broker, unless pod.restartPolicy is
-    OnFailure.
+    A follower completes when its broker ends: the broker is not restarted. (With pod.restartPolicy
+    OnFailure it is.)
     """
     configs: dict[str, str] | None = None
     """
@@ -531,7 +531,7 @@ class FluxRestful(BaseModel):
     """
     token: str | None = None
     """
-    Token (password) of that user. Default: generated. Stored in the Secret that
+    Token (password) of the user `username`. Default: generated. Stored in the Secret that
     status.fluxRestfulSecret names.
     """
     username: str | None = None
