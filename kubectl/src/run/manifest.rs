@@ -106,6 +106,11 @@ pub fn build(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<RunMan
     runner.environment.extend(wanted.environment.iter().cloned());
     if !wanted.command.is_empty() {
         runner.command = Some(command_words::join(&wanted.command));
+        // What the file runs instead of a command, or makes of it.
+        (runner.batch, runner.batch_raw) = (false, false);
+        if let Some(commands) = &mut runner.commands {
+            commands.script = None;
+        }
     }
     // Without a program, the agent's and Flux's lines are the only output, so they are printed. If the file has
     // `logging`, the file decides.
@@ -231,6 +236,38 @@ mod tests {
         ] {
             let built = build(&wanted(Some(&image), &["true"]), None, "abcde").unwrap();
             assert_eq!(built.cluster.spec.containers[0].image, Some(image));
+        }
+    }
+
+    #[test]
+    fn command_replaces_a_script_and_the_lines_of_a_batch() {
+        for instead in [
+            "commands: {script: a, pre: b}",
+            "command: a, batch: true, batchRaw: true",
+        ] {
+            let file = FILE.replace("command: old", instead);
+            let built = build(&wanted(None, &["new"]), Some(&file), "abcde").unwrap();
+            let main = &built.cluster.spec.containers[1];
+            assert_eq!(main.command.as_deref(), Some("new"), "{instead}");
+            assert!(!main.batch && !main.batch_raw, "{instead}");
+            let pre = main
+                .commands
+                .as_ref()
+                .and_then(|commands| commands.pre.as_deref());
+            assert_eq!(pre, instead.contains("pre").then_some("b"), "{instead}");
+        }
+    }
+
+    #[test]
+    fn command_replaces_a_script_and_the_lines_of_a_batch() {
+        for instead in ["commands: {script: a, pre: b}", "command: a, batch: true, batchRaw: true"] {
+            let file = FILE.replace("command: old", instead);
+            let built = build(&wanted(None, &["new"]), Some(&file), "abcde").unwrap();
+            let main = &built.cluster.spec.containers[1];
+            assert_eq!(main.command.as_deref(), Some("new"), "{instead}");
+            assert!(!main.batch && !main.batch_raw, "{instead}");
+            let pre = main.commands.as_ref().and_then(|commands| commands.pre.as_deref());
+            assert_eq!(pre, instead.contains("pre").then_some("b"), "{instead}");
         }
     }
 

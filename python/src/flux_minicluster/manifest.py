@@ -55,6 +55,11 @@ def build(wanted: Wanted, random: str) -> dict[str, Any]:
         runner["environment"] = {**(runner.get("environment") or {}), **wanted.environment}
     if wanted.command:
         runner["command"] = join(wanted.command)
+        # What the document runs instead of a command, or makes of it.
+        runner.pop("batch", None)
+        runner.pop("batchRaw", None)
+        if runner.get("commands"):
+            runner["commands"].pop("script", None)
     # Without a program, the agent's and Flux's lines are the only output. The spec's own `logging` takes precedence.
     runs_program = not spec.get("interactive") and _has_program(runner)
     if runs_program and not wanted.verbose and spec.get("logging") is None:
