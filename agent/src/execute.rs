@@ -178,12 +178,15 @@ impl Executor<'_> {
         Ok(StepsEnd::Completed { program_code })
     }
 
-    /// Decides after a stop whether this step, which comes after the program, is skipped. Only snippets are skipped. A
-    /// skipped snippet is reported.
+    /// Decides after a stop whether this step, which comes after the program, is skipped. Only snippets are skipped, unless
+    /// the instance had ended before. A skipped snippet is reported.
     fn skip_after_stop(&mut self, step: &Step) -> bool {
         let Step::Snippet(snippet) = step else {
             return false;
         };
+        if self.has_instance_ended {
+            return false;
+        }
         self.note_skipped(snippet);
         true
     }

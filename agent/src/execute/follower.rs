@@ -84,7 +84,10 @@ impl Executor<'_> {
             self.kill_orphans(&earlier).await?;
             has_joined |= ended.has_joined;
             let why = match self.after_broker(&ended, &mut above).await? {
-                AfterBroker::Done(code) if !can_lead_restart => return Ok(code),
+                AfterBroker::Done(code) if !can_lead_restart => {
+                    self.has_instance_ended = ended.stopped.is_none();
+                    return Ok(code);
+                }
                 // The lead may start again, and its next attempt needs another pod of this index. After exit code 0,
                 // the Job would create none. (If the lead has succeeded, the Job replaces nobody.)
                 AfterBroker::Done(_) if self.supervisor.received_stop().is_some() => return Ok(REPLACE),

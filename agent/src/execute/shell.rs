@@ -20,6 +20,7 @@ use flux_agent_plan::plan::{Snippet, SnippetPhase, SnippetShell};
 use flux_shared::exit::Category;
 use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::stat::{Mode, fchmod};
 use tokio::io::unix::AsyncFd;
 
 use super::last_errors::LastErrors;
@@ -155,8 +156,10 @@ const DRIVER_PATHS: usize = 8;
 enum Access {
     /// Below /proc/PID/fd of the agent.
     OfAgent,
-    /// It inherits the descriptors, and opens them below /proc/self/fd. This is for systems where a security
-    /// module or capabilities prevent the other way.
+    /// It inherits descriptors that only name them (O_PATH), and opens them below /proc/self/fd. This is for systems
+    /// where a security module or capabilities prevent the other way. Programs that snippets start inherit these
+    /// descriptors as well. They cannot read or write them, and only the agent's user may open the pipes and memory
+    /// files.
     Inherited,
 }
 
@@ -231,8 +234,8 @@ pub struct Shell {
     known: Environment,
     /// The agent's own limits.
     limits: Vec<Limit>,
-    /// It was told to end: at most its EXIT trap still runs.
-    is_ending: bool,
+    /// What runs in it may use the whole grace period: the first stop is not passed on.
+    pub leaves_first_stop: bool,
 }
 
 impl Shell {
@@ -284,12 +287,13 @@ impl Shell {
             .map_err(io::Error::from)
             .map_err(failed)?;
         let memory = |name: &str| {
-            memfd_create(name, MFdFlags::MFD_CLOEXEC)
+            let file = memfd_create(name, MFdFlags::MFD_CLOEXEC);
+            file.and_then(|file| fchmod(&file, Mode::S_IRUSR | Mode::S_IWUSR).map(|()| file))
                 .map_err(io::Error::from)
                 .map_err(failed)
         };
         // Opened now, since another file may replace it later. The shell would run that.
-        let program = open_program(agent).map_err(failed)?;
+        let program = open_path(agent).map_err(failed)?;
         let as_file = |fd: OwnedFd| File::from(with_high_number(fd));
         let has_terminal = supervisor.has_terminal();
         let mut files = ShellFiles {
@@ -312,7 +316,16 @@ impl Shell {
         } else {
             Some(LastErrors::read_from(shown, true).map_err(failed)?)
         };
-        let numbers = files.numbers();
+        let mut numbers = files.numbers();
+        // Open until the shell has started.
+        let mut inherited = Vec::new();
+        if access == Access::Inherited {
+            for number in &numbers {
+                let file = open_path(Path::new(&format!("/proc/self/fd/{number}"))).map_err(failed)?;
+                inherited.push(as_file(file.into()));
+            }
+            numbers = inherited.iter().map(AsRawFd::as_raw_fd).collect();
+        }
         let argv = command_line(planned, &numbers, access);
         let program = ChildProgram {
             argv: &argv,
@@ -324,11 +337,7 @@ impl Shell {
                 is_foreground: has_terminal,
                 umask: Some(session.umask),
                 limits: session.limits(),
-                inherit: if access == Access::Inherited {
-                    numbers
-                } else {
-                    Vec::new()
-                },
+                inherit: inherited.iter().map(AsRawFd::as_raw_fd).collect(),
                 ..ChildSetup::default()
             },
         };
@@ -355,7 +364,7 @@ impl Shell {
             variables,
             known,
             limits,
-            is_ending: false,
+            leaves_first_stop: false,
         })
     }
 
@@ -511,12 +520,11 @@ impl Shell {
         }
     }
 
-    /// Forwards a signal to the shell and its programs. A second stop kills them. The first one leaves an EXIT trap the
-    /// grace period, as it does if it came before the trap began.
+    /// Forwards a signal to the shell and its programs. A second stop kills them.
     fn handle_event(&self, event: Event, supervisor: &mut Supervisor) {
         let signal = match event {
             Event::Child => return,
-            Event::Stop if self.is_ending => return,
+            Event::Stop if self.leaves_first_stop => return,
             Event::Stop => supervisor
                 .received_stop()
                 .map_or(libc::SIGTERM, |stop| stop.signal),
@@ -545,7 +553,8 @@ impl Shell {
 
     /// Ends the shell in order, so that its EXIT trap runs. Its exit code is ignored.
     pub async fn end(mut self, supervisor: &mut Supervisor) -> io::Result<()> {
-        self.is_ending = true;
+        // As if the stop had come before the EXIT trap began.
+        self.leaves_first_stop = true;
         self.send_word("end", Vec::new())?;
         self.await_state(supervisor).await?;
         self.shown.iter().for_each(LastErrors::drain);
@@ -566,13 +575,14 @@ fn failed(error: io::Error) -> Failure {
     Failure::internal(cause).passing_as(&error)
 }
 
-/// Opens a program only to run it by its descriptor. Its file need not be readable.
-fn open_program(program: &Path) -> io::Result<File> {
+/// A descriptor that only names the file (O_PATH). The file need not be readable, and cannot be read or written by this
+/// descriptor. It can be run, or opened below /proc/self/fd.
+fn open_path(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     File::options()
         .read(true)
         .custom_flags(libc::O_PATH | libc::O_CLOEXEC)
-        .open(program)
+        .open(path)
 }
 
 fn not_started(error: StartError) -> Failure {

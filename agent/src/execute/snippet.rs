@@ -95,6 +95,7 @@ impl Executor<'_> {
 
     /// Runs a snippet in this shell, and reports meanwhile that it runs.
     async fn run_in(&mut self, shell: &mut Shell, snippet: &Snippet) -> Result<SnippetRun, Failure> {
+        shell.leaves_first_stop = snippet.phase == SnippetPhase::After && self.has_instance_ended;
         let work = shell.run(self.supervisor, &mut self.session, snippet);
         self.options
             .activity_file

@@ -421,10 +421,15 @@ fn stop_during_post_does_not_change_the_jobs_result() {
     }
 }
 
+/// Kubernetes stops the followers when the lead's pod has ended. That leaves their `post` the grace period.
 #[test]
 fn stop_in_a_followers_post_leaves_its_success() {
     let spec: &(dyn Fn(Stop) -> String + Sync) = &|stop| {
-        let source = serde_json::to_string(&stays("post", stop)).unwrap();
+        let post = match stop {
+            Stop::Heeded => "echo ran post; sleep 2".to_owned(),
+            Stop::Twice | Stop::Ignored => stays("post", stop),
+        };
+        let source = serde_json::to_string(&post).unwrap();
         // The lead runs the same post, but is not stopped here.
         format!(
             "[runner.snippets]\npost = {source}\n{}",
@@ -439,6 +444,39 @@ fn stop_in_a_followers_post_leaves_its_success() {
         ..FOLLOWER
     }
     .check();
+}
+
+#[test]
+fn followers_post_ends_in_order_after_the_leads_pod() {
+    let post = "[ $JOB_COMPLETION_INDEX = 0 ] || { echo begins; sleep 2; echo saved; }";
+    let spec = format!(
+        "[runner.snippets]\npost = {}\n{}",
+        serde_json::to_string(post).unwrap(),
+        program("echo ran program")
+    );
+    for is_stopped_before in [true, false] {
+        let images = [(); 2].map(|()| pod_image(&spec, 2));
+        let (network, command) = (Network::new(), run_words(&["--grace-period", "15"]));
+        let [lead, follower] = [0, 1].map(|index: usize| {
+            let mut container = Container::new(&images[index], &format!("mc-{index}"), &command);
+            container
+                .environment
+                .insert("JOB_COMPLETION_INDEX".into(), index.to_string());
+            Running::pod(&container, &network)
+        });
+        assert_eq!(lead.end().code, 0);
+        if !is_stopped_before {
+            follower.wait_for_output("begins\n");
+        }
+        follower.signal(15);
+        let ended = follower.end();
+        assert_eq!(
+            (ended.code, ended.stdout.as_str()),
+            (0, "begins\nsaved\n"),
+            "{}",
+            ended.stderr
+        );
+    }
 }
 
 /// Whether the dump of the archive in /state has begun. Waits a while then, so that the job's end is recorded.
