@@ -20,7 +20,8 @@ use std::sync::LazyLock;
 
 use flux_agent_plan::facts::{Facts, FactsError};
 use flux_agent_plan::known_paths::{
-    DEFAULT_PATH, MUNGE, MUNGE_KEY, SYSTEM_CONFIG, SYSTEM_RUN, TEMPORARY, accounting_of, flux_below, home_of,
+    DEFAULT_PATH, HOMES, MUNGE, MUNGE_KEY, SYSTEM_CONFIG, SYSTEM_RUN, TEMPORARY, accounting_of, flux_below,
+    home_of,
 };
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::{names, paths};
@@ -50,6 +51,7 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
     let (pod_paths, cpus) = (spec.paths(), cpu::cores(&host));
     checked_paths.extend(flux_on_path.as_deref().and_then(accounting_of));
     let installation = installation(spec, flux_on_path.as_deref());
+    let passwd = host.text("/etc/passwd").unwrap_or_default();
     Ok(Facts {
         index: environment
             .get(names::COMPLETION_INDEX)
@@ -64,7 +66,8 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
         attempt: ATTEMPT.clone(),
         uid: nix::unistd::geteuid().as_raw(),
         gid: nix::unistd::getegid().as_raw(),
-        passwd: host.text("/etc/passwd").unwrap_or_default(),
+        home_owners: home_owners(&host, spec, &passwd),
+        passwd,
         group: host.text("/etc/group").unwrap_or_default(),
         address,
         cluster_domain: network::cluster_domain(&host),
@@ -94,6 +97,15 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
         environment,
         working_directory,
     })
+}
+
+/// The owners of the homes. Not read if the password file has all users: /home can be a large volume.
+fn home_owners(host: &host::HostFiles, spec: &AgentSpec, passwd: &str) -> BTreeMap<String, u32> {
+    let is_known = |name: &String| passwd.lines().any(|line| line.split(':').next() == Some(name));
+    if spec.users.iter().all(is_known) {
+        return BTreeMap::new();
+    }
+    host.folder_owners(HOMES)
 }
 
 /// The prefix that Flux is installed in.
@@ -200,6 +212,24 @@ mod tests {
             ("", None, None)
         );
         assert!(!facts.view.flux && facts.present.iter().eq(["/"]) && facts.cores >= 1 && facts.gpus == 0);
+    }
+
+    #[test]
+    fn owners_of_homes_are_read_if_users_are_missing() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |path: &str| root.path().join(path);
+        std::fs::create_dir_all(at("home/ada")).unwrap();
+        std::fs::write(at("home/file"), "").unwrap();
+        std::os::unix::fs::symlink("ada", at("home/grace")).unwrap();
+        std::os::unix::fs::chown(at("home/ada"), Some(1002), None).expect("this test runs as root");
+        let mut spec = spec();
+        let owners = |spec: &AgentSpec| read(root.path(), spec, Process::own()).unwrap().home_owners;
+        assert_eq!(owners(&spec), BTreeMap::new());
+        spec.users = vec!["bob".into()];
+        assert_eq!(owners(&spec), BTreeMap::from([("/home/ada".into(), 1002)]));
+        std::fs::create_dir(at("etc")).unwrap();
+        std::fs::write(at("etc/passwd"), "bob:x:1001:1001::/home/bob:/bin/sh\n").unwrap();
+        assert_eq!(owners(&spec), BTreeMap::new());
     }
 
     /// The agent reads them again after snippets. What these have not changed must be the same in both plans.

@@ -53,6 +53,9 @@ pub struct Facts {
     /// Text of /etc/passwd and /etc/group; empty if the file is missing.
     pub passwd: String,
     pub group: String,
+    /// The uid that owns each folder in /home, by the folder's path; links are left out. Read only if the password file
+    /// lacks users of the spec.
+    pub home_owners: BTreeMap<String, u32>,
     /// The environment of the container.
     pub environment: BTreeMap<String, String>,
     /// The working directory that the container starts in.
@@ -110,6 +113,7 @@ impl Default for Facts {
             gid: 0,
             passwd: "root:x:0:0:root:/root:/bin/bash\n".into(),
             group: "root:x:0:\n".into(),
+            home_owners: BTreeMap::new(),
             environment: BTreeMap::from([
                 ("HOME".into(), "/root".into()),
                 (

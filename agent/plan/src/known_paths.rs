@@ -27,9 +27,12 @@ pub fn flux_below(install_root: &str) -> String {
     format!("{}/bin/flux", install_root.trim_end_matches('/'))
 }
 
+/// Folder with the homes of users.
+pub const HOMES: &str = "/home";
+
 /// Home directory of a user that the agent creates.
 pub fn home_of(name: &str) -> String {
-    format!("/home/{name}")
+    format!("{HOMES}/{name}")
 }
 
 /// Path that Flux Accounting's command has if it is installed with this `flux`. None: `flux` is not in a folder

@@ -3,6 +3,7 @@
 //! Absolute links are followed from this root. cap-std rejects such links. openat2 can follow them (RESOLVE_IN_ROOT),
 //! but not every kernel or sandbox knows it.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -115,6 +116,21 @@ impl HostFiles {
             .collect();
         names.sort();
         names
+    }
+
+    /// The uid that owns each folder in a directory, by the folder's path. Links are left out.
+    pub fn folder_owners(&self, path: &str) -> BTreeMap<String, u32> {
+        let Some(entries) = self.real(path).and_then(|path| std::fs::read_dir(path).ok()) else {
+            return BTreeMap::new();
+        };
+        entries
+            .flatten()
+            .filter_map(|entry| {
+                let data = entry.metadata().ok().filter(std::fs::Metadata::is_dir)?;
+                let name = entry.file_name();
+                Some((format!("{path}/{}", name.to_string_lossy()), data.uid()))
+            })
+            .collect()
     }
 
     /// The first executable file `program` in the absolute folders of `path`, a PATH. (The crate `which` looks below

@@ -3,7 +3,7 @@
 use flux_shared::command_words::Word;
 use flux_shared::paths::USERS_DIR;
 
-use super::identity::{account_by, group_id};
+use super::identity::{Account, account_by, group_id};
 use super::{Mode, Owner, Resolved, Step};
 use crate::known_paths::{accounting_of, home_of};
 
@@ -68,63 +68,103 @@ pub fn with_accounting(resolved: &Resolved, program: Vec<Word>) -> Vec<Word> {
     words.map(Word::Literal).chain(program).collect()
 }
 
+/// The users that the image lacks, with the uids that they get.
+///
+/// /home may be a volume with the homes of earlier MiniClusters, whose users had other uids. So a user gets the uid
+/// that owns the home of that name, and no user gets the uid that owns another home.
+fn new_accounts(resolved: &Resolved) -> Vec<Account> {
+    let facts = resolved.facts;
+    if facts.uid != 0 {
+        return Vec::new();
+    }
+    let mut planned_uids: Vec<u32> = resolved.spec.runner.user.iter().map(|user| user.uid).collect();
+    let is_missing = |name: &&String| account_by(&facts.passwd, |account, _| account == *name).is_none();
+    let names = resolved.spec.users.iter().filter(is_missing);
+    names
+        .map(|name| {
+            let home = home_of(name);
+            // Whether no user and no group has this id: the user's own group gets the same id.
+            let is_free = |id: &u32| {
+                !planned_uids.contains(id)
+                    && account_by(&facts.passwd, |_, uid| uid == *id).is_none()
+                    && !facts
+                        .group
+                        .lines()
+                        .any(|line| line.split(':').nth(2) == Some(&id.to_string()))
+            };
+            let owner = facts.home_owners.get(&home).copied();
+            let uid = owner
+                .filter(|uid| *uid >= FIRST_UID && is_free(uid))
+                .or_else(|| {
+                    let owns_home = |id: &u32| facts.home_owners.values().any(|owner| owner == id);
+                    (FIRST_UID..).find(|id| !owns_home(id) && is_free(id))
+                })
+                .unwrap_or(FIRST_UID);
+            planned_uids.push(uid);
+            Account {
+                name: name.clone(),
+                home,
+                owner: Owner {
+                    uid,
+                    gid: group_id(&facts.group, name).unwrap_or(uid),
+                },
+            }
+        })
+        .collect()
+}
+
+/// The users whose home exists, but belongs to somebody else.
+pub fn home_notices(resolved: &Resolved) -> Vec<String> {
+    let notice = |Account { name, home, owner }: Account| {
+        // Root's home may be one that another pod has just created, and gives to the user next.
+        let found = *resolved.facts.home_owners.get(&home)?;
+        (found != 0 && found != owner.uid).then(|| {
+            format!(
+                "{home} belongs to uid {found}, but {name} gets uid {}: {found} is below {FIRST_UID}, or another user or group of this pod has it. Change the owner of {home}, or use an image without this id",
+                owner.uid
+            )
+        })
+    };
+    new_accounts(resolved).into_iter().filter_map(notice).collect()
+}
+
 /// The steps that create the users and set their passwords. Only root can do that.
 pub fn steps(resolved: &Resolved) -> Vec<Step> {
     if resolved.facts.uid != 0 {
         return Vec::new();
     }
-    let mut planned_uids: Vec<u32> = resolved.spec.runner.user.iter().map(|user| user.uid).collect();
-    resolved
-        .spec
-        .users
-        .iter()
-        .flat_map(|name| user_steps(resolved, name, &mut planned_uids))
-        .collect()
+    let accounts = new_accounts(resolved);
+    let mut steps = Vec::new();
+    for name in &resolved.spec.users {
+        if let Some(account) = accounts.iter().find(|account| account.name == *name) {
+            steps.extend(creation(resolved, account));
+        }
+        steps.push(Step::Password {
+            user: name.clone(),
+            source: password_file(name),
+        });
+    }
+    steps
 }
 
-/// The steps for the user `name`. `planned_uids`: uids that earlier steps give to other users.
-fn user_steps(resolved: &Resolved, name: &str, planned_uids: &mut Vec<u32>) -> Vec<Step> {
-    let facts = resolved.facts;
+/// The steps that create a user and its home.
+fn creation(resolved: &Resolved, account: &Account) -> Vec<Step> {
+    let Account { name, home, owner } = account.clone();
     let mut steps = Vec::new();
-    if account_by(&facts.passwd, |account, _| account == name).is_none() {
-        // Whether no user and no group has this id: the user's own group gets the same id.
-        let is_free = |id: &u32| {
-            !planned_uids.contains(id)
-                && account_by(&facts.passwd, |_, uid| uid == *id).is_none()
-                && !facts
-                    .group
-                    .lines()
-                    .any(|line| line.split(':').nth(2) == Some(&id.to_string()))
-        };
-        let uid = (FIRST_UID..).find(is_free).unwrap_or(FIRST_UID);
-        planned_uids.push(uid);
-        let owner = Owner {
-            uid,
-            gid: group_id(&facts.group, name).unwrap_or(uid),
-        };
-        let home = home_of(name);
-        // The home comes first: a start that finds the user in the password file plans neither step.
-        if !facts.is_present(&home) {
-            let step = Step::Directory {
-                path: home.clone(),
-                mode: Mode(0o755),
-                owner,
-            };
-            steps.push(step);
-        }
-        let step = Step::User {
-            name: name.to_owned(),
-            uid,
-            gid: owner.gid,
-            home,
-        };
-        steps.push(step);
+    // The home comes first: a start that finds the user in the password file plans neither step.
+    if !resolved.facts.is_present(&home) {
+        steps.push(Step::Directory {
+            path: home.clone(),
+            mode: Mode(0o755),
+            owner,
+        });
     }
-    let step = Step::Password {
-        user: name.to_owned(),
-        source: password_file(name),
-    };
-    steps.push(step);
+    steps.push(Step::User {
+        name,
+        uid: owner.uid,
+        gid: owner.gid,
+        home,
+    });
     steps
 }
 
@@ -183,6 +223,61 @@ mod tests {
                 ("bob", files[2].as_str())
             ]
         );
+    }
+
+    /// The uids that new users get, with `owners` of the folders in /home and the text of the password file.
+    fn uids(users: &[&str], owners: &[(&str, u32)], passwd: &str) -> (Vec<(String, u32)>, Vec<String>) {
+        let mut spec = AgentSpec::from_toml("name='mc'\n[view]\nenabled=false\n").unwrap();
+        spec.users = users.iter().map(|name| (*name).to_owned()).collect();
+        let facts = Facts {
+            passwd: passwd.into(),
+            home_owners: owners.iter().map(|(name, uid)| (home_of(name), *uid)).collect(),
+            flux_on_path: Some("/usr/bin/flux".into()),
+            ..Facts::default()
+        };
+        let resolved = Resolved::new(&spec, &facts).unwrap();
+        let created = steps(&resolved).into_iter().filter_map(|step| match step {
+            Step::User { name, uid, .. } => Some((name, uid)),
+            _ => None,
+        });
+        (created.collect(), home_notices(&resolved))
+    }
+
+    #[test]
+    fn user_gets_the_uid_that_owns_the_home_of_that_name() {
+        for (users, owners, want) in [
+            (&["grace"][..], &[("grace", 1002)][..], &[1002][..]),
+            (&["grace"], &[("grace", 1002), ("ada", 1001)], &[1002]),
+            (
+                &["grace", "ada"],
+                &[("grace", 1002), ("ada", 1001)],
+                &[1002, 1001],
+            ),
+            (&["ada", "grace"], &[("grace", 1001)], &[1002, 1001]),
+            // The home of a user who is not listed.
+            (&["grace"], &[("ada", 1001)], &[1002]),
+            // Another pod has created it, and not yet given it to the user.
+            (&["grace"], &[("grace", 0)], &[1001]),
+        ] {
+            let (created, notices) = uids(users, owners, "");
+            let created: Vec<u32> = created.into_iter().map(|(_, uid)| uid).collect();
+            assert_eq!(created, want, "{users:?} {owners:?}");
+            assert_eq!(notices, [""; 0], "{users:?} {owners:?}");
+        }
+    }
+
+    #[test]
+    fn home_with_a_uid_that_is_taken_stays_and_is_noticed() {
+        for (owner, passwd) in [(1001, "rocky:x:1001:1001::/home/rocky:/bin/sh\n"), (1000, "")] {
+            let (created, notices) = uids(&["grace"], &[("grace", owner), ("ada", 1002)], passwd);
+            let want = if owner == 1001 { 1003 } else { 1001 };
+            assert_eq!(created, [("grace".to_owned(), want)]);
+            let expected = format!("/home/grace belongs to uid {owner}, but grace gets uid {want}");
+            assert!(
+                notices.len() == 1 && notices[0].starts_with(&expected),
+                "{notices:?}"
+            );
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub fn of(resolved: &Resolved) -> Vec<String> {
     let runner = &resolved.spec.runner;
     let mut notices: Vec<String> = resolved.identity.notice.clone().into_iter().collect();
     notices.extend(accounts::notice(resolved));
+    notices.extend(accounts::home_notices(resolved));
     if runner.interactive && runner.program.is_from_user() {
         notices.push("interactive: the instance stays up and the command is not run".into());
     }

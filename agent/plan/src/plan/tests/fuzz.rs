@@ -41,6 +41,11 @@ fn host(dice: &mut Dice) -> Facts {
             ":::::::\n\0",
         ][dice.roll(4)]
         .into(),
+        home_owners: [(
+            "/home/flux-operator".into(),
+            [0, 1000, 1001, u32::MAX][dice.roll(4)],
+        )]
+        .into(),
         cores: [0, 1, 64, u32::MAX][dice.roll(4)],
         cpu_quota: [
             None,
