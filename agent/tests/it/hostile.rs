@@ -101,6 +101,38 @@ fn job_cannot_become_root_by_post_restart_or_commands() {
     assert_eq!(std::fs::metadata(image.at("/etc")).unwrap().uid(), etc);
 }
 
+/// The snippets' shell has fewer capabilities than the agent, so it may not look at the agent and inherits descriptors.
+/// The job user's program tries to write to each of them.
+#[test]
+fn job_user_cannot_write_to_descriptors_that_the_shell_inherits() {
+    let attack = r#"
+        for path in /proc/self/fd/2[3-9]?; do
+            echo "id -u >>/record/ran" >$path; echo "id -u >>/record/ran" >&${path##*/}
+        done
+        echo tried"#;
+    let spec = format!(
+        "[runner.program]\nmode = 'submit'\nwords = ['echo', 'job']\n[runner.snippets]\n\
+         pre = '''echo ${{flux_agent_ask%fd*}}; $asFlux bash -c '{attack}' '''\npost = 'echo post'\n"
+    );
+    let image = pod(&spec);
+    std::fs::rename(image.at("/usr/bin/bash"), image.at("/usr/bin/bash-of-image")).unwrap();
+    image.program(Path::new("/usr/bin/setpriv"), "/usr/bin/setpriv");
+    let wrapper = "#!/bin/sh\ncase $(id -u) in 0) drop='setpriv --bounding-set=-sys_ptrace,-net_raw' ;; esac\n\
+                   exec $drop /usr/bin/bash-of-image \"$@\"\n";
+    image.file("/usr/bin/bash", 0o755, wrapper);
+    let ended = image::run(&[container(&image, &[AGENT, "run"])]).remove(0);
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (0, "/proc/self/\ntried\njob\npost\n"),
+        "{}",
+        ended.stderr
+    );
+    assert!(
+        !image.at("/record/ran").exists(),
+        "root ran what a job user wrote"
+    );
+}
+
 /// Paths that root opened or executed. A process that has called setuid is no longer root's. (With setresuid, the agent
 /// only lends a thread another user's rights for a while: such a thread's paths count as root's.)
 fn of_root(trace: &str) -> BTreeSet<String> {
