@@ -63,6 +63,10 @@ pub const RESTARTS_LEFT: &str = "--restarts-left";
 pub const GRACE_PERIOD: &str = "--grace-period";
 /// Kubernetes' default of terminationGracePeriodSeconds.
 pub const DEFAULT_GRACE_PERIOD: u64 = 30;
+/// The pod's fsGroup by which a container may read Secrets that Flux's user may not read. The agent does not pass this
+/// group on to Flux's user. It is neither a usual group of an image nor larger than 65535, the largest id in a pod with
+/// a user namespace.
+pub const SECRETS_GROUP: u32 = 65531;
 /// Suffixes that an archive may have: formats that Flux (libarchive) writes and reads back, and in which a
 /// truncated file is noticed.
 pub const ARCHIVE_SUFFIXES: [&str; 6] = [".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tar", ".zip"];

@@ -2,7 +2,7 @@
 //!
 //! The groups are those that initgroups would give, read from the image's own files, and those that the pod gives to
 //! each of its processes (fsGroup, supplementalGroups). The latter are the groups of the agent's process, except those
-//! that the image gives to the agent's user.
+//! that the image gives to the agent's user, and the one by which the operator lets only the agent read Secrets.
 //!
 //! The files are parsed by hand: the C library's look-ups, which crates call as well, load NSS modules, and a
 //! static program cannot rely on those of the image.
@@ -12,6 +12,7 @@ use std::path::Path;
 
 use flux_agent_plan::owner::Owner;
 use flux_shared::exit::Category;
+use flux_shared::names::SECRETS_GROUP;
 use nix::unistd::{Gid, Uid};
 
 use crate::report::failure::Failure;
@@ -112,11 +113,11 @@ fn groups_of(owner: Owner, agent_uid: u32, of_this_process: &[u32], passwd: &str
             .get(owner_names.len().saturating_sub(1)..)
             .unwrap_or_default(),
     );
-    // Group 0 is root's: Flux's user does not get it.
+    // Group 0 is root's, and by the other one the agent reads Secrets: Flux's user gets neither.
     let of_the_pod = of_this_process
         .iter()
         .copied()
-        .filter(|gid| *gid != 0 && !of_the_image.contains(gid));
+        .filter(|gid| ![0, SECRETS_GROUP].contains(gid) && !of_the_image.contains(gid));
     for gid in owner_groups.into_iter().chain(of_the_pod) {
         if !groups.contains(&gid) {
             groups.push(gid);
@@ -166,7 +167,7 @@ mod tests {
         let group =
             "root:x:0:root\ndisk:x:6:root,adm\nproject:x:2000:ada,flux\nflux:x:1300:\nother:x:2001:ada\n";
         let groups = |uid, own: &[u32]| groups_of(Owner { uid, gid: 1300 }, 0, own, passwd, group);
-        assert_eq!(groups(1234, &[0, 6, 65532]), [1300, 2000, 65532]);
+        assert_eq!(groups(1234, &[0, 6, SECRETS_GROUP, 65532]), [1300, 2000, 65532]);
         assert_eq!(
             groups(77, &[0, 6, 65532, 1300]),
             [1300, 65532],

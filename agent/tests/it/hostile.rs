@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Component, Path, PathBuf};
 
+use flux_shared::names::SECRETS_GROUP;
+
 use crate::image::{self, AGENT, Container, Image, RECORD, need_strace};
 
 mod ownership;
@@ -354,6 +356,23 @@ fn commands_fail_when_root_cannot_become_the_flux_user() {
                     .contains("SETUID, SETGID, CHOWN, DAC_OVERRIDE and KILL, or leave out fluxUser"),
             "{command:?}: {ended:?}"
         );
+    }
+}
+
+/// The kubelet gives the files of Secrets the pod's fsGroup. The job may read those of an fsGroup from the spec.
+#[test]
+fn job_reads_no_secret_of_the_operators_group() {
+    for (group, can_read) in [(SECRETS_GROUP, false), (INSTALLER, true)] {
+        let image = pod(
+            "[runner.program]\nmode = 'submit'\nwords = ['sh', '-c', 'cat /etc/munge/munge.key || true']\n",
+        );
+        image.file("/etc/munge/munge.key", 0o440, "key");
+        chown(image.at("/etc/munge/munge.key"), Some(0), Some(group)).unwrap();
+        let mut container = container(&image, &[AGENT, "run"]);
+        container.groups = vec![group];
+        let ended = image::run(&[container]).remove(0);
+        assert_eq!(ended.code, 0, "{ended:?}");
+        assert_eq!(ended.stdout.contains("key"), can_read, "{group}: {ended:?}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The fsGroup and the file mode with which the runner can read its Secrets (such as the curve certificate), whatever
+//! The fsGroup and the file modes with which the runner can read its Secrets (such as the curve certificate), whatever
 //! its user is, and as few others as possible. Only the runner's container mounts these Secrets.
 //!
 //! The kubelet writes a Secret's files as root, with the volume's mode. A runner that is not root can read
@@ -13,12 +13,21 @@
 //! | runs as root, according to the spec | any | nothing is changed: root can read mode 0400 |
 //! | not root, or unknown (the image decides) | no volume with user data | fsGroup 65532 |
 //! | not root, or unknown | a volume with user data | mode 0444 inside this one container |
+//!
+//! If the runner is root, it may have processes of other users: `fluxUser` and `spec.users`. A runner whose user is
+//! unknown is usually root. So two rules keep Secrets that only root reads (passwords, the munge key) from them:
+//!
+//! - The agent passes the pod's groups on to Flux's user. So with such a Secret, the fsGroup is [`SECRETS_GROUP`],
+//!   which the agent does not pass on.
+//! - Beside user data, these Secrets have mode 0400. With `spec.users`, which needs root, the certificate has it too.
 
+use flux_shared::names::SECRETS_GROUP;
 use flux_shared::overlay::Overlay;
+use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::api::core::v1::{PodSecurityContext, SecurityContext, Volume};
 use serde_json::{Value, json};
 
-/// The fsGroup if the spec has none. By convention this group is `nonroot`, and has no members in images.
+/// The usual fsGroup if the spec has none. By convention this group is `nonroot`, and has no members in images.
 const GROUP: i64 = 65532;
 const OWNER_ONLY: i32 = 0o400;
 const EVERYONE: i32 = 0o444;
@@ -40,8 +49,46 @@ const UNCHANGED: [&str; 8] = [
 pub(super) struct Access {
     /// None: the pod's fsGroup is left as it is.
     pub(super) fs_group: Option<i64>,
-    /// Mode of the files of Secrets.
-    pub(super) mode: i32,
+    /// Mode of the curve certificate.
+    pub(super) curve: i32,
+    /// Mode of the passwords of `spec.users`.
+    pub(super) users: i32,
+    /// Mode of the credentials of the RESTful API.
+    pub(super) restful: i32,
+    /// Mode of the munge key.
+    pub(super) munge: i32,
+}
+
+impl Access {
+    fn equal(fs_group: Option<i64>, mode: i32) -> Access {
+        Access {
+            fs_group,
+            curve: mode,
+            users: mode,
+            restful: mode,
+            munge: mode,
+        }
+    }
+}
+
+/// The users of the runner's processes that a spec names, and the Secrets of root.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Readers {
+    /// `fluxUser`.
+    has_flux_user: bool,
+    /// `spec.users`, whose passwords only root reads. (The RESTful API's user, which may be any, reads them as well.)
+    has_users: bool,
+    has_munge_key: bool,
+}
+
+impl Readers {
+    pub(super) fn of(cluster: &ValidMiniCluster) -> Readers {
+        Readers {
+            has_flux_user: cluster.runner.user.is_some(),
+            has_users: !cluster.users.is_empty() && cluster.restful.is_none(),
+            has_munge_key: cluster.flux.munge_secret.is_some(),
+        }
+    }
 }
 
 /// Whether the pod has data whose ownership an fsGroup would change. `volumes`: the user's, before the overlay.
@@ -63,32 +110,40 @@ pub(super) fn holds_user_data(
     Ok(fields.any(|field| field != "name" && !UNCHANGED.contains(&field.as_str())))
 }
 
-/// fsGroup and mode, by the table in this module's doc.
+/// fsGroup and modes, by the table in this module's doc.
 pub(super) fn decide(
     pod: Option<&PodSecurityContext>,
     runner: Option<&SecurityContext>,
     holds_user_data: bool,
+    readers: Readers,
 ) -> Access {
     let user = runner
         .and_then(|context| context.run_as_user)
         .or(pod.and_then(|context| context.run_as_user));
     if pod.is_some_and(|context| context.fs_group.is_some()) || user == Some(0) {
-        return Access {
-            fs_group: None,
-            mode: OWNER_ONLY,
-        };
+        return Access::equal(None, OWNER_ONLY);
     }
+    let has_secrets_of_root = readers.has_users || readers.has_munge_key;
     if !holds_user_data {
-        Access {
-            fs_group: Some(GROUP),
-            mode: OWNER_ONLY,
+        let is_group_withheld = user.is_none() && readers.has_flux_user && has_secrets_of_root;
+        let group = if is_group_withheld {
+            i64::from(SECRETS_GROUP)
+        } else {
+            GROUP
+        };
+        return Access::equal(Some(group), OWNER_ONLY);
+    }
+    let mut access = Access::equal(None, EVERYONE);
+    // With a known user, no process has another one.
+    if user.is_none() {
+        if readers.has_users {
+            (access.curve, access.users) = (OWNER_ONLY, OWNER_ONLY);
         }
-    } else {
-        Access {
-            fs_group: None,
-            mode: EVERYONE,
+        if readers.has_users || readers.has_flux_user {
+            access.munge = OWNER_ONLY;
         }
     }
+    access
 }
 
 #[cfg(test)]
@@ -118,15 +173,12 @@ mod tests {
             (pod(None, Some(7)), runner(Some(1000)), true, None, owner),
             (pod(None, Some(7)), runner(None), false, None, owner),
         ] {
-            let found = decide(Some(&pod), Some(&runner), data);
-            assert_eq!(found, Access { fs_group, mode }, "{pod:?} {runner:?} {data}");
+            let found = decide(Some(&pod), Some(&runner), data, Readers::default());
+            assert_eq!(found, Access::equal(fs_group, mode), "{pod:?} {runner:?} {data}");
         }
         assert_eq!(
-            decide(None, None, false),
-            Access {
-                fs_group: group,
-                mode: owner
-            }
+            decide(None, None, false, Readers::default()),
+            Access::equal(group, owner)
         );
     }
 }

@@ -40,6 +40,7 @@ pub(super) fn template(
         context.as_ref(),
         runner_container.security_context.as_ref(),
         holds_user_data,
+        access::Readers::of(cluster),
     );
     let context = match access.fs_group {
         Some(group) => Some(PodSecurityContext {
@@ -48,7 +49,7 @@ pub(super) fn template(
         }),
         None => context,
     };
-    let mut all_volumes = volumes::own(cluster, options, facts.uid.as_deref(), view, access.mode);
+    let mut all_volumes = volumes::own(cluster, options, facts.uid.as_deref(), view, &access);
     all_volumes.extend(users);
 
     let view_secret = if cluster.view.enabled {
@@ -312,6 +313,59 @@ mod tests {
                 Some(65532),
                 "{spec}"
             );
+        }
+    }
+
+    /// The fsGroup, and the modes of the certificate, the passwords and the munge key.
+    #[test]
+    fn secrets_of_root_are_withheld_from_jobs() {
+        let modes = |spec: &str| {
+            let pod = spec_of(spec, ViewFrom::Copy);
+            let volumes = pod.volumes.unwrap();
+            let mode = |name: &str| {
+                let volume = volumes.iter().find(|volume| volume.name == name)?;
+                volume.secret.as_ref()?.default_mode
+            };
+            let group = pod.security_context.and_then(|context| context.fs_group);
+            let modes = ["flux-agent-curve", "flux-agent-users", "flux-munge"].map(mode);
+            (group, modes)
+        };
+        let claim = "volumes: {data: {path: /d, claimName: c}}";
+        let container = |fields: &str| format!("containers: [{{image: a, command: c, {fields}}}]\n");
+        let (users, munge) = ("users: [{name: ada}]\n", "flux: {mungeSecret: key}\n");
+        let served =
+            "containers: [{image: a, fluxUser: {name: flux}}]\nusers: [{name: ada}]\nfluxRestful: {}\n";
+        let flux = "fluxUser: {name: flux}";
+        let (closed, open) = (Some(0o400), Some(0o444));
+        for (spec, group, expected) in [
+            // Flux's user gets the pod's groups, but not this one.
+            (container(flux) + users, Some(65531), [closed, closed, None]),
+            (container(flux) + munge, Some(65531), [closed, None, closed]),
+            // Flux's user has a copy of each of these Secrets.
+            (container(flux), Some(65532), [closed, None, None]),
+            (served.to_owned(), Some(65532), [closed, closed, None]),
+            // All processes have the same user, or nobody gets the pod's groups.
+            (
+                container(&format!("{flux}, securityContext: {{runAsUser: 7}}")) + munge,
+                Some(65532),
+                [closed, None, closed],
+            ),
+            (container("") + users + munge, Some(65532), [closed; 3]),
+            // An fsGroup would change the claim's files.
+            (container(claim) + users + munge, None, [closed; 3]),
+            (
+                container(&format!("{flux}, {claim}")) + munge,
+                None,
+                [open, None, closed],
+            ),
+            (container(claim) + munge, None, [open, None, open]),
+            (
+                container(&format!("{claim}, securityContext: {{runAsUser: 7}}")) + users + munge,
+                None,
+                [open; 3],
+            ),
+        ] {
+            assert_eq!(modes(&spec), (group, expected), "{spec}");
         }
     }
 

@@ -16,6 +16,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use super::access::Access;
 use super::view::ViewFrom;
 use super::{Options, some};
 use crate::labels;
@@ -188,14 +189,13 @@ fn volume(name: &str, source: &VolumeSource) -> Volume {
     volume
 }
 
-/// The operator's own volumes. `uid`: the MiniCluster's. `secret_mode`: the file mode of Secrets, as strict as possible
-/// for the runner to read them.
+/// The operator's own volumes. `uid`: the MiniCluster's.
 pub(super) fn own(
     cluster: &ValidMiniCluster,
     options: &Options,
     uid: Option<&str>,
     view: ViewFrom,
-    secret_mode: i32,
+    access: &Access,
 ) -> Vec<Volume> {
     let empty = |name: &str| Volume {
         name: name.to_owned(),
@@ -238,25 +238,25 @@ pub(super) fn own(
     volumes.push(secret(
         CURVE,
         cluster.flux.curve_cert_secret.as_ref().unwrap_or(&own_curve),
-        secret_mode,
+        access.curve,
     ));
     if !cluster.users.is_empty() {
         volumes.push(secret(
             USERS,
             &names::users_secret(&cluster.name, uid),
-            secret_mode,
+            access.users,
         ));
     }
     if cluster.restful.is_some() {
         volumes.push(secret(
             RESTFUL,
             &names::restful_secret(&cluster.name, uid),
-            secret_mode,
+            access.restful,
         ));
     }
     volumes.push(empty(HOME));
     if let Some(munge) = &cluster.flux.munge_secret {
-        volumes.push(secret(MUNGE, munge, secret_mode));
+        volumes.push(secret(MUNGE, munge, access.munge));
     }
     volumes
 }
