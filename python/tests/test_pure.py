@@ -266,14 +266,6 @@ def test_command_replaces_a_script_and_the_lines_of_a_batch() -> None:
     assert "batch" not in main and "batchRaw" not in main
 
 
-def test_command_replaces_a_script_and_the_lines_of_a_batch() -> None:
-    file = FILE.replace("command: old", "batch: true, batchRaw: true, commands: {script: a, pre: b}")
-    made = manifest.build(Wanted(command=["new"], document=manifest.from_text(file, "f.yaml")), "abcde")
-    main = made["spec"]["containers"][1]
-    assert (main["command"], main["commands"]) == ("new", {"pre": "b"})
-    assert "batch" not in main and "batchRaw" not in main
-
-
 def spec_of(spec: manifest.Spec | None = None, **wanted: Any) -> dict[str, Any]:
     document = manifest.from_spec(spec) if spec is not None else None
     built: dict[str, Any] = manifest.build(Wanted(document=document, **wanted), "abcde")["spec"]

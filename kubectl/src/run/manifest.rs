@@ -259,25 +259,6 @@ mod tests {
     }
 
     #[test]
-    fn command_replaces_a_script_and_the_lines_of_a_batch() {
-        for instead in [
-            "commands: {script: a, pre: b}",
-            "command: a, batch: true, batchRaw: true",
-        ] {
-            let file = FILE.replace("command: old", instead);
-            let built = build(&wanted(None, &["new"]), Some(&file), "abcde").unwrap();
-            let main = &built.cluster.spec.containers[1];
-            assert_eq!(main.command.as_deref(), Some("new"), "{instead}");
-            assert!(!main.batch && !main.batch_raw, "{instead}");
-            let pre = main
-                .commands
-                .as_ref()
-                .and_then(|commands| commands.pre.as_deref());
-            assert_eq!(pre, instead.contains("pre").then_some("b"), "{instead}");
-        }
-    }
-
-    #[test]
     fn options_change_what_a_file_says_and_nothing_else() {
         let mut options = wanted(None, &["new", "a b"]);
         options.size = Some(5);
