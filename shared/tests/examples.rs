@@ -201,6 +201,57 @@ fn jobset_restarts_after_exactly_the_retriable_agent_codes() {
     }
 }
 
+/// The specs of all Jobs in a document.
+fn jobs(document: &Value) -> Vec<&Value> {
+    let set = match document["kind"].as_str() {
+        Some("Job") => return vec![&document["spec"]],
+        Some("JobSet") => &document["spec"],
+        Some("ClusterTrainingRuntime") => &document["spec"]["template"]["spec"],
+        _ => return Vec::new(),
+    };
+    let replicated = set["replicatedJobs"].as_array().unwrap();
+    replicated.iter().map(|job| &job["template"]["spec"]).collect()
+}
+
+fn runs_agent(container: &Value) -> bool {
+    let word = |at: usize| container["command"][at].as_str().unwrap_or_default();
+    word(0).ends_with("/flux-agent") && word(1) == "run"
+}
+
+/// A lead's pod that replaces another one must not run the program again. The agent learns from two variables that its
+/// pod is a replacement. The Job controller counts the failures of an index only with `backoffLimitPerIndex`.
+#[test]
+fn job_replaces_no_pod_unless_its_agent_learns_of_it() {
+    let mut found = BTreeSet::new();
+    for (file, _, documents) in manifests() {
+        for job in documents.iter().flat_map(jobs) {
+            let containers = job["template"]["spec"]["containers"].as_array().unwrap();
+            let Some(agent) = containers.iter().find(|container| runs_agent(container)) else {
+                continue;
+            };
+            let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+            let env = list(&agent["env"]);
+            let has = |name: &str| env.iter().any(|variable| variable["name"] == name);
+            let learns_of_it = !job["backoffLimitPerIndex"].is_null()
+                && has("FLUX_AGENT_INDEX_FAILURES")
+                && has("FLUX_AGENT_INDEX_DISRUPTIONS");
+            let ignores_a_failure = list(&job["podFailurePolicy"]["rules"])
+                .iter()
+                .any(|rule| rule["action"] == "Ignore");
+            assert!(
+                learns_of_it || job["backoffLimit"] == 0 && !ignores_a_failure,
+                "{}",
+                file.display()
+            );
+            found.insert(name(&file).to_owned());
+        }
+    }
+    assert_eq!(
+        found,
+        BTreeSet::from(["job.yaml", "jobset.yaml", "runtime.yaml"].map(str::to_owned))
+    );
+}
+
 #[test]
 fn every_example_has_one_minicluster_or_other_whole_objects() {
     for (file, _, documents) in manifests() {
