@@ -7,8 +7,8 @@ use flux_shared::command_words::Word;
 
 use super::program::{self, Initial};
 use super::{
-    AtEnd, Content, InstancePart, Launch, Metrics, Mode, PlanError, Resolved, Stdout, Step, archive,
-    discovery, node_network, options, python, resources, runner, search_paths, snippets, user,
+    AtEnd, Content, InstancePart, Launch, Metrics, Mode, PlanError, Resolved, SignalTarget, Stdout, Step,
+    archive, discovery, node_network, options, python, resources, runner, search_paths, snippets, user,
 };
 
 /// All steps of the lead. If an earlier pod of the lead was lost, only `LeadLost`.
@@ -65,6 +65,7 @@ struct CommandLine {
     argv: Vec<Word>,
     /// The range of `argv` that has the broker's options, which snippets may change ([`Launch::options`]).
     options: Range<usize>,
+    signals: SignalTarget,
 }
 
 /// `flux start` with the initial program.
@@ -76,7 +77,12 @@ fn with_program(resolved: &Resolved, program: &[Word]) -> Result<CommandLine, Pl
     let options = options_start..argv.len();
     argv.extend(literals(wrapper(resolved)));
     argv.extend_from_slice(program);
-    Ok(CommandLine { argv, options })
+    Ok(CommandLine {
+        argv,
+        options,
+        // The prefix is part of the program's command line, so none precedes the broker.
+        signals: runner::signals(&[]),
+    })
 }
 
 /// `flux broker` without a program of the user, for which `flux start` is not needed. By default, the broker starts a
@@ -87,12 +93,18 @@ fn broker_alone(resolved: &Resolved) -> Result<CommandLine, PlanError> {
     let config = resolved.paths.broker_config_dir();
     let broker = [resolved.flux()?, "broker".into(), "--config-path".into(), config];
     let mut argv = runner.prefix.clone();
+    argv.extend(literals(runner::wrap_words(resolved)));
+    let signals = runner::signals(&argv);
     argv.extend(literals(broker));
     let options_start = argv.len();
     let without_initial_program = runner.interactive || !resolved.facts.terminal;
     argv.extend(broker_and_dump_options(resolved, without_initial_program));
     let options = options_start..argv.len();
-    Ok(CommandLine { argv, options })
+    Ok(CommandLine {
+        argv,
+        options,
+        signals,
+    })
 }
 
 fn literals(words: impl IntoIterator<Item = String>) -> Vec<Word> {
@@ -114,13 +126,6 @@ fn launch(resolved: &Resolved, initial: Option<Initial>) -> Result<Step, PlanErr
         Some(Initial { command, stdout }) => (command.as_typed, stdout),
         None => (Vec::new(), Stdout::Inherit),
     };
-    // The prefix before the broker: with one, signals go to the whole process group. With a program, the prefix is part
-    // of the program's command line instead.
-    let prefix = if has_program {
-        &[]
-    } else {
-        resolved.spec.runner.prefix.as_slice()
-    };
     let run_as = user::run_as(resolved);
     let mut environment = search_paths::changes(resolved);
     let variables = [
@@ -138,7 +143,7 @@ fn launch(resolved: &Resolved, initial: Option<Initial>) -> Result<Step, PlanErr
         run_as,
         environment,
         stdout,
-        signals: runner::signals(prefix),
+        signals: command.signals,
         socket: runner::socket(resolved),
         // Until `job_shell`: how a follower finds its parent, holds back a stop, drains itself and the ranks below it,
         // and ends if a job still runs on it.

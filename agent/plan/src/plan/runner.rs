@@ -101,7 +101,14 @@ pub fn flux_start(resolved: &Resolved) -> Result<Vec<String>, PlanError> {
     Ok(words)
 }
 
-/// The processes that get a signal. Flux's own program ends its children, but the user's prefix may be any program.
+/// The words of `flux.wrap`, for a broker that is started without `flux start`.
+pub fn wrap_words(resolved: &Resolved) -> Vec<String> {
+    let wrap = resolved.spec.flux.wrap.iter();
+    wrap.flat_map(|wrap| wrap.split(',')).map(str::to_owned).collect()
+}
+
+/// The processes that get a signal. Flux's own program ends its children, but the words before it, `prefix`, may be any
+/// program of the user.
 pub fn signals(prefix: &[Word]) -> SignalTarget {
     if prefix.is_empty() {
         SignalTarget::Process

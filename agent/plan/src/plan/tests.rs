@@ -276,6 +276,21 @@ fn a_cluster_without_a_command_has_a_broker_without_a_program() {
 }
 
 #[test]
+fn wrap_precedes_the_broker_without_a_program() {
+    let wrap = "[flux]\nwrap = 'env,A=b'\n";
+    let interactive = "[runner]\ninteractive = true\nprogram = {mode = 'submit', words = ['hostname']}\n";
+    for users in ["", interactive] {
+        let plan = run(&spec(&format!("{wrap}{users}")), &facts(0));
+        assert!(
+            argv(&plan).starts_with("env A=b /mnt/flux/view/bin/flux broker "),
+            "{}",
+            argv(&plan)
+        );
+        assert_eq!(launch(&plan).signals, SignalTarget::Group);
+    }
+}
+
+#[test]
 fn quorum_option_is_set_unless_it_is_the_whole_instance() {
     let quorum = |text: &str| {
         let argv = argv(&run(&spec(text), &facts(0)));
