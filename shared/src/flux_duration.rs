@@ -1,6 +1,9 @@
 //! Flux standard durations (RFC 23): a number and `ms`, `s`, `m`, `h` or `d`; a bare number is in seconds. Own code:
 //! crates for durations accept other units.
 
+/// Default of `connectTimeout`.
+pub const DEFAULT_CONNECT_TIMEOUT: &str = "5s";
+
 /// The duration in seconds, or why the text is not a duration.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());

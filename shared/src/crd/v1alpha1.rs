@@ -44,7 +44,7 @@ fn is_zero(value: &i32) -> bool {
     *value == 0
 }
 fn connect_timeout() -> String {
-    "5s".into()
+    crate::flux_duration::DEFAULT_CONNECT_TIMEOUT.into()
 }
 fn log_level() -> i32 {
     6

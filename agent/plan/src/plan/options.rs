@@ -1,6 +1,8 @@
 //! Command-line options of the broker that are the same on every rank.
 
+use flux_shared::flux_duration::DEFAULT_CONNECT_TIMEOUT;
 use flux_shared::topology::DEFAULT_FANOUT;
+use toml::{Table, Value};
 
 use super::{Resolved, node_network};
 
@@ -12,10 +14,11 @@ const DEBUG: u8 = 7;
 pub fn broker(resolved: &Resolved, without_initial_program: bool) -> Vec<String> {
     let (spec, paths) = (resolved.spec, &resolved.paths);
     let flux = &spec.flux;
+    let users_config = users_config(resolved);
     // Most attributes, and their order, are those of the earlier operator, in Go.
     let mut options = vec![attribute("cron.directory", paths.cron_dir())];
     options.extend(node_network::attribute(resolved).map(|(name, value)| attribute(name, value)));
-    if flux.topology.is_none() {
+    if flux.topology.is_none() && !has_topology(&users_config) {
         options.push(attribute("tbon.fanout", DEFAULT_FANOUT));
     }
     options.push(attribute("rundir", paths.run_dir()));
@@ -31,6 +34,9 @@ pub fn broker(resolved: &Resolved, without_initial_program: bool) -> Vec<String>
         .connect_timeout
         .as_deref()
         .filter(|timeout| !timeout.is_empty())
+        .filter(|timeout| {
+            *timeout != DEFAULT_CONNECT_TIMEOUT || !has_tbon_key(&users_config, "connect_timeout")
+        })
     {
         options.push(attribute("tbon.connect_timeout", timeout));
     }
@@ -54,6 +60,30 @@ pub fn broker(resolved: &Resolved, without_initial_program: bool) -> Vec<String>
     // Each broker writes its own messages to its own pod's log.
     options.push("-Slog-stderr-mode=local".into());
     options
+}
+
+/// The user's own broker.toml. An option overrides what this file sets, so a default must not become an option. The
+/// table is empty if there is no file, or if it is no TOML: then no broker starts.
+fn users_config(resolved: &Resolved) -> Table {
+    let text = resolved.spec.flux.broker_config.as_deref();
+    text.unwrap_or_default().parse().unwrap_or_default()
+}
+
+/// Whether broker.toml sets the tree of the brokers: by a topology, or by the parents of the hosts.
+fn has_topology(config: &Table) -> bool {
+    let hosts = config
+        .get("bootstrap")
+        .and_then(|bootstrap| bootstrap.get("hosts"));
+    let hosts = hosts.and_then(Value::as_array).map(Vec::as_slice);
+    has_tbon_key(config, "topo")
+        || hosts
+            .unwrap_or_default()
+            .iter()
+            .any(|host| host.get("parent").is_some())
+}
+
+fn has_tbon_key(config: &Table, key: &str) -> bool {
+    config.get("tbon").and_then(|tbon| tbon.get(key)).is_some()
 }
 
 fn attribute(name: &str, value: impl std::fmt::Display) -> String {
@@ -90,6 +120,47 @@ mod tests {
         };
         assert_eq!((level("").as_str(), level("zeromq=true").as_str()), ("3", "7"));
         assert_eq!(level("zeromq=true\nquiet=true"), "0");
+    }
+
+    #[test]
+    fn defaults_override_nothing_in_the_users_broker_toml() {
+        let tbon_options = |flux: &str| -> Vec<String> {
+            let spec = AgentSpec::from_toml(&format!("name='mc'\nsize=3\n[flux]\n{flux}")).unwrap();
+            let options = broker(&Resolved::new(&spec, &Facts::default()).unwrap(), false);
+            let names = options.iter().filter_map(|option| option.strip_prefix("-Stbon."));
+            names.map(str::to_owned).collect()
+        };
+        let (fanout, timeout) = ("fanout=256", "connect_timeout=5s");
+        let default = "connect_timeout='5s'\nbroker_config='''";
+        for text in [
+            "a = 1",
+            "tbon = 1",
+            "not toml",
+            "bootstrap.hosts = [{host = 'a'}]",
+        ] {
+            let options = tbon_options(&format!("{default}{text}'''"));
+            assert_eq!(options, [fanout, timeout], "{text}");
+        }
+        for text in [
+            "tbon.topo = 'kary:1'",
+            "bootstrap.hosts = [{host = 'a'}, {host = 'b', parent = 'a'}]",
+        ] {
+            assert_eq!(tbon_options(&format!("{default}{text}'''")), [timeout], "{text}");
+        }
+        let own_timeout = "broker_config='''tbon.connect_timeout = '7s''''";
+        assert_eq!(
+            tbon_options(&format!("connect_timeout='5s'\n{own_timeout}")),
+            [fanout]
+        );
+        // No default, so the option stays.
+        assert_eq!(
+            tbon_options(&format!("connect_timeout='9s'\n{own_timeout}")),
+            [fanout, "connect_timeout=9s"]
+        );
+        assert_eq!(
+            tbon_options("topology='kary:2'\nbroker_config='''tbon.topo = 'kary:1''''"),
+            ["topo=kary:2"]
+        );
     }
 
     #[test]

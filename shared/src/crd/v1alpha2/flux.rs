@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{Resources, is_false};
 
 fn connect_timeout() -> String {
-    "5s".into()
+    crate::flux_duration::DEFAULT_CONNECT_TIMEOUT.into()
 }
 pub(crate) fn mount_path() -> String {
     crate::paths::DEFAULT_MOUNT_PATH.into()
