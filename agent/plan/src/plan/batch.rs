@@ -1,6 +1,7 @@
 //! The script of a batch, with one job per line, and the files that the batch needs.
 
 use flux_shared::agent_spec::BatchLine;
+use flux_shared::command_words;
 
 use super::shell_quote::quote;
 use super::{Content, Mode, PlanError, Resolved, Step};
@@ -9,6 +10,25 @@ use super::{Content, Mode, PlanError, Resolved, Step};
 const FLUX_KILL_TIMEOUT: f64 = 5.0;
 /// Seconds that the batch's instance needs to shut down.
 const SHUTDOWN_RESERVE: f64 = 4.0;
+/// Options of `flux submit` without a value. The value of any other option follows a `=` or, if the option is a single
+/// letter, the letter; otherwise it is the next word.
+const OPTIONS_WITHOUT_VALUE: [&str; 15] = [
+    "-l",
+    "--label-io",
+    "-u",
+    "--unbuffered",
+    "-v",
+    "--verbose",
+    "-x",
+    "--exclusive",
+    "--dry-run",
+    "--jps",
+    "--list-plugins",
+    "--progress",
+    "--quiet",
+    "--wait",
+    "--watch",
+];
 /// What follows the lines of a batch. It uses only commands of the shell and of Flux: the image may have no others.
 const END: &str = r#"
 # A line that ends with & may not be submitted yet: its file with the exit code of its submission is missing. Then wait. If
@@ -145,12 +165,37 @@ pub fn script(resolved: &Resolved, lines: &[BatchLine]) -> Result<String, PlanEr
          }}\n"
     );
     for BatchLine { number, text } in lines {
-        let output = |suffix: &str| quote(&format!("{logs}/job-{number}.{suffix}"));
+        // Flux replaces `{cc}` by the copy's number. Otherwise all copies would write to one file.
+        let copy = if has_copies(text) { "-{cc}" } else { "" };
+        let output = |suffix: &str| quote(&format!("{logs}/job-{number}{copy}.{suffix}"));
         let (err, out) = (output("err"), output("out"));
         script += &format!("flux_agent_submit {number} --error={err} --output={out} {text}\n");
     }
     script += END;
     Ok(script)
+}
+
+/// Whether a line's options submit several copies of the job: `--cc` or `--bcc` before the command.
+fn has_copies(line: &str) -> bool {
+    // The text need not be valid here: only a shell reads all of it.
+    let mut words = command_words::split_literal(line).unwrap_or_default().into_iter();
+    while let Some(word) = words.next() {
+        let (name, has_value) = match word.split_once('=') {
+            Some((name, _)) => (name, true),
+            None => (word.as_str(), false),
+        };
+        if ["--cc", "--bcc"].contains(&name) {
+            return true;
+        }
+        if !name.starts_with('-') || name == "--" {
+            return false;
+        }
+        let has_value = has_value || !name.starts_with("--") && name.len() > 2;
+        if !has_value && !OPTIONS_WITHOUT_VALUE.contains(&name) {
+            words.next();
+        }
+    }
+    false
 }
 
 /// The user's own script, with a `#!` line if it has none, and a newline at its end.
@@ -160,4 +205,50 @@ pub fn raw(resolved: &Resolved, text: &str) -> Result<String, PlanError> {
         script.push('\n');
     }
     Ok(script)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::Facts;
+    use flux_shared::agent_spec::AgentSpec;
+
+    #[test]
+    fn each_copy_of_a_line_has_its_own_output_files() {
+        let submitted = |text: &str| {
+            let spec = AgentSpec::from_toml("name='mc'\n[runner]\nlogs='/out'").unwrap();
+            let facts = Facts::default();
+            let line = BatchLine {
+                number: 0,
+                text: text.to_owned(),
+            };
+            let script = script(&Resolved::new(&spec, &facts).unwrap(), &[line]).unwrap();
+            let prefix = "flux_agent_submit 0 ";
+            let line = script.lines().find_map(|line| line.strip_prefix(prefix));
+            line.unwrap().to_owned()
+        };
+        for text in [
+            "--cc=1-3 echo $FLUX_JOB_CC",
+            "--bcc 1-3 true",
+            "-n 4 -c2 -x --quiet --job-name='a b' --env A=b --cc=1-3 true",
+        ] {
+            assert_eq!(
+                submitted(text),
+                format!("--error='/out/job-0-{{cc}}.err' --output='/out/job-0-{{cc}}.out' {text}")
+            );
+        }
+        for text in [
+            "echo --cc=1",
+            "-n 4 echo --cc 1",
+            "-x echo --bcc=1",
+            "-- echo --cc=1",
+            "sh -c 'true --cc=1'",
+            "echo 'not closed --cc=1",
+        ] {
+            assert_eq!(
+                submitted(text),
+                format!("--error=/out/job-0.err --output=/out/job-0.out {text}")
+            );
+        }
+    }
 }
