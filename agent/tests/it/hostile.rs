@@ -107,7 +107,9 @@ fn job_cannot_become_root_by_post_restart_or_commands() {
 /// The job user's program tries to write to each of them.
 #[test]
 fn job_user_cannot_write_to_descriptors_that_the_shell_inherits() {
+    // A descriptor may also be a pipe of another test, whose reader is gone.
     let attack = r#"
+        trap "" PIPE
         for path in /proc/self/fd/2[3-9]?; do
             echo "id -u >>/record/ran" >$path; echo "id -u >>/record/ran" >&${path##*/}
         done
