@@ -38,7 +38,7 @@ async fn proxy() -> (String, Arc<AtomicUsize>) {
 }
 
 #[test]
-fn proxy_of_the_kubeconfig_is_used_and_that_of_the_environment_not() {
+fn only_the_kubeconfigs_proxy_leads_to_a_local_api_server() {
     test("proxy", async |fixture| {
         let person = user_of(&fixture);
         let (proxy, tunnelled) = proxy().await;

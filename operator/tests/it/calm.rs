@@ -8,7 +8,7 @@ use flux_operator::controller::Settings;
 use flux_operator::health::metrics::{LiveState, Metrics};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, PersistentVolume, Pod, ResourceQuota, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, PersistentVolume, Pod, Secret};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -177,18 +177,7 @@ fn job_without_label_is_an_obstacle_and_no_loop() {
 #[test]
 fn what_cannot_be_created_is_tried_rarely_and_within_a_minute() {
     test("calm-quota", async |fixture| {
-        let quota =
-            json!({ "metadata": { "name": "none" }, "spec": { "hard": { "count/jobs.batch": "0" } } });
-        fixture
-            .api::<ResourceQuota>()
-            .create(&PostParams::default(), &serde_json::from_value(quota).unwrap())
-            .await
-            .unwrap();
-        let is_in_force = async || {
-            let quota = fixture.api::<ResourceQuota>().get("none").await.unwrap();
-            quota.status.and_then(|status| status.hard)
-        };
-        until("the quota is in force", is_in_force).await;
+        fixture.refuse_jobs().await;
         let existing = json!({ "metadata": { "name": "taken-agent" } });
         fixture
             .api::<ConfigMap>()
@@ -225,7 +214,7 @@ fn what_cannot_be_created_is_tried_rarely_and_within_a_minute() {
 
         // The pauses grow to their maximum.
         tokio::time::sleep(Duration::from_secs(60)).await;
-        fixture.delete::<ResourceQuota>("none").await;
+        fixture.allow_jobs().await;
         let begin = std::time::Instant::now();
         fixture
             .when("full", "created", |status| status["maximumSize"] == 1)

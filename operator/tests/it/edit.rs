@@ -9,9 +9,8 @@ use flux_operator_core::status::patch;
 use flux_operator_core::target::Target;
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, ResourceQuota, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use kube::Resource;
-use kube::api::PostParams;
 use serde_json::{Value, json};
 
 use test_support::api_server::{Call, Calls, Fault, Fixture, condition, test, until};
@@ -85,17 +84,7 @@ fn edit_during_job_creation_is_applied_or_reported() {
 #[test]
 fn edit_of_a_cluster_whose_job_was_refused_is_in_all_objects() {
     test("refused-edit", async |fixture| {
-        let quota =
-            json!({ "metadata": { "name": "none" }, "spec": { "hard": { "count/jobs.batch": "0" } } });
-        let quotas = fixture.api::<ResourceQuota>();
-        quotas
-            .create(&PostParams::default(), &serde_json::from_value(quota).unwrap())
-            .await
-            .unwrap();
-        until("the quota is in force", async || {
-            quotas.get("none").await.unwrap().status?.hard
-        })
-        .await;
+        fixture.refuse_jobs().await;
         let operator = fixture.operator().await;
         let spec = |password: &str, port: u32| {
             let containers = json!([
@@ -110,7 +99,7 @@ fn edit_of_a_cluster_whose_job_was_refused_is_in_all_objects() {
             .when("mc", "refused", |status| status["reason"] == "Forbidden")
             .await;
         fixture.edit("mc", spec("second", 90)).await;
-        fixture.delete::<ResourceQuota>("none").await;
+        fixture.allow_jobs().await;
         fixture.pods("mc", 1).await;
         let secret = fixture.secret("mc", "users").await.unwrap();
         assert_eq!(secret.data.unwrap()["ada"].0, b"second");

@@ -220,15 +220,19 @@ fn the_services_pod_runs_while_the_queue_lets_the_job_run() {
     });
 }
 
+fn with_services(size: u32) -> Value {
+    json!({
+        "size": size,
+        "containers": [{ "image": "app:1", "command": "hostname" }],
+        "services": [{ "image": "db:1", "name": "db" }],
+    })
+}
+
 #[test]
 fn services_pod_is_replaced_when_lost_and_stays_when_it_failed() {
     test("lost-services", async |fixture| {
         let operator = fixture.operator().await;
-        let spec = json!({
-            "size": 1,
-            "containers": [{ "image": "app:1", "command": "hostname" }],
-            "services": [{ "image": "db:1", "name": "db" }],
-        });
+        let spec = with_services(1);
         fixture.create("mc", spec).await;
         let pod = async || fixture.find::<Pod>("mc-services").await;
         let first = until("its services run", pod).await.uid();
@@ -257,11 +261,7 @@ fn services_pod_is_deleted_once_when_the_brokers_have_ended() {
     test("ended-services", async |fixture| {
         let operator = fixture.operator().await;
         for (name, code, ended) in [("done", 0, 1), ("failed", 1, 2)] {
-            let spec = json!({
-                "size": 2,
-                "containers": [{ "image": "app:1", "command": "hostname" }],
-                "services": [{ "image": "db:1", "name": "db" }],
-            });
+            let spec = with_services(2);
             fixture.create(name, spec).await;
             let services = format!("{name}-services");
             let pod = async || fixture.find::<Pod>(&services).await;
@@ -301,11 +301,7 @@ fn services_pod_is_deleted_once_when_the_brokers_have_ended() {
 fn finished_minicluster_goes_after_services_are_disabled() {
     test("disabled-services", async |fixture| {
         let operator = fixture.operator().await;
-        let spec = json!({
-            "size": 1,
-            "containers": [{ "image": "app:1", "command": "hostname" }],
-            "services": [{ "image": "db:1", "name": "db" }],
-        });
+        let spec = with_services(1);
         fixture.create("mc", spec).await;
         let services = async || fixture.find::<Pod>("mc-services").await;
         until("its services run", services).await;

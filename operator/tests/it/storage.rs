@@ -8,7 +8,7 @@ use flux_operator::observe::watch::KINDS;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use futures::TryStreamExt;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota, Secret};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams, WatchEvent, WatchParams};
@@ -179,17 +179,7 @@ fn volume_is_deleted_with_its_minicluster_only() {
 #[test]
 fn volume_edited_while_the_job_is_refused_is_replaced() {
     test("volumes-edit", async |fixture| {
-        let quotas = fixture.api::<ResourceQuota>();
-        let quota =
-            json!({ "metadata": { "name": "none" }, "spec": { "hard": { "count/jobs.batch": "0" } } });
-        quotas
-            .create(&PostParams::default(), &serde_json::from_value(quota).unwrap())
-            .await
-            .unwrap();
-        until("the quota is in force", async || {
-            quotas.get("none").await.unwrap().status?.hard
-        })
-        .await;
+        fixture.refuse_jobs().await;
         let operator = fixture.operator().await;
         fixture.create("mc", spec(json!({ "path": "/tmp/first" }))).await;
         bound(&fixture, "mc").await;
@@ -199,7 +189,7 @@ fn volume_edited_while_the_job_is_refused_is_replaced() {
         fixture
             .edit("mc", json!({ "volumes": { "data": { "path": "/tmp/second" } } }))
             .await;
-        fixture.delete::<ResourceQuota>("none").await;
+        fixture.allow_jobs().await;
         fixture.pods("mc", 1).await;
         let volume = bound(&fixture, "mc").await.spec.unwrap();
         assert_eq!(volume.host_path.unwrap().path, "/tmp/second");

@@ -23,7 +23,7 @@ use flux_shared::curve::Certificate;
 use flux_shared::manifest::Manifest;
 use flux_shared::validate::validate;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
+use k8s_openapi::api::core::v1::{Namespace, Pod, ResourceQuota, Secret};
 use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::NamespaceResourceScope;
@@ -43,6 +43,8 @@ use crate::control_plane::ControlPlane;
 use crate::installation::{Installation, NAMESPACE};
 use crate::waiting::until_granted;
 
+/// The name of the quota that allows no Job.
+const NO_JOBS: &str = "none";
 /// Far longer than anything takes on a quiet machine.
 pub const DEADLINE: Duration = Duration::from_secs(150);
 const POLL: Duration = Duration::from_millis(50);
@@ -464,6 +466,23 @@ impl Fixture {
     }
 
     /// Deletes an object, and what it owns.
+    /// Lets a quota refuse all Jobs, until [`Fixture::allow_jobs`].
+    pub async fn refuse_jobs(&self) {
+        let quota =
+            json!({ "metadata": { "name": NO_JOBS }, "spec": { "hard": { "count/jobs.batch": "0" } } });
+        let quota = serde_json::from_value(quota).unwrap();
+        let quotas = self.api::<ResourceQuota>();
+        quotas.create(&PostParams::default(), &quota).await.unwrap();
+        until("the quota is in force", async || {
+            quotas.get(NO_JOBS).await.unwrap().status?.hard
+        })
+        .await;
+    }
+
+    pub async fn allow_jobs(&self) {
+        self.delete::<ResourceQuota>(NO_JOBS).await;
+    }
+
     pub async fn delete<K: Namespaced>(&self, name: &str) {
         let deleted = self.api::<K>().delete(name, &DeleteParams::background()).await;
         deleted.unwrap_or_else(|error| panic!("failed to delete {} {name}: {error}", K::kind(&())));
