@@ -96,9 +96,12 @@ pub(super) fn check_above_own(
 ) {
     // The operator mounts these in any case, and the others if the view comes from an image.
     let always = [view.mount_path.as_str(), AGENT_FOLDER];
-    let of_view = [SOFTWARE_DIR, SOFTWARE_STAGING, VIEW_IMAGE_MOUNT];
-    let of_view = of_view.into_iter().filter(|_| view.enabled);
-    let own: Vec<&str> = always.into_iter().chain(of_view).collect();
+    let of_view: &[&str] = if view.enabled {
+        &[SOFTWARE_DIR, SOFTWARE_STAGING, VIEW_IMAGE_MOUNT]
+    } else {
+        &[]
+    };
+    let own: Vec<&str> = always.iter().chain(of_view).copied().collect();
     for mount in mounts {
         let path = mount.path.as_str();
         // A mount at such a folder or within it is reported by `check`.
