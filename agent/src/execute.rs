@@ -49,7 +49,6 @@ mod starts;
 pub mod timing;
 mod user;
 
-use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use flux_agent_plan::plan::{Content, Mode, Owner, Parent, Plan, Snippet, SnippetPhase, Step};
@@ -330,7 +329,7 @@ impl Executor<'_> {
         tracing::info!(stage = "stay", "finished; waiting for the pod to be deleted");
         // The command has ended, so a stop need not be held back for it.
         self.supervisor.hold_no_stop();
-        let stopped = self.supervisor.unless_stopped(std::future::pending::<()>()).await;
+        let stopped = self.supervisor.until_stopped().await;
         stopped.map(|_| Flow::Exit(0)).map_err(wait_failed)
     }
 
@@ -375,11 +374,7 @@ impl Executor<'_> {
             stage = "lead",
             "{cause}; waiting for the operator to restart this MiniCluster"
         );
-        let waited = self
-            .supervisor
-            .unless_stopped(std::future::pending::<Infallible>())
-            .await;
-        let Interrupted::Stopped(stop) = waited.map_err(wait_failed)?;
+        let stop = self.supervisor.until_stopped().await.map_err(wait_failed)?;
         Ok(Flow::Exit(self.stop_code(stop)))
     }
 

@@ -18,6 +18,8 @@ pub mod program;
 pub mod terminal;
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::future::pending;
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -314,6 +316,12 @@ impl Supervisor {
                 event = self.event() => event.map(drop)?,
             }
         }
+    }
+
+    /// Waits for a stop.
+    pub async fn until_stopped(&mut self) -> io::Result<Stop> {
+        let Interrupted::Stopped(stop) = self.unless_stopped(pending::<Infallible>()).await?;
+        Ok(stop)
     }
 
     /// Awaits `work` to its end, also after a stop.

@@ -32,11 +32,7 @@ pub fn run() -> Result<u8, Failure> {
             "the instance stays up; `{} stop` ends it",
             program.to_string_lossy()
         );
-        // `pending` never completes, so only a stop signal ends this wait.
-        let stopped = runner
-            .supervisor
-            .unless_stopped(std::future::pending::<()>())
-            .await;
+        let stopped = runner.supervisor.until_stopped().await;
         stopped
             .map(|_| 0)
             .map_err(|error| Failure::internal(format!("failed to wait for events: {error}")))

@@ -2,7 +2,6 @@
 //! not show this. After a stop signal it gives the program or its jobs time to end.
 
 use std::ffi::{OsStr, OsString};
-use std::future::pending;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -93,7 +92,7 @@ fn run_with(args: &ProgramArgs, broker: Option<Broker>) -> Result<u8, Failure> {
         let node_failure = match &broker {
             Some(broker) if code != 0 && !was_stopped => {
                 // A future that completes at a stop signal.
-                let stop = async { drop(runner.supervisor.unless_stopped(pending::<()>()).await) };
+                let stop = async { drop(runner.supervisor.until_stopped().await) };
                 jobs::node_was_lost(broker, stop).await
             }
             _ => false,

@@ -84,14 +84,12 @@ impl ContainerEnd {
         termination.node_failure = self.is_node_failure;
         termination.shut_down = self.is_shut_down;
         termination.archive_not_saved = self.archive_not_saved.clone();
-        let sentences: Vec<String> = notes.iter().map(|note| as_sentence(note)).collect();
+        let mut sentences: Vec<String> = notes.iter().map(|note| as_sentence(note)).collect();
         // The first one often follows a colon.
-        termination.message = match sentences.split_first() {
-            None => String::new(),
-            Some((first, rest)) => rest.iter().fold(first.clone(), |text, sentence| {
-                text + " " + &capitalized(sentence)
-            }),
-        };
+        for sentence in sentences.iter_mut().skip(1) {
+            *sentence = capitalized(sentence);
+        }
+        termination.message = sentences.join(" ");
         termination
     }
 

@@ -292,13 +292,18 @@ fn on_failure_does_not_rerun_after_success() {
     assert_eq!(starts(&images), 1);
 }
 
-/// A lead whose archive, in /state, takes so long to save that it can be killed meanwhile.
-fn lead_with_slow_dump(image: &Image, network: &Network) -> Running {
+/// A lead with an archive in /state. `dump`: how the fake Flux writes it, slowly enough to act meanwhile.
+fn lead_with_slow_dump(image: &Image, network: &Network, dump: &str) -> Running {
     fs::create_dir(image.at("/state")).unwrap();
     let mut container = Container::new(image, "mc-0", &run_words(&[]));
-    let dump = "writes=100 pause=500".to_owned();
-    container.environment.insert("FAKE_FLUX_DUMP".into(), dump);
+    container.environment.insert("FAKE_FLUX_DUMP".into(), dump.into());
     Running::pod(&container, network)
+}
+
+/// Whether the dump of the archive in /state has begun.
+fn has_dump_begun(image: &Image) -> bool {
+    let mut files = fs::read_dir(image.at("/state")).unwrap().flatten();
+    files.any(|file| file.metadata().unwrap().len() > 0)
 }
 
 #[test]
@@ -308,11 +313,8 @@ fn killed_lead_does_not_rerun_a_program_whose_end_is_noted() {
         let spec = format!("archive = '/state/archive.tgz'\n{policy}{}", submit(&script));
         let images = images(&spec, 1);
         let network = Network::new();
-        let lead = lead_with_slow_dump(&images[0], &network);
-        eventually("the dump grows", || {
-            let mut files = fs::read_dir(images[0].at("/state")).unwrap().flatten();
-            files.any(|file| file.metadata().unwrap().len() > 0).then_some(())
-        });
+        let lead = lead_with_slow_dump(&images[0], &network, "writes=100 pause=500");
+        eventually("the dump grows", || has_dump_begun(&images[0]).then_some(()));
         send(lead.pid, 9);
         lead.end();
         for _ in 0..2 {
@@ -416,16 +418,10 @@ fn on_failure_does_not_rerun_a_failed_program_after_a_stop() {
     for (fields, snippets) in [before_end, ("", post)] {
         let program = submit(&counted("exit 3"));
         let images = images(&format!("{fields}{ON_FAILURE}{program}{snippets}"), 1);
-        fs::create_dir(images[0].at("/state")).unwrap();
         let network = Network::new();
-        let mut container = Container::new(&images[0], "mc-0", &run_words(&[]));
-        let dump = "writes=8 pause=500".to_owned();
-        container.environment.insert("FAKE_FLUX_DUMP".into(), dump);
-        let lead = Running::pod(&container, &network);
+        let lead = lead_with_slow_dump(&images[0], &network, "writes=8 pause=500");
         eventually("the program has ended", || {
-            let mut files = fs::read_dir(images[0].at("/state")).unwrap().flatten();
-            let is_dumping = files.any(|file| file.metadata().unwrap().len() > 0);
-            (is_dumping || gate(&images[0], "ending").exists()).then_some(())
+            (has_dump_begun(&images[0]) || gate(&images[0], "ending").exists()).then_some(())
         });
         shut_down(&lead);
         let ended = lead.end();
@@ -473,17 +469,14 @@ fn restart_after_kill_knows_whether_program_was_shut_down() {
         let spec = format!("archive = '/state/archive.tgz'\n{ON_FAILURE}{}", submit(&script));
         let images = images(&spec, 1);
         let network = Network::new();
-        let lead = lead_with_slow_dump(&images[0], &network);
+        let lead = lead_with_slow_dump(&images[0], &network, "writes=100 pause=500");
         lead.wait_for_output("up\n");
         if is_shut_down {
             shut_down(&lead);
         } else {
             lead.signal(15);
         }
-        eventually("the dump grows", || {
-            let mut files = fs::read_dir(images[0].at("/state")).unwrap().flatten();
-            files.any(|file| file.metadata().unwrap().len() > 0).then_some(())
-        });
+        eventually("the dump grows", || has_dump_begun(&images[0]).then_some(()));
         send(lead.pid, 9);
         lead.end();
         fs::write(gate(&images[0], "again"), "").unwrap();

@@ -1,5 +1,7 @@
 //! Creates the users of `spec.users` on every pod: entries in the password files, a home, and a password.
 
+use std::collections::BTreeSet;
+
 use flux_shared::command_words::Word;
 use flux_shared::paths::USERS_DIR;
 
@@ -78,6 +80,8 @@ fn new_accounts(resolved: &Resolved) -> Vec<Account> {
         return Vec::new();
     }
     let mut planned_uids: Vec<u32> = resolved.spec.runner.user.iter().map(|user| user.uid).collect();
+    // /home may have very many folders.
+    let home_owners: BTreeSet<u32> = facts.home_owners.values().copied().collect();
     let is_missing = |name: &&String| account_by(&facts.passwd, |account, _| account == *name).is_none();
     let names = resolved.spec.users.iter().filter(is_missing);
     names
@@ -95,10 +99,7 @@ fn new_accounts(resolved: &Resolved) -> Vec<Account> {
             let owner = facts.home_owners.get(&home).copied();
             let uid = owner
                 .filter(|uid| *uid >= FIRST_UID && is_free(uid))
-                .or_else(|| {
-                    let owns_home = |id: &u32| facts.home_owners.values().any(|owner| owner == id);
-                    (FIRST_UID..).find(|id| !owns_home(id) && is_free(id))
-                })
+                .or_else(|| (FIRST_UID..).find(|id| !home_owners.contains(id) && is_free(id)))
                 .unwrap_or(FIRST_UID);
             planned_uids.push(uid);
             Account {
