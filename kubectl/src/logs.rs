@@ -270,11 +270,6 @@ pub async fn follow(
         };
         let read = match pods.log_stream(name, &parameters).await {
             Ok(log) => copy(log, resume, &before_print).await?,
-            // The pod is gone, or its kubelet was restarted and does not know it yet. The pod tells, below.
-            Err(error) if failure::is_code(&error, 404) => LogRead {
-                end: CopyEnd::Missing(failure::cause_of(&error)),
-                has_progressed: false,
-            },
             // The user lacks a permission, so a retry does not help. (After a read that succeeded, 403 may pass: an API
             // server that has just started does not know all roles yet.)
             Err(error) if failure::is_code(&error, 403) && !has_read => {
@@ -282,7 +277,10 @@ pub async fn follow(
             }
             Err(error) => {
                 let why = failure::cause_of(&error);
-                let end = if is_away(&error) {
+                let end = if failure::is_code(&error, 404) {
+                    // The pod is gone, or its kubelet was restarted and does not know it yet. The pod tells, below.
+                    CopyEnd::Missing(why)
+                } else if is_away(&error) {
                     CopyEnd::Away(why)
                 } else {
                     CopyEnd::Broken(why)

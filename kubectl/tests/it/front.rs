@@ -157,10 +157,10 @@ impl Front {
     }
 
     /// Waits until the agent of a pod gets this command.
-    pub async fn when_told(&self, command: &str) {
-        api_server::until(&format!("the agent gets `{command}`"), async || {
+    pub async fn when_told(&self, command: &[&str]) {
+        api_server::until(&format!("the agent gets `{}`", command.join(" ")), async || {
             let programs = self.started();
-            let is_told = programs.iter().any(|program| program.words == [command]);
+            let is_told = programs.iter().any(|program| program.words == command);
             is_told.then_some(())
         })
         .await;

@@ -341,7 +341,7 @@ fn stop_is_a_shutdown_even_if_its_answer_is_lost() {
         let (front, person) = over(user_of(&fixture), killed).await;
         let lead = fixture.pods("mc", 1).await.remove(&0).unwrap();
         let (output, ()) = tokio::join!(person.run(&["stop", "mc"]), async {
-            front.when_told("stop").await;
+            front.when_told(&["stop"]).await;
             fixture.end_pod(&lead, 0, "Completed", "").await;
         });
         assert!(
@@ -386,15 +386,8 @@ fn refused_stop_is_no_shutdown_when_the_lead_restarts() {
         let (front, person) = over(user_of(&fixture), run).await;
         let lead = fixture.pods("mc", 1).await.remove(&0).unwrap();
         let (output, ()) = tokio::join!(person.run(&["stop", "mc"]), async {
-            let words = ["status", "--json"];
-            test_support::api_server::until("the plugin asks for the status after the refusal", async || {
-                front
-                    .started()
-                    .iter()
-                    .any(|session| session.words == words)
-                    .then_some(())
-            })
-            .await;
+            // After the refusal, the plugin asks for the status.
+            front.when_told(&["status", "--json"]).await;
             let restarted = json!({ "status": { "containerStatuses": [{
                 "name": lead.spec.as_ref().unwrap().containers[0].name, "image": "i", "imageID": "i", "ready": true,
                 "restartCount": 1, "state": { "running": {} } }] } });

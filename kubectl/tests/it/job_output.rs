@@ -31,7 +31,7 @@ fn one_ctrl_c_stops_job_in_order_and_prints_its_last_output() {
         let line = next_line(&mut out).await;
         assert_eq!(line, "begins\n");
         crate::runs::interrupt(&run);
-        front.when_told("stop").await;
+        front.when_told(&["stop"]).await;
         fixture.end_pod(&pods[&0], 143, "Error", "").await;
         let mut rest = String::new();
         in_time("its output ends", out.read_to_string(&mut rest))
@@ -79,7 +79,7 @@ fn second_ctrl_c_deletes_without_waiting_for_the_stop() {
         let mut err = BufReader::new(run.stderr.take().unwrap());
         let mut messages = read_until(&mut err, "pods: ").await;
         crate::runs::interrupt(&run);
-        front.when_told("stop").await;
+        front.when_told(&["stop"]).await;
         crate::runs::interrupt(&run);
         in_time("it ends", err.read_to_string(&mut messages))
             .await
@@ -229,7 +229,7 @@ fn closed_output_stops_the_job_and_ends_logs() {
             (141, false),
             "{follow:?}"
         );
-        front.when_told("stop").await;
+        front.when_told(&["stop"]).await;
         fixture.end_pod(&pods[&0], 143, "Error", "").await;
         let run = PluginOutput::when_over(run).await;
         assert_eq!(run.code, 141, "{run:?}");
@@ -295,7 +295,7 @@ async fn output_read_after_ctrl_c(fixture: &Fixture, has_errors: bool) -> String
     fixture.when_condition("mc", "Ready", "True").await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     crate::runs::interrupt(&run);
-    front.when_told("stop").await;
+    front.when_told(&["stop"]).await;
     fixture.end_pod(&pods[&0], 143, "Error", "").await;
     fixture.when_condition("mc", "JobFinished", "True").await;
     let read = tokio::task::spawn_blocking(move || std::io::read_to_string(&mut out));

@@ -195,13 +195,8 @@ async fn update(
         // By the hash that was applied last, `patch` finds out whether `suspend` has changed in the spec. Only then it
         // sets `suspend`: somebody else may have resumed the Job.
         let job = context.index.job(&target.key);
-        let fields = elastic.patch(
-            cluster,
-            &job_uid,
-            job.as_ref(),
-            facts.maximum_size.unwrap_or(elastic.size),
-            is_new_start,
-        );
+        let maximum = facts.maximum_size.unwrap_or(elastic.size);
+        let fields = elastic.patch(cluster, &job_uid, job.as_ref(), maximum, is_new_start);
         // Before the Job: once the Job has the size, nothing would write the ConfigMap any more.
         if is_new_start {
             let facts = RenderFacts {
@@ -209,7 +204,6 @@ async fn update(
                 ..facts.clone()
             };
             let objects = objects(cluster, &facts, context)?;
-            let maximum = facts.maximum_size.unwrap_or(elastic.size);
             context
                 .writer
                 .resize_config_map(&objects.config_map, elastic.size, maximum, &target.uid)

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use test_support::pages::{REPOSITORY, repository};
+use test_support::repository::yaml_files;
 
 /// Another name or place of a field, and the one that the examples use.
 const TWINS: &[(&str, &str)] = &[
@@ -45,10 +46,8 @@ struct Place {
 
 impl Examples {
     pub fn of(version: &str) -> Examples {
-        let mut files = Vec::new();
-        collect(&repository().join("examples"), &mut files);
         let mut all = Examples(BTreeMap::new());
-        for file in files {
+        for file in yaml_files(&repository().join("examples")) {
             let text = std::fs::read_to_string(&file).unwrap();
             for document in serde_saphyr::from_multiple::<Value>(&text).unwrap() {
                 if document["kind"] == "MiniCluster" {
@@ -154,19 +153,4 @@ fn is_explained(name: &str, text: &str) -> bool {
     lines
         .windows(2)
         .any(|pair| pair[0].starts_with('#') && pair[1].starts_with(&format!("{name}:")))
-}
-
-fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
-    let mut entries: Vec<PathBuf> = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    entries.sort();
-    for path in entries {
-        if path.is_dir() {
-            collect(&path, files);
-        } else if path.extension().is_some_and(|ending| ending == "yaml") {
-            files.push(path);
-        }
-    }
 }

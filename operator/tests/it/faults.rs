@@ -480,16 +480,7 @@ fn image_volumes_behind_a_gate_are_found_by_a_dry_run() {
         fixture.create("kept", spec.clone()).await;
         // To the operator this is 1.34, where a feature gate decides. So it asks the API server by a dry-run creation of
         // the Job. The test's real API server answers: it keeps the volumes if it is 1.35 or newer.
-        if fixture
-            .client
-            .apiserver_version()
-            .await
-            .unwrap()
-            .minor
-            .parse::<u32>()
-            .unwrap()
-            >= 35
-        {
+        if fixture.minor().await >= 35 {
             let volumes = fixture
                 .job("kept")
                 .await

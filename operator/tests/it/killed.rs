@@ -35,13 +35,10 @@ impl Change<'_> {
                 })
                 .await;
             until("it owns its Service", async || {
-                let service = fixture.api::<k8s_openapi::api::core::v1::Service>();
-                service
-                    .get_opt(&format!("net-{round}"))
-                    .await
-                    .unwrap()?
-                    .metadata
-                    .owner_references
+                let service = fixture
+                    .find::<k8s_openapi::api::core::v1::Service>(&format!("net-{round}"))
+                    .await?;
+                service.metadata.owner_references
             })
             .await;
             first.stop().await;

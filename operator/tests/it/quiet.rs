@@ -219,19 +219,15 @@ fn operator_killed_at_any_call_leaves_the_same_objects() {
                 .await;
             until("the services pod is there", async || {
                 fixture
-                    .api::<k8s_openapi::api::core::v1::Pod>()
-                    .get_opt(&format!("{name}-services"))
+                    .find::<k8s_openapi::api::core::v1::Pod>(&format!("{name}-services"))
                     .await
-                    .unwrap()
             })
             .await;
             let owned = until("it is one of the Service's owners", async || {
-                let api = fixture.api::<k8s_openapi::api::core::v1::Service>();
-                api.get_opt(&format!("net-{round}"))
-                    .await
-                    .unwrap()?
-                    .metadata
-                    .owner_references
+                let service = fixture
+                    .find::<k8s_openapi::api::core::v1::Service>(&format!("net-{round}"))
+                    .await?;
+                service.metadata.owner_references
             })
             .await;
             assert_eq!(owned.len(), 1);
@@ -305,16 +301,7 @@ fn operator_uses_exactly_the_shipped_permissions() {
         fixture.edit("mc", json!({ "size": 2 })).await;
         let pods = fixture.pods("mc", 2).await;
         // A third MiniCluster, which cannot mount its view. Since Kubernetes 1.35, pods can mount images by default.
-        let mounts_images = fixture
-            .client
-            .apiserver_version()
-            .await
-            .unwrap()
-            .minor
-            .parse::<u32>()
-            .unwrap()
-            >= 35;
-        if mounts_images {
+        if fixture.minor().await >= 35 {
             let mounts = json!({ "size": 1, "flux": { "container": { "source": "imageVolume" } } });
             fixture.create("mounts", mounts).await;
             fixture.cannot_mount(&fixture.pods("mounts", 1).await[&0]).await;

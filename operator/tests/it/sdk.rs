@@ -80,10 +80,8 @@ fn go_operator_python_sdk_creates_scales_follows_and_deletes() {
         assert!(steps.object("deleted")["delete"].is_number());
         // The SDK does not wait for the MiniCluster itself.
         let gone = fixture
-            .api::<flux_shared::crd::v1alpha2::MiniCluster>()
-            .get_opt("lammps")
-            .await
-            .unwrap();
+            .find::<flux_shared::crd::v1alpha2::MiniCluster>("lammps")
+            .await;
         assert!(gone.is_none_or(|cluster| cluster.metadata.deletion_timestamp.is_some()));
         operator.stop().await;
     });

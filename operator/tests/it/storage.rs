@@ -44,7 +44,7 @@ pub(crate) async fn volume(fixture: &Fixture, cluster: &str) -> Option<Persisten
 }
 
 pub(crate) async fn claim(fixture: &Fixture, cluster: &str) -> Option<PersistentVolumeClaim> {
-    fixture.api().get_opt(&format!("{cluster}.data")).await.unwrap()
+    fixture.find(&format!("{cluster}.data")).await
 }
 
 fn phase(volume: &PersistentVolume) -> &str {

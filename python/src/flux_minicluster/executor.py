@@ -329,7 +329,7 @@ class FluxExecutor(concurrent.futures.Executor):
             raise Lost("it was deleted before its tasks had ended", name=self._name, remedy="") from error
         except FAILURES:
             return
-        if status.get("phase") in ("Completed", "Failed"):
+        if observed.is_finished(status):
             raise Lost("its instance has ended before its tasks", name=self._name, reason=status.get("reason"))
 
     async def _connect(self, target: Target) -> None:

@@ -157,6 +157,11 @@ def is_running(pod: Object) -> bool:
     return "running" in _runner_state(pod)
 
 
+def is_finished(status: Object) -> bool:
+    """Whether the MiniCluster with this status has ended."""
+    return status.get("phase") in ("Completed", "Failed")
+
+
 def was_shut_down(pod: Object) -> bool:
     """Whether the runner's earlier start ended because somebody shut the instance down. It runs nothing again."""
     last = (_runner_status(pod).get("lastState") or {}).get("terminated") or {}

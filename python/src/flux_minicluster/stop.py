@@ -9,7 +9,18 @@ from typing import Any
 
 from . import program
 from .errors import CallFailed, Invalid, NotAllowed, NotFound
-from .observed import QUEUE_LABEL, Observed, Start, is_over, is_running, latest_of, own_pods, started, was_shut_down
+from .observed import (
+    QUEUE_LABEL,
+    Observed,
+    Start,
+    is_finished,
+    is_over,
+    is_running,
+    latest_of,
+    own_pods,
+    started,
+    was_shut_down,
+)
 from .target import Refusals, Target, may_pass, words
 
 ATTEMPTS = 6
@@ -80,7 +91,7 @@ class _Attempt:
         self._uid = self._uid or cluster["metadata"]["uid"]
         if cluster["metadata"]["uid"] != self._uid:
             return Way.HAD_ENDED
-        if _is_finished(cluster):
+        if is_finished(cluster.get("status") or {}):
             return Way.HAD_ENDED if self._asked is None else Way.SHUT_DOWN
         lead = latest_of(0, own_pods(cluster, await self._target.pods_of(self._name)))
         if self._asked is not None and (lead is None or is_over(lead, self._asked)):
@@ -134,7 +145,7 @@ async def at_once(target: Target, name: str, uid: str | None) -> Way:
             return Way.DELETED
         except NotAllowed:
             cluster = await target.cluster(name)
-            if _is_finished(cluster):
+            if is_finished(cluster.get("status") or {}):
                 # The operator deletes it.
                 await target.patch(name, {"spec": {"cleanup": True}}, "clean up", uid=uid)
                 return Way.DELETED
@@ -159,10 +170,6 @@ async def _is_replaced(target: Target, name: str, uid: str) -> bool:
         return bool((await target.cluster(name))["metadata"]["uid"] != uid)
     except NotFound:
         return True
-
-
-def _is_finished(cluster: dict[str, Any]) -> bool:
-    return (cluster.get("status") or {}).get("phase") in ("Completed", "Failed")
 
 
 def _is_queued(cluster: dict[str, Any]) -> bool:

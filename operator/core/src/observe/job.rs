@@ -170,6 +170,11 @@ impl JobSeen {
         }
     }
 
+    /// This size, or the Job's maximum size if that is smaller.
+    pub fn capped(&self, size: u32) -> u32 {
+        self.maximum_size.map_or(size, |maximum| size.min(maximum))
+    }
+
     /// Whether the MiniCluster with this uid controls it.
     pub fn is_of(&self, uid: &str) -> bool {
         self.owner_uid.as_deref() == Some(uid)

@@ -235,10 +235,7 @@ fn below_quorum(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome> {
         return None;
     }
     let (field, quorum) = match cluster.min_size {
-        Some(size) => {
-            let maximum = inputs.job.and_then(|job| job.maximum_size);
-            ("minSize", maximum.map_or(size, |maximum| size.min(maximum)))
-        }
+        Some(size) => ("minSize", inputs.job.map_or(size, |job| job.capped(size))),
         None => ("the size when its pods started", inputs.job?.initial_size?),
     };
     if summary.is_ready() || super::runs_or_ran(inputs, summary) || summary.wanted >= quorum {

@@ -149,9 +149,7 @@ pub(super) async fn resize(
     } else {
         job.initial_size
     };
-    let min_size = cluster
-        .min_size
-        .map(|size| job.maximum_size.map_or(size, |maximum| size.min(maximum)));
+    let min_size = cluster.min_size.map(|size| job.capped(size));
     let largest = |initial_size: Option<u32>| min_size.or(initial_size);
     // `completions` is the size before: the caller changes the Job only after this.
     let before = count(largest(job.initial_size), job.completions);
