@@ -21,24 +21,7 @@ impl Quantity {
             .unwrap_or(unsigned.len());
         let (number, suffix) = unsigned.split_at(digits);
         let number_ok = number.matches('.').count() <= 1 && number.chars().any(|c| c.is_ascii_digit());
-        let suffix_ok = matches!(
-            suffix,
-            "" | "n"
-                | "u"
-                | "m"
-                | "k"
-                | "M"
-                | "G"
-                | "T"
-                | "P"
-                | "E"
-                | "Ki"
-                | "Mi"
-                | "Gi"
-                | "Ti"
-                | "Pi"
-                | "Ei"
-        ) || is_exponent(suffix);
+        let suffix_ok = scale(suffix).is_some() || is_exponent(suffix);
         if number_ok && suffix_ok {
             Ok(())
         } else {
@@ -47,9 +30,7 @@ impl Quantity {
             ))
         }
     }
-}
 
-impl Quantity {
     /// The amount in units. None if the text is no quantity.
     pub fn value(&self) -> Option<f64> {
         self.check().ok()?;
@@ -58,13 +39,32 @@ impl Quantity {
             return Some(number);
         }
         let (number, suffix) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic())?);
-        let number: f64 = number.parse().ok()?;
-        let (base, power) = match suffix.strip_suffix('i') {
-            Some(binary) => (1024_f64, "KMGTPE".find(binary)? as i32 + 1),
-            None => (1000_f64, "num kMGTPE".find(suffix)? as i32 - 3),
-        };
-        Some(number * base.powi(power))
+        Some(number.parse::<f64>().ok()? * scale(suffix)?)
     }
+}
+
+/// What one of this suffix is in units. None: there is no such suffix.
+fn scale(suffix: &str) -> Option<f64> {
+    let (base, power): (f64, i32) = match suffix {
+        "n" => (1000.0, -3),
+        "u" => (1000.0, -2),
+        "m" => (1000.0, -1),
+        "" => (1000.0, 0),
+        "k" => (1000.0, 1),
+        "M" => (1000.0, 2),
+        "G" => (1000.0, 3),
+        "T" => (1000.0, 4),
+        "P" => (1000.0, 5),
+        "E" => (1000.0, 6),
+        "Ki" => (1024.0, 1),
+        "Mi" => (1024.0, 2),
+        "Gi" => (1024.0, 3),
+        "Ti" => (1024.0, 4),
+        "Pi" => (1024.0, 5),
+        "Ei" => (1024.0, 6),
+        _ => return None,
+    };
+    Some(base.powi(power))
 }
 
 /// Whether the suffix is a decimal exponent of one or two digits, such as `e3` or `E-2`.

@@ -156,7 +156,8 @@ pub struct Flux {
     /// Arguments added to `flux submit` and `flux batch`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub option_flags: Vec<String>,
-    /// `flux start --wrap=`.
+    /// Command before the broker, its words separated by commas: `flux start --wrap=`, or directly before
+    /// `flux broker`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wrap: Option<String>,
     /// A follower ends when its broker ends, instead of restarting the broker, unless `restart_policy` is `OnFailure`.

@@ -338,23 +338,27 @@ fn scheduler(flux: &Flux, report: &mut Report) -> (Option<SchedulerKind>, Option
 /// Whether the lead broker is in another cluster. All clusters may have the same block: in the cluster that it names, the
 /// lead broker is not remote.
 pub fn is_lead_elsewhere(flux: &Flux, name: &str) -> bool {
-    let in_bursting = flux
-        .bursting
-        .as_ref()
-        .and_then(|bursting| bursting.lead_broker.as_ref());
-    let given = [in_bursting, flux.lead_broker.as_ref()]
-        .into_iter()
-        .flatten()
-        .find(|lead| lead.is_given());
-    given.is_some_and(|lead| lead.name.as_deref() != Some(name))
+    let (in_bursting, alias) = given_lead_brokers(flux);
+    let lead = in_bursting.or(alias);
+    lead.is_some_and(|lead| lead.name.as_deref() != Some(name))
+}
+
+/// The lead broker in `bursting`, and the one in the alias beside it, if they are given.
+fn given_lead_brokers(flux: &Flux) -> (Option<&LeadBroker>, Option<&LeadBroker>) {
+    let bursting = flux.bursting.as_ref();
+    let in_bursting = bursting.and_then(|bursting| bursting.lead_broker.as_ref());
+    let alias = flux.lead_broker.as_ref();
+    (
+        in_bursting.filter(|lead| lead.is_given()),
+        alias.filter(|lead| lead.is_given()),
+    )
 }
 
 /// The hostlist of the instance (None: it has only this cluster's hosts), and the lead broker, if it is in another
 /// cluster.
 fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<String>, Option<RemoteLead>) {
     let bursting = flux.bursting.clone().unwrap_or_default();
-    let in_bursting = bursting.lead_broker.as_ref().filter(|lead| lead.is_given());
-    let alias = flux.lead_broker.as_ref().filter(|lead| lead.is_given());
+    let (in_bursting, alias) = given_lead_brokers(flux);
     if in_bursting.is_some() && alias.is_some() {
         report.problem(
             "spec.flux.leadBroker",
