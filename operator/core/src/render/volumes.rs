@@ -44,6 +44,8 @@ const RESTFUL: &str = "flux-agent-restful";
 const HOME: &str = "flux-operator-home";
 /// Volume with the user's Secret `flux.mungeSecret`.
 const MUNGE: &str = "flux-munge";
+/// The user of the agent's image (`images/agent.Containerfile`).
+const AGENT_USER: i64 = 65532;
 
 /// The user's volumes of a pod.
 #[derive(Debug, Default)]
@@ -376,12 +378,12 @@ pub(super) fn for_sidecar(
 /// The operator's mounts in the runner and in sidecars. Of a volume that an init container fills, they get only a
 /// folder: every user may write to a volume's root, but the folder belongs to the init container's user.
 fn for_any(cluster: &ValidMiniCluster, view: ViewFrom, container: &ValidContainer) -> Vec<VolumeMount> {
-    let read_only = is_shared_by_users(cluster);
+    let is_shared = is_shared_by_users(cluster, view);
     let mut mounts = vec![
         mount(AGENT, paths::AGENT_DIR, true),
         folder(
             paths::MOUNT_FOLDER,
-            mount(&cluster.view.name, paths_of(cluster).mount(), read_only),
+            mount(&cluster.view.name, paths_of(cluster).mount(), is_shared),
         ),
     ];
     mounts.extend(image_mount(view));
@@ -394,8 +396,8 @@ fn for_any(cluster: &ValidMiniCluster, view: ViewFrom, container: &ValidContaine
     }
     if matches!(view, ViewFrom::Copy | ViewFrom::ImageVolume) {
         // With a copied view, this folder belongs to the runner's user. Sidecars of other users need not trust that
-        // user.
-        let read_only = !cluster.sidecars.is_empty();
+        // user. With a mounted view, the folder has the same creator as the view's.
+        let read_only = !cluster.sidecars.is_empty() || (view == ViewFrom::ImageVolume && is_shared);
         mounts.push(folder(
             paths::SOFTWARE_FOLDER,
             mount(SOFTWARE, paths::SOFTWARE_DIR, read_only),
@@ -411,18 +413,37 @@ fn for_any(cluster: &ValidMiniCluster, view: ViewFrom, container: &ValidContaine
     mounts
 }
 
-/// Whether the init containers run as the pod's user, who is not root, while some container runs as another user. Then
-/// every container of the pod's user could change what the init containers create. Root does not count: it may change
-/// everything anyway. If the pod's context names no user, each init container runs as its own user or its image's.
-fn is_shared_by_users(cluster: &ValidMiniCluster) -> bool {
-    let user =
-        |context: Option<&serde_json::Value>| context.and_then(|context| context.get("runAsUser")?.as_i64());
-    let Some(pod) = user(cluster.pod.security_context.as_ref()).filter(|uid| *uid != 0) else {
+/// Whether the init container that creates the view's folder runs as a user who is not root, and the pod has processes
+/// of this user and of another one. Then the first could replace files that the second runs. (Root may change everything
+/// anyway.) A user that only an image names is not known here, except the agent's.
+fn is_shared_by_users(cluster: &ValidMiniCluster, view: ViewFrom) -> bool {
+    let user = |context: &Option<serde_json::Value>| {
+        context
+            .as_ref()
+            .and_then(|context| context.get("runAsUser")?.as_i64())
+    };
+    let pod = user(&cluster.pod.security_context);
+    let creator = match view {
+        ViewFrom::Copy | ViewFrom::OwnImage => user(&cluster.view.security_context).or(pod),
+        ViewFrom::ImageVolume | ViewFrom::Nowhere => pod.or(Some(AGENT_USER)),
+    };
+    let Some(creator) = creator.filter(|uid| *uid != 0) else {
         return false;
     };
-    let sidecars = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
-    let mut all = sidecars.chain([&cluster.runner.container]);
-    all.any(|container| user(container.security_context.as_ref()).is_some_and(|uid| uid != pod))
+    let runner = user(&cluster.runner.container.security_context).or(pod);
+    let sidecars = cluster.sidecars.iter();
+    let sidecars = sidecars.map(|sidecar| user(&sidecar.container.security_context).or(pod));
+    let mut users: Vec<Option<i64>> = sidecars.chain([runner]).collect();
+    // A process can change to the pod's user, even if every container names another one.
+    users.extend(pod.map(Some));
+    let is_runner_root = runner.is_none_or(|uid| uid == 0);
+    if is_runner_root && let Some(flux_user) = &cluster.runner.user {
+        users.push(Some(flux_user.uid.into()));
+    }
+    // The agent gives `spec.users` free uids from 1001 up, so one may be that of a creator whom the spec names.
+    let may_be_assigned = !cluster.users.is_empty() && creator != AGENT_USER;
+    let has_creator = users.contains(&Some(creator)) || may_be_assigned;
+    has_creator && users.iter().any(|uid| *uid != Some(creator))
 }
 
 /// The mount, but only of this folder in the volume.
@@ -529,6 +550,67 @@ mod tests {
         let all = UserVolumes::of(&view("data-2"), [&a, &b]);
         let names: Vec<String> = all.volumes().into_iter().map(|volume| volume.name).collect();
         assert_eq!(names, ["data", "data-3"]);
+    }
+
+    /// A job that owns the folder could replace what root runs from it.
+    #[test]
+    fn view_of_the_jobs_user_is_read_only_beside_root() {
+        use ViewFrom::{Copy, ImageVolume, Nowhere, OwnImage};
+        let context = |uid: u32| format!("securityContext: {{runAsUser: {uid}}}");
+        let view = |uid: u32| format!("flux: {{container: {{{}}}}}", context(uid));
+        let pod = |uid: u32| format!("pod: {{{}}}", context(uid));
+        let app = |fields: &str| format!("containers: [{{image: a, {fields}}}]");
+        let flux_user = |uid: u32| format!("fluxUser: {{uid: {uid}}}");
+        let job = |uid: u32| app(&flux_user(uid));
+        let root_with_job = |uid: u32| app(&format!("{}, {}", context(0), flux_user(uid)));
+        let sidecar = |uid: u32| {
+            format!(
+                "containers: [{{image: a, runFlux: true}}, {{image: b, name: b, {}}}]",
+                context(uid)
+            )
+        };
+        let users = "users: [{name: ada}]".to_owned();
+        let cases = [
+            ([view(7), job(7)], vec![Copy, OwnImage]),
+            ([view(7), root_with_job(7)], vec![Copy, OwnImage]),
+            ([view(7), sidecar(7)], vec![Copy, OwnImage]),
+            ([view(7), users], vec![Copy, OwnImage]),
+            (
+                [pod(7), app(&context(0))],
+                vec![Copy, OwnImage, ImageVolume, Nowhere],
+            ),
+            (
+                [pod(7), root_with_job(7)],
+                vec![Copy, OwnImage, ImageVolume, Nowhere],
+            ),
+            ([view(0), job(65532)], vec![ImageVolume, Nowhere]),
+            ([view(0), sidecar(65532)], vec![ImageVolume, Nowhere]),
+            // No job has the creator's user, or every process has it.
+            ([view(7), job(8)], vec![]),
+            ([view(7), app("command: b")], vec![]),
+            ([view(0), job(7)], vec![]),
+            ([pod(7), job(8)], vec![]),
+        ];
+        for (lines, shared) in cases {
+            let spec = format!("size: 1\n{}", lines.join("\n"));
+            let cluster = crate::testing::cluster(&spec);
+            for view in [Copy, OwnImage, ImageVolume, Nowhere] {
+                for mount in for_runner(&cluster, view) {
+                    let expected = match mount.name.as_str() {
+                        "flux-view" => shared.contains(&view),
+                        SOFTWARE if view == ImageVolume => {
+                            shared.contains(&view) || !cluster.sidecars.is_empty()
+                        }
+                        _ => continue,
+                    };
+                    assert_eq!(
+                        mount.read_only == Some(true),
+                        expected,
+                        "{view:?} {mount:?} {spec}"
+                    );
+                }
+            }
+        }
     }
 
     #[test]
