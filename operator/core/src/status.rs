@@ -17,7 +17,7 @@ use crate::decide::restart;
 use crate::labels;
 use crate::observe::job::JobSeen;
 use crate::observe::pod::{Exit, PodSeen, Trouble};
-use crate::observe::pod_end::{PodEnd, end_of};
+use crate::observe::pod_end::{PodEnd, end_of_lead};
 use crate::observe::storage::DiskSeen;
 use crate::render;
 use crate::vocabulary::{ConditionType, Reason};
@@ -39,6 +39,13 @@ use outcome::Outcome;
 pub enum CheckedSpec<'a> {
     Valid(&'a ValidMiniCluster),
     Invalid(&'a [Problem]),
+}
+
+impl CheckedSpec<'_> {
+    /// Whether the lead broker is in another cluster.
+    fn has_lead_elsewhere(&self) -> bool {
+        matches!(self, CheckedSpec::Valid(cluster) if cluster.flux.lead.is_some())
+    }
 }
 
 /// Everything that a status depends on.
@@ -289,7 +296,7 @@ fn decisive_lead<'a>(inputs: &Inputs<'a>, summary: &PodSummary<'a>) -> Option<&'
     let decides = |pod: &PodSeen| {
         // For a pod that is gone, `end_of_gone` could only add the end `Removed`, which does not decide.
         matches!(
-            end_of(pod),
+            end_of_lead(pod, inputs.spec.has_lead_elsewhere()),
             Some(PodEnd::FailedByItself | PodEnd::NodeFailure | PodEnd::Succeeded)
         )
     };

@@ -36,9 +36,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::observe::job::{JobSeen, TrueCondition};
 use crate::observe::pod::PodSeen;
-use crate::observe::pod_end::{
-    PodEnd, end_of, end_of_gone, is_follower_failed_by_itself, loss, was_stopped_alone,
-};
+use crate::observe::pod_end::{PodEnd, end_of, end_of_lead, is_follower_failed_by_itself, loss};
 use crate::previous_status;
 use crate::vocabulary::Reason;
 
@@ -445,20 +443,17 @@ fn replaces_failed(observation: &Observation, lead: &PodSeen) -> bool {
 }
 
 /// All pods of index 0, those that are gone first, and how each ended. None: it still runs.
-pub(super) fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Option<PodEnd>)> {
-    let gone = observation.gone.iter().map(|pod| (*pod, Some(end_of_gone(pod))));
+pub(crate) fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Option<PodEnd>)> {
+    let gone = observation.gone.iter().map(|pod| {
+        let end = end_of_lead(pod, observation.lead_is_elsewhere);
+        (*pod, end.or(Some(PodEnd::Removed)))
+    });
     let present = observation
         .pods
         .iter()
         .filter(|pod| pod.index == 0)
-        .map(|pod| (*pod, end_of(pod)));
-    let mut leads: Vec<_> = gone.chain(present).collect();
-    for (pod, end) in &mut leads {
-        if observation.lead_is_elsewhere && *end == Some(PodEnd::FailedByItself) && was_stopped_alone(pod) {
-            *end = Some(PodEnd::Removed);
-        }
-    }
-    leads
+        .map(|pod| (*pod, end_of_lead(pod, observation.lead_is_elsewhere)));
+    gone.chain(present).collect()
 }
 
 /// The first lead whose end satisfies `is_wanted`.

@@ -82,6 +82,15 @@ pub fn end_of(pod: &PodSeen) -> Option<PodEnd> {
     })
 }
 
+/// How a pod of index 0 that exists ended. None: it still runs. If the lead broker is in another cluster, this pod is a
+/// follower: if it was stopped alone, the Job may replace it, so it counts as removed.
+pub fn end_of_lead(pod: &PodSeen, lead_is_elsewhere: bool) -> Option<PodEnd> {
+    match end_of(pod) {
+        Some(PodEnd::FailedByItself) if lead_is_elsewhere && was_stopped_alone(pod) => Some(PodEnd::Removed),
+        end => end,
+    }
+}
+
 /// Whether this follower's agent reports that the pod alone was stopped. The Job may replace it.
 pub fn was_stopped_alone(pod: &PodSeen) -> bool {
     pod.exit

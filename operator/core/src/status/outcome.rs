@@ -8,7 +8,7 @@ use super::{CheckedSpec, Inputs, PodSummary};
 use crate::decide::remaining;
 use crate::decide::restart::{self, Limit, Observation};
 use crate::observe::pod::{Exit, FailedInit, PodSeen, Pull, Trouble};
-use crate::observe::pod_end::{self, PodEnd, end_of, end_of_gone};
+use crate::observe::pod_end::{self, PodEnd, end_of, end_of_lead};
 use crate::vocabulary::Reason;
 
 /// Reason and message of the status; empty if nothing is wrong.
@@ -326,7 +326,8 @@ fn is_of_kubernetes(reason: &str) -> bool {
 fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
     if !is_of_kubernetes(reason) {
         let mut known = inputs.pods.iter().chain(&inputs.gone);
-        let lead = known.find(|pod| *reason == Reason::LeadFailed && pod.index == 0 && ends_the_job(pod));
+        let lead =
+            known.find(|pod| *reason == Reason::LeadFailed && pod.index == 0 && ends_the_job(inputs, pod));
         let outcome = lead
             .map(|lead| of_pod(lead))
             .unwrap_or_else(|| Outcome::new(reason, message));
@@ -340,7 +341,7 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
     // If a pod has failed the Job, but all pods ended before the operator could act, Kubernetes gives the reason
     // FailedIndexes.
     let known = match Reason::parse(reason) {
-        Some(Reason::FailedIndexes) if inputs.pods.iter().any(|pod| ends_the_job(pod)) => {
+        Some(Reason::FailedIndexes) if inputs.pods.iter().any(|pod| ends_the_job(inputs, pod)) => {
             Some(Reason::PodFailurePolicy)
         }
         known => known,
@@ -371,7 +372,10 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
             .rev()
             .find(|pod| !was_stopped(pod))
             .or(failed.last()),
-        _ => failed.iter().find(|pod| ends_the_job(pod)).or(failed.first()),
+        _ => failed
+            .iter()
+            .find(|pod| ends_the_job(inputs, pod))
+            .or(failed.first()),
     };
     let Some(pod) = culprit else {
         let mut message = if message.is_empty() {
@@ -396,8 +400,8 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
 
 /// Whether the Job fails with this pod, instead of creating another one. False for a pod of the lead that refused to
 /// run: then the loss of an earlier pod is the cause ([`of_removed_pod`]).
-fn ends_the_job(pod: &PodSeen) -> bool {
-    match end_of(pod) {
+fn ends_the_job(inputs: &Inputs, pod: &PodSeen) -> bool {
+    match end_of_lead(pod, inputs.spec.has_lead_elsewhere()) {
         Some(PodEnd::FailedByItself | PodEnd::NodeFailure) if pod.index == 0 => true,
         Some(PodEnd::NotStarted { new_pod_may_start }) if pod.index == 0 => !new_pod_may_start,
         _ => pod_end::is_follower_failed_by_itself(pod),
@@ -417,7 +421,7 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
         is_spec_valid: matches!(inputs.spec, CheckedSpec::Valid(_)),
         backoff_limit,
         max_restarts,
-        lead_is_elsewhere: matches!(inputs.spec, CheckedSpec::Valid(cluster) if cluster.flux.lead.is_some()),
+        lead_is_elsewhere: inputs.spec.has_lead_elsewhere(),
         restarts_on_failure: false,
         job: inputs.job,
         last_job: None,
@@ -425,13 +429,11 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
         gone: inputs.gone.clone(),
         now: inputs.now,
     };
-    let gone = inputs.gone.iter().map(|pod| (*pod, end_of_gone(pod)));
-    let present = inputs
-        .pods
-        .iter()
-        .filter(|pod| pod.index == 0)
-        .filter_map(|pod| Some((*pod, end_of(pod)?)));
-    let leads: Vec<(&PodSeen, PodEnd)> = gone.chain(present).collect();
+    let ended = |(pod, end)| Some((pod, end?));
+    let leads: Vec<(&PodSeen, PodEnd)> = restart::leads(&observation)
+        .into_iter()
+        .filter_map(ended)
+        .collect();
     if let Some((lead, end)) = leads
         .iter()
         .find(|(_, end)| matches!(end, PodEnd::FailedByItself | PodEnd::NodeFailure))
@@ -455,7 +457,7 @@ fn of_removed_pod(inputs: &Inputs) -> Option<Outcome> {
         });
     }
     // This pod's own failure is the cause, and not a loss.
-    if inputs.pods.iter().any(|pod| ends_the_job(pod)) {
+    if inputs.pods.iter().any(|pod| ends_the_job(inputs, pod)) {
         return None;
     }
     let removed_lead = leads

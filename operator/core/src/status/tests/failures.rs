@@ -3,8 +3,11 @@
 //! `ended(1, 3, 2)` is a pod of index 1 that ended with code 3 in minute 2. `true_condition` makes a condition of the
 //! Job: for `failed`, `failing` or `complete`.
 
+use flux_shared::crd::v1alpha2::LostPod;
+use flux_shared::exit::REPLACE;
+
 use super::*;
-use crate::observe::pod_end::{PodEnd, end_of};
+use crate::observe::pod_end::{self, PodEnd, end_of};
 
 #[test]
 fn silent_node_is_named_and_its_pods_are_not_ready() {
@@ -279,6 +282,39 @@ fn program_that_ends_during_eviction_fails_with_its_own_code() {
         "LeadLost",
         lost,
     )]);
+}
+
+/// If the lead broker is in another cluster, index 0 is a follower.
+#[test]
+fn pod_0_stopped_alone_beside_a_remote_lead_has_not_failed() {
+    let stopped = with_termination(0, Termination::new(Ender::Stop, REPLACE));
+    let ended_job = |job: JobSeen, pods: Vec<PodSeen>| {
+        let mut observation = observation(
+            "size: 2\nflux: {bursting: {leadBroker: {name: a, address: b}, clusters: [{name: mc}]}}",
+        );
+        observation.job = Some(job);
+        observation.previous.lost_pods = vec![LostPod {
+            time: NOW.into(),
+            ..pod_end::loss(&pod(1))
+        }];
+        observation.pods = pods;
+        observation.status()
+    };
+    let failed = JobSeen {
+        failed: true_condition("PodFailurePolicy", ""),
+        ..job(2)
+    };
+    let by_follower = ended_job(failed.clone(), vec![stopped.clone(), ended(1, 3, 4)]);
+    assert_eq!(by_follower.reason.as_deref(), Some("NonZeroExitCode"));
+    assert_eq!(by_follower.failed_index, Some(1));
+    let removed = ended_job(failed, vec![stopped.clone()]);
+    assert_eq!(removed.reason.as_deref(), Some("LeadLost"));
+    let completed = JobSeen {
+        complete: true_condition("", ""),
+        ..job(2)
+    };
+    let replaced = ended_job(completed, vec![stopped, ended(0, 0, 5)]);
+    assert_eq!(replaced.exit_code, Some(0));
 }
 
 /// A stricter operator may reject the spec of a running MiniCluster.
