@@ -62,9 +62,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- stop
 
 
-def test_stop_deletes_nothing_while_post_runs(api: FakeApi) -> None:
+@pytest.mark.parametrize("after", [{"snippet": None, "has_ended": True}, {"snippet": "post"}])
+def test_stop_deletes_nothing_while_the_last_steps_run(api: FakeApi, after: dict[str, Any]) -> None:
     cluster = running(api)
-    api.programs |= {"stop": program(1), "status": program(1, {"state": None, "snippet": "post"})}
+    # The MiniCluster has not been seen up: the operator may only be late.
+    api.set_status("mc", conditions={}, timeline={"running": "2026-01-01T00:00:00Z"})
+    api.programs |= {"stop": program(1), "status": program(1, {"state": None} | after)}
     assert cluster.stop() is Way.ENDING
     assert deletions(api) == []
 
@@ -458,6 +461,52 @@ def test_log_goes_on_after_a_restart_of_the_kubelet(api: FakeApi, monkeypatch: p
 
     result = run_to_the_end(api, live)
     assert (result.exit_code, result.stdout, result.unread) == (0, "first\nlast\n", None)
+
+
+@pytest.mark.parametrize("may_get_pods", [True, False])
+def test_pod_that_goes_after_a_restart_of_the_kubelet_keeps_nothing(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, may_get_pods: bool
+) -> None:
+    """The log was read whole before the kubelet answered 404."""
+    monkeypatch.setattr(logs, "PAUSE_AFTER_FAILURE_SECONDS", 0.05)
+
+    def live(name: str) -> None:
+        lead = printed(api, name)
+        reads = sum("/log" in path for _, path in api.requests)
+        refuse(api, "GET", "/log", 404, message=f"the server could not find the requested resource ( pods/log {lead})")
+        if not may_get_pods:
+            refuse(api, "GET", f"/pods/{lead}", 403, message="no")
+        api.end_log(lead)
+        until(lambda: sum("/log" in path for _, path in api.requests) > reads)
+        time.sleep(0.3)
+        api.remove("pods", lead)
+        api.end_job(name)
+
+    result = run_to_the_end(api, live)
+    assert (result.stdout, result.unread) == ("first\n", None)
+    assert not is_kept(api, result)
+
+
+def test_pod_that_a_dead_node_keeps_does_not_keep_the_run_waiting(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state says that it runs, and its log cannot be read."""
+    monkeypatch.setattr(logs, "PAUSE_AFTER_FAILURE_SECONDS", 0.05)
+
+    def live(name: str) -> None:
+        lead = printed(api, name)
+        pod = api.get("pods", lead)
+        assert pod is not None
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        api.put("pods", pod)
+        refuse(api, "GET", "/log", 500, message="no route to host")
+        api.end_log(lead)
+        api.set_status(name, phase="Failed", exitCode=7, conditions={"JobFinished": "True", "Failed": "True"})
+
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster["metadata"]["name"]))
+    result = MiniCluster.run("app:1", ["x"], stream=False, check=False, timeout=20)
+    assert (result.exit_code, result.stdout) == (7, "first\n")
+    assert result.unread is not None and "no route to host" in result.unread
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import threading
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from pydantic import BaseModel
 from flux_minicluster import Invalid, bridge, errors, executor, manifest, models
 from flux_minicluster.errors import remedy_for
 from flux_minicluster.manifest import Wanted
-from flux_minicluster.observed import Observed, runner_of
+from flux_minicluster.observed import Observed, is_overdue, runner_of
 from flux_minicluster.progress import State, stages
 from flux_minicluster.report import build
 from flux_minicluster.result import Result, code_of
@@ -211,6 +212,14 @@ def test_runner_is_found_when_webhook_adds_container_first() -> None:
     runner = {"name": "app", "command": ["/etc/flux-agent/bin/flux-agent", "run"]}
     assert runner_of({"spec": {"containers": [{"name": "istio-proxy"}, runner]}}) == "app"
     assert runner_of({"spec": {"containers": [{"name": "main"}]}}) == "main"
+
+
+@pytest.mark.parametrize("seconds_ago, is_late", [(70, True), (50, False), (-20, False)])
+def test_deleted_pod_is_overdue_a_minute_after_its_grace_period(seconds_ago: int, is_late: bool) -> None:
+    deadline = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    pod = {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    assert is_overdue(pod, deadline + timedelta(seconds=seconds_ago)) is is_late
+    assert not is_overdue({"metadata": {}}, deadline)
 
 
 def test_start_that_does_not_go_on_says_why() -> None:

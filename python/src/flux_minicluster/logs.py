@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import datetime, timezone
 from typing import Any
 
 import aiohttp
@@ -41,6 +42,8 @@ async def follow(
     while True:
         restarts = observed.restarts_of(pod) - start.restarts
         is_over = observed.is_over(pod, start)
+        # Otherwise failures are retried for any time, since the job goes on.
+        can_give_up = is_over or observed.is_overdue(pod, datetime.now(timezone.utc))
         if restarts > 1:
             # The kubelet keeps the log of one earlier container.
             lost = lost or ("" if was_complete else "its container has restarted twice meanwhile")
@@ -50,7 +53,7 @@ async def follow(
         query += [("previous", "1")] if restarts == 1 else [] if is_over else [("follow", "1")]
         query += [("sinceTime", since)] if since is not None else []
         broke: str | None = None
-        is_complete = has_progressed = counts = False
+        is_complete = has_progressed = counts = is_missing = False
         try:
             async for data in _chunks(target, name, query):
                 log_refusals.note_success()
@@ -59,16 +62,15 @@ async def follow(
                     yield new
             is_complete = True
             log_refusals.note_success()
-        except NotFound:
-            lost = lost or ("" if was_complete else "its pod is gone")
-            break
         except _Silent as error:
             log_refusals.note_success()
             # A container that runs may print nothing for any time.
-            broke, counts = (str(error) if is_over else None), True
+            broke, counts = (str(error) if can_give_up else None), True
         except FAILURES as error:
             if log_refusals.is_final(error):
                 raise
+            # 404: the pod is gone, or its kubelet was restarted and does not know it yet. The pod tells, below.
+            is_missing = isinstance(error, CallFailed) and error.status == 404
             broke, counts = words(error), _counts(error)
         # A log that had been read whole, and is empty now, was rotated.
         if is_complete and resume.end() and (has_progressed or not was_complete):
@@ -80,11 +82,11 @@ async def follow(
             # The container had ended before this read, so nothing else is missing.
             break
         failures = 0 if has_progressed or broke is None else failures + counts
-        if is_over and failures >= TRIES:
+        if can_give_up and failures >= TRIES:
             lost = broke or ""
             break
         may_be_of_next = was_complete and not is_complete and has_progressed
-        was_complete = is_complete
+        was_complete = is_complete or (was_complete and is_missing)
         # Without an answer it is not known whose log the next read would be of.
         while True:
             try:
@@ -93,11 +95,11 @@ async def follow(
                 break
             except FAILURES as error:
                 if pod_refusals.is_final(error):
-                    # Who may not get pods may still read logs.
-                    current = pod
+                    # Who may not get pods may still read logs. A pod without a log counts as gone.
+                    current = None if is_missing else pod
                     break
                 failures += _counts(error)
-                if is_over and failures >= TRIES:
+                if can_give_up and failures >= TRIES:
                     raise _unread(name, container, words(error)) from error
                 await asyncio.sleep(PAUSE_AFTER_FAILURE_SECONDS)
         if current is None or current["metadata"].get("uid", "") != start.uid:

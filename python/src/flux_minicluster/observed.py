@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
 Object = Mapping[str, Any]
@@ -18,6 +19,8 @@ _INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 _JOB_UID_LABEL = "batch.kubernetes.io/controller-uid"
 # Path of the agent in pods.
 AGENT = "/etc/flux-agent/bin/flux-agent"
+# How much longer than its grace period the deletion of a pod may take. Clocks may differ, too.
+KUBELET_DELAY = timedelta(seconds=60)
 
 
 @dataclass(frozen=True)
@@ -181,6 +184,18 @@ def is_over(pod: Object, start: Start) -> bool:
         or "terminated" in _runner_state(pod)
         or restarts_of(pod) > start.restarts
     )
+
+
+def is_overdue(pod: Object, now: datetime) -> bool:
+    """Whether a deleted pod should have been gone for a while. Its node is probably dead, and its state stays."""
+    # The end of the grace period.
+    deadline = pod["metadata"].get("deletionTimestamp")
+    return deadline is not None and now - time_of(deadline) > KUBELET_DELAY
+
+
+def time_of(text: str) -> datetime:
+    # Python 3.10 does not read the Z.
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def is_scheduled(pod: Object) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
+
+from .observed import time_of
 
 BAR_WIDTH = 320
 NAME_WIDTH = 220
@@ -39,11 +40,11 @@ def steps_of(cluster: dict[str, Any]) -> tuple[Step, ...]:
     created = cluster["metadata"].get("creationTimestamp")
     if created is None:
         return ()
-    first = last = _time(created)
+    first = last = time_of(created)
     steps = []
     for name, text in points:
         if text is not None:
-            end = max(_time(text), last)
+            end = max(time_of(text), last)
             steps.append(Step(name, (last - first).total_seconds(), (end - last).total_seconds()))
             last = end
     return tuple(steps)
@@ -70,8 +71,3 @@ def picture(steps: Sequence[Step]) -> str:
             f'  <text x="{left + length + 6:.1f}" y="{top + 15}">{step.seconds:g} s</text>',
         ]
     return "\n".join([*lines, "</svg>\n"])
-
-
-def _time(text: str) -> datetime:
-    # Python 3.10 does not read the Z.
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
