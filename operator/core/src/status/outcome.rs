@@ -545,8 +545,25 @@ fn of_pod(pod: &PodSeen) -> Outcome {
             Some(init) => of_init(init, &format!("init container {} of {place}", init.name)),
             None => Outcome::new(trouble.reason.clone(), format!("{place}: {}", trouble.message)),
         },
-        (None, Some(exit)) => of_exit(exit, &place),
+        (None, Some(exit)) => with_cause_of_stop(pod, of_exit(exit, &place)),
         (None, None) => Outcome::new(Reason::JobFailed, format!("{place} failed and left no status")),
+    }
+}
+
+/// `outcome` of a pod, with the probable cause if its container was stopped, but nobody removed the pod or asked it to
+/// end. Then the kubelet stops only the container, and its events say why.
+fn with_cause_of_stop(pod: &PodSeen, outcome: Outcome) -> Outcome {
+    let is_pods_stop = pod.is_deleting || pod.was_evicted() || pod.end_requested.is_some();
+    if is_pods_stop || outcome.reason != Reason::Stopped.name() {
+        return outcome;
+    }
+    Outcome {
+        message: format!(
+            "{}; its pod was not removed, so its livenessProbe or lifeCycle.postStartExec may have failed: `kubectl describe pod {}` shows the events",
+            outcome.message.trim_end_matches('.'),
+            pod.name
+        ),
+        ..outcome
     }
 }
 

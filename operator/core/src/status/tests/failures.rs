@@ -248,6 +248,27 @@ fn pod_that_failed_the_job_is_named_with_its_message() {
     ]);
 }
 
+#[test]
+fn stop_without_a_removal_names_the_probe_and_the_hook() {
+    let stopped = || with_termination(0, Termination::new(Ender::Stop, 143));
+    let asked = PodSeen {
+        end_requested: Some(at(NOW)),
+        ..stopped()
+    };
+    let message = "the lead (index 0) was stopped before its program had ended";
+    assert_reported([
+        ("PodFailurePolicy", vec![asked], Some(0), "Stopped", message),
+        (
+            "PodFailurePolicy",
+            vec![stopped()],
+            Some(0),
+            "Stopped",
+            "the lead (index 0) was stopped before its program had ended; its pod was not removed, so its livenessProbe \
+             or lifeCycle.postStartExec may have failed: `kubectl describe pod mc-0` shows the events",
+        ),
+    ]);
+}
+
 /// Its node was cut off, and the taint manager was about to evict it.
 #[test]
 fn program_that_ends_during_eviction_fails_with_its_own_code() {
