@@ -4,7 +4,7 @@
 //! started
 //! ended CODE
 //! node-failure     (only if Flux ended the job because a node was lost)
-//! aborted          (in place of it, only if Flux told the program to end: after a stop or `flux shutdown`)
+//! aborted          (only if Flux told the program to end: after a stop or `flux shutdown`)
 //! shut down        (only if somebody shut the instance down after the program had failed: `flux-agent stop`)
 //! ```
 
@@ -27,23 +27,29 @@ pub fn note_start(path: &Path) -> io::Result<()> {
 
 /// Notes how the program ended. An error is ignored: then the broker's end counts as the program's. The note is on the
 /// disk when this returns, so that it survives a crash of the node.
-/// `node_failure`: Flux ended the job because a node was lost. `is_aborted`: Flux told the program to end.
-pub fn note_end(path: &Path, code: u8, node_failure: bool, is_aborted: bool) {
-    let why = match (node_failure, is_aborted) {
-        (true, _) => NODE_FAILURE,
-        (false, true) => ABORTED,
-        (false, false) => "",
-    };
-    let written = append(path, &format!("{ENDED}{code}\n{why}"));
+/// `node_failure`: Flux ended the job because a node was lost. `is_aborted`: whether Flux has told the program to end.
+pub fn note_end(path: &Path, code: u8, node_failure: bool, mut is_aborted: impl FnMut() -> bool) {
+    let node_failure = if node_failure { NODE_FAILURE } else { "" };
+    let was_aborted = is_aborted();
+    let aborted = if was_aborted { ABORTED } else { "" };
+    let written = append(path, &format!("{ENDED}{code}\n{node_failure}{aborted}"));
     let _ = written.and_then(|file| file.sync_all());
+    // The sync may take seconds. Flux accepts a shutdown meanwhile, since the program still runs for it.
+    if !was_aborted && is_aborted() {
+        let _ = append_after_end(path, ABORTED);
+    }
 }
 
 /// Notes that somebody shut the instance down after the program had ended. With `restartPolicy: OnFailure` it then does
 /// not run again.
 pub fn note_shutdown(path: &Path) -> io::Result<()> {
-    // The time of the note stays that of the program's end.
+    append_after_end(path, SHUT_DOWN)
+}
+
+/// Appends to the note of a program that has ended. The time of the note stays that of the program's end.
+fn append_after_end(path: &Path, text: &str) -> io::Result<()> {
     let ended_at = std::fs::metadata(path)?.modified()?;
-    append(path, SHUT_DOWN)?.set_modified(ended_at)
+    append(path, text)?.set_modified(ended_at)
 }
 
 /// Appends to the note. The entrypoint has created it, for Flux's user.
@@ -60,7 +66,7 @@ pub struct ProgramNote {
     pub code: Option<u8>,
     /// Whether Flux ended the job because a node was lost, and nobody has shut the instance down since.
     pub node_failure: bool,
-    /// Whether Flux told the program to end, and no node was lost.
+    /// Whether Flux told the program to end.
     pub is_aborted: bool,
     /// Whether somebody shut the instance down after the program had ended.
     pub is_shut_down: bool,
@@ -80,11 +86,11 @@ pub fn read_note(path: &Path) -> Option<ProgramNote> {
     let code = ended.and_then(|(code, _)| code.parse().ok());
     let why = ended.map_or("", |(_, why)| why);
     let has = |line: &str| why.split_inclusive('\n').any(|other| other == line);
-    let is_shut_down = has(SHUT_DOWN);
+    let (is_aborted, is_shut_down) = (has(ABORTED), has(SHUT_DOWN));
     Some(ProgramNote {
         code,
-        node_failure: has(NODE_FAILURE) && !is_shut_down,
-        is_aborted: has(ABORTED),
+        node_failure: has(NODE_FAILURE) && !is_aborted && !is_shut_down,
+        is_aborted,
         is_shut_down,
         at,
     })
@@ -97,21 +103,36 @@ mod tests {
     #[test]
     fn note_says_why_the_program_ended() {
         let path = tempfile::NamedTempFile::new().unwrap();
-        // A lost node hides that Flux told the program to end.
-        for (node_failure, has_flux_ended_it, is_aborted) in [
+        // The order to end may come before the program's end is noted, or while the note is synced.
+        for (has_lost_node, aborted_before, aborted_meanwhile) in [
             (false, false, false),
+            (false, false, true),
             (false, true, true),
             (true, false, false),
-            (true, true, false),
+            (true, false, true),
+            (true, true, true),
         ] {
             std::fs::write(&path, "").unwrap();
             note_start(path.path()).unwrap();
-            note_end(path.path(), 3, node_failure, has_flux_ended_it);
+            let mut ended_at = None;
+            note_end(path.path(), 3, has_lost_node, || {
+                let note = read_note(path.path()).unwrap();
+                ended_at = note.code.map(|_| note.at);
+                // The clock of file times has long ticks.
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                if note.code.is_some() {
+                    aborted_meanwhile
+                } else {
+                    aborted_before
+                }
+            });
             let note = read_note(path.path()).unwrap();
+            let (node_failure, is_aborted) = (has_lost_node && !aborted_meanwhile, aborted_meanwhile);
             assert_eq!(
                 (note.code, note.node_failure, note.is_aborted),
                 (Some(3), node_failure, is_aborted)
             );
+            assert!(ended_at.is_none_or(|at| at == note.at));
             note_shutdown(path.path()).unwrap();
             let later = read_note(path.path()).unwrap();
             assert_eq!(

@@ -97,8 +97,7 @@ fn run_with(args: &ProgramArgs, broker: Option<Broker>) -> Result<u8, Failure> {
             }
             _ => false,
         };
-        let is_aborted = runner.stop_code().is_some();
-        note_end(&args.result, code, node_failure, is_aborted);
+        note_end(&args.result, code, node_failure, || runner.stop_code().is_some());
         Ok(code)
     }))
 }
