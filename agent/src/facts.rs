@@ -52,6 +52,7 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
     checked_paths.extend(flux_on_path.as_deref().and_then(accounting_of));
     let installation = installation(spec, flux_on_path.as_deref());
     let passwd = host.text("/etc/passwd").unwrap_or_default();
+    let uid = nix::unistd::geteuid().as_raw();
     Ok(Facts {
         index: environment
             .get(names::COMPLETION_INDEX)
@@ -64,9 +65,9 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
         agent,
         spec_file: None,
         attempt: ATTEMPT.clone(),
-        uid: nix::unistd::geteuid().as_raw(),
+        uid,
         gid: nix::unistd::getegid().as_raw(),
-        home_owners: home_owners(&host, spec, &passwd),
+        home_owners: home_owners(&host, spec, &passwd, uid),
         passwd,
         group: host.text("/etc/group").unwrap_or_default(),
         address,
@@ -99,10 +100,10 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
     })
 }
 
-/// The owners of the homes. Not read if the password file has all users: /home can be a large volume.
-fn home_owners(host: &host::HostFiles, spec: &AgentSpec, passwd: &str) -> BTreeMap<String, u32> {
+/// The owners of the homes. Read only if this process, as `uid`, creates users: /home can be a large volume.
+fn home_owners(host: &host::HostFiles, spec: &AgentSpec, passwd: &str, uid: u32) -> BTreeMap<String, u32> {
     let is_known = |name: &String| passwd.lines().any(|line| line.split(':').next() == Some(name));
-    if spec.users.iter().all(is_known) {
+    if uid != 0 || spec.users.iter().all(is_known) {
         return BTreeMap::new();
     }
     host.folder_owners(HOMES)
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_of_homes_are_read_if_users_are_missing() {
+    fn owners_of_homes_are_read_if_root_misses_users() {
         let root = tempfile::tempdir().unwrap();
         let at = |path: &str| root.path().join(path);
         std::fs::create_dir_all(at("home/ada")).unwrap();
@@ -227,6 +228,8 @@ mod tests {
         assert_eq!(owners(&spec), BTreeMap::new());
         spec.users = vec!["bob".into()];
         assert_eq!(owners(&spec), BTreeMap::from([("/home/ada".into(), 1002)]));
+        let host = host::HostFiles::new(root.path());
+        assert_eq!(home_owners(&host, &spec, "", 1000), BTreeMap::new());
         std::fs::create_dir(at("etc")).unwrap();
         std::fs::write(at("etc/passwd"), "bob:x:1001:1001::/home/bob:/bin/sh\n").unwrap();
         assert_eq!(owners(&spec), BTreeMap::new());

@@ -53,8 +53,8 @@ pub struct Facts {
     /// Text of /etc/passwd and /etc/group; empty if the file is missing.
     pub passwd: String,
     pub group: String,
-    /// The uid that owns each folder in /home, by the folder's path; links are left out. Read only if the password file
-    /// lacks users of the spec.
+    /// The uid that owns each folder in /home, by the folder's path; links are left out. Read only if the agent is root
+    /// and the password file lacks users of the spec.
     pub home_owners: BTreeMap<String, u32>,
     /// The environment of the container.
     pub environment: BTreeMap<String, String>,
