@@ -115,6 +115,16 @@ pub fn is_within<'a>(path: &str, folders: impl IntoIterator<Item = &'a str>) -> 
     folders.into_iter().any(|folder| path.starts_with(&parts(folder)))
 }
 
+/// Where the volume for the home is mounted in a container with the user's mounts at `mounts`.
+pub fn home_beside<'a>(mounts: impl IntoIterator<Item = &'a str> + Clone) -> &'static str {
+    let is_users_own = mounts.clone().into_iter().any(|mount| mount == FALLBACK_HOME);
+    if !is_users_own && is_within(FALLBACK_HOME, mounts) {
+        AGENT_HOME
+    } else {
+        FALLBACK_HOME
+    }
+}
+
 /// Path in `folder` of the file with the times of the init container's stage `name`.
 pub fn timeline_note_in(folder: &str, name: &str) -> String {
     format!("{folder}/.flux-stage.{name}")

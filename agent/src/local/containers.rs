@@ -8,7 +8,7 @@ use flux_shared::agent_spec::AgentSpec;
 use flux_shared::hostlist;
 use flux_shared::names::{self, DEFAULT_GRACE_PERIOD, RESTARTS_LEFT};
 use flux_shared::paths::{
-    AGENT_FILE, CURVE_FILE, FALLBACK_HOME, SPEC_FILE, TERMINATION_LOG, VIEW_IMAGE_LINK, VIEW_IMAGE_MOUNT,
+    AGENT_FILE, CURVE_FILE, SPEC_FILE, TERMINATION_LOG, VIEW_IMAGE_LINK, VIEW_IMAGE_MOUNT, home_beside,
 };
 use flux_shared::validate::{Mount, ValidContainer, ValidMiniCluster, VolumeSource};
 use serde::{Deserialize, Serialize};
@@ -241,22 +241,24 @@ impl LocalContainer {
             ..LocalContainer::default()
         };
         container.environment = environment(spec, machine, index, given);
-        container.add_machine_mounts(machine);
+        let given_mounts = given.map(|given| given.mounts.as_slice()).unwrap_or_default();
+        let home = home_beside(given_mounts.iter().map(|mount| mount.path.as_str()));
+        container.add_machine_mounts(machine, home);
         container.files = files(spec, &container.hostname);
-        for mount in given.into_iter().flat_map(|given| &given.mounts) {
+        for mount in given_mounts {
             container.add(mount);
         }
         container
     }
 
     /// Makes this machine's files the container's image, with the pod's own folders and mounts in it.
-    fn add_machine_mounts(&mut self, machine: &Machine) {
+    fn add_machine_mounts(&mut self, machine: &Machine, fallback_home: &str) {
         // The agent creates users' homes in /home. Any user may write to the fallback home, as to the volume in a pod.
         let empty = [
             ("/tmp", 0o1777),
             ("/var/tmp", 0o1777),
             ("/home", 0o755),
-            (FALLBACK_HOME, 0o777),
+            (fallback_home, 0o777),
         ];
         // Nothing is mounted on /dev/mqueue: the empty folder only hides the machine's.
         let kernel_mount_points = [
@@ -567,6 +569,22 @@ mod tests {
     }
 
     #[test]
+    fn home_is_elsewhere_when_a_volume_is_above_it() {
+        for (path, home) in [
+            ("/homes", "/home/flux-operator"),
+            ("/home", "/etc/flux-agent/home"),
+        ] {
+            let all = arrangement(&format!(
+                "  containers: [{{image: app, volumes: {{homes: {{path: {path}, claimName: homes}}}}}}]"
+            ));
+            let folders = &all.containers[0].folders;
+            let with_all_rights = folders.iter().filter(|(_, mode)| **mode == 0o777);
+            let homes: Vec<&String> = with_all_rights.map(|(path, _)| path).collect();
+            assert_eq!(homes, [home], "{path}");
+        }
+    }
+
+    #[test]
     fn pods_write_only_to_the_commands_folder() {
         let all = arrangement("  size: 1\n  containers: [{image: app, command: hostname}]");
         let writable: Vec<&Bind> = all.containers[0]
@@ -585,7 +603,7 @@ mod tests {
             ..machine()
         };
         let mut container = LocalContainer::default();
-        container.add_machine_mounts(&machine);
+        container.add_machine_mounts(&machine, "/home/flux-operator");
         let at_home: Vec<&Bind> = container
             .mounts
             .iter()

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use flux_shared::agent_spec::{AgentSpec, Program};
-use flux_shared::paths::{SOFTWARE_DIR, VIEW_IMAGE_MOUNT};
+use flux_shared::paths::{FALLBACK_HOME, SOFTWARE_DIR, VIEW_IMAGE_MOUNT, home_beside};
 use flux_shared::quantity::Quantity;
 use flux_shared::validate::{Problem, ValidMiniCluster, ViewContainer, ViewSource};
 use flux_shared::{derive, manifest, validate};
@@ -158,6 +158,11 @@ impl Source {
         facts
             .environment
             .extend(overlaid_environment(cluster, &container.environment));
+        let home = home_beside(container.mounts.iter().map(|mount| mount.path.as_str()));
+        for paths in [&mut facts.present, &mut facts.writable] {
+            paths.remove(FALLBACK_HOME);
+            paths.insert(home.into());
+        }
         if let Some(folder) = &container.working_dir {
             // Assumed to be writable, since the user chose it.
             facts.working_directory = folder.clone();

@@ -243,6 +243,31 @@ fn overlay_environment_reaches_the_runner() {
 }
 
 #[test]
+fn home_is_elsewhere_when_a_volume_is_above_it() {
+    let text = |path: &str| {
+        let text = format!(
+            "{{apiVersion: flux-framework.org/v1alpha2, kind: MiniCluster, metadata: {{name: mc}}, spec: {{\
+             containers: [{{image: a, command: b, securityContext: {{runAsUser: 7}}, \
+             volumes: {{homes: {{path: {path}, claimName: homes}}}}}}]}}}}"
+        );
+        let source = Source::parse(&text).unwrap();
+        let plans = pods::plan(&source, &source.assumed_facts(), None).unwrap();
+        serde_json::to_string(&plans).unwrap()
+    };
+    let homes = ["/home/flux-operator", "/etc/flux-agent/home"];
+    for (path, home) in [
+        ("/homes", homes[0]),
+        ("/home/ada", homes[0]),
+        ("/home/flux-operator", homes[0]),
+        ("/home", homes[1]),
+    ] {
+        let text = text(path);
+        let found = homes.map(|home| text.contains(home));
+        assert_eq!(found, homes.map(|other| other == home), "{path}: {text}");
+    }
+}
+
+#[test]
 fn limits_of_the_runner_are_its_assumed_cores_and_gpus() {
     let cores_and_gpus = |limits: &str| {
         let text = format!(

@@ -477,16 +477,11 @@ pub(super) fn for_runner(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<Volu
 pub(super) fn merged(own: Vec<VolumeMount>, user: Vec<VolumeMount>) -> Vec<VolumeMount> {
     let is_path_free = |mount: &VolumeMount| !user.iter().any(|other| other.mount_path == mount.mount_path);
     let mut mounts: Vec<VolumeMount> = own.into_iter().filter(is_path_free).collect();
-    let has_mount_above_home = paths::is_within(
-        paths::FALLBACK_HOME,
-        user.iter().map(|mount| mount.mount_path.as_str()),
-    );
-    if has_mount_above_home
-        && let Some(home) = mounts
-            .iter_mut()
-            .find(|mount| mount.mount_path == paths::FALLBACK_HOME)
+    if let Some(home) = mounts
+        .iter_mut()
+        .find(|mount| mount.mount_path == paths::FALLBACK_HOME)
     {
-        home.mount_path = paths::AGENT_HOME.into();
+        home.mount_path = paths::home_beside(user.iter().map(|mount| mount.mount_path.as_str())).into();
     }
     mounts.extend(user);
     mounts
