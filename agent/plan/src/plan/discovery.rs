@@ -34,6 +34,11 @@ const MOST_GPUS: u32 = 64;
 ///   this condition, since only its R counts. The R of an earlier attempt (`OnFailure`) is no reason: unlike an
 ///   archive's, it is of this MiniCluster and has the same hosts.
 pub fn is_discovered(resolved: &Resolved) -> bool {
+    is_possible(resolved) && !keeps_old_r(resolved)
+}
+
+/// Whether [`is_discovered`] is true, apart from its last condition.
+fn is_possible(resolved: &Resolved) -> bool {
     let spec = resolved.spec;
     let all_are_awaited =
         resolved.hosts.size() == spec.size && spec.quorum.is_none_or(|quorum| quorum == spec.size);
@@ -45,7 +50,19 @@ pub fn is_discovered(resolved: &Resolved) -> bool {
             .declared_cores()
             .is_none_or(|cores| cores <= MOST_CORES)
         && spec.flux.broker_config.is_none()
-        && (!resolved.is_lead() || spec.archive.is_none() || removes_old_r(resolved))
+}
+
+/// Whether the lead may restore an archive, and Flux is too old to remove its R.
+fn keeps_old_r(resolved: &Resolved) -> bool {
+    resolved.is_lead() && resolved.spec.archive.is_some() && !removes_old_r(resolved)
+}
+
+/// A notice if the R of all nodes has the lead's resources only since Flux is too old.
+pub fn notice(resolved: &Resolved) -> Option<String> {
+    (is_possible(resolved) && keeps_old_r(resolved)).then(|| {
+        "Flux before 0.79 and an archive: Flux uses the lead's cores and GPUs for all nodes. If nodes differ, use a newer Flux"
+            .into()
+    })
 }
 
 /// Whether the state may hold the R of an earlier instance: from an archive or, with `OnFailure`, from an earlier
@@ -305,12 +322,13 @@ mod tests {
             (
                 steps(&resolved).map_or(0, |steps| steps.len()),
                 broker_variable(&resolved).is_some(),
+                notice(&resolved).is_some(),
             )
         };
-        assert_eq!((of(0, true), of(0, false)), ((3, true), (0, false)));
+        assert_eq!((of(0, true), of(0, false)), ((3, true, false), (0, false, true)));
         assert_eq!(
             (of(1, true), of(1, false)),
-            ((1, false), (1, false)),
+            ((1, false, false), (1, false, false)),
             "a follower"
         );
     }

@@ -1,6 +1,6 @@
 //! Notices about a plan, one line each: where the plan differs from what the spec seems to ask for.
 
-use super::{Resolved, accounts, node_network, scheduler};
+use super::{Resolved, accounts, discovery, node_network, scheduler};
 
 /// The notices about the plan of this pod.
 pub fn of(resolved: &Resolved) -> Vec<String> {
@@ -13,6 +13,7 @@ pub fn of(resolved: &Resolved) -> Vec<String> {
     }
     notices.extend(scheduler::notices(resolved));
     notices.extend(node_network::notice(resolved));
+    notices.extend(discovery::notice(resolved));
     let available = resolved.facts.cores;
     if let Some(declared) = runner.declared_cores().filter(|declared| *declared > available) {
         notices.push(format!(
