@@ -34,7 +34,6 @@ pub(super) fn check(
             // The script as the user wrote it, since `command` is trimmed.
             let text = container.command.clone().unwrap_or_default();
             search_paths(field, &text, report);
-            directives(field, &text, report);
             Program::BatchRaw { text }
         }
         (None, Some(_)) if container.batch => {
@@ -62,28 +61,6 @@ fn search_paths(field: &str, script: &str, report: &mut Report) {
         report.notice(
             format!("{field}.command"),
             format!("sets {name}, which `flux` in this script follows, too. If a module or library there has the name of one of Flux's, set it for the tasks alone: flux run --env={name}=..."),
-        );
-    }
-}
-
-/// Adds a notice if a directive (RFC 36: a line `# flux: OPTIONS`) in the script of a batch sets the number of nodes or
-/// slots, or the output. The agent passes these options to `flux batch` itself.
-fn directives(field: &str, script: &str, report: &mut Report) {
-    let mut options = script.lines().flat_map(|line| {
-        let line = line.trim_start_matches(|letter: char| !letter.is_alphanumeric() && letter != '_');
-        let options = line.strip_prefix("flux:").or_else(|| line.strip_prefix("FLUX:"));
-        let words = options.unwrap_or_default().split_whitespace();
-        words.take_while(|word| !word.starts_with('#'))
-    });
-    let is_agents = |word: &&str| {
-        let is_short = !word.starts_with("--") && (word.starts_with("-n") || word.starts_with("-N"));
-        let name = word.split('=').next().unwrap_or_default();
-        is_short || ["--nslots", "--nodes", "--output"].contains(&name)
-    };
-    if let Some(option) = options.find(is_agents) {
-        report.notice(
-            format!("{field}.command"),
-            format!("a `flux:` line sets {option}, but the agent itself sets the nodes, slots and output: use `tasks` and `flux.optionFlags` instead"),
         );
     }
 }

@@ -329,36 +329,6 @@ fn batch_script_that_sets_a_path_for_flux_gets_a_notice() {
 }
 
 #[test]
-fn directive_that_the_agent_overrides_gets_a_notice() {
-    let notes = |script: &str| {
-        let script = script.replace('\n', "\\n");
-        runner(&format!("batch: true, batchRaw: true, command: \"{script}\"")).notices
-    };
-    for (line, option) in [
-        ("# flux: -n 4", "sets -n,"),
-        ("#FLUX: --exclusive -N2", "sets -N2,"),
-        ("  # flux:--nslots=4", "sets --nslots=4,"),
-        ("# flux: --output a.out", "sets --output,"),
-        ("# flux: --nodes=2 # two", "sets --nodes=2,"),
-    ] {
-        let notices = notes(&format!("#!/bin/sh\n{line}\nflux run a\n"));
-        assert_eq!(notices.len(), 1, "{line}");
-        assert!(
-            notices[0].to_string().starts_with("spec.containers[0].command: ")
-                && notices[0].message.contains(option),
-            "{notices:?}"
-        );
-    }
-    for line in [
-        "# flux: -t 5m --cores-per-slot=2 # -n 4",
-        "# -n 4",
-        "flux run -n 4 a",
-    ] {
-        assert_eq!(notes(&format!("#!/bin/sh\n{line}\n")), [], "{line}");
-    }
-}
-
-#[test]
 fn fields_without_effect_are_reported_by_a_notice() {
     let notices_of =
         |spec: &str| -> Vec<String> { cluster(spec).notices.iter().map(ToString::to_string).collect() };

@@ -198,6 +198,31 @@ fn has_copies(line: &str) -> bool {
     false
 }
 
+/// The options for `flux batch` in the directives of a script: lines such as `# flux: -N 2` (RFC 36). Options of the
+/// command line override them.
+pub fn directives(script: &str) -> Vec<String> {
+    let options = script.lines().filter_map(|line| {
+        let line = line.trim_start_matches(|letter: char| !letter.is_alphanumeric() && letter != '_');
+        line.strip_prefix("flux:").or_else(|| line.strip_prefix("FLUX:"))
+    });
+    let words = options.flat_map(|options| {
+        // Text that is not valid shell is split at blanks.
+        let words = command_words::split_literal(options);
+        let words = words.unwrap_or_else(|_| options.split_whitespace().map(str::to_owned).collect());
+        words.into_iter().take_while(|word| !word.starts_with('#'))
+    });
+    words.collect()
+}
+
+/// Whether one of these options sets the number of nodes or slots.
+pub fn sets_size(options: &[String]) -> bool {
+    options.iter().any(|option| {
+        let name = option.split('=').next().unwrap_or_default();
+        let is_short = ["-n", "-N"].iter().any(|short| option.starts_with(short));
+        is_short || ["--nslots", "--nodes"].contains(&name)
+    })
+}
+
 /// The user's own script, with a `#!` line if it has none, and a newline at its end.
 pub fn raw(resolved: &Resolved, text: &str) -> Result<String, PlanError> {
     let mut script = super::snippets::with_shebang(resolved, text, "the batch script")?;

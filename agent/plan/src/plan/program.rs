@@ -143,9 +143,17 @@ fn launcher(resolved: &Resolved, command: &[Word]) -> Wrapped {
 /// `flux batch` has no option `-v`, and the job shell of Flux 0.88 crashes with `-o verbose` on two nodes.
 fn run_batch(resolved: &Resolved) -> Wrapped {
     let prefix = resolved.spec.runner.prefix.as_slice();
-    let flags = flags(resolved);
+    let directives = match &resolved.spec.runner.program {
+        Program::BatchRaw { text } => batch::directives(text),
+        _ => Vec::new(),
+    };
+    let flags = if batch::sets_size(&directives) {
+        users_flags(resolved)
+    } else {
+        flags(resolved)
+    };
     // The user's path has precedence over the agent's, and the agent's over Flux's default.
-    let users_output = output_of(&flags);
+    let users_output = output_of(&flags).or_else(|| output_of(&directives));
     let agents_output = if users_output.is_none() {
         writable_output(resolved)
     } else {
@@ -228,6 +236,11 @@ const OPTION_FLAGS: &str = "FLUX_OPTION_FLAGS";
 
 /// Flags for `flux submit` and `flux batch`: numbers of nodes and tasks, then the user's flags.
 fn flags(resolved: &Resolved) -> Vec<String> {
+    [size_flags(resolved), users_flags(resolved)].concat()
+}
+
+/// The numbers of nodes and tasks.
+fn size_flags(resolved: &Resolved) -> Vec<String> {
     let spec = resolved.spec;
     let nodes = |count: u32| ["-N".to_owned(), count.to_string()];
     let tasks = ["-n".to_owned(), spec.tasks.to_string()];
@@ -243,7 +256,11 @@ fn flags(resolved: &Resolved) -> Vec<String> {
         // Fewer tasks than nodes, or an elastic job: Flux chooses the nodes.
         _ => flags.extend(tasks),
     }
-    // The image's flags come first, so that the spec's override them.
+    flags
+}
+
+/// The user's flags. The image's come first, so that the spec's override them.
+fn users_flags(resolved: &Resolved) -> Vec<String> {
     let image_flags = resolved
         .facts
         .environment
@@ -252,8 +269,8 @@ fn flags(resolved: &Resolved) -> Vec<String> {
         .unwrap_or_default();
     // Text that is not valid shell is split at blanks.
     let split_at_blanks = || image_flags.split_whitespace().map(str::to_owned).collect();
-    flags.extend(command_words::split_literal(image_flags).unwrap_or_else(|_| split_at_blanks()));
-    flags.extend(spec.flux.option_flags.iter().cloned());
+    let mut flags = command_words::split_literal(image_flags).unwrap_or_else(|_| split_at_blanks());
+    flags.extend(resolved.spec.flux.option_flags.iter().cloned());
     flags
 }
 
@@ -347,6 +364,57 @@ mod tests {
             output_of(&["--output", "b", "--output=a"].map(str::to_owned)),
             Some("a")
         );
+    }
+
+    #[test]
+    fn directives_of_a_batch_script_replace_the_agents_options() {
+        let command = |lines: &str| {
+            let text = format!("#!/bin/sh\n{lines}\nflux run -n 3 a\n");
+            let spec =
+                format!("name='mc'\nsize=2\ntasks=8\n[runner.program]\nmode='batch-raw'\ntext={text:?}\n");
+            let spec = AgentSpec::from_toml(&spec).unwrap();
+            // Without a writable working directory, the agent sets the output.
+            let facts = Facts {
+                writable: [].into(),
+                ..Facts::default()
+            };
+            let program = initial(&Resolved::new(&spec, &facts).unwrap()).unwrap();
+            let words: Vec<String> = program.command.argv.iter().map(Word::display).collect();
+            words.join(" ")
+        };
+        let size = "-N 2 -n 8";
+        for line in [
+            "# flux: -n 4",
+            "#FLUX: --exclusive -N2",
+            "  # flux:--nslots=4",
+            "# flux: --nodes 2 # two",
+        ] {
+            assert!(
+                !command(line).contains(size) && command(line).contains(" --output="),
+                "{line}"
+            );
+        }
+        for (line, path) in [
+            ("# flux: --output a.out", "a.out"),
+            ("# flux: -t 5m\n# flux: --output='a b' # -n 4", "a b"),
+        ] {
+            let command = command(line);
+            assert!(
+                command.contains(size) && !command.contains("--output"),
+                "{command}"
+            );
+            assert!(command.contains(&format!("--shows={path} ")), "{command}");
+        }
+        for line in [
+            "# flux: --cores-per-slot=2 # don't -n 4",
+            "# -n 4",
+            "flux run -n 4 a",
+        ] {
+            assert!(
+                command(line).contains(size) && command(line).contains(" --output="),
+                "{line}"
+            );
+        }
     }
 
     #[test]
