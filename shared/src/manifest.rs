@@ -197,6 +197,7 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
             namespace,
             queueing,
             cleans_by_default,
+            maximum_size: None,
             spec,
         }),
         // The rest is validated too, so that a value that does not fit hides no other problems.
@@ -206,6 +207,7 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
                 namespace,
                 queueing,
                 cleans_by_default,
+                maximum_size: None,
                 spec,
             })
             .err()

@@ -66,6 +66,8 @@ pub struct Manifest {
     pub queueing: Queueing,
     /// Whether it is a v1alpha1 manifest without `cleanup`: its pods are deleted when the job has completed.
     pub cleans_by_default: bool,
+    /// The maximum size that was fixed when its first Job was created. None: it has no Job yet, or that is not known.
+    pub maximum_size: Option<u32>,
     pub spec: MiniClusterSpec,
 }
 
@@ -83,7 +85,7 @@ pub fn validate_and_note(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Pr
 pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let spec = &manifest.spec;
     let mut report = Report::default();
-    let sizes = sizes::check(spec, &manifest.name, &mut report);
+    let sizes = sizes::check(spec, manifest.maximum_size, &manifest.name, &mut report);
     let network = network(spec, &mut report);
     limits(spec, &mut report);
     let archive = archive(spec, &mut report);

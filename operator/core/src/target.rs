@@ -90,6 +90,7 @@ impl Target {
             queueing,
             // True only for a manifest in v1alpha1. The operator reads v1alpha2.
             cleans_by_default: false,
+            maximum_size: self.status.maximum_size.and_then(|size| u32::try_from(size).ok()),
             spec,
         };
         let mut cluster = options.admit(validate_and_note(&manifest)?)?;
@@ -193,6 +194,31 @@ mod tests {
             assert_eq!(valid.queueing.queue(), Some("team"));
             assert_eq!(target.has_queueing_changed, changed, "{now}");
         }
+    }
+
+    /// A host's rank is its place in the list, so the list must not depend on the present size.
+    #[test]
+    fn hosts_of_a_burst_stay_when_the_size_changes() {
+        let hosts = |size: i32, maximum_size: Option<i32>| {
+            let spec = serde_json::json!({
+                "size": size,
+                "containers": [{ "image": "app:1" }],
+                "flux": { "bursting": { "clusters": [{ "name": "burst" }] } },
+            });
+            let status = MiniClusterStatus {
+                maximum_size,
+                ..MiniClusterStatus::default()
+            };
+            let target = Target {
+                spec: Ok(serde_json::from_value(spec).unwrap()),
+                ..crate::testing::target("uid", &status)
+            };
+            let valid = target.validate(&Options::default()).unwrap();
+            (valid.flux.hostlist.unwrap(), valid.max_size, valid.resizes)
+        };
+        let of_four = ("mc-[0-3],burst-[0-3]".to_owned(), 4, false);
+        assert_eq!(hosts(4, None), of_four);
+        assert_eq!(hosts(2, Some(4)), of_four);
     }
 
     #[test]

@@ -12,17 +12,21 @@ pub const MAX_SIZE: i32 = 10_000;
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
     pub size: u32,
-    /// `maxSize`, or `size` without it.
+    /// `maxSize`; without it, the maximum that was fixed at creation, or else `size`.
     pub max_size: u32,
     pub min_size: Option<u32>,
 }
 
-/// Checks the sizes, `tasks` and the name.
-pub fn check(spec: &MiniClusterSpec, name: &str, report: &mut Report) -> Sizes {
+/// Checks the sizes, `tasks` and the name. `fixed`: the maximum size that was fixed at creation.
+pub fn check(spec: &MiniClusterSpec, fixed: Option<u32>, name: &str, report: &mut Report) -> Sizes {
     if spec.size < 1 || spec.size > MAX_SIZE {
         report.problem("spec.size", format!("must be 1 to {MAX_SIZE}"));
     }
-    let max_size = spec.max_size.filter(|max| *max != 0).unwrap_or(spec.size);
+    let fixed = fixed.and_then(|fixed| i32::try_from(fixed).ok()).unwrap_or(0);
+    let max_size = spec
+        .max_size
+        .filter(|max| *max != 0)
+        .unwrap_or(spec.size.max(fixed));
     if max_size < spec.size {
         report.problem("spec.maxSize", "must not be smaller than size");
     }

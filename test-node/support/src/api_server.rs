@@ -395,6 +395,7 @@ impl Fixture {
                 namespace: self.namespace.clone(),
                 queueing: Default::default(),
                 cleans_by_default: false,
+                maximum_size: None,
                 spec: serde_json::from_value(spec.clone()).unwrap(),
             };
             let facts = RenderFacts {
