@@ -32,6 +32,7 @@ from flux_minicluster import (
     Unschedulable,
     bridge,
     run,
+    target,
 )
 from flux_minicluster.follow import Limits
 from flux_minicluster.manifest import Wanted
@@ -239,6 +240,32 @@ def test_job_that_does_not_begin_is_deleted(api: FakeApi, reason: str, kind: typ
     with pytest.raises(kind, match="why not") as caught:
         MiniCluster.run("app:1", ["x"], start_timeout=0.3)
     assert type(caught.value) is kind and caught.value.reason == reason and caught.value.remedy
+    assert names(api) == []
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_start_timeout_counts_when_the_answer_to_its_deletion_is_lost(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    """With as many lost answers as tries, only the watch tells that it was deleted."""
+    monkeypatch.setattr(target, "TRIES", 2)
+    api.on_create = lambda it: api.set_status(it["metadata"]["name"], phase="Pending", reason="Queued", message="full")
+    api.lost_answers["DELETE"] = lost
+    if lost > 1:
+        # The second attempt is not answered either.
+        api.on_delete = lambda _: api.silent.add(("DELETE", "miniclusters"))
+        monkeypatch.setattr(target, "CALL_SECONDS", 0.5)
+    with pytest.raises(Queued, match="full"):
+        MiniCluster.run("app:1", ["x"], start_timeout=0.3)
+    assert names(api) == []
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_operator_is_missing_also_after_a_lost_answer(api: FakeApi, lost: int) -> None:
+    api.lost_answers["DELETE"] = lost
+    one = run.Run(Access(), Wanted(image="app:1", command=["x"]), Limits(operator=0.3))
+    with pytest.raises(OperatorMissing):
+        bridge.drive(one.go, Silent())
     assert names(api) == []
 
 

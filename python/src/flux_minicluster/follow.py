@@ -126,6 +126,8 @@ class Follower:
         self._is_gone = False
         self._is_end_unseen = False
         """It was deleted while no events came."""
+        self._given_up: MiniClusterError | None = None
+        """Why it was to be deleted before its job began, if it is unknown who has deleted it: an answer may be lost."""
         self._interrupts = 0
         self._way: Way | None = None
         # Whether a request to stop is under way: the watch may report its result before the answer comes.
@@ -312,17 +314,17 @@ class Follower:
         if what == "operator":
             if self._lost or self._seen.cluster is None:
                 self._start(self._timer("operator", self.limits.operator))
-            elif not self._seen.status and await self._delete_unstarted(what):
+            elif not self._seen.status:
                 message = f"nothing has processed it for {self.limits.operator:g} s"
                 remedy = f"The operator does not run, or watches another namespace. {INSTALL}"
-                raise OperatorMissing(message, name=self.name, remedy=remedy)
+                await self._give_up(what, OperatorMissing(message, name=self.name, remedy=remedy))
         elif self._has_begun():
             return
         elif self._lost or self._seen.cluster is None or not self._are_pods_known:
             # The job may have begun unseen: look again.
             self._start(self._timer(what, 1.0))
-        elif await self._delete_unstarted(what):
-            raise self._not_started()
+        else:
+            await self._give_up(what, self._not_started())
 
     # ---- what it means
 
@@ -384,26 +386,29 @@ class Follower:
         has_run = bool((self._seen.status.get("timeline") or {}).get("running"))
         return has_run or self._seen.started_lead() is not None or self._seen.has_been_up or self._restarts > 0
 
-    async def _delete_unstarted(self, what: str) -> bool:
-        """Deletes it, unless it has changed since it was last seen. Returns whether the following is to fail.
+    async def _give_up(self, what: str, why: MiniClusterError) -> None:
+        """Deletes it and raises `why`, unless it has changed since it was last seen.
 
-        If not, it is gone already, or the timer `what` was started again. What the caller has not made is not deleted.
+        Returns if it is gone already, or the timer `what` was started again. What the caller has not made is not
+        deleted.
         """
         if not self.is_owned:
-            return True
+            raise why
         assert self._seen.cluster is not None, "without it, the timers start again"
         version = self._seen.cluster["metadata"]["resourceVersion"]
         try:
             await self.target.delete(self.name, uid=self.uid, resource_version=version)
         except NotFound:
-            return False
+            self._given_up = why
+            return
         except CallFailed as error:
             if error.status in (409, None) or self._lost:
                 # It has changed, perhaps begun, or there is no answer now: the watch will tell.
                 self._start(self._timer(what, 1.0))
-                return False
+                self._given_up = why if may_pass(error) else self._given_up
+                return
             self.screen.say(f"not deleted: {error}")
-        return True
+        raise why
 
     def _not_started(self) -> NotStarted:
         reason, message = self._seen.reason, self._seen.message
@@ -422,6 +427,8 @@ class Follower:
         if self._is_gone:
             if self._is_stopping or self._way is Way.DELETED or self._way is Way.HAD_ENDED:
                 return Ending(None, self._way or Way.DELETED, is_interrupted=True)
+            if self._given_up is not None and not self._has_begun():
+                raise self._given_up
             message = "it was deleted before its job had ended, not by this program"
             if self._is_end_unseen:
                 message = "it was deleted, not by this program, while no events came: how its job ended is unknown"
