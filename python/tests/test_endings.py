@@ -201,6 +201,35 @@ def test_finished_minicluster_is_cleaned_up_without_delete_right(api: FakeApi, c
     assert api.get("miniclusters", "mc")["spec"] == {"size": 1, "cleanup": True}  # type: ignore[index]
 
 
+@pytest.mark.parametrize("lost", [1, 2])
+@pytest.mark.parametrize("is_in_order", [True, False])
+def test_stop_whose_answers_are_lost_has_deleted(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, lost: int, is_in_order: bool
+) -> None:
+    """With as many lost answers as tries, only a look at the MiniCluster tells."""
+    monkeypatch.setattr(target, "TRIES", 2)
+    api.put("miniclusters", {"metadata": {"name": "mc", "uid": "u", "namespace": "team"}, "spec": {"size": 1}})
+    api.lost_answers["DELETE"] = lost
+    if lost > 1:
+        # No other attempt is answered.
+        api.on_delete = lambda _: refuse(api, "DELETE", "miniclusters", 503, message="not now")
+
+    async def end() -> Way:
+        async with Target.open(Access()) as opened:
+            return await (stop.in_order if is_in_order else stop.at_once)(opened, "mc", "u")
+
+    assert asyncio.run(end()) is Way.DELETED
+
+
+def test_stop_says_that_a_deletion_has_no_answer(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "TRIES", 2)
+    api.put("miniclusters", {"metadata": {"name": "mc", "uid": "u", "namespace": "team"}, "spec": {"size": 1}})
+    refuse(api, "DELETE", "miniclusters", 503, message="not now")
+    with pytest.raises(CallFailed, match="cannot delete MiniCluster mc: not now") as caught:
+        MiniCluster.attach("mc").stop()
+    assert "Nothing was deleted" not in str(caught.value)
+
+
 # ---- another MiniCluster of the same name
 
 

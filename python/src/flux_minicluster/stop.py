@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from enum import Enum
 from typing import Any
@@ -58,6 +59,9 @@ async def in_order(target: Target, name: str, uid: str | None = None) -> Way:
         except NotFound:
             return Way.HAD_ENDED
         except CallFailed as error:
+            # `at_once` has tried the deletion again itself, and it may have been carried out.
+            if attempt.is_deleting and may_pass(error):
+                raise
             # 404: the pod was there when the pods were listed.
             if refusals.is_final(error) or not (may_pass(error) or error.status in (403, 404)):
                 raise
@@ -79,6 +83,7 @@ class _Attempt:
         self.obstacle = ""
         self.has_ended = False
         """The lead has ended, and the operator has not said so yet."""
+        self.is_deleting = False
         self._target = target
         self._name = name
         self._uid = uid
@@ -100,7 +105,7 @@ class _Attempt:
             return Way.ENDING
         start = started(lead) if lead is not None else None
         if lead is None or start is None:
-            return await at_once(self._target, self._name, self._uid)
+            return await self._delete()
         self.has_ended = not is_running(lead)
         if self.has_ended:
             return None
@@ -128,12 +133,17 @@ class _Attempt:
             if status.get("has_broker"):
                 # The broker does not answer, so it is unknown what runs.
                 return None
-            if status.get("snippet") == _AFTER:
+            # An older agent has no `has_ended`.
+            if status.get("has_ended") or status.get("snippet") == _AFTER:
                 return Way.ENDING
             if status.get("snippet") is None and Observed(cluster).has_been_up:
                 return None
         elif state not in _BEFORE_RUN:
             return None
+        return await self._delete()
+
+    async def _delete(self) -> Way:
+        self.is_deleting = True
         return await at_once(self._target, self._name, self._uid)
 
 
@@ -141,7 +151,9 @@ async def at_once(target: Target, name: str, uid: str | None) -> Way:
     """Deletes the MiniCluster without waiting; its pods get SIGTERM and their grace period. `uid`: only this one."""
     try:
         try:
-            await target.delete(name, uid=uid)
+            # It is gone: an attempt whose answer was lost may have deleted it.
+            with contextlib.suppress(NotFound):
+                await target.delete(name, uid=uid)
             return Way.DELETED
         except NotAllowed:
             cluster = await target.cluster(name)
@@ -158,10 +170,11 @@ async def at_once(target: Target, name: str, uid: str | None) -> Way:
         return Way.HAD_ENDED
     except NotAllowed:
         raise
-    except (CallFailed, Invalid):
+    except (CallFailed, Invalid) as error:
         if uid is None or not await _is_replaced(target, name, uid):
             raise
-        return Way.HAD_ENDED
+        # After a lost answer, the deletion was probably carried out.
+        return Way.DELETED if may_pass(error) else Way.HAD_ENDED
 
 
 async def _is_replaced(target: Target, name: str, uid: str) -> bool:

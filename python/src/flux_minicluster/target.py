@@ -194,7 +194,10 @@ class Target:
         )
 
     async def delete(self, name: str, *, uid: str | None = None, resource_version: str | None = None) -> None:
-        """Deletes the MiniCluster without waiting, if it is still the one of the preconditions."""
+        """Deletes the MiniCluster without waiting, if it is still the one of the preconditions.
+
+        `NotFound`: it is gone, perhaps by an attempt whose answer was lost. (aiohttp retries, too.)
+        """
         preconditions = {
             key: value for key, value in (("uid", uid), ("resourceVersion", resource_version)) if value is not None
         }
