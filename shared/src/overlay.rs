@@ -44,6 +44,18 @@ impl Overlay {
         &self.0
     }
 
+    /// The paths of the mounts that the overlay adds to the container with this name.
+    pub fn mount_paths<'a>(&'a self, container: &'a str) -> impl Iterator<Item = &'a str> + Clone {
+        let items = |value: Option<&'a Value>| value.and_then(Value::as_array).into_iter().flatten();
+        ["containers", "initContainers"]
+            .into_iter()
+            .flat_map(move |list| items(self.0.pointer(&format!("/spec/{list}"))))
+            .filter(move |item| item.get("name").and_then(Value::as_str) == Some(container))
+            .flat_map(move |item| items(item.get("volumeMounts")))
+            .filter(|mount| mount.get(strategic_merge::PATCH).is_none())
+            .filter_map(|mount| mount.get("mountPath")?.as_str())
+    }
+
     /// Merges the overlay into `template`.
     pub fn over(&self, template: Value) -> Value {
         strategic_merge::merge(template, self.0.clone())

@@ -158,7 +158,10 @@ impl Source {
         facts
             .environment
             .extend(overlaid_environment(cluster, &container.environment));
-        let home = home_beside(container.mounts.iter().map(|mount| mount.path.as_str()));
+        let of_overlay = cluster.pod_template.iter();
+        let of_overlay = of_overlay.flat_map(|overlay| overlay.mount_paths(&container.name));
+        let mounts = container.mounts.iter().map(|mount| mount.path.as_str());
+        let home = home_beside(mounts.chain(of_overlay));
         for paths in [&mut facts.present, &mut facts.writable] {
             paths.remove(FALLBACK_HOME);
             paths.insert(home.into());

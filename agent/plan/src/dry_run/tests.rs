@@ -244,11 +244,11 @@ fn overlay_environment_reaches_the_runner() {
 
 #[test]
 fn home_is_elsewhere_when_a_volume_is_above_it() {
-    let text = |path: &str| {
+    let text = |volumes: &str, overlay: &str| {
         let text = format!(
             "{{apiVersion: flux-framework.org/v1alpha2, kind: MiniCluster, metadata: {{name: mc}}, spec: {{\
-             containers: [{{image: a, command: b, securityContext: {{runAsUser: 7}}, \
-             volumes: {{homes: {{path: {path}, claimName: homes}}}}}}]}}}}"
+             containers: [{{image: a, name: app, command: b, securityContext: {{runAsUser: 7}}, \
+             volumes: {{{volumes}}}}}], podTemplate: {{spec: {{containers: [{{name: app, volumeMounts: [{overlay}]}}]}}}}}}}}"
         );
         let source = Source::parse(&text).unwrap();
         let plans = pods::plan(&source, &source.assumed_facts(), None).unwrap();
@@ -261,9 +261,16 @@ fn home_is_elsewhere_when_a_volume_is_above_it() {
         ("/home/flux-operator", homes[0]),
         ("/home", homes[1]),
     ] {
-        let text = text(path);
-        let found = homes.map(|home| text.contains(home));
-        assert_eq!(found, homes.map(|other| other == home), "{path}: {text}");
+        let volume = format!("homes: {{path: {path}, claimName: homes}}");
+        let overlay = format!("{{name: homes, mountPath: {path}}}");
+        let mut texts = vec![text(&volume, "")];
+        if path != homes[0] {
+            texts.push(text("", &overlay));
+        }
+        for text in texts {
+            let found = homes.map(|home| text.contains(home));
+            assert_eq!(found, homes.map(|other| other == home), "{path}: {text}");
+        }
     }
 }
 

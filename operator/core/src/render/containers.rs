@@ -173,6 +173,8 @@ fn sidecar_of(
 ) -> Result<Container, RenderError> {
     let mut container = common(&sidecar.container)?;
     container.volume_mounts = some(volumes::merged(
+        cluster,
+        &sidecar.container.name,
         volumes::for_sidecar(cluster, view, sidecar),
         user_volumes.mounts(&sidecar.container),
     ));
@@ -234,6 +236,8 @@ pub(super) fn runner(
     // The probe asks the broker by its socket. If the socket is disabled, a running container counts as ready.
     container.startup_probe = (!cluster.flux.disable_socket).then(startup_probe);
     container.volume_mounts = some(volumes::merged(
+        cluster,
+        &runner.container.name,
         volumes::for_runner(cluster, view),
         user_volumes.mounts(&runner.container),
     ));

@@ -472,16 +472,28 @@ pub(super) fn for_runner(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<Volu
     mounts
 }
 
-/// The operator's mounts and the user's. If both have the same path, the user's wins. If a mount of the user is above
-/// the home, the home moves: a container runtime would create its mount point in the user's volume.
-pub(super) fn merged(own: Vec<VolumeMount>, user: Vec<VolumeMount>) -> Vec<VolumeMount> {
+/// The operator's mounts in `container` and the user's. If both have the same path, the user's wins. If a mount of the
+/// user (also one of `spec.podTemplate`, which is merged later) is above the home, the home moves: a container runtime
+/// would create its mount point in the user's volume.
+pub(super) fn merged(
+    cluster: &ValidMiniCluster,
+    container: &str,
+    own: Vec<VolumeMount>,
+    user: Vec<VolumeMount>,
+) -> Vec<VolumeMount> {
     let is_path_free = |mount: &VolumeMount| !user.iter().any(|other| other.mount_path == mount.mount_path);
     let mut mounts: Vec<VolumeMount> = own.into_iter().filter(is_path_free).collect();
     if let Some(home) = mounts
         .iter_mut()
         .find(|mount| mount.mount_path == paths::FALLBACK_HOME)
     {
-        home.mount_path = paths::home_beside(user.iter().map(|mount| mount.mount_path.as_str())).into();
+        let of_overlay = cluster.pod_template.iter();
+        let of_overlay = of_overlay.flat_map(|overlay| overlay.mount_paths(container));
+        let all = user
+            .iter()
+            .map(|mount| mount.mount_path.as_str())
+            .chain(of_overlay);
+        home.mount_path = paths::home_beside(all).into();
     }
     mounts.extend(user);
     mounts
@@ -610,18 +622,25 @@ mod tests {
 
     #[test]
     fn home_moves_out_of_a_users_volume() {
-        let homes_with = |volumes: &str| -> Vec<(String, String)> {
+        let homes_with = |volumes: &str, overlay: &str| -> Vec<(String, String)> {
             let container =
                 |fields: &str| format!("{{image: app, command: c, volumes: {{{volumes}}}, {fields}}}");
             let cluster = crate::testing::cluster(&format!(
-                "size: 1\ncontainers: [{}, {}]",
-                container("runFlux: true"),
+                "size: 1\ncontainers: [{}, {}]\n{overlay}",
+                container("name: app, runFlux: true"),
                 container("name: other")
             ));
             let (runner, sidecar) = (&cluster.runner.container, &cluster.sidecars[0]);
             let users = UserVolumes::of(&cluster.view, [runner, &sidecar.container]);
-            let of_runner = merged(for_runner(&cluster, ViewFrom::Copy), users.mounts(runner));
+            let of_runner = merged(
+                &cluster,
+                &runner.name,
+                for_runner(&cluster, ViewFrom::Copy),
+                users.mounts(runner),
+            );
             let of_sidecar = merged(
+                &cluster,
+                "other",
                 for_sidecar(&cluster, ViewFrom::Copy, sidecar),
                 users.mounts(&sidecar.container),
             );
@@ -631,22 +650,38 @@ mod tests {
                 .map(|mount| (mount.mount_path, mount.sub_path.unwrap()))
                 .collect()
         };
-        let at = |path: &str| ["mc", "other"].map(|container| (path.to_owned(), container.to_owned()));
+        let at = |path: &str| ["app", "other"].map(|container| (path.to_owned(), container.to_owned()));
         assert_eq!(
-            homes_with("homes: {path: /homes, claimName: homes}"),
+            homes_with("homes: {path: /homes, claimName: homes}", ""),
             at("/home/flux-operator")
         );
         assert_eq!(
-            homes_with("homes: {path: /home/user, claimName: homes}"),
+            homes_with("homes: {path: /home/user, claimName: homes}", ""),
             at("/home/flux-operator")
         );
         assert_eq!(
-            homes_with("homes: {path: /home, claimName: homes}"),
+            homes_with("homes: {path: /home, claimName: homes}", ""),
             at("/etc/flux-agent/home")
         );
         assert_eq!(
-            homes_with("homes: {path: /home/flux-operator, claimName: homes}"),
+            homes_with("homes: {path: /home/flux-operator, claimName: homes}", ""),
             []
+        );
+        let overlaid = |fields: &str| {
+            let mount = |container: &str| {
+                format!("[{{name: {container}, volumeMounts: [{{name: homes, mountPath: /home/{fields}}}]}}]")
+            };
+            format!(
+                "podTemplate: {{spec: {{containers: {}, initContainers: {}}}}}",
+                mount("app"),
+                mount("other")
+            )
+        };
+        assert_eq!(homes_with("", &overlaid("")), at("/etc/flux-agent/home"));
+        assert_eq!(homes_with("", &overlaid("ada")), at("/home/flux-operator"));
+        assert_eq!(
+            homes_with("", &overlaid(", $patch: delete")),
+            at("/home/flux-operator")
         );
     }
 
