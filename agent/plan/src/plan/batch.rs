@@ -31,10 +31,10 @@ const OPTIONS_WITHOUT_VALUE: [&str; 15] = [
 ];
 /// What follows the lines of a batch. It uses only commands of the shell and of Flux: the image may have no others.
 const END: &str = r#"
-# A line that ends with & may not be submitted yet: its file with the exit code of its submission is missing. Then wait. If
-# all files exist, do not wait: what still runs in the background is another program, and may never end.
-for flux_agent_line in $flux_agent_lines; do
-	[ -e "$flux_agent_codes$flux_agent_line" ] || { wait; break; }
+# A line that ends with & may not be submitted yet: its file with the exit code of its submission is missing. Then wait for
+# this line. Do not wait for others: what they have left in the background is another program, and may never end.
+for flux_agent_line in $flux_agent_background; do
+	[ -e "$flux_agent_codes${flux_agent_line%:*}" ] || wait "${flux_agent_line#*:}"
 done
 flux queue idle
 flux jobs -a
@@ -150,7 +150,8 @@ pub fn script(resolved: &Resolved, lines: &[BatchLine]) -> Result<String, PlanEr
     let mut script = resolved.shebang("the batch script")?;
     // A function, and not a check of `$?` after each line: the rest of a line, such as a pipe, is the user's own. In a
     // pipe or with `&`, the function runs in a subshell. So it leaves the exit code in a file, not in a variable. The
-    // file is in the folder of the batch's broker, which removes the folder.
+    // file is in the folder of the batch's broker, which removes the folder. A second function notes the process that a line
+    // has started in the background.
     script += &format!(
         "flux_agent_lines='{numbers}'\n\
          flux_agent_codes=${{FLUX_URI#local://}}.line-\n\
@@ -162,6 +163,11 @@ pub fn script(resolved: &Resolved, lines: &[BatchLine]) -> Result<String, PlanEr
          \techo $flux_agent_code >\"$flux_agent_codes$flux_agent_line\"\n\
          \t[ $flux_agent_code = 0 ] || echo \"line $flux_agent_line was not submitted\" >&2\n\
          \treturn $flux_agent_code\n\
+         }}\n\
+         flux_agent_background= flux_agent_process=\n\
+         flux_agent_after() {{\n\
+         \t[ \"$2\" = \"$flux_agent_process\" ] || flux_agent_background=\"$flux_agent_background $1:$2\"\n\
+         \tflux_agent_process=$2\n\
          }}\n"
     );
     for BatchLine { number, text } in lines {
@@ -170,6 +176,7 @@ pub fn script(resolved: &Resolved, lines: &[BatchLine]) -> Result<String, PlanEr
         let output = |suffix: &str| quote(&format!("{logs}/job-{number}{copy}.{suffix}"));
         let (err, out) = (output("err"), output("out"));
         script += &format!("flux_agent_submit {number} --error={err} --output={out} {text}\n");
+        script += &format!("flux_agent_after {number} \"${{!-}}\"\n");
     }
     script += END;
     Ok(script)
