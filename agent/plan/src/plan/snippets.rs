@@ -80,7 +80,8 @@ fn is_bash(resolved: &Resolved) -> bool {
 }
 
 /// The steps, with the start of the shell before the first snippet. The shell ends after all other steps, so that its
-/// EXIT trap runs after the program, and cannot delay the archive. But a sidecar's shell ends before [`Step::Stay`].
+/// EXIT trap runs after the program, and cannot delay the archive. If a sidecar has a command, its shell ends before
+/// [`Step::Stay`].
 /// `command`: the command of a sidecar; None for the runner.
 pub fn in_one_shell(
     resolved: &Resolved,
@@ -99,11 +100,17 @@ pub fn in_one_shell(
         let variables = snippet_variables::all(resolved, launch, command);
         let shell = shell(resolved, &format!("the snippet `{name}`"), variables)?;
         name_directory_after_init(&mut steps);
-        let end = steps
-            .iter()
-            .position(|step| *step == Step::Stay)
-            .unwrap_or(steps.len());
-        steps.insert(end, Step::EndShell);
+        let is_program = |step: &Step| match step {
+            Step::Launch(_) => true,
+            Step::Snippet(snippet) => snippet.phase == SnippetPhase::Program,
+            _ => false,
+        };
+        let end = if steps.iter().any(is_program) {
+            steps.iter().position(|step| *step == Step::Stay)
+        } else {
+            None
+        };
+        steps.insert(end.unwrap_or(steps.len()), Step::EndShell);
         steps.insert(first, Step::Shell(shell));
     }
     Ok(steps)

@@ -169,9 +169,9 @@ fn snippets_run_before_user_is_made_when_image_brings_flux() {
 /// So that an EXIT trap of a snippet runs then.
 #[test]
 fn shell_ends_after_program_and_archive_without_post() {
-    let last = |top: &str, snippets: &str, index: u32, container: &PodContainer| {
+    let last = |top: &str, snippets: &str, index: u32| {
         let spec = spec(&format!("size = 2\narchive = '/state/a.tgz'\n{top}\n{snippets}"));
-        let steps = outline(&build(&spec, &facts(index), container).unwrap());
+        let steps = outline(&build(&spec, &facts(index), &PodContainer::Runner).unwrap());
         let launch = steps.iter().position(|line| line == "launch").unwrap();
         steps[launch..].to_vec()
     };
@@ -179,24 +179,30 @@ fn shell_ends_after_program_and_archive_without_post() {
     for snippet in ["init", "pre_command", "pre"] {
         let snippets = format!("[runner.snippets]\n{snippet} = 'a'");
         let lead = ["launch", "publish-archive", "end-shell"];
-        assert_eq!(last("", &snippets, 0, &PodContainer::Runner), lead, "{snippet}");
+        assert_eq!(last("", &snippets, 0), lead, "{snippet}");
         let follower = ["launch", "end-shell"];
-        assert_eq!(
-            last("", &snippets, 1, &PodContainer::Runner),
-            follower,
-            "{snippet}"
-        );
-        assert_eq!(
-            last(own_flux, &snippets, 0, &PodContainer::Runner),
-            lead,
-            "{snippet}"
+        assert_eq!(last("", &snippets, 1), follower, "{snippet}");
+        assert_eq!(last(own_flux, &snippets, 0), lead, "{snippet}");
+    }
+    for (command, want) in [
+        (
+            "script = 'b'",
+            &["snippet pre", "launch", "end-shell", "stay"][..],
+        ),
+        (
+            "command = 'b'",
+            &["snippet pre", "snippet command", "end-shell", "stay"],
+        ),
+        ("", &["snippet pre", "stay", "end-shell"]),
+    ] {
+        let sidecar = format!("[sidecars.s]\nserves = true\nwait_socket = false\npre = 'a'\n{command}");
+        let container = PodContainer::Sidecar("s".into());
+        let steps = outline(&build(&spec(&sidecar), &facts(0), &container).unwrap());
+        assert!(
+            steps.ends_with(&want.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>()),
+            "{steps:?}"
         );
     }
-    let sidecar = "[sidecars.s]\npre = 'a'\nscript = 'b'";
-    assert_eq!(
-        last("", sidecar, 0, &PodContainer::Sidecar("s".into())),
-        ["launch", "end-shell", "stay"]
-    );
 }
 
 #[test]

@@ -103,3 +103,21 @@ fn server_and_sidecar_of_a_stopped_pod_end_at_once() {
         ended.stderr
     );
 }
+
+#[test]
+fn exit_trap_of_a_sidecar_without_a_command_runs_at_its_end() {
+    let side = "[sidecars.monitor]\nwait_socket = false\npre = 'trap \"echo trapped\" EXIT; echo ready'\n";
+    let image = pod_image(&format!("{}{side}", submit(UNTIL_GO)), 1);
+    let sidecar = Container::new(&image, "mc-0", &[AGENT, "sidecar", "monitor"]);
+    let beside = Running::pod(&sidecar, &Network::new());
+    beside.wait_for_output("finished; waiting for the pod to be deleted");
+    assert_eq!(beside.stdout(), "ready\n");
+    beside.signal(15);
+    let ended = beside.end();
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (0, "ready\ntrapped\n"),
+        "{}",
+        ended.stderr
+    );
+}
