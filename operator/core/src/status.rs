@@ -205,15 +205,17 @@ fn after_the_end(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     let no_pods_left = inputs.job.is_none() || is_cleaned_up(previous);
     // The MiniCluster may have ended while it waited for the end of a Job that was given up.
     let says_nothing = no_pods_left || inputs.job.is_some_and(|job| restart::is_given_up(previous, job));
-    // The conditions in `CHANGE_AFTER_THE_END` do not depend on the outcome, so an empty one is passed.
+    // These conditions do not depend on the outcome, so an empty one is passed.
     let outcome = Outcome::default();
-    let updates = if says_nothing {
+    let updates = if no_pods_left {
         Vec::new()
     } else {
         conditions::compute(inputs, summary, &outcome)
     };
-    let can_change = |condition: &Condition| {
-        ConditionType::parse(&condition.type_).is_some_and(|type_| CHANGE_AFTER_THE_END.contains(&type_))
+    let can_change = |condition: &Condition| match ConditionType::parse(&condition.type_) {
+        Some(ConditionType::Valid | ConditionType::VolumesValid) => true,
+        Some(ConditionType::ArchiveSaved | ConditionType::PostSucceeded) => !says_nothing,
+        _ => false,
     };
     let update_of = |type_: &str| {
         updates
@@ -255,14 +257,6 @@ fn after_the_end(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
         ..previous.clone()
     }
 }
-
-/// Conditions that may appear or change after the job has ended.
-const CHANGE_AFTER_THE_END: [ConditionType; 4] = [
-    ConditionType::Valid,
-    ConditionType::ArchiveSaved,
-    ConditionType::PostSucceeded,
-    ConditionType::VolumesValid,
-];
 
 /// How the lead's program ended, if the agent or the container runtime saw its end.
 fn lead_exit<'a>(inputs: &Inputs<'a>, summary: &PodSummary<'a>) -> Option<&'a Exit> {

@@ -1025,6 +1025,30 @@ fn exit_of_a_given_up_job_is_not_taken_over_after_the_end() {
     );
 }
 
+/// The deadline ended the wait for a given-up Job, whose last pods are still on a lost node, say.
+#[test]
+fn valid_follows_the_spec_beside_a_given_up_job() {
+    let mut observation = observation("size: 1");
+    let (now, limit) = (at(NOW), restart::Limit::Backoff);
+    let before = MiniClusterStatus::default();
+    observation.previous = restart::with_counted_restart(&before, "job", "LeadLost", "gone", limit, now);
+    observation.job = Some(JobSeen {
+        uid: String::new(),
+        failed: true_condition("DeadlineExceeded", "deadlineSeconds exceeded"),
+        ..job(1)
+    });
+    observation.previous = observation.status();
+    assert!(is_finished(&observation.previous) && is(&observation.previous, "Valid"));
+    observation.job = Some(JobSeen {
+        is_deleting: true,
+        ..job(1)
+    });
+    observation.problems = vec![Problem::new("spec.size", "no")];
+    let status = observation.status();
+    assert!(!is(&status, "Valid"), "{status:#?}");
+    assert!(is(&status, "Failed"), "{status:#?}");
+}
+
 #[test]
 fn lead_stopped_before_a_resume_has_no_exit_code() {
     let mut observation = observation(&format!("size: 1\narchive: {{path: /state/a.tgz}}\n{WITH_POST}"));
