@@ -202,6 +202,8 @@ impl Attempts<'_> {
         match (status.get("state"), status["snippet"].as_str()) {
             // The instance does not run yet: delete the MiniCluster.
             (Some(Value::String(state)), _) if BEFORE_RUN.contains(&state.as_str()) => {}
+            (Some(Value::Null), _) if status["has_ended"] == true => return Ok(Some(Way::Ending)),
+            // For an older agent without `has_ended`.
             (Some(Value::Null), Some(POST_SNIPPET)) => return Ok(Some(Way::Ending)),
             // The broker does not answer, so it is unknown what runs: try again.
             (Some(Value::Null), _) if status["has_broker"] == true => return Ok(None),

@@ -6,17 +6,15 @@ use std::process::Command;
 
 use flux_shared::agent_spec::RestartPolicy;
 use flux_shared::exit::{Category, NOT_EXECUTABLE, NOT_FOUND};
-use flux_shared::termination::POST;
 
 use super::observe;
 use super::pod::{Pod, PodPlace};
 use crate::execute::program_note::{note_shutdown, read_note};
 use crate::execute::session::Session;
-use crate::report::activity::Activity;
 use crate::report::failure::{Failure, plain};
 use crate::report::log::write_whole;
 use crate::supervise::program::{Lookup, find};
-use crate::system::{below, runtime};
+use crate::system::runtime;
 
 /// Becomes a shell, or `command`, with Flux's environment and user. If no broker answers, it warns first, and goes on.
 /// Returns only if the program cannot be started.
@@ -63,22 +61,21 @@ pub fn as_flux(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
 }
 
 /// Shuts the instance down, and does not wait for its end: this process's container ends with it. If the instance ends
-/// already, its failed program does not run again. Only the lead can do this: elsewhere it prints where to run the
-/// command, and returns 1.
+/// already, or has ended, its failed program does not run again. Only the lead can do this: elsewhere it prints where to
+/// run the command, and returns 1.
 pub fn stop(place: &PodPlace) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
     let instance = &pod.instance;
     if instance.is_lead {
         observe::become_owner(&pod)?;
-        let (mut is_ending, mut has_ended) = (false, false);
+        let mut is_ending = false;
         runtime::block_on_interruptible(Box::pin(async {
-            let (state, activity) = observe::state_and_activity(&pod).await;
-            is_ending = state.is_ok_and(|state| state.is_ending());
-            has_ended = activity == Some(Activity::Snippet(POST.into()));
+            is_ending = observe::state(&pod).await.is_ok_and(|state| state.is_ending());
             // Nobody reads this exit code.
             Ok(0)
         }))?;
-        let prevents_restart = (is_ending || has_ended) && prevent_restart(&pod)?;
+        // After the state is known: when the broker shuts down, the program's end has been noted.
+        let prevents_restart = prevent_restart(&pod)?;
         // Flux refuses a second shutdown.
         if is_ending || prevents_restart {
             return Ok(0);
@@ -107,12 +104,12 @@ pub fn stop(place: &PodPlace) -> Result<u8, Failure> {
 }
 
 /// Notes that somebody shut the instance down, if its program would otherwise run again, since it has failed. Returns
-/// whether this was noted.
+/// whether this was noted. A start of the container whose program may run has removed the note of an earlier start.
 fn prevent_restart(pod: &Pod) -> Result<bool, Failure> {
     if pod.spec.restart_policy != RestartPolicy::OnFailure {
         return Ok(false);
     }
-    let path = below(&pod.root, &pod.spec.paths().program_result());
+    let path = pod.program_note();
     let Some(note) = read_note(&path).filter(|note| note.code.is_some_and(|code| code != 0)) else {
         return Ok(false);
     };

@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 
 use super::pod::Pod;
 use super::status::{self, Absent, BrokerState, Link, Observations};
+use crate::execute::program_note::read_note;
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::message::{ANY, AskError};
 use crate::flux_rpc::usage;
@@ -102,8 +103,11 @@ pub async fn all(
     state: Result<BrokerState, AskError>,
     activity: Option<Activity>,
 ) -> Observations<'_> {
+    let has_ended =
+        status::is_absent(&state) && read_note(&pod.program_note()).is_some_and(|note| note.code.is_some());
     let mut observed = Observations {
         activity,
+        has_ended,
         ..Observations::new(&pod.instance, state)
     };
     // Through a broker that has not joined yet, a request to the lead would wait for the parent.

@@ -10,6 +10,7 @@ use crate::execute::session::Session;
 use crate::facts::Process;
 use crate::report::failure::Failure;
 use crate::run;
+use crate::system::below;
 
 /// Where the pod's spec and files are.
 #[derive(Debug, clap::Args)]
@@ -62,6 +63,11 @@ impl Pod {
             root: options.root,
             termination_log: options.termination_log,
         })
+    }
+
+    /// The note on the end of the lead's program (`execute::program_note`).
+    pub fn program_note(&self) -> PathBuf {
+        below(&self.root, &self.spec.paths().program_result())
     }
 
     /// The state that a program of Flux starts with: environment, folder, umask.

@@ -67,6 +67,8 @@ pub struct Observations<'a> {
     pub state: Result<BrokerState, AskError>,
     /// What the pod's entrypoint is doing.
     pub activity: Option<Activity>,
+    /// Whether the lead's program and its broker have ended: the steps after them run, or this container starts again.
+    pub has_ended: bool,
     /// Ranks whose brokers are online; none: this is not known.
     pub online: Option<Vec<u32>>,
     /// Ranks that are online but have been silent for a while (Flux's group `broker.torpid`).
@@ -90,6 +92,7 @@ impl<'a> Observations<'a> {
             instance,
             state,
             activity: None,
+            has_ended: false,
             online: None,
             torpid: Vec::new(),
             drained,
@@ -273,7 +276,7 @@ impl StatusReport<'_> {
             .collect::<Vec<Value>>();
         let report = json!({
             "status": STATUS_VERSION, "host": instance.hostname, "rank": instance.rank, "size": instance.hosts.len(),
-            "has_broker": !is_absent(&self.observed.state),
+            "has_broker": !is_absent(&self.observed.state), "has_ended": self.observed.has_ended,
             "state": state.map(|state| &state.name), "seconds": state.map(|state| state.seconds),
             "snippet": self.observed.snippet(),
             "online": online, "missing": online.is_some().then(|| self.observed.missing()),

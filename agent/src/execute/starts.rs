@@ -1,6 +1,8 @@
 //! Decides by the record of a container's earlier starts whether its program may run, and adds this start to the
 //! record.
 
+use std::fs;
+use std::io;
 use std::path::Path;
 use std::time::Instant;
 
@@ -115,7 +117,14 @@ impl Executor<'_> {
             // The program runs, for the first time or again.
             _ => {}
         }
-        Ok(Flow::Next)
+        // `flux-agent stop` and `status` would take it for the end of this start's program.
+        let path = self.files.at(result);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Failure::write("remove", &path, &error))
+            }
+            _ => Ok(Flow::Next),
+        }
     }
 
     /// Records this start before the program runs. The record is on the disk when this returns. A program that is

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use flux_shared::exit::{Category, REPLACE};
@@ -401,11 +402,12 @@ fn on_failure_does_not_rerun_a_program_that_was_shut_down() {
     }
 }
 
-/// The program has failed by itself, and the instance still shuts down.
+/// The program has failed by itself, and the instance still shuts down or has just ended.
 #[test]
 fn on_failure_does_not_rerun_a_failed_program_after_a_stop() {
     let archive = "archive = '/state/archive.tgz'\n";
     let post = "[runner.snippets]\npost = 'echo >/tmp/ending; sleep 4'\n";
+    let trap = "[runner.snippets]\npre = 'trap \"echo >/tmp/ending; sleep 4\" EXIT'\n";
     // The dump of the real Flux ends too soon. So a script in its rc3 takes a while.
     let rc3 = "[runner.snippets]\ninit = \"\"\"mkdir -p /tmp/rc/rc3.d; \
                printf '#!/bin/sh\\necho >/tmp/ending; sleep 4\\n' >/tmp/rc/rc3.d/slow; \
@@ -415,7 +417,7 @@ fn on_failure_does_not_rerun_a_failed_program_after_a_stop() {
     } else {
         (archive, "")
     };
-    for (fields, snippets) in [before_end, ("", post)] {
+    for (fields, snippets) in [before_end, ("", post), ("", trap)] {
         let program = submit(&counted("exit 3"));
         let images = images(&format!("{fields}{ON_FAILURE}{program}{snippets}"), 1);
         let network = Network::new();
@@ -456,6 +458,67 @@ fn on_failure_reruns_a_program_whose_container_was_stopped() {
     assert_eq!(termination_of(&images[0]), expected);
     fs::write(gate(&images[0], "again"), "").unwrap();
     assert_eq!((pod(&images, 0, &network).end().code, starts(&images)), (0, 2));
+}
+
+#[test]
+fn on_failure_does_not_rerun_after_a_stop_while_the_archive_is_saved() {
+    let spec = format!(
+        "archive = '/state/archive.tgz'\n{ON_FAILURE}{}",
+        submit(&counted("until [ -e /tmp/go ]; do sleep 0.05; done; exit 3"))
+    );
+    let images = images(&spec, 1);
+    fs::create_dir(images[0].at("/state")).unwrap();
+    let network = Network::new();
+    let lead = pod(&images, 0, &network);
+    eventually("the program has started", || (starts(&images) == 1).then_some(()));
+    let archive = images[0].at("/state/archive.tgz");
+    fs::write(&archive, "").unwrap();
+    let in_pod = |words: &[&str]| {
+        let mut command = Command::new("nsenter");
+        command
+            .args(["-t", &lead.pid.to_string(), "--mount"])
+            .args(words)
+            .arg(&archive);
+        assert!(command.status().unwrap().success(), "{words:?}");
+    };
+    // A mount point cannot be replaced: it is busy.
+    in_pod(&["mount", "--bind", archive.to_str().unwrap()]);
+    fs::write(gate(&images[0], "go"), "").unwrap();
+    lead.wait_for_output("retrying for up to");
+    shut_down(&lead);
+    let status = lead.exec(&[AGENT, "status", "--json"]);
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(
+        (&status["has_broker"], &status["has_ended"]),
+        (&false.into(), &true.into())
+    );
+    in_pod(&["umount"]);
+    assert_eq!(lead.end().code, 3);
+    let again = pod(&images, 0, &network).end();
+    assert_eq!((again.code, starts(&images)), (3, 1), "{}", again.stderr);
+    assert!(termination_of(&images[0]).shut_down);
+}
+
+/// `kubectl minicluster stop` then deletes the MiniCluster.
+#[test]
+fn stop_does_not_take_the_end_of_an_earlier_start_for_this_ones() {
+    let pre = "[runner.snippets]\npre = 'until [ ! -e /tmp/starts ] || [ -e /tmp/go ]; do echo again; sleep 0.1; done'\n";
+    let spec = format!("{ON_FAILURE}{}{pre}", submit(&counted("exit 3")));
+    let images = images(&spec, 1);
+    let network = Network::new();
+    assert_eq!(pod(&images, 0, &network).end().code, 3);
+    let lead = pod(&images, 0, &network);
+    lead.wait_for_output("again\n");
+    let stop = lead.exec(&[AGENT, "stop"]);
+    assert!(!stop.status.success(), "{stop:?}");
+    let status = lead.exec(&[AGENT, "status", "--json"]);
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(
+        (&status["snippet"], &status["has_ended"]),
+        (&"pre".into(), &false.into())
+    );
+    fs::write(gate(&images[0], "go"), "").unwrap();
+    assert_eq!((lead.end().code, starts(&images)), (3, 2));
 }
 
 #[test]

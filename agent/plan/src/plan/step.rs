@@ -61,7 +61,7 @@ pub enum Step {
     /// Check the record of earlier starts of this container before any program of the user runs. If the program has
     /// ended with 0, or because somebody shut the instance down, it never runs again; otherwise up to `restarts` times
     /// (`u32::MAX`: without a limit). The note `result` has the program's end if the container ended before it could
-    /// record that.
+    /// record that. If the program may run, this step removes the note.
     // The name in the JSON of `dry-run` (`agent/plan/schema/dry-run.json`).
     #[serde(rename = "once")]
     CheckEarlierStarts {
