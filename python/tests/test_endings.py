@@ -21,6 +21,7 @@ from flux_minicluster import (
     MiniCluster,
     NotAllowed,
     Result,
+    Stopped,
     TimedOut,
     follow,
     logs,
@@ -725,6 +726,53 @@ def test_clean_up_is_repeated_when_the_failure_may_pass(api: FakeApi, status: in
         api.refusals.clear()
 
     assert not is_kept(api, run_to_the_end(api, live))
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_clean_up_outlasts_an_api_server_that_is_away(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, is_cut: bool
+) -> None:
+    """It refuses for a moment when it is back. Without a screen, only the result has the failure."""
+    monkeypatch.setattr(target, "TRIES", 2)
+    monkeypatch.setattr(run, "CLEANUP_SECONDS", 60.0 if is_cut else 1.0)
+
+    def live(cluster: Object) -> None:
+        name = cluster["metadata"]["name"]
+        refuse(api, "PATCH", "miniclusters", 503, message="not now")
+        api.start_job(name)
+        api.end_job(name)
+        until(lambda: any(method == "PATCH" for method, _ in api.requests))
+        if is_cut:
+            api.cut()
+            time.sleep(4)
+            refuse(api, "PATCH", "miniclusters", 403, message="no role is known")
+            requests = len(api.requests)
+            api.mend()
+            until(lambda: any(method == "PATCH" for method, _ in api.requests[requests:]))
+            api.refusals.clear()
+
+    api.on_create = lambda cluster: in_thread(lambda: live(cluster))
+    result = asyncio.run(MiniCluster.run_async("app:1", ["x"]))
+    assert result.unread is None and is_kept(api, result) is not is_cut
+    if is_cut:
+        assert result.not_deleted is None
+    else:
+        assert result.not_deleted is not None and "not now" in result.not_deleted
+
+
+def test_ctrl_c_ends_a_clean_up_without_an_answer(api: FakeApi) -> None:
+    api.silent.add(("PATCH", "miniclusters"))
+    api.play("all")
+
+    def press() -> None:
+        until(lambda: any(method == "PATCH" for method, _ in api.requests))
+        press_ctrl_c()
+
+    in_thread(press)
+    with pytest.raises(Stopped, match="already ended") as caught:
+        MiniCluster.run("app:1", ["x"])
+    result = caught.value.result
+    assert result is not None and result.stdout == "all\n" and result.not_deleted is not None
 
 
 @pytest.mark.parametrize("status", [403, 404])

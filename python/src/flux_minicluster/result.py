@@ -25,6 +25,8 @@ class Result:
     """The log of the lead: standard output and standard error of the job, as they were printed."""
     unread: str | None = None
     """Why `stdout` is not whole; then `run` does not delete the MiniCluster. None: it is whole."""
+    not_deleted: str | None = None
+    """Why `run` could not have the MiniCluster deleted. None: nothing has failed."""
     signal: int | None = None
     restarts: int = 0
     """How often the whole MiniCluster was restarted."""

@@ -21,6 +21,10 @@ from .target import FAILURES, ROLE, TRIES, Access, NameTaken, Target, may_pass, 
 
 # How long a creation that was cancelled may take: the API server may be at it.
 CANCEL_SECONDS = 15.0
+# How long the API server may be away when the operator is asked to delete a MiniCluster that has ended.
+CLEANUP_SECONDS = 180.0
+# Time after which such a wait is reported.
+QUIET_SECONDS = 5.0
 _REMEDY = "`kubectl logs` may still have it. `MiniCluster.attach({name!r}).delete()` deletes it."
 
 
@@ -130,10 +134,12 @@ class Run:
         self._follower: Follower | None = None
         self._screen: Screen = Silent()
         self._interrupts = 0
+        self._interrupted = asyncio.Event()
 
     def interrupt(self) -> None:
         """As Ctrl-C does. While the MiniCluster is being created, it is remembered."""
         self._interrupts += 1
+        self._interrupted.set()
         if self._follower is not None:
             self._follower.interrupt()
         else:
@@ -185,11 +191,32 @@ class Run:
             until = "" if seconds is None else f" until {seconds} s after its end (`ttlSecondsAfterFinished`)"
             screen.say(f"not deleted{until}, since its output could not be read whole: {_REMEDY.format(name=name)}")
         elif not should_keep and not self._follower.is_deleted:
-            await clean_up(target, name, uid, screen)
+            why = await self._clean_up(target, name, uid, screen)
+            ending = replace(ending, result=replace(ending.result, not_deleted=why))
         if self._interrupts and not ending.is_interrupted:
             # Ctrl-C came after the job's end.
             return replace(ending, way=Way.HAD_ENDED, is_interrupted=True)
         return ending
+
+    async def _clean_up(self, target: Target, name: str, uid: str, screen: Screen) -> str | None:
+        """As `clean_up`, after the job's end. Ctrl-C ends the waiting for an API server that is away."""
+        self._interrupted.clear()
+        cleaning = asyncio.ensure_future(clean_up(target, name, uid, screen, CLEANUP_SECONDS))
+        interrupted = asyncio.ensure_future(self._interrupted.wait())
+        try:
+            both = [cleaning, interrupted]
+            done, _ = await asyncio.wait(both, timeout=QUIET_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                screen.say(f"waiting for the API server to have {name} deleted; press Ctrl-C not to wait")
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if cleaning.done():
+                return cleaning.result()
+            why = f"{name} may not be deleted: you pressed Ctrl-C before the API server answered"
+            screen.say(why)
+            return why
+        finally:
+            cleaning.cancel()
+            interrupted.cancel()
 
     async def _discard(self, target: Target, name: str, uid: str, screen: Screen) -> None:
         """Ends a MiniCluster that the operator cannot use: it may run later, when nobody follows it."""
@@ -231,20 +258,23 @@ async def delete(target: Target, name: str, uid: str) -> None:
         await _shut_down(target, name, uid)
 
 
-async def _ask_for_cleanup(target: Target, name: str, uid: str) -> None:
+async def _ask_for_cleanup(target: Target, name: str, uid: str, patience: float = 0.0) -> None:
     """Has the operator delete the MiniCluster (`spec.cleanup`), which needs no permission to delete."""
     # An API server that has just started may refuse it, and a conflict with another change passes.
-    await target.patch(name, {"spec": {"cleanup": True}}, "clean up", uid=uid, passing=(403, 409))
+    change = {"spec": {"cleanup": True}}
+    await target.patch(name, change, "clean up", uid=uid, passing=(403, 409), patience=patience)
 
 
-async def clean_up(target: Target, name: str, uid: str, screen: Screen) -> None:
-    """Has the operator delete it. A failure is only reported: how the job ended is known."""
+async def clean_up(target: Target, name: str, uid: str, screen: Screen, patience: float = 0.0) -> str | None:
+    """Has the operator delete it. A failure is only reported and returned: how the job ended is known."""
     try:
-        await _ask_for_cleanup(target, name, uid)
+        await _ask_for_cleanup(target, name, uid, patience)
     except NotFound:
         pass
     except MiniClusterError as error:
         screen.say(f"{error}; not deleted")
+        return str(error)
+    return None
 
 
 def finish(ending: Ending, name: str, *, check: bool) -> Result:

@@ -180,17 +180,24 @@ class Target:
         return await self.json("POST", self._clusters(version=version), body=document, query=query)
 
     async def patch(
-        self, name: str, change: dict[str, Any], verb: str, *, uid: str | None = None, passing: Sequence[int] = ()
+        self,
+        name: str,
+        change: dict[str, Any],
+        verb: str,
+        *,
+        uid: str | None = None,
+        passing: Sequence[int] = (),
+        patience: float = 0.0,
     ) -> dict[str, Any]:
         """Changes the MiniCluster by a merge patch; returns the new one. `uid`: the API server refuses another one.
 
-        `passing`: status codes after which another try may help, besides those of `may_pass`.
+        `passing` and `patience`: as in `_Doing.retried`.
         """
         change = {**change, "metadata": {"uid": uid}} if uid is not None else change
         with_context = _Doing(f"{verb} MiniCluster {name}")
         merge = "application/merge-patch+json"
         return await with_context.retried(
-            lambda: self.json("PATCH", self._clusters(name), body=change, content_type=merge), passing
+            lambda: self.json("PATCH", self._clusters(name), body=change, content_type=merge), passing, patience
         )
 
     async def delete(self, name: str, *, uid: str | None = None, resource_version: str | None = None) -> None:
@@ -356,15 +363,22 @@ class _Doing:
             status = error.status if isinstance(error, CallFailed) else None
             raise CallFailed(f"cannot {self.doing}: {words(error)}", status=status) from error
 
-    async def retried(self, call: Callable[[], Awaitable[T]], passing: Sequence[int] = ()) -> T:
-        for attempt in range(1, TRIES + 1):
+    async def retried(self, call: Callable[[], Awaitable[T]], passing: Sequence[int] = (), patience: float = 0.0) -> T:
+        """Makes `TRIES` attempts at most.
+
+        `passing`: status codes after which another try may help, besides those of `may_pass`. `patience`: how many
+        seconds the API server may be away; until then, an attempt without its answer does not count.
+        """
+        begin, attempts = time.monotonic(), 0
+        while True:
             try:
                 return await self(call())
             except CallFailed as error:
-                if attempt == TRIES or not (may_pass(error) or error.status in passing):
+                if not may_pass(error) or time.monotonic() - begin >= patience:
+                    attempts += 1
+                if attempts >= TRIES or not (may_pass(error) or error.status in passing):
                     raise
                 await asyncio.sleep(1)
-        raise AssertionError("unreachable")
 
 
 def may_pass(error: BaseException) -> bool:
