@@ -320,6 +320,51 @@ def test_cancelled_creation_leaves_nothing_behind(api: FakeApi) -> None:
     assert names(api) == [] and len(api.bodies) == 1
 
 
+CREATION, LOOK = ("POST", "miniclusters"), ("GET", "miniclusters")
+
+
+@pytest.mark.parametrize("silent", [{("GET", "pods")}, {CREATION}, {CREATION, LOOK}])
+def test_cancelled_creation_does_not_wait_for_a_silent_api_server(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, silent: set[tuple[str, str]]
+) -> None:
+    monkeypatch.setattr(run, "CANCEL_SECONDS", 0.5)
+    api.silent |= silent
+
+    async def cancel() -> float:
+        creating = asyncio.ensure_future(MiniCluster("app:1").create_async())
+        waited_for = "POST" if CREATION in silent else "GET"
+        await asyncio.to_thread(until, lambda: any(it == waited_for for it, _ in api.requests))
+        begin = time.monotonic()
+        creating.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await creating
+        return time.monotonic() - begin
+
+    assert asyncio.run(cancel()) < 2
+    assert any(it == "POST" for it, _ in api.requests) is (CREATION in silent)
+
+
+@pytest.mark.parametrize("status", [403, 422])
+def test_cancelled_creation_that_is_refused_is_not_looked_for(api: FakeApi, status: int) -> None:
+    refuse(api, "POST", "miniclusters", status, message="no")
+
+    async def cancel() -> None:
+        creating = asyncio.ensure_future(MiniCluster("app:1").create_async())
+        original = Target.create
+
+        async def create(self: Target, document: Object) -> Object:
+            creating.cancel()
+            return await original(self, document)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Target, "create", create)
+            with pytest.raises(asyncio.CancelledError):
+                await creating
+
+    asyncio.run(cancel())
+    assert not any("/miniclusters/" in path for _, path in api.requests)
+
+
 def test_creation_without_an_answer_leaves_nothing_behind(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "TRIES", 2)
     api.lost_answers["POST"] = 2

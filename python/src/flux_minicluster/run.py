@@ -19,7 +19,8 @@ from .screen import Screen, Silent
 from .stop import Way
 from .target import FAILURES, ROLE, TRIES, Access, NameTaken, Target, may_pass, words
 
-# How long a creation that was cancelled may take: the API server may be at it.
+# How long a creation that was cancelled may take, since the API server may be at it. As long again may it take to undo
+# the creation.
 CANCEL_SECONDS = 15.0
 # How long the API server may be away when the operator is asked to delete a MiniCluster that has ended.
 CLEANUP_SECONDS = 180.0
@@ -43,6 +44,8 @@ def located(access: Access, document: dict[str, Any]) -> Access:
 
 async def create(target: Target, document: dict[str, Any], screen: Screen) -> dict[str, Any]:
     """Creates the MiniCluster. If the caller is cancelled, or the screen fails, none is left behind."""
+    # Who may not look at pods cannot follow a job: this is found out before there is one.
+    await target.pods_of(document["metadata"]["name"])
     creating = asyncio.ensure_future(_create(target, document, screen))
     try:
         return await asyncio.shield(creating)
@@ -50,8 +53,12 @@ async def create(target: Target, document: dict[str, Any], screen: Screen) -> di
         raise
     except BaseException:
         await asyncio.wait([creating], timeout=CANCEL_SECONDS)
-        creating.cancel()
-        await _undo(target, document)
+        has_failed = creating.done() and isinstance(creating.exception(), MiniClusterError)
+        # A creation that has failed has left nothing, or was undone.
+        if not has_failed:
+            creating.cancel()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(_undo(target, document), CANCEL_SECONDS)
         raise
 
 
@@ -75,8 +82,6 @@ async def _undo(target: Target, document: dict[str, Any]) -> bool:
 
 async def _create(target: Target, document: dict[str, Any], screen: Screen) -> dict[str, Any]:
     name = document["metadata"]["name"]
-    # Who may not look at pods cannot follow a job: this is found out before there is one.
-    await target.pods_of(name)
     may_exist = False
     for attempt in range(1, TRIES + 1):
         try:
