@@ -126,6 +126,7 @@ pub fn build(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<RunMan
         namespace: checked_namespace,
         queueing,
         cleans_by_default,
+        maximum_size: None,
         spec,
     };
     let valid = validate_and_note(&manifest)?;
