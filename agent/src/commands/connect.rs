@@ -61,8 +61,8 @@ pub fn as_flux(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
 }
 
 /// Shuts the instance down, and does not wait for its end: this process's container ends with it. If the instance ends
-/// already, or has ended, its failed program does not run again. Only the lead can do this: elsewhere it prints where to
-/// run the command, and returns 1.
+/// already, or has ended, its failed program does not run again. Only the lead can do this: elsewhere it prints where
+/// to run the command, and returns 1.
 pub fn stop(place: &PodPlace) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
     let instance = &pod.instance;

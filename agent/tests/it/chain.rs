@@ -461,7 +461,7 @@ fn on_failure_reruns_a_program_whose_container_was_stopped() {
 }
 
 #[test]
-fn on_failure_does_not_rerun_after_a_stop_while_the_archive_is_saved() {
+fn on_failure_obeys_a_stop_while_the_archive_is_saved() {
     let spec = format!(
         "archive = '/state/archive.tgz'\n{ON_FAILURE}{}",
         submit(&counted("until [ -e /tmp/go ]; do sleep 0.05; done; exit 3"))
@@ -502,7 +502,8 @@ fn on_failure_does_not_rerun_after_a_stop_while_the_archive_is_saved() {
 /// `kubectl minicluster stop` then deletes the MiniCluster.
 #[test]
 fn stop_does_not_take_the_end_of_an_earlier_start_for_this_ones() {
-    let pre = "[runner.snippets]\npre = 'until [ ! -e /tmp/starts ] || [ -e /tmp/go ]; do echo again; sleep 0.1; done'\n";
+    let pre = "[runner.snippets]\n\
+               pre = 'until [ ! -e /tmp/starts ] || [ -e /tmp/go ]; do echo again; sleep 0.1; done'\n";
     let spec = format!("{ON_FAILURE}{}{pre}", submit(&counted("exit 3")));
     let images = images(&spec, 1);
     let network = Network::new();

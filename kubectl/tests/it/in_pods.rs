@@ -403,29 +403,27 @@ fn refused_stop_is_no_shutdown_when_the_lead_restarts() {
 
 #[test]
 fn stop_deletes_nothing_while_the_last_steps_run() {
-    test("stop-last-steps", async |fixture| {
-        let operator = up(&fixture, 1).await;
-        for status in [
-            r#"{"status":1,"has_broker":false,"has_ended":true,"state":null,"snippet":null}"#,
-            // An older agent.
-            r#"{"status":1,"state":null,"snippet":"post"}"#,
-        ] {
+    let ended = r#"{"status":1,"has_broker":false,"has_ended":true,"state":null,"snippet":null}"#;
+    let of_older_agent = r#"{"status":1,"state":null,"snippet":"post"}"#;
+    for (name, status) in [("stop-ended", ended), ("stop-post", of_older_agent)] {
+        test(name, async |fixture| {
+            let operator = up(&fixture, 1).await;
             let output = stopped_by_owner(&fixture, refusing(status)).await;
             assert!(
                 output.code == 0
                     && output
                         .out
                         .contains("its last steps (`post`, the archive) are not cut short"),
-                "{status}: {output:?}"
+                "{output:?}"
             );
             let cluster = fixture.get("mc").await;
             assert_eq!(
                 (cluster.metadata.deletion_timestamp, cluster.spec.suspend),
                 (None, None)
             );
-        }
-        operator.stop().await;
-    });
+            operator.stop().await;
+        });
+    }
 }
 
 #[test]
