@@ -88,6 +88,7 @@ pub async fn in_order(target: &Target, name: &str, uid: Option<&str>) -> Result<
         uid: uid.map(str::to_owned),
         asked: None,
         has_ended: false,
+        is_deleting: false,
         obstacle: String::new(),
     };
     for number in 0..ATTEMPTS {
@@ -104,8 +105,13 @@ pub async fn in_order(target: &Target, name: &str, uid: Option<&str>) -> Result<
     if attempts.has_ended {
         return Ok(Way::Ending);
     }
+    let outcome = if attempts.is_deleting {
+        "It may be deleted"
+    } else {
+        "Nothing was deleted"
+    };
     Err(Failure::Message(format!(
-        "failed to stop {name}: {}. Nothing was deleted: `kubectl minicluster stop --now {name}` deletes it",
+        "failed to stop {name}: {}. {outcome}: `kubectl minicluster stop --now {name}` deletes it",
         attempts.obstacle.trim_end_matches('.')
     )))
 }
@@ -120,6 +126,8 @@ struct Attempts<'a> {
     asked: Option<RunnerStart>,
     /// The lead has ended, and the operator has not reported it yet.
     has_ended: bool,
+    /// An attempt to delete it was made, perhaps without an answer.
+    is_deleting: bool,
     /// Why the last attempt failed.
     obstacle: String,
 }
@@ -129,7 +137,8 @@ impl Attempts<'_> {
     async fn make(&mut self) -> Result<Option<Way>, Failure> {
         let (target, name) = (self.target, self.name);
         let Some(cluster) = find(target, name, self.uid.as_deref()).await? else {
-            return Ok(Some(Way::HadEnded));
+            let was_deleting = self.is_deleting;
+            return Ok(Some(if was_deleting { Way::Deleted } else { Way::HadEnded }));
         };
         let uid = cluster.uid().unwrap_or_default();
         self.uid = Some(uid.clone());
@@ -149,7 +158,7 @@ impl Attempts<'_> {
         }
         // The lead has not started, or its container waits to be started again: there is no broker to shut down.
         let Some((lead, start)) = lead.and_then(|lead| Some((lead, observed::started(lead)?))) else {
-            return at_once(target, name, Some(&uid)).await.map(Some);
+            return self.delete(&uid).await;
         };
         self.has_ended = !observed::is_running(lead);
         if self.has_ended {
@@ -213,6 +222,11 @@ impl Attempts<'_> {
             (Some(Value::Null), _) => {}
             _ => return Ok(None),
         }
+        self.delete(uid).await
+    }
+
+    async fn delete(&mut self, uid: &str) -> Result<Option<Way>, Failure> {
+        self.is_deleting = true;
         at_once(self.target, self.name, Some(uid)).await.map(Some)
     }
 }
@@ -231,7 +245,8 @@ pub async fn find(target: &Target, name: &str, uid: Option<&str>) -> Result<Opti
 }
 
 /// Deletes the MiniCluster without waiting; its pods get SIGTERM and their grace period. If the user may not delete it,
-/// suspends it, or asks the operator to delete it if it has finished. `uid`: delete only the MiniCluster with this uid.
+/// suspends it, or asks the operator to delete it if it has finished. `uid`: delete only the MiniCluster with this uid,
+/// which the caller has seen.
 pub async fn at_once(target: &Target, name: &str, uid: Option<&str>) -> Result<Way, Failure> {
     let parameters = DeleteParams {
         preconditions: uid.map(|uid| Preconditions {
@@ -242,8 +257,8 @@ pub async fn at_once(target: &Target, name: &str, uid: Option<&str>) -> Result<W
     };
     match target.clusters().delete(name, &parameters).await {
         Ok(_) => Ok(Way::Deleted),
-        // Without a uid, it may never have existed.
-        Err(error) if failure::is_code(&error, 404) && uid.is_some() => Ok(Way::HadEnded),
+        // It is gone: an attempt whose answer was lost may have deleted it. Without a uid, it may never have existed.
+        Err(error) if failure::is_code(&error, 404) && uid.is_some() => Ok(Way::Deleted),
         // 403: no permission. 409: a conflict, for example with the uid.
         Err(error) if failure::is_code(&error, 403) || failure::is_code(&error, 409) => {
             let Some(cluster) = find(target, name, uid).await? else {
@@ -287,15 +302,23 @@ pub async fn change(
     spec: Value,
     verb: &str,
 ) -> Result<MiniCluster, Failure> {
+    let patched = patch(target, name, uid, spec).await;
+    patched.map_err(Failure::call(format!("{verb} MiniCluster {name}")))
+}
+
+/// As `change`, with the error of the call.
+pub async fn patch(
+    target: &Target,
+    name: &str,
+    uid: Option<&str>,
+    spec: Value,
+) -> Result<MiniCluster, kube::Error> {
     let mut change = json!({ "spec": spec });
     if let Some(uid) = uid {
         change["metadata"] = json!({ "uid": uid });
     }
-    let patched = target
-        .clusters()
-        .patch(name, &PatchParams::default(), &Patch::Merge(change))
-        .await;
-    patched.map_err(Failure::call(format!("{verb} MiniCluster {name}")))
+    let (clusters, parameters) = (target.clusters(), PatchParams::default());
+    clusters.patch(name, &parameters, &Patch::Merge(change)).await
 }
 
 #[cfg(test)]
@@ -428,6 +451,34 @@ mod tests {
         at_once(&target, "mistyped", None).await.unwrap_err();
         let (target, _) = answering(|_| failed(404));
         at_once(&target, "mistyped", None).await.unwrap_err();
+    }
+
+    /// The answers to the first deletions are lost, or the API server is away for longer.
+    #[tokio::test(start_paused = true)]
+    async fn stop_whose_answer_is_lost_has_deleted() {
+        for lost in [1, ATTEMPTS] {
+            let mut deletions = 0;
+            let (target, _) = answering(move |request| {
+                deletions += u32::from(request.starts_with("DELETE"));
+                if request.starts_with("DELETE") && deletions <= lost {
+                    failed(503)
+                } else if deletions > 0 && lost == 1 {
+                    failed(404)
+                } else if request.contains("/pods?") {
+                    Answer::Json(200, json!({ "metadata": {}, "items": [] }))
+                } else {
+                    Answer::Json(200, cluster("u"))
+                }
+            });
+            let way = in_order(&target, "mc", None).await;
+            if lost == 1 {
+                assert_eq!(way.unwrap(), Way::Deleted);
+                assert_eq!(at_once(&target, "mc", Some("u")).await.unwrap(), Way::Deleted);
+            } else {
+                let failure = way.unwrap_err().to_string();
+                assert!(failure.contains("It may be deleted"), "{failure}");
+            }
+        }
     }
 
     #[tokio::test]
