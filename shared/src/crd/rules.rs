@@ -270,7 +270,11 @@ pub(super) const RANGES: &[(&str, i64, i64)] = &[
     ("spec.deadlineSeconds", 1, LARGEST_BOUND),
     ("spec.backoffLimit", 0, i32::MAX as i64),
     ("spec.maxRestarts", 0, i32::MAX as i64),
-    ("spec.pod.terminationGracePeriodSeconds", 1, i32::MAX as i64),
+    (
+        "spec.pod.terminationGracePeriodSeconds",
+        1,
+        crate::names::LONGEST_GRACE_PERIOD as i64,
+    ),
     ("spec.ttlSecondsAfterFinished", 0, i32::MAX as i64),
     ("spec.flux.logLevel", 0, 7),
     ("spec.flux.parentDeadlineSeconds", 1, LARGEST_BOUND),

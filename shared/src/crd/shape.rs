@@ -106,10 +106,12 @@ fn walk(value: &mut Value, shape: &Shape, path: &str, name: &str, problems: &mut
         (value, Value::String(wanted)) if is_a(value, wanted) => {}
         (value, wanted) => {
             let is_unquoted = matches!(value, Value::Bool(_) | Value::Number(_));
-            let hint = if is_unquoted && (wanted == "string" || wanted == "quantity") {
-                " (quote it)"
-            } else {
-                ""
+            let is_whole = value.is_i64() || value.is_u64();
+            let hint = match wanted.as_str() {
+                Some("string" | "quantity") if is_unquoted => " (quote it)",
+                Some("int32") if is_whole => " of 32 bits",
+                Some("int64") if is_whole => " of 64 bits",
+                _ => "",
             };
             let message = format!("is {}, must be {}{hint}", describe(value), describe_shape(wanted));
             problems.push(Problem::new(path, message));
@@ -180,7 +182,8 @@ fn place_of(key: &str, shape: &Value, path: &str) -> Option<String> {
 fn is_a(value: &Value, wanted: &str) -> bool {
     match wanted {
         "string" => value.is_string(),
-        "integer" => value.is_i64() || value.is_u64(),
+        "int32" => value.as_i64().is_some_and(|number| i32::try_from(number).is_ok()),
+        "int64" => value.is_i64(),
         "number" => value.is_number(),
         "boolean" => value.is_boolean(),
         // Kubernetes accepts fractions here only as text.
@@ -206,7 +209,7 @@ fn describe_shape(shape: &Value) -> String {
         Value::Object(fields) if fields.contains_key("*") => "a map of names to values".into(),
         Value::Object(_) => "an object".into(),
         Value::Array(_) => "a list".into(),
-        Value::String(name) if name == "integer" => "an integer".into(),
+        Value::String(name) if name == "int32" || name == "int64" => "an integer".into(),
         Value::String(name) => format!("a {name}"),
         _ => "something else".into(),
     }
@@ -245,7 +248,8 @@ mod tests {
                 json!({ "*": shape_of(&schema["additionalProperties"]) })
             }
             Some("array") => json!([shape_of(&schema["items"])]),
-            Some(name @ ("string" | "integer" | "number" | "boolean")) => json!(name),
+            Some("integer") => schema["format"].clone(),
+            Some(name @ ("string" | "number" | "boolean")) => json!(name),
             _ => json!("any"),
         }
     }

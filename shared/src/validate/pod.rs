@@ -6,7 +6,7 @@ use super::fields::{drop_empty, given, labels, object_name, quantities};
 use super::report::Report;
 use crate::choices::DNS_POLICIES;
 use crate::crd::v1alpha2::{MiniClusterSpec, Pod, Toleration};
-use crate::names;
+use crate::names::{self, DEFAULT_GRACE_PERIOD, LONGEST_GRACE_PERIOD};
 
 /// Checks `spec.pod`, and returns it with None for empty texts. `cluster`: the MiniCluster's name.
 pub(super) fn check(mut pod: Pod, cluster: &str, report: &mut Report) -> Pod {
@@ -58,13 +58,12 @@ pub(super) fn check(mut pod: Pod, cluster: &str, report: &mut Report) -> Pod {
         report,
     );
     one_of("spec.pod.dnsPolicy", &pod.dns_policy, DNS_POLICIES, report);
-    if pod
-        .termination_grace_period_seconds
-        .is_some_and(|seconds| seconds < 1)
+    if let Some(seconds) = pod.termination_grace_period_seconds
+        && !(1..=LONGEST_GRACE_PERIOD as i64).contains(&seconds)
     {
         report.problem(
             "spec.pod.terminationGracePeriodSeconds",
-            "must be 1 or more; leave it out for 30",
+            format!("must be 1 to {LONGEST_GRACE_PERIOD}; leave it out for {DEFAULT_GRACE_PERIOD}"),
         );
     }
     for (field, name) in [
