@@ -11,6 +11,7 @@ use flux_shared::crd::v1alpha2::MiniCluster;
 use kube::ResourceExt;
 use kube::api::PostParams;
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::failure::{self, Failure};
 use crate::input::read;
@@ -26,6 +27,9 @@ use manifest::{RUN, Wanted};
 const TRIES: u32 = 5;
 /// Time between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How long the API server may be away when the operator is asked to delete a MiniCluster that has ended. Until then,
+/// attempts without its answer do not count.
+const CLEANUP_PATIENCE: Duration = Duration::from_secs(180);
 
 /// Arguments of `run`.
 #[derive(Debug, Clone, clap::Args)]
@@ -156,14 +160,36 @@ async fn tidy_up(target: &Target, id: ClusterId<'_>, followed: &Followed, keep: 
             "kept {name}{until}{why}: `kubectl minicluster logs {name}`, `kubectl minicluster stop --now {name}`"
         ));
     }
-    let cleanup = json!({ "cleanup": true });
-    let change = || stop::change(target, name, Some(uid), cleanup.clone(), "clean up");
-    let failure = retry(change).await.err()?;
+    let failure = clean_up(target, id).await.err()?;
     match stop::find(target, name, Some(uid)).await {
         // Its `ttlSecondsAfterFinished`, or somebody else, was faster.
         Ok(None) => None,
         _ => Some(format!("{failure}; not deleted")),
     }
+}
+
+/// Asks the operator to delete the MiniCluster (`spec.cleanup`), which needs no permission to delete.
+async fn clean_up(target: &Target, id: ClusterId<'_>) -> Result<(), Failure> {
+    let doing = format!("clean up MiniCluster {}", id.name);
+    let cleanup = || stop::patch(target, id.name, Some(id.uid), json!({ "cleanup": true }));
+    let (begin, mut tries, mut printed) = (Instant::now(), 1, String::new());
+    let judge = |error: kube::Error| {
+        let is_away = failure::may_pass(&error);
+        tries += u32::from(!is_away || begin.elapsed() >= CLEANUP_PATIENCE);
+        // 403: an API server that has just started does not know all roles yet. 409: another change, at the same time.
+        let may_help = is_away || failure::is_code(&error, 403) || failure::is_code(&error, 409);
+        let failure = Failure::call(&doing)(error);
+        if !may_help || tries > TRIES {
+            return Err(failure);
+        }
+        let text = failure.to_string();
+        if text != printed {
+            screen::tell(&format!("{text}; retrying"));
+            printed = text;
+        }
+        Ok(())
+    };
+    until_done(PAUSE, cleanup, judge).await.map(|_| ())
 }
 
 /// Repeats a call whose failure may pass, `TRIES` times at most.
@@ -261,12 +287,12 @@ mod tests {
         }
     }
 
-    /// Answers with 503 to the first requests of this method.
-    fn unavailable(method: &'static str, mut count: u32) -> impl FnMut(&str) -> Answer {
+    /// Answers with this code to the first requests of this method.
+    fn unavailable(method: &'static str, code: u16, mut count: u32) -> impl FnMut(&str) -> Answer {
         move |request| {
             if request.starts_with(method) && count > 0 {
                 count -= 1;
-                return failed(503);
+                return failed(code);
             }
             Answer::Json(200, cluster_json())
         }
@@ -279,16 +305,38 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn cleanup_is_asked_for_again_after_a_passing_failure() {
-        for (count, is_done) in [(TRIES - 1, true), (TRIES, false)] {
-            let (target, _) = answering(unavailable("PATCH", count));
+        // 503: the API server is away, for minutes at most. 403 and 409: it answers.
+        for (code, count, is_done) in [
+            (503, 120, true),
+            (503, 1000, false),
+            (403, TRIES - 1, true),
+            (403, TRIES, false),
+            (409, TRIES - 1, true),
+            (400, 1, false),
+        ] {
+            let (target, _) = answering(unavailable("PATCH", code, count));
             let text = tidy_up(&target, ID, &finished(true, false), false).await;
-            assert_eq!(text.is_none(), is_done, "{count}: {text:?}");
+            assert_eq!(text.is_none(), is_done, "{code}, {count}: {text:?}");
         }
+    }
+
+    /// It was away, and does not know all roles yet.
+    #[tokio::test(start_paused = true)]
+    async fn cleanup_outlasts_a_refusal_after_no_answer() {
+        let (mut unanswered, mut refusing) = (120, unavailable("PATCH", 403, 2));
+        let (target, _) = answering(move |request| {
+            if unanswered == 0 {
+                return refusing(request);
+            }
+            unanswered -= 1;
+            failed(503)
+        });
+        assert_eq!(tidy_up(&target, ID, &finished(true, false), false).await, None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn created_minicluster_is_found_after_a_passing_failure() {
-        let mut gets = unavailable("GET", 2);
+        let mut gets = unavailable("GET", 503, 2);
         let (target, _) = answering(move |request| {
             if request.starts_with("POST") {
                 failed_because(409, "AlreadyExists")
