@@ -3,7 +3,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -127,9 +131,27 @@ fn print_if_new(shown: &mut BTreeMap<&'static str, (State, String, Instant)>, st
     }
 }
 
-/// Prints a line to standard error.
+/// Whether the last part of standard output has ended its line.
+static HAS_LINE_ENDED: AtomicBool = AtomicBool::new(true);
+
+/// Prints a line to standard error. If that is also standard output (`2>&1`, a terminal), ends the output's line first.
 pub fn tell(line: &str) {
-    put_error(format!("{line}\n").as_bytes());
+    let begin =
+        if !HAS_LINE_ENDED.load(Ordering::Relaxed) && is_one_file(std::io::stdout(), std::io::stderr()) {
+            HAS_LINE_ENDED.store(true, Ordering::Relaxed);
+            "\n"
+        } else {
+            ""
+        };
+    put_error(format!("{begin}{line}\n").as_bytes());
+}
+
+fn is_one_file(one: impl AsFd, other: impl AsFd) -> bool {
+    let id_of = |fd: &dyn AsFd| {
+        let metadata = File::from(fd.as_fd().try_clone_to_owned()?).metadata()?;
+        std::io::Result::Ok((metadata.dev(), metadata.ino()))
+    };
+    matches!((id_of(&one), id_of(&other)), (Ok(one), Ok(other)) if one == other)
 }
 
 /// Prints a whole result to standard output. A closed pipe (`| head`) is not an error.
@@ -143,6 +165,9 @@ pub fn print(text: &str) -> Result<(), Failure> {
 /// Writes a part of a longer output to standard output and flushes it. `Failure::Unread` if standard output is
 /// closed.
 pub fn put(bytes: &[u8]) -> Result<(), Failure> {
+    if let Some(last) = bytes.last() {
+        HAS_LINE_ENDED.store(*last == b'\n', Ordering::Relaxed);
+    }
     let mut output = std::io::stdout();
     output
         .write_all(bytes)
@@ -283,6 +308,38 @@ pub fn without_bold(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The test runs itself again, with the streams that it wants.
+    #[test]
+    fn message_ends_the_line_of_output_in_the_same_file() {
+        const WRITER: &str = "FLUX_TEST_WRITER";
+        if std::env::var_os(WRITER).is_some() {
+            for output in ["half a line", "rest\n"] {
+                put(output.as_bytes()).unwrap();
+                tell("message");
+            }
+            return;
+        }
+        let run = |stdout: std::io::PipeWriter, stderr: std::io::PipeWriter| {
+            let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+            let name = "screen::tests::message_ends_the_line_of_output_in_the_same_file";
+            command.args(["--exact", name, "--nocapture"]).env(WRITER, "1");
+            assert!(command.stdout(stdout).stderr(stderr).status().unwrap().success());
+        };
+        let (out, stdout) = std::io::pipe().unwrap();
+        run(stdout.try_clone().unwrap(), stdout);
+        let text = std::io::read_to_string(out).unwrap();
+        assert!(text.contains("half a line\nmessage\nrest\nmessage\n"), "{text}");
+        let ((out, stdout), (err, stderr)) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
+        run(stdout, stderr);
+        let (text, messages) = (
+            std::io::read_to_string(out).unwrap(),
+            std::io::read_to_string(err).unwrap(),
+        );
+        assert!(text.contains("half a linerest\n"), "{text}");
+        assert!(messages.contains("message\nmessage\n"), "{messages}");
+        assert!(!messages.contains("\n\n"), "{messages}");
+    }
 
     #[test]
     fn files_have_no_terminal_codes() {
