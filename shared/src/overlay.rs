@@ -1,5 +1,5 @@
 //! Overlays of the user over the operator's pod templates (`spec.podTemplate`), merged like `kubectl patch --type
-//! strategic` does.
+//! strategic` does (except in what [`identity`] says).
 //!
 //! ```text
 //! spec.podTemplate ─► Overlay::checked (forms, protected) ─► Overlay::over(rendered template) ─► the Job's template
@@ -19,7 +19,7 @@ mod strategic_merge;
 
 pub use protected::{ContainerKind, RenderedPod};
 pub(crate) use strategic_merge::drop_nulls;
-pub use strategic_merge::{MERGED_LISTS, merge_key};
+pub use strategic_merge::{MERGED_LISTS, identity, merge_key};
 
 /// A checked overlay: well formed, and without changes to what the operator or the agent relies on.
 #[derive(Debug, Clone, PartialEq)]

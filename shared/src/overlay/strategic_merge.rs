@@ -37,6 +37,21 @@ pub fn merge_key(list: &str) -> Option<&'static str> {
         .map(|(_, key)| *key)
 }
 
+/// The values by which an item of a list with the merge key `key` is found. A port has also its protocol, and a spread
+/// constraint its `whenUnsatisfiable`, as in a server-side apply. (`kubectl patch` merges ports of two protocols into
+/// one.)
+pub fn identity<'a>(item: &'a Value, key: &str) -> [Option<&'a Value>; 2] {
+    let second = match key {
+        // TCP is the default.
+        "containerPort" => item
+            .get("protocol")
+            .filter(|protocol| !protocol.is_null() && *protocol != "TCP"),
+        "topologyKey" => item.get("whenUnsatisfiable"),
+        _ => None,
+    };
+    [item.get(key), second]
+}
+
 /// Merges `over` into `below` and drops nulls. Both must be objects; otherwise `below` is kept.
 pub(super) fn merge(below: Value, over: Value) -> Value {
     let mut merged = match (below, over) {
@@ -87,17 +102,20 @@ fn merge_lists(mut below: Vec<Value>, over: Vec<Value>, by: &str) -> Vec<Value> 
     let (directives, items): (Vec<Value>, Vec<Value>) =
         over.into_iter().partition(|item| directive(item).is_some());
     for deleted in directives.iter().filter(|item| directive(item) == Some("delete")) {
-        below.retain(|item| item.get(by) != deleted.get(by));
+        below.retain(|item| identity(item, by) != identity(deleted, by));
     }
     if directives.iter().any(|item| directive(item) == Some("replace")) {
         return items.into_iter().map(new_item).collect();
     }
     // The keys before the merge.
-    let order: Vec<Option<Value>> = below.iter().map(|item| item.get(by).cloned()).collect();
+    let order: Vec<[Option<Value>; 2]> = below
+        .iter()
+        .map(|item| identity(item, by).map(Option::<&Value>::cloned))
+        .collect();
     // Items that the overlay names; `below` keeps the others.
     let mut touched: Vec<Value> = Vec::new();
     for item in items {
-        let is_same = |other: &Value| other.get(by) == item.get(by);
+        let is_same = |other: &Value| identity(other, by) == identity(&item, by);
         let (old, place) = match (touched.iter().position(is_same), below.iter().position(is_same)) {
             // The overlay has named this item before.
             (Some(place), _) => (touched.remove(place), place),
@@ -112,7 +130,12 @@ fn merge_lists(mut below: Vec<Value>, over: Vec<Value>, by: &str) -> Vec<Value> 
             },
         );
     }
-    let rank = |item: &Value| order.iter().position(|key| key.as_ref() == item.get(by));
+    let rank = |item: &Value| {
+        let identity = identity(item, by);
+        order
+            .iter()
+            .position(|other| other.each_ref().map(Option::as_ref) == identity)
+    };
     let mut merged = Vec::new();
     let (mut kept, mut touched) = (below.into_iter().peekable(), touched.into_iter().peekable());
     // Merges the two lists: of their first items, the one that came first in `below` is next. A new item has no rank,

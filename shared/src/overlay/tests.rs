@@ -110,6 +110,54 @@ fn overlay_null_and_patch_directives_remove_values() {
     assert!(!merged.to_string().contains('$'));
 }
 
+#[test]
+fn ports_and_spread_constraints_are_merged_by_two_fields() {
+    let base = json!({ "spec": {
+        "containers": [{ "name": "app", "ports": [
+            { "containerPort": 53, "protocol": "TCP" }, { "containerPort": 80, "protocol": "TCP" },
+        ] }],
+        "topologySpreadConstraints": [{ "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "maxSkew": 1 }],
+    } });
+    let merged = |overlay: Value| {
+        Overlay::checked("spec.podTemplate", &overlay, &pod())
+            .unwrap()
+            .over(base.clone())
+    };
+    let ports =
+        |ports: Value| merged(container(json!({ "ports": ports })))["spec"]["containers"][0]["ports"].take();
+    let (dns, http) = (
+        json!({ "containerPort": 53, "protocol": "TCP" }),
+        json!({ "containerPort": 80, "protocol": "TCP" }),
+    );
+    let dns_by_udp = json!({ "containerPort": 53, "protocol": "UDP" });
+    let named = json!({ "containerPort": 53, "protocol": "TCP", "name": "dns" });
+    let https = ["TCP", "UDP"].map(|protocol| json!({ "containerPort": 443, "protocol": protocol }));
+    for (overlay, wanted) in [
+        (json!([dns_by_udp]), json!([dns_by_udp, dns, http])),
+        (
+            json!([{ "containerPort": 53, "name": "dns" }]),
+            json!([named, http]),
+        ),
+        (json!(https), json!([https[0], https[1], dns, http])),
+        (
+            json!([{ "containerPort": 53, "$patch": "delete" }]),
+            json!([http]),
+        ),
+        (
+            json!([{ "containerPort": 53, "protocol": "UDP", "$patch": "delete" }]),
+            json!([dns, http]),
+        ),
+    ] {
+        assert_eq!(ports(overlay.clone()), wanted, "{overlay}");
+    }
+    let soft = json!({ "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "maxSkew": 2 });
+    let constraints = merged(json!({ "spec": { "topologySpreadConstraints": [soft] } }));
+    assert_eq!(
+        constraints["spec"]["topologySpreadConstraints"],
+        json!([soft, base["spec"]["topologySpreadConstraints"][0]])
+    );
+}
+
 fn container(fields: Value) -> Value {
     let mut container = json!({ "name": "app" });
     container

@@ -1,6 +1,6 @@
 //! Finds the fields of an overlay because of which the API server rejects an object, or which it drops. Pure.
 
-use flux_shared::overlay::merge_key;
+use flux_shared::overlay::{identity, merge_key};
 use flux_shared::validate::Problem;
 use serde_json::Value;
 
@@ -109,7 +109,7 @@ fn path_in_overlay(path: &str, applied: &AppliedOverlay) -> Option<String> {
                 Some(key) => overlay?
                     .as_array()?
                     .iter()
-                    .position(|entry| entry.get(key) == item.and_then(|item| item.get(key)))?,
+                    .position(|entry| item.is_some_and(|item| identity(entry, key) == identity(item, key)))?,
                 None => number,
             };
             path.push_str(&format!("[{place}]"));
@@ -160,7 +160,7 @@ fn compare(path: &str, name: &str, mine: &Value, kept: &Value, missing: &mut Vec
                 let found = match merge_key(name) {
                     Some(key) => kept_items
                         .iter()
-                        .find(|kept_item| kept_item.get(key) == item.get(key)),
+                        .find(|kept_item| identity(kept_item, key) == identity(item, key)),
                     // If no candidate has all fields of the item, the one at the same index shows which are missing.
                     None => {
                         let others = near(kept_items, index, kept_items.len().saturating_sub(list.len()));
@@ -279,6 +279,30 @@ mod tests {
                 "spec.podTemplate.spec.schedulingGroup",
                 "spec.podTemplate.spec.containers[0].resources.claims"
             ]
+        );
+    }
+
+    #[test]
+    fn items_with_one_key_in_two_protocols_are_told_apart() {
+        let constraint = |when: &str| json!({ "topologyKey": "zone", "whenUnsatisfiable": when });
+        let mut with_labels = constraint("ScheduleAnyway");
+        with_labels["matchLabelKeys"] = json!(["a"]);
+        let constraints = json!([constraint("DoNotSchedule"), with_labels]);
+        let ports = json!([{ "containerPort": 53, "protocol": "UDP", "hostIP": "x" }, { "containerPort": 53, "name": "y" }]);
+        let spec = |ports: &Value| json!({ "topologySpreadConstraints": constraints, "containers": [{ "name": "app", "ports": ports }] });
+        // The API server adds the protocol that is left out.
+        let sent = json!([{ "containerPort": 80, "protocol": "TCP" }, { "containerPort": 53, "protocol": "TCP", "name": "y" },
+            { "containerPort": 53, "protocol": "UDP", "hostIP": "x" }]);
+        let sent = json!({ "spec": { "template": { "spec": spec(&sent) } } });
+        let applied = AppliedOverlay {
+            overlay: json!({ "spec": spec(&ports) }),
+            sent: sent.clone(),
+            ..applied()
+        };
+        assert_eq!(left_out(&sent, &applied), Vec::<String>::new());
+        assert_eq!(
+            with_overlay_paths("spec.template.spec.containers[0].ports[2].hostIP: no", &applied),
+            "spec.podTemplate.spec.containers[0].ports[0].hostIP: no"
         );
     }
 
