@@ -195,6 +195,8 @@ impl RenderedPod {
                 // `reject_removal` has rejected them above.
                 PATCH | RETAIN_KEYS => {}
                 "finalizers" => found.add(path, "the pods would never be deleted"),
+                // Kubernetes' tools write `creationTimestamp: null`.
+                _ if value.is_null() => {}
                 _ => found.add(
                     path,
                     "is set by Kubernetes: only labels and annotations can be set",
@@ -223,6 +225,7 @@ impl RenderedPod {
                         }
                     }
                 }
+                key if is_empty_context(key, value) => {}
                 key => {
                     let is_protected = |(name, _): &&(&str, &str)| {
                         *name == key && (!is_services || OF_SERVICES.contains(name))
@@ -308,7 +311,7 @@ impl RenderedPod {
             Some(ContainerKind::Sidecar) => &[&CONTAINER, &[RESTART]],
             Some(ContainerKind::Service | ContainerKind::Own) | None => &[],
         };
-        for (key, value) in members(container) {
+        for (key, value) in members(container).filter(|(key, value)| !is_empty_context(key, value)) {
             let path = format!("{path}.{key}");
             if let Some((_, why)) = fields.iter().copied().flatten().find(|(name, _)| *name == key) {
                 found.add(path, *why);
@@ -440,6 +443,11 @@ impl Found {
 /// Whether the object has `$retainKeys`, which removes every key that it does not name.
 fn has_retain_keys(value: &Value) -> bool {
     value.get(RETAIN_KEYS).is_some()
+}
+
+/// Whether the field is an empty `securityContext`, as Kubernetes' tools write it. It changes nothing.
+fn is_empty_context(key: &str, value: &Value) -> bool {
+    key == "securityContext" && value.as_object().is_some_and(Map::is_empty)
 }
 
 /// The fields of an object; none for another value.

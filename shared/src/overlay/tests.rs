@@ -158,6 +158,26 @@ fn ports_and_spread_constraints_are_merged_by_two_fields() {
     );
 }
 
+/// As `kubectl create job --dry-run=client -o yaml` writes them.
+#[test]
+fn empty_fields_of_a_generated_template_change_nothing() {
+    let container = |name: &str| json!({ "name": name, "resources": { "limits": { "cpu": 1 } }, "securityContext": { "privileged": true } });
+    let template = json!({
+        "metadata": { "labels": { "a": "b" } },
+        "spec": {
+            "securityContext": { "runAsUser": 1 },
+            "containers": [container("app")], "initContainers": [container("side"), container("db")],
+        },
+    });
+    let empty = |name: &str| json!({ "name": name, "resources": {}, "securityContext": {} });
+    let overlay = json!({
+        "metadata": { "creationTimestamp": null },
+        "spec": { "securityContext": {}, "containers": [empty("app")], "initContainers": [empty("side"), empty("db")] },
+    });
+    let overlay = Overlay::checked("spec.podTemplate", &overlay, &pod()).unwrap();
+    assert_eq!(overlay.over(template.clone()), template);
+}
+
 fn container(fields: Value) -> Value {
     let mut container = json!({ "name": "app" });
     container
@@ -220,7 +240,20 @@ fn own_pod_fields_and_odd_directives_are_refused_with_place() {
             json!({ "metadata": { "labels": { "batch.kubernetes.io/job-name": "x" } } }),
             "metadata.labels[batch.kubernetes.io/job-name]",
         ),
+        (json!({ "spec": { "hostname": null } }), "spec.hostname"),
+        (
+            json!({ "spec": { "securityContext": null } }),
+            "spec.securityContext",
+        ),
         (json!({ "metadata": { "labels": null } }), "metadata.labels"),
+        (
+            json!({ "metadata": { "creationTimestamp": "2026-01-01T00:00:00Z" } }),
+            "metadata.creationTimestamp",
+        ),
+        (
+            json!({ "metadata": { "finalizers": null } }),
+            "metadata.finalizers",
+        ),
         (
             json!({ "metadata": { "labels": { "$patch": "replace" } } }),
             "metadata.labels",
@@ -348,6 +381,10 @@ fn overlay_of_the_agents_container_fields_is_refused_by_path() {
         (container(json!({ "image": "b" })), "spec.containers[0].image"),
         (
             container(json!({ "securityContext": { "privileged": true } })),
+            "spec.containers[0].securityContext",
+        ),
+        (
+            container(json!({ "securityContext": { "$patch": "delete" } })),
             "spec.containers[0].securityContext",
         ),
         (
