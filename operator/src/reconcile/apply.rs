@@ -372,23 +372,35 @@ impl Writer {
         Ok(())
     }
 
+    /// Asks the API server by a dry run whether the services pod is valid. [`Writer::create_services_pod`] reports what
+    /// else hinders its creation, which may end without an edit of the spec, such as a full quota.
+    pub async fn check_services_pod(&self, pod: &Overlaid<Pod>) -> Result<(), ApplyError> {
+        match self.dry_run(&pod.rendered, pod).await {
+            Err(ApplyError::Obstacle(obstacle)) if obstacle.reason == Reason::Refused => Err(obstacle.into()),
+            _ => Ok(()),
+        }
+    }
+
     /// Asks the API server by a dry run whether it accepts the Job. If a Job of this name exists, [`Writer::create_all`]
     /// reports what is wrong with it, if anything.
-    pub async fn check_job(&self, job: &Overlaid<Job>, key: &Key) -> Result<(), ApplyError> {
-        match self.dry_run_job(job, key).await {
+    pub async fn check_job(&self, job: &Overlaid<Job>) -> Result<(), ApplyError> {
+        match self.dry_run(&job.rendered, job).await {
             Err(error) if !error.is_conflict() => Err(error),
             _ => Ok(()),
         }
     }
 
-    /// The Job as the API server would store it. Nothing is created.
-    pub async fn dry_run_job(&self, job: &Overlaid<Job>, key: &Key) -> Result<Job, ApplyError> {
+    /// The object as the API server would store it, if it were created as `body`. Nothing is created.
+    pub async fn dry_run<K>(&self, object: &K, body: &impl Serialize) -> Result<K, ApplyError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned,
+    {
         let parameters = PostParams {
             dry_run: true,
             ..post_params()
         };
-        let result = self.send(create_request(&job.rendered, job, &parameters)).await;
-        result.map_err(|error| api_error::<Job>("create", &key.name, error))
+        let result = self.send(create_request(object, body, &parameters)).await;
+        result.map_err(|error| api_error::<K>("create", &object.name_any(), error))
     }
 
     /// Asks the API server by a dry run whether it accepts an object with an overlay. The inner result is the

@@ -105,11 +105,17 @@ pub(super) async fn create_or_update(
             let objects = self::objects(cluster, &facts, context)?;
             gang::refuse_unserved(&objects)?;
             check_overlays(&objects, &target.key, context).await?;
-            refuse_unsupported(&objects, &target.key, context).await?;
-            if target.status.maximum_size.is_none() && objects.has_fixed_objects_of_the_spec(cluster) {
-                // Until the first Job exists, the spec can be edited, but these objects would stay as they are. So a dry
-                // run of the Job comes first: the API server may refuse the Job, as a quota does.
-                context.writer.check_job(&objects.job, &target.key).await?;
+            refuse_unsupported(&objects, context).await?;
+            // Until the first Job exists, the spec can be edited.
+            let has_editable_spec = target.status.maximum_size.is_none();
+            if has_editable_spec && let Some(pod) = &objects.services_pod {
+                // This pod is created after the Job.
+                context.writer.check_services_pod(pod).await?;
+            }
+            if has_editable_spec && objects.has_fixed_objects_of_the_spec(cluster) {
+                // These objects would stay as they are after an edit. So a dry run of the Job comes first: the API
+                // server may refuse the Job, as a quota does.
+                context.writer.check_job(&objects.job).await?;
             }
             gang::delete_earlier(&objects, target, &observed, context).await;
             let is_deleted = || context.statuses.is_deleted(&target.key, &target.uid);
@@ -323,11 +329,7 @@ fn check_answer(
 }
 
 /// Refuses objects with fields that this Kubernetes would drop, or that are too large.
-async fn refuse_unsupported(
-    objects: &render::Objects,
-    key: &Key,
-    context: &Context,
-) -> Result<(), ReconcileError> {
+async fn refuse_unsupported(objects: &render::Objects, context: &Context) -> Result<(), ReconcileError> {
     if let Some(message) = render::requirements::too_large(objects) {
         return Err(Obstacle::new(Reason::TooLarge, message).into());
     }
@@ -341,7 +343,10 @@ async fn refuse_unsupported(
         .map_err(ReconcileError::Version)?;
     // If this depends on a feature gate, a dry run shows whether the API server keeps image volumes.
     let keeps_images = render::requirements::needs_image_volume_gate(objects, minor) && {
-        let kept = context.writer.dry_run_job(&objects.job, key).await?;
+        let kept = context
+            .writer
+            .dry_run(&objects.job.rendered, &objects.job)
+            .await?;
         render::requirements::mounts_image(&kept)
     };
     match render::requirements::unsupported(objects, minor, keeps_images) {

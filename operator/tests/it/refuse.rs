@@ -3,7 +3,9 @@
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use k8s_openapi::api::events::v1::Event;
+use kube::api::PostParams;
 use serde_json::{Value, json};
 
 use test_support::api_server::{Fixture, assert_message, condition, test, until};
@@ -174,6 +176,43 @@ fn job_refused_by_api_server_is_reported_in_the_status() {
             events(&fixture, "Refused").await.pop()
         })
         .await;
+    });
+}
+
+/// `services` cannot change once the Job exists.
+#[test]
+fn invalid_services_pod_is_refused_before_the_job() {
+    test("refused-services", async |fixture| {
+        let _operator = fixture.operator().await;
+        let spec = |limit: &str| {
+            let resources = json!({ "requests": { "memory": "2Gi" }, "limits": { "memory": limit } });
+            json!({ "size": 1, "services": [{ "image": "db:1", "name": "db", "resources": resources }] })
+        };
+        fixture.create("mc", spec("1Gi")).await;
+        let status = fixture
+            .when("mc", "refused", |status| status["reason"] == "Refused")
+            .await;
+        assert_message(&status, "Pod mc-services: ");
+        assert_message(&status, "must be less than or equal to memory limit");
+        assert!(fixture.find::<Job>("mc").await.is_none());
+        fixture.edit("mc", spec("2Gi")).await;
+        fixture.pods("mc", 1).await;
+        until("the services pod", async || {
+            fixture.find::<Pod>("mc-services").await
+        })
+        .await;
+
+        // A full quota passes, and the services pod is created then.
+        let quota = json!({ "metadata": { "name": "no-pods" }, "spec": { "hard": { "pods": "0" } } });
+        let quotas = fixture.api::<ResourceQuota>();
+        let quota = serde_json::from_value(quota).unwrap();
+        quotas.create(&PostParams::default(), &quota).await.unwrap();
+        until("the quota is in force", async || {
+            quotas.get("no-pods").await.unwrap().status?.hard
+        })
+        .await;
+        fixture.create("waits", spec("2Gi")).await;
+        until("the Job", async || fixture.find::<Job>("waits").await).await;
     });
 }
 
