@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::LogParams;
+use tokio::time::Instant;
 
 use crate::failure::{self, FAILED, Failure};
 use crate::observed::{self, RunnerStart};
@@ -33,9 +34,30 @@ const POD_GONE: &str = "its pod is gone";
 /// Failures in a row after which the log of a container that has ended, or of a pod that should be gone, counts as
 /// unreadable. While the API server is away, none counts.
 const TRIES: u32 = 5;
+/// Time after the API server was away in which failures do not count either: it may have no connection to kubelets yet,
+/// nor know all roles.
+const SETTLING: Duration = Duration::from_secs(60);
 
 /// Most logs that are read at once by `--all` without `--follow`. Each needs a connection.
 const LOGS_AT_ONCE: usize = 64;
+
+/// Failures in a row.
+#[derive(Debug, Default)]
+struct Failures {
+    count: u32,
+    away_at: Option<Instant>,
+}
+
+impl Failures {
+    /// Notes a failure. `is_away`: the API server is away.
+    fn note(&mut self, is_away: bool) {
+        if is_away {
+            self.away_at = Some(Instant::now());
+        } else if self.away_at.is_none_or(|at| at.elapsed() >= SETTLING) {
+            self.count += 1;
+        }
+    }
+}
 
 /// Arguments of `logs`.
 #[derive(Debug, Clone, clap::Args)]
@@ -244,7 +266,8 @@ pub async fn follow(
     };
     let mut pod = pod.clone();
     resume.begin_container();
-    let (mut failures, mut was_complete, mut has_gap, mut has_read) = (0, false, false, false);
+    let (mut failures, mut was_complete, mut has_gap, mut has_read) =
+        (Failures::default(), false, false, false);
     loop {
         let (restarts, is_over) = (
             observed::restarts(&pod) - start.restarts,
@@ -306,7 +329,7 @@ pub async fn follow(
             // The container had ended before this read, so nothing else is missing.
             break;
         }
-        let counts = !matches!(read.end, CopyEnd::Away(_));
+        let is_away = matches!(read.end, CopyEnd::Away(_));
         let is_missing = matches!(read.end, CopyEnd::Missing(_));
         let obstacle = match read.end {
             CopyEnd::Complete => None,
@@ -315,13 +338,13 @@ pub async fn follow(
             CopyEnd::Broken(why) | CopyEnd::Away(why) | CopyEnd::Missing(why) => Some(why),
         };
         let has_failed = obstacle.is_some();
-        failures = if read.has_progressed || !has_failed {
-            0
+        if read.has_progressed || !has_failed {
+            failures.count = 0;
         } else {
-            failures + u32::from(counts)
-        };
+            failures.note(is_away);
+        }
         if let Some(why) = obstacle
-            && failures >= TRIES
+            && failures.count >= TRIES
             && can_give_up
         {
             return unread(&why);
@@ -335,8 +358,8 @@ pub async fn follow(
                 Ok(current) => break current,
                 Err(error) if failure::is_code(&error, 403) => break (!is_missing).then(|| pod.clone()),
                 Err(error) => {
-                    failures += u32::from(!is_away(&error));
-                    if can_give_up && failures >= TRIES {
+                    failures.note(self::is_away(&error));
+                    if can_give_up && failures.count >= TRIES {
                         return unread(&failure::cause_of(&error));
                     }
                     tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
@@ -352,7 +375,7 @@ pub async fn follow(
             // The log had been read completely, and these were the next container's lines.
             break;
         }
-        if has_failed || failures > 0 {
+        if has_failed || failures.count > 0 {
             tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
         } else if !observed::is_over(&pod, start) {
             tokio::time::sleep(PAUSE).await;

@@ -621,6 +621,32 @@ def test_log_of_an_ended_job_is_read_when_the_api_server_answers_again(
     assert (result.stdout, result.unread) == ("first\nlast\n", None)
 
 
+@pytest.mark.parametrize("settling", [60.0, 0.5])
+def test_log_is_read_once_the_api_server_reaches_the_kubelet_again(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, settling: float
+) -> None:
+    """An API server that has just started may have no tunnel to the kubelets yet."""
+    monkeypatch.setattr(logs, "PAUSE_AFTER_FAILURE_SECONDS", 0.02)
+    monkeypatch.setattr(logs, "SETTLING_SECONDS", settling)
+
+    def live(name: str) -> None:
+        lead = printed(api, name)
+        api.cut()
+        api.log(lead, "last")
+        refuse(api, "GET", "/log", 500, message="no agent is available")
+        api.end_job(name)
+        time.sleep(0.3)
+        api.mend()
+        time.sleep(2)
+        api.refusals.clear()
+
+    result = run_to_the_end(api, live)
+    if settling > 2:
+        assert (result.stdout, result.unread) == ("first\nlast\n", None)
+    else:
+        assert result.unread is not None and is_kept(api, result)
+
+
 @pytest.mark.parametrize("status", [403, 503])
 def test_log_is_found_when_the_api_server_answers_again(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch, status: int

@@ -202,6 +202,39 @@ async fn follow_waits_for_an_api_server_that_is_away() {
     }
 }
 
+/// An API server that has just started may have no tunnel to the kubelets yet, nor know all roles.
+#[tokio::test(start_paused = true)]
+async fn follow_waits_for_an_api_server_that_settles() {
+    for code in [403, 404, 500] {
+        for (settling, is_whole) in [(50, true), (1000, false)] {
+            let mut reads = 0;
+            let (target, requests) = answering(move |request| {
+                if !request.contains("/log?") {
+                    return Answer::Json(200, serde_json::to_value(ended_pod()).unwrap());
+                }
+                reads += 1;
+                if reads == 1 {
+                    Answer::Log(broken(LINE))
+                } else if reads <= 200 {
+                    failed(503)
+                } else if reads <= 200 + settling {
+                    failed(code)
+                } else {
+                    Answer::Log(whole(LINE))
+                }
+            });
+            let (pods, pod, start, mut resume) = (target.pods(), ended_pod(), start(0), Resume::default());
+            let result = follow(&pods, &pod, &start, &mut resume, || ()).await;
+            assert_eq!(result.is_ok(), is_whole, "{code}: {result:?}");
+            let count = requests.lock().unwrap().len();
+            assert!(
+                count < 2 * (200 + 70),
+                "{code}: it gives up after a minute: {count}"
+            );
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn follow_fails_when_lines_were_rotated_away() {
     let logs = vec![broken(LINE), whole(LATER)];

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from datetime import datetime, timezone
 from typing import Any
@@ -20,6 +21,8 @@ from .target import FAILURES, TRIES, Refusals, Target, words
 SILENCE_SECONDS = 120.0
 PAUSE_SECONDS = 0.25
 PAUSE_AFTER_FAILURE_SECONDS = 1.0
+# Time after the API server was away in which failures do not count either: it may have no connection to kubelets yet.
+SETTLING_SECONDS = 60.0
 
 
 async def follow(
@@ -37,7 +40,7 @@ async def follow(
     name, container = name_of(pod), runner_of(pod)
     resume = resume or Resume()
     resume.begin_container()
-    failures, was_complete, lost = 0, False, ""
+    failures, was_complete, lost = _Failures(), False, ""
     log_refusals, pod_refusals = refusals or Refusals(), Refusals()
     while True:
         restarts = observed.restarts_of(pod) - start.restarts
@@ -53,7 +56,7 @@ async def follow(
         query += [("previous", "1")] if restarts == 1 else [] if is_over else [("follow", "1")]
         query += [("sinceTime", since)] if since is not None else []
         broke: str | None = None
-        is_complete = has_progressed = counts = is_missing = False
+        is_complete = has_progressed = is_away = is_missing = False
         try:
             async for data in _chunks(target, name, query):
                 log_refusals.note_success()
@@ -65,13 +68,13 @@ async def follow(
         except _Silent as error:
             log_refusals.note_success()
             # A container that runs may print nothing for any time.
-            broke, counts = (str(error) if can_give_up else None), True
+            broke = str(error) if can_give_up else None
         except FAILURES as error:
             if log_refusals.is_final(error):
                 raise
             # 404: the pod is gone, or its kubelet was restarted and does not know it yet. The pod tells, below.
             is_missing = isinstance(error, CallFailed) and error.status == 404
-            broke, counts = words(error), _counts(error)
+            broke, is_away = words(error), _is_away(error)
         # A log that had been read whole, and is empty now, was rotated.
         if is_complete and resume.end() and (has_progressed or not was_complete):
             if was_complete and await _has_restarted(target, name, start):
@@ -81,8 +84,11 @@ async def follow(
         if is_over and is_complete:
             # The container had ended before this read, so nothing else is missing.
             break
-        failures = 0 if has_progressed or broke is None else failures + counts
-        if can_give_up and failures >= TRIES:
+        if has_progressed or broke is None:
+            failures.count = 0
+        else:
+            failures.note(is_away)
+        if can_give_up and failures.count >= TRIES:
             lost = broke or ""
             break
         may_be_of_next = was_complete and not is_complete and has_progressed
@@ -98,8 +104,8 @@ async def follow(
                     # Who may not get pods may still read logs. A pod without a log counts as gone.
                     current = None if is_missing else pod
                     break
-                failures += _counts(error)
-                if can_give_up and failures >= TRIES:
+                failures.note(_is_away(error))
+                if can_give_up and failures.count >= TRIES:
                     raise _unread(name, container, words(error)) from error
                 await asyncio.sleep(PAUSE_AFTER_FAILURE_SECONDS)
         if current is None or current["metadata"].get("uid", "") != start.uid:
@@ -109,7 +115,7 @@ async def follow(
         if may_be_of_next and observed.restarts_of(pod) > start.restarts and resume.end():
             # The log had been read whole, and these were the next container's lines.
             break
-        if broke is not None or failures:
+        if broke is not None or failures.count:
             await asyncio.sleep(PAUSE_AFTER_FAILURE_SECONDS)
         elif not observed.is_over(pod, start):
             await asyncio.sleep(PAUSE_SECONDS)
@@ -121,14 +127,29 @@ def _unread(name: str, container: str, why: str) -> CallFailed:
     return CallFailed(f"cannot read the whole log of {name}, container {container}: {why}")
 
 
-def _counts(error: BaseException) -> bool:
-    """Whether the failure counts against `TRIES`.
+class _Failures:
+    """Failures in a row. While the API server is away, none counts against `TRIES`."""
 
-    An API server that starts gives no answer, or refuses for a while. In its place, a load balancer may answer.
+    def __init__(self) -> None:
+        self.count = 0
+        self._away_at: float | None = None
+
+    def note(self, is_away: bool) -> None:
+        now = time.monotonic()
+        if is_away:
+            self._away_at = now
+        elif self._away_at is None or now - self._away_at >= SETTLING_SECONDS:
+            self.count += 1
+
+
+def _is_away(error: BaseException) -> bool:
+    """Whether the API server is away.
+
+    One that starts gives no answer, or refuses for a while. In its place, a load balancer may answer.
     """
     if isinstance(error, CallFailed):
-        return not isinstance(error, NotAllowed) and error.status not in (429, 502, 503, 504)
-    return isinstance(error, aiohttp.ClientPayloadError)
+        return isinstance(error, NotAllowed) or error.status in (429, 502, 503, 504)
+    return not isinstance(error, aiohttp.ClientPayloadError)
 
 
 async def _has_restarted(target: Target, name: str, start: Start) -> bool:
