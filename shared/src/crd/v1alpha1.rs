@@ -406,7 +406,7 @@ block! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub run_flux: Option<bool>,
         /// Environment variables. As in a pod, `$(NAME)` in a value stands for an earlier variable (in the order of
-        /// their names), and `$$` for `$`.
+        /// their names) or for a variable of `secrets`, and `$$` for `$`.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub environment: BTreeMap<String, String>,
         /// Environment variables from Secrets: each names a Secret and a key in it.

@@ -352,7 +352,8 @@ fn from_field(name: &str, field_path: String) -> EnvVar {
 }
 
 fn environment(container: &ValidContainer) -> Vec<EnvVar> {
-    // Here `$` stays as it is: the spec promises that `$(NAME)` in a value stands for an earlier variable.
+    // Here `$` stays as it is: the spec promises that `$(NAME)` in a value stands for an earlier variable, or for one of
+    // `secrets`.
     let plain = container.environment.iter().map(|(name, value)| EnvVar {
         name: name.clone(),
         value: Some(value.clone()),
@@ -370,7 +371,7 @@ fn environment(container: &ValidContainer) -> Vec<EnvVar> {
             ..EnvVarSource::default()
         }),
     });
-    plain.chain(secret).collect()
+    secret.chain(plain).collect()
 }
 
 /// The container's hooks. The kubelet expands nothing in their words, so `$` needs no escape.
@@ -450,6 +451,19 @@ mod tests {
             ports("flux: {metricsPort: 9402}"),
             [(None, 80), (Some("metrics".into()), 9402)]
         );
+    }
+
+    /// The kubelet replaces `$(NAME)` only by variables that come before.
+    #[test]
+    fn variables_of_secrets_come_before_the_environment() {
+        let cluster = crate::testing::cluster(
+            "containers: [{image: a, environment: {DSN: 'db://$(TOKEN)@db'}, secrets: {TOKEN: {name: s, key: k}}}]",
+        );
+        let names: Vec<String> = environment(&cluster.runner.container)
+            .into_iter()
+            .map(|variable| variable.name)
+            .collect();
+        assert_eq!(names, ["TOKEN", "DSN"]);
     }
 
     #[test]
