@@ -103,14 +103,16 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let users = access::users(spec, parts.runner.as_ref(), &mut report);
     let restful = access::restful(spec, parts.runner.as_mut(), flux.lead.is_some(), &mut report);
     metrics::check_restful(flux.metrics_port, restful.as_ref(), &mut report);
-    for (field, port) in [
+    let port_of_restful = restful.as_ref().map(|restful| restful.port);
+    let ports = [
         (metrics::FIELD, flux.metrics_port),
-        (
-            "spec.fluxRestful.port",
-            restful.as_ref().map(|restful| restful.port),
-        ),
-    ] {
-        if let Some(port) = port.filter(|port| is_lead_brokers_port(*port, &flux, &manifest.name, sizes)) {
+        ("spec.fluxRestful.port", port_of_restful),
+    ];
+    let ports = ports
+        .into_iter()
+        .filter_map(|(field, port)| Some((field.to_owned(), port?)));
+    for (field, port) in ports.chain(ports_of_sidecars(spec)) {
+        if is_brokers_port(port, &flux, &manifest.name, sizes) {
             report.problem(field, format!("{port} is the brokers' own port: choose another"));
         }
     }
@@ -194,9 +196,19 @@ fn network(spec: &MiniClusterSpec, report: &mut Report) -> Network {
     network
 }
 
-/// Whether the lead's broker listens on this port. A broker without children listens on none, and one with the user's
-/// own `brokerConfig` on the port in there. (The lead is in this cluster.)
-fn is_lead_brokers_port(port: u16, flux: &FluxOptions, name: &str, sizes: sizes::Sizes) -> bool {
+/// The ports of the sidecars, with their fields.
+fn ports_of_sidecars(spec: &MiniClusterSpec) -> impl Iterator<Item = (String, u16)> {
+    let containers = spec.containers.iter().enumerate();
+    containers
+        .filter(|(i, _)| !spec.runs_flux(*i))
+        .flat_map(|(i, container)| container.ports.iter().map(move |port| (i, *port)))
+        .filter_map(|(i, port)| Some((format!("spec.containers[{i}].ports"), u16::try_from(port).ok()?)))
+}
+
+/// Whether a broker listens on this port. A broker without children listens on none, and one with the user's own
+/// `brokerConfig` on the port in there. (Only the lead's broker serves the metrics and the RESTful API. It has children
+/// unless it is the only one.)
+fn is_brokers_port(port: u16, flux: &FluxOptions, name: &str, sizes: sizes::Sizes) -> bool {
     let is_only_broker = || {
         let hosts = hostlist::of_instance(flux.hostlist.as_deref(), name, sizes.max_size);
         hostlist::expand(&hosts).is_ok_and(|hosts| hosts.len() == 1)

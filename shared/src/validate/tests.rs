@@ -668,15 +668,23 @@ fn metrics_port_is_refused_only_if_both_ports_are_served() {
 
 #[test]
 fn brokers_port_is_refused_only_where_the_lead_listens_on_it() {
-    for (field, value, flux) in [
-        ("spec.flux.metricsPort", "", "metricsPort: 8050, "),
-        ("spec.fluxRestful.port", "fluxRestful: {port: 8050}\n", ""),
+    let with_sidecar =
+        "containers: [{image: a, runFlux: true, ports: [8050]}, {image: b, name: b, ports: [80, 8050]}]";
+    for (field, flux, others) in [
+        (
+            "spec.flux.metricsPort",
+            "metricsPort: 8050, ",
+            "containers: [{image: a}]",
+        ),
+        (
+            "spec.fluxRestful.port",
+            "",
+            "containers: [{image: a}]\nfluxRestful: {port: 8050}",
+        ),
+        ("spec.containers[1].ports", "", with_sidecar),
     ] {
-        let found = |size: &str, options: &str| {
-            problems(&format!(
-                "{size}\n{value}flux: {{{flux}{options}}}\ncontainers: [{{image: a}}]"
-            ))
-        };
+        let found =
+            |size: &str, options: &str| problems(&format!("{size}\nflux: {{{flux}{options}}}\n{others}"));
         let refused = [format!("{field}: 8050 is the brokers' own port: choose another")];
         let burst = "bursting: {clusters: [{name: burst, size: 1}], leadBroker: {address: 10.0.0.1, name: mc, size: 1}}";
         for (size, options) in [("size: 2", ""), ("size: 1\nmaxSize: 2", ""), ("size: 1", burst)] {
