@@ -448,6 +448,21 @@ def test_only_api_server_says_that_operator_or_object_is_missing(path: str, answ
     assert type(_refusal("GET", path, 404, text)) is kind
 
 
+@pytest.mark.parametrize("is_one", [True, False])
+def test_message_ends_the_line_of_output_in_the_same_file(is_one: bool) -> None:
+    code = (
+        "from flux_minicluster.screen import Lines, Output\n"
+        "screen = Lines(Output(True))\n"
+        "for data in (b'half a line', b'rest\\n'): screen.put(data); screen.say('message')\n"
+    )
+    stderr = subprocess.STDOUT if is_one else subprocess.PIPE
+    run = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=stderr, text=True, check=True)
+    if is_one:
+        assert run.stdout == "half a line\nmessage\nrest\nmessage\n"
+    else:
+        assert (run.stdout, run.stderr) == ("half a linerest\n", "message\nmessage\n")
+
+
 def test_threads_share_one_loop() -> None:
     bridge._loop_of.cache_clear()
     gate = threading.Barrier(8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import html
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -49,12 +50,21 @@ class Output:
 
     def __init__(self, is_shown: bool) -> None:
         self._is_shown = is_shown
+        self._has_line_ended = True
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def put(self, data: bytes) -> None:
         if self._is_shown:
             sys.stdout.write(self._decoder.decode(data))
             sys.stdout.flush()
+            self._has_line_ended = data.endswith(b"\n") if data else self._has_line_ended
+
+    def end_line(self) -> None:
+        """Before a message: ends the output's line, if standard error is the same file (`2>&1`, a terminal)."""
+        if not self._has_line_ended and _is_one_file():
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+            self._has_line_ended = True
 
 
 class _Progress:
@@ -72,6 +82,7 @@ class _Progress:
             self.end()
 
     def say(self, text: str) -> None:
+        self._output.end_line()
         print(text, file=sys.stderr, flush=True)
 
     def put(self, data: bytes) -> None:
@@ -166,6 +177,14 @@ class _OutputOnly(Silent):
 
     def put(self, data: bytes) -> None:
         self._output.put(data)
+
+
+def _is_one_file() -> bool:
+    try:
+        return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+    except (AttributeError, OSError, ValueError):
+        # A notebook's streams, for example, are no files.
+        return False
 
 
 def _is_notebook() -> bool:
