@@ -15,7 +15,7 @@ use flux_agent_plan::plan::{FromEnvironment, Plan, PlanError, PodContainer, Role
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::causes::causes_by;
 use flux_shared::exit::{Category, of_stop_before_program};
-use flux_shared::names::COMPLETION_INDEX;
+use flux_shared::names::{COMPLETION_INDEX, LONGEST_GRACE_PERIOD};
 use flux_shared::paths::{END_KEY, SPEC_DIR, SPEC_FILE, TERMINATION_LOG};
 
 use crate::execute::retry::{AfterFailure, Attempts, RETRY_DEADLINE};
@@ -51,7 +51,7 @@ pub struct RunOptions {
     patience: u64,
     /// The pod's terminationGracePeriodSeconds: shortly before its end, remaining processes are killed
     /// [default: unknown]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=LONGEST_GRACE_PERIOD))]
     grace_period: Option<u64>,
     /// How often the program may be restarted [default: with OnFailure no limit, else never]
     #[arg(long, value_name = "N")]
@@ -114,6 +114,7 @@ async fn entrypoint(
     let begin = Instant::now();
     let mut supervisor = Supervisor::new()
         .map_err(|error| Failure::internal(format!("failed to receive signals: {error}")))?;
+    supervisor.be_entrypoint();
     // Read before any program of the user has run, since such a program could replace the file of the agent.
     let process = Process::own();
     let planned = plan_with_retries(options, container, &process, &mut supervisor).await;

@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use flux_agent_plan::plan::SignalTarget;
 
 use crate::system::raw::{self, Status};
+pub use crate::system::signals::is_stop;
 use crate::system::signals::{Received, Signals};
 use hold::Hold;
 use policy::{AtStop, Order, Policy, PolicyRequest, SecondStop, Terms};
@@ -100,6 +101,8 @@ pub struct Supervisor {
     stop: Option<Stop>,
     /// When another process sent the first stop signal. Later than `stop` if this process stopped itself before.
     sent_stop_at: Option<Instant>,
+    /// Whether this process is the entrypoint of a container, which its runtime stops by the image's own signal.
+    is_entrypoint: bool,
     /// A sidecar's rule by which a stop is held back after the end of Flux; none: a stop counts at once. (A [`Policy`]
     /// may then still hold it back from its child.)
     hold: Option<Hold>,
@@ -117,11 +120,6 @@ struct ChildState {
     is_suspended: bool,
 }
 
-/// Whether a signal is a stop: SIGTERM, SIGINT, SIGHUP.
-pub fn is_stop(signal: i32) -> bool {
-    matches!(signal, libc::SIGTERM | libc::SIGINT | libc::SIGHUP)
-}
-
 impl Supervisor {
     /// Call [`block`](crate::system::signals::block) before, and call this in a runtime. Makes this process adopt
     /// orphans if it is not PID 1.
@@ -134,11 +132,17 @@ impl Supervisor {
             signals,
             stop: None,
             sent_stop_at: None,
+            is_entrypoint: false,
             hold: None,
             kill_after: None,
             children: BTreeMap::new(),
             terminal,
         })
+    }
+
+    /// From now on, the container's runtime may stop this process by any signal: see [`Received::of_container`].
+    pub fn be_entrypoint(&mut self) {
+        self.is_entrypoint = true;
     }
 
     /// Sets the time from the stop to SIGKILL for whatever runs then; none: there is no time limit.
@@ -249,6 +253,11 @@ impl Supervisor {
 
     /// Handles a signal. Returns the event, unless the signal is ignored or held back.
     fn classify(&mut self, received: Received) -> Option<Event> {
+        let received = if self.is_entrypoint {
+            received.of_container()
+        } else {
+            received
+        };
         match received.number {
             libc::SIGCHLD => {
                 while let Some((pid, status)) = raw::reap() {

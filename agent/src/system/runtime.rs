@@ -3,7 +3,6 @@
 use std::pin::Pin;
 
 use flux_shared::exit::of_signal;
-use nix::sys::signal::{SigSet, Signal};
 
 use crate::report::failure::Failure;
 use crate::system::signals;
@@ -32,16 +31,12 @@ pub fn block_on_interruptible(work: Work) -> Result<u8, Failure> {
 /// For work that may be killed at any moment. Call it before the process has a second thread, in which stop signals
 /// might not be blocked.
 pub fn exit_on_stop_signal() -> Result<(), Failure> {
-    let mut stops = SigSet::empty();
-    [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]
-        .into_iter()
-        .for_each(|signal| stops.add(signal));
     let failed =
         |error: std::io::Error| Failure::internal(format!("failed to wait for stop signals: {error}"));
-    stops.thread_block().map_err(|error| failed(error.into()))?;
-    let wait = move || {
-        if let Ok(signal) = stops.wait() {
-            std::process::exit(of_signal(signal as i32).into());
+    signals::block().map_err(failed)?;
+    let wait = || {
+        if let Ok(signal) = signals::wait_for_stop() {
+            std::process::exit(of_signal(signal).into());
         }
     };
     std::thread::Builder::new()

@@ -19,6 +19,32 @@ pub struct Received {
     pub by_kernel: bool,
     /// Sent by the agent to itself. For SIGPIPE the kernel also names the process that wrote to the closed pipe.
     pub by_self: bool,
+    /// Sent from outside of the agent's pid namespace, as by the container runtime.
+    pub from_outside: bool,
+}
+
+/// Whether a signal is a stop: SIGTERM, SIGINT, SIGHUP.
+pub fn is_stop(signal: i32) -> bool {
+    matches!(signal, libc::SIGTERM | libc::SIGINT | libc::SIGHUP)
+}
+
+impl Received {
+    /// The signal as the entrypoint of a container handles it. The runtime stops a container by the STOPSIGNAL of its
+    /// image, such as SIGQUIT (nginx), SIGWINCH (httpd) or SIGRTMIN+3 (systemd). This counts as SIGTERM. From outside
+    /// of the container, other signals only suspend and resume it.
+    pub fn of_container(self) -> Received {
+        let is_other = matches!(
+            self.number,
+            libc::SIGCHLD | libc::SIGCONT | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU | libc::SIGURG
+        );
+        if !self.from_outside || is_other || is_stop(self.number) {
+            return self;
+        }
+        Received {
+            number: libc::SIGTERM,
+            ..self
+        }
+    }
 }
 
 /// Blocks every signal in this thread and in those that it starts later, since a signalfd reports blocked signals only.
@@ -74,5 +100,51 @@ fn read(fd: &SignalFd) -> io::Result<Option<Received>> {
         by_kernel: info.ssi_code == libc::SI_KERNEL,
         // A process sends codes up to 0, and only the kernel sends greater ones.
         by_self: info.ssi_pid == std::process::id() && info.ssi_code <= 0,
+        // A process outside has no pid here.
+        from_outside: info.ssi_pid == 0 && info.ssi_code == libc::SI_USER,
     }))
+}
+
+/// Waits for a stop of this container, in a thread in which all signals are blocked. Returns the signal.
+pub fn wait_for_stop() -> io::Result<i32> {
+    let fd = SignalFd::with_flags(&SigSet::all(), SfdFlags::SFD_CLOEXEC)?;
+    loop {
+        let signal = read(&fd)?.map(|received| received.of_container().number);
+        if let Some(signal) = signal.filter(|signal| is_stop(*signal)) {
+            return Ok(signal);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_stopsignal_from_outside_counts_as_sigterm() {
+        let number = |number, from_outside: bool| {
+            let received = Received {
+                number,
+                by_kernel: !from_outside,
+                by_self: false,
+                from_outside,
+            };
+            received.of_container().number
+        };
+        for signal in [libc::SIGQUIT, libc::SIGUSR1, libc::SIGWINCH, libc::SIGRTMIN() + 3] {
+            assert_eq!(
+                (number(signal, true), number(signal, false)),
+                (libc::SIGTERM, signal)
+            );
+        }
+        for signal in [
+            libc::SIGINT,
+            libc::SIGHUP,
+            libc::SIGCHLD,
+            libc::SIGTSTP,
+            libc::SIGCONT,
+        ] {
+            assert_eq!(number(signal, true), signal);
+        }
+    }
 }

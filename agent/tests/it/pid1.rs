@@ -287,13 +287,17 @@ fn install_and_view_end_at_once_on_a_stop() {
         } else {
             &[]
         };
-        let running = Running::as_init(&[&[command, "--to", root], more].concat());
-        // The second thread waits for stop signals.
-        eventually("it listens", || {
-            let status = std::fs::read_to_string(format!("/proc/{}/status", running.pid)).unwrap_or_default();
-            status.contains("\nThreads:\t2\n").then_some(())
-        });
-        running.signal(15);
-        assert_eq!(running.end().code, 143, "{command}");
+        // SIGQUIT and SIGRTMIN+3 are the STOPSIGNAL of some images.
+        for signal in [15, 3, 37] {
+            let running = Running::as_init(&[&[command, "--to", root], more].concat());
+            // The second thread waits for stop signals.
+            eventually("it listens", || {
+                let status =
+                    std::fs::read_to_string(format!("/proc/{}/status", running.pid)).unwrap_or_default();
+                status.contains("\nThreads:\t2\n").then_some(())
+            });
+            running.signal(signal);
+            assert_eq!(running.end().code, 143, "{command} {signal}");
+        }
     }
 }

@@ -10,7 +10,7 @@ use flux_shared::exit::REPLACE;
 use flux_shared::paths::{END_KEY, SPEC_DIR};
 use flux_shared::termination::{Ender, Termination};
 
-use crate::image::{Container, Image, real_flux};
+use crate::image::{AGENT, Container, Image, real_flux};
 use crate::live::{Network, Running, eventually, pod_image, run_words, termination_of};
 
 /// How the pod is stopped.
@@ -219,6 +219,50 @@ fn stop_that_a_snippet_traps_starts_nothing_after_it() {
         }
         .check();
     }
+}
+
+/// The runtime stops a container by the STOPSIGNAL of its image: SIGQUIT (nginx), SIGUSR1 (haproxy), SIGWINCH (httpd) or
+/// SIGRTMIN+3 (systemd).
+#[test]
+fn stopsignal_of_the_image_stops_like_sigterm() {
+    let waits = "[sidecars.monitor]\nwait_socket = false\npre = 'echo ready'\n";
+    let stays = "trap 'exit 3' TERM; echo ran program; while :; do sleep 0.1; done";
+    let run = run_words(&[]);
+    let sidecar = [AGENT, "sidecar", "monitor"];
+    let stages: [(u32, String, &[&str], &str); 4] = [
+        (2, program("echo ran program"), &run, "follower (rank 1)"),
+        (
+            1,
+            "[runner.snippets]\npre = 'echo ran pre; sleep 60'\n".to_owned() + &program("echo ran program"),
+            &run,
+            "ran pre\n",
+        ),
+        (1, program(stays), &run, "ran program\n"),
+        (1, waits.into(), &sidecar, "waiting for the pod to be deleted"),
+    ];
+    let stopped_by = |signal: i32, (size, spec, words, reached): &(u32, String, &[&str], &str)| {
+        let image = pod_image(spec, *size);
+        let mut container = Container::new(&image, &format!("mc-{}", size - 1), words);
+        let index = (size - 1).to_string();
+        container.environment.insert("JOB_COMPLETION_INDEX".into(), index);
+        let pod = Running::pod(&container, &Network::new());
+        pod.wait_for_output(reached);
+        // SIGCONT stops nothing.
+        pod.signal(18);
+        pod.signal(signal);
+        let ended = pod.end();
+        let termination = termination_of(&image);
+        (ended.code, ended.stdout, termination)
+    };
+    std::thread::scope(|scope| {
+        for stage in &stages {
+            let ends = [15, 3, 10, 28, 37].map(|signal| scope.spawn(move || stopped_by(signal, stage)));
+            scope.spawn(move || {
+                let ends = ends.map(|end| end.join().unwrap());
+                assert!(ends.iter().all(|end| *end == ends[0]), "{}: {ends:?}", stage.3);
+            });
+        }
+    });
 }
 
 /// For example, once to a process and once to its group.
