@@ -76,12 +76,23 @@ pub fn cluster_domain(host: &HostFiles) -> Option<String> {
 }
 
 fn from_resolv_conf(text: &str) -> Option<String> {
-    text.lines()
+    let names: Vec<&str> = text
+        .lines()
         .filter_map(|line| line.trim().strip_prefix("search"))
         .flat_map(str::split_whitespace)
-        .find_map(|domain| domain.strip_prefix("svc."))
-        .map(|domain| domain.trim_end_matches('.').to_owned())
-        .filter(|domain| !domain.is_empty())
+        .map(|name| name.trim_end_matches('.'))
+        .collect();
+    let domains: Vec<&str> = names
+        .iter()
+        .filter_map(|name| name.strip_prefix("svc."))
+        .collect();
+    // In a namespace called svc, the name of the namespace begins with `svc.`, too.
+    let is_of_namespace = |domain: &&&str| {
+        let end = format!(".svc.{domain}");
+        names.iter().any(|name| name.ends_with(&end))
+    };
+    let domain = domains.iter().find(is_of_namespace).or(domains.first())?;
+    (!domain.is_empty()).then(|| (*domain).to_owned())
 }
 
 #[cfg(test)]
@@ -94,6 +105,15 @@ mod tests {
             "nameserver 10.96.0.10\nsearch default.svc.corp.example svc.corp.example corp.example lan\n";
         assert_eq!(from_resolv_conf(kubernetes).as_deref(), Some("corp.example"));
         assert_eq!(from_resolv_conf("nameserver 1.1.1.1\nsearch lan\n"), None);
+        assert_eq!(from_resolv_conf("search svc.lan\n").as_deref(), Some("lan"));
+        for namespace in ["svc", "default"] {
+            let search = format!("search {namespace}.svc.cluster.local. svc.cluster.local. cluster.local.\n");
+            assert_eq!(
+                from_resolv_conf(&search).as_deref(),
+                Some("cluster.local"),
+                "{namespace}"
+            );
+        }
     }
 
     #[test]
