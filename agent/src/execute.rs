@@ -7,7 +7,8 @@
 //!
 //! Nothing here reads the spec: the plan has everything, except facts that are known only at run time. One of
 //! them is how the broker ended, which decides whether its dump (the saved state of Flux) is published. If the
-//! container is killed and started again, every step except the launch can run again with the same result.
+//! container is killed and started again, every step can run again with the same result, except the user's program and
+//! snippets: `Step::CheckEarlierStarts` decides whether the program may run again.
 //!
 //! Words:
 //!
@@ -59,6 +60,7 @@ use crate::report::ending::ContainerEnd;
 use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::{Interrupted, Supervisor};
+use crate::system::identity::Credentials;
 use curve::CertificateBytes;
 pub use executor::Options;
 use executor::{Executor, Flow, wait_failed};
@@ -97,6 +99,8 @@ pub async fn execute(
     ending: &mut ContainerEnd,
 ) -> Result<u8, Failure> {
     // `publish_archive` replaces this text. A termination message without it would mean that the archive was saved.
+    // (A plan with `LeadLost` has no other step. It does not say whether there is an archive; if there is none, nobody
+    // reads the text.)
     ending.archive_not_saved = plan.steps.iter().find_map(|step| match step {
         Step::PublishArchive { .. } => Some("the pod ended before it could be saved".into()),
         Step::LeadLost { .. } => Some("an earlier pod of the lead was lost".into()),
@@ -140,6 +144,14 @@ impl Executor<'_> {
     }
 
     async fn steps(&mut self, steps: &[Step]) -> Result<StepsEnd, Failure> {
+        // Before any snippet runs: the broker's user may be impossible.
+        for step in steps {
+            if let Step::Launch(launch) = step
+                && let Some(user) = &launch.run_as
+            {
+                Credentials::check_child(user.owner, &self.options.root)?;
+            }
+        }
         let mut program_code = None;
         for step in steps {
             // If the program has failed, later steps do not change the exit code.
@@ -177,8 +189,9 @@ impl Executor<'_> {
         Ok(StepsEnd::Completed { program_code })
     }
 
-    /// Decides after a stop whether this step, which comes after the program, is skipped. Only snippets are skipped, unless
-    /// the instance had ended before. A skipped snippet is reported.
+    /// Decides after a stop whether this step, which comes after the program, is skipped. Only snippets are skipped.
+    /// They run if a follower's instance had ended before the stop: the end of the lead's pod stops the followers.
+    /// A skipped snippet is reported.
     fn skip_after_stop(&mut self, step: &Step) -> bool {
         let Step::Snippet(snippet) = step else {
             return false;

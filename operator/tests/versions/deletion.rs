@@ -1,5 +1,5 @@
-//! All MiniClusters are deleted before the CRD. The CRD is so new that the garbage collector does not know
-//! its objects yet.
+//! All MiniClusters are deleted before the CRD. Otherwise their Jobs and pods would stay: the CRD is so new that the
+//! garbage collector does not know its objects yet.
 
 use super::*;
 
@@ -197,7 +197,7 @@ fn delete_all_removes_clusters_of_a_definition_created_later() {
             .kubectl(&["delete", "crd", "miniclusters.flux-framework.org"])
             .unwrap();
         until("the volumes are gone", async || {
-            // This option selects nothing: all objects are listed.
+            // This option filters nothing: all objects are listed.
             let left = objects_left("--ignore-not-found");
             let wanted = ["persistentvolume/first-stays", "persistentvolume/late-stays"];
             if left == wanted {

@@ -15,11 +15,13 @@
 //! | not root, or unknown | a volume with user data | mode 0444 inside this one container |
 //!
 //! If the runner is root, it may have processes of other users: `fluxUser` and `spec.users`. A runner whose user is
-//! unknown is usually root. So two rules keep Secrets that only root reads (passwords, the munge key) from them:
+//! unknown is usually root. So two rules keep Secrets that only root reads (passwords, the munge key) from them.
+//! (With the RESTful API, the runner may be any user, so `spec.users` do not count.)
 //!
 //! - The agent passes the pod's groups on to Flux's user. So with such a Secret, the fsGroup is [`SECRETS_GROUP`],
 //!   which the agent does not pass on.
-//! - Beside user data, these Secrets have mode 0400. With `spec.users`, which needs root, the certificate has it too.
+//! - Beside user data, these Secrets have mode 0400 if the runner's user is unknown. With `spec.users`, which needs
+//!   root, the certificate has it too.
 
 use flux_shared::names::SECRETS_GROUP;
 use flux_shared::overlay::Overlay;
@@ -76,8 +78,9 @@ impl Access {
 pub(super) struct Readers {
     /// `fluxUser`.
     has_flux_user: bool,
-    /// `spec.users`, whose passwords only root reads. (The RESTful API's user, which may be any, reads them as well.)
-    has_users: bool,
+    /// `spec.users` without the RESTful API: only root reads their passwords. (With it, the runner, of any user, copies
+    /// them for the API's server.)
+    has_passwords_of_root: bool,
     has_munge_key: bool,
 }
 
@@ -85,7 +88,7 @@ impl Readers {
     pub(super) fn of(cluster: &ValidMiniCluster) -> Readers {
         Readers {
             has_flux_user: cluster.runner.user.is_some(),
-            has_users: !cluster.users.is_empty() && cluster.restful.is_none(),
+            has_passwords_of_root: !cluster.users.is_empty() && cluster.restful.is_none(),
             has_munge_key: cluster.flux.munge_secret.is_some(),
         }
     }
@@ -123,7 +126,7 @@ pub(super) fn decide(
     if pod.is_some_and(|context| context.fs_group.is_some()) || user == Some(0) {
         return Access::equal(None, OWNER_ONLY);
     }
-    let has_secrets_of_root = readers.has_users || readers.has_munge_key;
+    let has_secrets_of_root = readers.has_passwords_of_root || readers.has_munge_key;
     if !holds_user_data {
         let is_group_withheld = user.is_none() && readers.has_flux_user && has_secrets_of_root;
         let group = if is_group_withheld {
@@ -136,10 +139,10 @@ pub(super) fn decide(
     let mut access = Access::equal(None, EVERYONE);
     // With a known user, no process has another one.
     if user.is_none() {
-        if readers.has_users {
+        if readers.has_passwords_of_root {
             (access.curve, access.users) = (OWNER_ONLY, OWNER_ONLY);
         }
-        if readers.has_users || readers.has_flux_user {
+        if readers.has_passwords_of_root || readers.has_flux_user {
             access.munge = OWNER_ONLY;
         }
     }

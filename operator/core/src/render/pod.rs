@@ -33,9 +33,9 @@ pub(super) fn template(
 
     let context: Option<PodSecurityContext> =
         typed("spec.pod.securityContext", pod.security_context.as_ref())?;
-    let users = user_volumes.volumes();
-    let holds_user_data =
-        access::holds_user_data(&users, cluster.pod_template.as_ref()).map_err(RenderError::Overlay)?;
+    let volumes_of_user = user_volumes.volumes();
+    let holds_user_data = access::holds_user_data(&volumes_of_user, cluster.pod_template.as_ref())
+        .map_err(RenderError::Overlay)?;
     let access = access::decide(
         context.as_ref(),
         runner_container.security_context.as_ref(),
@@ -50,7 +50,7 @@ pub(super) fn template(
         None => context,
     };
     let mut all_volumes = volumes::own(cluster, options, facts.uid.as_deref(), view, &access);
-    all_volumes.extend(users);
+    all_volumes.extend(volumes_of_user);
 
     let view_secret = if cluster.view.enabled {
         cluster.view.image_pull_secret.as_ref()
@@ -248,9 +248,11 @@ mod tests {
                     let allowed = match mount.name.as_str() {
                         "flux-agent-bin" => read_only != is("flux-agent"),
                         "flux-agent-config" => !is_ours && read_only != is_runner,
-                        // With a copied view, the folder belongs to the runner's user. Sidecars may have other users.
+                        // The sidecars run programs of this folder. The runner's user may be another one, so it must not
+                        // replace them.
                         "flux-software" => is_ours || (of_folder && read_only),
-                        // The pod's user is not root, and another user runs Flux.
+                        // The pod's user owns this folder. The sidecars run as this user, and must not replace what the
+                        // runner, as another user, runs.
                         "flux-view" if user != 0 => is_ours || (of_folder && read_only),
                         "flux-view" => is_ours || of_folder,
                         "flux-operator-home" => of_folder,
