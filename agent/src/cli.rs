@@ -557,6 +557,17 @@ mod tests {
         );
     }
 
+    #[test]
+    fn time_beyond_the_clocks_range_is_refused_or_kept() {
+        let parse =
+            |option: &str| Cli::try_parse_from(["flux-agent", "run", &format!("{option}={}", u64::MAX)]);
+        assert!(parse("--grace-period").is_err());
+        // These are only compared with the time that has passed.
+        for option in ["--patience", "--parent-deadline", "--lead-gone", "--lead-silent"] {
+            assert!(parse(option).is_ok(), "{option}");
+        }
+    }
+
     /// A pod has its own spec, facts and environment.
     #[test]
     fn dry_run_here_takes_only_a_format() {
