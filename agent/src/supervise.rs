@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use flux_agent_plan::plan::SignalTarget;
 
+use crate::report::failure::plain;
 use crate::system::raw::{self, Status};
 pub use crate::system::signals::is_stop;
 use crate::system::signals::{Received, Signals};
@@ -601,7 +602,15 @@ fn send(child: &Child, target: SignalTarget, signal: i32) {
         SignalTarget::Group => raw::send(-child.pid, signal),
     };
     // No such process: it has just ended, which is the next event.
-    let _ = result;
+    if let Err(error) = result
+        && error.raw_os_error() != Some(libc::ESRCH)
+    {
+        tracing::warn!(
+            stage = "stop",
+            "failed to send signal {signal}: {}",
+            plain(&error)
+        );
+    }
 }
 
 /// Waits until `deadline`. Never resolves if `deadline` is None.

@@ -16,6 +16,7 @@ use super::preflight::{Findings, HugePages, Names, Numa, ResourceTotals};
 use crate::report::failure::{Failure, plain};
 use crate::system::below;
 use crate::system::glibc::Libc;
+use crate::system::identity::{self, Capability};
 use crate::wait::ParentProbe;
 use crate::wait::resolve::{NameError, Resolver};
 
@@ -37,6 +38,7 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
     let flux_folder = flux_folder.unwrap_or(&pod.spec.mount_path);
     let writable = |path: &str| (path.to_owned(), access(&at(path), AccessFlags::W_OK).is_ok());
     let by_agent = writable(flux_folder);
+    let lacks_kill = pod.instance.run_as.is_some() && !identity::has(Capability::Kill);
     observe::become_owner(pod)?;
     let first = if *flux_folder == run_dir {
         writable(flux_folder)
@@ -49,6 +51,7 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
         facts: &pod.facts,
         declared_cores: pod.spec.runner.declared_cores(),
         has_users_config: pod.spec.flux.broker_config.is_some(),
+        lacks_kill,
         places: places.into(),
         shared_memory: nix::sys::statvfs::statvfs(&at("/dev/shm"))
             .ok()

@@ -7,6 +7,7 @@ use flux_agent_plan::plan::Instance;
 
 use super::status::remedy;
 use crate::system::glibc::{Libc, version};
+use crate::system::identity::{LACKS_KILL, REMEDY};
 use crate::wait::Missing;
 use crate::wait::resolve::NameError;
 
@@ -42,6 +43,8 @@ pub struct Findings<'a> {
     /// Whether broker.toml is the user's own, which may make Flux check R against this host. The agent's own disables
     /// the check wherever R may have more cores.
     pub has_users_config: bool,
+    /// Whether Flux runs as another user than the agent, which then lacks the capability to signal it.
+    pub lacks_kill: bool,
     /// Paths that Flux or its jobs write to, and whether they are writable. The first is on Flux's own volume.
     pub places: Vec<(String, bool)>,
     /// Size of /dev/shm in bytes.
@@ -447,6 +450,12 @@ fn user(findings: &Findings) -> (Level, String) {
         .passwd
         .lines()
         .any(|line| line.split(':').nth(2) == Some(&uid));
+    if findings.lacks_kill {
+        return (
+            Fail,
+            format!("{LACKS_KILL}, so nothing can stop Flux, which runs as uid {uid}: {REMEDY}"),
+        );
+    }
     match (&findings.instance.user_notice, known) {
         (Some(notice), _) => (Warn, notice.clone()),
         (None, true) => (Pass, format!("Flux runs as uid {uid}")),

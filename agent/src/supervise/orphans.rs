@@ -57,9 +57,10 @@ pub async fn kill(supervisor: &mut Supervisor, earlier: &EarlierProcesses) -> io
             return Ok(killed.len());
         }
         for pid in left {
-            // An error means that the process has ended meanwhile.
-            let _ = raw::send(pid, libc::SIGKILL);
-            killed.insert(pid);
+            // An error means that the process has ended meanwhile, or that it belongs to root (`sudo`).
+            if raw::send(pid, libc::SIGKILL).is_ok() {
+                killed.insert(pid);
+            }
         }
         supervisor.even_if_stopped(tokio::time::sleep(LOOK_EVERY)).await?;
     }

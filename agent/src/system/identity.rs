@@ -20,6 +20,10 @@ use crate::report::failure::Failure;
 /// The remedy if the agent cannot become Flux's user.
 pub const REMEDY: &str = "let the container run as root with the capabilities SETUID, SETGID, CHOWN, DAC_OVERRIDE and KILL, or leave out fluxUser";
 
+/// Without it, the agent cannot signal the broker of another user. A stop would last until SIGKILL.
+pub const LACKS_KILL: &str = "the container lacks the capability KILL";
+const MAPPED_REMEDY: &str = "set a fluxUser.uid below 65536, or leave out hostUsers: false";
+
 /// The user, the group and the supplementary groups that a process takes on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credentials {
@@ -43,18 +47,38 @@ impl Credentials {
         if !has(Capability::SetUid) || !has(Capability::SetGid) {
             return Err(cannot("the container lacks the capability SETUID or SETGID"));
         }
+        let (uid_map, gid_map) = (IdMap::of("uid_map"), IdMap::of("gid_map"));
+        for (kind, id, map) in [("uid", owner.uid, &uid_map), ("gid", owner.gid, &gid_map)] {
+            if !map.has(id) {
+                let cause = format!(
+                    "failed to run as uid {}: {kind} {id} does not exist in the pod's user namespace",
+                    owner.uid
+                );
+                return Err(Failure::new(Category::UserFailed, cause, MAPPED_REMEDY));
+            }
+        }
         let groups = nix::unistd::getgroups().map_err(|error| cannot(&error.to_string()))?;
         let text = |path: &str| std::fs::read(root.join(path)).unwrap_or_default();
         let (passwd, group) = (text("etc/passwd"), text("etc/group"));
         let (passwd, group) = (String::from_utf8_lossy(&passwd), String::from_utf8_lossy(&group));
         let of_this_process: Vec<u32> = groups.into_iter().map(Gid::as_raw).collect();
         let groups = groups_of(owner, uid.as_raw(), &of_this_process, &passwd, &group);
-        let groups = groups.into_iter().map(Gid::from_raw).collect();
+        let groups = groups.into_iter().filter(|gid| gid_map.has(*gid));
+        let groups = groups.map(Gid::from_raw).collect();
         Ok(Some(Credentials {
             uid: Uid::from_raw(owner.uid),
             gid: Gid::from_raw(owner.gid),
             groups,
         }))
+    }
+
+    /// Fails if the agent cannot run a child as `owner`, or cannot signal it.
+    pub fn check_child(owner: Owner, root: &Path) -> Result<(), Failure> {
+        if Credentials::of(owner, root)?.is_some() && !has(Capability::Kill) {
+            let cause = format!("failed to run as uid {}: {LACKS_KILL}", owner.uid);
+            return Err(Failure::new(Category::UserFailed, cause, REMEDY));
+        }
+        Ok(())
     }
 
     /// Switches to the groups, the group and the user, or fails. May be called between fork and exec: it neither
@@ -126,11 +150,32 @@ fn groups_of(owner: Owner, agent_uid: u32, of_this_process: &[u32], passwd: &str
     groups
 }
 
+/// The ids of this process's user namespace: the text of /proc/self/uid_map or gid_map.
+struct IdMap(Option<String>);
+
+impl IdMap {
+    fn of(name: &str) -> IdMap {
+        IdMap(std::fs::read_to_string(Path::new("/proc/self").join(name)).ok())
+    }
+
+    /// Whether the namespace has this id; true if this cannot be found out.
+    fn has(&self, id: u32) -> bool {
+        let Some(text) = &self.0 else { return true };
+        // The fields are: first id inside, first id outside, number of ids.
+        text.lines().any(|line| {
+            let mut fields = line.split_whitespace().map(|field| field.parse::<u32>());
+            let (first, count) = (fields.next(), fields.nth(1));
+            matches!((first, count), (Some(Ok(first)), Some(Ok(count))) if id >= first && id - first < count)
+        })
+    }
+}
+
 /// Rights of root that a container may lack, with their bit in the kernel's sets.
 #[derive(Debug, Clone, Copy)]
 pub enum Capability {
     Chown = 0,
     DacOverride = 1,
+    Kill = 5,
     SetGid = 6,
     SetUid = 7,
 }
@@ -141,6 +186,7 @@ impl Capability {
         match self {
             Capability::Chown => "CHOWN",
             Capability::DacOverride => "DAC_OVERRIDE",
+            Capability::Kill => "KILL",
             Capability::SetGid => "SETGID",
             Capability::SetUid => "SETUID",
         }
@@ -160,6 +206,17 @@ pub fn has(capability: Capability) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ids_outside_of_the_user_namespace_do_not_exist() {
+        let has = |text: &str, id| IdMap(Some(text.into())).has(id);
+        let whole = "         0          0 4294967295\n";
+        let pod = "         0 2147549184      65536\n";
+        let two = "0 1000 1\n1 100000 65536\n";
+        assert!(has(whole, 70_000) && has(whole, u32::MAX - 1) && has(pod, 65_535) && has(two, 1000));
+        assert!(!has(pod, 65_536) && !has(pod, 70_000) && !has(two, 65_537));
+        assert!(IdMap(None).has(70_000));
+    }
 
     #[test]
     fn groups_are_the_users_own_and_the_pods_not_those_of_root() {

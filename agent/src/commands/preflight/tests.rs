@@ -9,6 +9,7 @@ fn good_findings<'a>(instance: &'a Instance, facts: &'a Facts) -> Findings<'a> {
         facts,
         declared_cores: None,
         has_users_config: false,
+        lacks_kill: false,
         places: vec![("/mnt/flux".into(), true), ("/root".into(), true)],
         shared_memory: Some(1 << 30),
         huge_pages: vec![HugePages {
@@ -75,6 +76,7 @@ fn a_good_pod_passes() {
 
 #[test]
 fn each_trouble_is_found_alone_and_has_its_remedy() {
+    only(Fail, "user", "DAC_OVERRIDE and KILL", |f| f.lacks_kill = true);
     only(Fail, "dns", "headless Service", |f| {
         f.own_name = Some(Err(NameError::NoServer))
     });

@@ -258,6 +258,7 @@ fn flux_user_needs_five_capabilities_that_the_message_names() {
     for (names, lacks) in [
         ("+setuid,+setgid,+dac_override,+kill", "CHOWN"),
         ("+setuid,+setgid,+chown,+kill", "DAC_OVERRIDE"),
+        ("+setuid,+setgid,+chown,+dac_override", "KILL"),
     ] {
         let image = pod();
         let ended = image::run(&[with_capabilities(&image, names)]).remove(0);
