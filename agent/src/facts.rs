@@ -94,6 +94,11 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
             .filter(|path| host.is_writable(path))
             .cloned()
             .collect(),
+        writable_by_all: TEMPORARY
+            .into_iter()
+            .filter(|path| host.is_writable_by_all(path))
+            .map(str::to_owned)
+            .collect(),
         hostname,
         environment,
         working_directory,
