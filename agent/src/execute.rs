@@ -144,7 +144,7 @@ impl Executor<'_> {
     }
 
     async fn steps(&mut self, steps: &[Step]) -> Result<StepsEnd, Failure> {
-        // Before any snippet runs: the broker's user may be impossible.
+        // Before all other steps: the agent may be unable to run the broker as this user.
         for step in steps {
             if let Step::Launch(launch) = step
                 && let Some(user) = &launch.run_as
