@@ -16,7 +16,7 @@ use flux_shared::termination::Ender;
 use test_support::waiting::{DEADLINE, eventually};
 
 use super::*;
-use crate::flux_rpc::connection::peer::answer_of;
+use crate::flux_rpc::connection::peer::{ACCEPTED, answer_of};
 use crate::report::activity::ActivityFile;
 use crate::testing::{self, FOLDER_VARIABLE, stop_after};
 
@@ -195,7 +195,7 @@ fn listen(path: &Path) -> Receiver<String> {
             let mut peer = peer.unwrap();
             let tell = tell.clone();
             std::thread::spawn(move || {
-                let _ = peer.write_all(&[0]);
+                let _ = peer.write_all(ACCEPTED);
                 let mut bytes = [0; 1024];
                 while let Ok(count @ 1..) = peer.read(&mut bytes) {
                     let _ = tell.send(String::from_utf8_lossy(&bytes[..count]).into_owned());
@@ -579,7 +579,7 @@ fn broker_in_state(socket: &Path, begins: PathBuf, state: &'static str) {
             use std::io::Write;
             let (mut peer, begins) = (peer.unwrap(), begins.clone());
             std::thread::spawn(move || {
-                let _ = peer.write_all(&[0]);
+                let _ = peer.write_all(ACCEPTED);
                 let mut bytes = [0; 1024];
                 while let Ok(count @ 1..) = peer.read(&mut bytes) {
                     if String::from_utf8_lossy(&bytes[..count]).contains("state-machine.monitor") {

@@ -76,7 +76,7 @@ impl Conversation {
             io::ErrorKind::PermissionDenied => AskError::Refused(crate::report::failure::plain(&error)),
             _ => ask_error(error),
         })?;
-        // 0, or the errno of a refusal.
+        // The broker's first byte is 0 or the errno of a refusal.
         match stream.read_u8().await.map_err(ask_error)? {
             0 => Ok(Conversation { stream }),
             errno => Err(AskError::Refused(errno_text(errno.into()))),
@@ -110,6 +110,11 @@ pub mod peer {
     use std::sync::{Arc, Mutex};
 
     use super::Broker;
+
+    /// The broker's first byte: the client may ask.
+    pub const ACCEPTED: &[u8] = &[0];
+    /// The broker's first byte: the errno of its refusal (EPERM).
+    pub const REFUSED: &[u8] = &[1];
 
     /// The bytes of an answer with this payload (JSON).
     pub fn answer_of(payload: &str) -> Vec<u8> {
@@ -162,7 +167,7 @@ pub mod peer {
         let recorded = Arc::clone(&questions);
         std::thread::spawn(move || {
             for mut peer in listener.incoming().map_while(Result::ok) {
-                peer.write_all(&[0]).unwrap();
+                peer.write_all(ACCEPTED).unwrap();
                 let question = read_request(&mut peer);
                 let bytes = answer(&question);
                 recorded.lock().unwrap().push(question);

@@ -83,7 +83,7 @@ pub async fn lead_stays(broker: &Broker) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::connection::peer::{Peer, answer_of, answer_with, read_request};
+    use super::super::connection::peer::{ACCEPTED, Peer, REFUSED, answer_of, answer_with, read_request};
     use super::*;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixListener;
@@ -113,7 +113,7 @@ mod tests {
     fn lead_stays_only_while_its_group_has_rank_0() {
         let stays = |answer: Vec<u8>| {
             let broker = move |mut peer: Peer| {
-                peer.write_all(&[0]).unwrap();
+                peer.write_all(ACCEPTED).unwrap();
                 assert!(read_request(&mut peer).contains("groups.get"));
                 peer.write_all(&answer).unwrap();
             };
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(stays(answer_with(113, "the lead cannot be reached")), None);
         assert_eq!(stays(b"no answer at all".to_vec()), None);
         let refused = with_fake_broker(
-            |mut peer| peer.write_all(&[1]).unwrap(),
+            |mut peer| peer.write_all(REFUSED).unwrap(),
             async |broker| lead_stays(&broker).await,
         );
         assert_eq!(refused, None);
@@ -146,7 +146,7 @@ mod tests {
     fn membership_lasts_until_leave_and_is_not_renewed() {
         let (left, is_left) = std::sync::mpsc::channel();
         let broker = move |mut peer: Peer| {
-            peer.write_all(&[0]).unwrap();
+            peer.write_all(ACCEPTED).unwrap();
             assert!(read_request(&mut peer).contains("groups.join"));
             peer.write_all(&answer_with(38, "no such service")).unwrap();
             assert!(read_request(&mut peer).contains("groups.join"), "it asks again");
@@ -162,7 +162,7 @@ mod tests {
             is_left.recv().unwrap();
         });
         let refusing = |mut peer: Peer| {
-            peer.write_all(&[0]).unwrap();
+            peer.write_all(ACCEPTED).unwrap();
             (0..MAX_ATTEMPTS).for_each(|_| {
                 read_request(&mut peer);
                 peer.write_all(&answer_with(1, "only the owner may")).unwrap();
@@ -173,7 +173,7 @@ mod tests {
             LeadPresence::default().join(&broker).await
         });
         let accepting = |mut peer: Peer| {
-            peer.write_all(&[0]).unwrap();
+            peer.write_all(ACCEPTED).unwrap();
             read_request(&mut peer);
             peer.write_all(&answer_of("{}")).unwrap();
             assert_eq!(peer.read(&mut [0]).unwrap(), 0);

@@ -180,7 +180,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::sync::mpsc::{Sender, channel};
 
-    use super::super::connection::peer::{Peer, answer_of, answer_with, read_request};
+    use super::super::connection::peer::{ACCEPTED, Peer, answer_of, answer_with, read_request};
     use super::*;
 
     /// A fake broker of the lead. It sends the connection of the stream to `members`. It answers all other requests by
@@ -194,7 +194,7 @@ mod tests {
         std::thread::spawn(move || {
             let mut count = 0;
             for mut peer in listener.incoming().map_while(Result::ok) {
-                peer.write_all(&[0]).unwrap();
+                peer.write_all(ACCEPTED).unwrap();
                 let question = read_request(&mut peer);
                 if question.contains("groups.get") {
                     members.send(peer).unwrap();

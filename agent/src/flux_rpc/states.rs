@@ -148,7 +148,7 @@ async fn follow(mut conversation: Conversation, log: &Mutex<StateLog>) -> io::Re
 
 #[cfg(test)]
 mod tests {
-    use super::super::connection::peer::{Peer, answer_of, answer_with, read_request};
+    use super::super::connection::peer::{ACCEPTED, Peer, REFUSED, answer_of, answer_with, read_request};
     use super::*;
     use std::io::Write;
     use std::os::unix::net::UnixListener;
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn state_changes_are_noted_once_until_broker_shuts_down() {
         let (log, is_ending) = watch(StateActions::default(), |mut peer, _| {
-            peer.write_all(&[0]).unwrap();
+            peer.write_all(ACCEPTED).unwrap();
             assert!(read_request(&mut peer).contains("state-machine.monitor"));
             peer.write_all(&answer_with(
                 11,
@@ -222,12 +222,12 @@ mod tests {
     #[test]
     fn states_are_unknown_if_broker_refuses_or_sends_garbage() {
         let (refuses, is_ending) = watch(StateActions::default(), |mut peer, _| {
-            peer.write_all(&[1]).unwrap()
+            peer.write_all(REFUSED).unwrap()
         });
         assert_eq!(names(refuses), [""; 0]);
         assert!(!is_ending);
         let (log, _) = watch(StateActions::default(), |mut peer, _| {
-            peer.write_all(&[0]).unwrap();
+            peer.write_all(ACCEPTED).unwrap();
             read_request(&mut peer);
             peer.write_all(b"whatever that means, it is no message").unwrap();
         });
@@ -242,11 +242,11 @@ mod tests {
                 ..StateActions::default()
             };
             let (log, _) = watch(actions, |mut peer, listener| {
-                peer.write_all(&[0]).unwrap();
+                peer.write_all(ACCEPTED).unwrap();
                 read_request(&mut peer);
                 peer.write_all(&state("shutdown")).unwrap();
                 let mut peer = listener.accept().unwrap().0;
-                peer.write_all(&[0]).unwrap();
+                peer.write_all(ACCEPTED).unwrap();
                 let question = read_request(&mut peer);
                 assert!(question.contains("state-machine.get"), "{question}");
                 answer

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::*;
-use crate::flux_rpc::connection::peer::{answer_of, answer_with, read_request};
+use crate::flux_rpc::connection::peer::{ACCEPTED, answer_of, answer_with, read_request};
 
 const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\n\r\n";
 
@@ -21,7 +21,7 @@ fn with_server<T: Send + 'static>(
     let questions = Arc::clone(&count);
     std::thread::spawn(move || {
         for mut peer in listener.incoming().map_while(Result::ok) {
-            peer.write_all(&[0]).unwrap();
+            peer.write_all(ACCEPTED).unwrap();
             let answer = answer_to(&read_request(&mut peer));
             questions.fetch_add(1, Relaxed);
             let _ = peer.write_all(&answer);

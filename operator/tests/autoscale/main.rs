@@ -108,7 +108,7 @@ impl Instance<'_> {
 fn queue_resizes_minicluster_and_no_job_is_lost() {
     let autoscaler = std::env::var("AUTOSCALER").unwrap_or("hpa".into());
     test("autoscale", async |fixture| {
-        // These manifests name the test's namespace. `.ci/e2e` has installed KEDA.
+        // `.ci/e2e` has installed KEDA. It cannot install Prometheus, whose configuration contains the test's namespace.
         let neighbours: &[&str] = match autoscaler.as_str() {
             "hpa" => &[PROMETHEUS, PROMETHEUS_ADAPTER, "examples/autoscale/adapter.yaml"],
             "keda" => &[],

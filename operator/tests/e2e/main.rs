@@ -126,7 +126,7 @@ fn exit_code_7_goes_through_pod_job_and_minicluster() {
 /// The operator asks the other pods to end, by an annotation that the kubelet writes into a file of the pod. If
 /// they kept running, the Job controller would delete them and their logs.
 #[test]
-fn pods_keep_their_logs_when_another_snippet_fails() {
+fn pods_keep_their_logs_when_a_snippet_of_another_fails() {
     test("logs", async |fixture| {
         // Pod 1 fails only after the others have had time to print.
         let pre = "echo before of $JOB_COMPLETION_INDEX; [ $JOB_COMPLETION_INDEX != 1 ] || { sleep 3; cat /not/there; }";

@@ -20,7 +20,7 @@ struct Change<'a> {
 
 impl Change<'_> {
     /// `is_done` also plays the kubelet. It looks at the state, not at who made it.
-    async fn killed_at_every_call(self, change: impl AsyncFn(&str), is_done: impl AsyncFn(&str) -> bool) {
+    async fn killed_at_every_write(self, change: impl AsyncFn(&str), is_done: impl AsyncFn(&str) -> bool) {
         let Change { spec, least, fixture } = self;
         for round in 0..20 {
             let name = format!("mc-{round}");
@@ -48,8 +48,8 @@ impl Change<'_> {
             change(&name).await;
             let victim = fixture.operator_that_dies(round).await;
             let was_done = until("it is killed, or done", async || {
-                // This comes first: the operator may be killed at the call that completes the change, while
-                // this looks.
+                // The order matters: an operator that is killed by the very write that completes the change, between
+                // the two questions, must not count as one that survived.
                 let is_done = is_done(&name).await;
                 if victim.is_dead() {
                     Some(false)
@@ -60,7 +60,7 @@ impl Change<'_> {
             .await;
             drop(victim);
             let second = fixture.operator().await;
-            until(&format!("it is done after call {round}"), async || {
+            until(&format!("it is done after write {round}"), async || {
                 is_done(&name).await.then_some(())
             })
             .await;
@@ -80,7 +80,7 @@ impl Change<'_> {
                 return;
             }
         }
-        panic!("it makes too many calls");
+        panic!("it makes too many writes");
     }
 }
 
@@ -126,7 +126,7 @@ fn scaling_is_finished_after_the_operator_is_killed() {
         let is_done = async |name: &str| {
             fixture.all_pods(name).await.len() == 3 && status(&fixture, name).await["size"] == 3
         };
-        change.killed_at_every_call(scale, is_done).await;
+        change.killed_at_every_write(scale, is_done).await;
     });
 }
 
@@ -148,7 +148,7 @@ fn suspension_is_finished_after_the_operator_is_killed() {
                 && condition(&status, "Suspended")["status"] == "True"
                 && status["size"] == 0
         };
-        change.killed_at_every_call(suspend, is_done).await;
+        change.killed_at_every_write(suspend, is_done).await;
     });
 }
 
@@ -168,7 +168,7 @@ fn failure_is_reported_after_the_operator_is_killed() {
                 && status["failedIndex"] == 0
         };
         change
-            .killed_at_every_call(async |name| end_lead(&fixture, name, 7).await, is_done)
+            .killed_at_every_write(async |name| end_lead(&fixture, name, 7).await, is_done)
             .await;
     });
 }
@@ -183,7 +183,7 @@ fn ttl_deletion_is_finished_after_the_operator_is_killed() {
         };
         let is_done = async |name: &str| fixture.find::<MiniCluster>(name).await.is_none();
         change
-            .killed_at_every_call(async |name| end_lead(&fixture, name, 0).await, is_done)
+            .killed_at_every_write(async |name| end_lead(&fixture, name, 0).await, is_done)
             .await;
     });
 }
@@ -237,7 +237,7 @@ fn cleanup_is_finished_after_the_operator_is_killed() {
                 && !has_volume(&fixture, name).await
         };
         change
-            .killed_at_every_call(async |name| end_lead(&fixture, name, 0).await, is_done)
+            .killed_at_every_write(async |name| end_lead(&fixture, name, 0).await, is_done)
             .await;
     });
 }
@@ -257,6 +257,6 @@ fn volume_sweep_is_finished_after_the_operator_is_killed() {
             reap_all(&fixture).await;
             fixture.find::<Job>(name).await.is_none() && !has_volume(&fixture, name).await
         };
-        change.killed_at_every_call(delete, is_done).await;
+        change.killed_at_every_write(delete, is_done).await;
     });
 }

@@ -117,7 +117,7 @@ fn launch(resolved: &Resolved, initial: Option<Initial>) -> Result<Step, PlanErr
         Some(program) => with_program(resolved, &program.command.argv)?,
         None => broker_alone(resolved)?,
     };
-    // These programs (the reports and the RESTful API) stay until a stop or the end of the instance.
+    // `Diagnostics` stays after its reports. `Persistent` has a program only for the RESTful API, which also stays.
     let stays_up = matches!(
         resolved.spec.runner.program,
         Program::Diagnostics | Program::Persistent
@@ -145,8 +145,8 @@ fn launch(resolved: &Resolved, initial: Option<Initial>) -> Result<Step, PlanErr
         stdout,
         signals: command.signals,
         socket: runner::socket(resolved),
-        // Until `job_shell`: how a follower finds its parent, holds back a stop, drains itself and the ranks below it,
-        // and ends if a job still runs on it.
+        // Only followers have the fields from `parent` to `job_shell`: how they find their parent, hold back a stop, drain
+        // themselves and the ranks below, and end if a job still runs on them.
         parent: None,
         lead: None,
         hold_stop: None,

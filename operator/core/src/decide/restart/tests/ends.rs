@@ -60,6 +60,7 @@ fn job() -> JobSeen {
     }
 }
 
+/// A Job that fails by this pod. Only the pod's name is read from the message.
 fn failing(pod: &str) -> JobSeen {
     let message =
         format!("Container mc for pod ns/{pod} failed with exit code 137 matching FailJob rule at index 1");
@@ -269,6 +270,7 @@ fn end_is_not_certain_while_something_may_change_it() {
     assert_eq!(unknown.ending().failed, None, "no lead has been seen");
 }
 
+/// The agent reports exit code 0, although the container has failed for the runtime, and so for the Job.
 #[test]
 fn success_that_the_runtime_did_not_see_completes() {
     let lead = || PodSeen {
@@ -398,7 +400,8 @@ fn job_that_was_deleted_while_no_operator_ran_is_not_restarted() {
         job_uid: Some("job".into()),
         ..MiniClusterStatus::default()
     };
-    let noticed = MiniClusterStatus {
+    // An operator reports this when it finds the Job deleted while pods still run.
+    let status_after_deletion = MiniClusterStatus {
         reason: Some("WaitingForPods".into()),
         ..status.clone()
     };
@@ -432,8 +435,9 @@ fn job_that_was_deleted_while_no_operator_ran_is_not_restarted() {
         decided(Some(&job()), vec![&lead]),
         Decision::Restart { .. }
     ));
-    let noticed = |pods: Vec<&PodSeen>| decided_of(&noticed, None, pods, Vec::new());
-    let restart = noticed(Vec::new());
+    let decided_after_deletion =
+        |pods: Vec<&PodSeen>| decided_of(&status_after_deletion, None, pods, Vec::new());
+    let restart = decided_after_deletion(Vec::new());
     assert!(
         matches!(restart, Decision::Restart { .. }),
         "an operator saw it deleted while it ran: {restart:?}"
@@ -447,17 +451,17 @@ fn job_that_was_deleted_while_no_operator_ran_is_not_restarted() {
         },
         pod(1),
     );
-    let complete = noticed(vec![&succeeded, &follower]);
+    let complete = decided_after_deletion(vec![&succeeded, &follower]);
     assert!(
         matches!(&complete, Decision::Ended { reason, .. } if reason == "Completed"),
         "{complete:?}"
     );
-    assert_eq!(noticed(vec![&follower]), Decision::Wait);
+    assert_eq!(decided_after_deletion(vec![&follower]), Decision::Wait);
 }
 
 /// When a Job fails, the Job controller deletes its pods, and with them their logs.
 #[test]
-fn pods_keep_their_logs_when_another_snippet_fails() {
+fn pods_keep_their_logs_when_a_snippet_of_another_fails() {
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
     let asked_to_end = |pod: PodSeen, seconds: i64| PodSeen {
         end_requested: Some(Timestamp::from_second(now.as_second() - seconds).unwrap()),
@@ -489,7 +493,7 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
     assert_eq!(
         names(vec![asked_to_end(pod(0), 1), failed(), pod(2)]),
         Some(vec!["mc-2-abcde".into()]),
-        "another operator asks the remaining pod"
+        "after an operator that was killed between two requests, only the remaining pod is asked"
     );
     assert_eq!(
         names(vec![asked_to_end(pod(0), 1), failed(), asked_to_end(pod(2), 1)]),
@@ -557,11 +561,13 @@ fn pods_keep_their_logs_when_another_snippet_fails() {
     // The lead's snippet failed, and a follower waits for the lead.
     let lead = Seen::of(job(), vec![ended(0, by(Ender::Snippet, 1)), pod(1)]);
     assert!(matches!(lead.decision(), Decision::EndPods { pods, .. } if pods == ["mc-1-abcde"]));
-    // A failure of the program or of Flux, and a follower's failure beside a success.
+    // Only a snippet's failure asks pods to end. By another cause the Job fails at once (on a follower, `Program` is the
+    // end of the instance).
     for ender in [Ender::Program, Ender::Agent] {
         let seen = Seen::of(job(), vec![pod(0), ended(1, by(ender, 1))]);
         assert!(matches!(seen.decision(), Decision::Fail { .. }), "{ender:?}");
     }
+    // Beside the lead's success, the Job goes on.
     let succeeded = PodSeen {
         has_succeeded: true,
         ..ended(0, by(Ender::Program, 0))
@@ -659,8 +665,10 @@ fn job_with_failed_indexes_restarts_or_ends_as_by_policy() {
         "{:?}",
         seen.decision()
     );
-    let limit = Seen::of(job(), vec![ended(1, by(Ender::Stop, REPLACE))]);
-    assert_eq!(limit.decision(), Decision::Continue, "a limit is final");
+    // A pod with the code `REPLACE` is retried, so the index has failed by its limit of retries.
+    let mut retries_used_up = Seen::of(job(), vec![ended(1, by(Ender::Stop, REPLACE))]);
+    retries_used_up.max_restarts = 1;
+    assert_eq!(retries_used_up.decision(), Decision::Continue);
 }
 
 /// When the Job is resumed, the Job controller creates no pod for an index that has failed.
@@ -740,11 +748,14 @@ fn job_failed_by_lead_from_before_resume_is_recreated() {
             decided(resumed(after), vec![stopped(exit.clone())]),
             by_suspension
         );
-        let unnoticed = JobSeen {
+        let before_controller_resumes = JobSeen {
             start_time: None,
             ..resumed(after)
         };
-        assert_eq!(decided(unnoticed, vec![stopped(exit.clone())]), by_suspension);
+        assert_eq!(
+            decided(before_controller_resumes, vec![stopped(exit.clone())]),
+            by_suspension
+        );
         assert_eq!(
             decided(resumed(before), vec![stopped(exit)]),
             lost,
@@ -806,9 +817,10 @@ fn stop_of_all_pods_restarts_although_it_uses_up_the_jobs_limit() {
         assert_eq!(counted, limit, "{:?}", decide(&observation));
         assert_eq!(seen.decision(), Decision::Continue, "not with `Never`");
     }
-    // The limit that a later start uses up ends the MiniCluster.
-    for was_drained in [false, true] {
-        let mut later = seen(false, after, was_drained);
+    // The lead of the new start was stopped without a drain: it has used up the Job's limit, which is final, even if the
+    // earlier lead was drained.
+    for was_earlier_lead_drained in [false, true] {
+        let mut later = seen(false, after, was_earlier_lead_drained);
         later.pods.push(PodSeen {
             name: "mc-0-next".into(),
             deletion_requested: time("2025-12-31T23:30:00Z"),
@@ -870,7 +882,8 @@ fn by_shutdown() -> Exit {
     }
 }
 
-/// With `OnFailure`, the kubelet starts the lead's container again, so the Job goes on.
+/// With `OnFailure`, the kubelet would start the lead's container again. After a shutdown nothing may run, so the operator
+/// fails the Job.
 #[test]
 fn shutdown_of_the_instance_fails_the_job_with_on_failure() {
     let decision_of = |lead: &PodSeen, job: JobSeen| {
@@ -1206,7 +1219,7 @@ fn loss_of_index_0_restarts_nothing_under_a_remote_lead() {
     assert!(
         matches!(no_retry.decision(), Decision::Fail { reason, .. } if reason == "MaxFailedIndexesExceeded")
     );
-    // An older operator's Job fails with the pod.
+    // The Job of an older operator has a rule for the lead even if the lead is elsewhere: it fails by the pod of index 0.
     let message =
         "Container mc for pod ns/mc-0-abcde failed with exit code 238 matching FailJob rule at index 2";
     let by_rule = JobSeen {
@@ -1221,7 +1234,8 @@ fn loss_of_index_0_restarts_nothing_under_a_remote_lead() {
         matches!(&restarts, Decision::Restart { reason, .. } if reason == "LeadLost"),
         "{restarts:?}"
     );
-    // Its Job was deleted after a replacement that this operator has not seen.
+    // The Job was deleted. The pod of index 0 replaced one whose end this operator has not seen, which would matter only
+    // for a lead.
     let replacement = replacing(1, 0);
     let status = MiniClusterStatus::default();
     let job = job();
