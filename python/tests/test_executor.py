@@ -39,8 +39,11 @@ from flux_minicluster import (
     MiniCluster,
     MiniClusterError,
     NotAllowed,
+    NotStarted,
+    Queued,
     TaskFailed,
     TaskResult,
+    Unschedulable,
     call,
     program,
 )
@@ -450,6 +453,52 @@ def test_task_waits_for_the_broker(executor: FluxExecutor, api: FakeApi) -> None
 
     api.programs["connect"] = late
     assert executor.submit(["sh", "-c", "exit 4"]).result(30).exit_code == 4
+
+
+def test_task_whose_instance_does_not_start_says_why(
+    executor: FluxExecutor, api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While an image cannot be pulled, the kubelet alternates between two reasons."""
+    api.put_pod("mc", 0, {"waiting": {}})
+    future = executor.submit(["sh", "-c", "exit 4"])
+    messages = ["ErrImagePull: no such image", "ImagePullBackOff: back-off"]
+    for message in messages * 2:
+        api.set_status("mc", phase="Starting", reason="PodsFailing", message=message)
+        before = len(api.requests)
+        until(lambda count=before: len(api.requests) > count + 8)  # type: ignore[misc]
+    api.start_job("mc")
+    assert future.result(30).exit_code == 4
+    logged = [it.getMessage() for it in caplog.records if it.name == "flux_minicluster"]
+    state = "mc: its lead does not run (the MiniCluster is Starting, PodsFailing: {}); retrying"
+    assert [it for it in logged if "PodsFailing" in it] == [state.format(it) for it in messages]
+
+
+@pytest.mark.parametrize(
+    "reason, kind", [("PodsFailing", NotStarted), ("Unschedulable", Unschedulable), ("Queued", Queued)]
+)
+def test_task_gives_up_after_start_timeout(
+    cluster: MiniCluster, api: FakeApi, reason: str, kind: type[NotStarted]
+) -> None:
+    api.put_pod("mc", 0, {"waiting": {}})
+    api.set_status("mc", phase="Starting", reason=reason, message="no such image")
+    with cluster.executor(start_timeout=1) as executor:
+        future = executor.submit(["true"])
+        with pytest.raises(kind, match=r"not up after 1 s .*: no such image") as caught:
+            future.result(30)
+        assert caught.value.reason == reason
+        assert api.get("miniclusters", "mc") is not None
+        api.start_job("mc")
+        assert executor.submit(["true"]).result(30).exit_code == 0
+
+
+def test_start_timeout_does_not_hold_once_the_instance_is_up(
+    cluster: MiniCluster, api: FakeApi, instance: Instance
+) -> None:
+    with cluster.executor(start_timeout=0.1) as executor:
+        future = executor.submit(["sh", "-c", "sleep 1; exit 4"])
+        until(lambda: instance.running() == 1)
+        api.break_sockets()
+        assert future.result(30).exit_code == 4
 
 
 def test_instance_that_ends_before_its_tasks_loses_them(executor: FluxExecutor, api: FakeApi) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -115,8 +116,11 @@ class JobFailed(MiniClusterError):
 
 
 class NotStarted(MiniClusterError, TimeoutError):
-    """The job has not started within `start_timeout`. The MiniCluster was deleted, unless a
-    line before says that it could not be; the job has not run."""
+    """The job, or an executor's instance, has not started within `start_timeout`.
+
+    `run` has then deleted the MiniCluster, unless a line before says that it could not be deleted; the job has not run.
+    An executor leaves the MiniCluster as it is.
+    """
 
     default_reason = "NotStarted"
 
@@ -131,6 +135,14 @@ class Queued(NotStarted):
     """The MiniCluster waits in a queue."""
 
     default_reason = "Queued"
+
+
+def not_started(what: str, status: Mapping[str, Any], name: str) -> NotStarted:
+    """The exception for what has not begun in time. `status` is the MiniCluster's, which has the cause."""
+    kinds: dict[str, type[NotStarted]] = {"Unschedulable": Unschedulable, "Queued": Queued}
+    reason = status.get("reason") or ""
+    text = f"{what} ({reason or 'no reason given'}): {status.get('message') or ''}"
+    return kinds.get(reason, NotStarted)(text, name=name, reason=reason or None)
 
 
 class OperatorMissing(MiniClusterError):

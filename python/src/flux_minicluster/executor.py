@@ -13,6 +13,7 @@ import operator
 import os
 import signal
 import threading
+import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from typing import Any, SupportsIndex
 import aiohttp
 
 from . import bridge, call, observed, program
-from .errors import CallFailed, Lost, MiniClusterError, NotFound
+from .errors import CallFailed, Lost, MiniClusterError, NotFound, not_started
 from .observed import Start
 from .program import STATUS, STDERR, STDIN, STDOUT
 from .target import FAILURES, Access, Refusals, Target, words
@@ -162,6 +163,8 @@ class FluxExecutor(concurrent.futures.Executor):
         python: Python of the pod's image that runs functions. None: `python3.N` as this one. It should be the same
             version: a function is sent as this version's code.
         cores_per_task, gpus_per_task, environment: Of functions. Commands have their own.
+        start_timeout: Seconds from the first task until the instance is up. Then the tasks fail with `Queued`,
+            `Unschedulable` or `NotStarted`, and the MiniCluster is left as it is.
     """
 
     def __init__(
@@ -173,9 +176,11 @@ class FluxExecutor(concurrent.futures.Executor):
         cores_per_task: int = 1,
         gpus_per_task: int = 0,
         environment: Mapping[str, str] | None = None,
+        start_timeout: float | None = None,
     ) -> None:
         self._access = access
         self._name = name
+        self._start_timeout = start_timeout
         self._python = python or call.python()
         self._function_options: dict[str, Any] = {
             "cores_per_task": cores_per_task,
@@ -198,7 +203,8 @@ class FluxExecutor(concurrent.futures.Executor):
         self._outbox: asyncio.Queue[bytes | None] | None = None
         """The lines to send; None: there is no connection."""
         self._refusals = Refusals()
-        self._outage: str | None = None
+        self._has_connected = False
+        self._outages: set[str] = set()
         """Why there is no connection, as it was logged."""
 
     # ---- what callers use
@@ -295,6 +301,7 @@ class FluxExecutor(concurrent.futures.Executor):
 
     async def _serve(self) -> None:
         """Keeps a connection until there is nothing to do."""
+        begin = time.monotonic()
         try:
             async with Target.open(self._access) as target:
                 while not self._is_idle():
@@ -306,7 +313,8 @@ class FluxExecutor(concurrent.futures.Executor):
                         if self._refusals.is_final(error):
                             raise
                         # The jobs go on meanwhile.
-                        await self._check(target)
+                        status = await self._check(target)
+                        self._check_time(time.monotonic() - begin, status or {"message": words(error)})
                         self._warn(words(error))
                         await asyncio.sleep(RECONNECT_SECONDS)
             _connected.discard(self)
@@ -316,21 +324,27 @@ class FluxExecutor(concurrent.futures.Executor):
                 raise
 
     def _warn(self, why: str) -> None:
-        """Logs why there is no connection, once in an outage."""
-        if why != self._outage:
-            self._outage = why
+        """Logs each cause of an outage once: while an image cannot be pulled, the kubelet alternates between two."""
+        if why not in self._outages:
+            self._outages.add(why)
             logging.getLogger(__package__).warning("%s: %s; retrying", self._name, why)
 
-    async def _check(self, target: Target) -> None:
-        """Raises `Lost` if the instance is gone for good."""
+    def _check_time(self, seconds: float, status: Mapping[str, Any]) -> None:
+        """Raises `NotStarted` if the instance has not been up within `start_timeout`."""
+        if self._start_timeout is not None and not self._has_connected and seconds >= self._start_timeout:
+            raise not_started(f"the instance is not up after {self._start_timeout:g} s", status, self._name)
+
+    async def _check(self, target: Target) -> dict[str, Any]:
+        """Raises `Lost` if the instance is gone for good; else returns the status, as far as it is known."""
         try:
             status = (await target.cluster(self._name)).get("status") or {}
         except NotFound as error:
             raise Lost("it was deleted before its tasks had ended", name=self._name, remedy="") from error
         except FAILURES:
-            return
+            return {}
         if observed.is_finished(status):
             raise Lost("its instance has ended before its tasks", name=self._name, reason=status.get("reason"))
+        return dict(status)
 
     async def _connect(self, target: Target) -> None:
         lead = await program.running_lead(target, self._name)
@@ -400,7 +414,8 @@ class FluxExecutor(concurrent.futures.Executor):
                     if answer.get("ready"):
                         is_ready = True
                         self._refusals.note_success()
-                        self._outage = None
+                        self._has_connected = True
+                        self._outages.clear()
                         self._on_ready(answer["absent"], outbox)
                     else:
                         self._on_answer(answer)

@@ -18,9 +18,8 @@ from .errors import (
     NotStarted,
     OperatorMissing,
     Problem,
-    Queued,
     TimedOut,
-    Unschedulable,
+    not_started,
 )
 from .observed import Observed, Start, name_of
 from .result import Result
@@ -411,10 +410,7 @@ class Follower:
         raise why
 
     def _not_started(self) -> NotStarted:
-        reason, message = self._seen.reason, self._seen.message
-        kinds: dict[str, type[NotStarted]] = {"Unschedulable": Unschedulable, "Queued": Queued}
-        text = f"the job has not begun within {self.limits.start:g} s ({reason or 'no reason given'}): {message}"
-        return kinds.get(reason, NotStarted)(text, name=self.name, reason=reason or None)
+        return not_started(f"the job has not begun within {self.limits.start:g} s", self._seen.status, self.name)
 
     def _ending(self) -> Ending | None:
         is_interrupted = self._interrupts > 0

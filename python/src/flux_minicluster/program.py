@@ -71,5 +71,7 @@ async def running_lead(target: Target, name: str) -> dict[str, Any]:
     lead = latest_of(0, own_pods(cluster, await target.pods_of(name)))
     if lead is not None and is_running(lead):
         return lead
-    phase = (cluster.get("status") or {}).get("phase") or "not begun"
-    raise CallFailed(f"its lead does not run (the MiniCluster is {phase})", name=name, remedy="`why()` says more.")
+    status = cluster.get("status") or {}
+    why = ": ".join(filter(None, [status.get("reason"), status.get("message")]))
+    state = ", ".join(filter(None, [status.get("phase") or "not begun", why]))
+    raise CallFailed(f"its lead does not run (the MiniCluster is {state})", name=name, remedy="`why()` says more.")
