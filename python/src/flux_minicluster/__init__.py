@@ -2,7 +2,7 @@
 
 from flux_minicluster import MiniCluster
 
-result = MiniCluster.run("rockylinux:9", ["hostname"], size=4, tasks=16)
+result = MiniCluster.run("rockylinux:9", ["hostname"], size=4, tasks=4)
 print(result.exit_code, result.reason, result.stdout)
 """
 
