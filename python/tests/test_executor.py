@@ -11,6 +11,7 @@ import itertools
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -80,6 +81,25 @@ def test_words_reach_the_program_as_they_are(executor: FluxExecutor) -> None:
 
 def test_signal_is_128_and_its_number(executor: FluxExecutor) -> None:
     assert executor.submit(["sh", "-c", "kill -9 $$"]).result(30).exit_code == 137
+
+
+def test_signals_on_windows_are_those_of_the_pod(
+    executor: FluxExecutor, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There, Python knows neither SIGKILL nor the wait status of Linux."""
+    connect, killed = api.programs["connect"], []
+
+    async def kill_once(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
+        if not killed:
+            killed.append(words)
+            return 137
+        return await connect(api, words, socket)
+
+    api.programs["connect"] = kill_once
+    monkeypatch.delattr(signal, "SIGKILL")
+    monkeypatch.setattr(os, "waitstatus_to_exitcode", lambda status: status >> 8)
+    assert executor.submit(["sh", "-c", "kill -9 $$"]).result(30).exit_code == 137
+    assert killed
 
 
 def test_bytes_that_are_no_text_are_kept_as_far_as_text_can(executor: FluxExecutor) -> None:

@@ -11,7 +11,6 @@ import json
 import logging
 import operator
 import os
-import signal
 import threading
 import time
 import uuid
@@ -46,6 +45,8 @@ exec(compile(read(int(read(8))), "flux-minicluster", "exec"))
 HELPER = resources.files(__package__).joinpath("helper.py").read_bytes()
 # The helper's exit code if no broker answers.
 NO_BROKER = 75
+# The exit code of a program that SIGKILL has ended. The module `signal` has no SIGKILL on Windows.
+KILLED = 128 + 9
 # Most bytes of standard input in one message: as many as kubectl sends.
 CHUNK = 32 * 1024
 RECONNECT_SECONDS = 1.0
@@ -398,9 +399,9 @@ class FluxExecutor(concurrent.futures.Executor):
                 errors = (errors + data)[-4000:]
             elif channel == STATUS:
                 code = program.exit_code(data)
-                # SIGKILL: the helper of a later connection has ended this one, or the container has ended. Both are no
+                # KILLED: the helper of a later connection has ended this one, or the container has ended. Both are no
                 # failures of the helper, so the connection is opened again.
-                if not is_ready and code != 128 + signal.SIGKILL:
+                if not is_ready and code != KILLED:
                     text = errors.decode(errors="replace").strip()
                     if code == NO_BROKER:
                         raise CallFailed(text)
@@ -519,8 +520,9 @@ def _settle(task: _Task, done: dict[str, Any]) -> None:
 
 
 def _exit_code(status: int) -> int:
-    code = os.waitstatus_to_exitcode(status)
-    return 128 - code if code < 0 else code
+    """The exit code in a wait status of Linux. Python's own functions decode the status of the caller's system."""
+    signal = status & 0x7F
+    return 128 + signal if signal else status >> 8
 
 
 def _line(request: dict[str, Any]) -> bytes:
