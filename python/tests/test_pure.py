@@ -106,6 +106,22 @@ def test_lines_out_of_order_come_once() -> None:
     assert read(b"2026-01-01T00:00:02Z a\n2026-01-01T00:00:01Z b\n", [46], 1000) == b"a\nb\n"
 
 
+def test_line_after_the_clocks_went_back_is_new() -> None:
+    resume = Resume()
+    resume.connect()
+    assert resume.feed(b"2026-10-25T02:30:00.5+02:00 a\n2026-10-25T02:00:00.1+01:00 b\n") == b"a\nb\n"
+    assert resume.connect() == "2026-10-25T01:00:00Z"
+    log = [b"2026-10-25T02:%s+01:00 %s\n" % it for it in ((b"00:00.1", b"b"), (b"10:00", b"c"), (b"31:00", b"d"))]
+    assert resume.feed(b"".join(log)) == b"c\nd\n"
+    assert not resume.end()
+    assert resume.connect() == "2026-10-25T01:31:00Z"
+
+
+def test_time_that_does_not_exist_is_part_of_the_line() -> None:
+    line = b"2026-13-01T00:00:00Z a\n"
+    assert Resume().feed(line) == line
+
+
 def test_rest_of_a_line_whose_beginning_is_older_is_no_gap() -> None:
     """The kubelet leaves out the first part of a split line, and sends the rest without a time."""
     resume = Resume()

@@ -6,11 +6,13 @@ The API server is asked for lines with their times, from a given second on. Line
 from __future__ import annotations
 
 import re
+from datetime import datetime, timezone
 
-# A time as the kubelet writes it. Compared as (second, fraction): the fraction has a varying number of digits.
+# A time as the kubelet writes it, in the zone of its node. Compared as (second since 1970, fraction): the zone's offset
+# changes when clocks go back, and the fraction has a varying number of digits.
 _TIME = re.compile(rb"(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2})(\.\d+)?(Z|[+-]\d{2}:\d{2})")
 _HEAD_MAX = 64
-_Time = tuple[bytes, bytes]
+_Time = tuple[int, bytes]
 
 
 class Resume:
@@ -18,7 +20,6 @@ class Resume:
 
     def __init__(self) -> None:
         self._latest: _Time | None = None
-        self._zone = b"Z"
         # The last line that was read: how many lines up to it have the latest time, and how many lines have come after
         # the last of these. A time is not enough: lines can have the same one, and lines of standard output and
         # standard error need not be in the order of their times.
@@ -47,7 +48,9 @@ class Resume:
         """Begins a new connection; returns the second from which on to ask for the log."""
         self._head, self._repeated, self._is_behind = b"", (0, 0), self._latest is not None
         self._is_last_found = False
-        return (self._earliest[0] + self._zone).decode() if self._earliest is not None else None
+        if self._earliest is None:
+            return None
+        return datetime.fromtimestamp(self._earliest[0], timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def begin_container(self) -> None:
         """From now on the log of the pod's next container is read, which does not repeat the earlier lines.
@@ -81,7 +84,7 @@ class Resume:
 
     def _begin_line(self, data: bytes, new: bytearray) -> bytes:
         head, self._head = self._head or b"", None
-        time = _TIME.fullmatch(head)
+        time = _time(head)
         if time is None:
             if self._is_behind and not self._is_new_log:
                 # The rest of a line whose first part is older than the requested time. A message of the kubelet looks
@@ -92,8 +95,7 @@ class Resume:
                 self._skip = 0
                 self._has_gap = True
             return head + data
-        self._zone = time[3]
-        self._locate_line((time[1], (time[2] or b".").ljust(10, b"0")))
+        self._locate_line(time)
         return data[1:] if data[:1] == b" " else data
 
     def _locate_line(self, time: _Time) -> None:
@@ -129,3 +131,16 @@ class Resume:
             # This was the rest of the last line, so the next line is new, even with the same time.
             if self._skip is not None:
                 self._is_behind = False
+
+
+def _time(head: bytes) -> _Time | None:
+    found = _TIME.fullmatch(head)
+    if found is None:
+        return None
+    second, fraction, zone = found.groups()
+    try:
+        # Python 3.10 does not read "Z".
+        moment = datetime.fromisoformat((second + zone.replace(b"Z", b"+00:00")).decode())
+    except ValueError:
+        return None
+    return int(moment.timestamp()), (fraction or b".").ljust(10, b"0")
