@@ -87,7 +87,8 @@ def test_signals_on_windows_are_those_of_the_pod(
     executor: FluxExecutor, api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There, Python knows neither SIGKILL nor the wait status of Linux."""
-    connect, killed = api.programs["connect"], []
+    connect = api.programs["connect"]
+    killed: list[list[str]] = []
 
     async def kill_once(api: FakeApi, words: list[str], socket: web.WebSocketResponse) -> int:
         if not killed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
@@ -18,11 +19,11 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from flux_minicluster import Invalid, bridge, errors, executor, manifest, models
+from flux_minicluster import Invalid, bridge, errors, executor, manifest, models, screen
 from flux_minicluster.errors import remedy_for
 from flux_minicluster.manifest import Wanted
 from flux_minicluster.observed import Observed, is_overdue, runner_of
-from flux_minicluster.progress import State, stages
+from flux_minicluster.progress import Stage, State, stages
 from flux_minicluster.report import build
 from flux_minicluster.result import Result, code_of
 from flux_minicluster.resume import Resume
@@ -477,6 +478,34 @@ def test_message_ends_the_line_of_output_in_the_same_file(is_one: bool) -> None:
         assert run.stdout == "half a line\nmessage\nrest\nmessage\n"
     else:
         assert (run.stdout, run.stderr) == ("half a linerest\n", "message\nmessage\n")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "ascii", "utf-8"])
+@pytest.mark.parametrize("kind", [screen.Lines, screen.Terminal])
+def test_text_that_a_stream_cannot_encode_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, kind: type[screen.Lines], encoding: str
+) -> None:
+    def shown(text: str) -> str:
+        return text.encode(encoding, "replace").decode(encoding)
+
+    streams = {name: io.TextIOWrapper(io.BytesIO(), encoding, errors="strict") for name in ("stdout", "stderr")}
+    for name, stream in streams.items():
+        monkeypatch.setattr(sys, name, stream)
+    chosen = kind(screen.Output(True))
+    for data in (b"a \xe2\x86", b"\x92 b\n", b"\xff\n"):
+        chosen.put(data)
+    chosen.say("no image \u2192")
+    chosen.show([Stage("pods", State.NOW, "caf\u00e9 \u2192 1")])
+    printed, messages = (stream.buffer.getvalue().decode(encoding) for stream in streams.values())
+    assert printed == shown("a \u2192 b\n\N{REPLACEMENT CHARACTER}\n")
+    assert messages.startswith(shown("no image \u2192\n")) and shown("caf\u00e9 \u2192 1\n") in messages
+
+
+def test_stream_s_own_way_to_encode_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    stdout = io.TextIOWrapper(io.BytesIO(), "ascii", errors="backslashreplace")
+    monkeypatch.setattr(sys, "stdout", stdout)
+    screen.Output(True).put("\u2192".encode())
+    assert stdout.buffer.getvalue() == b"\\u2192"
 
 
 def test_threads_share_one_loop() -> None:

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from .progress import Stage, State
 
@@ -55,7 +55,7 @@ class Output:
 
     def put(self, data: bytes) -> None:
         if self._is_shown:
-            sys.stdout.write(self._decoder.decode(data))
+            _write(sys.stdout, self._decoder.decode(data))
             sys.stdout.flush()
             self._has_line_ended = data.endswith(b"\n") if data else self._has_line_ended
 
@@ -83,7 +83,8 @@ class _Progress:
 
     def say(self, text: str) -> None:
         self._output.end_line()
-        print(text, file=sys.stderr, flush=True)
+        _write(sys.stderr, f"{text}\n")
+        sys.stderr.flush()
 
     def put(self, data: bytes) -> None:
         self._output.put(data)
@@ -131,7 +132,7 @@ class Terminal(_Progress):
         self._clear()
         for stage in stages:
             # Longer lines would wrap, and a wrapped line cannot be removed.
-            print(str(stage)[: _width() - 1], file=sys.stderr)
+            _write(sys.stderr, f"{str(stage)[: _width() - 1]}\n")
         sys.stderr.flush()
         self._height = len(stages)
 
@@ -177,6 +178,15 @@ class _OutputOnly(Silent):
 
     def put(self, data: bytes) -> None:
         self._output.put(data)
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Writes a job's text or a message. What the stream cannot encode becomes `?`: it must not end the job."""
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:
+        encoding = getattr(stream, "encoding", None) or "ascii"
+        stream.write(text.encode(encoding, "replace").decode(encoding))
 
 
 def _is_one_file() -> bool:
