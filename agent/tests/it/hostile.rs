@@ -361,6 +361,21 @@ fn commands_fail_when_root_cannot_become_the_flux_user() {
     }
 }
 
+/// As on a new volume. Root may write there.
+#[test]
+fn tmpdir_is_writable_when_tmp_belongs_to_root() {
+    let image = pod(
+        "[runner.program]\nmode = 'launcher'\nwords = ['sh', '-c', 'echo $TMPDIR; : >${TMPDIR:-/tmp}/mine']\n",
+    );
+    image.mode("/tmp", 0o755);
+    let ended = image::run(&[container(&image, &[AGENT, "run"])]).remove(0);
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (0, "/mnt/flux/config/tmp\n"),
+        "{ended:?}"
+    );
+}
+
 /// The kubelet gives the files of Secrets the pod's fsGroup. The job may read those of an fsGroup from the spec.
 #[test]
 fn job_reads_no_secret_of_the_operators_group() {
