@@ -36,6 +36,7 @@ from flux_minicluster import (
 )
 from flux_minicluster.follow import Limits
 from flux_minicluster.manifest import Wanted
+from flux_minicluster.observed import RUN_ANNOTATION
 from flux_minicluster.screen import Silent
 from flux_minicluster.target import Access
 
@@ -104,6 +105,23 @@ def test_lost_answer_to_create_makes_no_second_job(api: FakeApi) -> None:
     api.lost_answers["POST"] = 1
     result = MiniCluster.run("app:1", ["x"], stream=False)
     assert (result.stdout, names(api)) == ("once\n", [result.name])
+
+
+@pytest.mark.parametrize("metadata, prefix", [({}, "run-"), ({"generateName": "mine-"}, "mine-")])
+def test_generated_name_of_another_run_is_drawn_again(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, metadata: Object, prefix: str
+) -> None:
+    """The other's annotation has the letters of its name, as older versions of this package wrote it."""
+    other: Object = {"name": f"{prefix}abcde", "uid": "other", "annotations": {RUN_ANNOTATION: "abcde"}}
+    api.put("miniclusters", {"metadata": other, "spec": {"size": 1}})
+    before = api.get("miniclusters", other["name"])
+    drawn, letters = iter(["abcde", "fghij"]), run.letters
+    monkeypatch.setattr(run, "letters", lambda count=5: next(drawn) if count == 5 else letters(count))
+    api.play("mine")
+    spec = {"metadata": metadata, "spec": {"size": 1}}
+    result = MiniCluster.run("app:1", ["x"], stream=False, spec=spec)
+    assert (result.name, result.stdout) == (f"{prefix}fghij", "mine\n")
+    assert api.get("miniclusters", other["name"]) == before
 
 
 def test_name_of_another_run_is_refused(api: FakeApi) -> None:

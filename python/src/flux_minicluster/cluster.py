@@ -193,7 +193,7 @@ class MiniCluster:
 
     async def create_async(self) -> MiniCluster:
         self._check_is_new()
-        document = manifest.build(self._wanted, run.letters())
+        document = manifest.build(self._wanted, run.letters(run.NAME_LETTERS))
         self._access = run.located(self._access, document)
         try:
             async with self._open() as target:
@@ -231,11 +231,17 @@ class MiniCluster:
         return run.finish(await self._follow(Silent(), Limits(end=timeout)), self.name, check=check)
 
     async def _follow(
-        self, screen: Screen, limits: Limits, *, is_owned: bool = False, until_ready: bool = False
+        self,
+        screen: Screen,
+        limits: Limits,
+        *,
+        is_owned: bool = False,
+        until_ready: bool = False,
+        is_status_only: bool = False,
     ) -> Ending:
         async with self._open() as target:
             uid = await _within(limits.end, self._known_uid(target), self.name)
-            follower = Follower(target, self.name, uid, screen, limits, is_owned, until_ready)
+            follower = Follower(target, self.name, uid, screen, limits, is_owned, until_ready, is_status_only)
             return await follower.follow()
 
     def wait(self, until: State = "finished", *, timeout: float | None = None) -> None:
@@ -246,7 +252,7 @@ class MiniCluster:
         if until == "deleted":
             await _within(timeout, self._until_deleted(), self.name)
             return
-        ending = await self._follow(Silent(), Limits(end=timeout), until_ready=until == "ready")
+        ending = await self._follow(Silent(), Limits(end=timeout), until_ready=until == "ready", is_status_only=True)
         if until == "ready" and ending.result is not None:
             raise JobFailed(ending.result)
 

@@ -11,7 +11,7 @@ import yaml
 
 from .errors import Invalid, Problem
 from .models import MiniClusterSpec
-from .observed import GROUP, RUN_ANNOTATION, VERSION
+from .observed import GROUP, VERSION
 from .words import join
 
 Spec = MiniClusterSpec | Mapping[str, Any]
@@ -28,21 +28,21 @@ class Wanted:
     name: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
     verbose: bool = False
     document: Mapping[str, Any] | None = None
 
 
 def build(wanted: Wanted, random: str) -> dict[str, Any]:
-    """The MiniCluster; `random` are a few lower-case letters."""
+    """The MiniCluster. `random`: lower-case letters for a generated name, which keeps its `generateName`."""
     if isinstance(wanted.command, str):
         raise TypeError("command: a list of words is needed, as for subprocess.run. No shell splits a text")
     document = copy.deepcopy(dict(wanted.document)) if wanted.document is not None else from_spec({})
     metadata = document.setdefault("metadata", {})
-    metadata["name"] = _name(wanted, metadata, random)
-    metadata.pop("generateName", None)
+    prefix = metadata.pop("generateName", None) or "run-"
+    metadata["name"] = wanted.name or metadata.get("name")
+    if not metadata["name"]:
+        metadata.update(name=f"{prefix}{random}", generateName=prefix)
     metadata["labels"] = {**(metadata.get("labels") or {}), **wanted.labels}
-    metadata["annotations"] = {**(metadata.get("annotations") or {}), **wanted.annotations, RUN_ANNOTATION: random}
     spec = document.setdefault("spec", {})
     if wanted.size is not None:
         spec["size"] = wanted.size
@@ -70,10 +70,6 @@ def build(wanted: Wanted, random: str) -> dict[str, Any]:
 def _has_program(runner: Mapping[str, Any]) -> bool:
     script = (runner.get("commands") or {}).get("script")
     return any(isinstance(text, str) and text.strip() for text in (runner.get("command"), script))
-
-
-def _name(wanted: Wanted, metadata: Mapping[str, Any], random: str) -> str:
-    return wanted.name or metadata.get("name") or f"{metadata.get('generateName') or 'run-'}{random}"
 
 
 def _runner(spec: dict[str, Any]) -> dict[str, Any]:

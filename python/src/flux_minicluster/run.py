@@ -26,12 +26,16 @@ CANCEL_SECONDS = 15.0
 CLEANUP_SECONDS = 180.0
 # Time after which such a wait is reported.
 QUIET_SECONDS = 5.0
+# Letters that complete a generated name.
+NAME_LETTERS = 5
+# Letters of the mark. Too many to be drawn again, as those of a name may be.
+_MARK_LETTERS = 16
 _REMEDY = "`kubectl logs` may still have it. `MiniCluster.attach({name!r}).delete()` deletes it."
 
 
-def letters() -> str:
-    """Five random lower-case letters."""
-    return "".join(random.SystemRandom().choices(string.ascii_lowercase, k=5))
+def letters(count: int) -> str:
+    """Random lower-case letters."""
+    return "".join(random.SystemRandom().choices(string.ascii_lowercase, k=count))
 
 
 def located(access: Access, document: dict[str, Any]) -> Access:
@@ -43,9 +47,14 @@ def located(access: Access, document: dict[str, Any]) -> Access:
 
 
 async def create(target: Target, document: dict[str, Any], screen: Screen) -> dict[str, Any]:
-    """Creates the MiniCluster. If the caller is cancelled, or the screen fails, none is left behind."""
+    """Creates the MiniCluster. If the caller is cancelled, or the screen fails, none is left behind.
+
+    If another one has its generated name, `document` gets another name.
+    """
+    metadata = document["metadata"]
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), RUN_ANNOTATION: letters(_MARK_LETTERS)}
     # Who may not look at pods cannot follow a job: this is found out before there is one.
-    await target.pods_of(document["metadata"]["name"])
+    await target.pods_of(metadata["name"])
     creating = asyncio.ensure_future(_create(target, document, screen))
     try:
         return await asyncio.shield(creating)
@@ -81,13 +90,16 @@ async def _undo(target: Target, document: dict[str, Any]) -> bool:
 
 
 async def _create(target: Target, document: dict[str, Any], screen: Screen) -> dict[str, Any]:
-    name = document["metadata"]["name"]
+    metadata = document["metadata"]
     may_exist = False
     for attempt in range(1, TRIES + 1):
         try:
             return await _create_or_find(target, document)
         except NameTaken:
-            raise
+            prefix = metadata.get("generateName")
+            if attempt == TRIES or not prefix:
+                raise
+            metadata["name"] = f"{prefix}{letters(NAME_LETTERS)}"
         except FAILURES as error:
             # A conflict is temporary: for example, another creation has just changed the namespace's quota.
             is_conflict = isinstance(error, CallFailed) and error.status == 409
@@ -98,6 +110,7 @@ async def _create(target: Target, document: dict[str, Any], screen: Screen) -> d
                 screen.say(f"{words(error)}; retrying")
                 await asyncio.sleep(1)
                 continue
+            name = metadata["name"]
             message = f"cannot create MiniCluster {name}: {words(error)}"
             remedy = ROLE if isinstance(error, NotAllowed) else None
             if may_exist and not await _undo(target, document):
@@ -156,7 +169,7 @@ class Run:
 
     async def go(self, screen: Screen) -> Ending:
         self._screen = screen
-        document = manifest.build(self.wanted, letters())
+        document = manifest.build(self.wanted, letters(NAME_LETTERS))
         if self.is_kept:
             manifest.keep(document)
         access = located(self.access, document)
