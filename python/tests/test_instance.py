@@ -158,6 +158,19 @@ def test_wait_knows_ready_finished_and_deleted(cluster: MiniCluster, api: FakeAp
     assert api.get("miniclusters", "mc") is None
 
 
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_wait_needs_neither_pods_nor_log(cluster: MiniCluster, api: FakeApi, is_refused: bool) -> None:
+    if is_refused:
+        api.refusals[("GET", "/pods")] = (403, {"message": "no"})
+    else:
+        api.silent.add(("GET", "/pods"))
+    threading.Timer(0.3, lambda: api.log(api.start_job("mc"), "output")).start()
+    cluster.wait("ready", timeout=20)
+    threading.Timer(0.3, lambda: api.end_job("mc", 3)).start()
+    cluster.wait(timeout=20)
+    assert not any("/pods" in path for _, path in api.requests)
+
+
 def test_block_creates_waits_and_deletes(api: FakeApi) -> None:
     api.on_create = lambda it: threading.Timer(0.3, lambda: api.start_job(it["metadata"]["name"])).start()
     with MiniCluster("app:1", size=2) as cluster:

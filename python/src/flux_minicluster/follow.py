@@ -102,6 +102,8 @@ class Follower:
     """Whether the caller has made it, so that it may be deleted before its job begins."""
     until_ready: bool = False
     """Follow until the instance is up, and leave the log alone."""
+    is_status_only: bool = False
+    """Watch the MiniCluster alone, neither its pods nor its log. The result has no output."""
 
     def __post_init__(self) -> None:
         self._seen = Observed()
@@ -141,10 +143,15 @@ class Follower:
         """Whether it was deleted, or its own `cleanup` deletes it."""
         return self._is_gone or bool((self._seen.cluster or {}).get("spec", {}).get("cleanup"))
 
+    @property
+    def _should_read_log(self) -> bool:
+        return not (self.until_ready or self.is_status_only)
+
     async def follow(self) -> Ending:
         """Follows to the end."""
         self._start(self._watch(self.target.watch(self.name), _Cluster))
-        self._start(self._watch(self.target.watch_pods_of(self.name), _Pods))
+        if not self.is_status_only:
+            self._start(self._watch(self.target.watch_pods_of(self.name), _Pods))
         self._start(self._timer("operator", self.limits.operator))
         for what, seconds in (("start", self.limits.start), ("end", self.limits.end)):
             if seconds is not None:
@@ -251,7 +258,7 @@ class Follower:
         self._begin_log()
         ending = self._ending()
         if ending is not None and self._log is None:
-            if ending.result is not None and not self.until_ready:
+            if ending.result is not None and self._should_read_log:
                 if not self._has_listed:
                     self._has_listed = True
                     self._log = self._start(self._find_log())
@@ -367,7 +374,7 @@ class Follower:
     def _begin_log(self) -> None:
         """Prints the log of a start of the lead that was not printed yet."""
         found = self._seen.started_lead()
-        if self.until_ready or self._log is not None or found is None:
+        if not self._should_read_log or self._log is not None or found is None:
             return
         lead, start = found
         if start in self._read:
