@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// Shows the stages of a start.
 pub struct Screen {
     lines: RefCell<Lines>,
-    /// True once no more stages are shown: the start is done or, on a terminal, other output has begun.
+    /// True once no more stages are shown: the start is done, or other output has begun.
     is_over: Cell<bool>,
 }
 
@@ -76,18 +76,17 @@ impl Screen {
             Lines::Pipe { shown } => stages.iter().for_each(|stage| print_if_new(shown, stage)),
         }
         if stages.iter().all(|stage| stage.state == State::Done) {
-            self.end();
             // Otherwise pods that end with the job would be shown as an earlier stage of a start.
-            self.is_over.set(true);
+            self.end();
         }
     }
 
-    /// Removes the lines that are updated in place, and shows no more of them.
+    /// Shows no more stages, and removes the lines that are updated in place.
     pub fn end(&self) {
+        self.is_over.set(true);
         if let Lines::Terminal { all, bars } = &mut *self.lines.borrow_mut() {
             bars.drain(..).for_each(|bar| bar.finish_and_clear());
             let _ = all.clear();
-            self.is_over.set(true);
         }
     }
 

@@ -136,6 +136,30 @@ fn run_prints_the_jobs_output_and_exits_with_its_code() {
     });
 }
 
+/// The output may come before the status reports that the job starts.
+#[test]
+fn pipe_has_no_progress_lines_after_the_first_output() {
+    test("overtaken", async |fixture| {
+        let operator = fixture.operator().await;
+        let person = user_of(&fixture);
+        let logs = |_: &LogRequest| Some(vec![(Duration::ZERO, "begins".to_owned())]);
+        let (_front, person) = Front::before(&person, agents(), logs).await;
+        let mut run = person.start(&["run", "--name", "mc", "--size", "2", "app:1", "--", "work"]);
+        let pods = fixture.pods("mc", 2).await;
+        fixture.run_pod(&pods[&0]).await;
+        let mut out = BufReader::new(run.stdout.take().unwrap());
+        assert_eq!(next_line(&mut out).await, "begins\n");
+        fixture.run_pod(&pods[&1]).await;
+        fixture.when_condition("mc", "Ready", "True").await;
+        fixture.end_pod(&pods[&0], 0, "Completed", "").await;
+        let output = PluginOutput::when_over(run).await;
+        assert_eq!(output.code, 0, "{output:?}");
+        assert!(output.err.contains("pods: "), "{output:?}");
+        assert!(!output.err.contains("the job starts"), "{output:?}");
+        operator.stop().await;
+    });
+}
+
 #[test]
 fn logs_options_follow_previous_index_and_all() {
     test("logs", async |fixture| {
