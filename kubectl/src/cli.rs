@@ -1,12 +1,13 @@
 //! The command line: its subcommands and options.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use flux_agent_plan::dry_run as plans;
 use flux_operator_client::choices::Choices;
-use flux_operator_client::input::command_line;
 use flux_operator_client::on_server::{self, ValidateArgs};
 use flux_operator_core::offline::{self, Judgement};
 use flux_operator_core::render::Options;
@@ -119,9 +120,42 @@ pub fn main(version: &'static str) -> ExitCode {
             output: Output::default(),
             command: Command::Complete { words },
         },
-        None => command_line(version),
+        None => parse(version, std::env::args_os()).unwrap_or_else(|error| error.exit()),
     };
     ExitCode::from(dispatch(cli, version).unwrap_or_else(|failure| report(&failure)))
+}
+
+/// Parses the command line. An error about words that kubectl has taught the user has a tip.
+fn parse(version: &'static str, words: impl Iterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let mut command = Cli::command().version(version);
+    let parsed = command
+        .try_get_matches_from_mut(words)
+        .and_then(|matches| Cli::from_arg_matches(&matches));
+    parsed.map_err(|mut error| {
+        if let Some(tip) = tip(&error) {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+        }
+        error
+    })
+}
+
+/// What to type instead.
+fn tip(error: &clap::Error) -> Option<String> {
+    let text = |kind| error.get(kind).map(ToString::to_string);
+    match error.kind() {
+        ErrorKind::UnknownArgument => {
+            let takes_command = text(ContextKind::Usage).is_some_and(|usage| usage.contains("-- <"));
+            let word =
+                text(ContextKind::InvalidArg).filter(|word| takes_command && !word.starts_with('-'))?;
+            Some(format!("put the command after `--`: `-- {word}`"))
+        }
+        ErrorKind::InvalidSubcommand => match text(ContextKind::InvalidSubcommand)?.as_str() {
+            "delete" => Some("`stop --now NAME` deletes a MiniCluster".to_owned()),
+            "get" => Some("`list` lists MiniClusters, and `status NAME` shows one".to_owned()),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 /// Prints the failure; returns the exit code.
@@ -304,6 +338,24 @@ async fn run_on_target(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn error_of_the_command_line_has_a_tip() {
+        for (line, tip) in [
+            ("run app:1 echo hello", Some("after `--`: `-- echo`")),
+            ("submit mc hostname", Some("after `--`: `-- hostname`")),
+            ("connect mc hostname", Some("after `--`: `-- hostname`")),
+            ("delete mc", Some("`stop --now NAME`")),
+            ("get mc", Some("`list`")),
+            ("run app:1 --sise 2", None),
+            ("wait mc other", None),
+        ] {
+            let words = std::iter::once("kubectl-minicluster").chain(line.split(' '));
+            let error = parse("1", words.map(OsString::from)).unwrap_err().to_string();
+            let tip = tip.map_or("after `--`", |tip| tip);
+            assert_eq!(error.contains(tip), tip != "after `--`", "{line}: {error}");
+        }
+    }
 
     #[test]
     fn every_command_can_be_parsed() {
