@@ -2,7 +2,6 @@
 
 mod resume;
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
@@ -15,7 +14,7 @@ use kube::api::LogParams;
 use tokio::time::Instant;
 
 use crate::failure::{self, FAILED, Failure};
-use crate::observed::{self, RunnerStart};
+use crate::observed::{self, Obstacles, RunnerStart};
 use crate::screen;
 use crate::target::Target;
 pub use resume::Resume;
@@ -123,25 +122,6 @@ pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
         }
     }
     Ok(code)
-}
-
-/// The obstacles that were printed in the current phase. Each is printed once: while an image cannot be pulled, the
-/// kubelet alternates between two of them.
-#[derive(Debug, Default)]
-struct Obstacles {
-    phase: String,
-    printed: BTreeSet<String>,
-}
-
-impl Obstacles {
-    /// Whether this obstacle was not printed in this phase yet; remembers it.
-    fn is_new(&mut self, phase: &str, why: &str) -> bool {
-        if self.phase != phase {
-            self.phase = phase.to_owned();
-            self.printed.clear();
-        }
-        self.printed.insert(why.to_owned())
-    }
 }
 
 /// Waits until the pod has a log to follow, or the MiniCluster has finished without one.

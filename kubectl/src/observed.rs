@@ -1,11 +1,14 @@
 //! The state of a MiniCluster and its pods, as the API server last returned them. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use crate::failure::FAILED;
 use flux_operator_core::labels;
 use flux_operator_core::observe::pod::is_runner;
-use flux_shared::crd::v1alpha2::{Condition, ConditionStatus, MiniCluster, MiniClusterStatus};
+use flux_shared::crd::v1alpha2::{
+    Condition, ConditionStatus, Container, MiniCluster, MiniClusterSpec, MiniClusterStatus,
+};
 use flux_shared::phase::Phase;
 use flux_shared::termination::Termination;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
@@ -13,6 +16,9 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 /// The remedy for a MiniCluster without a status.
 pub const NO_OPERATOR: &str = "The operator has not processed it yet. If that does not change, the operator is not running or watches another namespace: ask your administrator.";
+
+/// If a MiniCluster has no status after this time, probably no operator works on it, and the user is told so.
+pub const SILENT_OPERATOR: Duration = Duration::from_secs(10);
 
 /// How much longer than its grace period the deletion of a pod may take. Clocks may differ, too.
 const KUBELET_DELAY: SignedDuration = SignedDuration::from_secs(60);
@@ -24,6 +30,25 @@ pub struct Snapshot {
     /// Pods by name. Some may belong to an earlier MiniCluster with the same name: [`Snapshot::own_pods`] leaves these
     /// out.
     pub pods: BTreeMap<String, Pod>,
+}
+
+/// The obstacles that were printed in the current phase. Each is printed once: while an image cannot be pulled, the
+/// kubelet alternates between two of them.
+#[derive(Debug, Default)]
+pub struct Obstacles {
+    phase: String,
+    printed: BTreeSet<String>,
+}
+
+impl Obstacles {
+    /// Whether this obstacle was not printed in this phase yet; remembers it.
+    pub fn is_new(&mut self, phase: &str, why: &str) -> bool {
+        if self.phase != phase {
+            self.phase = phase.to_owned();
+            self.printed.clear();
+        }
+        self.printed.insert(why.to_owned())
+    }
 }
 
 /// One run of a pod's runner, which is the container that runs Flux.
@@ -78,6 +103,13 @@ impl Snapshot {
             .find(|condition| condition.type_ == type_)
     }
 
+    /// Whether a program runs in the instance, and ends it.
+    pub fn runs_program(&self) -> bool {
+        self.cluster
+            .as_ref()
+            .is_some_and(|cluster| runs_program(&cluster.spec))
+    }
+
     /// Whether the instance is up, or has been up before. A new Job or a suspension resets this.
     pub fn has_been_up(&self) -> bool {
         let timeline = self.status().and_then(|status| status.timeline.as_ref());
@@ -117,6 +149,31 @@ impl Snapshot {
         let lead = self.lead()?;
         Some((lead, started(lead)?))
     }
+}
+
+/// Whether a program runs in the instance, and ends it. Otherwise the instance stays up until it is stopped.
+pub fn runs_program(spec: &MiniClusterSpec) -> bool {
+    let runner = runner_position(&spec.containers).and_then(|position| spec.containers.get(position));
+    !spec.interactive && runner.is_some_and(has_command_or_script)
+}
+
+/// Which of the MiniCluster's containers runs Flux, if that is unambiguous.
+pub fn runner_position(containers: &[Container]) -> Option<usize> {
+    let marked = containers
+        .iter()
+        .position(|container| container.run_flux == Some(true));
+    marked.or((containers.len() == 1).then_some(0))
+}
+
+fn has_command_or_script(runner: &Container) -> bool {
+    let script = runner
+        .commands
+        .as_ref()
+        .and_then(|commands| commands.script.as_ref());
+    [runner.command.as_ref(), script]
+        .into_iter()
+        .flatten()
+        .any(|text| !text.trim().is_empty())
 }
 
 /// Whether the pod belongs to the current Job of this MiniCluster, or to one that a restart has replaced. Pods of a

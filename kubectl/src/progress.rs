@@ -53,7 +53,7 @@ fn stage(name: &'static str, state: State, text: impl Into<String>) -> Stage {
 }
 
 /// The operator's reason and message, unless the reason is that of an ordinary start.
-fn trouble(snapshot: &Snapshot) -> Option<String> {
+pub fn trouble(snapshot: &Snapshot) -> Option<String> {
     let status = snapshot.status()?;
     let reason = status
         .reason
@@ -161,7 +161,12 @@ fn quorum(snapshot: &Snapshot) -> Stage {
     };
     let ready = snapshot.status().map_or(0, |status| status.ready_size);
     if snapshot.has_been_up() {
-        stage("quorum", State::Done, format!("{needed}: the job starts"))
+        let what = if snapshot.runs_program() {
+            "the job starts"
+        } else {
+            "the instance is up"
+        };
+        stage("quorum", State::Done, format!("{needed}: {what}"))
     } else if snapshot.started_lead().is_none() {
         stage("quorum", State::Later, format!("needed: {needed}"))
     } else {
@@ -261,6 +266,7 @@ mod tests {
             "lastTransitionTime": "", "reason": "", "message": "" }] });
         let up = states(&snapshot(up, &[pod(0, true, run.clone()), pod(1, true, run)]));
         assert!(up.iter().all(|(state, _)| *state == State::Done), "{up:?}");
+        assert_eq!(up[3].1, "2 brokers: the instance is up");
     }
 
     #[test]

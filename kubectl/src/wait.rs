@@ -1,5 +1,6 @@
 //! `wait` for a MiniCluster's state, and `scale`.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
@@ -9,9 +10,10 @@ use kube::runtime::watcher;
 use serde_json::json;
 
 use crate::failure::{FAILED, Failure};
-use crate::observed::{Snapshot, code_of};
+use crate::observed::{self, Obstacles, Snapshot, code_of};
 use crate::outages::{Outage, Outages, Watched, refusal_text};
 use crate::output::Output;
+use crate::progress;
 use crate::screen;
 use crate::stop::change;
 use crate::target::Target;
@@ -78,8 +80,23 @@ pub async fn run(target: &Target, args: &Args) -> Result<u8, Failure> {
 async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
     let mut events = target.watch(&args.name);
     let mut snapshot = Snapshot::default();
-    let (mut uid, mut outages) = (None, Outages::default());
-    while let Some(event) = events.next().await {
+    let (mut uid, mut outages, mut obstacles) = (None, Outages::default(), Obstacles::default());
+    let (mut operator_deadline, mut is_operator_awaited) =
+        (pin!(tokio::time::sleep(observed::SILENT_OPERATOR)), true);
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event,
+            () = &mut operator_deadline, if is_operator_awaited => {
+                is_operator_awaited = false;
+                if args.until != For::Deleted && snapshot.cluster.is_some() && snapshot.status().is_none() {
+                    screen::tell(&format!("{} waits: {}", args.name, observed::NO_OPERATOR));
+                }
+                continue;
+            }
+        };
+        let Some(event) = event else {
+            return Err(Failure::Message("the watch has ended".into()));
+        };
         if let Ok(event) = &event
             && outages.note_event(Watched::Cluster, event)
         {
@@ -107,11 +124,18 @@ async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
                 None => {}
             },
         }
-        if let Some(code) = code(&snapshot, args.until) {
+        let (name, code) = (&args.name, code(&snapshot, args.until));
+        if let Some(why) = progress::trouble(&snapshot)
+            && args.until != For::Deleted
+            && (code.is_none() || snapshot.is_invalid())
+            && obstacles.is_new(observed::phase_of(snapshot.status()), &why)
+        {
+            screen::tell(&format!("waiting for {name} ({why})"));
+        }
+        if let Some(code) = code {
             return Ok(code);
         }
     }
-    Err(Failure::Message("the watch has ended".into()))
 }
 
 /// The result if the MiniCluster does not exist any more.

@@ -1,16 +1,14 @@
 //! Follows a MiniCluster to its end: shows the progress of its start, then what its job prints. Reconnects after
 //! lost connections.
 
-use std::collections::BTreeSet;
-use std::pin::Pin;
-use std::time::Duration;
-
 use flux_operator_client::retry::until_done;
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::runtime::watcher::{self, Event};
+use std::collections::BTreeSet;
+use std::pin::Pin;
 
 use crate::failure::{FAILED, Failure, UNREAD};
 use crate::logs::{self, Resume};
@@ -23,9 +21,6 @@ use crate::stop::{self, Way};
 use crate::target::{Changes, Target};
 
 use super::{PAUSE, TRIES, retry};
-
-/// If a MiniCluster has no status after this time, probably no operator works on it, and the user is told so.
-const SILENT_OPERATOR: Duration = Duration::from_secs(10);
 
 /// Exit code after an interruption, as in shells: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
@@ -138,6 +133,8 @@ struct FollowState<'a> {
     is_listed: bool,
     /// Standard output is closed.
     is_unread: bool,
+    /// Whether it was printed how to use an instance that stays up.
+    has_told_use: bool,
 }
 
 /// How following ended.
@@ -180,6 +177,7 @@ pub async fn until_end(
         is_end_unseen: false,
         is_listed: false,
         is_unread: false,
+        has_told_use: false,
     };
     let stopping = is_interrupted.then(|| state.begin_stop());
     let end = state
@@ -208,7 +206,7 @@ impl<'a> FollowState<'a> {
         let mut log: Option<LogPrint<'a>> = None;
         // How this command has stopped the MiniCluster, if it has.
         let mut way = None;
-        let mut operator_deadline = Some(Box::pin(tokio::time::sleep(SILENT_OPERATOR)));
+        let mut operator_deadline = Some(Box::pin(tokio::time::sleep(observed::SILENT_OPERATOR)));
         loop {
             tokio::select! {
                 Some(event) = clusters.next() => self.on_cluster_event(event),
@@ -298,6 +296,7 @@ impl<'a> FollowState<'a> {
             // Only the first start is shown, and nothing once the MiniCluster is being stopped.
             if self.snapshot.cluster.is_some() && self.interrupts == 0 && self.restarts == 0 {
                 self.screen.show(&progress::stages(&self.snapshot));
+                self.note_staying_up();
             }
         }
     }
@@ -387,6 +386,18 @@ impl<'a> FollowState<'a> {
         if self.outages.note_event(watched, event) {
             self.screen.say("the API server answers again");
         }
+    }
+
+    /// Prints once how to use and to end an instance that stays up, since no program ends it.
+    fn note_staying_up(&mut self) {
+        if self.has_told_use || !self.snapshot.has_been_up() || self.snapshot.runs_program() {
+            return;
+        }
+        self.has_told_use = true;
+        let name = self.name;
+        self.screen.say(&format!(
+            "{name} is up and stays up: `kubectl minicluster connect {name}` opens a shell in it; Ctrl-C ends it"
+        ));
     }
 
     /// Prints a restart that the status has and that was not printed yet.

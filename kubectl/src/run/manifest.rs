@@ -8,6 +8,8 @@ use flux_shared::manifest::{self, Manifest};
 use flux_shared::validate::{Notice, Problem, validate_and_note};
 use serde_json::{Value, json};
 
+use crate::observed;
+
 /// Annotation with a random value. It tells the MiniCluster of this run from another one with the same name.
 pub const RUN: &str = "flux-framework.org/run";
 
@@ -100,7 +102,6 @@ pub fn build(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<RunMan
         (spec.cleanup, spec.cleanup_pods) = (false, false);
         spec.ttl_seconds_after_finished = None;
     }
-    let is_interactive = spec.interactive;
     let runner = runner(&mut spec.containers)?;
     runner.image = wanted.image.clone().or(runner.image.take());
     runner.environment.extend(wanted.environment.iter().cloned());
@@ -114,8 +115,7 @@ pub fn build(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<RunMan
     }
     // Without a program, the agent's and Flux's lines are the only output, so they are printed. If the file has
     // `logging`, the file decides.
-    let runs_program = !is_interactive && has_command_or_script(runner);
-    if runs_program && !wanted.verbose && !has_logging {
+    if observed::runs_program(&spec) && !wanted.verbose && !has_logging {
         spec.logging.get_or_insert_default().quiet = true;
     }
     let namespace = document["metadata"]["namespace"].as_str().map(str::to_owned);
@@ -149,17 +149,6 @@ pub fn build(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<RunMan
     })
 }
 
-fn has_command_or_script(runner: &Container) -> bool {
-    let script = runner
-        .commands
-        .as_ref()
-        .and_then(|commands| commands.script.as_ref());
-    [runner.command.as_ref(), script]
-        .into_iter()
-        .flatten()
-        .any(|text| !text.trim().is_empty())
-}
-
 /// The string values of a JSON object. None: it is no object.
 fn texts(map: &Value) -> Option<BTreeMap<String, String>> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -173,11 +162,7 @@ fn texts(map: &Value) -> Option<BTreeMap<String, String>> {
 
 /// The container whose program is the job.
 fn runner(containers: &mut [Container]) -> Result<&mut Container, Vec<Problem>> {
-    let marked = containers
-        .iter()
-        .position(|container| container.run_flux == Some(true));
-    let only = (containers.len() == 1).then_some(0);
-    match marked.or(only).and_then(|index| containers.get_mut(index)) {
+    match observed::runner_position(containers).and_then(|position| containers.get_mut(position)) {
         Some(runner) => Ok(runner),
         None => Err(vec![Problem::new(
             "spec.containers",

@@ -223,6 +223,59 @@ fn wait_ends_as_the_job_did() {
 }
 
 #[test]
+fn wait_prints_each_obstacle_once() {
+    test("wait-why", async |fixture| {
+        let person = user_of(&fixture);
+        fixture.create("mc", json!({})).await;
+        let wait = person.start(&["wait", "mc"]);
+        let clusters: Api<MiniCluster> = fixture.api();
+        let pull = |reason| (reason, "registry.invalid has no such image");
+        for (phase, (reason, message)) in [
+            ("Pending", ("PodsStarting", "0 of 1 pods have started")),
+            ("Starting", pull("ErrImagePull")),
+            ("Starting", pull("ImagePullBackOff")),
+            ("Starting", pull("ErrImagePull")),
+            ("Suspended", ("Suspended", "the Job is suspended")),
+        ] {
+            let status = json!({ "status": { "phase": phase, "reason": reason, "message": message, "size": 1,
+                "readySize": 0 } });
+            clusters
+                .patch_status("mc", &PatchParams::default(), &Patch::Merge(status))
+                .await
+                .unwrap();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        end(&fixture, "mc", 3).await;
+        let output = PluginOutput::when_over(wait).await;
+        let lines = "waiting for mc (ErrImagePull: registry.invalid has no such image)\n\
+                     waiting for mc (ImagePullBackOff: registry.invalid has no such image)\n\
+                     waiting for mc (Suspended: the Job is suspended)\n";
+        assert_eq!((output.code, output.err.as_str()), (3, lines));
+    });
+}
+
+#[test]
+fn run_without_a_program_tells_how_to_use_the_instance() {
+    test("stays-up", async |fixture| {
+        let operator = fixture.operator().await;
+        let person = user_of(&fixture);
+        let file = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../examples/python-client/minicluster.yaml"
+        );
+        let mut run = person.start(&["run", "--name", "mc", "--size", "1", "--from", file]);
+        let pods = fixture.pods("mc", 1).await;
+        fixture.run_pod(&pods[&0]).await;
+        let mut lines = tokio::io::BufReader::new(run.stderr.take().unwrap());
+        let seen = read_until(&mut lines, "Ctrl-C ends it").await;
+        assert!(seen.contains("`kubectl minicluster connect mc`"), "{seen}");
+        assert!(!seen.contains("the job starts"), "{seen}");
+        run.kill().await.unwrap();
+        operator.stop().await;
+    });
+}
+
+#[test]
 fn scale_changes_the_size() {
     test("scale", async |fixture| {
         let person = user_of(&fixture);
