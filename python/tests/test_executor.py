@@ -428,6 +428,14 @@ def test_exec_uses_the_proxy_and_tls_server_name(
     assert connect.startswith(b"CONNECT api.invalid:6443 ") and b"inner.invalid" in client_hello
 
 
+def test_api_server_on_this_machine_needs_no_proxy(
+    executor: FluxExecutor, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.invalid:1")
+    monkeypatch.setenv("NO_PROXY", "")
+    assert executor.submit(["sh", "-c", "exit 4"]).result(30).exit_code == 4
+
+
 def test_restarted_instance_loses_its_tasks(executor: FluxExecutor, api: FakeApi, instance: Instance) -> None:
     future = executor.submit(["sleep", "60"])
     until(lambda: instance.running() == 1)

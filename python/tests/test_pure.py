@@ -19,7 +19,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from flux_minicluster import Invalid, bridge, errors, executor, manifest, models, screen
+from flux_minicluster import Invalid, bridge, errors, executor, manifest, models, proxy, screen
 from flux_minicluster.errors import remedy_for
 from flux_minicluster.manifest import Wanted
 from flux_minicluster.observed import Observed, is_overdue, runner_of
@@ -463,6 +463,50 @@ NO_RESOURCE = "the server could not find the requested resource"
 def test_only_api_server_says_that_operator_or_object_is_missing(path: str, answer: Any, kind: type[Exception]) -> None:
     text = answer if isinstance(answer, str) else json.dumps(answer)
     assert type(_refusal("GET", path, 404, text)) is kind
+
+
+PROXY = "http://proxy.corp:3128"
+
+
+@pytest.mark.parametrize(
+    "server, no_proxy, is_used",
+    [
+        ("https://api.cloud.example:6443", "", True),
+        # The proxy's own address does not count.
+        ("https://api.cloud.example:6443", ".corp,10.0.0.0/8,,localhost", True),
+        ("https://api.cloud.example:6443", "*", False),
+        ("https://api.cloud.example:6443", ".cloud.example", False),
+        ("https://api.cloud.example:6443", "*.Cloud.example", False),
+        ("https://api.cloud.example:6443", "other, api.cloud.example", False),
+        ("https://api.cloud.example:6443", "cloud.example", False),
+        ("https://api.cloud.example:6443", "cloud.example:6443", False),
+        ("https://api.cloud.example:6443", "cloud.example:443", True),
+        ("https://api.cloud.example:6443", "loud.example, :6443, 10.0.0.0/99", True),
+        ("https://cloud.example", ".cloud.example", True),
+        ("https://cloud.example", "cloud.example:443", False),
+        ("https://10.1.2.3:6443", "10.0.0.0/8", False),
+        ("https://10.1.2.3:6443", "10.1.2.3", False),
+        ("https://10.1.2.3:6443", "10.1.2.3:443,11.0.0.0/8,fd00::/8", True),
+        ("https://[fd00::1]:6443", "fd00::/8", False),
+        ("https://[fd00::1]:6443", "fd00:0::1", False),
+        ("https://[fd00::1]:6443", "[fd00::1]:6443", False),
+        ("https://[fd00::1]:6443", "[fd00::1]:443,fd00::2", True),
+        ("https://127.0.0.1:6443", "", False),
+        ("https://localhost:6443", "", False),
+        ("https://[::1]:6443", "", False),
+    ],
+)
+def test_proxy_of_the_environment_is_kubectl_s(server: str, no_proxy: str, is_used: bool) -> None:
+    for names in (("HTTPS_PROXY", "NO_PROXY"), ("https_proxy", "no_proxy")):
+        environment = dict(zip(names, (PROXY, no_proxy), strict=True))
+        assert proxy.of_environment(server, environment) == (PROXY if is_used else None), names
+    assert proxy.of_environment(server, {"NO_PROXY": no_proxy}) is None
+
+
+def test_proxy_variable_is_that_of_the_url_s_scheme() -> None:
+    environment = {"HTTPS_PROXY": "proxy:1", "HTTP_PROXY": "https://proxy:2"}
+    assert proxy.of_environment("https://a", environment) == "http://proxy:1"
+    assert proxy.of_environment("http://a", environment) == "https://proxy:2"
 
 
 @pytest.mark.parametrize("is_one", [True, False])

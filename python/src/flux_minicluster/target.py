@@ -21,6 +21,7 @@ import aiohttp
 from kubernetes.aio import client, config
 from kubernetes.aio.config import kube_config
 
+from . import proxy
 from .errors import CallFailed, Invalid, MiniClusterError, NotAllowed, NotFound, OperatorMissing, Problem
 from .observed import CLUSTER_LABEL, GROUP, QUEUE_LABEL, VERSION, name_of, runner_of
 
@@ -474,6 +475,7 @@ async def _configuration(access: Access) -> tuple[client.Configuration, str]:
     if file is None and access.context is None and not usual.exists() and "KUBERNETES_SERVICE_HOST" in os.environ:
         config.load_incluster_config(client_configuration=configuration)
         namespace = Path(config.incluster_config.SERVICE_TOKEN_FILENAME).with_name("namespace")
+        _set_proxy(configuration)
         return configuration, namespace.read_text().strip() if namespace.exists() else "default"
     try:
         loader = await config.load_kube_config(
@@ -489,4 +491,11 @@ async def _configuration(access: Access) -> tuple[client.Configuration, str]:
     if "exec" in (loader._user or ()) and not configuration.api_key and not configuration.cert_file:
         # The loader only logs it. Without credentials, the API server may refuse (403) what the user may do.
         raise CallFailed("cannot log in: the credential plugin of the kubeconfig failed", remedy=RUN_PLUGIN)
+    _set_proxy(configuration)
     return configuration, (loader.current_context["context"] or {}).get("namespace") or "default"
+
+
+def _set_proxy(configuration: client.Configuration) -> None:
+    """Without a `proxy-url` in the kubeconfig: the proxy of the environment by kubectl's rules instead of Python's."""
+    configuration.proxy = configuration.proxy or proxy.of_environment(configuration.host, os.environ)
+    configuration.client_session_kwargs = {"trust_env": False}
