@@ -69,7 +69,7 @@ pub(super) async fn label_leads(context: &Context, unlabelled: mpsc::UnboundedRe
 pub(super) async fn end_deleted(context: &Context, deleted: mpsc::UnboundedReceiver<Deleted>) {
     let delete = |deleted: Deleted| async move {
         match context.writer.end_deleted(&deleted).await {
-            Err(ApplyError::Obstacle(obstacle)) => {
+            Err(ApplyError::Obstacle(obstacle) | ApplyError::NoPermission(obstacle)) => {
                 tracing::warn!(
                     "the pods of a deleted MiniCluster end one after the other: {}",
                     obstacle.message

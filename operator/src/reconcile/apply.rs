@@ -50,6 +50,9 @@ pub enum ApplyError {
     /// The operator cannot continue until something else changes. The status shows why.
     #[error(transparent)]
     Obstacle(#[from] Obstacle),
+    /// An obstacle that is not the user's fault: the operator lacks a permission.
+    #[error(transparent)]
+    NoPermission(Obstacle),
     /// Unlike an obstacle, the status shows this only if it lasts.
     #[error("the namespace is being deleted: nothing can be created in it")]
     NamespaceTerminating,
@@ -160,7 +163,12 @@ fn api_error_of(kind: &str, verb: &'static str, name: &str, source: kube::Error)
             "the API server refused to {verb} {kind} {name}: {}",
             status.message
         );
-        return Obstacle { reason, message }.into();
+        let obstacle = Obstacle { reason, message };
+        return if lacks_permission(status) {
+            ApplyError::NoPermission(obstacle)
+        } else {
+            obstacle.into()
+        };
     }
     ApplyError::Api {
         verb,
@@ -168,6 +176,21 @@ fn api_error_of(kind: &str, verb: &'static str, name: &str, source: kube::Error)
         name: name.to_owned(),
         source: Box::new(source),
     }
+}
+
+/// Whether the API server refuses because the operator lacks a permission. A quota, Pod Security and policies give the
+/// same code, and only the text differs.
+fn lacks_permission(status: &Status) -> bool {
+    let Some((object, cause)) = status.message.split_once(" is forbidden: ") else {
+        return false;
+    };
+    // A webhook's text begins with more words than the resource and the name, and may quote such a refusal.
+    let is_of_server = status.code == 403 && object.split(' ').count() <= 2;
+    let is_of_authorizer = cause.starts_with("User \"") && cause.contains("\" cannot ");
+    // The admission plugin OwnerReferencesPermissionEnforcement.
+    let is_of_owner_references =
+        cause.starts_with("cannot set blockOwnerDeletion ") || cause.starts_with("cannot set an ownerRef ");
+    is_of_server && (is_of_authorizer || is_of_owner_references)
 }
 
 /// Whether the API server refuses because the namespace is being deleted.
@@ -741,4 +764,40 @@ fn name_taken(kind: &str, name: &str) -> Obstacle {
         "{kind} {name} exists and is not this MiniCluster's: delete or rename it, or choose another name"
     );
     Obstacle::new(Reason::NameTaken, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::health::metrics::ReconcileOutcome;
+    use crate::reconcile::error::ReconcileError;
+
+    #[test]
+    fn only_missing_permissions_are_errors_of_the_operator() {
+        let outcome = |message: &str| {
+            let status = json!({ "code": 403, "reason": "Forbidden", "message": message });
+            let source = kube::Error::Api(serde_json::from_value(status).unwrap());
+            let error = ReconcileError::from(api_error::<Job>("create", "mc", source));
+            let obstacle = error.obstacle().unwrap();
+            assert_eq!(obstacle.reason, Reason::Forbidden);
+            assert!(obstacle.message.ends_with(message), "{obstacle}");
+            error.outcome()
+        };
+        for message in [
+            r#"jobs.batch is forbidden: User "system:serviceaccount:f:o" cannot create resource "jobs" in API group "batch" in the namespace "a""#,
+            r#"jobs.batch "mc" is forbidden: User "o" cannot patch resource "jobs" in API group "batch" in the namespace "a": RBAC: role not found"#,
+            r#"jobs.batch "mc" is forbidden: cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: , <nil>"#,
+        ] {
+            assert_eq!(outcome(message), ReconcileOutcome::Error, "{message}");
+        }
+        for message in [
+            r#"pods "mc-0" is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1"#,
+            r#"pods "mc-services" is forbidden: violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false"#,
+            r#"jobs.batch "mc" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: User "u" cannot do this"#,
+            r#"admission webhook "w" denied the request: jobs.batch is forbidden: User "u" cannot create this"#,
+            "",
+        ] {
+            assert_eq!(outcome(message), ReconcileOutcome::Obstacle, "{message}");
+        }
+    }
 }

@@ -46,7 +46,9 @@ impl ReconcileError {
     /// The obstacle, which the status shows at once. None: the status shows this error only if it lasts.
     pub fn obstacle(&self) -> Option<&Obstacle> {
         match self {
-            ReconcileError::Apply(ApplyError::Obstacle(obstacle)) => Some(obstacle),
+            ReconcileError::Apply(ApplyError::Obstacle(obstacle) | ApplyError::NoPermission(obstacle)) => {
+                Some(obstacle)
+            }
             _ => None,
         }
     }

@@ -31,7 +31,7 @@ pub(super) async fn served(cluster: &ValidMiniCluster, context: &Context) -> Res
                 tracing::warn!("{message}; pods start one by one");
                 return Ok(Served::default());
             }
-            Err(Obstacle::new(Reason::Forbidden, message).into())
+            Err(ApplyError::NoPermission(Obstacle::new(Reason::Forbidden, message)).into())
         }
         result => result.map_err(ReconcileError::Gangs),
     }
