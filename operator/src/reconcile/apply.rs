@@ -254,9 +254,7 @@ impl Writer {
         for service in services {
             self.create_service(index, service, &member.uid).await?;
         }
-        for volume in volumes {
-            self.create_volume(volume, &member.uid).await?;
-        }
+        self.create_volumes(volumes, &member.uid).await?;
         // The gang must exist before the pods: schedulers look for it when they see the pods.
         if let GangOf::Object(object) = gang {
             self.create_gang(&key.namespace, object, &member.uid).await?;

@@ -1,3 +1,4 @@
+use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -211,6 +212,60 @@ async fn minicluster_is_deleted_although_its_pods_cannot_be() {
         "{requests:#?}"
     );
     assert!(result.is_err(), "the refusal is reported");
+}
+
+/// The API server answers at once, but its binder binds nothing.
+#[tokio::test(start_paused = true)]
+async fn unbound_volumes_do_not_count_as_api_silence() {
+    let (requests, mut created) = (Requests::default(), HashSet::new());
+    let log = requests.clone();
+    let client = testing::client(move |request, body| {
+        let path = request.uri.path();
+        log.lock()
+            .unwrap()
+            .push((format!("{} {path}", request.method), body.clone()));
+        Some(match request.method.as_str() {
+            "POST" => {
+                created.insert(format!("{path}/{}", body["metadata"]["name"].as_str().unwrap()));
+                (201, body)
+            }
+            "GET" if !created.contains(path) => (404, json!({ "kind": "Status", "code": 404 })),
+            _ => {
+                let metadata = json!({ "name": "mc", "resourceVersion": "10" });
+                (
+                    200,
+                    json!({ "metadata": metadata, "status": { "phase": "Pending" } }),
+                )
+            }
+        })
+    });
+    let (writer, reader) = (Writer::new(client.clone()), Reader::new(client));
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let context = Context::new(writer, reader, Options::default(), metrics);
+    let volume = |path: &str| json!({ "path": path });
+    let spec = json!({
+        "size": 1, "volumes": { "a": volume("/a"), "b": volume("/b"), "c": volume("/c") },
+        "containers": [{ "image": "app:1", "volumes": {
+            "a": volume("/a"), "b": volume("/b"), "c": volume("/c"),
+        } }],
+    });
+    let begin = tokio::time::Instant::now();
+    reconcile(Arc::new(cluster("uid", spec)), Arc::new(context))
+        .await
+        .unwrap();
+    let took = begin.elapsed();
+    assert!((Duration::from_secs(2)..SILENT_AFTER).contains(&took), "{took:?}");
+    let requests = requests.lock().unwrap();
+    let has = |wanted: &str| requests.iter().filter(|(request, _)| request == wanted).count();
+    assert_eq!(has("POST /api/v1/persistentvolumes"), 3, "{requests:#?}");
+    assert_eq!(has("POST /apis/batch/v1/namespaces/ns/jobs"), 1, "{requests:#?}");
+    let reason = Reason::ApiError.name();
+    assert!(
+        requests
+            .iter()
+            .all(|(_, body)| !body.to_string().contains(reason)),
+        "{requests:#?}"
+    );
 }
 
 #[tokio::test]

@@ -16,15 +16,17 @@ use kube::core::PartialObjectMeta;
 use kube::{Api, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::{
     ApplyError, Creation, Metadata, Writer, api_error, delete_params, ignore_gone, name_taken,
     none_if_not_found, own_still_deleting, post_params, rendered_hash, still_deleting,
 };
 
-/// Pauses in milliseconds between reads of a volume or a claim that is to be bound, three seconds in total.
-/// If it is not bound by then, nothing fails, but the pods may start later. (Not `retry::until_done`: the
-/// reconcile continues after a few reads.)
+/// Longest time to wait until all volumes and claims of a MiniCluster are bound. If they are not bound by then, nothing
+/// fails, but the pods may start later. (Not `retry::until_done`: the reconcile continues after a few reads.)
+const BINDER_TIME: Duration = Duration::from_secs(3);
+/// Pauses in milliseconds between reads of a volume or a claim that is to be bound, `BINDER_TIME` in total.
 const BINDER_PAUSES: [u64; 8] = [20, 40, 80, 160, 300, 600, 900, 900];
 
 /// An existing PersistentVolume with the name we need.
@@ -71,19 +73,23 @@ fn no_permission(cause: &str) -> Obstacle {
     Obstacle::new(Reason::Forbidden, message)
 }
 
-/// Waits until a volume or a claim is bound or cannot be read, but at most three seconds. With an unbound claim
-/// the scheduler would put the pod aside, and write a warning.
-async fn wait_until_bound<K>(api: &Api<K>, name: &str, phase: impl Fn(K) -> Option<String>)
+/// Waits until a volume or a claim is bound or cannot be read, or until `deadline`. With an unbound claim the scheduler
+/// would put the pod aside, and write a warning.
+async fn wait_until_bound<K>(api: &Api<K>, name: &str, deadline: Instant, phase: impl Fn(K) -> Option<String>)
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
 {
-    for pause in BINDER_PAUSES {
-        tokio::time::sleep(Duration::from_millis(pause)).await;
-        let is_unbound = |found: K| phase(found).is_none_or(|phase| phase != "Bound");
-        if !api.get(name).await.is_ok_and(is_unbound) {
-            return;
+    let wait = async {
+        for pause in BINDER_PAUSES {
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+            let is_unbound = |found: K| phase(found).is_none_or(|phase| phase != "Bound");
+            if !api.get(name).await.is_ok_and(is_unbound) {
+                return;
+            }
         }
-    }
+    };
+    // It makes no difference whether it is bound or too late.
+    drop(tokio::time::timeout_at(deadline, wait).await);
 }
 
 impl Writer {
@@ -91,16 +97,31 @@ impl Writer {
         Api::all(self.client.clone())
     }
 
-    /// Creates a claim and its volume, unless they exist and are ours, and waits until they are bound.
+    /// Creates the claims and volumes of a MiniCluster, unless they exist and are ours, and waits until they are bound.
+    pub(super) async fn create_volumes(
+        &self,
+        volumes: &[RenderedVolume],
+        owner: &str,
+    ) -> Result<(), ApplyError> {
+        let deadline = Instant::now() + BINDER_TIME;
+        for volume in volumes {
+            self.create_volume(volume, owner, deadline).await?;
+        }
+        Ok(())
+    }
+
+    /// Creates a claim and its volume, unless they exist and are ours, and waits until they are bound or until
+    /// `deadline`.
     ///
     /// The order matters. After a conflict between two of its own writes, Kubernetes' binder looks again only
     /// 15 s later. Such a conflict happens if it finds a volume that is reserved for a claim, but without the
     /// claim's uid. So the claim is created first, and the volume is reserved for its uid. When the binder
     /// has bound the volume, a change of the claim makes the binder look at the claim.
-    pub(super) async fn create_volume(
+    async fn create_volume(
         &self,
         rendered: &RenderedVolume,
         owner: &str,
+        deadline: Instant,
     ) -> Result<(), ApplyError> {
         // First, so that no claim of ours is created for somebody else's volume of that name.
         let existing_uid = self.find_or_clear_volume(rendered, owner).await?;
@@ -120,6 +141,7 @@ impl Writer {
         wait_until_bound(
             &self.persistent_volumes(),
             &rendered.volume.name_any(),
+            deadline,
             |volume| volume.status?.phase,
         )
         .await;
@@ -135,7 +157,7 @@ impl Writer {
             )
             .await;
         patched.map_err(|error| api_error::<PersistentVolumeClaim>("patch", &key.name, error))?;
-        wait_until_bound(&api, &key.name, |claim| claim.status?.phase).await;
+        wait_until_bound(&api, &key.name, deadline, |claim| claim.status?.phase).await;
         Ok(())
     }
 
