@@ -52,6 +52,10 @@ const BURST: Duration = Duration::from_millis(100);
 /// A reconcile that takes longer than this counts as slow and leaves its slot. So a slow admission webhook,
 /// for example, does not delay other MiniClusters.
 const SLOT_TIME: Duration = Duration::from_secs(2);
+/// How long reconciles may run after the operator was told to stop. A call to a slow API server takes longer, but 30 s
+/// after SIGTERM the kubelet kills the operator. It must have released the Lease by then, so that another replica leads
+/// at once.
+const FINISH_TIME: Duration = Duration::from_secs(20);
 
 /// Settings of the controller.
 #[derive(Debug, Clone)]
@@ -83,7 +87,7 @@ pub enum ControllerError {
     Watches,
 }
 
-/// Serves until `stop` resolves. Reconciles that run at that time are finished first.
+/// Serves until `stop` resolves. Reconciles that run at that time may finish first, if they end soon.
 pub async fn run(
     client: Client,
     settings: Settings,
@@ -288,20 +292,25 @@ async fn reconciles(
     mut queue: mpsc::Receiver<Key>,
     stop: impl Future<Output = ()>,
 ) {
-    let mut stop = std::pin::pin!(stop);
+    let slots = Arc::new(Slots::default());
+    let stopped = stop.map({
+        let slots = slots.clone();
+        // Thousands of MiniClusters may wait for a slot.
+        move |()| slots.close()
+    });
+    let stopped = stopped.shared();
     // Nothing is reconciled before the first lists of all kinds are complete. Until then kube's controller would not
     // notice `stop`.
     tokio::select! {
         () = listed => {}
-        () = &mut stop => return,
+        () = stopped.clone() => return,
     }
     let queue = futures::stream::poll_fn(move |task| queue.poll_recv(task))
         .map(|key| {
             Ok::<_, std::convert::Infallible>(ObjectRef::<Cluster>::new(&key.name).within(&key.namespace))
         })
-        .take_until(stop);
+        .take_until(stopped.clone());
     let config = controller::Config::default();
-    let slots = Arc::new(Slots::default());
     let next_id = AtomicU64::new(0);
     let reconcile = |cluster: Arc<Cluster>, context: Arc<Context>| {
         let id = next_id.fetch_add(1, Ordering::Relaxed);
@@ -332,7 +341,12 @@ async fn reconciles(
         }
         std::future::ready(())
     };
-    results.for_each(log).await;
+    tokio::select! {
+        () = results.for_each(log) => {}
+        () = stopped.then(|()| tokio::time::sleep(FINISH_TIME)) => {
+            tracing::warn!("stopped before all reconciles were finished");
+        }
+    }
 }
 
 /// Waits for the MiniCluster's turn, and reconciles it. MiniClusters without a Job go first, and only a few
@@ -363,7 +377,10 @@ async fn in_turn(
         None => None,
     };
     // The slot comes last, so that no MiniCluster holds a slot while it waits for anything above.
-    let slot = slots.take(last_outcome).await;
+    let Some(slot) = slots.take(last_outcome).await else {
+        // The operator stops. The next one reconciles every MiniCluster.
+        return Ok(Action::await_change());
+    };
     let begin = Instant::now();
     let in_progress = context.queue.start(&key, begin);
     context.metrics.dequeued_after(in_progress.waited);

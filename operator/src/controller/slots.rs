@@ -37,7 +37,7 @@ pub(super) struct Slots {
 pub(super) struct ReconcileSlot<'a> {
     _slow_retry: Option<SemaphorePermit<'a>>,
     _retry: Option<SemaphorePermit<'a>>,
-    _slot: Option<SemaphorePermit<'a>>,
+    _slot: SemaphorePermit<'a>,
 }
 
 impl Default for Slots {
@@ -54,24 +54,30 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// Waits for a slot. `last_outcome`: how the MiniCluster's previous reconcile ended. (The semaphores are
-    /// never closed, so this cannot fail.)
-    pub(super) async fn take(&self, last_outcome: LastOutcome) -> ReconcileSlot<'_> {
+    /// Waits for a slot. `last_outcome`: how the MiniCluster's previous reconcile ended. None: the slots are closed.
+    pub(super) async fn take(&self, last_outcome: LastOutcome) -> Option<ReconcileSlot<'_>> {
         // The rarest permit comes first: whoever waits for it holds none of the others.
         let slow_retry = if last_outcome == LastOutcome::FailedSlowly {
-            self.slow_retries.acquire().await.ok()
+            Some(self.slow_retries.acquire().await.ok()?)
         } else {
             None
         };
         let retry = if last_outcome == LastOutcome::NotFailed {
             None
         } else {
-            self.retries.acquire().await.ok()
+            Some(self.retries.acquire().await.ok()?)
         };
-        ReconcileSlot {
+        Some(ReconcileSlot {
             _slow_retry: slow_retry,
             _retry: retry,
-            _slot: self.all.acquire().await.ok(),
+            _slot: self.all.acquire().await.ok()?,
+        })
+    }
+
+    /// Gives out no more slots, also not to those who wait. Reconciles that have one continue, and may become slow.
+    pub(super) fn close(&self) {
+        for semaphore in [&self.all, &self.retries, &self.slow_retries] {
+            semaphore.close();
         }
     }
 
@@ -91,7 +97,7 @@ mod tests {
     async fn slots_are_bounded_and_failures_leave_some_to_others() {
         let slots = Slots::default();
         let take_all = |last: LastOutcome| -> Vec<_> {
-            std::iter::from_fn(|| slots.take(last).now_or_never()).collect()
+            std::iter::from_fn(|| slots.take(last).now_or_never().flatten()).collect()
         };
         let slow_retries = take_all(LastOutcome::FailedSlowly);
         let (retries, others) = (take_all(LastOutcome::Failed), take_all(LastOutcome::NotFailed));
@@ -103,8 +109,26 @@ mod tests {
         let slow: Vec<_> = std::iter::from_fn(|| slots.take_slow()).collect();
         assert_eq!(slow.len(), SLOW);
         drop((slow_retries, slow));
-        assert!(
-            slots.take(LastOutcome::FailedSlowly).now_or_never().is_some() && slots.take_slow().is_some()
-        );
+        let next = slots.take(LastOutcome::FailedSlowly).now_or_never().flatten();
+        assert!(next.is_some() && slots.take_slow().is_some());
+    }
+
+    #[tokio::test]
+    async fn closed_slots_end_the_wait_for_a_slot() {
+        for last in [
+            LastOutcome::NotFailed,
+            LastOutcome::Failed,
+            LastOutcome::FailedSlowly,
+        ] {
+            // Tokio lets a task take only so many permits without a pause.
+            tokio::task::yield_now().await;
+            let slots = Slots::default();
+            let _taken: Vec<_> = std::iter::from_fn(|| slots.take(last).now_or_never().flatten()).collect();
+            let mut waits = std::pin::pin!(slots.take(last));
+            assert!(waits.as_mut().now_or_never().is_none(), "{last:?}");
+            slots.close();
+            assert!(waits.await.is_none(), "{last:?}");
+            assert!(slots.take_slow().is_some(), "a running reconcile may become slow");
+        }
     }
 }

@@ -234,7 +234,8 @@ async fn reconciles_in_flight_never_exceed_the_slots() {
     // A reconcile that is slow gives up its slot for a slow one. If all of these are taken, it ends with an error, and is
     // tried again. So at some time all slots of both kinds are in use.
     let free = Slots::default();
-    let quick: Vec<_> = std::iter::from_fn(|| free.take(LastOutcome::NotFailed).now_or_never()).collect();
+    let take = || free.take(LastOutcome::NotFailed).now_or_never().flatten();
+    let quick: Vec<_> = std::iter::from_fn(take).collect();
     let slow: Vec<_> = std::iter::from_fn(|| free.take_slow()).collect();
     assert_eq!(*most.lock().unwrap(), quick.len() + slow.len());
 }
