@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import WSMsgType, web
+from multidict import CIMultiDictProxy
 
 Object = dict[str, Any]
 Program = Callable[["FakeApi", list[str], web.WebSocketResponse], Awaitable[int]]
@@ -46,6 +47,8 @@ class FakeApi:
         # Requests whose method and path contain these are never answered.
         self.silent: set[tuple[str, str]] = set()
         self.requests: list[tuple[str, str]] = []
+        self.headers: list[CIMultiDictProxy[str]] = []
+        """Of `requests`."""
         self.bodies: list[Object] = []
         self.events: list[Object] = []
         # Answers for requests whose method and path contain these, instead of the usual ones.
@@ -306,6 +309,7 @@ class FakeApi:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
         self.requests.append((request.method, request.path_qs))
+        self.headers.append(request.headers)
         if "Authorization" not in request.headers:
             return web.json_response({"kind": "Status", "message": "anonymous", "code": 403}, status=403)
         if request.headers["Authorization"] != f"Bearer {self.token}":

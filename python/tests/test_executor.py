@@ -11,6 +11,7 @@ import itertools
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -44,6 +45,7 @@ from flux_minicluster import (
     Queued,
     TaskFailed,
     TaskResult,
+    TimedOut,
     Unschedulable,
     call,
     program,
@@ -426,6 +428,37 @@ def test_exec_uses_the_proxy_and_tls_server_name(
     asyncio.run(execute())
     connect, client_hello = requests
     assert connect.startswith(b"CONNECT api.invalid:6443 ") and b"inner.invalid" in client_hello
+
+
+def test_every_request_impersonates_whom_the_kubeconfig_names(
+    cluster: MiniCluster, executor: FluxExecutor, api: FakeApi
+) -> None:
+    config = json.loads(api.kubeconfig.read_text())
+    config["users"][0]["user"] |= {
+        "as": "system:serviceaccount:team:ci",
+        "as-uid": 1001,
+        "as-groups": ["one", "two"],
+        "as-user-extra": {"example.org/Scope%": ["a", "b"]},
+    }
+    api.kubeconfig.write_text(json.dumps(config))
+    api.headers.clear()
+    api.requests.clear()
+    assert executor.submit(["true"]).result(30).exit_code == 0
+    cluster.scale(2)
+    assert list(cluster.logs()) == []
+    with pytest.raises(TimedOut):
+        cluster.wait(timeout=0.5)
+    kinds = ("PATCH .*/miniclusters/", "GET .*/log", "GET .*watch=1", "GET .*/exec")
+    assert all(any(re.match(kind, " ".join(request)) for request in api.requests) for kind in kinds), api.requests
+    for headers in api.headers:
+        assert sorted(it for it in headers.items() if it[0].startswith("Impersonate-")) == [
+            ("Impersonate-Extra-example.org%2FScope%25", "a"),
+            ("Impersonate-Extra-example.org%2FScope%25", "b"),
+            ("Impersonate-Group", "one"),
+            ("Impersonate-Group", "two"),
+            ("Impersonate-Uid", "1001"),
+            ("Impersonate-User", "system:serviceaccount:team:ci"),
+        ]
 
 
 def test_api_server_on_this_machine_needs_no_proxy(

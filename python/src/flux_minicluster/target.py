@@ -11,11 +11,12 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import aiohttp
 from kubernetes.aio import client, config
@@ -45,6 +46,9 @@ ROLE = (
 NOT_CREATED = "this MiniCluster was not created: call create(), or use a `with` block"
 RUN_PLUGIN = "Run `kubectl get pods`, which shows the plugin's own message."
 INSTALL = "Ask your administrator to install the operator (docs/getting-started.md)."
+
+# Besides letters, digits and `_.-~`.
+_OF_HEADER_NAMES = "!#$&'*+^`|"
 
 T = TypeVar("T")
 
@@ -475,7 +479,7 @@ async def _configuration(access: Access) -> tuple[client.Configuration, str]:
     if file is None and access.context is None and not usual.exists() and "KUBERNETES_SERVICE_HOST" in os.environ:
         config.load_incluster_config(client_configuration=configuration)
         namespace = Path(config.incluster_config.SERVICE_TOKEN_FILENAME).with_name("namespace")
-        _set_proxy(configuration)
+        _complete(configuration, {})
         return configuration, namespace.read_text().strip() if namespace.exists() else "default"
     try:
         loader = await config.load_kube_config(
@@ -491,11 +495,24 @@ async def _configuration(access: Access) -> tuple[client.Configuration, str]:
     if "exec" in (loader._user or ()) and not configuration.api_key and not configuration.cert_file:
         # The loader only logs it. Without credentials, the API server may refuse (403) what the user may do.
         raise CallFailed("cannot log in: the credential plugin of the kubeconfig failed", remedy=RUN_PLUGIN)
-    _set_proxy(configuration)
+    _complete(configuration, loader._user.value if loader._user else {})
     return configuration, (loader.current_context["context"] or {}).get("namespace") or "default"
 
 
-def _set_proxy(configuration: client.Configuration) -> None:
-    """Without a `proxy-url` in the kubeconfig: the proxy of the environment by kubectl's rules instead of Python's."""
+def _complete(configuration: client.Configuration, user: Mapping[str, Any]) -> None:
+    """Adds what kubectl does and the official client does not. `user`: of the kubeconfig.
+
+    Without a `proxy-url`, the proxy is that of the environment by kubectl's rules instead of Python's.
+    """
     configuration.proxy = configuration.proxy or proxy.of_environment(configuration.host, os.environ)
-    configuration.client_session_kwargs = {"trust_env": False}
+    configuration.client_session_kwargs = {"trust_env": False, "headers": _impersonation(user)}
+
+
+def _impersonation(user: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The headers of `as`, `as-uid`, `as-groups` and `as-user-extra`."""
+    headers = [("Impersonate-User", user.get("as")), ("Impersonate-Uid", user.get("as-uid"))]
+    headers += [("Impersonate-Group", group) for group in user.get("as-groups") or ()]
+    for name, values in (user.get("as-user-extra") or {}).items():
+        # What a header's name may not contain is encoded, as the API server expects it.
+        headers += [(f"Impersonate-Extra-{quote(name, safe=_OF_HEADER_NAMES)}", value) for value in values]
+    return [(name, str(value)) for name, value in headers if value not in (None, "")]
