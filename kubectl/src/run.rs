@@ -21,8 +21,14 @@ use crate::signals::Interrupts;
 use crate::stop;
 use crate::target::Target;
 use follow::{ClusterId, Followed, RunEnd};
-use manifest::{RUN, Wanted};
+use manifest::Wanted;
 
+/// Annotation with random letters. It tells the MiniCluster of this run from another one with the same name.
+const RUN: &str = "flux-framework.org/run";
+/// Letters of the annotation `RUN`. Too many to be drawn again, as those of a name may be.
+const RUN_LETTERS: usize = 16;
+/// Letters that complete a generated name.
+const NAME_LETTERS: usize = 5;
 /// Most attempts to create the MiniCluster, to list its pods after the job's end, and to delete it.
 const TRIES: u32 = 5;
 /// Time between two attempts.
@@ -64,7 +70,10 @@ pub async fn create_and_follow(
                 .into(),
         ));
     }
-    let built = manifest::build(&args.wanted, file.as_deref(), &random()?).map_err(OfflineError::Problems)?;
+    let mut built = manifest::build(&args.wanted, file.as_deref(), &letters(NAME_LETTERS)?)
+        .map_err(OfflineError::Problems)?;
+    let annotations = built.cluster.annotations_mut();
+    annotations.insert(RUN.into(), letters(RUN_LETTERS)?);
     if let Some(namespace) = built.namespace {
         if has_namespace && namespace != target.namespace {
             let given = &target.namespace;
@@ -78,15 +87,16 @@ pub async fn create_and_follow(
         .notes
         .iter()
         .for_each(|note| screen::tell(&format!("note: {note}")));
-    let name = built.cluster.name_any();
     if args.detach {
-        let created = create(&target, &built.cluster).await?;
-        return output.show(&created, || format!("{name}\n")).map(|()| 0);
+        let created = create(&target, &mut built.cluster).await?;
+        return output
+            .show(&created, || format!("{}\n", created.name_any()))
+            .map(|()| 0);
     }
     let mut interrupts = Interrupts::listen()?;
-    let Some((created, is_interrupted)) =
-        create_unless_interrupted(&target, &built.cluster, &mut interrupts).await?
-    else {
+    let created = create_unless_interrupted(&target, &mut built.cluster, &mut interrupts).await?;
+    let name = built.cluster.name_any();
+    let Some((created, is_interrupted)) = created else {
         let ending = RunEnd::Interrupted(None);
         ending.text(&name).iter().for_each(|text| screen::tell(text));
         return Ok(ending.code());
@@ -211,7 +221,7 @@ async fn retry<T, C: Future<Output = Result<T, Failure>>>(call: impl FnMut() -> 
 /// unknown whether the MiniCluster was created.
 async fn create_unless_interrupted(
     target: &Target,
-    cluster: &MiniCluster,
+    cluster: &mut MiniCluster,
     interrupts: &mut Interrupts,
 ) -> Result<Option<(MiniCluster, bool)>, Failure> {
     let mut creating = Box::pin(create(target, cluster));
@@ -227,23 +237,44 @@ async fn create_unless_interrupted(
     }
 }
 
-/// Five random lower case letters.
-fn random() -> Result<String, Failure> {
-    let mut bytes = [0; 5];
+/// Random lower case letters.
+fn letters(count: usize) -> Result<String, Failure> {
+    let mut bytes = vec![0; count];
     getrandom::fill(&mut bytes)
-        .map_err(|error| Failure::Message(format!("failed to get a random name: {error}")))?;
+        .map_err(|error| Failure::Message(format!("failed to get random letters: {error}")))?;
     Ok(bytes.iter().map(|byte| char::from(b'a' + byte % 26)).collect())
 }
 
-/// Creates the MiniCluster, with retries. If the answer to an attempt was lost, a later attempt finds that the name
-/// is taken. The MiniCluster is then this run's if it has the same annotation `RUN`.
-async fn create(target: &Target, cluster: &MiniCluster) -> Result<MiniCluster, Failure> {
-    let name = cluster.name_any();
-    let doing = format!("create MiniCluster {name}");
+/// Creates the MiniCluster. If another one has its generated name, it gets another name.
+async fn create(target: &Target, cluster: &mut MiniCluster) -> Result<MiniCluster, Failure> {
+    let mut tries = 1;
+    loop {
+        if let Some(created) = create_or_find(target, cluster).await? {
+            return Ok(created);
+        }
+        let name = cluster.name_any();
+        match &cluster.metadata.generate_name {
+            Some(prefix) if tries < TRIES => {
+                cluster.metadata.name = Some(format!("{prefix}{}", letters(NAME_LETTERS)?));
+            }
+            _ => {
+                return Err(Failure::Message(format!(
+                    "failed to create MiniCluster {name}: the name is taken; choose another with --name"
+                )));
+            }
+        }
+        tries += 1;
+    }
+}
+
+/// Creates the MiniCluster, with retries. If the answer to an attempt was lost, a later attempt finds it. None: another
+/// one has its name.
+async fn create_or_find(target: &Target, cluster: &MiniCluster) -> Result<Option<MiniCluster>, Failure> {
+    let doing = format!("create MiniCluster {}", cluster.name_any());
     let (clusters, parameters) = (target.clusters(), PostParams::default());
     let created = retry(async || match clusters.create(&parameters, cluster).await {
         Ok(created) => Ok(Some(created)),
-        Err(error) if failure::is_name_taken(&error) => Ok(None),
+        Err(error) if failure::is_name_taken(&error) => find_own(target, cluster).await,
         // Any other conflict is temporary: for example, another creation has just changed the namespace's quota.
         Err(error) if failure::is_code(&error, 409) => Err(Failure::Call {
             doing: doing.clone(),
@@ -252,17 +283,16 @@ async fn create(target: &Target, cluster: &MiniCluster) -> Result<MiniCluster, F
         }),
         Err(error) => Err(Failure::call(&doing)(error)),
     });
-    if let Some(created) = created.await? {
-        return Ok(created);
-    }
-    let existing = retry(async || clusters.get_opt(&name).await.map_err(Failure::call(&doing))).await?;
+    created.await
+}
+
+/// The MiniCluster with this name, if this run has created it: it has the same annotation `RUN`.
+async fn find_own(target: &Target, cluster: &MiniCluster) -> Result<Option<MiniCluster>, Failure> {
+    let name = cluster.name_any();
+    let existing = target.clusters().get_opt(&name).await;
+    let existing = existing.map_err(Failure::call(format!("get MiniCluster {name}")))?;
     let run_of = |object: &MiniCluster| object.annotations().get(RUN).cloned();
-    match existing {
-        Some(existing) if run_of(&existing) == run_of(cluster) => Ok(existing),
-        _ => Err(Failure::Message(format!(
-            "failed to {doing}: the name is taken; choose another with --name"
-        ))),
-    }
+    Ok(existing.filter(|existing| run_of(existing) == run_of(cluster)))
 }
 
 #[cfg(test)]
@@ -344,8 +374,37 @@ mod tests {
                 gets(request)
             }
         });
-        let cluster = serde_json::from_value(cluster_json()).unwrap();
-        create(&target, &cluster).await.unwrap();
+        let mut cluster = serde_json::from_value(cluster_json()).unwrap();
+        create(&target, &mut cluster).await.unwrap();
+    }
+
+    /// The other's annotation has the letters of its name, as older versions of the plugin wrote it.
+    #[tokio::test]
+    async fn generated_name_of_another_run_is_drawn_again() {
+        let mut taken = 2;
+        let (target, requests) = answering(move |request| {
+            if let Some((_, letters)) = request.split_once("/run-") {
+                let mut other = cluster_json();
+                other["metadata"]["annotations"] = json!({ RUN: letters });
+                return Answer::Json(200, other);
+            }
+            if taken == 0 {
+                return Answer::Json(201, cluster_json());
+            }
+            taken -= 1;
+            failed_because(409, "AlreadyExists")
+        });
+        let wanted = Wanted {
+            image: Some("app:1".into()),
+            ..Wanted::default()
+        };
+        let args = Args { wanted, detach: true };
+        let code = create_and_follow(target, false, &args, Output::default()).await;
+        assert_eq!(code.unwrap(), 0);
+        let requests = requests.lock().unwrap();
+        let methods: Vec<_> = requests.iter().filter_map(|it| it.split(' ').next()).collect();
+        assert_eq!(methods, ["POST", "GET", "POST", "GET", "POST"], "{requests:?}");
+        assert_ne!(requests[1], requests[3]);
     }
 
     /// For example, several creations change the namespace's quota at the same time.
@@ -359,8 +418,8 @@ mod tests {
                 conflicts -= 1;
                 failed_because(409, "Conflict")
             });
-            let cluster = serde_json::from_value(cluster_json()).unwrap();
-            let created = create(&target, &cluster).await;
+            let mut cluster = serde_json::from_value(cluster_json()).unwrap();
+            let created = create(&target, &mut cluster).await;
             assert_eq!(created.is_ok(), is_done, "{created:?}");
             if let Err(failure) = created {
                 assert_eq!(failure.to_string(), "failed to create MiniCluster mc: refused");

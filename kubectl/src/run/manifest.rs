@@ -10,9 +10,6 @@ use serde_json::{Value, json};
 
 use crate::observed;
 
-/// Annotation with a random value. It tells the MiniCluster of this run from another one with the same name.
-pub const RUN: &str = "flux-framework.org/run";
-
 /// Options of `run` that make the MiniCluster.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Wanted {
@@ -64,7 +61,7 @@ pub struct RunManifest {
 }
 
 /// Builds the MiniCluster from the options and the text of the file. `random`: lower case letters for a generated
-/// name and the annotation `RUN`.
+/// name. A MiniCluster with such a name also has `generateName`.
 pub fn build(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<RunManifest, Vec<Problem>> {
     let document = match file {
         // A text without a MiniCluster is an error, so there is a first one.
@@ -87,13 +84,13 @@ pub fn build(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<RunMan
     let has_name = document["metadata"]["name"]
         .as_str()
         .is_some_and(|name| !name.is_empty());
-    let name = match &wanted.name {
-        Some(name) => name.clone(),
-        None if has_name => name,
-        None => format!(
-            "{}{random}",
-            document["metadata"]["generateName"].as_str().unwrap_or("run-")
-        ),
+    let (name, prefix) = match &wanted.name {
+        Some(name) => (name.clone(), None),
+        None if has_name => (name, None),
+        None => {
+            let prefix = document["metadata"]["generateName"].as_str().unwrap_or("run-");
+            (format!("{prefix}{random}"), Some(prefix.to_owned()))
+        }
     };
     spec.size = wanted.size.unwrap_or(spec.size);
     spec.tasks = wanted.tasks.unwrap_or(spec.tasks);
@@ -132,9 +129,8 @@ pub fn build(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<RunMan
     let valid = validate_and_note(&manifest)?;
     let mut cluster = MiniCluster::new(&manifest.name, manifest.spec);
     cluster.metadata.labels = texts(&document["metadata"]["labels"]);
-    let mut annotations = texts(&document["metadata"]["annotations"]).unwrap_or_default();
-    annotations.insert(RUN.into(), random.into());
-    cluster.metadata.annotations = Some(annotations);
+    cluster.metadata.annotations = texts(&document["metadata"]["annotations"]);
+    cluster.metadata.generate_name = prefix;
     let notes = valid.notices.iter().cloned().chain(valid.hints());
     // Notes are for files only. Without a file, all output is on this terminal.
     let notes = if file.is_some() {
@@ -202,7 +198,6 @@ mod tests {
             Some("sh -c 'echo $HOME; exit 7'")
         );
         assert!(spec.logging.unwrap().quiet);
-        assert_eq!(built.cluster.metadata.annotations.unwrap()[RUN], "abcde");
     }
 
     #[test]
@@ -250,6 +245,7 @@ mod tests {
         options.size = Some(5);
         options.environment = vec![("B".into(), "2".into())];
         let built = build(&options, Some(FILE), "abcde").unwrap();
+        assert_eq!(built.cluster.metadata.generate_name, None);
         assert_eq!(
             (built.cluster.metadata.name.as_deref(), built.namespace.as_deref()),
             (Some("mine"), Some("team"))
@@ -345,6 +341,7 @@ mod tests {
         let file = FILE.replace("name: mine", "generateName: batch-");
         let built = build(&wanted(None, &[]), Some(&file), "abcde").unwrap();
         assert_eq!(built.cluster.metadata.name.as_deref(), Some("batch-abcde"));
+        assert_eq!(built.cluster.metadata.generate_name.as_deref(), Some("batch-"));
     }
 
     #[test]
