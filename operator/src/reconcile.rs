@@ -728,6 +728,7 @@ fn new_status(
             Ok(cluster) => CheckedSpec::Valid(cluster),
             Err(problems) => CheckedSpec::Invalid(problems),
         },
+        view_image: cluster.map_or("", |cluster| render::view::image(cluster, &context.options)),
         previous: known_status,
         job,
         spec_hash: target.spec_hash().as_deref(),

@@ -20,6 +20,7 @@ use storage::OwnedVolume;
 
 pub mod cluster;
 pub mod deleted;
+pub(crate) mod image;
 pub mod job;
 pub mod known_clusters;
 mod members;

@@ -56,6 +56,8 @@ pub struct Inputs<'a> {
     pub generation: Option<i64>,
     pub is_deleting: bool,
     pub spec: CheckedSpec<'a>,
+    /// The view's image. Empty if the spec is not valid.
+    pub view_image: &'a str,
     /// The status before this one.
     pub previous: &'a MiniClusterStatus,
     /// The MiniCluster's Job. Its end may be one that the operator has decided (`decide::ending`). A Job that was given

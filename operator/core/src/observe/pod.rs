@@ -17,6 +17,7 @@ use flux_shared::termination::{Ender, Termination};
 use super::controller_uid;
 use crate::labels;
 use crate::labels::AGENT;
+use crate::observe::image;
 use crate::observe::partial::Partial;
 use crate::vocabulary::Reason;
 
@@ -789,7 +790,8 @@ fn pull(container: &ContainerStatus, waiting: &ContainerStateWaiting) -> Option<
                 | Reason::ErrImageNeverPull
         )
     );
-    let is_mounted = container.name == AGENT && !text.is_empty() && !text.contains(&container.image);
+    let names_own_image = text.contains(&container.image) || image::is_named(text, &container.image);
+    let is_mounted = container.name == AGENT && !text.is_empty() && !names_own_image;
     is_pull.then(|| {
         if is_mounted {
             Pull::Mounted

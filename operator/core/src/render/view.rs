@@ -78,7 +78,7 @@ fn is_image_of_all_containers(cluster: &ValidMiniCluster, options: &Options) -> 
 }
 
 /// The view's image.
-pub(super) fn image<'a>(cluster: &'a ValidMiniCluster, options: &'a Options) -> &'a str {
+pub fn image<'a>(cluster: &'a ValidMiniCluster, options: &'a Options) -> &'a str {
     cluster.view.image.as_deref().unwrap_or(&options.view_image)
 }
 

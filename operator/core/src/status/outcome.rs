@@ -7,6 +7,7 @@ use flux_shared::termination::{Ender, Termination};
 use super::{CheckedSpec, Inputs, PodSummary};
 use crate::decide::remaining;
 use crate::decide::restart::{self, Limit, Observation};
+use crate::observe::image;
 use crate::observe::pod::{Exit, FailedInit, PodSeen, Pull, Trouble};
 use crate::observe::pod_end::{self, PodEnd, end_of, end_of_lead};
 use crate::vocabulary::Reason;
@@ -280,7 +281,7 @@ fn trouble(inputs: &Inputs, summary: &PodSummary) -> Option<Outcome> {
     ))
 }
 
-/// Prefix for the kubelet's message about the view's image.
+/// Prefix of the kubelet's message about the view's image.
 const VIEW_IMAGE: &str = "the view's image cannot be pulled (spec.flux.container.image and imagePullSecret; without them, \
     the operator's --view-image): ";
 
@@ -291,13 +292,21 @@ fn whose_image(inputs: &Inputs, trouble: &Trouble) -> String {
         return String::new();
     };
     let runner = &cluster.runner.container;
+    let is_view_mounted = || inputs.job.is_some_and(|job| job.mounts_view);
     match &trouble.pull {
         // The agent's init container mounts two images: the view's and, for its /opt/software, the runner's. The
         // kubelet reports both on this container.
-        Some(Pull::Mounted) if trouble.message.contains(&format!("\"{}\"", runner.image)) => {
+        Some(Pull::Mounted) if image::is_named(&trouble.message, &runner.image) => {
             format!("the image of container {} cannot be pulled: ", runner.name)
         }
-        Some(Pull::Mounted) if inputs.job.is_some_and(|job| job.mounts_view) => VIEW_IMAGE.to_owned(),
+        Some(Pull::Mounted) if is_view_mounted() && image::is_named(&trouble.message, inputs.view_image) => {
+            VIEW_IMAGE.to_owned()
+        }
+        // A webhook may have replaced an image's name by that of a mirror.
+        Some(Pull::Mounted) if is_view_mounted() => format!(
+            "the image of container {} or the view's (spec.flux.container.image; without it, the operator's --view-image) cannot be pulled: ",
+            runner.name
+        ),
         Some(Pull::Of(name)) if cluster.view.enabled && *name == cluster.view.name => VIEW_IMAGE.to_owned(),
         _ => String::new(),
     }

@@ -140,6 +140,7 @@ impl Observation {
             } else {
                 CheckedSpec::Invalid(&self.problems)
             },
+            view_image: self.cluster.view.image.as_deref().unwrap_or("view:1"),
             previous: &self.previous,
             job: self.job.as_ref(),
             spec_hash: self.spec_hash,

@@ -169,15 +169,18 @@ fn job_stays_when_container_error_is_not_the_mount() {
 #[test]
 fn view_image_pull_failure_is_reported_with_its_fields() {
     // As the test node's kubelet and containerd report it.
-    let seen = |container: &str, image: &str, pulled: &str| {
-        let message =
-            format!("Back-off pulling image \"{pulled}\": ErrImagePull: failed to pull and unpack it");
+    let seen_with = |container: &str, image: &str, message: &str| {
         let waiting = serde_json::json!({ "waiting": { "reason": "ImagePullBackOff", "message": message } });
         let container = serde_json::json!({
             "name": container, "image": image, "imageID": "", "ready": false, "restartCount": 0, "state": waiting,
         });
         let status = serde_json::json!({ "phase": "Pending", "initContainerStatuses": [container] });
         PodSeen::of(&Default::default(), serde_json::from_value(status).ok().as_ref())
+    };
+    let seen = |container: &str, image: &str, pulled: &str| {
+        let message =
+            format!("Back-off pulling image \"{pulled}\": ErrImagePull: failed to pull and unpack it");
+        seen_with(container, image, &message)
     };
     let message_for = |pod: PodSeen, mounts_view: bool| {
         let mut observation = observation("flux: {container: {name: view}}");
@@ -228,6 +231,29 @@ fn view_image_pull_failure_is_reported_with_its_fields() {
         message.starts_with("pod 0: the image of container mc cannot be pulled: container flux"),
         "{message}"
     );
+    // The runtime's first message has the name in full, and the later ones of the kubelet have that of the pod.
+    for (image, in_full) in [
+        ("app:1", "docker.io/library/app:1"),
+        ("view:1", "docker.io/library/view:1"),
+        ("mirror:5000/app:1", "mirror:5000/app:1"),
+    ] {
+        let at_first = format!(
+            "failed to pull and unpack image \"{in_full}\": failed to resolve reference \"{in_full}\": not found"
+        );
+        let later = format!("Back-off pulling image \"{image}\": ErrImagePull: {at_first}");
+        let whose = [at_first, later].map(|text| {
+            let message = message_for(seen_with("flux-agent", "agent:1", &text), true);
+            message.split(" cannot be pulled").next().unwrap().to_owned()
+        });
+        let expected = match image {
+            "app:1" => "pod 0: the image of container mc",
+            "view:1" => "pod 0: the view's image",
+            _ => {
+                "pod 0: the image of container mc or the view's (spec.flux.container.image; without it, the operator's --view-image)"
+            }
+        };
+        assert_eq!(whose, [expected, expected], "{image}");
+    }
     let message = message_for(seen("flux-agent", "agent:1", "agent:1"), true);
     assert!(message.starts_with("pod 0: container flux-agent: "), "{message}");
 }
