@@ -441,7 +441,11 @@ async fn write_status(
         context
             .statuses
             .wait_to_write(&target.uid, expects_pods, is_first_status, Instant::now());
-    let may_wait = is_first_status || !patch::is_news(&target.status, after);
+    let wanted = context
+        .index
+        .job_of(&target.key, &target.uid)
+        .map_or(0, |job| job.completions);
+    let may_wait = is_first_status || !patch::is_news(&target.status, after, wanted);
     let delay = if may_wait { allowed_delay } else { None };
     if delay.is_none() {
         if let Some(version) = context.writer.patch_status(&target.key, &change).await? {

@@ -1,5 +1,7 @@
 //! What may change while a MiniCluster lives, and how it is deleted.
 
+use std::time::{Duration, Instant};
+
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
@@ -12,6 +14,59 @@ use serde_json::json;
 use test_support::api_server::{Calls, Fixture, Namespaced, condition, test, until};
 
 use crate::restarts;
+
+/// The statuses of the start follow each other closely, which must not delay those after it.
+#[test]
+fn ready_size_follows_a_change_of_size_within_seconds() {
+    test("ready-size", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture.create("mc", json!({ "size": 2, "maxSize": 4 })).await;
+        let run_pods = async |size: usize| {
+            for pod in fixture.pods("mc", size).await.values() {
+                fixture.run_pod(pod).await;
+            }
+        };
+        run_pods(2).await;
+        fixture.when_condition("mc", "Ready", "True").await;
+
+        fixture.edit("mc", json!({ "size": 4 })).await;
+        // The pods run before their brokers are ready.
+        for (index, pod) in fixture.pods("mc", 4).await {
+            let runner = &pod.spec.as_ref().unwrap().containers[0].name;
+            let running = json!({ "status": { "phase": "Running", "containerStatuses": [{
+                "name": runner, "image": "i", "imageID": "i", "ready": false, "restartCount": 0, "started": true,
+                "state": { "running": { "startedAt": "2026-01-01T00:00:00Z" } },
+            }] } });
+            if index >= 2 {
+                fixture.patch_pod_status(&pod, running).await;
+            }
+        }
+        let all_run = |status: &serde_json::Value| {
+            status["size"] == 4 && condition(status, "JobWaitingForResources")["status"] == "False"
+        };
+        fixture.when("mc", "running", all_run).await;
+        run_pods(4).await;
+        let grown = Instant::now();
+        let is_ready = |size: u32| move |status: &serde_json::Value| status["readySize"] == size;
+        fixture.when("mc", "grown", is_ready(4)).await;
+        assert!(grown.elapsed() < Duration::from_secs(5), "{:?}", grown.elapsed());
+
+        fixture.edit("mc", json!({ "size": 3 })).await;
+        until("a pod goes", async || {
+            fixture.reap("mc").await;
+            (fixture.all_pods("mc").await.len() == 3).then_some(())
+        })
+        .await;
+        let shrunk = Instant::now();
+        fixture.when("mc", "shrunk", is_ready(3)).await;
+        assert!(
+            shrunk.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            shrunk.elapsed()
+        );
+        operator.stop().await;
+    });
+}
 
 #[test]
 fn the_size_follows_the_spec_up_and_down_within_its_maximum() {

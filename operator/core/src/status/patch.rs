@@ -66,8 +66,14 @@ fn fields(status: &MiniClusterStatus) -> serde_json::Result<BTreeMap<String, Box
 
 /// Whether the patch should be sent at once, since a user or a tool may wait for the change. Otherwise it can be
 /// delayed: changes of pod counts, messages and the reasons of conditions (`status.reason` has the most important
-/// reason).
-pub fn is_news(before: &MiniClusterStatus, after: &MiniClusterStatus) -> bool {
+/// reason). That all `wanted` pods are ready is not delayed: users wait for it after they have changed `size`.
+pub fn is_news(before: &MiniClusterStatus, after: &MiniClusterStatus, wanted: u32) -> bool {
+    let are_all_ready = |status: &MiniClusterStatus| {
+        wanted > 0 && u32::try_from(status.ready_size).is_ok_and(|ready| ready == wanted)
+    };
+    if are_all_ready(after) && !are_all_ready(before) {
+        return true;
+    }
     let urgent_parts = |status: &MiniClusterStatus| {
         let conditions = status.conditions.iter().map(|condition| {
             (
@@ -117,15 +123,33 @@ mod tests {
                 size: 5,
                 ready_size: 2,
                 ..before.clone()
-            }
+            },
+            5
         ));
         assert!(is_news(
             &before,
             &MiniClusterStatus {
                 phase: Some("Running".into()),
                 ..before.clone()
-            }
+            },
+            5
         ));
+    }
+
+    #[test]
+    fn ready_size_that_reaches_the_wanted_size_is_news() {
+        let with = |size: i32, ready_size: i32| MiniClusterStatus {
+            size,
+            ready_size,
+            ..MiniClusterStatus::default()
+        };
+        assert!(is_news(&with(4, 3), &with(4, 4), 4), "it has grown");
+        assert!(is_news(&with(4, 4), &with(3, 2), 2), "it has shrunk");
+        assert!(!is_news(&with(2, 2), &with(4, 3), 4));
+        assert!(!is_news(&with(4, 4), &with(4, 3), 4));
+        assert!(!is_news(&with(4, 4), &with(4, 3), 2));
+        assert!(!is_news(&with(3, 2), &with(2, 2), 2));
+        assert!(!is_news(&with(2, 0), &with(0, 0), 0), "there is no Job");
     }
 
     #[test]
@@ -140,8 +164,8 @@ mod tests {
                 .collect(),
             ..MiniClusterStatus::default()
         };
-        assert!(is_news(&with(0..8), &with(1..9)));
-        assert!(!is_news(&with(0..8), &with(0..8)));
+        assert!(is_news(&with(0..8), &with(1..9), 4));
+        assert!(!is_news(&with(0..8), &with(0..8), 4));
     }
 
     #[test]

@@ -15,6 +15,10 @@ use kube::runtime::reflector::{ObjectRef, Store};
 /// Shortest time between two statuses that differ in numbers only (`patch::is_news` is false). It doubles while they
 /// follow each other, so that thousands of pods that become ready within minutes cause about twenty writes.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
+/// Longest such time, per pod: a small MiniCluster has few changes, and users wait for them.
+const LONGEST_PAUSE_PER_POD: Duration = Duration::from_millis(10);
+/// Longest such time for a small MiniCluster, and for a large one.
+const LONGEST_PAUSE_IF_SMALL: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Shortest time between two such statuses while the Job controller still creates pods.
 const WHILE_PODS_COME: Duration = Duration::from_secs(30);
@@ -29,8 +33,8 @@ struct WrittenAt {
 }
 
 impl WrittenAt {
-    /// A status was written at `now`, and the one before it at `before`.
-    fn following(before: Option<WrittenAt>, now: Instant) -> WrittenAt {
+    /// A status of a MiniCluster with `pods` pods was written at `now`, and the one before it at `before`.
+    fn following(before: Option<WrittenAt>, pods: u32, now: Instant) -> WrittenAt {
         let follows_closely =
             |before: &WrittenAt| now.saturating_duration_since(before.time) < before.pause * 2;
         let pause = before
@@ -38,9 +42,16 @@ impl WrittenAt {
             .map_or(SHORTEST_PAUSE, |before| before.pause * 2);
         WrittenAt {
             time: now,
-            pause: pause.min(LONGEST_PAUSE),
+            pause: pause.min(longest_pause(pods)),
         }
     }
+}
+
+/// The longest pause between two statuses of a MiniCluster with `pods` pods.
+fn longest_pause(pods: u32) -> Duration {
+    LONGEST_PAUSE_PER_POD
+        .saturating_mul(pods)
+        .clamp(LONGEST_PAUSE_IF_SMALL, LONGEST_PAUSE)
 }
 
 fn object_ref(key: &Key) -> ObjectRef<Cluster> {
@@ -154,12 +165,12 @@ impl Statuses {
     /// Notes that the Job was created, or deleted to be recreated. The first status may then wait until the pods exist,
     /// for at most `FIRST_STATUS`.
     pub fn note_job_changed(&self, uid: &str, now: Instant) {
-        self.note_write(uid, now);
+        self.note_write(uid, 0, now);
     }
 
-    fn note_write(&self, uid: &str, now: Instant) {
+    fn note_write(&self, uid: &str, pods: u32, now: Instant) {
         let mut written_at = self.written_at();
-        let written = WrittenAt::following(written_at.get(uid).copied(), now);
+        let written = WrittenAt::following(written_at.get(uid).copied(), pods, now);
         written_at.insert(uid.to_owned(), written);
     }
 
@@ -186,7 +197,7 @@ impl Statuses {
     /// Remembers a status that was written, until the watch reports it.
     pub fn remember(&self, target: &Target, version: u64, status: &MiniClusterStatus, now: Instant) {
         let Target { key, uid, .. } = target;
-        self.note_write(uid, now);
+        self.note_write(uid, u32::try_from(status.size).unwrap_or(0), now);
         // The watch may have reported this version, or a newer one, before the answer to the write came. (`stored`
         // returns only what is newer than the given version, so one less is given.)
         if self.stored(key, uid, version.saturating_sub(1)).is_none() {
@@ -210,15 +221,15 @@ mod tests {
     #[test]
     fn status_writes_slow_down_until_changes_pause() {
         let start = Instant::now();
-        let mut last = WrittenAt::following(None, start);
+        let mut last = WrittenAt::following(None, 5000, start);
         let mut times = vec![0];
         while last.time < start + Duration::from_secs(400) {
-            last = WrittenAt::following(Some(last), last.time + last.pause);
+            last = WrittenAt::following(Some(last), 5000, last.time + last.pause);
             times.push((last.time - start).as_secs());
         }
         assert_eq!(times[..7], [0, 1, 3, 7, 15, 31, 61]);
         assert!(times.len() < 20, "{times:?}");
-        let later = WrittenAt::following(Some(last), last.time + Duration::from_secs(60));
+        let later = WrittenAt::following(Some(last), 5000, last.time + Duration::from_secs(60));
         assert_eq!(later.pause, SHORTEST_PAUSE);
     }
 
@@ -227,7 +238,7 @@ mod tests {
         let (statuses, mut now) = (Statuses::default(), Instant::now());
         let mut longest = Duration::ZERO;
         for _ in 0..10 {
-            statuses.note_write("u", now);
+            statuses.note_write("u", 5000, now);
             for (expects_pods, is_first) in [(false, false), (false, true), (true, false), (true, true)] {
                 let wait = statuses.wait_to_write("u", expects_pods, is_first, now).unwrap();
                 longest = longest.max(wait);
@@ -236,5 +247,20 @@ mod tests {
             assert_eq!(statuses.wait_to_write("u", false, false, now), None, "it is due");
         }
         assert_eq!(longest, Duration::from_secs(30));
+    }
+
+    #[test]
+    fn numbers_of_a_small_cluster_lag_2_s_at_most() {
+        for (pods, seconds) in [(4, 2), (200, 2), (1000, 10), (3000, 30), (10_000, 30)] {
+            let (statuses, mut now) = (Statuses::default(), Instant::now());
+            let mut longest = Duration::ZERO;
+            for _ in 0..10 {
+                statuses.note_write("u", pods, now);
+                let pause = statuses.wait_to_write("u", false, false, now).unwrap();
+                longest = longest.max(pause);
+                now += pause;
+            }
+            assert_eq!(longest.as_secs(), seconds, "{pods} pods");
+        }
     }
 }
