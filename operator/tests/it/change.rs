@@ -94,6 +94,18 @@ fn the_size_follows_the_spec_up_and_down_within_its_maximum() {
             refused.to_string().contains("size is 5, but cannot exceed 4"),
             "{refused}"
         );
+        assert!(
+            !refused.to_string().contains("must not be smaller than size"),
+            "maxSize cannot change either: {refused}"
+        );
+        let new = json!({ "size": 5, "maxSize": 4 });
+        let refused = fixture.try_create("too-small", new).await.unwrap_err();
+        assert!(
+            refused
+                .to_string()
+                .contains("is 4, but must not be smaller than size, which is 5"),
+            "{refused}"
+        );
 
         fixture.edit("mc", json!({ "size": 1 })).await;
         until("three pods go", async || {

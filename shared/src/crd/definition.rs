@@ -183,6 +183,8 @@ fn add_root_rules(root: &mut Map<String, Value>, version: Version) {
     // Whether the status has reported the Job: the first status that does has its maximum size. The Go operator stores
     // the maximum size 0 before that.
     let has_job = "has(oldSelf.status) && has(oldSelf.status.maximumSize) && oldSelf.status.maximumSize > 0";
+    // A size beyond `maxSize` is also one beyond the maximum, which is reported for a MiniCluster that has a Job.
+    let has_own_maximum = "has(self.status) && has(self.status.maximumSize) && self.status.maximumSize > 0";
     let rules = json!([
         {
             "rule": "self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,52}[a-z0-9])?$')",
@@ -196,6 +198,12 @@ fn add_root_rules(root: &mut Map<String, Value>, version: Version) {
             "messageExpression": "'size is %d, but cannot exceed %d (the larger of size and maxSize at creation): delete the MiniCluster and recreate it with a larger maxSize'.format([self.spec.size, oldSelf.status.maximumSize])",
             "fieldPath": ".spec.size",
             "reason": "FieldValueForbidden",
+        },
+        {
+            "rule": format!("{has_own_maximum} || !has(self.spec.maxSize) || self.spec.maxSize == 0 || self.spec.maxSize >= self.spec.size"),
+            "message": "must not be smaller than size",
+            "messageExpression": "'is %d, but must not be smaller than size, which is %d'.format([self.spec.maxSize, self.spec.size])",
+            "fieldPath": ".spec.maxSize",
         },
         // One rule for all fields, since every rule also costs time at each write of the status. There the specs are
         // equal, so the rule compares nothing else.

@@ -50,15 +50,6 @@ const NOT_AN_IMAGE: &str = "must be like registry/name:tag or registry/name@sha2
 /// The rules of both versions. The rules at each volume of a container follow below.
 pub(super) const RULES: &[Rule] = &[
     Rule {
-        message_expression: "'is %d, but must not be smaller than size, which is %d'.format([self.maxSize, self.size])",
-        ..rule(
-            "spec",
-            ".maxSize",
-            "!has(self.maxSize) || self.maxSize == 0 || self.maxSize >= self.size",
-            "must not be smaller than size",
-        )
-    },
-    Rule {
         message_expression: "'is %d, but must not be larger than size, which is %d'.format([self.minSize, self.size])",
         ..rule(
             "spec",
