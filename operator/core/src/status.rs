@@ -191,10 +191,12 @@ pub fn compute(inputs: &Inputs) -> MiniClusterStatus {
         },
         failed_index: outcome.index.or(if ended { previous.failed_index } else { None }),
         reason: (!outcome.reason.is_empty()).then(|| outcome.reason.clone()),
-        message: if outcome.message.is_empty() {
-            conditions::awaited(inputs, &summary)
-        } else {
+        message: if !outcome.message.is_empty() {
             Some(short(&outcome.message))
+        } else if job.is_some_and(is_running) && lead_exit.is_some_and(|exit| exit.code == 0) {
+            Some("the command has ended with exit code 0; its pods are ending".to_owned())
+        } else {
+            conditions::awaited(inputs, &summary)
         },
         conditions,
     }

@@ -934,3 +934,22 @@ fn events_report_only_changes() {
     observation.pods = vec![ended(0, 0, 1)];
     assert_eq!(reasons(&starting, &observation.status()), ["Completed"]);
 }
+
+#[test]
+fn ended_command_is_reported_while_its_pods_end() {
+    let mut observation = observation("size: 2");
+    observation.job = Some(job(2));
+    observation.pods = vec![ended(0, 0, 9), ready(1)];
+    let status = observation.status();
+    assert_eq!(
+        (status.phase.as_deref(), status.exit_code),
+        (Some("Running"), Some(0))
+    );
+    assert_eq!(
+        status.message.as_deref(),
+        Some("the command has ended with exit code 0; its pods are ending")
+    );
+    observation.pods = vec![ended(0, 1, 9), ready(1)];
+    let message = observation.status().message.unwrap();
+    assert!(message.contains("ended with exit code 1"), "{message}");
+}
