@@ -188,7 +188,7 @@ fn add_root_rules(root: &mut Map<String, Value>, version: Version) {
     let rules = json!([
         {
             "rule": "self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,52}[a-z0-9])?$')",
-            "message": "metadata.name must be 54 characters at most, lower case letters, digits and `-`, not at the ends: hosts are named after it",
+            "message": "metadata.name must be 54 characters at most, lower case letters, digits and `-`, and must not begin or end with `-`: hosts are named after it",
         },
         {
             // A size beyond the maximum may have been accepted before the status had the maximum. Then the next statuses

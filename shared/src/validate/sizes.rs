@@ -55,7 +55,7 @@ pub fn check(spec: &MiniClusterSpec, fixed: Option<u32>, name: &str, report: &mu
     } else if !names::is_dns_label(name) {
         report.problem(
             "metadata.name",
-            "must be lower case letters, digits and `-`, not at the ends: it names hosts",
+            "must be lower case letters, digits and `-`, and must not begin or end with `-`: hosts are named after it",
         );
     }
     Sizes {
