@@ -296,7 +296,7 @@ reasons! {
         CreateContainerError => Warning:
             "the node could not create a container: for example, a device is missing, or the image lacks the working directory or program (set by Kubernetes)",
         FailedMount => Warning:
-            "a volume could not be mounted: a claim, ConfigMap or Secret does not exist, or its storage does not answer (set by Kubernetes)",
+            "a volume could not be mounted: a claim, ConfigMap or Secret does not exist, the node lacks the directory of a `hostPath`, or the storage does not answer (set by Kubernetes)",
         NotStarted => Warning:
             "the lead's pod ended before its program had started: it is retried up to `backoffLimit` times",
         InitFailed => Warning: "one of the agent's init containers has failed",

@@ -49,7 +49,6 @@ const SELF_EXPLANATORY: &[Reason] = &[
     Reason::InvalidImageName,
     Reason::ErrImageNeverPull,
     Reason::CreateContainerError,
-    Reason::FailedMount,
     Reason::NotStarted,
     Reason::Stopped,
     Reason::DeadlineExceeded,
