@@ -24,7 +24,7 @@ use flux_operator_core::observe::pod_end;
 use flux_operator_core::observe::{Key, Observed};
 use flux_operator_core::status::{self, CheckedSpec, Inputs, Obstacle, Panicked, events, patch};
 use flux_operator_core::target::Target;
-use flux_operator_core::vocabulary::{ConditionType, Reason};
+use flux_operator_core::vocabulary::Reason;
 use flux_operator_core::{previous_status, render, spans};
 use flux_shared::crd::v1alpha2::{LostPod, MiniClusterStatus};
 use flux_shared::validate::{DEFAULT_BACKOFF_LIMIT, Problem, ValidMiniCluster, is_lead_elsewhere};
@@ -635,16 +635,21 @@ pub async fn report_panic(object: &Cluster, context: &Context, panicked: &Panick
         .await;
 }
 
-/// Records in the metrics how long it took until the MiniCluster was ready, if it has just become ready.
+/// Records in the metrics how long it took until the MiniCluster was ready, if it is ready for the first time.
 fn record_time_to_ready(
     object: &Cluster,
     before: &MiniClusterStatus,
     after: &MiniClusterStatus,
     context: &Context,
 ) {
-    let is_ready = |status| previous_status::is_true(status, ConditionType::JobMiniClusterReady);
-    if is_ready(after)
-        && !is_ready(before)
+    let has_been_ready = |status: &MiniClusterStatus| {
+        let timeline = status.timeline.as_ref();
+        timeline.is_some_and(|timeline| timeline.ready.is_some())
+    };
+    // The timeline is that of the last start.
+    if has_been_ready(after)
+        && !has_been_ready(before)
+        && after.restart_count == 0
         && let Some(created) = object.meta().creation_timestamp.as_ref()
     {
         let time = Timestamp::now().duration_since(created.0);

@@ -237,7 +237,7 @@ pub const LEADS: Family = operator(
 );
 pub const TIME_TO_READY: Family = operator(
     "flux_operator_time_to_ready_seconds",
-    "Time from the creation of a MiniCluster until it is ready.",
+    "Time from the creation of a MiniCluster until it is first ready. Not recorded if it restarted before.",
     LONG,
     &[],
 );

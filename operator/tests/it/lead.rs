@@ -1,10 +1,11 @@
 //! Several operators, and what each reports about its health.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flux_operator::api::lease::Candidate;
 use flux_operator::controller::ControllerError;
+use flux_operator_core::labels::OPERATOR;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -12,7 +13,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use test_support::api_server::{Call, Calls, DEADLINE, Fault, test, until};
+use test_support::api_server::{Call, Calls, DEADLINE, Fault, SETTLE, test, until};
 use test_support::call::assert_sufficient_and_all_used;
 use test_support::installation::Installation;
 
@@ -122,6 +123,26 @@ fn one_operator_leads_and_the_next_takes_over_at_its_stop() {
             .then_some(())
         })
         .await;
+        // Ready again is not a start.
+        let waiting = json!({ "status": {
+            "conditions": [{ "type": "Ready", "status": "False" }],
+            "containerStatuses": [{
+                "name": pods[&0].spec.as_ref().unwrap().containers[0].name, "image": "i", "imageID": "i", "ready": false,
+                "restartCount": 0, "started": true, "state": { "running": { "startedAt": "2026-01-01T00:00:00Z" } },
+            }],
+        } });
+        fixture.patch_pod_status(&pods[&0], waiting).await;
+        fixture
+            .when_condition("next", "JobMiniClusterReady", "False")
+            .await;
+        fixture.run_pod(&pods[&0]).await;
+        fixture
+            .when_condition("next", "JobMiniClusterReady", "True")
+            .await;
+        tokio::time::sleep(SETTLE).await;
+        let text = ask(port, "/metrics").await;
+        let count = "flux_operator_time_to_ready_seconds_count 1";
+        assert!(text.lines().any(|line| line == count), "{text}");
 
         // Somebody else takes the Lease, so the process ends.
         let change = json!({ "spec": { "holderIdentity": "three" } });
@@ -136,6 +157,62 @@ fn one_operator_leads_and_the_next_takes_over_at_its_stop() {
             &all_calls,
             &Installation::whole(&json!({})).permissions("flux-operator-leader"),
         );
+    });
+}
+
+/// A call may take 65 s, and many MiniClusters may wait for a slot. The kubelet kills the operator after 30 s.
+#[test]
+fn stopped_leader_releases_its_lease_during_late_calls() {
+    test("lead-late", async |fixture| {
+        // The usual account may not use a Lease of this namespace: its Role for Leases is in `NAMESPACE`.
+        let account = format!("--serviceaccount={NAMESPACE}:{OPERATOR}");
+        let resources = "--resource=leases.coordination.k8s.io,deployments.apps";
+        fixture
+            .kubectl(&["create", "role", "leader", "--verb=*", resources])
+            .unwrap();
+        fixture
+            .kubectl(&["create", "rolebinding", "leader", "--role=leader", &account])
+            .unwrap();
+        let leases: Api<Lease> = fixture.api();
+        let free = json!({ "metadata": { "name": "flux-operator" }, "spec": { "holderIdentity": "" } });
+        leases
+            .create(&PostParams::default(), &serde_json::from_value(free).unwrap())
+            .await
+            .unwrap();
+        let holder = async || {
+            let lease = leases.get_opt("flux-operator").await.unwrap();
+            lease?.spec?.holder_identity
+        };
+        let late = Duration::from_secs(60);
+        let calls = Calls::with_faults(move |call: &Call| {
+            let is_late = call.resource == "configmaps" && call.verb == "create";
+            is_late.then_some(Fault::Late(late, 504))
+        });
+        let operator = fixture
+            .operator_of(calls.clone(), |settings| {
+                settings.candidate = Some(Candidate {
+                    namespace: fixture.namespace.clone(),
+                    identity: "one".into(),
+                    duration: Duration::from_secs(30),
+                });
+            })
+            .await;
+        until("it leads", async || (holder().await? == "one").then_some(())).await;
+        for number in 0..150 {
+            fixture
+                .create(&format!("mc-{number}"), json!({ "size": 1 }))
+                .await;
+        }
+        let count = || {
+            let all = calls.all().into_iter();
+            all.filter(|call| call.resource == "configmaps").count()
+        };
+        until("slots are in use", async || (count() > 48).then_some(())).await;
+        let begin = Instant::now();
+        let stopped = tokio::time::timeout(Duration::from_secs(25), operator.stop()).await;
+        assert!(stopped.is_ok(), "it still runs");
+        assert_eq!(holder().await.as_deref(), Some(""));
+        assert!(begin.elapsed() > Duration::from_secs(10), "the calls may end");
     });
 }
 
