@@ -409,7 +409,7 @@ def test_exec_uses_the_proxy_and_tls_server_name(
 
     async def execute() -> None:
         proxy = await asyncio.start_server(tunnel, "127.0.0.1", 0)
-        url = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+        url = f"http://user:word@127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
         config = json.loads(api.kubeconfig.read_text())
         cluster = {"server": "https://api.invalid:6443", "tls-server-name": "inner.invalid"}
         if is_in_kubeconfig:
@@ -428,6 +428,7 @@ def test_exec_uses_the_proxy_and_tls_server_name(
     asyncio.run(execute())
     connect, client_hello = requests
     assert connect.startswith(b"CONNECT api.invalid:6443 ") and b"inner.invalid" in client_hello
+    assert b"Proxy-Authorization: Basic dXNlcjp3b3Jk\r\n" in connect
 
 
 def test_every_request_impersonates_whom_the_kubeconfig_names(
