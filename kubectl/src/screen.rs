@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use comfy_table::Table;
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use textwrap::core::display_width;
 
 use crate::failure::Failure;
 use crate::progress::{Stage, State};
@@ -20,6 +20,10 @@ use crate::progress::{Stage, State};
 /// In a pipe, shortest time between two lines of a stage whose state is the same. Without it, the start of 64 pods
 /// could print 64 lines.
 const PAUSE: Duration = Duration::from_secs(2);
+
+/// Time between two turns of the spinner.
+pub const TURN: Duration = Duration::from_millis(120);
+const SPINNER: [char; 8] = ['⠁', '⠂', '⠄', '⡀', '⢀', '⠠', '⠐', '⠈'];
 
 /// Shows the stages of a start.
 pub struct Screen {
@@ -29,11 +33,9 @@ pub struct Screen {
 }
 
 enum Lines {
-    /// Lines that are updated in place.
-    Terminal {
-        all: MultiProgress,
-        bars: Vec<ProgressBar>,
-    },
+    /// Lines that are updated in place. The cursor is below them, where the terminal prints the `^C` of Ctrl-C.
+    /// `height`: how many are on the screen. `turn`: of the spinner.
+    Terminal { height: usize, turn: usize },
     /// Lines one after the other. `shown`: for each stage the state and text that were printed last, and when.
     Pipe {
         shown: BTreeMap<&'static str, (State, String, Instant)>,
@@ -44,10 +46,7 @@ impl Screen {
     /// Updates in place if standard error is a terminal, else prints line by line.
     pub fn open() -> Screen {
         let lines = if std::io::stderr().is_terminal() {
-            Lines::Terminal {
-                all: MultiProgress::with_draw_target(ProgressDrawTarget::stderr()),
-                bars: Vec::new(),
-            }
+            Lines::Terminal { height: 0, turn: 0 }
         } else {
             Lines::Pipe {
                 shown: BTreeMap::new(),
@@ -65,13 +64,13 @@ impl Screen {
             return;
         }
         match &mut *self.lines.borrow_mut() {
-            Lines::Terminal { all, bars } => {
-                while bars.len() < stages.len() {
-                    let bar = all.add(ProgressBar::new_spinner());
-                    bar.enable_steady_tick(Duration::from_millis(120));
-                    bars.push(bar);
-                }
-                bars.iter().zip(stages).for_each(|(bar, stage)| draw(bar, stage));
+            Lines::Terminal { height, turn } => {
+                *turn = (*turn + 1) % SPINNER.len();
+                let columns = crossterm::terminal::size().map_or(80, |(columns, _)| columns.into());
+                let lines = stages.iter().map(|stage| stage_line(stage, *turn, columns));
+                let text: String = std::iter::once(clearing(*height)).chain(lines).collect();
+                put_error(text.as_bytes());
+                *height = stages.len();
             }
             Lines::Pipe { shown } => stages.iter().for_each(|stage| print_if_new(shown, stage)),
         }
@@ -84,35 +83,55 @@ impl Screen {
     /// Shows no more stages, and removes the lines that are updated in place.
     pub fn end(&self) {
         self.is_over.set(true);
-        if let Lines::Terminal { all, bars } = &mut *self.lines.borrow_mut() {
-            bars.drain(..).for_each(|bar| bar.finish_and_clear());
-            let _ = all.clear();
+        self.clear();
+    }
+
+    /// Whether stages are on the screen whose spinner turns when they are shown again.
+    pub fn is_animated(&self) -> bool {
+        matches!(*self.lines.borrow(), Lines::Terminal { height, .. } if height > 0)
+    }
+
+    /// Removes the lines that are updated in place.
+    fn clear(&self) {
+        if let Lines::Terminal { height, .. } = &mut *self.lines.borrow_mut() {
+            put_error(clearing(*height).as_bytes());
+            *height = 0;
         }
     }
 
-    /// Prints a line to standard error, above the lines that are updated in place.
+    /// Prints a line to standard error. Lines that are updated in place follow it when they are shown again.
     pub fn say(&self, text: &str) {
-        match &*self.lines.borrow() {
-            Lines::Terminal { all, bars } if !bars.is_empty() => {
-                let _ = all.println(text);
-            }
-            _ => tell(text),
-        }
+        self.clear();
+        tell(text);
     }
 }
 
-fn draw(bar: &ProgressBar, stage: &Stage) {
-    let mark = match stage.state {
-        State::Later => "·",
-        State::Now => "{spinner}",
-        State::Stuck => "!",
-        State::Done => "✓",
-    };
-    if let Ok(style) = ProgressStyle::with_template(&format!("{mark} {{prefix:8}} {{wide_msg}}")) {
-        bar.set_style(style);
+/// What removes the `height` lines above the cursor, and what follows them.
+fn clearing(height: usize) -> String {
+    if height == 0 {
+        return String::new();
     }
-    bar.set_prefix(stage.name);
-    bar.set_message(stage.text.clone());
+    format!("\x1b[{height}A\r\x1b[J")
+}
+
+/// The line of a stage, cut off at the end of the terminal's: a line that wraps could not be removed.
+fn stage_line(stage: &Stage, turn: usize, columns: usize) -> String {
+    let mark = match stage.state {
+        State::Later => '·',
+        State::Now => SPINNER[turn],
+        State::Stuck => '!',
+        State::Done => '✓',
+    };
+    let text = format!("{mark} {:8} {}", stage.name, stage.text.replace('\n', " "));
+    let mut line = String::new();
+    for character in text.chars() {
+        line.push(character);
+        if display_width(&line) >= columns {
+            line.pop();
+            break;
+        }
+    }
+    line + "\n"
 }
 
 fn print_if_new(shown: &mut BTreeMap<&'static str, (State, String, Instant)>, stage: &Stage) {
@@ -338,6 +357,24 @@ mod tests {
         assert!(text.contains("half a linerest\n"), "{text}");
         assert!(messages.contains("message\nmessage\n"), "{messages}");
         assert!(!messages.contains("\n\n"), "{messages}");
+    }
+
+    #[test]
+    fn line_of_a_stage_does_not_wrap() {
+        let stage = Stage {
+            name: "pods",
+            state: State::Done,
+            text: "0 of 2 running; ErrImagePull: 映像\nis not there".into(),
+        };
+        assert_eq!(
+            stage_line(&stage, 0, 80),
+            "✓ pods     0 of 2 running; ErrImagePull: 映像 is not there\n"
+        );
+        assert_eq!(stage_line(&stage, 0, 16), "✓ pods     0 of\n");
+        for columns in 0..60 {
+            let width = display_width(stage_line(&stage, 0, columns).trim_end_matches('\n'));
+            assert!(width < columns.max(1), "{columns}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::logs::{self, Resume};
 use crate::observed::{self, RunnerStart, Snapshot, code_of};
 use crate::outages::{Outage, Outages, Watched, refusal_text};
 use crate::progress;
-use crate::screen::Screen;
+use crate::screen::{self, Screen};
 use crate::signals::Interrupts;
 use crate::stop::{self, Way};
 use crate::target::{Changes, Target};
@@ -253,6 +253,7 @@ impl<'a> FollowState<'a> {
                         }
                     }
                 }
+                () = tokio::time::sleep(screen::TURN), if self.screen.is_animated() => {}
                 () = interrupts.next() => {
                     if self.interrupts > 0 {
                         // The API server may not answer. Another interrupt ends the command without waiting.

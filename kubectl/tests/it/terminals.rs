@@ -349,6 +349,33 @@ fn start_progress_is_animated_on_terminal_and_plain_in_pipe() {
     });
 }
 
+/// The terminal prints `^C` at the cursor. At the end of a full line it would begin another one, so that one of the lines
+/// that are updated in place would stay.
+#[test]
+fn ctrl_c_leaves_no_progress_line_on_the_terminal() {
+    test("ctrl-c-room", async |fixture| {
+        let operator = fixture.operator().await;
+        let person = user_of(&fixture);
+        let line = "$plugin run --name mc app:1 -- true";
+        let mut script = person.on_terminal("rows 30 cols 100", line).spawn().unwrap();
+        let mut input = script.stdin.take().unwrap();
+        fixture.pods("mc", 1).await;
+        let mut out = script.stdout.take().unwrap();
+        let mut seen = String::new();
+        read_until(&mut out, &mut seen, "quorum").await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        input.write_all(b"\x03").await.unwrap();
+        read_until(&mut out, &mut seen, "shutting down mc").await;
+        let (before, after) = seen.split_once("^C").unwrap();
+        assert!(before.ends_with('\n'), "{seen:?}");
+        assert!(after.starts_with("\x1b[4A\r\x1b[J"), "{seen:?}");
+        in_time("its output ends", out.read_to_string(&mut seen))
+            .await
+            .unwrap();
+        operator.stop().await;
+    });
+}
+
 #[test]
 fn colours_are_for_terminals_without_no_color() {
     test("colours", async |fixture| {
