@@ -144,8 +144,20 @@ pub fn may_pass(error: &kube::Error) -> bool {
     }
 }
 
+/// Whether a call that failed may have been done: it was sent, and its answer was lost.
+pub fn may_be_done(error: &kube::Error) -> bool {
+    let was_not_sent = match error {
+        kube::Error::Service(cause) => cause
+            .downcast_ref::<hyper_util::client::legacy::Error>()
+            .is_some_and(|cause| cause.is_connect()),
+        error => is_code(error, 429),
+    };
+    may_pass(error) && !was_not_sent
+}
+
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Pod;
     use kube::core::Status;
     use kube::core::response::StatusDetails;
 
@@ -172,6 +184,22 @@ mod tests {
             ..Status::default()
         };
         assert_eq!(cause_of(&kube::Error::Api(not_found.boxed())), message);
+    }
+
+    #[tokio::test]
+    async fn call_may_be_done_if_it_was_sent() {
+        let closing = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = closing.local_addr().unwrap().port();
+        let url = format!("http://127.0.0.1:{port}").parse().unwrap();
+        let client = kube::Client::try_from(kube::Config::new(url)).unwrap();
+        let pods: kube::Api<Pod> = kube::Api::default_namespaced(client);
+        let thread = std::thread::spawn(move || drop(closing.accept().unwrap()));
+        let lost = pods.get("mc-0").await.unwrap_err();
+        assert!(may_pass(&lost) && may_be_done(&lost), "{lost:?}");
+        // Nobody listens any more.
+        thread.join().unwrap();
+        let refused = pods.get("mc-0").await.unwrap_err();
+        assert!(may_pass(&refused) && !may_be_done(&refused), "{refused:?}");
     }
 
     #[test]

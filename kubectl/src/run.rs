@@ -3,6 +3,7 @@
 mod follow;
 mod manifest;
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use flux_operator_client::retry::until_done;
@@ -267,23 +268,54 @@ async fn create(target: &Target, cluster: &mut MiniCluster) -> Result<MiniCluste
     }
 }
 
-/// Creates the MiniCluster, with retries. If the answer to an attempt was lost, a later attempt finds it. None: another
-/// one has its name.
+/// Creates the MiniCluster, with retries. If the answer to an attempt was lost, a later attempt finds it, or it is
+/// deleted after the last attempt. None: another one has its name.
 async fn create_or_find(target: &Target, cluster: &MiniCluster) -> Result<Option<MiniCluster>, Failure> {
-    let doing = format!("create MiniCluster {}", cluster.name_any());
+    let name = cluster.name_any();
+    let doing = format!("create MiniCluster {name}");
     let (clusters, parameters) = (target.clusters(), PostParams::default());
-    let created = retry(async || match clusters.create(&parameters, cluster).await {
-        Ok(created) => Ok(Some(created)),
-        Err(error) if failure::is_name_taken(&error) => find_own(target, cluster).await,
-        // Any other conflict is temporary: for example, another creation has just changed the namespace's quota.
-        Err(error) if failure::is_code(&error, 409) => Err(Failure::Call {
-            doing: doing.clone(),
-            why: failure::cause_of(&error),
-            passes: true,
-        }),
-        Err(error) => Err(Failure::call(&doing)(error)),
+    let may_exist = Cell::new(false);
+    let created = retry(async || {
+        let error = match clusters.create(&parameters, cluster).await {
+            Ok(created) => return Ok(Some(created)),
+            Err(error) if failure::is_name_taken(&error) => return find_own(target, cluster).await,
+            Err(error) => error,
+        };
+        // A conflict is temporary: for example, another creation has just changed the namespace's quota. After a lost
+        // answer, an API server that has just started may refuse what it allows a moment later.
+        let may_help = failure::is_code(&error, 409) || may_exist.get() && failure::is_code(&error, 403);
+        may_exist.set(may_exist.get() || failure::may_be_done(&error));
+        if may_help {
+            let (doing, why) = (doing.clone(), failure::cause_of(&error));
+            return Err(Failure::Call {
+                doing,
+                why,
+                passes: true,
+            });
+        }
+        Err(Failure::call(&doing)(error))
     });
-    created.await
+    let failure = match created.await {
+        Err(failure) if may_exist.get() => failure,
+        created => return created,
+    };
+    // The API server may still be creating it.
+    tokio::time::sleep(PAUSE).await;
+    let undone = retry(async || match find_own(target, cluster).await? {
+        Some(own) => stop::at_once(target, &name, own.uid().as_deref()).await.map(Some),
+        None => Ok(None),
+    });
+    match undone.await {
+        Ok(None) => Err(failure),
+        Ok(Some(way)) => {
+            screen::tell(&way.text(&name));
+            Err(failure)
+        }
+        Err(_) => Err(Failure::Message(format!(
+            "{}. It may exist nevertheless: `kubectl minicluster stop --now {name}` deletes it",
+            failure.with_server(&target.server)
+        ))),
+    }
 }
 
 /// The MiniCluster with this name, if this run has created it: it has the same annotation `RUN`.
@@ -405,6 +437,61 @@ mod tests {
         let methods: Vec<_> = requests.iter().filter_map(|it| it.split(' ').next()).collect();
         assert_eq!(methods, ["POST", "GET", "POST", "GET", "POST"], "{requests:?}");
         assert_ne!(requests[1], requests[3]);
+    }
+
+    /// An API server that stores the MiniCluster, restarts, and then answers the next attempts to create it with 503.
+    #[tokio::test(start_paused = true)]
+    async fn creation_without_an_answer_is_undone_or_reported() {
+        let text = "failed to create MiniCluster mc: refused";
+        let hint = ". It may exist nevertheless: `kubectl minicluster stop --now mc` deletes it";
+        for (looks_lost, exists, deleted, hint) in [
+            (0, true, 1, ""),
+            (TRIES - 1, true, 1, ""),
+            (TRIES - 1, false, 0, ""),
+            (TRIES, true, 0, hint),
+        ] {
+            let mut looks = unavailable("GET", 503, looks_lost);
+            let (target, requests) = answering(move |request| match request {
+                post if post.starts_with("POST") => failed(503),
+                get if get.starts_with("GET") => match looks(get) {
+                    Answer::Json(200, _) if !exists => failed(404),
+                    answer => answer,
+                },
+                _ => Answer::Json(200, cluster_json()),
+            });
+            let mut cluster = serde_json::from_value(cluster_json()).unwrap();
+            let failure = create(&target, &mut cluster).await.unwrap_err();
+            assert_eq!(
+                failure.to_string(),
+                format!("{text}{hint}"),
+                "{looks_lost}, {exists}"
+            );
+            let requests = requests.lock().unwrap();
+            let deletions = requests.iter().filter(|it| it.starts_with("DELETE")).count();
+            assert_eq!(deletions, deleted, "{requests:?}");
+        }
+    }
+
+    /// An API server that has just started does not know all roles yet.
+    #[tokio::test(start_paused = true)]
+    async fn creation_outlasts_a_refusal_after_no_answer() {
+        for (unanswered, is_done) in [(1, true), (0, false)] {
+            let (mut losing, mut refusing) =
+                (unavailable("POST", 503, unanswered), unavailable("POST", 403, 2));
+            let (target, requests) = answering(move |request| match losing(request) {
+                Answer::Json(200, _) => refusing(request),
+                lost => lost,
+            });
+            let mut cluster = serde_json::from_value(cluster_json()).unwrap();
+            let created = create(&target, &mut cluster).await;
+            assert_eq!(created.is_ok(), is_done, "{created:?}");
+            let count = requests.lock().unwrap().len();
+            assert_eq!(
+                count,
+                if is_done { 4 } else { 1 },
+                "a refusal is final if nothing was lost"
+            );
+        }
     }
 
     /// For example, several creations change the namespace's quota at the same time.
