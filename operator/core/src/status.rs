@@ -7,6 +7,8 @@
 //! The Job shows whether the job has ended, and the pods show why. A condition's time is when its status last changed.
 //! It is Kubernetes' time if Kubernetes records one, otherwise the operator's.
 
+use std::collections::BTreeSet;
+
 use flux_shared::crd::v1alpha2::{Condition, ConditionStatus, MiniClusterStatus, Timeline};
 use flux_shared::names;
 use flux_shared::phase::Phase;
@@ -563,6 +565,15 @@ impl<'a> PodSummary<'a> {
             }
         };
         let wanted = inputs.job.map_or(0, |job| job.completions);
+        // A smaller size leaves completed pods behind, and a later larger one gives their indexes new pods.
+        let mut completed: BTreeSet<u32> = pods()
+            .filter(|pod| pod.exit.as_ref().is_some_and(|exit| exit.code == 0))
+            .map(|pod| pod.index)
+            .filter(|index| (1..wanted).contains(index))
+            .collect();
+        for pod in pods().filter(|pod| !pod.has_ended) {
+            completed.remove(&pod.index);
+        }
         let min_size = match inputs.spec {
             CheckedSpec::Valid(cluster) => cluster.min_size,
             CheckedSpec::Invalid(_) => None,
@@ -581,9 +592,7 @@ impl<'a> PodSummary<'a> {
             wanted,
             quorum: min_size.or(initial_size).unwrap_or(wanted).min(wanted),
             expected: min_size.unwrap_or(wanted).min(wanted),
-            completed_followers: number(&|pod| {
-                pod.index > 0 && pod.exit.as_ref().is_some_and(|exit| exit.code == 0)
-            }),
+            completed_followers: u32::try_from(completed.len()).unwrap_or(u32::MAX),
         }
     }
 

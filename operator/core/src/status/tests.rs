@@ -182,6 +182,15 @@ fn followers_that_have_completed_are_not_waited_for() {
         !is(&observation.status(), "Ready"),
         "the Job replaces a follower that failed"
     );
+    observation.job = Some(job(2));
+    observation.pods = vec![ready(0), ended(2, 0, 5)];
+    assert!(!is(&observation.status(), "Ready"), "it belongs to a larger size");
+    observation.job = Some(job(3));
+    observation.pods = vec![ready(0), ended(2, 0, 5), ready(2)];
+    assert!(
+        !is(&observation.status(), "Ready"),
+        "its index has a new pod, and pod 1 is missing"
+    );
 }
 
 /// The watch of pods may lag behind that of the Job.
