@@ -310,7 +310,7 @@ reasons! {
         SnippetFailed => Warning: "a snippet of `commands` has failed",
         PostFailed => Warning: "`post` failed in a pod; the job's result stands",
         Stopped => Warning:
-            "the container that runs Flux was stopped before its program had ended: its pod was removed, or a `livenessProbe` or `lifeCycle.postStartExec` failed (`kubectl describe pod` shows that)",
+            "the container that runs Flux was stopped before its program had ended: its pod was removed, its node was shut down, or a `livenessProbe` or `lifeCycle.postStartExec` failed (see the events of `kubectl describe pod`)",
         DeadlineExceeded => Warning: "the job had not ended after `deadlineSeconds`",
         Failed: "the job has failed: the reason of the condition `Failed` says why",
         JobFailed => Warning: "the Job has failed, and no pod is left that shows why",

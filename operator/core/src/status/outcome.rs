@@ -562,13 +562,13 @@ fn of_pod(pod: &PodSeen) -> Outcome {
 /// `outcome` of a pod, with the probable cause if its container was stopped, but nobody removed the pod or asked it to
 /// end. Then the kubelet stops only the container, and its events say why.
 fn with_cause_of_stop(pod: &PodSeen, outcome: Outcome) -> Outcome {
-    let is_pods_stop = pod.is_deleting || pod.was_evicted() || pod.end_requested.is_some();
+    let is_pods_stop = pod.is_deleting || pod.end_requested.is_some();
     if is_pods_stop || outcome.reason != Reason::Stopped.name() {
         return outcome;
     }
     Outcome {
         message: format!(
-            "{}; its pod was not removed, so its livenessProbe or lifeCycle.postStartExec may have failed: `kubectl describe pod {}` shows the events",
+            "{}; its pod was not removed: its livenessProbe or lifeCycle.postStartExec may have failed (see the events of `kubectl describe pod {}`), or its node was shut down",
             outcome.message.trim_end_matches('.'),
             pod.name
         ),

@@ -263,8 +263,9 @@ fn stop_without_a_removal_names_the_probe_and_the_hook() {
             vec![stopped()],
             Some(0),
             "Stopped",
-            "the lead (index 0) was stopped before its program had ended; its pod was not removed, so its livenessProbe \
-             or lifeCycle.postStartExec may have failed: `kubectl describe pod mc-0` shows the events",
+            "the lead (index 0) was stopped before its program had ended; its pod was not removed: its livenessProbe \
+             or lifeCycle.postStartExec may have failed (see the events of `kubectl describe pod mc-0`), or its node \
+             was shut down",
         ),
     ]);
 }
