@@ -123,7 +123,7 @@ fn one_operator_leads_and_the_next_takes_over_at_its_stop() {
             .then_some(())
         })
         .await;
-        // Ready again is not a start.
+        // A MiniCluster that becomes ready again is not counted again.
         let waiting = json!({ "status": {
             "conditions": [{ "type": "Ready", "status": "False" }],
             "containerStatuses": [{
@@ -132,13 +132,9 @@ fn one_operator_leads_and_the_next_takes_over_at_its_stop() {
             }],
         } });
         fixture.patch_pod_status(&pods[&0], waiting).await;
-        fixture
-            .when_condition("next", "JobMiniClusterReady", "False")
-            .await;
+        fixture.when_condition("next", "Ready", "False").await;
         fixture.run_pod(&pods[&0]).await;
-        fixture
-            .when_condition("next", "JobMiniClusterReady", "True")
-            .await;
+        fixture.when_condition("next", "Ready", "True").await;
         tokio::time::sleep(SETTLE).await;
         let text = ask(port, "/metrics").await;
         let count = "flux_operator_time_to_ready_seconds_count 1";
@@ -207,12 +203,23 @@ fn stopped_leader_releases_its_lease_during_late_calls() {
             let all = calls.all().into_iter();
             all.filter(|call| call.resource == "configmaps").count()
         };
-        until("slots are in use", async || (count() > 48).then_some(())).await;
+        // All 48 slots (`slots::CONCURRENCY`) have been taken, so other MiniClusters wait for one.
+        let all_taken = async || (count() > 48).then_some(());
+        until(
+            "more reconciles wait for an answer than there are slots",
+            all_taken,
+        )
+        .await;
         let begin = Instant::now();
+        // The operator gives its reconciles 20 s (`FINISH_TIME`). The kubelet would kill it after 30 s.
         let stopped = tokio::time::timeout(Duration::from_secs(25), operator.stop()).await;
-        assert!(stopped.is_ok(), "it still runs");
+        assert!(stopped.is_ok(), "the operator still runs 25 s after the stop");
         assert_eq!(holder().await.as_deref(), Some(""));
-        assert!(begin.elapsed() > Duration::from_secs(10), "the calls may end");
+        // Well below `FINISH_TIME`, and too long for a stop that waits for no call.
+        assert!(
+            begin.elapsed() > Duration::from_secs(10),
+            "the stop did not wait for the calls that were under way"
+        );
     });
 }
 
