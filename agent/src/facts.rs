@@ -23,8 +23,11 @@ use flux_agent_plan::known_paths::{
     DEFAULT_PATH, HOMES, MUNGE, MUNGE_KEY, SYSTEM_CONFIG, SYSTEM_RUN, TEMPORARY, accounting_of, flux_below,
     home_of,
 };
+use flux_agent_plan::plan::Identity;
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::{names, paths};
+
+use crate::system::identity::Credentials;
 
 pub use process::Process;
 
@@ -53,7 +56,7 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
     let installation = installation(spec, flux_on_path.as_deref());
     let passwd = host.text("/etc/passwd").unwrap_or_default();
     let uid = nix::unistd::geteuid().as_raw();
-    Ok(Facts {
+    let mut facts = Facts {
         index: environment
             .get(names::COMPLETION_INDEX)
             .and_then(|index| index.parse().ok()),
@@ -94,15 +97,21 @@ pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, Fa
             .filter(|path| host.is_writable(path))
             .cloned()
             .collect(),
-        writable_by_all: TEMPORARY
-            .into_iter()
-            .filter(|path| host.is_writable_by_all(path))
-            .map(str::to_owned)
-            .collect(),
+        writable_by_flux: BTreeSet::new(),
         hostname,
         environment,
         working_directory,
-    })
+    };
+    // If the agent cannot become this user, the start fails later, with the remedy.
+    let user = Identity::of(spec.runner.user.as_ref(), &facts)
+        .run_as
+        .and_then(|account| Credentials::of(account.owner, root).ok()?);
+    facts.writable_by_flux = TEMPORARY
+        .into_iter()
+        .filter(|path| host.is_writable_by(user.as_ref(), path))
+        .map(str::to_owned)
+        .collect();
+    Ok(facts)
 }
 
 /// The owners of the homes. Read only if this process, as `uid`, creates users: /home can be a large volume.

@@ -95,8 +95,8 @@ pub struct Facts {
     pub present: BTreeSet<String>,
     /// Those of the paths that a plan asks about that the agent may write to.
     pub writable: BTreeSet<String>,
-    /// Those of /tmp and /var/tmp that every user may write to.
-    pub writable_by_all: BTreeSet<String>,
+    /// Those of /tmp and /var/tmp that Flux's user may write to.
+    pub writable_by_flux: BTreeSet<String>,
 }
 
 impl Default for Facts {
@@ -151,7 +151,7 @@ impl Default for Facts {
             writable: ["/", "/etc", "/run", paths::FALLBACK_HOME, "/tmp", "/var/tmp"]
                 .map(String::from)
                 .into(),
-            writable_by_all: ["/tmp", "/var/tmp"].map(String::from).into(),
+            writable_by_flux: ["/tmp", "/var/tmp"].map(String::from).into(),
         }
     }
 }

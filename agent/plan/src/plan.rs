@@ -59,6 +59,7 @@ pub use environment_change::EnvChange;
 use environment_change::set;
 pub use error::PlanError;
 pub use from_environment::FromEnvironment;
+pub use identity::Identity;
 pub use instance::Instance;
 pub use launch::{AtEnd, InstancePart, Launch, Metrics, Parent, RunAs, SignalTarget, Stdout};
 use resolved::Resolved;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{AccessFlags, access};
 
 use crate::files::safe_path::{MAX_LINKS, components};
+use crate::system::identity::Credentials;
 
 /// A host's files, below a root.
 #[derive(Debug)]
@@ -81,10 +82,12 @@ impl HostFiles {
             .is_some_and(|path| access(&path, AccessFlags::W_OK).is_ok())
     }
 
-    /// Whether every user may write to a folder, by its mode.
-    pub fn is_writable_by_all(&self, path: &str) -> bool {
-        let mode = || std::fs::metadata(self.real(path)?).ok().map(|data| data.mode());
-        self.is_writable(path) && mode().is_some_and(|mode| mode & 0o003 == 0o003)
+    /// Whether Flux may create files in a folder; `user`: the user that it runs as, unless this is the agent's.
+    pub fn is_writable_by(&self, user: Option<&Credentials>, path: &str) -> bool {
+        let folder = || std::fs::metadata(self.real(path)?).ok();
+        // The first condition also finds a read-only file system.
+        self.is_writable(path)
+            && user.is_none_or(|user| folder().is_some_and(|folder| user.may_create_in(&folder)))
     }
 
     /// A file's text; none if it can't be read. Bytes that are no UTF-8 are replaced.
@@ -175,17 +178,5 @@ mod tests {
         );
         assert_eq!(host.names("/mnt/view/bin"), ["flux"]);
         assert_eq!(host.text("/mnt/view/bin/flux").as_deref(), Some("#!"));
-    }
-
-    #[test]
-    fn folder_of_root_alone_is_not_writable_by_all() {
-        let root = tempfile::tempdir().unwrap();
-        let host = HostFiles::new(root.path());
-        std::fs::create_dir(root.path().join("tmp")).unwrap();
-        for (mode, is_open) in [(0o1777, true), (0o755, false), (0o1776, false), (0o775, false)] {
-            std::fs::set_permissions(root.path().join("tmp"), PermissionsExt::from_mode(mode)).unwrap();
-            assert_eq!(host.is_writable_by_all("/tmp"), is_open, "{mode:o}");
-        }
-        assert!(!host.is_writable_by_all("/var/tmp"));
     }
 }

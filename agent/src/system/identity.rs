@@ -7,7 +7,9 @@
 //! The files are parsed by hand: the C library's look-ups, which crates call as well, load NSS modules, and a
 //! static program cannot rely on those of the image.
 
+use std::fs::Metadata;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use flux_agent_plan::owner::Owner;
@@ -70,6 +72,18 @@ impl Credentials {
             gid: Gid::from_raw(owner.gid),
             groups,
         }))
+    }
+
+    /// Whether a process with these credentials may create files in a folder, by the folder's owner, group and mode.
+    pub fn may_create_in(&self, folder: &Metadata) -> bool {
+        let bits = if folder.uid() == self.uid.as_raw() {
+            folder.mode() >> 6
+        } else if self.groups.contains(&Gid::from_raw(folder.gid())) {
+            folder.mode() >> 3
+        } else {
+            folder.mode()
+        };
+        bits & 0o3 == 0o3
     }
 
     /// Fails if the agent cannot run a child as `owner`, or cannot signal it.
@@ -216,6 +230,35 @@ mod tests {
         assert!(has(whole, 70_000) && has(whole, u32::MAX - 1) && has(pod, 65_535) && has(two, 1000));
         assert!(!has(pod, 65_536) && !has(pod, 70_000) && !has(two, 65_537));
         assert!(IdMap(None).has(70_000));
+    }
+
+    #[test]
+    fn a_folder_is_writable_by_its_owner_group_and_mode() {
+        use std::os::unix::fs::{PermissionsExt, chown};
+        let folder = tempfile::tempdir().unwrap();
+        let user = Credentials {
+            uid: Uid::from_raw(1000),
+            gid: Gid::from_raw(1001),
+            groups: [1001, 5000].map(Gid::from_raw).into(),
+        };
+        for (uid, gid, mode, may_create) in [
+            (0, 0, 0o1777, true),
+            (0, 0, 0o755, false),
+            (0, 0, 0o775, false),
+            (0, 0, 0o1776, false),
+            (0, 5000, 0o2775, true),
+            (0, 1001, 0o770, true),
+            (0, 5000, 0o2755, false),
+            (0, 6000, 0o2775, false),
+            (1000, 0, 0o755, true),
+            (1000, 0, 0o700, true),
+            (1000, 0, 0o577, false),
+        ] {
+            chown(folder.path(), Some(uid), Some(gid)).expect("this test runs as root");
+            std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(mode)).unwrap();
+            let data = std::fs::metadata(folder.path()).unwrap();
+            assert_eq!(user.may_create_in(&data), may_create, "{uid}:{gid} {mode:o}");
+        }
     }
 
     #[test]

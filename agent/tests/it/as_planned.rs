@@ -129,6 +129,12 @@ fn facts(image: &Image, spec: &AgentSpec, index: u32, container: &Container) -> 
         .filter(|path| !path.is_empty())
         .collect();
     let (uid, gid) = container.ids;
+    let user = spec
+        .runner
+        .user
+        .iter()
+        .find(|user| uid == 0 && !user.run_flux_as_root);
+    let flux_uid = user.map_or(uid, |user| user.uid);
     let has_view = image.at("/mnt/flux/view/bin/flux").exists();
     json!({
         "hostname": container.hostname,
@@ -151,6 +157,7 @@ fn facts(image: &Image, spec: &AgentSpec, index: u32, container: &Container) -> 
         "terminal": false,
         "present": paths_in(image, &paths, None),
         "writable": paths_in(image, &paths, Some(uid)),
+        "writable_by_flux": paths_in(image, &["/tmp", "/var/tmp"], Some(flux_uid)),
     })
 }
 

@@ -361,19 +361,28 @@ fn commands_fail_when_root_cannot_become_the_flux_user() {
     }
 }
 
-/// As on a new volume. Root may write there.
+/// A new volume is root's, and with an fsGroup that of the pod's group. /var/tmp is missing.
 #[test]
-fn tmpdir_is_writable_when_tmp_belongs_to_root() {
-    let image = pod(
-        "[runner.program]\nmode = 'launcher'\nwords = ['sh', '-c', 'echo $TMPDIR; : >${TMPDIR:-/tmp}/mine']\n",
-    );
-    image.mode("/tmp", 0o755);
-    let ended = image::run(&[container(&image, &[AGENT, "run"])]).remove(0);
-    assert_eq!(
-        (ended.code, ended.stdout.as_str()),
-        (0, "/mnt/flux/config/tmp\n"),
-        "{ended:?}"
-    );
+fn tmpdir_is_a_folder_that_flux_user_may_write_to() {
+    for (owner, mode, tmpdir) in [
+        ((0, 0), 0o755, "/mnt/flux/config/tmp\n"),
+        ((0, INSTALLER), 0o2775, "/tmp\n"),
+        ((USER, 0), 0o755, "/tmp\n"),
+    ] {
+        let image = pod(
+            "[runner.program]\nmode = 'launcher'\nwords = ['sh', '-c', 'echo $TMPDIR; : >${TMPDIR:-/tmp}/mine']\n",
+        );
+        chown(image.at("/tmp"), Some(owner.0), Some(owner.1)).unwrap();
+        image.mode("/tmp", mode);
+        let mut container = container(&image, &[AGENT, "run"]);
+        container.groups = vec![INSTALLER];
+        let ended = image::run(&[container]).remove(0);
+        assert_eq!(
+            (ended.code, ended.stdout.as_str()),
+            (0, tmpdir),
+            "{owner:?} {mode:o}: {ended:?}"
+        );
+    }
 }
 
 /// The kubelet gives the files of Secrets the pod's fsGroup. The job may read those of an fsGroup from the spec.

@@ -45,16 +45,14 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Step>, PlanError> {
     Ok(steps)
 }
 
-/// The change that sets TMPDIR, if Flux cannot write to /tmp or /var/tmp. If it can write to neither, the function also adds the
-/// step that creates another folder. An instance inside this one (`flux batch`, `flux alloc`) keeps its state in
-/// /var/tmp and its sockets in /tmp unless TMPDIR is set. If it could not write there, it would end at once.
+/// The change that sets TMPDIR, if Flux cannot write to /tmp or /var/tmp. If it can write to neither, the function also
+/// adds the step that creates another folder. An instance inside this one (`flux batch`, `flux alloc`) keeps its state
+/// in /var/tmp and its sockets in /tmp unless TMPDIR is set. If it could not write there, it would end at once.
 fn temporary(resolved: &Resolved, steps: &mut Vec<Step>) -> Option<EnvChange> {
     let facts = resolved.facts;
-    // Root may write where Flux's user may not.
-    let is_other_user = resolved.identity.run_as.is_some();
-    let is_usable =
-        |path: &&&str| facts.is_writable(path) && (!is_other_user || facts.writable_by_all.contains(**path));
-    let (usable, unusable): (Vec<&str>, Vec<&str>) = TEMPORARY.iter().partition(is_usable);
+    let (usable, unusable): (Vec<&str>, Vec<&str>) = TEMPORARY
+        .iter()
+        .partition(|path| facts.writable_by_flux.contains(**path));
     if unusable.is_empty() || facts.environment.contains_key("TMPDIR") {
         return None;
     }

@@ -480,17 +480,15 @@ fn unusable_home_variable_is_replaced() {
 
 #[test]
 fn tmpdir_falls_back_to_a_writable_folder_for_nested_instances() {
-    let tmpdir_of = |user: &str, by_all: &[&str], writable: &[&str], own: Option<&str>| {
-        let set = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect();
+    let tmpdir = |writable: &[&str], own: Option<&str>| {
         let mut facts = Facts {
-            writable: set(writable),
-            writable_by_all: set(by_all),
+            writable_by_flux: writable.iter().map(|path| (*path).to_owned()).collect(),
             ..facts(0)
         };
         facts
             .environment
             .extend(own.map(|own| ("TMPDIR".into(), own.to_owned())));
-        let plan = run(&spec(user), &facts);
+        let plan = run(&spec(""), &facts);
         let made = outline(&plan).contains(&"directory /mnt/flux/config/tmp".to_owned());
         let set = plan.steps.iter().find_map(|step| match step {
             Step::Environment { changes } => changes.iter().find_map(|change| match change {
@@ -501,20 +499,11 @@ fn tmpdir_falls_back_to_a_writable_folder_for_nested_instances() {
         });
         (set, made)
     };
-    let tmpdir = |writable: &[&str], own| tmpdir_of("", &[], writable, own);
     assert_eq!(tmpdir(&["/tmp", "/var/tmp"], None), (None, false));
     assert_eq!(tmpdir(&["/tmp"], None), (Some("/tmp".into()), false));
     assert_eq!(tmpdir(&["/var/tmp"], None), (Some("/var/tmp".into()), false));
     assert_eq!(tmpdir(&[], None), (Some("/mnt/flux/config/tmp".into()), true));
     assert_eq!(tmpdir(&[], Some("/scratch")), (None, false));
-    // Root may write to both folders, Flux's user perhaps not.
-    let of_user = |by_all: &[&str]| {
-        let user = "[runner.user]\nname = 'flux'\nuid = 1000\n";
-        tmpdir_of(user, by_all, &["/tmp", "/var/tmp"], None)
-    };
-    assert_eq!(of_user(&["/tmp", "/var/tmp"]), (None, false));
-    assert_eq!(of_user(&["/var/tmp"]), (Some("/var/tmp".into()), false));
-    assert_eq!(of_user(&[]), (Some("/mnt/flux/config/tmp".into()), true));
 }
 
 #[test]

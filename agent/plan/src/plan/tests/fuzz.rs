@@ -68,7 +68,7 @@ fn host(dice: &mut Dice) -> Facts {
         terminal: dice.roll(2) == 0,
         present: some(dice),
         writable: some(dice),
-        writable_by_all: some(dice),
+        writable_by_flux: some(dice),
         ..Facts::default()
     }
 }
