@@ -102,36 +102,8 @@ esac
 /// end the shell if the test fails: `set -e` exempts it, but not the `.` that returns its status.
 ///
 /// The line is a keyword, since the user may have redefined any builtin. The empty line ends a last line with a
-/// backslash. A here-document without its end would contain both lines, so they do not follow such a source.
+/// backslash. A here-document without its end contains both lines; the shell warns of it.
 const SUCCEED: &str = "\n\ncase x in x) ;; esac\n";
-
-/// Whether the source ends within a here-document: the line that should end it is missing.
-fn ends_in_here_document(source: &str) -> bool {
-    let mut lines = source.lines();
-    while let Some(line) = lines.next() {
-        if let Some(end) = here_document_end(line)
-            && !lines.any(|line| line.trim_start_matches('\t') == end)
-        {
-            return true;
-        }
-    }
-    false
-}
-
-/// The text of the line that ends the here-document that begins in this line.
-fn here_document_end(line: &str) -> Option<&str> {
-    let (before, after) = line.split_once("<<")?;
-    // `<<<` takes its text from the same line, `((` begins arithmetic, and `#` a comment.
-    if after.starts_with('<') || before.contains("((") || before.trim_start().starts_with('#') {
-        return None;
-    }
-    let after = after.strip_prefix('-').unwrap_or(after);
-    let word = after.trim_start_matches([' ', '\t', '\'', '"', '\\']);
-    let end = word
-        .split(|letter: char| !letter.is_alphanumeric() && letter != '_')
-        .next()?;
-    (!end.is_empty()).then_some(end)
-}
 
 /// The driver's first reply.
 const READY: &[u8] = b"ready\n";
@@ -406,8 +378,7 @@ impl Shell {
         if supervisor.has_terminal() {
             terminal::give_to(self.child.pid);
         }
-        let needs_success = snippet.strict && snippet.phase != SnippetPhase::Program;
-        let source = if needs_success && !ends_in_here_document(&snippet.source) {
+        let source = if snippet.strict && snippet.phase != SnippetPhase::Program {
             &format!("{}{SUCCEED}", snippet.source)
         } else {
             &snippet.source
