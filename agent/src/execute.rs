@@ -122,6 +122,14 @@ impl Executor<'_> {
         plan: &Plan,
         replan: &dyn Fn() -> Result<Plan, Failure>,
     ) -> Result<u8, Failure> {
+        // Before all steps: the agent may be unable to run the broker as this user.
+        for step in &plan.steps {
+            if let Step::Launch(launch) = step
+                && let Some(user) = &launch.run_as
+            {
+                Credentials::check_child(user.owner, &self.options.root)?;
+            }
+        }
         let is_replan = |step: &Step| *step == Step::Replan;
         let first_count = plan
             .steps
@@ -144,14 +152,6 @@ impl Executor<'_> {
     }
 
     async fn steps(&mut self, steps: &[Step]) -> Result<StepsEnd, Failure> {
-        // Before all other steps: the agent may be unable to run the broker as this user.
-        for step in steps {
-            if let Step::Launch(launch) = step
-                && let Some(user) = &launch.run_as
-            {
-                Credentials::check_child(user.owner, &self.options.root)?;
-            }
-        }
         let mut program_code = None;
         for step in steps {
             // If the program has failed, later steps do not change the exit code.

@@ -276,6 +276,26 @@ fn flux_user_needs_five_capabilities_that_the_message_names() {
     }
 }
 
+#[test]
+fn no_snippet_runs_when_root_cannot_signal_the_flux_user() {
+    // Without a view, the rest of the plan is made after the snippets.
+    for view in ["", "[view]\nenabled = false\n"] {
+        for (kill, has_run) in [("", false), (",+kill", true)] {
+            let spec = format!("{view}[runner.snippets]\ninit = ': >/data/ran'\n{JOB}");
+            let image = pod_with_data(&spec);
+            image.program(crate::image::fake_flux(), "/usr/bin/flux");
+            let names = format!("+setuid,+setgid,+chown,+dac_override{kill}");
+            let ended = image::run(&[with_capabilities(&image, &names)]).remove(0);
+            assert_eq!(image.at("/data/ran").exists(), has_run, "{view}: {ended:?}");
+            assert_eq!(
+                ended.stderr.contains("lacks the capability KILL"),
+                !has_run,
+                "{ended:?}"
+            );
+        }
+    }
+}
+
 /// Root may not write here, as on an NFS export with root squash.
 #[test]
 fn missing_path_is_created_by_owner_when_root_may_not_write() {
