@@ -50,13 +50,18 @@ fn a_snippet_may_make_the_user_that_flux_runs_as() {
 
 /// The exit code and the output of a batch on one pod. Its lines have the numbers 0, 3, 6, …
 fn batch(lines: &[&str]) -> (i32, String) {
+    batch_of("", lines)
+}
+
+/// A batch with more of the spec.
+fn batch_of(more: &str, lines: &[&str]) -> (i32, String) {
     let lines: Vec<String> = lines
         .iter()
         .enumerate()
         .map(|(at, text)| format!("{{number = {}, text = '''{text}'''}}", 3 * at))
         .collect();
     let spec = format!(
-        "[runner.program]\nmode = 'batch'\nlines = [{}]\n",
+        "{more}[runner.program]\nmode = 'batch'\nlines = [{}]\n",
         lines.join(", ")
     );
     let image = pod_image(&spec, 1);
@@ -120,6 +125,20 @@ fn batch_does_not_wait_for_a_program_in_the_background() {
         let (ended, text) = batch(lines);
         assert_eq!(ended, code, "{lines:?}: {text}");
         assert!(begin.elapsed() < Duration::from_secs(500), "{lines:?}: {text}");
+    }
+}
+
+/// Such a line has two processes, and the shell names only the second one.
+#[test]
+fn batch_waits_for_a_slow_submission_in_the_background() {
+    let slow = "[flux]\nsubmit_command = ['sh', '-c', 'sleep 1; exec flux submit \"$@\"', 'submit']\n";
+    for line in ["true &", "true & sleep 0.3 &", "true | cat & sleep 0.3 &"] {
+        let (code, text) = batch_of(slow, &[line]);
+        assert_eq!(
+            (code, text.contains("not submitted")),
+            (0, false),
+            "{line}: {text}"
+        );
     }
 }
 

@@ -34,7 +34,10 @@ const END: &str = r#"
 # A line that ends with & may not be submitted yet: its file with the exit code of its submission is missing. Then wait for
 # this line. Do not wait for others: what they have left in the background is another program, and may never end.
 for flux_agent_line in $flux_agent_background; do
-	[ -e "$flux_agent_codes${flux_agent_line%:*}" ] || wait "${flux_agent_line#*:}"
+	flux_agent_file=$flux_agent_codes${flux_agent_line%:*}
+	[ -e "$flux_agent_file" ] || wait "${flux_agent_line#*:}"
+	# Its last process is not its submission if it has two &. The process of that is not known, so wait for all.
+	[ -e "$flux_agent_file" ] || [ ! -e "$flux_agent_file.begun" ] || wait
 done
 flux queue idle
 flux jobs -a
@@ -150,14 +153,15 @@ pub fn script(resolved: &Resolved, lines: &[BatchLine]) -> Result<String, PlanEr
     let mut script = resolved.shebang("the batch script")?;
     // A function, and not a check of `$?` after each line: the rest of a line, such as a pipe, is the user's own. In a
     // pipe or with `&`, the function runs in a subshell. So it leaves the exit code in a file, not in a variable. The
-    // file is in the folder of the batch's broker, which removes the folder. A second function notes the process that a line
-    // has started in the background.
+    // file is in the folder of the batch's broker, which removes the folder. A second function notes the last process that
+    // a line has started in the background.
     script += &format!(
         "flux_agent_lines='{numbers}'\n\
          flux_agent_codes=${{FLUX_URI#local://}}.line-\n\
          flux_agent_submit() {{\n\
          \tflux_agent_line=$1\n\
          \tshift\n\
+         \techo >\"$flux_agent_codes$flux_agent_line.begun\"\n\
          \t{submit} --flags waitable --job-name=\"line-$flux_agent_line\" \"$@\"\n\
          \tflux_agent_code=$?\n\
          \techo $flux_agent_code >\"$flux_agent_codes$flux_agent_line\"\n\
