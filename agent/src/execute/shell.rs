@@ -102,7 +102,7 @@ esac
 /// end the shell if the test fails: `set -e` exempts it, but not the `.` that returns its status.
 ///
 /// The line is a keyword, since the user may have redefined any builtin. The empty line ends a last line with a
-/// backslash. A here-document without its end contains both lines; the shell warns of it.
+/// backslash. A here-document without its end contains both lines, which does little harm; bash warns of it.
 const SUCCEED: &str = "\n\ncase x in x) ;; esac\n";
 
 /// The driver's first reply.

@@ -100,7 +100,8 @@ fn read(fd: &SignalFd) -> io::Result<Option<Received>> {
         by_kernel: info.ssi_code == libc::SI_KERNEL,
         // A process sends codes up to 0, and only the kernel sends greater ones.
         by_self: info.ssi_pid == std::process::id() && info.ssi_code <= 0,
-        // A process outside has no pid here.
+        // A process outside has no pid here. With `pod.hostPID`, the container runtime has one: there, the STOPSIGNAL
+        // is not recognized.
         from_outside: info.ssi_pid == 0 && info.ssi_code == libc::SI_USER,
     }))
 }

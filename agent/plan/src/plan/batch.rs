@@ -153,8 +153,8 @@ pub fn script(resolved: &Resolved, lines: &[BatchLine]) -> Result<String, PlanEr
     let mut script = resolved.shebang("the batch script")?;
     // A function, and not a check of `$?` after each line: the rest of a line, such as a pipe, is the user's own. In a
     // pipe or with `&`, the function runs in a subshell. So it leaves the exit code in a file, not in a variable. The
-    // file is in the folder of the batch's broker, which removes the folder. A second function notes the last process that
-    // a line has started in the background.
+    // file is in the folder of the batch's broker, which removes the folder. A second function notes the last process
+    // that a line has started in the background.
     script += &format!(
         "flux_agent_lines='{numbers}'\n\
          flux_agent_codes=${{FLUX_URI#local://}}.line-\n\
