@@ -239,6 +239,23 @@ def test_deleted_pod_is_overdue_a_minute_after_its_grace_period(seconds_ago: int
     assert not is_overdue({"metadata": {}}, deadline)
 
 
+@pytest.mark.parametrize(
+    "spec, text",
+    [
+        ({"containers": [{"image": "a"}]}, "the instance is up"),
+        ({"containers": [{"command": "x"}], "interactive": True}, "the instance is up"),
+        ({"containers": [{"command": "x"}]}, "the job starts"),
+        ({"containers": [{"commands": {"script": "x"}}]}, "the job starts"),
+        ({"containers": [{"command": "side"}, {"runFlux": True}]}, "the instance is up"),
+    ],
+)
+def test_quorum_starts_the_job_if_there_is_one(spec: dict[str, Any], text: str) -> None:
+    up = seen({"timeline": {"ready": "2026-01-01T00:00:00Z"}})
+    assert up.cluster is not None
+    up.cluster["spec"] = {"size": 2, **spec}
+    assert stages(up)[3].text == f"2 brokers: {text}"
+
+
 def test_start_that_does_not_go_on_says_why() -> None:
     suspended = [{"type": "Suspended", "status": "True"}]
     queued = stages(seen({"reason": "Queued", "message": "waits in queue team: no cpu", "conditions": suspended}))[0]

@@ -73,6 +73,15 @@ class Observed:
         return self.status.get("phase") == "Invalid"
 
     @property
+    def runs_program(self) -> bool:
+        """Whether a program runs in the instance, and ends it. Otherwise the instance stays up until it is stopped."""
+        spec = (self.cluster or {}).get("spec", {})
+        containers = spec.get("containers") or [{}]
+        runner = next((it for it in containers if it.get("runFlux")), containers[0])
+        texts = [runner.get("command"), (runner.get("commands") or {}).get("script")]
+        return not spec.get("interactive") and any((text or "").strip() for text in texts)
+
+    @property
     def has_been_up(self) -> bool:
         return self.is_true("JobMiniClusterReady") or bool((self.status.get("timeline") or {}).get("ready"))
 

@@ -95,7 +95,8 @@ def _quorum(seen: Observed) -> Stage:
         case quorum:
             needed = f"{quorum} brokers"
     if seen.has_been_up:
-        return Stage("quorum", State.DONE, f"{needed}: the job starts")
+        what = "the job starts" if seen.runs_program else "the instance is up"
+        return Stage("quorum", State.DONE, f"{needed}: {what}")
     if seen.started_lead() is None:
         return Stage("quorum", State.LATER, f"needed: {needed}")
     ready = seen.status.get("readySize") or 0
