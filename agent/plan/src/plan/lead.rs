@@ -70,7 +70,9 @@ struct CommandLine {
 
 /// `flux start` with the initial program.
 fn with_program(resolved: &Resolved, program: &[Word]) -> Result<CommandLine, PlanError> {
-    let mut argv = literals(runner::flux_start(resolved)?);
+    let mut argv = prefix_of_start(resolved).to_vec();
+    let signals = runner::signals(&argv);
+    argv.extend(literals(runner::flux_start(resolved)?));
     let options_start = argv.len();
     // `false`: `program` is the broker's initial program.
     argv.extend(broker_and_dump_options(resolved, false));
@@ -80,9 +82,16 @@ fn with_program(resolved: &Resolved, program: &[Word]) -> Result<CommandLine, Pl
     Ok(CommandLine {
         argv,
         options,
-        // The prefix is part of the program's command line, so none precedes the broker.
-        signals: runner::signals(&[]),
+        signals,
     })
+}
+
+/// The user's prefix, if it precedes `flux start`. The command line of a program of the user has it already.
+fn prefix_of_start<'a>(resolved: &'a Resolved) -> &'a [Word] {
+    match resolved.spec.runner.program {
+        Program::Diagnostics | Program::Persistent => &resolved.spec.runner.prefix,
+        _ => &[],
+    }
 }
 
 /// `flux broker` without a program of the user, for which `flux start` is not needed. By default, the broker starts a

@@ -32,6 +32,34 @@ fn stop_signals_flux_process_but_group_when_prefix_is_set() {
 }
 
 #[test]
+fn prefix_is_once_in_every_command_line() {
+    let programs = [
+        "",
+        "interactive = true\n",
+        "[runner.program]\nmode = 'submit'\nwords = ['true']\n",
+        "[runner.program]\nmode = 'launcher'\nwords = ['true']\n",
+        "[runner.program]\nmode = 'script'\ntext = 'true'\n",
+        "[runner.program]\nmode = 'batch'\nlines = [{number = 0, text = 'true'}]\n",
+        "[runner.program]\nmode = 'diagnostics'\n",
+        "[runner.program]\nmode = 'persistent'\n[runner.restful]\nport = 5000\n",
+    ];
+    for program in programs {
+        let text = format!("[runner]\nprefix = ['fuse']\n{program}");
+        for launch in [lead(&text), follower(&text)] {
+            let count = launch
+                .argv
+                .iter()
+                .filter(|word| **word == Word::literal("fuse"))
+                .count();
+            assert_eq!(count, 1, "{program}: {:?}", launch.argv);
+            // Before the broker, the prefix gets the signals, too.
+            let is_first = launch.argv[0] == Word::literal("fuse");
+            assert_eq!(launch.signals == SignalTarget::Group, is_first, "{program}");
+        }
+    }
+}
+
+#[test]
 fn the_socket_is_the_one_that_the_broker_is_given() {
     for launch in [lead(""), lead(PROGRAM), follower("")] {
         let socket = launch.socket.unwrap();
