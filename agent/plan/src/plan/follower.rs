@@ -53,10 +53,12 @@ fn address_of(resolved: &Resolved, rank: u32) -> Option<Parent> {
     Some(addresses.of_rank(rank, resolved.hosts.name(rank)))
 }
 
-/// What follows the end of the follower's broker.
+/// What follows the end of the follower's broker. In a MiniCluster whose lead is in another cluster, index 0 never
+/// completes before the lead has ended: its success is that of the Job, which would end the other followers.
 fn at_end(resolved: &Resolved) -> AtEnd {
     let lead_can_restart = resolved.spec.restart_policy == RestartPolicy::OnFailure;
-    if resolved.spec.flux.complete_workers {
+    let decides_job = resolved.spec.network.lead.is_some() && resolved.index() == 0;
+    if resolved.spec.flux.complete_workers && !decides_job {
         AtEnd::Complete { lead_can_restart }
     } else {
         AtEnd::RestartFollower {

@@ -60,6 +60,22 @@ fn prefix_is_once_in_every_command_line() {
 }
 
 #[test]
+fn complete_workers_spares_the_index_that_ends_the_job() {
+    let completes = |text: &str, index: u32| {
+        let spec = spec(&format!("size = 2\n[flux]\ncomplete_workers = true\n{text}"));
+        let facts = Facts {
+            hostname: format!("mc-{index}"),
+            ..facts(index)
+        };
+        matches!(launch(&run(&spec, &facts)).at_end, AtEnd::Complete { .. })
+    };
+    let burst = "[network]\nhostlist = 'far-0,mc-[0-1]'\nlead = {address = 'far-0'}\n";
+    assert!(completes("", 1));
+    assert!(completes(burst, 1));
+    assert!(!completes(burst, 0), "its success would end the Job");
+}
+
+#[test]
 fn the_socket_is_the_one_that_the_broker_is_given() {
     for launch in [lead(""), lead(PROGRAM), follower("")] {
         let socket = launch.socket.unwrap();
