@@ -3,7 +3,7 @@
 //! - If the spec names one: that one.
 //! - Else, without a view: the default of the image's Flux.
 //! - Else Fluxion, if the view has it and the spec has a queue policy (which only Fluxion supports) or the runner
-//!   requests GPUs.
+//!   requests GPUs. A queue policy has no effect with the user's own broker.toml, so it then selects nothing.
 //! - Else the simple scheduler.
 //!
 //! If the spec names Fluxion and the view lacks it, planning fails. If the broker cannot load Fluxion, it fails to
@@ -18,13 +18,12 @@ use super::{PlanError, Resolved};
 pub fn chosen(resolved: &Resolved) -> Result<Option<SchedulerKind>, PlanError> {
     let flux = &resolved.spec.flux;
     let in_view = resolved.spec.view.enabled && resolved.facts.view.fluxion;
+    let has_policy = flux.queue_policy.is_some() && flux.broker_config.is_none();
     match flux.scheduler {
         Some(SchedulerKind::Fluxion) if resolved.spec.view.enabled && !in_view => {
             Err(PlanError::FluxionMissing(resolved.paths.view()))
         }
-        None if in_view && (flux.queue_policy.is_some() || resolved.spec.runner.gpus) => {
-            Ok(Some(SchedulerKind::Fluxion))
-        }
+        None if in_view && (has_policy || resolved.spec.runner.gpus) => Ok(Some(SchedulerKind::Fluxion)),
         // The simple scheduler is named only in a view with Fluxion. Without Fluxion, Flux loads the simple one anyway.
         None => Ok(in_view.then_some(SchedulerKind::Simple)),
         named => Ok(named),
@@ -95,6 +94,13 @@ mod tests {
             (of(policy, true), of(policy, false)),
             ((fluxion, 0), (Some(None), 1))
         );
+        let own = "broker_config = ''";
+        assert_eq!(
+            of(&format!("{policy}\n{own}"), true),
+            (simple, 0),
+            "the policy has no effect"
+        );
+        assert_eq!(of(&format!("{gpus}[flux]\n{own}"), true), (fluxion, 0));
         let named = "[flux]\nscheduler = 'simple'\n";
         assert_eq!(of(&format!("{gpus}{named}"), true), (simple, 0));
         assert_eq!(of("[flux]\nscheduler = 'fluxion'", false), (None, 0));
