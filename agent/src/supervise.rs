@@ -38,6 +38,8 @@ use program::{Child, ChildProgram, StartError};
 const DUPLICATE_STOP_WITHIN: Duration = Duration::from_millis(200);
 /// After the processes that a program waited for were killed: time for the program to report how they ended.
 const REPORT_WITHIN: Duration = Duration::from_secs(1);
+/// How the name of a broker's process begins. Flux adds the rank.
+const BROKER: &str = "flux-broker";
 
 /// An event for the supervisor's user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -599,6 +601,10 @@ async fn answer(asked: &mut Option<Asked>) -> bool {
 fn send(child: &Child, target: SignalTarget, signal: i32) {
     let result = match target {
         SignalTarget::Process => raw::send(child.pid, signal),
+        SignalTarget::Broker => raw::send(
+            orphans::nearest_called(child.pid, BROKER).unwrap_or(-child.pid),
+            signal,
+        ),
         SignalTarget::Group => raw::send(-child.pid, signal),
     };
     // No such process: it has just ended, which is the next event.

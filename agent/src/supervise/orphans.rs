@@ -77,10 +77,32 @@ fn waits_until(begin: Instant, kill_deadline: Option<Instant>) -> Instant {
 /// Whether the process `pid` or a descendant has this name (of at most 15 bytes, as in `/proc/PID/comm`).
 pub fn has_descendant(pid: i32, name: &str) -> bool {
     let processes = processes(Path::new("/proc"));
-    let is_called = |pid: &i32| {
-        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name)
-    };
+    let is_called = |pid: &i32| name_of(*pid).is_some_and(|of| of == name);
     with_descendants(&processes, [pid].into()).iter().any(is_called)
+}
+
+/// The process `pid`, or else its nearest descendant, whose name begins with `prefix`.
+pub fn nearest_called(pid: i32, prefix: &str) -> Option<i32> {
+    let mut rest = processes(Path::new("/proc"));
+    let mut generation = BTreeSet::from([pid]);
+    while !generation.is_empty() {
+        let is_called = |pid: &&i32| name_of(**pid).is_some_and(|name| name.starts_with(prefix));
+        if let Some(found) = generation.iter().find(is_called) {
+            return Some(*found);
+        }
+        let (next, others) = rest
+            .into_iter()
+            .partition(|(_, process)| generation.contains(&process.parent));
+        rest = others;
+        generation = BTreeMap::into_keys(next).collect();
+    }
+    None
+}
+
+/// The name of a process (at most 15 bytes).
+fn name_of(pid: i32) -> Option<String> {
+    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    Some(comm.trim_end().to_owned())
 }
 
 #[derive(Debug, PartialEq, Eq)]

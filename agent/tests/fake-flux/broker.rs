@@ -67,6 +67,8 @@ pub fn run(words: &[&str]) -> u8 {
             return 1;
         }
     };
+    let name = std::ffi::CString::new(format!("flux-broker-{}", broker.rank)).expect("no byte is 0");
+    let _ = nix::sys::prctl::set_name(&name);
     let (sender, events) = channel();
     let to = sender.clone();
     std::thread::spawn(move || {

@@ -34,7 +34,8 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     ExitCode::from(match words.as_slice() {
-        ["start" | "broker", rest @ ..] => broker::run(rest),
+        ["start", rest @ ..] => start(rest),
+        ["broker", rest @ ..] => broker::run(rest),
         ["submit" | "run", rest @ ..] => jobs::submit(rest, words[0] == "run"),
         ["batch", rest @ ..] => jobs::batch(rest),
         ["job", "wait-event", "-v", _, event] => say(&format!("1.0 {event}")),
@@ -66,6 +67,23 @@ fn main() -> ExitCode {
             1
         }
     })
+}
+
+/// Becomes the broker or, as with the real one, the command in `--wrap`, which runs the broker.
+fn start(words: &[&str]) -> u8 {
+    let Some(wrap) = words.iter().find_map(|word| word.strip_prefix("--wrap=")) else {
+        return broker::run(words);
+    };
+    let mut wrapper = wrap.split(',');
+    let broker = words.iter().filter(|word| !word.starts_with("--wrap="));
+    let error = Command::new(wrapper.next().unwrap_or_default())
+        .args(wrapper)
+        .args(std::env::args().take(1))
+        .arg("broker")
+        .args(broker)
+        .exec();
+    eprintln!("flux-start: {wrap}: {error}");
+    127
 }
 
 fn say(text: &str) -> u8 {

@@ -451,6 +451,52 @@ fn stop_with_enough_time_saves_the_archive() {
     }
 }
 
+/// As strace at SIGTERM: passes the signal on, and ends at once by the same signal.
+const WRAPPER: &str = "trap 'kill $!; trap - TERM; kill $$' TERM; \"$0\" \"$@\" & wait $!";
+
+#[test]
+fn stop_through_a_wrapper_saves_the_archive() {
+    let quoted = |text: &str| serde_json::to_string(text).unwrap();
+    let program = quoted("trap 'sleep 3; exit 4' HUP TERM; echo up; while :; do sleep 0.05; done");
+    let program = format!("program = {{mode = 'submit', words = ['sh', '-c', {program}]}}\n");
+    let interactive = "interactive = true\n";
+    let wrap = match real_flux() {
+        Some(_) => "[flux]\nwrap = 'strace,-e,network,-tt'\n".to_owned(),
+        None => format!("[flux]\nwrap = {}\n", quoted(&format!("sh,-c,{WRAPPER}"))),
+    };
+    let prefix = format!("prefix = ['sh', '-c', {}]\n", quoted(WRAPPER));
+    for (spec, code) in [
+        (format!("[runner]\n{program}{wrap}"), 4),
+        (format!("[runner]\n{interactive}{wrap}"), 143),
+        (format!("[runner]\n{interactive}{prefix}"), 143),
+    ] {
+        let image = pod_image(&format!("archive = '{ARCHIVE}'\n{spec}"), 1);
+        fs::create_dir(image.at("/state")).unwrap();
+        if real_flux().is_some() {
+            image.with_programs(&["strace"]);
+        }
+        let mut container = lead(&image, "writes=3 pause=100");
+        container.command = [AGENT, "run", "--grace-period", "30"].map(str::to_owned).into();
+        let pod = Running::pod(&container, &Network::new());
+        if code == 4 {
+            pod.wait_for_output("up\n");
+        } else {
+            let status = || pod.exec(&[AGENT, "status", "--ready"]).status;
+            eventually("the instance is up", || status().success().then_some(()));
+        }
+        pod.signal(15);
+        let ended = pod.end();
+        assert_eq!(
+            (ended.code, not_saved(&image)),
+            (code, None),
+            "{spec}: {}",
+            ended.stderr
+        );
+        assert!(ended.stderr.contains("archive saved"), "{spec}: {}", ended.stderr);
+        assert!(image.at(ARCHIVE).exists(), "{spec}");
+    }
+}
+
 #[test]
 fn unwritable_archive_volume_is_reported_before_the_job() {
     let image = image_of("echo job", "");

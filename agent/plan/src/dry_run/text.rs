@@ -537,6 +537,7 @@ fn host_name(broker: &Parent) -> &str {
 fn supervision(launch: &Launch) -> Vec<String> {
     let who = match launch.signals {
         SignalTarget::Process => "this process only",
+        SignalTarget::Broker => "the broker only",
         SignalTarget::Group => "its whole process group",
     };
     let mut notes = vec![match &launch.parent {

@@ -126,7 +126,7 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Step, PlanError
         run_as,
         environment,
         stdout: Stdout::Inherit,
-        signals: runner::signals(&runner.prefix),
+        signals: runner::signals(resolved, &runner.prefix),
         drain,
         job_shell: can_drain.then_some(JOB_SHELL),
         below: below.transpose()?.unwrap_or_default(),

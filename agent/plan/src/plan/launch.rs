@@ -97,6 +97,9 @@ pub enum InstancePart {
 pub enum SignalTarget {
     /// Only the process itself: a broker ends its own children in order.
     Process,
+    /// Only the broker, which the process runs as a child (`prefix`, `wrap`). A wrapper that got the signal might end
+    /// before the broker, as strace does. Without a broker, as [`SignalTarget::Group`].
+    Broker,
     /// The process and everything that it has started.
     Group,
 }

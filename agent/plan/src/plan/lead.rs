@@ -71,7 +71,7 @@ struct CommandLine {
 /// `flux start` with the initial program.
 fn with_program(resolved: &Resolved, program: &[Word]) -> Result<CommandLine, PlanError> {
     let mut argv = prefix_of_start(resolved).to_vec();
-    let signals = runner::signals(&argv);
+    let signals = runner::signals(resolved, &argv);
     argv.extend(literals(runner::flux_start(resolved)?));
     let options_start = argv.len();
     // `false`: `program` is the broker's initial program.
@@ -102,8 +102,8 @@ fn broker_alone(resolved: &Resolved) -> Result<CommandLine, PlanError> {
     let config = resolved.paths.broker_config_dir();
     let broker = [resolved.flux()?, "broker".into(), "--config-path".into(), config];
     let mut argv = runner.prefix.clone();
+    let signals = runner::signals(resolved, &argv);
     argv.extend(literals(runner::wrap_words(resolved)));
-    let signals = runner::signals(&argv);
     argv.extend(literals(broker));
     let options_start = argv.len();
     let without_initial_program = runner.interactive || !resolved.facts.terminal;

@@ -107,13 +107,13 @@ pub fn wrap_words(resolved: &Resolved) -> Vec<String> {
     wrap.flat_map(|wrap| wrap.split(',')).map(str::to_owned).collect()
 }
 
-/// The processes that get a signal. Flux's own program ends its children, but the words before it, `prefix`, may be any
-/// program of the user.
-pub fn signals(prefix: &[Word]) -> SignalTarget {
-    if prefix.is_empty() {
+/// The processes that get a signal. `flux start` and `flux broker` become the broker. The words before these, `prefix`
+/// and `flux.wrap`, may be any program of the user, with the broker as its child.
+pub fn signals(resolved: &Resolved, prefix: &[Word]) -> SignalTarget {
+    if prefix.is_empty() && resolved.spec.flux.wrap.is_none() {
         SignalTarget::Process
     } else {
-        SignalTarget::Group
+        SignalTarget::Broker
     }
 }
 

@@ -292,7 +292,7 @@ fn wrap_precedes_the_broker_without_a_program() {
             "{}",
             argv(&plan)
         );
-        assert_eq!(launch(&plan).signals, SignalTarget::Group);
+        assert_eq!(launch(&plan).signals, SignalTarget::Broker);
     }
 }
 

@@ -13,7 +13,7 @@ fn lead(text: &str) -> Launch {
 const PROGRAM: &str = "[runner.program]\nmode = 'submit'\nwords = ['true']\n";
 
 #[test]
-fn stop_signals_flux_process_but_group_when_prefix_is_set() {
+fn stop_signals_the_broker_below_its_wrapper() {
     let prefix = "[runner]\nprefix = ['flux', 'run']\n";
     assert_eq!(
         (lead("").signals, follower("").signals),
@@ -21,8 +21,12 @@ fn stop_signals_flux_process_but_group_when_prefix_is_set() {
     );
     assert_eq!(
         (lead(prefix).signals, follower(prefix).signals),
-        (SignalTarget::Group, SignalTarget::Group)
+        (SignalTarget::Broker, SignalTarget::Broker)
     );
+    let wrap = "[flux]\nwrap = 'strace,-tt'\n";
+    for launch in [lead(wrap), lead(&format!("{wrap}{PROGRAM}")), follower(wrap)] {
+        assert_eq!(launch.signals, SignalTarget::Broker, "{:?}", launch.argv);
+    }
     let program = lead(&format!("{prefix}{PROGRAM}"));
     assert_eq!(
         program.signals,
@@ -52,9 +56,9 @@ fn prefix_is_once_in_every_command_line() {
                 .filter(|word| **word == Word::literal("fuse"))
                 .count();
             assert_eq!(count, 1, "{program}: {:?}", launch.argv);
-            // Before the broker, the prefix gets the signals, too.
+            // Before the broker, the prefix gets no signals.
             let is_first = launch.argv[0] == Word::literal("fuse");
-            assert_eq!(launch.signals == SignalTarget::Group, is_first, "{program}");
+            assert_eq!(launch.signals == SignalTarget::Broker, is_first, "{program}");
         }
     }
 }
