@@ -174,6 +174,26 @@ mod tests {
     }
 
     #[test]
+    fn broker_is_found_at_any_depth_below_its_wrapper() {
+        let folder = tempfile::tempdir().unwrap();
+        let broker = folder.path().join("flux-broker");
+        std::os::unix::fs::symlink("/bin/sh", &broker).unwrap();
+        let wrapped = format!("sh -c '{} -c \"read line; exit\"; exit'; exit", broker.display());
+        let mut wrapper = std::process::Command::new("sh")
+            .args(["-c", &wrapped])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = wrapper.id().cast_signed();
+        let found = test_support::waiting::eventually("the broker", || nearest_called(pid, "flux-broker"));
+        assert_ne!(found, pid);
+        assert_eq!(nearest_called(found, "flux-broker"), Some(found));
+        assert_eq!(nearest_called(pid, "no-such-name"), None);
+        drop(wrapper.stdin.take());
+        wrapper.wait().unwrap();
+    }
+
+    #[test]
     fn processes_that_stay_do_not_outlast_the_grace_period() {
         let begin = Instant::now();
         let after = |seconds: f64| begin + Duration::from_secs_f64(seconds);
