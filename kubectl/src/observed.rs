@@ -153,16 +153,14 @@ impl Snapshot {
 
 /// Whether a program runs in the instance, and ends it. Otherwise the instance stays up until it is stopped.
 pub fn runs_program(spec: &MiniClusterSpec) -> bool {
-    let runner = runner_position(&spec.containers).and_then(|position| spec.containers.get(position));
-    !spec.interactive && runner.is_some_and(has_command_or_script)
+    let runner = runner_position(spec).and_then(|position| spec.containers.get(position));
+    // Diagnostics run instead of the command.
+    !spec.interactive && runner.is_some_and(|runner| !runner.diagnostics && has_command_or_script(runner))
 }
 
-/// Which of the MiniCluster's containers runs Flux, if that is unambiguous.
-pub fn runner_position(containers: &[Container]) -> Option<usize> {
-    let marked = containers
-        .iter()
-        .position(|container| container.run_flux == Some(true));
-    marked.or((containers.len() == 1).then_some(0))
+/// Which of the MiniCluster's containers runs Flux.
+pub fn runner_position(spec: &MiniClusterSpec) -> Option<usize> {
+    (0..spec.containers.len()).find(|position| spec.runs_flux(*position))
 }
 
 fn has_command_or_script(runner: &Container) -> bool {

@@ -120,7 +120,9 @@ pub async fn create_and_follow(
     }
     tokio::select! {
         text = tidy_up(&target, id, &followed, args.wanted.keep) => text.iter().for_each(|text| screen::tell(text)),
-        () = interrupts.next() => screen::tell(&format!("{name} may not be deleted: `kubectl minicluster stop --now {name}`")),
+        () = interrupts.next() => screen::tell(&format!(
+            "it is unknown whether {name} will be deleted: `kubectl minicluster stop --now {name}` deletes it"
+        )),
     }
     Ok(followed.end.code())
 }

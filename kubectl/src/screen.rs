@@ -66,7 +66,7 @@ impl Screen {
         match &mut *self.lines.borrow_mut() {
             Lines::Terminal { height, turn } => {
                 *turn = (*turn + 1) % SPINNER.len();
-                let columns = crossterm::terminal::size().map_or(80, |(columns, _)| columns.into());
+                let columns = columns().unwrap_or(80);
                 let lines = stages.iter().map(|stage| stage_line(stage, *turn, columns));
                 let text: String = std::iter::once(clearing(*height)).chain(lines).collect();
                 put_error(text.as_bytes());
@@ -279,12 +279,14 @@ pub fn lines_of(table: &Table) -> Vec<String> {
     table.lines().map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// Columns of the terminal. None: standard output is not a terminal, or the terminal reports no size (0 columns).
+/// Columns of the terminal. None: standard output is not a terminal, or the terminal reports no size.
 pub fn width() -> Option<usize> {
-    let (columns, _) = std::io::stdout()
-        .is_terminal()
-        .then(crossterm::terminal::size)?
-        .ok()?;
+    std::io::stdout().is_terminal().then(columns)?
+}
+
+/// Columns of the terminal. None: it reports no size (0 columns).
+fn columns() -> Option<usize> {
+    let (columns, _) = crossterm::terminal::size().ok()?;
     Some(columns.into()).filter(|columns| *columns > 0)
 }
 

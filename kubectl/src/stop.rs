@@ -106,12 +106,12 @@ pub async fn in_order(target: &Target, name: &str, uid: Option<&str>) -> Result<
         return Ok(Way::Ending);
     }
     let outcome = if attempts.is_deleting {
-        "It may be deleted"
+        "It may be deleted already. If not, "
     } else {
-        "Nothing was deleted"
+        "Nothing was deleted: "
     };
     Err(Failure::Message(format!(
-        "failed to stop {name}: {}. {outcome}: `kubectl minicluster stop --now {name}` deletes it",
+        "failed to stop {name}: {}. {outcome}`kubectl minicluster stop --now {name}` deletes it",
         attempts.obstacle.trim_end_matches('.')
     )))
 }

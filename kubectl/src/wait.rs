@@ -130,7 +130,8 @@ async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
             && (code.is_none() || snapshot.is_invalid())
             && obstacles.is_new(observed::phase_of(snapshot.status()), &why)
         {
-            screen::tell(&format!("waiting for {name} ({why})"));
+            let doing = if code.is_some() { "not waiting" } else { "waiting" };
+            screen::tell(&format!("{doing} for {name} ({why})"));
         }
         if let Some(code) = code {
             return Ok(code);

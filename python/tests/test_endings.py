@@ -320,6 +320,24 @@ def test_cancelled_creation_leaves_nothing_behind(api: FakeApi) -> None:
     assert names(api) == [] and len(api.bodies) == 1
 
 
+def test_creation_cancelled_with_all_tasks_leaves_nothing_behind(api: FakeApi) -> None:
+    async def fail_beside_the_creation() -> None:
+        created = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        api.on_create = lambda cluster: loop.call_soon_threadsafe(created.set)
+
+        async def fail() -> None:
+            await created.wait()
+            raise ValueError
+
+        await asyncio.gather(MiniCluster("app:1").create_async(), fail())
+
+    # At its end, `asyncio.run` cancels all tasks, also the one inside of `create_async`.
+    with pytest.raises(ValueError):
+        asyncio.run(fail_beside_the_creation())
+    assert names(api) == [] and len(api.bodies) == 1
+
+
 CREATION, LOOK = ("POST", "miniclusters"), ("GET", "miniclusters")
 
 

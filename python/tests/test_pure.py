@@ -247,6 +247,7 @@ def test_deleted_pod_is_overdue_a_minute_after_its_grace_period(seconds_ago: int
         ({"containers": [{"command": "x"}]}, "the job starts"),
         ({"containers": [{"commands": {"script": "x"}}]}, "the job starts"),
         ({"containers": [{"command": "side"}, {"runFlux": True}]}, "the instance is up"),
+        ({"containers": [{"command": "x", "diagnostics": True}]}, "the instance is up"),
     ],
 )
 def test_quorum_starts_the_job_if_there_is_one(spec: dict[str, Any], text: str) -> None:
@@ -302,11 +303,11 @@ def test_arguments_change_what_a_file_says_and_nothing_else() -> None:
 
 
 def test_command_replaces_a_script_and_the_lines_of_a_batch() -> None:
-    file = FILE.replace("command: old", "batch: true, batchRaw: true, commands: {script: a, pre: b}")
+    file = FILE.replace("command: old", "batch: true, batchRaw: true, diagnostics: true, commands: {script: a, pre: b}")
     made = manifest.build(Wanted(command=["new"], document=manifest.from_text(file, "f.yaml")), "abcde")
     main = made["spec"]["containers"][1]
     assert (main["command"], main["commands"]) == ("new", {"pre": "b"})
-    assert "batch" not in main and "batchRaw" not in main
+    assert not {"batch", "batchRaw", "diagnostics"} & main.keys()
 
 
 def spec_of(spec: manifest.Spec | None = None, **wanted: Any) -> dict[str, Any]:

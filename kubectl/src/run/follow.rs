@@ -1,14 +1,15 @@
 //! Follows a MiniCluster to its end: shows the progress of its start, then what its job prints. Reconnects after
 //! lost connections.
 
+use std::collections::BTreeSet;
+use std::pin::Pin;
+
 use flux_operator_client::retry::until_done;
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::runtime::watcher::{self, Event};
-use std::collections::BTreeSet;
-use std::pin::Pin;
 
 use crate::failure::{FAILED, Failure, UNREAD};
 use crate::logs::{self, Resume};

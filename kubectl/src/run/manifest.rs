@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use flux_shared::command_words;
-use flux_shared::crd::v1alpha2::{Container, MiniCluster};
+use flux_shared::crd::v1alpha2::{Container, MiniCluster, MiniClusterSpec};
 use flux_shared::manifest::{self, Manifest};
 use flux_shared::validate::{Notice, Problem, validate_and_note};
 use serde_json::{Value, json};
@@ -99,13 +99,13 @@ pub fn build(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<RunMan
         (spec.cleanup, spec.cleanup_pods) = (false, false);
         spec.ttl_seconds_after_finished = None;
     }
-    let runner = runner(&mut spec.containers)?;
+    let runner = runner(&mut spec)?;
     runner.image = wanted.image.clone().or(runner.image.take());
     runner.environment.extend(wanted.environment.iter().cloned());
     if !wanted.command.is_empty() {
         runner.command = Some(command_words::join(&wanted.command));
         // What the file runs instead of a command, or makes of it.
-        (runner.batch, runner.batch_raw) = (false, false);
+        (runner.batch, runner.batch_raw, runner.diagnostics) = (false, false, false);
         if let Some(commands) = &mut runner.commands {
             commands.script = None;
         }
@@ -157,8 +157,8 @@ fn texts(map: &Value) -> Option<BTreeMap<String, String>> {
 }
 
 /// The container whose program is the job.
-fn runner(containers: &mut [Container]) -> Result<&mut Container, Vec<Problem>> {
-    match observed::runner_position(containers).and_then(|position| containers.get_mut(position)) {
+fn runner(spec: &mut MiniClusterSpec) -> Result<&mut Container, Vec<Problem>> {
+    match observed::runner_position(spec).and_then(|position| spec.containers.get_mut(position)) {
         Some(runner) => Ok(runner),
         None => Err(vec![Problem::new(
             "spec.containers",
@@ -224,13 +224,13 @@ mod tests {
     fn command_replaces_a_script_and_the_lines_of_a_batch() {
         for instead in [
             "commands: {script: a, pre: b}",
-            "command: a, batch: true, batchRaw: true",
+            "command: a, batch: true, batchRaw: true, diagnostics: true",
         ] {
             let file = FILE.replace("command: old", instead);
             let built = build(&wanted(None, &["new"]), Some(&file), "abcde").unwrap();
             let main = &built.cluster.spec.containers[1];
             assert_eq!(main.command.as_deref(), Some("new"), "{instead}");
-            assert!(!main.batch && !main.batch_raw, "{instead}");
+            assert!(!main.batch && !main.batch_raw && !main.diagnostics, "{instead}");
             let pre = main
                 .commands
                 .as_ref()

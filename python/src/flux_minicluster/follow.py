@@ -411,7 +411,8 @@ class Follower:
             if error.status in (409, None) or self._lost:
                 # It has changed, perhaps begun, or there is no answer now: the watch will tell.
                 self._start(self._timer(what, 1.0))
-                self._given_up = why if may_pass(error) else self._given_up
+                if may_pass(error):
+                    self._given_up = why
                 return
             self.screen.say(f"not deleted: {error}")
         raise why

@@ -11,7 +11,7 @@ import yaml
 
 from .errors import Invalid, Problem
 from .models import MiniClusterSpec
-from .observed import GROUP, VERSION
+from .observed import GROUP, VERSION, runs_program
 from .words import join
 
 Spec = MiniClusterSpec | Mapping[str, Any]
@@ -58,18 +58,13 @@ def build(wanted: Wanted, random: str) -> dict[str, Any]:
         # What the document runs instead of a command, or makes of it.
         runner.pop("batch", None)
         runner.pop("batchRaw", None)
+        runner.pop("diagnostics", None)
         if runner.get("commands"):
             runner["commands"].pop("script", None)
     # Without a program, the agent's and Flux's lines are the only output. The spec's own `logging` takes precedence.
-    runs_program = not spec.get("interactive") and _has_program(runner)
-    if runs_program and not wanted.verbose and spec.get("logging") is None:
+    if runs_program(spec) and not wanted.verbose and spec.get("logging") is None:
         spec["logging"] = {"quiet": True}
     return document
-
-
-def _has_program(runner: Mapping[str, Any]) -> bool:
-    script = (runner.get("commands") or {}).get("script")
-    return any(isinstance(text, str) and text.strip() for text in (runner.get("command"), script))
 
 
 def _runner(spec: dict[str, Any]) -> dict[str, Any]:

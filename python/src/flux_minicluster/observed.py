@@ -23,6 +23,16 @@ AGENT = "/etc/flux-agent/bin/flux-agent"
 KUBELET_DELAY = timedelta(seconds=60)
 
 
+def runs_program(spec: Object) -> bool:
+    """Whether a program runs in the instance, and ends it. Otherwise the instance stays up until it is stopped."""
+    containers = spec.get("containers") or [{}]
+    runner = next((it for it in containers if it.get("runFlux")), containers[0])
+    texts = (runner.get("command"), (runner.get("commands") or {}).get("script"))
+    # Diagnostics run instead of the command.
+    is_idle = spec.get("interactive") or runner.get("diagnostics")
+    return not is_idle and any(isinstance(text, str) and text.strip() for text in texts)
+
+
 @dataclass(frozen=True)
 class Start:
     """One run of a container: the pod's uid, and how often it was restarted."""
@@ -75,11 +85,7 @@ class Observed:
     @property
     def runs_program(self) -> bool:
         """Whether a program runs in the instance, and ends it. Otherwise the instance stays up until it is stopped."""
-        spec = (self.cluster or {}).get("spec", {})
-        containers = spec.get("containers") or [{}]
-        runner = next((it for it in containers if it.get("runFlux")), containers[0])
-        texts = [runner.get("command"), (runner.get("commands") or {}).get("script")]
-        return not spec.get("interactive") and any((text or "").strip() for text in texts)
+        return runs_program((self.cluster or {}).get("spec", {}))
 
     @property
     def has_been_up(self) -> bool:

@@ -62,7 +62,8 @@ async def create(target: Target, document: dict[str, Any], screen: Screen) -> di
         raise
     except BaseException:
         await asyncio.wait([creating], timeout=CANCEL_SECONDS)
-        has_failed = creating.done() and isinstance(creating.exception(), MiniClusterError)
+        is_answered = creating.done() and not creating.cancelled()
+        has_failed = is_answered and isinstance(creating.exception(), MiniClusterError)
         # A creation that has failed has left nothing, or was undone.
         if not has_failed:
             creating.cancel()
@@ -229,7 +230,7 @@ class Run:
                 await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if cleaning.done():
                 return cleaning.result()
-            why = f"{name} may not be deleted: you pressed Ctrl-C before the API server answered"
+            why = f"it is unknown whether {name} will be deleted: you pressed Ctrl-C before the API server answered"
             screen.say(why)
             return why
         finally:
