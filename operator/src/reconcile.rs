@@ -642,13 +642,9 @@ fn record_time_to_ready(
     after: &MiniClusterStatus,
     context: &Context,
 ) {
-    let has_been_ready = |status: &MiniClusterStatus| {
-        let timeline = status.timeline.as_ref();
-        timeline.is_some_and(|timeline| timeline.ready.is_some())
-    };
     // The timeline is that of the last start.
-    if has_been_ready(after)
-        && !has_been_ready(before)
+    if previous_status::has_been_ready(after)
+        && !previous_status::has_been_ready(before)
         && after.restart_count == 0
         && let Some(created) = object.meta().creation_timestamp.as_ref()
     {

@@ -18,6 +18,14 @@ pub fn is_cleaned_up(status: &MiniClusterStatus) -> bool {
     is_true(status, ConditionType::CleanedUp)
 }
 
+/// Whether the MiniCluster has been ready since its last start, according to the timeline.
+pub fn has_been_ready(status: &MiniClusterStatus) -> bool {
+    status
+        .timeline
+        .as_ref()
+        .is_some_and(|timeline| timeline.ready.is_some())
+}
+
 /// Whether the lead's program has begun since the last restart or suspension, according to the timeline.
 pub fn has_begun(status: &MiniClusterStatus) -> bool {
     status

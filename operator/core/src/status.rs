@@ -26,7 +26,7 @@ use crate::vocabulary::{ConditionType, Reason};
 
 pub use super::obstacle::Obstacle;
 pub use super::previous_status::{condition, image_volume_failed, is_finished};
-use super::previous_status::{has_begun, is_cleaned_up, is_true, rfc3339, short};
+use super::previous_status::{has_been_ready, has_begun, is_cleaned_up, is_true, rfc3339, short};
 
 mod conditions;
 pub mod events;
@@ -196,7 +196,7 @@ pub fn compute(inputs: &Inputs) -> MiniClusterStatus {
         message: if !outcome.message.is_empty() {
             Some(short(&outcome.message))
         } else if job.is_some_and(is_running) && lead_exit.is_some_and(|exit| exit.code == 0) {
-            Some("the command has ended with exit code 0; its pods are ending".to_owned())
+            Some("the lead has ended with exit code 0; the pods are ending".to_owned())
         } else {
             conditions::awaited(inputs, &summary)
         },
@@ -211,12 +211,11 @@ fn after_the_end(inputs: &Inputs, summary: &PodSummary) -> MiniClusterStatus {
     let no_pods_left = inputs.job.is_none() || is_cleaned_up(previous);
     // The MiniCluster may have ended while it waited for the end of a Job that was given up.
     let says_nothing = no_pods_left || inputs.job.is_some_and(|job| restart::is_given_up(previous, job));
-    // These conditions do not depend on the outcome, so an empty one is passed.
-    let outcome = Outcome::default();
-    let updates = if no_pods_left {
+    // None of the conditions that `can_change` allows depends on the outcome, so an empty one is passed.
+    let updates = if inputs.job.is_none() {
         Vec::new()
     } else {
-        conditions::compute(inputs, summary, &outcome)
+        conditions::compute(inputs, summary, &Outcome::default())
     };
     let can_change = |condition: &Condition| match ConditionType::parse(&condition.type_) {
         Some(ConditionType::Valid | ConditionType::VolumesValid) => true,
@@ -565,13 +564,15 @@ impl<'a> PodSummary<'a> {
             }
         };
         let wanted = inputs.job.map_or(0, |job| job.completions);
-        // A smaller size leaves completed pods behind, and a later larger one gives their indexes new pods.
+        let has_completed = |pod: &PodSeen| pod.exit.as_ref().is_some_and(|exit| exit.code == 0);
+        // A smaller size leaves completed pods behind, and a later larger one gives their indexes new pods. (A completed
+        // pod may have the phase Running: its sidecars stop after it, or another container keeps it.)
         let mut completed: BTreeSet<u32> = pods()
-            .filter(|pod| pod.exit.as_ref().is_some_and(|exit| exit.code == 0))
+            .filter(|pod| has_completed(pod))
             .map(|pod| pod.index)
             .filter(|index| (1..wanted).contains(index))
             .collect();
-        for pod in pods().filter(|pod| !pod.has_ended) {
+        for pod in pods().filter(|pod| !pod.has_ended && !has_completed(pod)) {
             completed.remove(&pod.index);
         }
         let min_size = match inputs.spec {
@@ -650,14 +651,6 @@ fn runs_or_ran(inputs: &Inputs, summary: &PodSummary) -> bool {
     summary
         .lead
         .is_some_and(|lead| lead.exit.is_some() || (lead.has_joined && has_been_ready(inputs.previous)))
-}
-
-/// Whether the MiniCluster has been ready since its last start.
-fn has_been_ready(status: &MiniClusterStatus) -> bool {
-    status
-        .timeline
-        .as_ref()
-        .is_some_and(|timeline| timeline.ready.is_some())
 }
 
 /// Converts a number to i32, the type of numbers in the status.

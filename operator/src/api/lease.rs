@@ -285,12 +285,18 @@ impl HeldLease {
             lease_duration_seconds: Some(1),
             ..LeaseSpec::default()
         };
+        let write = async {
+            let written = self.candidate.write(&api, self.version.clone(), &spec).await;
+            // Perhaps this process wrote the Lease, but gave up the renewal before the answer.
+            if matches!(&written, Err(kube::Error::Api(status)) if status.code == 409)
+                && let Ok(Some(lease)) = api.get_opt(NAME).await
+                && self.is_holder_of(&lease)
+            {
+                let _ = self.candidate.write(&api, lease.resource_version(), &spec).await;
+            }
+        };
         // If this fails, another replica leads a little later.
-        let _ = tokio::time::timeout(
-            self.candidate.pause(),
-            self.candidate.write(&api, self.version, &spec),
-        )
-        .await;
+        let _ = tokio::time::timeout(self.candidate.pause(), write).await;
     }
 }
 
@@ -366,6 +372,16 @@ mod tests {
                 .is_ok(),
             "another leads"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lease_is_released_after_a_conflict_only_by_its_holder() {
+        let (client, asked) = server("me");
+        held().release(&client).await;
+        assert_eq!(asked.lock().unwrap()[..], ["PATCH", "GET", "PATCH"]);
+        let (client, asked) = server("other");
+        held().release(&client).await;
+        assert_eq!(asked.lock().unwrap()[..], ["PATCH", "GET"]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -7,9 +7,9 @@ pub(crate) fn is_named(message: &str, image: &str) -> bool {
     names(message).any(|name| canonical(name) == image)
 }
 
-/// The names of images in a message: quoted, or after `docker://`. Other quoted words may be among them.
+/// The texts in a message that may be names of images: those between quotes, and those after `docker://`.
 fn names(message: &str) -> impl Iterator<Item = &str> {
-    let quoted = message.split('"').skip(1).step_by(2);
+    let quoted = message.split('"');
     let addresses = message
         .split("docker://")
         .skip(1)
@@ -73,7 +73,7 @@ mod tests {
                 format!(
                     "rpc error: code = NotFound desc = failed to pull and unpack image \"{in_full}\": not found"
                 ),
-                format!("failed to pull: \\\"{in_full}\\\""),
+                format!("ErrImagePull: \"failed to pull: \\\"{in_full}\\\": not found\""),
                 format!("initializing source docker://{image}: reading manifest"),
             ] {
                 assert!(is_named(&message, image), "{image}: {message}");

@@ -182,6 +182,16 @@ fn followers_that_have_completed_are_not_waited_for() {
         !is(&observation.status(), "Ready"),
         "the Job replaces a follower that failed"
     );
+    let kept = PodSeen {
+        has_ended: false,
+        kept_by: Some("proxy".into()),
+        ..ended(2, 0, 5)
+    };
+    observation.pods = vec![ready(0), ready(1), kept];
+    assert!(
+        is(&observation.status(), "Ready"),
+        "another container keeps the pod"
+    );
     observation.job = Some(job(2));
     observation.pods = vec![ready(0), ended(2, 0, 5)];
     assert!(!is(&observation.status(), "Ready"), "it belongs to a larger size");
@@ -956,7 +966,7 @@ fn ended_command_is_reported_while_its_pods_end() {
     );
     assert_eq!(
         status.message.as_deref(),
-        Some("the command has ended with exit code 0; its pods are ending")
+        Some("the lead has ended with exit code 0; the pods are ending")
     );
     observation.pods = vec![ended(0, 1, 9), ready(1)];
     let message = observation.status().message.unwrap();

@@ -9,7 +9,9 @@ use flux_operator_core::observe::{Key, controller_uid};
 use flux_operator_core::obstacle::Obstacle;
 use flux_operator_core::render::storage::RenderedVolume;
 use flux_operator_core::vocabulary::Reason;
+use flux_shared::backoff;
 use flux_shared::crd::v1alpha2::MiniCluster;
+use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{Patch, PatchParams};
 use kube::core::PartialObjectMeta;
@@ -26,8 +28,9 @@ use super::{
 /// Longest time to wait until all volumes and claims of a MiniCluster are bound. If they are not bound by then, nothing
 /// fails, but the pods may start later. (Not `retry::until_done`: the reconcile continues after a few reads.)
 const BINDER_TIME: Duration = Duration::from_secs(3);
-/// Pauses in milliseconds between reads of a volume or a claim that is to be bound, `BINDER_TIME` in total.
-const BINDER_PAUSES: [u64; 8] = [20, 40, 80, 160, 300, 600, 900, 900];
+/// The first and the longest pause between reads of a volume or a claim that is to be bound.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(900);
 
 /// An existing PersistentVolume with the name we need.
 #[derive(Debug, PartialEq, Eq)]
@@ -80,8 +83,8 @@ where
     K: Clone + DeserializeOwned + std::fmt::Debug,
 {
     let wait = async {
-        for pause in BINDER_PAUSES {
-            tokio::time::sleep(Duration::from_millis(pause)).await;
+        for reads in 1.. {
+            tokio::time::sleep(backoff::after(reads, FIRST_PAUSE, LONGEST_PAUSE)).await;
             let is_unbound = |found: K| phase(found).is_none_or(|phase| phase != "Bound");
             if !api.get(name).await.is_ok_and(is_unbound) {
                 return;
@@ -104,10 +107,10 @@ impl Writer {
         owner: &str,
     ) -> Result<(), ApplyError> {
         let deadline = Instant::now() + BINDER_TIME;
-        for volume in volumes {
-            self.create_volume(volume, owner, deadline).await?;
-        }
-        Ok(())
+        // A few at the same time: if one is not bound, the others must still be waited for.
+        futures::stream::iter(volumes.iter().map(Ok))
+            .try_for_each_concurrent(3, |volume| self.create_volume(volume, owner, deadline))
+            .await
     }
 
     /// Creates a claim and its volume, unless they exist and are ours, and waits until they are bound or until

@@ -1048,6 +1048,13 @@ fn valid_follows_the_spec_beside_a_given_up_job() {
     let status = observation.status();
     assert!(!is(&status, "Valid"), "{status:#?}");
     assert!(is(&status, "Failed"), "{status:#?}");
+    let cleaned_up = Condition {
+        type_: "CleanedUp".into(),
+        status: ConditionStatus::True,
+        ..observation.previous.conditions[0].clone()
+    };
+    observation.previous.conditions.push(cleaned_up);
+    assert!(!is(&observation.status(), "Valid"), "{:#?}", observation.status());
 }
 
 #[test]
