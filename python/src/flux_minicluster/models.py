@@ -282,7 +282,7 @@ class Container(BaseModel):
     environment: dict[str, str] | None = None
     """
     Environment variables. As in a pod, `$(NAME)` in a value stands for an earlier variable (in the order of
-    their names), and `$$` for `$`.
+    their names) or for a variable of `secrets`, and `$$` for `$`.
     """
     existing_volumes: Annotated[
         dict[str, ExistingVolume] | None, Field(alias="existingVolumes")
@@ -743,7 +743,7 @@ class Service(BaseModel):
     environment: dict[str, str] | None = None
     """
     Environment variables. As in a pod, `$(NAME)` in a value stands for an earlier variable (in the order of
-    their names), and `$$` for `$`.
+    their names) or for a variable of `secrets`, and `$$` for `$`.
     """
     existing_volumes: Annotated[
         dict[str, ExistingVolume] | None, Field(alias="existingVolumes")
