@@ -37,7 +37,7 @@ for flux_agent_line in $flux_agent_background; do
 	flux_agent_file=$flux_agent_codes${flux_agent_line%:*}
 	[ -e "$flux_agent_file" ] || wait "${flux_agent_line#*:}"
 	# Its last process is not its submission if it has two &. The process of that is not known, so wait for all.
-	[ -e "$flux_agent_file" ] || [ ! -e "$flux_agent_file.begun" ] || wait
+	[ -e "$flux_agent_file" ] || wait
 done
 flux queue idle
 flux jobs -a
@@ -161,7 +161,6 @@ pub fn script(resolved: &Resolved, lines: &[BatchLine]) -> Result<String, PlanEr
          flux_agent_submit() {{\n\
          \tflux_agent_line=$1\n\
          \tshift\n\
-         \techo >\"$flux_agent_codes$flux_agent_line.begun\"\n\
          \t{submit} --flags waitable --job-name=\"line-$flux_agent_line\" \"$@\"\n\
          \tflux_agent_code=$?\n\
          \techo $flux_agent_code >\"$flux_agent_codes$flux_agent_line\"\n\
