@@ -194,12 +194,7 @@ fn paths_to_check(spec: &AgentSpec, environment: &BTreeMap<String, String>, cwd:
     paths.extend(environment.get("SHELL").cloned());
     let users = spec.runner.user.iter().map(|user| &user.name).chain(&spec.users);
     paths.extend(users.map(|name| home_of(name)));
-    paths.extend(
-        [SYSTEM_CONFIG, "/etc", SYSTEM_RUN, "/run", MUNGE, MUNGE_KEY]
-            .into_iter()
-            .chain(TEMPORARY)
-            .map(str::to_owned),
-    );
+    paths.extend([SYSTEM_CONFIG, "/etc", SYSTEM_RUN, "/run", MUNGE, MUNGE_KEY].map(str::to_owned));
     let flux_roots = [Some(spec.paths().view()), spec.view.install_root.clone()];
     paths.extend(
         flux_roots

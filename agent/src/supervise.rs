@@ -1,7 +1,7 @@
 //! Receives signals, and supervises child processes.
 //!
 //! ```text
-//! signalfd ─► first stop ─► Supervisor::stop, for the life of the process ─► policy ─► the child, or its process group
+//! signalfd ─► first stop ─► Supervisor::stop, for the life of the process ─► policy ─► the child, the broker below it, or its group
 //!      ├─ other signals ─► terms ─► the same
 //!      └─ SIGCHLD ─► reap all ─► a child: its end is stored until it is asked for; an adopted orphan: forgotten
 //! ```
@@ -38,8 +38,6 @@ use program::{Child, ChildProgram, StartError};
 const DUPLICATE_STOP_WITHIN: Duration = Duration::from_millis(200);
 /// After the processes that a program waited for were killed: time for the program to report how they ended.
 const REPORT_WITHIN: Duration = Duration::from_secs(1);
-/// How the name of a broker's process begins. Flux adds the rank.
-const BROKER: &str = "flux-broker";
 
 /// An event for the supervisor's user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -601,10 +599,12 @@ async fn answer(asked: &mut Option<Asked>) -> bool {
 fn send(child: &Child, target: SignalTarget, signal: i32) {
     let result = match target {
         SignalTarget::Process => raw::send(child.pid, signal),
-        SignalTarget::Broker => raw::send(
-            orphans::nearest_called(child.pid, BROKER).unwrap_or(-child.pid),
-            signal,
-        ),
+        SignalTarget::Broker => match orphans::broker(child.pid).map(|pid| raw::send(pid, signal)) {
+            // It is another user's (`sudo`): its wrapper may pass the signal on.
+            Some(Err(error)) if error.raw_os_error() == Some(libc::EPERM) => raw::send(-child.pid, signal),
+            Some(sent) => sent,
+            None => raw::send(-child.pid, signal),
+        },
         SignalTarget::Group => raw::send(-child.pid, signal),
     };
     // No such process: it has just ended, which is the next event.

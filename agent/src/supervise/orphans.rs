@@ -76,17 +76,26 @@ fn waits_until(begin: Instant, kill_deadline: Option<Instant>) -> Instant {
 
 /// Whether the process `pid` or a descendant has this name (of at most 15 bytes, as in `/proc/PID/comm`).
 pub fn has_descendant(pid: i32, name: &str) -> bool {
-    let processes = processes(Path::new("/proc"));
-    let is_called = |pid: &i32| name_of(*pid).is_some_and(|of| of == name);
-    with_descendants(&processes, [pid].into()).iter().any(is_called)
+    nearest(pid, |other| other == name).is_some()
 }
 
-/// The process `pid`, or else its nearest descendant, whose name begins with `prefix`.
-pub fn nearest_called(pid: i32, prefix: &str) -> Option<i32> {
+/// The broker: the process `pid`, or else its nearest descendant with a broker's name. Flux adds the rank to this name.
+pub fn broker(pid: i32) -> Option<i32> {
+    nearest(pid, |name| match name.strip_prefix("flux-broker") {
+        Some("") => true,
+        Some(rest) => rest
+            .strip_prefix('-')
+            .is_some_and(|rank| rank.bytes().all(|byte| byte.is_ascii_digit())),
+        None => false,
+    })
+}
+
+/// The process `pid`, or else its nearest descendant, whose name `is_wanted`.
+fn nearest(pid: i32, is_wanted: impl Fn(&str) -> bool) -> Option<i32> {
     let mut rest = processes(Path::new("/proc"));
     let mut generation = BTreeSet::from([pid]);
     while !generation.is_empty() {
-        let is_called = |pid: &&i32| name_of(**pid).is_some_and(|name| name.starts_with(prefix));
+        let is_called = |pid: &&i32| name_of(**pid).is_some_and(|name| is_wanted(&name));
         if let Some(found) = generation.iter().find(is_called) {
             return Some(*found);
         }
@@ -176,19 +185,22 @@ mod tests {
     #[test]
     fn broker_is_found_at_any_depth_below_its_wrapper() {
         let folder = tempfile::tempdir().unwrap();
-        let broker = folder.path().join("flux-broker");
-        std::os::unix::fs::symlink("/bin/sh", &broker).unwrap();
-        let wrapped = format!("sh -c '{} -c \"read line; exit\"; exit'; exit", broker.display());
+        for name in ["flux-broker-3", "flux-broker-run"] {
+            std::os::unix::fs::symlink("/bin/sh", folder.path().join(name)).unwrap();
+        }
+        let at = folder.path().display();
+        let wrapped =
+            format!("{at}/flux-broker-run -c '{at}/flux-broker-3 -c \"read line; exit\"; exit'; exit");
         let mut wrapper = std::process::Command::new("sh")
             .args(["-c", &wrapped])
             .stdin(std::process::Stdio::piped())
             .spawn()
             .unwrap();
         let pid = wrapper.id().cast_signed();
-        let found = test_support::waiting::eventually("the broker", || nearest_called(pid, "flux-broker"));
-        assert_ne!(found, pid);
-        assert_eq!(nearest_called(found, "flux-broker"), Some(found));
-        assert_eq!(nearest_called(pid, "no-such-name"), None);
+        let found = test_support::waiting::eventually("the broker", || broker(pid));
+        assert_eq!(name_of(found).as_deref(), Some("flux-broker-3"));
+        assert_eq!(broker(found), Some(found));
+        assert!(!has_descendant(pid, "no-such-name"));
         drop(wrapper.stdin.take());
         wrapper.wait().unwrap();
     }

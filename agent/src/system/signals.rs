@@ -30,8 +30,8 @@ pub fn is_stop(signal: i32) -> bool {
 
 impl Received {
     /// The signal as the entrypoint of a container handles it. The runtime stops a container by the STOPSIGNAL of its
-    /// image, such as SIGQUIT (nginx), SIGWINCH (httpd) or SIGRTMIN+3 (systemd). This counts as SIGTERM. From outside
-    /// of the container, other signals only suspend and resume it.
+    /// image, such as SIGQUIT (nginx), SIGWINCH (httpd) or SIGRTMIN+3 (systemd). This counts as SIGTERM. Signals that
+    /// suspend or resume, SIGCHLD and SIGURG stay what they are.
     pub fn of_container(self) -> Received {
         let is_other = matches!(
             self.number,

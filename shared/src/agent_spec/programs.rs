@@ -60,7 +60,8 @@ pub struct Runner {
     /// Start no initial program, even if one is given (`broker.rc2_none`). The broker runs until it is shut down.
     #[serde(default, skip_serializing_if = "is_false")]
     pub interactive: bool,
-    /// Words before submit, batch, the launcher's command, the broker and the followers' start.
+    /// Words before submit, batch, the launcher's command, the broker, the followers' start, and the lead's start with the
+    /// RESTful API or diagnostics.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prefix: Vec<Word>,
     /// Cores 0 to n-1 of every node. Unset: those that the container may use.

@@ -70,7 +70,13 @@ struct CommandLine {
 
 /// `flux start` with the initial program.
 fn with_program(resolved: &Resolved, program: &[Word]) -> Result<CommandLine, PlanError> {
-    let mut argv = prefix_of_start(resolved).to_vec();
+    let runner = &resolved.spec.runner;
+    // The command line of a program of the user has the prefix already.
+    let mut argv = if runner.program.is_from_user() {
+        Vec::new()
+    } else {
+        runner.prefix.clone()
+    };
     let signals = runner::signals(resolved, &argv);
     argv.extend(literals(runner::flux_start(resolved)?));
     let options_start = argv.len();
@@ -84,14 +90,6 @@ fn with_program(resolved: &Resolved, program: &[Word]) -> Result<CommandLine, Pl
         options,
         signals,
     })
-}
-
-/// The user's prefix, if it precedes `flux start`. The command line of a program of the user has it already.
-fn prefix_of_start<'a>(resolved: &'a Resolved) -> &'a [Word] {
-    match resolved.spec.runner.program {
-        Program::Diagnostics | Program::Persistent => &resolved.spec.runner.prefix,
-        _ => &[],
-    }
 }
 
 /// `flux broker` without a program of the user, for which `flux start` is not needed. By default, the broker starts a
@@ -127,10 +125,7 @@ fn launch(resolved: &Resolved, initial: Option<Initial>) -> Result<Step, PlanErr
         None => broker_alone(resolved)?,
     };
     // `Diagnostics` stays after its reports. `Persistent` has a program only for the RESTful API, which also stays.
-    let stays_up = matches!(
-        resolved.spec.runner.program,
-        Program::Diagnostics | Program::Persistent
-    );
+    let stays_up = !resolved.spec.runner.program.is_from_user();
     let (program, stdout) = match initial {
         Some(Initial { command, stdout }) => (command.as_typed, stdout),
         None => (Vec::new(), Stdout::Inherit),
