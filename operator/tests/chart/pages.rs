@@ -132,6 +132,13 @@ fn chart_and_program_have_one_version_and_name_the_same_images() {
 }
 
 #[test]
+fn python_package_and_program_have_one_version() {
+    let line = format!("version = \"{}\"", env!("CARGO_PKG_VERSION"));
+    let package = read("python/pyproject.toml");
+    assert!(package.lines().any(|other| other == line), "{line}");
+}
+
+#[test]
 fn readme_lists_every_object_that_is_installed() {
     let readme = read("chart/README.md");
     let (_, section) = readme.split_once("\n## What it installs\n").unwrap();
