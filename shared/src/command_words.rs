@@ -83,6 +83,11 @@ pub fn split_literal(text: &str) -> Result<Vec<String>, String> {
     Ok(words.iter().map(Word::display).collect())
 }
 
+/// As [`split_literal`]. Text that is not valid shell is split at blanks.
+pub fn split_leniently(text: &str) -> Vec<String> {
+    split_literal(text).unwrap_or_else(|_| text.split_whitespace().map(str::to_owned).collect())
+}
+
 /// Quotes and joins words, so that [`split`] returns the same words again, without references.
 pub fn join<T: AsRef<str>>(words: &[T]) -> String {
     let is_plain = |text: &str| {

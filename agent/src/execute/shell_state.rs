@@ -197,8 +197,7 @@ fn is_function(name: &OsStr) -> bool {
 /// The variables that a snippet gives to Flux by its own `$asFlux`, such as `sudo -u flux -E PATH=/x -E HOME=/y`: the
 /// `NAME=VALUE` words after the first `-E`.
 fn as_flux_variables(text: &str) -> Environment {
-    let words = flux_shared::command_words::split_literal(text)
-        .unwrap_or_else(|_| text.split_whitespace().map(str::to_owned).collect());
+    let words = flux_shared::command_words::split_leniently(text);
     let preserved = words.iter().skip_while(|word| *word != "-E");
     preserved
         .filter_map(|word| word.split_once('='))

@@ -216,9 +216,7 @@ pub fn directives(script: &str) -> Vec<String> {
         line.strip_prefix("flux:").or_else(|| line.strip_prefix("FLUX:"))
     });
     let words = options.flat_map(|options| {
-        // Text that is not valid shell is split at blanks.
-        let words = command_words::split_literal(options);
-        let words = words.unwrap_or_else(|_| options.split_whitespace().map(str::to_owned).collect());
+        let words = command_words::split_leniently(options);
         words.into_iter().take_while(|word| !word.starts_with('#'))
     });
     words.collect()

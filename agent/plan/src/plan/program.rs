@@ -267,9 +267,7 @@ fn users_flags(resolved: &Resolved) -> Vec<String> {
         .get(OPTION_FLAGS)
         .map(String::as_str)
         .unwrap_or_default();
-    // Text that is not valid shell is split at blanks.
-    let split_at_blanks = || image_flags.split_whitespace().map(str::to_owned).collect();
-    let mut flags = command_words::split_literal(image_flags).unwrap_or_else(|_| split_at_blanks());
+    let mut flags = command_words::split_leniently(image_flags);
     flags.extend(resolved.spec.flux.option_flags.iter().cloned());
     flags
 }
