@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from datetime import datetime, timezone
 
+from .observed import time_of
+
 # A time as the kubelet writes it, in the zone of its node. Compared as (second since 1970, fraction): the zone's offset
 # changes when clocks go back, and the fraction has a varying number of digits.
 _TIME = re.compile(rb"(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2})(\.\d+)?(Z|[+-]\d{2}:\d{2})")
@@ -139,8 +141,7 @@ def _time(head: bytes) -> _Time | None:
         return None
     second, fraction, zone = found.groups()
     try:
-        # Python 3.10 does not read "Z".
-        moment = datetime.fromisoformat((second + zone.replace(b"Z", b"+00:00")).decode())
+        moment = time_of((second + zone).decode())
     except ValueError:
         return None
     return int(moment.timestamp()), (fraction or b".").ljust(10, b"0")
