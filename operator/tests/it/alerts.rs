@@ -17,7 +17,9 @@ use tokio::io::AsyncWriteExt;
 
 use crate::prometheus::{Prometheus, free_address, get, promtool, promtool_passes, rule_groups};
 use crate::webhook::{Webhook, review};
-use test_support::api_server::{Call, Calls, Fault, apply, assert_message, operator_kubeconfig, test, until};
+use test_support::api_server::{
+    Call, Calls, Fault, Fixture, Operator, apply, assert_message, operator_kubeconfig, test, until,
+};
 use test_support::installation::NAMESPACE;
 use test_support::monitoring::{alerts, panels};
 use test_support::repository::repository;
@@ -388,16 +390,22 @@ fn alert_fires_when_no_operator_leads() {
     });
 }
 
+/// An operator as the namespace's account `default`, and the address of its metrics.
+async fn operator_of_default_account(fixture: &Fixture) -> (Operator, SocketAddr) {
+    let health = free_address();
+    let kubeconfig = fixture.kubeconfig_of("default");
+    let operator = fixture
+        .operator_as(&kubeconfig, Calls::default(), |settings| {
+            settings.health = Some(health)
+        })
+        .await;
+    (operator, health)
+}
+
 #[test]
 fn alert_fires_when_operator_lacks_permission() {
     test("alerts-ready", async |fixture| {
-        let health = free_address();
-        let kubeconfig = fixture.kubeconfig_of("default");
-        let operator = fixture
-            .operator_as(&kubeconfig, Calls::default(), |settings| {
-                settings.health = Some(health)
-            })
-            .await;
+        let (operator, health) = operator_of_default_account(&fixture).await;
         let prometheus = Prometheus::start(health).await;
         prometheus.until_firing(&["FluxOperatorNotReady"]).await;
         // It has no data, and still stops when it is told to.
@@ -422,13 +430,7 @@ fn alert_fires_when_operator_may_not_create_objects() {
         fixture
             .kubectl(&["create", "rolebinding", "reader", "--role=reader", &account])
             .unwrap();
-        let health = free_address();
-        let kubeconfig = fixture.kubeconfig_of("default");
-        let operator = fixture
-            .operator_as(&kubeconfig, Calls::default(), |settings| {
-                settings.health = Some(health)
-            })
-            .await;
+        let (operator, health) = operator_of_default_account(&fixture).await;
         is_ready(health).await;
         let prometheus = Prometheus::start(health).await;
         prometheus.assert_calm(&["FluxOperatorWebhookDown"]).await;
