@@ -3,7 +3,7 @@
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::ResourceQuota;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use test_support::api_server::{Fixture, apply, test, until};
 use test_support::pages::{Block, blocks, repository};
@@ -34,7 +34,10 @@ impl Page {
 
 /// Creates the MiniCluster of a file or a block in the test's namespace.
 async fn create(fixture: &Fixture, text: &str) -> Result<MiniCluster, kube::Error> {
-    let object: Value = serde_saphyr::from_str(text).unwrap();
+    create_object(fixture, &serde_saphyr::from_str(text).unwrap()).await
+}
+
+async fn create_object(fixture: &Fixture, object: &Value) -> Result<MiniCluster, kube::Error> {
     let name = object["metadata"]["name"].as_str().unwrap();
     fixture.try_create(name, object["spec"].clone()).await
 }
@@ -94,24 +97,22 @@ fn pods_with_requests_fit_a_quota_without_a_limit_range() {
         // The LimitRange is the block's second document.
         let (quota, _) = quota.split_once("---").unwrap();
         let limits = "    limits.cpu: 64\n    limits.memory: 64Gi\n";
-        let fits = page.block("name: fits");
-        for (name, quota, spec) in [
-            ("requests", quota.to_owned(), fits.clone()),
-            (
-                "limits",
-                format!("{quota}{limits}"),
-                fits.replace("requests:", "limits:"),
-            ),
+        let fits: Value = serde_saphyr::from_str(&page.block("name: fits")).unwrap();
+        // Kubernetes takes limits for requests if a container has only limits.
+        for (kind, quota) in [
+            ("requests", quota.to_owned()),
+            ("limits", format!("{quota}{limits}")),
         ] {
             apply(&quota);
             counted_quota(&fixture).await;
             for source in ["copy", "imageVolume"] {
-                let name = format!("{name}-{}", source.to_lowercase());
-                let spec = spec.replace("name: fits", &format!("name: {name}")).replace(
-                    "    container:\n",
-                    &format!("    container:\n      source: {source}\n"),
-                );
-                create(&fixture, &spec).await.unwrap();
+                let name = format!("{kind}-{}", source.to_lowercase());
+                let mut object = fits.clone();
+                object["metadata"]["name"] = json!(name);
+                object["spec"]["flux"]["container"]["source"] = json!(source);
+                let resources = &mut object["spec"]["containers"][0]["resources"];
+                *resources = json!({ kind: resources[kind] });
+                create_object(&fixture, &object).await.unwrap();
                 fixture.pods(&name, 2).await;
             }
         }
