@@ -182,10 +182,20 @@ fn is_gpu(resource: &str) -> bool {
     })
 }
 
+/// Whether this is an amount of a GPU, no number of them: such as nvidia.com/gpumem, nvidia.com/gpucores and
+/// aliyun.com/gpu-mem of systems that share GPUs.
+fn is_share(resource: &str) -> bool {
+    let device = resource.split_once('/').map_or("", |(_, device)| device);
+    ["mem", "core", "percentage"]
+        .iter()
+        .any(|unit| device.contains(unit))
+}
+
 /// The number of GPUs that a container with these resources gets.
 pub fn gpus(resources: &Resources) -> u32 {
-    let limits = resources.limits.iter().filter(|(name, _)| is_gpu(name));
-    limits.filter_map(|(_, quantity)| quantity.value()).sum::<f64>() as u32
+    let limits = resources.limits.iter();
+    let numbers = limits.filter(|(name, _)| is_gpu(name) && !is_share(name));
+    numbers.filter_map(|(_, quantity)| quantity.value()).sum::<f64>() as u32
 }
 
 /// Whether a limit or request asks for GPUs or for slices of one. An amount of 0 does not.
@@ -285,5 +295,36 @@ mod tests {
         ] {
             assert!(!asks(name, "1"), "{name}");
         }
+    }
+
+    #[test]
+    fn shares_of_gpus_do_not_count_as_gpus() {
+        let count = |limits: &[(&str, &str)]| {
+            let limits = limits
+                .iter()
+                .map(|(name, count)| ((*name).to_owned(), Quantity((*count).to_owned())));
+            gpus(&Resources {
+                limits: limits.collect(),
+                ..Resources::default()
+            })
+        };
+        let shares = [
+            ("nvidia.com/gpumem", "3000"),
+            ("nvidia.com/gpumem-percentage", "50"),
+            ("nvidia.com/gpucores", "30"),
+            ("aliyun.com/gpu-mem", "8"),
+            ("volcano.sh/gpu-memory", "1024"),
+            ("gpu.intel.com/memory.max", "8Gi"),
+            ("gpu.intel.com/millicores", "500"),
+        ];
+        assert_eq!(count(&shares), 0);
+        assert_eq!(
+            count(&[shares.as_slice(), &[("nvidia.com/gpu", "1")]].concat()),
+            1
+        );
+        assert_eq!(
+            count(&[("nvidia.com/mig-1g.5gb.me", "2"), ("amd.com/gpu", "1")]),
+            3
+        );
     }
 }
