@@ -10,7 +10,12 @@ use crate::choices::{Gang, ViewSource};
 impl ValidMiniCluster {
     /// Hints on effects that may surprise. The path of a container has no index, which is not known here.
     pub fn hints(&self) -> Vec<Notice> {
-        let hints = [self.few_tasks(), self.all_or_none(), self.scattered_files()];
+        let hints = [
+            self.few_tasks(),
+            self.more_than_sure_pods(),
+            self.all_or_none(),
+            self.scattered_files(),
+        ];
         hints
             .into_iter()
             .flatten()
@@ -24,15 +29,20 @@ impl ValidMiniCluster {
         self.runner.program.is_from_user() && !self.interactive && self.flux.lead.is_none()
     }
 
-    /// Hints that there are fewer tasks than pods.
-    fn few_tasks(&self) -> Option<Notice> {
-        let (tasks, size) = (self.tasks, self.size);
+    /// Whether the lead submits the user's program as one job with all tasks.
+    fn lead_submits_program(&self) -> bool {
         let is_submitted = match self.runner.program {
             Program::Submit { .. } => true,
             Program::Script { launch, .. } => !launch,
             _ => false,
         };
-        let is_too_few = self.lead_starts_program() && is_submitted && (1..size).contains(&tasks);
+        is_submitted && self.lead_starts_program()
+    }
+
+    /// Hints that there are fewer tasks than pods.
+    fn few_tasks(&self) -> Option<Notice> {
+        let (tasks, size) = (self.tasks, self.size);
+        let is_too_few = self.lead_submits_program() && (1..size).contains(&tasks);
         is_too_few.then(|| {
             let count = if tasks == 1 {
                 "1 task".to_owned()
@@ -41,6 +51,30 @@ impl ValidMiniCluster {
             };
             let message = format!("{count} for {size} pods: some pods get no task; 0 means one task per pod");
             Problem::new("spec.tasks", message)
+        })
+    }
+
+    /// Hints that the job starts only with more than `minSize` pods, since its tasks need more cores.
+    fn more_than_sure_pods(&self) -> Option<Notice> {
+        let (tasks, sure) = (self.tasks, self.min_size?);
+        let pods = tasks.div_ceil(self.cores_of_pod()?);
+        // Flux rejects a job for which there can never be enough pods.
+        let waits = sure < self.size && pods > sure && pods <= self.max_size;
+        (waits && self.lead_submits_program()).then(|| {
+            let message = format!(
+                "{tasks} tasks need {pods} pods, and only {sure} (minSize) are sure to run: the job waits until {pods} pods run; lower tasks, or raise minSize"
+            );
+            Problem::new("spec.tasks", message)
+        })
+    }
+
+    /// The most cores that Flux has in each pod. None: the spec does not say.
+    fn cores_of_pod(&self) -> Option<u32> {
+        let declared = self.runner.cores.filter(|cores| *cores > 0);
+        declared.or_else(|| {
+            let limit = self.runner.container.resources.limits.get("cpu")?.value()?;
+            // 0 is no limit. Flux counts at least one core.
+            (limit > 0.0).then_some(limit.max(1.0) as u32)
         })
     }
 
@@ -148,5 +182,42 @@ mod tests {
         );
         assert_eq!(installs("source: copy", pip), [""; 0]);
         assert_eq!(installs("", "pip install numpy"), [""; 0], "into the image");
+    }
+
+    #[test]
+    fn tasks_that_need_more_pods_than_min_size_get_a_hint() {
+        let hints = |sizes: &str, container: &str| -> Vec<String> {
+            let text = format!(
+                "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: a}}\nspec:\n  \
+                 size: 4\n  {sizes}\n  containers: [{{image: a, {container}}}]\n"
+            );
+            let hints = validate(&manifest::parse(&text).unwrap()).unwrap().hints();
+            hints.into_iter().map(|hint| hint.message).collect()
+        };
+        let waits = |sizes: &str, container: &str| !hints(sizes, container).is_empty();
+        let declared = "command: b, cores: 4";
+        assert_eq!(
+            hints("minSize: 2\n  tasks: 9", declared),
+            [
+                "9 tasks need 3 pods, and only 2 (minSize) are sure to run: the job waits until 3 pods run; lower tasks, or raise minSize"
+            ]
+        );
+        assert!(!waits("minSize: 2\n  tasks: 8", declared));
+        assert!(!waits("minSize: 2\n  tasks: 0", declared) && !waits("minSize: 4\n  tasks: 16", declared));
+        // Flux rejects a job that needs more pods than there can be.
+        assert!(waits("minSize: 2\n  tasks: 16", declared) && !waits("minSize: 2\n  tasks: 17", declared));
+        assert!(waits("minSize: 2\n  maxSize: 5\n  tasks: 17", declared));
+        // Without declared cores, the limit counts, rounded down.
+        for (limit, enough) in [("4500m", 8), ("500m", 2)] {
+            let limited = format!("command: b, resources: {{limits: {{cpu: {limit}}}}}");
+            // With few tasks there is another hint.
+            let count = |tasks: u32| hints(&format!("minSize: 2\n  tasks: {tasks}"), &limited).len();
+            assert_eq!(count(enough + 1), count(enough) + 1, "{limit}");
+        }
+        assert!(!waits("minSize: 2\n  tasks: 9", "command: b"), "unknown cores");
+        for other in ["command: b, launcher: true", "command: b, batch: true"] {
+            let found = hints("minSize: 2\n  tasks: 9", &format!("{other}, cores: 4"));
+            assert!(!found.iter().any(|hint| hint.contains("minSize")), "{other}");
+        }
     }
 }
