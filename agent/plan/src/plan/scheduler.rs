@@ -2,8 +2,8 @@
 //!
 //! - If the spec names one: that one.
 //! - Else, without a view: the default of the image's Flux.
-//! - Else Fluxion, if the view has it and the spec has a queue policy (which only Fluxion supports) or the runner
-//!   requests GPUs. A queue policy has no effect with the user's own broker.toml, so it then selects nothing.
+//! - Else Fluxion, if the view has it and the spec has a queue policy (which only Fluxion supports) or there are GPUs.
+//!   A queue policy has no effect with the user's own broker.toml, so it then selects nothing.
 //! - Else the simple scheduler.
 //!
 //! If the spec names Fluxion and the view lacks it, planning fails. If the broker cannot load Fluxion, it fails to
@@ -23,11 +23,18 @@ pub fn chosen(resolved: &Resolved) -> Result<Option<SchedulerKind>, PlanError> {
         Some(SchedulerKind::Fluxion) if resolved.spec.view.enabled && !in_view => {
             Err(PlanError::FluxionMissing(resolved.paths.view()))
         }
-        None if in_view && (has_policy || resolved.spec.runner.gpus) => Ok(Some(SchedulerKind::Fluxion)),
+        None if in_view && (has_policy || has_gpus(resolved)) => Ok(Some(SchedulerKind::Fluxion)),
         // The simple scheduler is named only in a view with Fluxion. Without Fluxion, Flux loads the simple one anyway.
         None => Ok(in_view.then_some(SchedulerKind::Simple)),
         named => Ok(named),
     }
+}
+
+/// Whether the runner requests GPUs, or this pod has some without a request: from a resource claim, from a limit in the
+/// pod template, or because the runtime shows a privileged container all GPUs of the node. R counts these GPUs, so the
+/// scheduler must be able to schedule them.
+fn has_gpus(resolved: &Resolved) -> bool {
+    resolved.spec.runner.gpus || resolved.facts.gpus > 0
 }
 
 /// Notices about the choice. Only on the lead: no other broker loads a scheduler.
@@ -42,12 +49,12 @@ pub fn notices(resolved: &Resolved) -> Vec<String> {
     if flux.queue_policy.is_some() && !has_fluxion {
         notices.push("the view has no Fluxion: the queue policy has no effect".into());
     }
-    if resolved.spec.runner.gpus && flux.scheduler.is_none() && flux.queue_policy.is_none() {
+    if has_gpus(resolved) && flux.scheduler.is_none() && flux.queue_policy.is_none() {
         notices.push(if has_fluxion {
-            "the scheduler is Fluxion, since GPUs are requested (flux.scheduler.simple: true selects the simple one)"
+            "the scheduler is Fluxion, since the pods have GPUs (flux.scheduler.simple: true selects the simple one)"
                 .into()
         } else {
-            "GPUs are requested, but the view has no Fluxion: the scheduler is the simple one".to_owned()
+            "the pods have GPUs, but the view has no Fluxion: the scheduler is the simple one".to_owned()
         });
     }
     notices
@@ -70,18 +77,20 @@ mod tests {
 
     #[test]
     fn fluxion_is_loaded_for_queue_policy_or_gpus() {
-        let of = |spec: &str, fluxion: bool| {
+        let with_gpus = |spec: &str, fluxion: bool, gpus: u32| {
             let spec = AgentSpec::from_toml(&format!("name = 'mc'\n{spec}")).unwrap();
             let facts = Facts {
                 view: ViewFacts {
                     fluxion,
                     ..ViewFacts::default()
                 },
+                gpus,
                 ..Facts::default()
             };
             let resolved = Resolved::new(&spec, &facts).unwrap();
             (chosen(&resolved).ok(), notices(&resolved).len())
         };
+        let of = |spec: &str, fluxion: bool| with_gpus(spec, fluxion, 0);
         let (simple, fluxion) = (
             Some(Some(SchedulerKind::Simple)),
             Some(Some(SchedulerKind::Fluxion)),
@@ -89,6 +98,11 @@ mod tests {
         let gpus = "[runner]\ngpus = true\n";
         assert_eq!((of("", true), of("", false)), ((simple, 0), (Some(None), 0)));
         assert_eq!((of(gpus, true), of(gpus, false)), ((fluxion, 1), (Some(None), 1)));
+        // Not requested by the runner's limits, but the pod has one.
+        assert_eq!(
+            (with_gpus("", true, 1), with_gpus("", false, 1)),
+            ((fluxion, 1), (Some(None), 1))
+        );
         let policy = "[flux]\nqueue_policy = 'easy'";
         assert_eq!(
             (of(policy, true), of(policy, false)),
