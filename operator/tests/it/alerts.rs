@@ -10,7 +10,6 @@ use std::time::Duration;
 use flux_operator::api::lease::Candidate;
 use flux_operator::health::families::{ALL, Kind};
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::PostParams;
 use rcgen::CertificateParams;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
@@ -18,7 +17,7 @@ use tokio::io::AsyncWriteExt;
 use crate::prometheus::{Prometheus, free_address, get, promtool, promtool_passes, rule_groups};
 use crate::webhook::{Webhook, review};
 use test_support::api_server::{
-    Call, Calls, Fault, Fixture, Operator, apply, assert_message, operator_kubeconfig, test, until,
+    Call, Calls, Fault, Fixture, Operator, apply, assert_message, operator_kubeconfig, runtime, test, until,
 };
 use test_support::installation::NAMESPACE;
 use test_support::monitoring::{alerts, panels};
@@ -265,8 +264,7 @@ fn promtool_accepts_metrics_and_every_panel_can_be_drawn() {
         );
         is_ready(health).await;
         fixture.create("mc", json!({ "size": 1 })).await;
-        let pods = fixture.pods("mc", 1).await;
-        fixture.run_pod(&pods[&0]).await;
+        fixture.run_pods("mc", 1).await;
         fixture.when_condition("mc", "Ready", "True").await;
         let webhook = Webhook::start().await;
         for text in [
@@ -341,12 +339,7 @@ fn alert_fires_when_no_operator_leads() {
             "metadata": { "name": "flux-operator" },
             "spec": { "holderIdentity": "nobody that runs", "leaseDurationSeconds": 3600 },
         });
-        let lease = serde_json::from_value(lease).unwrap();
-        fixture
-            .api::<Lease>()
-            .create(&PostParams::default(), &lease)
-            .await
-            .unwrap();
+        fixture.add::<Lease>(lease).await;
         // The usual account may not use a Lease of this namespace: its Role for Leases is in `NAMESPACE`.
         let (namespace, identity) = (fixture.namespace.clone(), "one".to_owned());
         fixture.kubectl(&["create", "serviceaccount", "leader"]).unwrap();
@@ -435,9 +428,7 @@ fn alert_fires_when_operator_may_not_create_objects() {
         let prometheus = Prometheus::start(health).await;
         prometheus.assert_calm(&["FluxOperatorWebhookDown"]).await;
         fixture.create("mc", json!({ "size": 1 })).await;
-        let status = fixture
-            .when("mc", "refused", |status| status["reason"] == "Forbidden")
-            .await;
+        let status = fixture.when_is("mc", "reason", "Forbidden").await;
         assert_message(&status, "cannot create resource");
         prometheus.until_firing(&["FluxOperatorReconcileErrors"]).await;
         operator.stop().await;
@@ -536,12 +527,7 @@ fn alert_fires_when_miniclusters_wait_for_a_reconcile() {
 
 #[test]
 fn alerts_fire_when_the_webhook_fails_rejects_or_is_down() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    runtime().block_on(async {
         let webhook = Webhook::start().await;
         let prometheus = Prometheus::start(webhook.health).await;
         prometheus.assert_calm(&["FluxOperatorDown"]).await;
@@ -570,12 +556,7 @@ fn alerts_fire_when_the_webhook_fails_rejects_or_is_down() {
 
 #[test]
 fn alert_fires_when_the_webhook_certificate_expires_soon() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    runtime().block_on(async {
         let mut params = CertificateParams::new(["webhook".to_owned()]).unwrap();
         let soon = k8s_openapi::jiff::Timestamp::now()
             .to_zoned(k8s_openapi::jiff::tz::TimeZone::UTC)

@@ -51,12 +51,6 @@ async fn unlabel(fixture: &Fixture, name: &str) {
     fixture.patch::<Job>(name, none).await.unwrap();
 }
 
-async fn until_reason(fixture: &Fixture, name: &str, reason: &str) -> Value {
-    fixture
-        .when(name, "told why it waits", |status| status["reason"] == reason)
-        .await
-}
-
 /// Deletes a MiniCluster, and plays the kubelet until it is gone.
 async fn delete(fixture: &Fixture, name: &str) {
     fixture.delete::<MiniCluster>(name).await;
@@ -90,7 +84,7 @@ fn restarted_operator_keeps_the_reasons_of_statuses() {
         }
         let operator = fixture.operator().await;
         for name in &names {
-            until_reason(&fixture, name, "SchedulerSilent").await;
+            fixture.when_is(name, "reason", "SchedulerSilent").await;
         }
         drop(operator);
         let operator = fixture.operator().await;
@@ -114,13 +108,9 @@ fn job_of_another_operator_is_an_obstacle_and_no_loop() {
                 "restartPolicy": "Never", "containers": [{ "name": "x", "image": "busybox" }],
             } } },
         });
-        fixture
-            .api::<Job>()
-            .create(&PostParams::default(), &serde_json::from_value(job).unwrap())
-            .await
-            .unwrap();
+        fixture.add::<Job>(job).await;
         let operator = fixture.operator().await;
-        let status = until_reason(&fixture, "old", "JobUnlabelled").await;
+        let status = fixture.when_is("old", "reason", "JobUnlabelled").await;
         assert_message(&status, "kubectl delete job old");
         is_calm(&operator, "a Job of another operator").await;
         fixture.delete::<Job>("old").await;
@@ -141,19 +131,14 @@ fn job_without_label_is_an_obstacle_and_no_loop() {
             .create("waits", json!({ "size": 1, "suspend": true }))
             .await;
         fixture.create("runs", json!({ "size": 1 })).await;
-        fixture
-            .when("waits", "suspended", |status| status["phase"] == "Suspended")
-            .await;
-        let pods = fixture.pods("runs", 1).await;
-        fixture.run_pod(&pods[&0]).await;
-        fixture
-            .when("runs", "running", |status| status["phase"] == "Running")
-            .await;
+        fixture.when_is("waits", "phase", "Suspended").await;
+        fixture.run_pods("runs", 1).await;
+        fixture.when_is("runs", "phase", "Running").await;
         for name in ["waits", "runs"] {
             unlabel(&fixture, name).await;
         }
         for (name, phase) in [("waits", "Suspended"), ("runs", "Running")] {
-            let status = until_reason(&fixture, name, "JobUnlabelled").await;
+            let status = fixture.when_is(name, "reason", "JobUnlabelled").await;
             assert_message(&status, "kubectl label job");
             assert_eq!(status["phase"], phase, "it is as it was: {status:#}");
             assert_eq!(status["restartCount"].as_i64().unwrap_or(0), 0, "{status:#}");
@@ -179,11 +164,7 @@ fn what_cannot_be_created_is_tried_rarely_and_within_a_minute() {
     test("calm-quota", async |fixture| {
         fixture.refuse_jobs().await;
         let existing = json!({ "metadata": { "name": "taken-agent" } });
-        fixture
-            .api::<ConfigMap>()
-            .create(&PostParams::default(), &serde_json::from_value(existing).unwrap())
-            .await
-            .unwrap();
+        fixture.add::<ConfigMap>(existing).await;
         let calls = Calls::with_faults(|call: &Call| {
             (call.verb == "create" && call.resource == "configmaps" && call.name == "fails-agent")
                 .then_some(Fault::Answer(500))
@@ -195,7 +176,7 @@ fn what_cannot_be_created_is_tried_rarely_and_within_a_minute() {
             ("fails", "ApiError"),
         ] {
             fixture.create(name, json!({ "size": 1 })).await;
-            until_reason(&fixture, name, reason).await;
+            fixture.when_is(name, "reason", reason).await;
         }
         tokio::time::sleep(GROWN).await;
         operator.calls.clear();
@@ -216,9 +197,7 @@ fn what_cannot_be_created_is_tried_rarely_and_within_a_minute() {
         tokio::time::sleep(Duration::from_secs(60)).await;
         fixture.allow_jobs().await;
         let begin = std::time::Instant::now();
-        fixture
-            .when("full", "created", |status| status["maximumSize"] == 1)
-            .await;
+        fixture.when_is("full", "maximumSize", 1).await;
         assert!(
             begin.elapsed() < Duration::from_secs(65),
             "it took {:?}",
@@ -233,11 +212,7 @@ fn nothing_is_created_in_a_namespace_that_is_being_deleted() {
     test("calm-terminating", async |fixture| {
         // An object with a finalizer keeps the namespace.
         let kept = json!({ "metadata": { "name": "kept", "finalizers": ["example.org/stays"] } });
-        fixture
-            .api::<ConfigMap>()
-            .create(&PostParams::default(), &serde_json::from_value(kept).unwrap())
-            .await
-            .unwrap();
+        fixture.add::<ConfigMap>(kept).await;
         let operator = fixture.operator().await;
         const COUNT: usize = 20;
         let names: Vec<String> = (0..COUNT).map(|number| format!("mc-{number}")).collect();
@@ -247,9 +222,7 @@ fn nothing_is_created_in_a_namespace_that_is_being_deleted() {
             fixture.patch::<MiniCluster>(name, finalizer).await.unwrap();
         }
         for name in &names {
-            fixture
-                .when(name, "suspended", |status| status["phase"] == "Suspended")
-                .await;
+            fixture.when_is(name, "phase", "Suspended").await;
         }
         let namespaces: Api<Namespace> = Api::all(fixture.client.clone());
         namespaces
@@ -305,10 +278,8 @@ fn waiting_minicluster_is_reconciled_once_in_10_s_at_most() {
         // Pods of a Job that is gone.
         running(&fixture, "orphans", json!({})).await;
         fixture
-            .api::<Job>()
-            .delete("orphans", &DeleteParams::orphan())
-            .await
-            .unwrap();
+            .delete_with::<Job>("orphans", &DeleteParams::orphan())
+            .await;
         // A pod of an earlier MiniCluster, on a dead node.
         let nodes: Api<Node> = Api::all(fixture.client.clone());
         let (held, _) = running(&fixture, "earlier", json!({})).await;
@@ -365,7 +336,7 @@ fn waiting_minicluster_is_reconciled_once_in_10_s_at_most() {
             if let Some(spec) = spec {
                 fixture.create(name, spec.clone()).await;
             }
-            until_reason(&fixture, name, reason).await;
+            fixture.when_is(name, "reason", *reason).await;
         }
         let count = |name: &str, wanted: &str| {
             let is_it = |call: &Call| {
@@ -386,7 +357,7 @@ fn waiting_minicluster_is_reconciled_once_in_10_s_at_most() {
             let count = count(name, call);
             assert!(count <= MOST, "{name}: {count} times {call} in {WINDOW:?}");
             others -= count;
-            until_reason(&fixture, name, reason).await;
+            fixture.when_is(name, "reason", *reason).await;
         }
         assert!(
             others <= 2 * MOST,
@@ -407,16 +378,10 @@ fn recreated_namespace_is_usable_at_once() {
             "metadata": { "name": "kept", "finalizers": ["example.org/stays"] },
             "spec": { "containers": [{ "name": "app", "image": "app:1" }] },
         });
-        fixture
-            .api::<Pod>()
-            .create(&PostParams::default(), &serde_json::from_value(kept).unwrap())
-            .await
-            .unwrap();
+        fixture.add::<Pod>(kept).await;
         let operator = fixture.operator().await;
         fixture.create("mc", json!({ "size": 1, "suspend": true })).await;
-        fixture
-            .when("mc", "suspended", |status| status["phase"] == "Suspended")
-            .await;
+        fixture.when_is("mc", "phase", "Suspended").await;
         operator.calls.clear();
         let namespaces: Api<Namespace> = Api::all(fixture.client.clone());
         namespaces

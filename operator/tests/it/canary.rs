@@ -14,7 +14,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::operator_process;
-use test_support::api_server::{Fixture, condition, test, until};
+use test_support::api_server::{Fixture, test};
 
 /// All secret values in the Secrets of a MiniCluster, each with its place. Of a certificate, only the secret key is
 /// secret.
@@ -129,23 +129,14 @@ async fn live(fixture: &Fixture) {
         "fluxRestful": {}, "services": [{ "image": "cache:1", "name": "cache" }],
     });
     fixture.create("made", spec).await;
-    let pods = fixture.pods("made", 2).await;
-    for pod in pods.values() {
-        fixture.run_pod(pod).await;
-    }
+    let pods = fixture.run_pods("made", 2).await;
     fixture.when_condition("made", "Ready", "True").await;
     fixture.edit("made", json!({ "size": 3 })).await;
     fixture.pods("made", 3).await;
     fixture
         .end_pod(&pods[&0], 7, "Error", "the job's own words")
         .await;
-    let status = until("it has failed", async || {
-        // Plays the kubelet: the Job is Failed once the pods that the Job controller has deleted have ended.
-        fixture.reap("made").await;
-        let status = fixture.status("made").await;
-        (condition(&status, "Failed")["status"] == "True").then_some(status)
-    })
-    .await;
+    let status = fixture.when_finished("made", "Failed").await;
     assert_eq!(status["exitCode"], 7);
 }
 
@@ -158,9 +149,7 @@ async fn give_keys(fixture: &Fixture, typo: &str) {
         let spec = json!({ "size": 1, "flux": { "curveCert": cert } });
         fixture.create(name, spec).await;
     }
-    fixture
-        .when("typo", "invalid", |status| status["phase"] == "Invalid")
-        .await;
+    fixture.when_is("typo", "phase", "Invalid").await;
     fixture.pods("given", 1).await;
 }
 

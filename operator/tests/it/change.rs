@@ -8,7 +8,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, ListParams, PostParams, PropagationPolicy};
+use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
 
 use test_support::api_server::{Calls, Fixture, Namespaced, condition, test, until};
@@ -21,12 +21,7 @@ fn ready_size_follows_a_change_of_size_within_seconds() {
     test("ready-size", async |fixture| {
         let operator = fixture.operator().await;
         fixture.create("mc", json!({ "size": 2, "maxSize": 4 })).await;
-        let run_pods = async |size: usize| {
-            for pod in fixture.pods("mc", size).await.values() {
-                fixture.run_pod(pod).await;
-            }
-        };
-        run_pods(2).await;
+        fixture.run_pods("mc", 2).await;
         fixture.when_condition("mc", "Ready", "True").await;
 
         fixture.edit("mc", json!({ "size": 4 })).await;
@@ -45,10 +40,9 @@ fn ready_size_follows_a_change_of_size_within_seconds() {
             status["size"] == 4 && condition(status, "JobWaitingForResources")["status"] == "False"
         };
         fixture.when("mc", "running", all_run).await;
-        run_pods(4).await;
+        fixture.run_pods("mc", 4).await;
         let grown = Instant::now();
-        let is_ready = |size: u32| move |status: &serde_json::Value| status["readySize"] == size;
-        fixture.when("mc", "grown", is_ready(4)).await;
+        fixture.when_is("mc", "readySize", 4).await;
         assert!(grown.elapsed() < Duration::from_secs(5), "{:?}", grown.elapsed());
 
         fixture.edit("mc", json!({ "size": 3 })).await;
@@ -58,7 +52,7 @@ fn ready_size_follows_a_change_of_size_within_seconds() {
         })
         .await;
         let shrunk = Instant::now();
-        fixture.when("mc", "shrunk", is_ready(3)).await;
+        fixture.when_is("mc", "readySize", 3).await;
         assert!(
             shrunk.elapsed() < Duration::from_secs(5),
             "{:?}",
@@ -82,9 +76,7 @@ fn the_size_follows_the_spec_up_and_down_within_its_maximum() {
 
         fixture.edit("mc", json!({ "size": 4 })).await;
         fixture.pods("mc", 4).await;
-        fixture
-            .when("mc", "of size 4", |status| status["size"] == 4)
-            .await;
+        fixture.when_is("mc", "size", 4).await;
 
         let refused = fixture
             .patch::<MiniCluster>("mc", json!({ "spec": { "size": 5 } }))
@@ -113,9 +105,7 @@ fn the_size_follows_the_spec_up_and_down_within_its_maximum() {
             (fixture.all_pods("mc").await.len() == 1).then_some(())
         })
         .await;
-        fixture
-            .when("mc", "of size 1", |status| status["size"] == 1)
-            .await;
+        fixture.when_is("mc", "size", 1).await;
         let spec = ConfigMap::clone(&fixture.api().get("mc-agent").await.unwrap())
             .data
             .unwrap()["agent.toml"]
@@ -135,9 +125,7 @@ fn size_beyond_maximum_sets_a_condition_and_is_never_used() {
         let operator = fixture.operator().await;
         // One pod has started, so it is too late for a larger Job.
         fixture.run_pod(&fixture.pods("mc", 2).await[&0]).await;
-        fixture
-            .when("mc", "its maximum", |status| status["maximumSize"] == 2)
-            .await;
+        fixture.when_is("mc", "maximumSize", 2).await;
         operator.stop().await;
         // The CRD's rule needs `maximumSize`. Without it, the API server accepts the larger size, and the operator
         // has to reject it.
@@ -152,11 +140,7 @@ fn size_beyond_maximum_sets_a_condition_and_is_never_used() {
             .unwrap();
         fixture.edit("mc", json!({ "size": 3 })).await;
         let _operator = fixture.operator().await;
-        let status = fixture
-            .when("mc", "invalid", |status| {
-                condition(status, "Valid")["status"] == "False"
-            })
-            .await;
+        let status = fixture.when_condition("mc", "Valid", "False").await;
         assert_eq!(condition(&status, "Valid")["reason"], "SizeBeyondMaximum");
         assert_eq!(
             fixture.get("mc").await.spec.size,
@@ -183,9 +167,7 @@ fn suspend_goes_both_ways_and_unset_is_left_to_others() {
         let status = fixture.when_condition("mc", "Suspended", "True").await;
         assert_eq!(status["phase"], "Suspended");
         fixture.edit("mc", json!({ "suspend": false })).await;
-        fixture.pods("mc", 1).await;
-        let pod = fixture.pods("mc", 1).await.remove(&0).unwrap();
-        fixture.run_pod(&pod).await;
+        fixture.run_pods("mc", 1).await;
         fixture
             .when("mc", "started", |status| status["timeline"]["ready"].is_string())
             .await;
@@ -215,9 +197,7 @@ fn suspend_goes_both_ways_and_unset_is_left_to_others() {
         fixture
             .edit("queued", json!({ "ttlSecondsAfterFinished": 9 }))
             .await;
-        fixture
-            .when("queued", "seen again", |status| status["observedGeneration"] == 2)
-            .await;
+        fixture.when_is("queued", "observedGeneration", 2).await;
         assert_eq!(fixture.job("queued").await.spec.unwrap().suspend, Some(true));
         operator.stop().await;
     });
@@ -264,9 +244,9 @@ fn ttl_is_counted_by_the_api_servers_clock() {
 fn background_and_foreground_delete_leave_nothing() {
     test("delete", async |fixture| {
         let _operator = fixture.operator().await;
-        for (name, policy) in [
-            ("back", PropagationPolicy::Background),
-            ("fore", PropagationPolicy::Foreground),
+        for (name, parameters) in [
+            ("back", DeleteParams::background()),
+            ("fore", DeleteParams::foreground()),
         ] {
             let spec = json!({
                 "size": 2,
@@ -284,15 +264,7 @@ fn background_and_foreground_delete_leave_nothing() {
             })
             .await;
             fixture.api::<Service>().get(&format!("db-{name}")).await.unwrap();
-            let parameters = DeleteParams {
-                propagation_policy: Some(policy),
-                ..DeleteParams::default()
-            };
-            fixture
-                .api::<MiniCluster>()
-                .delete(name, &parameters)
-                .await
-                .unwrap();
+            fixture.delete_with::<MiniCluster>(name, &parameters).await;
             gone(&fixture, name).await;
         }
     });
@@ -356,9 +328,7 @@ fn the_same_name_can_be_used_again_at_once() {
             }
         }
         assert!(keys[0] != keys[1] && keys[1] != keys[2]);
-        let status = fixture
-            .when("mc", "of size 1", |status| status["size"] == 1)
-            .await;
+        let status = fixture.when_is("mc", "size", 1).await;
         assert_eq!(status["phase"], "Pending");
         operator.stop().await;
     });
@@ -370,13 +340,8 @@ fn objects_of_the_same_name_by_others_are_never_changed() {
         let foreign = |kind: &str, name: &str| json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": name, "labels": { "mine": "yes" } } });
         let mut service = foreign("Service", "flux-service");
         service["spec"] = json!({ "ports": [{ "port": 80 }], "selector": { "mine": "yes" } });
-        let service: Service = fixture
-            .api()
-            .create(&PostParams::default(), &serde_json::from_value(service).unwrap())
-            .await
-            .unwrap();
-        let map: ConfigMap = serde_json::from_value(foreign("ConfigMap", "two-agent")).unwrap();
-        let map: ConfigMap = fixture.api().create(&PostParams::default(), &map).await.unwrap();
+        let service: Service = fixture.add(service).await;
+        let map: ConfigMap = fixture.add(foreign("ConfigMap", "two-agent")).await;
 
         let _operator = fixture.operator().await;
         fixture.create("one", json!({ "size": 1 })).await;
@@ -393,9 +358,7 @@ fn objects_of_the_same_name_by_others_are_never_changed() {
             )
             .await;
         for (name, kind) in [("one", "Service flux-service"), ("two", "ConfigMap two-agent")] {
-            let status = fixture
-                .when(name, "in the way", |status| status["reason"] == "NameTaken")
-                .await;
+            let status = fixture.when_is(name, "reason", "NameTaken").await;
             assert!(
                 status["message"].as_str().unwrap().starts_with(kind),
                 "{status:#}"
@@ -498,10 +461,8 @@ fn orphaned_job_stays_and_blocks_a_new_minicluster() {
         fixture.create("mc", json!({ "size": 1 })).await;
         let pod = fixture.pods("mc", 1).await.remove(&0).unwrap();
         fixture
-            .api::<MiniCluster>()
-            .delete("mc", &DeleteParams::orphan())
-            .await
-            .unwrap();
+            .delete_with::<MiniCluster>("mc", &DeleteParams::orphan())
+            .await;
         let job = until("the Job has no owner", async || {
             let is_gone = fixture.find::<MiniCluster>("mc").await.is_none();
             let job = fixture.api::<Job>().get("mc").await.unwrap();
@@ -509,9 +470,7 @@ fn orphaned_job_stays_and_blocks_a_new_minicluster() {
         })
         .await;
         fixture.create("mc", json!({ "size": 1 })).await;
-        let status = fixture
-            .when("mc", "in the way", |status| status["reason"] == "NameTaken")
-            .await;
+        let status = fixture.when_is("mc", "reason", "NameTaken").await;
         assert_eq!(status["phase"], "Pending", "{status:#}");
         assert_eq!(
             fixture.api::<Job>().get("mc").await.unwrap().metadata.generation,

@@ -1,9 +1,8 @@
 //! When a MiniCluster is deleted, its pods are told to stop at once, with as many calls as for a small one.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
-use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, ListParams, PropagationPolicy};
+use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
 use test_support::api_server::{Call, Fixture, test, until};
 
@@ -21,25 +20,13 @@ async fn pods(fixture: &Fixture, name: &str) -> (usize, usize) {
     (pods.len(), staying)
 }
 
-async fn delete(fixture: &Fixture, name: &str, propagation: PropagationPolicy) {
-    let parameters = DeleteParams {
-        propagation_policy: Some(propagation),
-        ..DeleteParams::default()
-    };
-    fixture
-        .api::<MiniCluster>()
-        .delete(name, &parameters)
-        .await
-        .unwrap();
-}
-
 #[test]
 fn pods_of_a_deleted_minicluster_are_deleted_by_one_call() {
     test("deletion", async |fixture| {
         let operator = fixture.operator().await;
-        for (name, propagation) in [
-            ("background", PropagationPolicy::Background),
-            ("foreground", PropagationPolicy::Foreground),
+        for (name, parameters) in [
+            ("background", DeleteParams::background()),
+            ("foreground", DeleteParams::foreground()),
         ] {
             fixture.create(name, json!({ "size": PODS })).await;
             until("all pods are there", async || {
@@ -48,7 +35,7 @@ fn pods_of_a_deleted_minicluster_are_deleted_by_one_call() {
             .await;
             operator.settled().await;
             operator.calls.clear();
-            delete(&fixture, name, propagation).await;
+            fixture.delete_with::<MiniCluster>(name, &parameters).await;
             until("all are told to stop", async || {
                 (pods(&fixture, name).await.1 == 0).then_some(())
             })
@@ -75,31 +62,6 @@ fn pods_of_a_deleted_minicluster_are_deleted_by_one_call() {
                 "{name}: {calls:#?}"
             );
         }
-        operator.stop().await;
-    });
-}
-
-#[test]
-fn job_that_outlives_its_minicluster_keeps_its_pods() {
-    test("deletion-orphan", async |fixture| {
-        let operator = fixture.operator().await;
-        fixture.create("mc", json!({ "size": 2 })).await;
-        fixture.pods("mc", 2).await;
-        operator.settled().await;
-        delete(&fixture, "mc", PropagationPolicy::Orphan).await;
-        fixture.until_gone::<MiniCluster>("mc").await;
-        operator.settled().await;
-        assert_eq!(pods(&fixture, "mc").await, (2, 2));
-        assert!(
-            fixture
-                .api::<Job>()
-                .get("mc")
-                .await
-                .unwrap()
-                .metadata
-                .deletion_timestamp
-                .is_none()
-        );
         operator.stop().await;
     });
 }

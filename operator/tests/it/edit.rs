@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use kube::Resource;
 use serde_json::{Value, json};
 
-use test_support::api_server::{Call, Calls, Fault, Fixture, condition, test, until};
+use test_support::api_server::{Call, Calls, Fault, Fixture, assert_message, condition, test, until};
 
 pub(crate) fn spec(which: &str) -> Value {
     json!([{ "image": "app:1", "command": format!("echo {which}"), "environment": { "WHICH": which } }])
@@ -95,9 +95,7 @@ fn edit_of_a_cluster_whose_job_was_refused_is_in_all_objects() {
             json!({ "size": 1, "containers": containers, "users": users })
         };
         fixture.create("mc", spec("first", 80)).await;
-        fixture
-            .when("mc", "refused", |status| status["reason"] == "Forbidden")
-            .await;
+        fixture.when_is("mc", "reason", "Forbidden").await;
         fixture.edit("mc", spec("second", 90)).await;
         fixture.allow_jobs().await;
         fixture.pods("mc", 1).await;
@@ -117,9 +115,7 @@ fn edit_after_pods_have_started_is_reported_as_too_late() {
             .await;
         let operator = fixture.operator().await;
         let pods = fixture.pods("mc", 1).await;
-        fixture
-            .when("mc", "made", |status| status["maximumSize"] == 1)
-            .await;
+        fixture.when_is("mc", "maximumSize", 1).await;
         operator.stop().await;
         // As if the operator had been killed before its first status.
         fixture.run_pod(&pods[&0]).await;
@@ -134,13 +130,7 @@ fn edit_after_pods_have_started_is_reported_as_too_late() {
         let status = fixture.when_condition("mc", "Valid", "False").await;
         let valid = condition(&status, "Valid");
         assert_eq!(valid["reason"], "ChangedTooLate", "{status:#}");
-        assert!(
-            valid["message"]
-                .as_str()
-                .unwrap()
-                .contains("delete and recreate the MiniCluster"),
-            "{valid:#}"
-        );
+        assert_message(&valid, "delete and recreate the MiniCluster");
         assert_eq!(status["maximumSize"], 1, "no other edit comes in");
         assert_eq!(status["phase"], "Running");
         assert_eq!(of_job(&fixture, "mc").await.as_deref(), Some("first"));
@@ -222,11 +212,7 @@ fn job_recreated_after_an_edit_counts_as_no_restart() {
         })
         .await;
         has_edited.store(true, Ordering::SeqCst);
-        fixture
-            .when("mc", "it has a status", |status| {
-                status["observedGeneration"] == 2
-            })
-            .await;
+        fixture.when_is("mc", "observedGeneration", 2).await;
         fixture.patch::<Job>("mc", finalizers(Value::Null)).await.unwrap();
         until("the second edit runs", async || {
             is_applied_or_reported(&fixture, "mc", "second").await

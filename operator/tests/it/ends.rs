@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
-use crate::restarts::{agent_message, another_job, finished, run, running};
+use crate::restarts::{agent_message, another_job, run, running};
 use test_support::api_server::{SETTLE, assert_message, condition, has_ended, index, test, until};
 
 #[test]
@@ -33,9 +33,7 @@ fn node_reboot_is_a_loss_and_an_unseen_success_is_a_success() {
             .await;
             fixture.run_pod(&follower).await;
         }
-        let status = fixture
-            .when("mc", "whole", |status| status["readySize"] == 2)
-            .await;
+        let status = fixture.when_is("mc", "readySize", 2).await;
         assert_eq!(condition(&status, "Failed")["status"], "False", "{status:#}");
         assert_eq!(
             fixture.job("mc").await.uid(),
@@ -45,21 +43,16 @@ fn node_reboot_is_a_loss_and_an_unseen_success_is_a_success() {
         // The lead's node loses its power.
         fixture.end_pod(&lead, 255, "Unknown", "").await;
         another_job(&fixture, "mc", &job).await;
-        let status = fixture
-            .when("mc", "counted", |status| status["restartCount"] == 1)
-            .await;
+        let status = fixture.when_is("mc", "restartCount", 1).await;
         let restart = &status["restarts"][0];
         assert_eq!(restart["reason"], "LeadLost", "{status:#}");
-        assert!(
-            restart["message"].as_str().unwrap().contains("NodeRestarted"),
-            "{restart}"
-        );
+        assert_message(restart, "NodeRestarted");
         // The runtime is down while the program ends.
         let (lead, _) = run(&fixture, "mc").await;
         fixture
             .end_pod(&lead, 255, "Unknown", &agent_message("program", 0, json!({})))
             .await;
-        let status = finished(&fixture, "mc", "Complete").await;
+        let status = fixture.when_finished("mc", "Complete").await;
         assert_eq!(
             (&status["exitCode"], &status["restartCount"]),
             (&json!(0), &json!(1)),
@@ -77,7 +70,7 @@ fn program_that_ends_with_255_has_failed() {
         fixture
             .end_pod(&lead, 255, "Error", &agent_message("program", 255, json!({})))
             .await;
-        let status = finished(&fixture, "lead", "Failed").await;
+        let status = fixture.when_finished("lead", "Failed").await;
         assert_eq!(
             (&status["exitCode"], &status["restartCount"]),
             (&json!(255), &Value::Null),
@@ -98,7 +91,7 @@ fn program_that_ends_with_255_has_failed() {
         fixture
             .end_pod(&lead, 143, "Error", &agent_message("stop", 143, json!({})))
             .await;
-        let status = finished(&fixture, "follower", "Failed").await;
+        let status = fixture.when_finished("follower", "Failed").await;
         assert_eq!(
             (&status["failedIndex"], &status["reason"]),
             (&json!(1), &json!("SnippetFailed")),
@@ -119,10 +112,7 @@ fn other_pods_keep_their_logs_when_a_snippet_fails() {
             fixture
                 .create(name, json!({ "size": 3, "backoffLimit": 0 }))
                 .await;
-            let pods = fixture.pods(name, 3).await;
-            for pod in pods.values() {
-                fixture.run_pod(pod).await;
-            }
+            let pods = fixture.run_pods(name, 3).await;
             let words =
                 json!({ "snippet": "pre", "snippetCode": 1, "snippetError": "cat: /data/in: No such file" });
             fixture
@@ -146,7 +136,7 @@ fn other_pods_keep_their_logs_when_a_snippet_fails() {
                     .end_pod(pod, code, "Error", &agent_message("stop", code, json!({})))
                     .await;
             }
-            let status = finished(&fixture, name, "Failed").await;
+            let status = fixture.when_finished(name, "Failed").await;
             assert_eq!(
                 (&status["failedIndex"], &status["reason"]),
                 (&json!(failed), &json!("SnippetFailed")),
@@ -178,10 +168,7 @@ fn large_minicluster_keeps_pod_logs_when_a_snippet_fails() {
     test("snippet-fails-large", async |fixture| {
         let operator = fixture.operator().await;
         fixture.create("mc", json!({ "size": 20 })).await;
-        let pods = fixture.pods("mc", 20).await;
-        for pod in pods.values() {
-            fixture.run_pod(pod).await;
-        }
+        let pods = fixture.run_pods("mc", 20).await;
         fixture
             .end_pod(
                 &pods[&1],
@@ -219,7 +206,7 @@ fn large_minicluster_keeps_pod_logs_when_a_snippet_fails() {
             assert_eq!(pod.metadata.deletion_timestamp, None, "its log would be lost");
             end(pod).await;
         }
-        let status = finished(&fixture, "mc", "Failed").await;
+        let status = fixture.when_finished("mc", "Failed").await;
         assert_eq!(
             (&status["failedIndex"], &status["reason"]),
             (&json!(1), &json!("SnippetFailed")),
@@ -239,11 +226,7 @@ fn follower_deleted_at_once_does_not_rerun_the_program() {
         let (lead, follower) = running(&fixture, "mc", json!({ "maxRestarts": 0 })).await;
         let job = fixture.job("mc").await.uid();
         let at_once = DeleteParams::default().grace_period(0);
-        fixture
-            .api::<Pod>()
-            .delete(&follower.name_any(), &at_once)
-            .await
-            .unwrap();
+        fixture.delete_with::<Pod>(&follower.name_any(), &at_once).await;
         fixture.end_pod(&follower, 137, "Error", "").await;
         // The lead stays after its deletion, so that the test can write its end.
         fixture.hold_pod(&lead).await;
@@ -260,7 +243,7 @@ fn follower_deleted_at_once_does_not_rerun_the_program() {
                 &agent_message("stop", 143, json!({ "nodeFailure": true })),
             )
             .await;
-        let status = finished(&fixture, "mc", "Failed").await;
+        let status = fixture.when_finished("mc", "Failed").await;
         assert_eq!(
             (&status["reason"], &status["restartCount"]),
             (&json!("PodLost"), &Value::Null),
@@ -324,10 +307,8 @@ fn end_is_reported_while_a_dead_node_keeps_a_pod() {
         .await;
         // The end stays in the status when the lead's pod, from which it was read, is gone.
         fixture
-            .api::<Pod>()
-            .delete(&lead.name_any(), &DeleteParams::default().grace_period(0))
-            .await
-            .unwrap();
+            .delete_with::<Pod>(&lead.name_any(), &DeleteParams::default().grace_period(0))
+            .await;
         tokio::time::sleep(SETTLE).await;
         let after = fixture.status("bad").await;
         assert_eq!(
@@ -377,28 +358,18 @@ fn orphaned_pods_of_a_deleted_job_are_waited_for() {
         let operator = fixture.operator().await;
         let (lead, _) = running(&fixture, "mc", json!({})).await;
         let first = fixture.job("mc").await.uid();
-        fixture
-            .api::<Job>()
-            .delete("mc", &DeleteParams::orphan())
-            .await
-            .unwrap();
-        let status = fixture
-            .when("mc", "waiting", |status| status["reason"] == "WaitingForPods")
-            .await;
+        fixture.delete_with::<Job>("mc", &DeleteParams::orphan()).await;
+        let status = fixture.when_is("mc", "reason", "WaitingForPods").await;
         assert_message(&status, &lead.name_any());
         tokio::time::sleep(SETTLE).await;
         assert!(fixture.find::<Job>("mc").await.is_none());
         for pod in fixture.all_pods("mc").await.iter().filter(|pod| !has_ended(pod)) {
             fixture
-                .api::<Pod>()
-                .delete(&pod.name_any(), &DeleteParams::default().grace_period(0))
-                .await
-                .unwrap();
+                .delete_with::<Pod>(&pod.name_any(), &DeleteParams::default().grace_period(0))
+                .await;
         }
         another_job(&fixture, "mc", &first).await;
-        let status = fixture
-            .when("mc", "counted", |status| status["restartCount"] == 1)
-            .await;
+        let status = fixture.when_is("mc", "restartCount", 1).await;
         assert_eq!(status["restarts"][0]["reason"], "JobDeleted", "{status:#}");
         operator.stop().await;
     });
@@ -424,7 +395,7 @@ fn success_is_not_rerun_when_job_is_deleted_without_operator() {
         })
         .await;
         let next_operator = fixture.operator().await;
-        let status = finished(&fixture, "mc", "Failed").await;
+        let status = fixture.when_finished("mc", "Failed").await;
         assert_eq!(
             (&status["reason"], &status["restartCount"]),
             (&json!("JobDeleted"), &Value::Null),

@@ -11,7 +11,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 use kube::api::ListParams;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -62,11 +62,7 @@ fn operator_recovers_from_any_answer_to_any_call() {
         }
         for name in names {
             is_whole(&fixture, name).await;
-            fixture
-                .when(name, "what is over is not said any more", |status| {
-                    status["reason"].is_null()
-                })
-                .await;
+            fixture.when_is(name, "reason", Value::Null).await;
         }
         until(
             "every lead has its label, though each patch failed once",
@@ -107,9 +103,7 @@ fn status_has_the_api_servers_error() {
         for name in ["refused", "failing", "busy", "silent"] {
             fixture.create(name, json!({ "size": 2 })).await;
         }
-        let status = fixture
-            .when("refused", "refused", |status| status["reason"] == "Refused")
-            .await;
+        let status = fixture.when_is("refused", "reason", "Refused").await;
         let message = "the API server refused to create Job refused: made up: 422";
         assert_eq!(status["message"], message, "{status:#}");
         assert_eq!(condition(&status, "JobRequested")["reason"], "Refused");
@@ -118,9 +112,7 @@ fn status_has_the_api_servers_error() {
             ("busy", "made up: 429 (429)"),
             ("silent", "has not answered"),
         ] {
-            let status = fixture
-                .when(name, "told why", |status| status["reason"] == "ApiError")
-                .await;
+            let status = fixture.when_is(name, "reason", "ApiError").await;
             assert_message(&status, words);
             assert_eq!(condition(&status, "JobRequested")["reason"], "ApiError");
             assert!(
@@ -136,11 +128,7 @@ fn status_has_the_api_servers_error() {
         is_well.store(true, Ordering::SeqCst);
         for name in ["refused", "failing", "busy", "silent"] {
             is_whole(&fixture, name).await;
-            fixture
-                .when(name, "what is over is not said any more", |status| {
-                    status["reason"].is_null()
-                })
-                .await;
+            fixture.when_is(name, "reason", Value::Null).await;
         }
         operator.stop().await;
     });
@@ -286,19 +274,12 @@ fn watches_that_expire_or_break_miss_nothing() {
         }
         is_whole(&fixture, "stays").await;
         is_whole(&fixture, "goes").await;
-        for pod in fixture.pods("stays", 2).await.values() {
-            fixture.run_pod(pod).await;
-        }
+        fixture.run_pods("stays", 2).await;
         fixture.delete::<MiniCluster>("goes").await;
         fixture.when_condition("stays", "Ready", "True").await;
         let pods = fixture.pods("stays", 2).await;
         fixture.end_pod(&pods[&0], 7, "Error", "").await;
-        let status = until("its end is seen", async || {
-            fixture.reap("stays").await;
-            let status = fixture.status("stays").await;
-            (condition(&status, "Failed")["status"] == "True").then_some(status)
-        })
-        .await;
+        let status = fixture.when_finished("stays", "Failed").await;
         assert_eq!(status["exitCode"], 7);
         until("the other is gone", async || {
             fixture.reap("goes").await;
@@ -354,14 +335,11 @@ fn changes_during_api_server_outage_are_seen_afterwards() {
         fixture.create("before", json!({ "size": 2 })).await;
         is_whole(&fixture, "before").await;
         is_gone.store(true, Ordering::SeqCst);
-        let pods = fixture.pods("before", 2).await;
-        for pod in pods.values() {
-            fixture.run_pod(pod).await;
-        }
+        fixture.run_pods("before", 2).await;
         fixture.create("meanwhile", json!({ "size": 2 })).await;
         tokio::time::sleep(Duration::from_secs(5)).await;
         let status = fixture.status("meanwhile").await;
-        assert_eq!(status, serde_json::Value::Null, "it really is out of reach");
+        assert_eq!(status, Value::Null, "it really is out of reach");
         is_gone.store(false, Ordering::SeqCst);
         fixture.when_condition("before", "Ready", "True").await;
         is_whole(&fixture, "meanwhile").await;
@@ -493,9 +471,7 @@ fn image_volumes_behind_a_gate_are_found_by_a_dry_run() {
                 .unwrap();
             assert!(volumes.iter().any(|volume| volume.image.is_some()), "{volumes:?}");
         } else {
-            fixture
-                .when("kept", "refused", |status| status["reason"] == "Unsupported")
-                .await;
+            fixture.when_is("kept", "reason", "Unsupported").await;
         }
         operator.stop().await;
 
@@ -510,17 +486,14 @@ fn image_volumes_behind_a_gate_are_found_by_a_dry_run() {
         });
         let operator = fixture.operator_of(calls, |_| {}).await;
         fixture.create("dropped", spec).await;
-        let status = fixture
-            .when("dropped", "refused", |status| status["reason"] == "Unsupported")
-            .await;
-        let message = status["message"].as_str().unwrap();
+        let status = fixture.when_is("dropped", "reason", "Unsupported").await;
         for words in [
             "spec.flux.container.source",
             "this is 1.34",
             "set copy, or auto",
             "feature gate ImageVolume",
         ] {
-            assert!(message.contains(words), "{message}");
+            assert_message(&status, words);
         }
         assert!(fixture.find::<Job>("dropped").await.is_none());
         operator.stop().await;

@@ -115,9 +115,7 @@ fn operator_asks_for_no_gang_api_unless_a_gang_is_wanted() {
         let calls = plain.calls.all();
         assert!(calls.len() > 5 && !calls.iter().any(is_about_gangs), "{calls:#?}");
         fixture.create("on", spec(json!({ "gang": "on" }))).await;
-        let status = fixture
-            .when("on", "refused", |status| status["reason"] == "GangUnavailable")
-            .await;
+        let status = fixture.when_is("on", "reason", "GangUnavailable").await;
         assert_message(&status, "gang.enabled");
         assert!(!plain.calls.all().iter().any(is_about_gangs));
         // The next operator would ask for the APIs because of it.
@@ -151,9 +149,7 @@ fn forbidden_discovery_is_reported_when_a_gang_is_wanted() {
         fixture.create("auto", spec(json!({}))).await;
         fixture.pods("auto", 2).await;
         fixture.create("on", spec(json!({ "gang": "on" }))).await;
-        let status = fixture
-            .when("on", "refused", |status| status["reason"] == "Forbidden")
-            .await;
+        let status = fixture.when_is("on", "reason", "Forbidden").await;
         assert_message(&status, "system:discovery");
         operator.stop().await;
     });
@@ -181,9 +177,7 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
             ("volcano", "Volcano's PodGroup"),
             ("plugins", "scheduler-plugins' PodGroup"),
         ] {
-            let status = fixture
-                .when(name, "refused", |status| status["reason"] == "GangUnavailable")
-                .await;
+            let status = fixture.when_is(name, "reason", "GangUnavailable").await;
             assert_eq!(
                 condition(&status, "JobRequested")["status"],
                 "False",
@@ -306,11 +300,7 @@ async fn next_operator_deletes_the_gang_of_a_job_it_has_never_seen(
     };
     hold(json!(["example.com/held"])).await;
     fixture.delete::<Job>("volcano").await;
-    fixture
-        .when("volcano", "waits for its pods", |status| {
-            status["reason"] == "WaitingForPods"
-        })
-        .await;
+    fixture.when_is("volcano", "reason", "WaitingForPods").await;
     first.stop().await;
     hold(json!([])).await;
     let next = operator(fixture, calls).await;
@@ -323,8 +313,7 @@ async fn next_operator_deletes_the_gang_of_a_job_it_has_never_seen(
 async fn next_operator_fails_job_deleted_unseen_and_deletes_gang(fixture: &Fixture, calls: &Calls) {
     let first = operator(fixture, calls).await;
     gang(fixture, GangApi::Volcano, "auto").await;
-    let pods = fixture.pods("auto", 1).await;
-    fixture.run_pod(&pods[&0]).await;
+    fixture.run_pods("auto", 1).await;
     fixture
         .when("auto", "told of its Job", |status| status["jobUid"].is_string())
         .await;
@@ -393,9 +382,7 @@ async fn gang_that_only_the_job_names_is_left_alone(fixture: &Fixture, name: &st
 async fn follows_the_size_and_the_job(fixture: &Fixture, api: GangApi, name: &str) {
     // Before the first status, which has the maximum size, the operator recreates the Job after an edit. From then on,
     // it changes the Job.
-    fixture
-        .when(name, "its maximum", |status| status["maximumSize"] == 2)
-        .await;
+    fixture.when_is(name, "maximumSize", 2).await;
     let made = gang(fixture, api, name).await.name_any();
     for size in [1, 2] {
         fixture.edit(name, json!({ "size": size })).await;
@@ -487,14 +474,9 @@ fn kubernetes_gang_api_is_used_when_beta_and_refused_when_alpha() {
 
 /// With `on` no pod is created, and the status says why; with `auto` pods start without a gang.
 async fn is_refused(fixture: &Fixture, name: &str, cause: &str) {
-    let status = fixture
-        .when(name, "refused", |status| status["reason"] == "GangUnavailable")
-        .await;
-    let message = status["message"].as_str().unwrap();
-    assert!(
-        message.contains(cause) && message.contains("Kubernetes 1.37 or newer"),
-        "{message}"
-    );
+    let status = fixture.when_is(name, "reason", "GangUnavailable").await;
+    assert_message(&status, cause);
+    assert_message(&status, "Kubernetes 1.37 or newer");
     assert!(fixture.find::<Job>(name).await.is_none());
     fixture.create("auto", spec(json!({}))).await;
     let pod = lead(fixture, "auto", 2).await["spec"].clone();

@@ -71,14 +71,9 @@ fn namespaced_installation_has_no_permission_elsewhere() {
         (spec["cleanupPods"], spec["ttlSecondsAfterFinished"]) = (json!(true), json!(0));
         fixture.create("mc", spec).await;
         fixture.pods("mc", 1).await;
-        fixture
-            .when("mc", "its maximum", |status| status["maximumSize"] == 2)
-            .await;
+        fixture.when_is("mc", "maximumSize", 2).await;
         fixture.edit("mc", json!({ "size": 2 })).await;
-        let pods = fixture.pods("mc", 2).await;
-        for pod in pods.values() {
-            fixture.run_pod(pod).await;
-        }
+        let pods = fixture.run_pods("mc", 2).await;
         fixture.when_condition("mc", "Ready", "True").await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         until("the operator has deleted it", async || {
@@ -92,9 +87,7 @@ fn namespaced_installation_has_no_permission_elsewhere() {
             "containers": [{ "image": "app:1", "command": "ls", "volumes": { "data": { "path": "/data" } } }],
         });
         fixture.create("volumes", volumes).await;
-        let status = fixture
-            .when("volumes", "refused", |status| status["reason"] == "Forbidden")
-            .await;
+        let status = fixture.when_is("volumes", "reason", "Forbidden").await;
         let message = status["message"].as_str().unwrap();
         assert!(
             message.starts_with("spec.volumes: ") && message.contains("claimName"),
@@ -351,16 +344,9 @@ fn network_policy_admits_only_a_clusters_own_pods() {
         assert_eq!((ports.len(), ports.iter().find(takes_8050)), (4, None));
         // An object of the same name that belongs to somebody else stays.
         let other = json!({ "metadata": { "name": "two-brokers" }, "spec": { "podSelector": {} } });
-        let other: NetworkPolicy = serde_json::from_value(other).unwrap();
-        fixture
-            .api()
-            .create(&PostParams::default(), &other)
-            .await
-            .unwrap();
+        fixture.add::<NetworkPolicy>(other).await;
         fixture.create("two", json!({ "size": 1 })).await;
-        fixture
-            .when("two", "stopped", |status| status["reason"] == "NameTaken")
-            .await;
+        fixture.when_is("two", "reason", "NameTaken").await;
         operator.stop().await;
         let used: BTreeSet<Call> = calls
             .all()
@@ -444,9 +430,7 @@ fn every_image_can_be_given_by_its_digest() {
 /// Creates a MiniCluster that needs what the installation lacks, and checks why it is refused.
 async fn refuses(fixture: &Fixture, name: &str, spec: Value, field: &str, value: &str) {
     fixture.create(name, spec).await;
-    let status = fixture
-        .when(name, "refused", |status| status["phase"] == "Invalid")
-        .await;
+    let status = fixture.when_is(name, "phase", "Invalid").await;
     let message = status["message"].as_str().unwrap();
     assert!(message.starts_with(field) && message.contains(value), "{message}");
 }

@@ -8,7 +8,7 @@ use flux_operator::controller::ControllerError;
 use flux_operator_core::labels::OPERATOR;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -111,8 +111,7 @@ fn one_operator_leads_and_the_next_takes_over_at_its_stop() {
         one.stop().await;
         until("two leads", async || (holder().await? == "two").then_some(())).await;
         fixture.create("next", json!({ "size": 1 })).await;
-        let pods = fixture.pods("next", 1).await;
-        fixture.run_pod(&pods[&0]).await;
+        let pods = fixture.run_pods("next", 1).await;
         fixture.when_condition("next", "Ready", "True").await;
         until("the metrics say so", async || {
             let text = ask(port, "/metrics").await;
@@ -171,10 +170,7 @@ fn stopped_leader_releases_its_lease_during_late_calls() {
             .unwrap();
         let leases: Api<Lease> = fixture.api();
         let free = json!({ "metadata": { "name": "flux-operator" }, "spec": { "holderIdentity": "" } });
-        leases
-            .create(&PostParams::default(), &serde_json::from_value(free).unwrap())
-            .await
-            .unwrap();
+        fixture.add::<Lease>(free).await;
         let holder = async || {
             let lease = leases.get_opt("flux-operator").await.unwrap();
             lease?.spec?.holder_identity
@@ -255,7 +251,6 @@ fn operator_without_minicluster_list_is_unready_but_stops() {
 #[test]
 fn lease_deleted_with_its_deployment_is_not_recreated() {
     test("uninstalled", async |fixture| {
-        let deployments: Api<Deployment> = fixture.api();
         let labels = json!({ "app": "none" });
         let deployment = json!({
             "metadata": { "name": "flux-operator" },
@@ -264,21 +259,14 @@ fn lease_deleted_with_its_deployment_is_not_recreated() {
                 "template": { "metadata": { "labels": labels }, "spec": { "containers": [{ "name": "a", "image": "a" }] } },
             },
         });
-        let post = PostParams::default();
-        let made = deployments
-            .create(&post, &serde_json::from_value(deployment).unwrap())
-            .await
-            .unwrap();
+        let made = fixture.add::<Deployment>(deployment).await;
         let leases: Api<Lease> = fixture.api();
         let owner = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "name": made.name_any(), "uid": made.uid() });
         let lease = json!({
             "metadata": { "name": "flux-operator", "ownerReferences": [owner] },
             "spec": { "holderIdentity": "other", "leaseDurationSeconds": 3600 },
         });
-        leases
-            .create(&post, &serde_json::from_value(lease).unwrap())
-            .await
-            .unwrap();
+        fixture.add::<Lease>(lease).await;
 
         let (namespace, client) = (fixture.namespace.clone(), fixture.client.clone());
         let duration = Duration::from_millis(300);
@@ -293,10 +281,7 @@ fn lease_deleted_with_its_deployment_is_not_recreated() {
         });
         // The replica looks every 100 ms. It sees that another one holds the Lease, and that the Lease has an owner.
         tokio::time::sleep(Duration::from_secs(3)).await;
-        deployments
-            .delete("flux-operator", &DeleteParams::default())
-            .await
-            .unwrap();
+        fixture.delete::<Deployment>("flux-operator").await;
         until("the Lease has gone with it", async || {
             leases
                 .get_opt("flux-operator")

@@ -34,9 +34,7 @@ fn every_field_edit_is_applied_or_refused_with_remedy() {
         let operator = fixture.operator().await;
         fixture.create("mc", base()).await;
         // From then on, the API server rejects edits of fixed fields.
-        fixture
-            .when("mc", "its maximum", |status| status["maximumSize"] == 4)
-            .await;
+        fixture.when_is("mc", "maximumSize", 4).await;
         let all = all_leaves();
         let mut wrong = Vec::new();
         for (leaf, schema) in &all {

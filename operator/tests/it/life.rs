@@ -31,9 +31,7 @@ fn minicluster_gets_its_objects_pods_and_a_ready_status() {
         let service: Service = fixture.api().get("flux-service").await.unwrap();
         assert_eq!(service.spec.unwrap().publish_not_ready_addresses, Some(true));
 
-        let waiting = fixture
-            .when("mc", "of size 4", |status| status["size"] == 4)
-            .await;
+        let waiting = fixture.when_is("mc", "size", 4).await;
         assert_eq!(waiting["phase"], "Pending", "{waiting:#}");
         assert_eq!(waiting["maximumSize"], 4);
         assert_eq!(waiting["selector"], "hpa-selector=mc");
@@ -162,18 +160,10 @@ fn exit_code_0_of_the_lead_completes_the_cluster() {
     test("zero", async |fixture| {
         let _operator = fixture.operator().await;
         fixture.create("mc", json!({ "size": 2 })).await;
-        let pods = fixture.pods("mc", 2).await;
-        for pod in pods.values() {
-            fixture.run_pod(pod).await;
-        }
+        let pods = fixture.run_pods("mc", 2).await;
         fixture.when_condition("mc", "Ready", "True").await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
-        let status = until("the Job controller has ended the follower", async || {
-            fixture.reap("mc").await;
-            let status = fixture.status("mc").await;
-            (condition(&status, "Complete")["status"] == "True").then_some(status)
-        })
-        .await;
+        let status = fixture.when_finished("mc", "Complete").await;
         assert_eq!(status["exitCode"], 0, "{status:#}");
         assert_eq!(status["phase"], "Completed");
         assert_eq!(status["readySize"], 0);
@@ -195,19 +185,11 @@ fn exit_code_7_of_the_lead_fails_the_cluster_at_once() {
     test("seven", async |fixture| {
         let _operator = fixture.operator().await;
         fixture.create("mc", json!({ "size": 2 })).await;
-        let pods = fixture.pods("mc", 2).await;
-        for pod in pods.values() {
-            fixture.run_pod(pod).await;
-        }
+        let pods = fixture.run_pods("mc", 2).await;
         fixture
             .end_pod(&pods[&0], 7, "Error", "the job's own words\nmore")
             .await;
-        let status = until("the Job controller has failed the Job", async || {
-            fixture.reap("mc").await;
-            let status = fixture.status("mc").await;
-            (condition(&status, "Failed")["status"] == "True").then_some(status)
-        })
-        .await;
+        let status = fixture.when_finished("mc", "Failed").await;
         assert_eq!(status["exitCode"], 7, "{status:#}");
         assert_eq!(status["phase"], "Failed");
         assert_eq!(status["failedIndex"], 0);
@@ -239,8 +221,7 @@ fn no_code_of_the_lead_is_retried_and_each_is_passed_on() {
             fixture
                 .create(&name, json!({ "size": 1, "backoffLimit": 2 }))
                 .await;
-            let pod = fixture.pods(&name, 1).await.remove(&0).unwrap();
-            fixture.run_pod(&pod).await;
+            let pod = fixture.run_pods(&name, 1).await.remove(&0).unwrap();
             // Otherwise the Job would replace a lead that ends with 238 or 255: it retries these codes of followers.
             until("the Job knows its lead", async || {
                 fixture
@@ -303,9 +284,7 @@ fn a_pod_that_cannot_start_is_named() {
         fixture
             .patch_pod_status(&pods[&1], waiting("ErrImagePull", "no such image"))
             .await;
-        let status = fixture
-            .when("mc", "stuck", |status| status["reason"] == "ErrImagePull")
-            .await;
+        let status = fixture.when_is("mc", "reason", "ErrImagePull").await;
         assert_eq!(status["phase"], "Starting");
         assert_eq!(status["message"], "pod 1: container mc: no such image");
         assert_eq!(
@@ -340,9 +319,7 @@ fn view_is_copied_with_reason_when_it_cannot_be_mounted() {
             .await;
         // Before 1.35, Kubernetes has no image volumes by default.
         if kubernetes_minor() < 35 {
-            let status = fixture
-                .when("mc", "refused", |status| status["reason"] == "Unsupported")
-                .await;
+            let status = fixture.when_is("mc", "reason", "Unsupported").await;
             assert_message(&status, "flux.container.source");
             return;
         }
@@ -356,9 +333,7 @@ fn view_is_copied_with_reason_when_it_cannot_be_mounted() {
         fixture
             .cannot_create_container(&pods[&1], "failed to reserve container name")
             .await;
-        let status = fixture
-            .when("mc", "stuck", |status| status["reason"] == "CreateContainerError")
-            .await;
+        let status = fixture.when_is("mc", "reason", "CreateContainerError").await;
         assert_message(&status, "failed to reserve container name");
         tokio::time::sleep(SETTLE).await;
         assert_eq!(view().await, Some(first.clone()), "the Job stays");
@@ -371,11 +346,9 @@ fn view_is_copied_with_reason_when_it_cannot_be_mounted() {
         .await;
         assert_eq!(second.1, "copy");
         let status = fixture.when_condition("mc", "ViewMounted", "False").await;
-        let message = condition(&status, "ViewMounted")["message"].to_string();
-        assert!(
-            message.contains("pod 1") && message.contains("no such thing"),
-            "{message}"
-        );
+        let mounted = condition(&status, "ViewMounted");
+        assert_message(&mounted, "pod 1");
+        assert_message(&mounted, "no such thing");
 
         for pod in fixture.pods("mc", 2).await.values() {
             assert!(
@@ -440,10 +413,9 @@ fn view_is_copied_only_where_pods_may_use_an_old_node() {
         assert_eq!(view("tolerant").await, "copy");
         if is_mounted {
             let status = fixture.when_condition("tolerant", "ViewMounted", "False").await;
-            let message = condition(&status, "ViewMounted")["message"].to_string();
-            assert!(
-                message.contains("node old (kubelet v1.35.4, containerd://1.6.20)"),
-                "{message}"
+            assert_message(
+                &condition(&status, "ViewMounted"),
+                "node old (kubelet v1.35.4, containerd://1.6.20)",
             );
         }
         operator.stop().await;
@@ -455,10 +427,7 @@ fn stopped_follower_is_replaced_and_failed_one_ends_the_job() {
     test("follower", async |fixture| {
         let _operator = fixture.operator().await;
         fixture.create("mc", json!({ "size": 2 })).await;
-        let pods = fixture.pods("mc", 2).await;
-        for pod in pods.values() {
-            fixture.run_pod(pod).await;
-        }
+        let pods = fixture.run_pods("mc", 2).await;
         fixture
             .end_pod(&pods[&1], flux_shared::exit::REPLACE.into(), "Error", "")
             .await;
@@ -476,12 +445,7 @@ fn stopped_follower_is_replaced_and_failed_one_ends_the_job() {
         let status = fixture.when_condition("mc", "Ready", "True").await;
         assert_eq!(condition(&status, "Failed")["status"], "False", "{status:#}");
         fixture.end_pod(&again, 137, "OOMKilled", "").await;
-        let status = until("the Job has failed", async || {
-            fixture.reap("mc").await;
-            let status = fixture.status("mc").await;
-            (condition(&status, "Failed")["status"] == "True").then_some(status)
-        })
-        .await;
+        let status = fixture.when_finished("mc", "Failed").await;
         assert_eq!(
             (&status["failedIndex"], &status["reason"]),
             (&json!(1), &json!("OOMKilled")),
@@ -497,9 +461,7 @@ fn evicted_follower_is_replaced_and_nothing_fails() {
         fixture
             .create("mc", json!({ "size": 2, "backoffLimit": 0 }))
             .await;
-        for pod in fixture.pods("mc", 2).await.values() {
-            fixture.run_pod(pod).await;
-        }
+        fixture.run_pods("mc", 2).await;
         fixture.when_condition("mc", "Ready", "True").await;
         for _ in 0..2 {
             let pod = fixture.pods("mc", 2).await[&1].clone();
@@ -541,10 +503,7 @@ fn evicted_lead_restarts_with_followers_that_left_with_it() {
     test("evicted-lead", async |fixture| {
         let operator = fixture.operator().await;
         fixture.create("mc", json!({ "size": 2 })).await;
-        let pods = fixture.pods("mc", 2).await;
-        for pod in pods.values() {
-            fixture.run_pod(pod).await;
-        }
+        let pods = fixture.run_pods("mc", 2).await;
         fixture.when_condition("mc", "Ready", "True").await;
         let (job, key) = (
             fixture.job("mc").await.uid(),
@@ -565,19 +524,11 @@ fn evicted_lead_restarts_with_followers_that_left_with_it() {
                 .filter(|current| current.uid() != job)
         })
         .await;
-        let pods = fixture.pods("mc", 2).await;
-        for pod in pods.values() {
-            fixture.run_pod(pod).await;
-        }
+        let pods = fixture.run_pods("mc", 2).await;
         fixture.when_condition("mc", "Ready", "True").await;
         assert_eq!(fixture.secret("mc", "curve").await.unwrap().data, key);
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
-        let status = until("it has completed", async || {
-            fixture.reap("mc").await;
-            let status = fixture.status("mc").await;
-            (condition(&status, "Complete")["status"] == "True").then_some(status)
-        })
-        .await;
+        let status = fixture.when_finished("mc", "Complete").await;
         assert_eq!(status["exitCode"], 0, "{status:#}");
         operator.stop().await;
     });

@@ -15,7 +15,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use serde_json::{Map, Value, json};
 
-use test_support::api_server::{condition, kubectl_program, test, until};
+use test_support::api_server::{assert_message, condition, kubectl_program, test, until};
 use test_support::rendering::rendered;
 mod random;
 
@@ -247,26 +247,19 @@ fn overlay_of_operator_fields_is_refused_and_fixed_once_running() {
         let wrong =
             json!({ "spec": { "hostname": "a", "containers": [{ "name": "app", "command": ["sh"] }] } });
         fixture.create("wrong", spec(wrong)).await;
-        let status = fixture
-            .when("wrong", "invalid", |status| status["phase"] == "Invalid")
-            .await;
-        let message = condition(&status, "Valid")["message"]
-            .as_str()
-            .unwrap()
-            .to_owned();
+        let status = fixture.when_is("wrong", "phase", "Invalid").await;
+        let valid = condition(&status, "Valid");
         for part in [
             "spec.podTemplate.spec.hostname: the pod is found by it",
             "spec.podTemplate.spec.containers[0].command: the agent is the entrypoint",
         ] {
-            assert!(message.contains(part), "{message}");
+            assert_message(&valid, part);
         }
         fixture
             .create("mc", spec(json!({ "spec": { "hostNetwork": true } })))
             .await;
         // Once the status has the maximum size, the API server rejects a change of a fixed field.
-        fixture
-            .when("mc", "its maximum", |status| status["maximumSize"] == 2)
-            .await;
+        fixture.when_is("mc", "maximumSize", 2).await;
         let change = |value: Value| Patch::Merge(json!({ "spec": { "podTemplate": { "spec": value } } }));
         let api = fixture.api::<MiniCluster>();
         let refused = api
@@ -342,13 +335,9 @@ fn the_services_pod_has_an_overlay_of_its_own() {
             )
             .await;
         let status = fixture.when_condition("wrong", "Valid", "False").await;
-        let message = condition(&status, "Valid")["message"].clone();
-        assert!(
-            message
-                .as_str()
-                .unwrap()
-                .contains("\"spec.servicesPodTemplate.spec.containers[0].argz\""),
-            "{message}"
+        assert_message(
+            &condition(&status, "Valid"),
+            "\"spec.servicesPodTemplate.spec.containers[0].argz\"",
         );
     });
 }
@@ -414,16 +403,10 @@ fn pod_security_applies_to_pods_with_an_overlay() {
             .unwrap();
         let overlay = json!({ "spec": { "volumes": [{ "name": "etc", "hostPath": { "path": "/etc" } }], "hostPID": true } });
         fixture.create("mc", spec(overlay)).await;
-        let status = fixture
-            .when("mc", "explained", |status| status["reason"] == "FailedCreate")
-            .await;
-        let message = status["message"].as_str().unwrap().to_owned();
-        assert!(
-            message.contains("violates PodSecurity")
-                && message.contains("hostPath")
-                && message.contains("host namespaces"),
-            "{message}"
-        );
+        let status = fixture.when_is("mc", "reason", "FailedCreate").await;
+        for words in ["violates PodSecurity", "hostPath", "host namespaces"] {
+            assert_message(&status, words);
+        }
         assert!(fixture.all_pods("mc").await.is_empty());
     });
 }

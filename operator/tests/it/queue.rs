@@ -30,15 +30,8 @@ async fn queue(fixture: &Fixture, name: &str, annotations: Value, spec: Value) {
         "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
         "metadata": { "name": name, "labels": labels, "annotations": annotations }, "spec": spec,
     });
-    let object: MiniCluster = serde_json::from_value(object).unwrap();
-    fixture
-        .api()
-        .create(&PostParams::default(), &object)
-        .await
-        .unwrap();
-    fixture
-        .when(name, "queued", |status| status["reason"] == "Queued")
-        .await;
+    fixture.add::<MiniCluster>(object).await;
+    fixture.when_is(name, "reason", "Queued").await;
 }
 
 /// Kueue admits this many pods, on the nodes of a flavor.
@@ -87,10 +80,7 @@ pub(crate) async fn place(fixture: &Fixture, pod: &Pod, node: &str) {
 }
 
 async fn run(fixture: &Fixture, name: &str, count: usize) -> std::collections::BTreeMap<u32, Pod> {
-    let pods = fixture.pods(name, count).await;
-    for pod in pods.values() {
-        fixture.run_pod(pod).await;
-    }
+    let pods = fixture.run_pods(name, count).await;
     fixture.when_condition(name, "Ready", "True").await;
     pods
 }
@@ -350,13 +340,7 @@ fn queue_holds_partially_admitted_size_until_requeue() {
         fixture.edit("mc", json!({ "size": 3 })).await;
         let held = fixture.when_condition("mc", "Valid", "False").await;
         assert_eq!(condition(&held, "Valid")["reason"], "SizeHeldByQueue");
-        assert!(
-            condition(&held, "Valid")["message"]
-                .as_str()
-                .unwrap()
-                .contains("is 3"),
-            "{held:#}"
-        );
+        assert_message(&condition(&held, "Valid"), "is 3");
         operator.settled().await;
         assert_eq!(sizes(&fixture.job("mc").await), (Some(2), Some(2), Some(false)));
         fixture.edit("mc", json!({ "size": 4 })).await;
@@ -389,9 +373,7 @@ fn evicted_cluster_waits_again_and_ends_with_its_own_code() {
         run(&fixture, "mc", 2).await;
         let uid = fixture.job("mc").await.uid();
         take_back(&fixture, "mc", 2).await;
-        let waiting = fixture
-            .when("mc", "queued again", |status| status["reason"] == "Queued")
-            .await;
+        let waiting = fixture.when_is("mc", "reason", "Queued").await;
         let restarts = waiting["restarts"].as_array().unwrap();
         assert_eq!(
             (restarts.len(), restarts[0]["reason"].as_str()),
@@ -416,12 +398,7 @@ fn evicted_cluster_waits_again_and_ends_with_its_own_code() {
         let pods = run(&fixture, "mc", 2).await;
         assert_eq!(fixture.job("mc").await.uid(), uid, "it is the same Job");
         fixture.end_pod(&pods[&0], 7, "Error", "").await;
-        let ended = until("it has ended", async || {
-            fixture.reap("mc").await;
-            let status = fixture.status("mc").await;
-            (condition(&status, "Failed")["status"] == "True").then_some(status)
-        })
-        .await;
+        let ended = fixture.when_finished("mc", "Failed").await;
         assert_eq!(
             (&ended["exitCode"], &ended["reason"]),
             (&json!(7), &json!("NonZeroExitCode")),
@@ -431,6 +408,30 @@ fn evicted_cluster_waits_again_and_ends_with_its_own_code() {
             (&ended["restartCount"], &ended["backoffLimitUsed"]),
             (&json!(1), &Value::Null)
         );
+        operator.stop().await;
+    });
+}
+
+/// Kueue deletes a Job that it has deactivated if `objectRetentionPolicies` in its configuration says so.
+#[test]
+fn job_that_is_deleted_in_its_queue_is_not_recreated() {
+    test("retention", async |fixture| {
+        let operator = fixture.operator().await;
+        queue(&fixture, "mc", json!({}), json!({ "size": 1 })).await;
+        admit(&fixture, "mc", 1).await;
+        run(&fixture, "mc", 1).await;
+        take_back(&fixture, "mc", 1).await;
+        fixture.when_is("mc", "reason", "Queued").await;
+        fixture.delete::<Job>("mc").await;
+        let status = fixture.when_finished("mc", "Failed").await;
+        assert_eq!(
+            (&status["reason"], &status["backoffLimitUsed"]),
+            (&json!("JobDeleted"), &Value::Null),
+            "{status:#}"
+        );
+        assert_message(&status, "waited in its queue");
+        operator.settled().await;
+        assert!(fixture.find::<Job>("mc").await.is_none());
         operator.stop().await;
     });
 }
@@ -476,9 +477,7 @@ fn evicted_job_has_not_failed_and_starts_again_once_admitted() {
         for pod in pods.values() {
             fixture.end_pod(pod, 143, "Error", &stop).await;
         }
-        let again = fixture
-            .when("mc", "queued again", |status| status["reason"] == "Queued")
-            .await;
+        let again = fixture.when_is("mc", "reason", "Queued").await;
         let restarts = again["restarts"].as_array().unwrap();
         assert_eq!(
             (restarts.len(), restarts[0]["reason"].as_str()),
@@ -554,30 +553,15 @@ fn elastic_cluster_with_min_size_stays_valid_when_it_grows() {
         let operator = fixture.operator().await;
         let spec = json!({ "size": 1, "minSize": 1, "maxSize": 8 });
         queue(&fixture, "mc", json!({}), spec).await;
-        admit(&fixture, "mc", 1).await;
-        run(&fixture, "mc", 1).await;
-        fixture.edit("mc", json!({ "size": 2 })).await;
-        run(&fixture, "mc", 2).await;
-        let job = fixture.job("mc").await;
-        assert_eq!(sizes(&job), (Some(2), Some(2), Some(false)));
-        assert!(!job.annotations().contains_key(LEAST), "{:?}", job.annotations());
-        assert_eq!(condition(&fixture.status("mc").await, "Valid")["status"], "True");
-        operator.stop().await;
-    });
-}
-
-#[test]
-fn an_elastic_cluster_is_resized_while_it_runs() {
-    test("elastic", async |fixture| {
-        let operator = fixture.operator().await;
-        queue(&fixture, "mc", json!({}), json!({ "size": 1, "maxSize": 3 })).await;
         assert_eq!(fixture.job("mc").await.annotations()[ELASTIC], "true");
         admit(&fixture, "mc", 1).await;
         let lead = run(&fixture, "mc", 1).await[&0].uid();
         fixture.edit("mc", json!({ "size": 2 })).await;
         let pods = run(&fixture, "mc", 2).await;
         assert_eq!(pods[&0].uid(), lead);
-        assert_eq!(sizes(&fixture.job("mc").await), (Some(2), Some(2), Some(false)));
+        let job = fixture.job("mc").await;
+        assert_eq!(sizes(&job), (Some(2), Some(2), Some(false)));
+        assert!(!job.annotations().contains_key(LEAST), "{:?}", job.annotations());
         assert_eq!(condition(&fixture.status("mc").await, "Valid")["reason"], "Valid");
         operator.stop().await;
     });
@@ -606,9 +590,7 @@ fn another_job_of_the_same_cluster_queues_as_the_first_did() {
             (job.labels()[QUEUE].as_str(), sizes(&job)),
             ("team", (Some(1), Some(1), Some(true)))
         );
-        fixture
-            .when("mc", "queued again", |status| status["reason"] == "Queued")
-            .await;
+        fixture.when_is("mc", "reason", "Queued").await;
         operator.stop().await;
     });
 }
@@ -622,15 +604,8 @@ fn contradictory_queue_settings_create_no_job() {
             "metadata": { "name": "mc", "labels": { QUEUE: "team" }, "annotations": { TOPOLOGY: "rack" } },
             "spec": { "size": 2, "maxSize": 4, "containers": [{ "image": "app:1" }] },
         });
-        let object: MiniCluster = serde_json::from_value(object).unwrap();
-        fixture
-            .api()
-            .create(&PostParams::default(), &object)
-            .await
-            .unwrap();
-        let status = fixture
-            .when("mc", "invalid", |status| status["reason"] == "Invalid")
-            .await;
+        fixture.add::<MiniCluster>(object).await;
+        let status = fixture.when_is("mc", "reason", "Invalid").await;
         assert!(
             status["message"]
                 .as_str()
@@ -655,22 +630,13 @@ fn job_is_created_once_a_queue_contradiction_is_removed() {
                 "metadata": { "name": name, "labels": { QUEUE: "team" }, "annotations": { LEAST: "2" } },
                 "spec": { "size": 4, "containers": [{ "image": "app:1", "commands": { "script": script } }] },
             });
-            let object: MiniCluster = serde_json::from_value(object).unwrap();
-            fixture
-                .api()
-                .create(&PostParams::default(), &object)
-                .await
-                .unwrap();
-            let status = fixture
-                .when(name, "invalid", |status| status["reason"] == "Invalid")
-                .await;
+            fixture.add::<MiniCluster>(object).await;
+            let status = fixture.when_is(name, "reason", "Invalid").await;
             assert_message(&status, "leave it out");
             operator.settled().await;
             let none = json!({ "metadata": { "annotations": { LEAST: null } } });
             fixture.patch::<MiniCluster>(name, none).await.unwrap();
-            fixture
-                .when(name, "queued", |status| status["reason"] == "Queued")
-                .await;
+            fixture.when_is(name, "reason", "Queued").await;
             assert_eq!(sizes(&fixture.job(name).await), (Some(4), Some(4), Some(true)));
         }
         // A change of other labels has no effect.
@@ -704,13 +670,7 @@ fn queue_labels_added_after_creation_do_not_change_the_job() {
             .unwrap();
         let noted = |status: &Value| condition(status, "Valid")["reason"] == "ValidWithNotes";
         let now = fixture.when("mc", "noted", noted).await;
-        assert!(
-            condition(&now, "Valid")["message"]
-                .as_str()
-                .unwrap()
-                .contains("since the Job was created"),
-            "{now:#}"
-        );
+        assert_message(&condition(&now, "Valid"), "since the Job was created");
         assert_eq!(
             (&now["phase"], &condition(&now, "Stalled")),
             (&json!("Running"), &Value::Null),

@@ -16,9 +16,7 @@ use crate::storage::{has_listed_everything, read_past_the_cache};
 
 async fn settled(fixture: &Fixture, operator: &Operator, names: &[&str]) {
     for name in names {
-        fixture
-            .when(name, "seen with its pods", |status| status["size"] == 2)
-            .await;
+        fixture.when_is(name, "size", 2).await;
     }
     operator.settled().await;
 }
@@ -76,16 +74,11 @@ fn operator_makes_no_calls_for_neighbours_that_are_not_used() {
         fixture.create("mc", of_all_parts()).await;
         let stays = json!({ "size": 2, "gang": "auto", "pod": { "schedulerName": "nobody" } });
         fixture.create("stays", stays).await;
-        let pods = fixture.pods("mc", 1).await;
-        fixture.run_pod(&pods[&0]).await;
+        let pods = fixture.run_pods("mc", 1).await;
         fixture.when_condition("mc", "Ready", "True").await;
         fixture.edit("mc", json!({ "size": 2 })).await;
-        for pod in fixture.pods("mc", 2).await.values() {
-            fixture.run_pod(pod).await;
-        }
-        fixture
-            .when("mc", "grown", |status| status["readySize"] == 2)
-            .await;
+        fixture.run_pods("mc", 2).await;
+        fixture.when_is("mc", "readySize", 2).await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         until("it has ended", async || {
             fixture.reap("mc").await;
@@ -151,9 +144,7 @@ fn a_cluster_costs_the_same_few_writes_whatever_its_size() {
                 fixture.create(name, json!({ "size": size })).await;
             }
             for name in &names {
-                fixture
-                    .when(name, "seen with its pods", |status| status["size"] == size)
-                    .await;
+                fixture.when_is(name, "size", size).await;
             }
             operator.settled().await;
             let writes: Vec<Call> = operator
@@ -295,9 +286,7 @@ fn operator_uses_exactly_the_shipped_permissions() {
         // A second MiniCluster, which shares the Service. Then a change of the first.
         fixture.create("other", json!({ "size": 1 })).await;
         fixture.pods("other", 1).await;
-        fixture
-            .when("mc", "its maximum", |status| status["maximumSize"] == 2)
-            .await;
+        fixture.when_is("mc", "maximumSize", 2).await;
         fixture.edit("mc", json!({ "size": 2 })).await;
         let pods = fixture.pods("mc", 2).await;
         // A third MiniCluster, which cannot mount its view. Since Kubernetes 1.35, pods can mount images by default.
@@ -326,15 +315,11 @@ fn operator_uses_exactly_the_shipped_permissions() {
                 json!({ "size": 1, "containers": [{ "image": "a", "command": "'" }] }),
             )
             .await;
-        fixture
-            .when("wrong", "invalid", |status| status["phase"] == "Invalid")
-            .await;
+        fixture.when_is("wrong", "phase", "Invalid").await;
         // For a Job without pods, the operator reads events. For one in a queue, it also lists Kueue's Workloads.
         let account = json!({ "size": 1, "pod": { "serviceAccountName": "nobody" } });
         fixture.create("stuck", account).await;
-        fixture
-            .when("stuck", "explained", |status| status["reason"] == "FailedCreate")
-            .await;
+        fixture.when_is("stuck", "reason", "FailedCreate").await;
         fixture
             .create(
                 "queued",

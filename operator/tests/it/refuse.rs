@@ -5,7 +5,6 @@ use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use k8s_openapi::api::events::v1::Event;
-use kube::api::PostParams;
 use serde_json::{Value, json};
 
 use test_support::api_server::{Fixture, assert_message, condition, test, until};
@@ -106,17 +105,14 @@ fn spec_beyond_schema_rules_gets_condition_and_event_by_field() {
             "containers": [{ "image": "app:1", "command": "echo \"open", "environment": { "A=B": "c" } }],
         });
         fixture.create("wrong", spec).await;
-        let status = fixture
-            .when("wrong", "invalid", |status| status["phase"] == "Invalid")
-            .await;
+        let status = fixture.when_is("wrong", "phase", "Invalid").await;
         let valid = condition(&status, "Valid");
         assert_eq!(valid["status"], "False");
-        let message = valid["message"].as_str().unwrap();
         for field in [
             "spec.containers[0].command",
             "spec.containers[0].environment[A=B]",
         ] {
-            assert!(message.contains(field), "{message}");
+            assert_message(&valid, field);
         }
         assert_eq!(
             status["maximumSize"],
@@ -133,9 +129,7 @@ fn spec_beyond_schema_rules_gets_condition_and_event_by_field() {
         // Others are served, and the operator does not try again and again.
         fixture.create("right", json!({ "size": 1 })).await;
         fixture.pods("right", 1).await;
-        fixture
-            .when("right", "of size 1", |status| status["size"] == 1)
-            .await;
+        fixture.when_is("right", "size", 1).await;
         let about_wrong = operator
             .calls
             .all()
@@ -167,9 +161,7 @@ fn job_refused_by_api_server_is_reported_in_the_status() {
         fixture
             .create("mc", json!({ "size": 1, "containers": [container] }))
             .await;
-        let status = fixture
-            .when("mc", "refused", |status| status["reason"] == "Refused")
-            .await;
+        let status = fixture.when_is("mc", "reason", "Refused").await;
         assert_message(&status, "seccompProfile");
         assert_eq!(status["phase"], "Pending");
         until("an event says so", async || {
@@ -189,9 +181,7 @@ fn invalid_services_pod_is_refused_before_the_job() {
             json!({ "size": 1, "services": [{ "image": "db:1", "name": "db", "resources": resources }] })
         };
         fixture.create("mc", spec("1Gi")).await;
-        let status = fixture
-            .when("mc", "refused", |status| status["reason"] == "Refused")
-            .await;
+        let status = fixture.when_is("mc", "reason", "Refused").await;
         assert_message(&status, "Pod mc-services: ");
         assert_message(&status, "must be less than or equal to memory limit");
         assert!(fixture.find::<Job>("mc").await.is_none());
@@ -205,8 +195,7 @@ fn invalid_services_pod_is_refused_before_the_job() {
         // A full quota passes, and the services pod is created then.
         let quota = json!({ "metadata": { "name": "no-pods" }, "spec": { "hard": { "pods": "0" } } });
         let quotas = fixture.api::<ResourceQuota>();
-        let quota = serde_json::from_value(quota).unwrap();
-        quotas.create(&PostParams::default(), &quota).await.unwrap();
+        fixture.add::<ResourceQuota>(quota).await;
         until("the quota is in force", async || {
             quotas.get("no-pods").await.unwrap().status?.hard
         })
@@ -236,9 +225,7 @@ fn quoted_length_of_a_text_is_counted() {
         fixture
             .create("mc", script(format!("'''{}", "\\".repeat(600_000))))
             .await;
-        let status = fixture
-            .when("mc", "refused", |status| status["reason"] == "TooLarge")
-            .await;
+        let status = fixture.when_is("mc", "reason", "TooLarge").await;
         assert_message(&status, "a ConfigMap holds 1048576");
         fixture.create("fits", script("\"\\\n".repeat(200_000))).await;
         fixture.pods("fits", 1).await;
@@ -258,9 +245,7 @@ fn a_field_that_this_kubernetes_would_drop_is_refused() {
             let job = until("the Job", async || fixture.api::<Job>().get("mc").await.ok()).await;
             assert!(job.spec.unwrap().template.spec.unwrap().resources.is_some());
         } else {
-            let status = fixture
-                .when("mc", "refused", |status| status["reason"] == "Unsupported")
-                .await;
+            let status = fixture.when_is("mc", "reason", "Unsupported").await;
             assert_message(&status, "spec.pod.resources");
         }
         // A newer API server rejects it with its own message: the pod must have its own user namespace.
@@ -269,9 +254,7 @@ fn a_field_that_this_kubernetes_would_drop_is_refused() {
         fixture
             .create("unmasked", json!({ "size": 1, "containers": [container] }))
             .await;
-        let status = fixture
-            .when("unmasked", "refused", |status| status["reason"] == reason)
-            .await;
+        let status = fixture.when_is("unmasked", "reason", reason).await;
         assert_message(&status, "procMount");
     });
 }
@@ -282,9 +265,7 @@ fn fields_of_the_pods_cannot_change_once_the_job_exists() {
         let _operator = fixture.operator().await;
         fixture.create("mc", json!({ "size": 1 })).await;
         // From then on, the API server rejects edits of fixed fields.
-        fixture
-            .when("mc", "its maximum", |status| status["maximumSize"] == 1)
-            .await;
+        fixture.when_is("mc", "maximumSize", 1).await;
         for change in [
             json!({ "containers": [{ "image": "other:1", "command": "hostname" }] }),
             json!({ "tasks": 4 }),

@@ -13,10 +13,7 @@ fn go_operator_python_sdk_creates_scales_follows_and_deletes() {
         let namespace = fixture.namespace.clone();
         let program =
             tokio::task::spawn_blocking(move || sdk::run("use.py", &namespace, kubeconfig().as_ref()));
-        let pods = fixture.pods("lammps", 4).await;
-        for pod in pods.values() {
-            fixture.run_pod(pod).await;
-        }
+        let pods = fixture.run_pods("lammps", 4).await;
         let steps = program.await.unwrap();
 
         // These functions fail with every operator, because they never ask the API server.

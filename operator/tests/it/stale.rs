@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::edit::{of_job, spec};
-use crate::restarts::{agent_message, another_job, finished, running};
+use crate::restarts::{agent_message, another_job, running};
 use test_support::api_server::{Call, Calls, Fault, Fixture, Operator, SETTLE, condition, test, until};
 
 /// An operator whose watch of this resource delivers nothing while `is_silent` is true. `other`: faults of other calls.
@@ -30,11 +30,7 @@ async fn operator_with_late(
 
 /// Deletes the Job, but not its pods.
 async fn delete_job_alone(fixture: &Fixture, name: &str) {
-    fixture
-        .api::<Job>()
-        .delete(name, &DeleteParams::orphan())
-        .await
-        .unwrap();
+    fixture.delete_with::<Job>(name, &DeleteParams::orphan()).await;
     fixture.until_gone::<Job>(name).await;
 }
 
@@ -58,8 +54,7 @@ fn unseen_success_of_a_deleted_job_is_not_a_loss() {
             fixture
                 .create(name, json!({ "size": 1, "backoffLimit": limit }))
                 .await;
-            let lead = fixture.pods(name, 1).await.remove(&0).unwrap();
-            fixture.run_pod(&lead).await;
+            let lead = fixture.run_pods(name, 1).await.remove(&0).unwrap();
             fixture
                 .when(name, "told of its Job", |status| status["jobUid"].is_string())
                 .await;
@@ -76,7 +71,7 @@ fn unseen_success_of_a_deleted_job_is_not_a_loss() {
         }
         is_silent.send_replace(false);
         for (name, _) in clusters {
-            let status = finished(&fixture, name, "Complete").await;
+            let status = fixture.when_finished(name, "Complete").await;
             assert_eq!(
                 (&status["exitCode"], &status["restartCount"]),
                 (&json!(0), &Value::Null),
@@ -111,7 +106,7 @@ fn unseen_failure_is_not_restarted_by_a_suspension() {
         let kept = fixture.find::<Job>("mc").await;
         assert_eq!(kept.unwrap().metadata.deletion_timestamp, None);
         is_silent.send_replace(false);
-        let status = finished(&fixture, "mc", "Failed").await;
+        let status = fixture.when_finished("mc", "Failed").await;
         assert_eq!(
             (&status["exitCode"], &status["reason"], &status["restartCount"]),
             (&json!(7), &json!("NonZeroExitCode"), &Value::Null),
@@ -130,10 +125,7 @@ fn unseen_loss_of_the_lead_does_not_fail_the_job() {
         fixture
             .create("mc", json!({ "size": 2, "backoffLimit": 1 }))
             .await;
-        let pods = fixture.pods("mc", 2).await;
-        for pod in pods.values() {
-            fixture.run_pod(pod).await;
-        }
+        let pods = fixture.run_pods("mc", 2).await;
         let job = fixture.job("mc").await.uid();
         let lead = &pods[&0];
         // While it is held, the deleted pod does not vanish.
@@ -149,9 +141,7 @@ fn unseen_loss_of_the_lead_does_not_fail_the_job() {
         let seen = serde_json::to_value(fixture.job("mc").await).unwrap();
         assert!(condition(&seen["status"], "FailureTarget").is_null(), "{seen:#}");
         is_silent.send_replace(false);
-        let status = fixture
-            .when("mc", "counted", |status| status["restartCount"] == 1)
-            .await;
+        let status = fixture.when_is("mc", "restartCount", 1).await;
         assert_eq!(status["restarts"][0]["reason"], "LeadLost", "{status:#}");
         fixture.release_pod(lead).await;
         another_job(&fixture, "mc", &job).await;
@@ -174,8 +164,7 @@ fn edit_after_an_unseen_start_does_not_recreate_the_job() {
             .create("mc", json!({ "size": 1, "containers": spec("first") }))
             .await;
         let job = fixture.job("mc").await.uid();
-        let pods = fixture.pods("mc", 1).await;
-        fixture.run_pod(&pods[&0]).await;
+        fixture.run_pods("mc", 1).await;
         fixture.edit("mc", json!({ "containers": spec("second") })).await;
         until("the operator looks at the pods itself", async || {
             let calls = operator.calls.all();
@@ -212,10 +201,7 @@ fn unseen_deletion_of_the_job_tells_no_pod_to_end() {
         let is_silent = watch::Sender::new(false);
         let operator = operator_with_late("jobs", &fixture, &is_silent, |_| None).await;
         fixture.create("mc", json!({ "size": 2 })).await;
-        let pods = fixture.pods("mc", 2).await;
-        for pod in pods.values() {
-            fixture.run_pod(pod).await;
-        }
+        let pods = fixture.run_pods("mc", 2).await;
         fixture.when_condition("mc", "JobRunning", "True").await;
         is_silent.send_replace(true);
         delete_job_alone(&fixture, "mc").await;
@@ -241,9 +227,7 @@ fn unseen_deletion_of_the_job_tells_no_pod_to_end() {
         };
         is_untold().await;
         is_silent.send_replace(false);
-        fixture
-            .when("mc", "waiting", |status| status["reason"] == "WaitingForPods")
-            .await;
+        fixture.when_is("mc", "reason", "WaitingForPods").await;
         is_untold().await;
         operator.stop().await;
     });

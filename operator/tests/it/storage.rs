@@ -157,9 +157,7 @@ fn volume_is_deleted_with_its_minicluster_only() {
         fixture
             .create("other", spec(json!({ "path": "/tmp/data" })))
             .await;
-        let status = fixture
-            .when("other", "stopped", |status| status["reason"] == "NameTaken")
-            .await;
+        let status = fixture.when_is("other", "reason", "NameTaken").await;
         assert_message(&status, "PersistentVolume");
 
         fixture.delete::<MiniCluster>("mc").await;
@@ -183,9 +181,7 @@ fn volume_edited_while_the_job_is_refused_is_replaced() {
         let operator = fixture.operator().await;
         fixture.create("mc", spec(json!({ "path": "/tmp/first" }))).await;
         bound(&fixture, "mc").await;
-        fixture
-            .when("mc", "refused", |status| status["reason"] == "Forbidden")
-            .await;
+        fixture.when_is("mc", "reason", "Forbidden").await;
         fixture
             .edit("mc", json!({ "volumes": { "data": { "path": "/tmp/second" } } }))
             .await;
@@ -333,9 +329,7 @@ fn kept_volume_is_reused_and_a_foreign_one_refused() {
         fixture
             .create("mc", spec(json!({ "path": "/tmp/elsewhere", "delete": false })))
             .await;
-        let status = fixture
-            .when("mc", "stopped", |status| status["reason"] == "NameTaken")
-            .await;
+        let status = fixture.when_is("mc", "reason", "NameTaken").await;
         assert_message(&status, "was kept");
         fixture.delete::<MiniCluster>("mc").await;
         fixture.until_gone::<MiniCluster>("mc").await;
@@ -359,8 +353,7 @@ fn completed_job_is_cleaned_up_once_and_its_status_stays() {
         all["services"] = json!([{ "image": "cache:1", "name": "cache" }]);
         fixture.create("mc", all.clone()).await;
         bound(&fixture, "mc").await;
-        let pods = fixture.pods("mc", 1).await;
-        fixture.run_pod(&pods[&0]).await;
+        let pods = fixture.run_pods("mc", 1).await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         let status = fixture.when_condition("mc", "CleanedUp", "True").await;
         assert_eq!(
@@ -465,7 +458,7 @@ fn secrets_of_users_and_rest_api_are_created_once_and_named() {
         operator.stop().await;
 
         let next_operator = fixture.operator().await;
-        fixture.when("mc", "seen", |status| status["size"] == 1).await;
+        fixture.when_is("mc", "size", 1).await;
         assert_eq!(text(&users, "bob").await, made);
         next_operator.stop().await;
     });

@@ -114,9 +114,7 @@ fn labels_that_claim_another_cluster_are_ignored() {
         fixture
             .create("victim", json!({ "size": 2, "services": services }))
             .await;
-        for pod in fixture.pods("victim", 2).await.values() {
-            fixture.run_pod(pod).await;
-        }
+        fixture.run_pods("victim", 2).await;
         let before = fixture.when_condition("victim", "Ready", "True").await;
         let job = fixture.job("victim").await;
 
@@ -150,22 +148,11 @@ fn labels_that_claim_another_cluster_are_ignored() {
             copied["spec"].as_object_mut().unwrap().remove(key);
         }
         copied["spec"]["template"]["metadata"] = json!({ "labels": claims.clone() });
-        let copied: Job = serde_json::from_value(copy(copied)).unwrap();
-        fixture
-            .api()
-            .create(&PostParams::default(), &copied)
-            .await
-            .unwrap();
+        fixture.add::<Job>(copy(copied)).await;
         let pod = json!({ "spec": { "containers": [{ "name": "a", "image": "a" }] } });
-        let pod: Pod = serde_json::from_value(copy(pod)).unwrap();
-        fixture.api().create(&PostParams::default(), &pod).await.unwrap();
+        fixture.add::<Pod>(copy(pod)).await;
         let service = json!({ "spec": { "ports": [{ "port": 1 }] } });
-        let service: Service = serde_json::from_value(copy(service)).unwrap();
-        fixture
-            .api()
-            .create(&PostParams::default(), &service)
-            .await
-            .unwrap();
+        fixture.add::<Service>(copy(service)).await;
         until("the copies' pods are there", async || {
             let all = fixture.all::<Pod>().await;
             // The victim has two pods and its services pod. There are also the evil one's pod, two pods of the copied
@@ -176,11 +163,7 @@ fn labels_that_claim_another_cluster_are_ignored() {
         fixture
             .edit("victim", json!({ "ttlSecondsAfterFinished": 600 }))
             .await;
-        fixture
-            .when("victim", "looked at again", |status| {
-                status["observedGeneration"] == 2
-            })
-            .await;
+        fixture.when_is("victim", "observedGeneration", 2).await;
         is_unharmed(&fixture, &before, &job).await;
         let copy = fixture.api::<Job>().get("copy").await.unwrap();
         assert_eq!(copy.metadata.owner_references, None, "it is nobody's");
@@ -191,11 +174,7 @@ fn labels_that_claim_another_cluster_are_ignored() {
         fixture
             .edit("victim", json!({ "ttlSecondsAfterFinished": 601 }))
             .await;
-        fixture
-            .when("victim", "looked at again", |status| {
-                status["observedGeneration"] == 3
-            })
-            .await;
+        fixture.when_is("victim", "observedGeneration", 3).await;
         is_unharmed(&fixture, &before, &job).await;
         next_operator.stop().await;
     });
@@ -331,9 +310,7 @@ fn objects_of_another_flux_operator_are_not_touched() {
             ),
         ] {
             fixture.create(name, spec).await;
-            let status = fixture
-                .when(name, "stopped", |status| status["reason"] == "NameTaken")
-                .await;
+            let status = fixture.when_is(name, "reason", "NameTaken").await;
             assert!(
                 status["message"].as_str().unwrap().starts_with(kind),
                 "{status:#}"
@@ -416,9 +393,7 @@ fn names_of_others_are_not_taken_over() {
         // of these names, for its sidecar or for its headless Service.
         for (name, sidecar, headless) in [("a", "db", "own-a"), ("b", "net", "own-b"), ("c", "own-c", "db")] {
             fixture.create(name, with_service(sidecar, headless)).await;
-            let status = fixture
-                .when(name, "stopped", |status| status["reason"] == "NameTaken")
-                .await;
+            let status = fixture.when_is(name, "reason", "NameTaken").await;
             assert!(
                 status["message"].as_str().unwrap().starts_with("Service "),
                 "{status:#}"

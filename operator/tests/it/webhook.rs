@@ -17,6 +17,8 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
+use test_support::api_server::runtime;
+
 /// How long the API server waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The limit of its pod is 320 MiB.
@@ -189,12 +191,7 @@ pub fn review(objects: &[String]) -> Vec<u8> {
 }
 
 fn run<F: Future<Output = ()>>(body: impl FnOnce() -> F) {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(body());
+    runtime().block_on(body());
 }
 
 #[test]

@@ -362,9 +362,7 @@ fn typed_client_creates_scales_and_writes_back_what_it_read() {
             .unwrap();
         fixture.pods("go", 2).await;
         let api = miniclusters(&fixture, "flux-framework.org");
-        fixture
-            .when("go", "its size is noted", |status| status["maximumSize"] == 4)
-            .await;
+        fixture.when_is("go", "maximumSize", 4).await;
         // The operator may write the status in between.
         let replaced = until("it is replaced", async || {
             let mut read = api.get("go").await.unwrap();

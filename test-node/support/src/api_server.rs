@@ -158,7 +158,7 @@ fn new_metrics() -> Arc<Metrics> {
     Arc::new(Metrics::new().unwrap())
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -454,6 +454,13 @@ impl Fixture {
             .await
     }
 
+    /// Creates an object of any kind.
+    pub async fn add<K: Namespaced + Serialize>(&self, object: Value) -> K {
+        let object: K = serde_json::from_value(object).unwrap();
+        let created = self.api::<K>().create(&PostParams::default(), &object).await;
+        created.unwrap_or_else(|error| panic!("failed to create {}: {error}", K::kind(&())))
+    }
+
     pub async fn patch<K: Namespaced>(&self, name: &str, change: Value) -> Result<K, kube::Error> {
         self.api::<K>()
             .patch(name, &PatchParams::default(), &Patch::Merge(change))
@@ -466,16 +473,13 @@ impl Fixture {
         edited.unwrap_or_else(|error| panic!("failed to edit MiniCluster {name}: {error}"));
     }
 
-    /// Deletes an object, and what it owns.
     /// Lets a quota refuse all Jobs, until [`Fixture::allow_jobs`].
     pub async fn refuse_jobs(&self) {
         let quota =
             json!({ "metadata": { "name": NO_JOBS }, "spec": { "hard": { "count/jobs.batch": "0" } } });
-        let quota = serde_json::from_value(quota).unwrap();
-        let quotas = self.api::<ResourceQuota>();
-        quotas.create(&PostParams::default(), &quota).await.unwrap();
+        self.add::<ResourceQuota>(quota).await;
         until("the quota is in force", async || {
-            quotas.get(NO_JOBS).await.unwrap().status?.hard
+            self.find::<ResourceQuota>(NO_JOBS).await.unwrap().status?.hard
         })
         .await;
     }
@@ -484,8 +488,13 @@ impl Fixture {
         self.delete::<ResourceQuota>(NO_JOBS).await;
     }
 
+    /// Deletes an object. The garbage collector deletes what it owns.
     pub async fn delete<K: Namespaced>(&self, name: &str) {
-        let deleted = self.api::<K>().delete(name, &DeleteParams::background()).await;
+        self.delete_with::<K>(name, &DeleteParams::background()).await;
+    }
+
+    pub async fn delete_with<K: Namespaced>(&self, name: &str, parameters: &DeleteParams) {
+        let deleted = self.api::<K>().delete(name, parameters).await;
         deleted.unwrap_or_else(|error| panic!("failed to delete {} {name}: {error}", K::kind(&())));
     }
 
@@ -580,6 +589,24 @@ impl Fixture {
         panic!("MiniCluster {name} did not become {description}:\n{last:#}");
     }
 
+    /// Waits until this field of the status has this value. Returns the status. Null also fits before there is a status.
+    pub async fn when_is(&self, name: &str, field: &str, value: impl Into<Value>) -> Value {
+        let value = value.into();
+        self.when(name, &format!("{field}={value}"), |status| status[field] == value)
+            .await
+    }
+
+    /// Waits until this condition, `Complete` or `Failed`, is true. Returns the status. Plays the kubelet meanwhile:
+    /// the Job finishes once the pods that the Job controller deletes have ended.
+    pub async fn when_finished(&self, name: &str, type_: &str) -> Value {
+        until(&format!("{name} is {type_}"), async || {
+            self.reap(name).await;
+            let status = self.status(name).await;
+            (condition(&status, type_)["status"] == "True").then_some(status)
+        })
+        .await
+    }
+
     /// Waits until the condition has this status. Returns the MiniCluster's status.
     pub async fn when_condition(&self, name: &str, type_: &str, status: &str) -> Value {
         self.when(name, &format!("{type_}={status}"), |current| {
@@ -642,6 +669,15 @@ impl Fixture {
             }],
         } });
         self.patch_pod_status(pod, status).await;
+    }
+
+    /// Plays the kubelet: the Job's pods run and are ready. Returns them as [`Fixture::pods`] does.
+    pub async fn run_pods(&self, cluster: &str, count: usize) -> BTreeMap<u32, Pod> {
+        let pods = self.pods(cluster, count).await;
+        for pod in pods.values() {
+            self.run_pod(pod).await;
+        }
+        pods
     }
 
     /// Plays the kubelet: the pod's runner ends.

@@ -137,9 +137,7 @@ async fn elastic_growth_wait_is_explained_with_as_few_calls(fixture: &Fixture, c
                 .run_pod(&fixture.patch::<Pod>(&pod.name_any(), opened).await.unwrap())
                 .await;
         }
-        fixture
-            .when("grows", "ready", |status| status["readySize"] == count)
-            .await;
+        fixture.when_is("grows", "readySize", count).await;
     };
     open(1).await;
     make_workload(
