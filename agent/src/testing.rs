@@ -34,6 +34,15 @@ pub fn alone(test: &str, work: impl FnOnce(&Path)) -> String {
     output
 }
 
+/// Runs a future to its end on a runtime of its own.
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(future)
+}
+
 /// Changes to a user without other processes. Unlike root's, its processes can be limited. `folder` stays
 /// writable.
 pub fn become_user(uid: u32, folder: &Path) {

@@ -398,6 +398,7 @@ mod tests {
 
     use super::*;
     use crate::execute::tests::{launch, program};
+    use crate::testing::block_on;
 
     #[test]
     fn broker_is_killed_only_if_the_planned_job_shell_runs_below() {
@@ -451,13 +452,9 @@ mod tests {
         };
         let shutdown = ShutdownSigns::default();
         let mut policy = BrokerPolicy::new(&held, Some(&mut parent), None, None, None, shutdown, None);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
         let since = Instant::now();
         let mut events = 0;
-        runtime.block_on(async {
+        block_on(async {
             while since.elapsed() < CHECK_PARENT_EVERY.mul_f64(1.5) {
                 let interrupted =
                     tokio::time::timeout(Duration::from_millis(20), policy.reason(0, Some(since)));

@@ -476,6 +476,7 @@ pub(super) fn unreachable_parent(host: &str, missing: &Missing) -> Failure {
 mod tests {
     use super::*;
     use crate::supervise::Stop;
+    use crate::testing::block_on;
     use crate::wait::resolve::NameError;
 
     fn ended(end: ChildEnd, stopped: bool, passed_on: bool, lost: bool) -> LaunchEnd {
@@ -552,14 +553,6 @@ mod tests {
             AfterBroker::Done(REPLACE),
             "all pods stop, except the lead"
         );
-    }
-
-    fn block_on<T>(future: impl Future<Output = T>) -> T {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap()
-            .block_on(future)
     }
 
     fn broker(host: &str, port: u16) -> ParentProbe {

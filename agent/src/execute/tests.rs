@@ -18,7 +18,7 @@ use test_support::waiting::{DEADLINE, eventually};
 use super::*;
 use crate::flux_rpc::connection::peer::{ACCEPTED, answer_of};
 use crate::report::activity::ActivityFile;
-use crate::testing::{self, FOLDER_VARIABLE, stop_after};
+use crate::testing::{self, FOLDER_VARIABLE, block_on, stop_after};
 
 mod snippets;
 
@@ -77,11 +77,7 @@ fn execute_to_the_end(role: Role, quiet: bool, steps: Vec<Step>) -> (Result<u8, 
 }
 
 fn execute_plan(plan: &Plan) -> (Result<u8, Failure>, ContainerEnd) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    block_on(async {
         let mut supervisor = Supervisor::new().unwrap();
         let replan = || panic!("no plan here has Step::Replan");
         let (mut timeline, mut ending) = (ContainerTimeline::start(), ContainerEnd::default());
@@ -305,11 +301,7 @@ fn part_is_taken_from_the_plan_not_from_at_end() {
 /// The exit code of a launch when a stop signal is pending. `Executor::steps` would see the signal before this step, so
 /// the launch is called directly.
 fn stopped_before(launch: &Launch) -> u8 {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    block_on(async {
         let mut supervisor = Supervisor::new().unwrap();
         nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::SIGTERM).unwrap();
         let (mut timeline, mut ending) = (ContainerTimeline::start(), ContainerEnd::default());

@@ -110,6 +110,7 @@ pub mod peer {
     use std::sync::{Arc, Mutex};
 
     use super::Broker;
+    use crate::testing::block_on;
 
     /// The broker's first byte: the client may ask.
     pub const ACCEPTED: &[u8] = &[0];
@@ -176,11 +177,7 @@ pub mod peer {
                 }
             }
         });
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        runtime.block_on(work(Broker { socket, owner: None }));
+        block_on(work(Broker { socket, owner: None }));
         let questions = questions.lock().unwrap();
         questions.clone()
     }

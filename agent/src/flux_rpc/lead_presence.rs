@@ -85,6 +85,7 @@ pub async fn lead_stays(broker: &Broker) -> Option<bool> {
 mod tests {
     use super::super::connection::peer::{ACCEPTED, Peer, REFUSED, answer_of, answer_with, read_request};
     use super::*;
+    use crate::testing::block_on;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixListener;
 
@@ -97,11 +98,7 @@ mod tests {
         let path = folder.path().join("local");
         let listener = UnixListener::bind(&path).unwrap();
         let peer = std::thread::spawn(move || broker(listener.accept().unwrap().0));
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        let found = runtime.block_on(work(Broker {
+        let found = block_on(work(Broker {
             socket: path,
             owner: None,
         }));

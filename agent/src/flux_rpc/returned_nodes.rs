@@ -182,6 +182,7 @@ mod tests {
 
     use super::super::connection::peer::{ACCEPTED, Peer, answer_of, answer_with, read_request};
     use super::*;
+    use crate::testing::block_on;
 
     /// A fake broker of the lead. It sends the connection of the stream to `members`. It answers all other requests by
     /// `answer_to`, which gets their number and text, and sends them to `requests`.
@@ -241,11 +242,7 @@ mod tests {
             },
         );
         let lead = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap();
-            runtime.block_on(undrain(&Broker { socket, owner: None }));
+            block_on(undrain(&Broker { socket, owner: None }));
         });
         let mut stream: Peer = streams.recv().unwrap();
         for ranks in ["0", "0,2", "0,2-500"] {

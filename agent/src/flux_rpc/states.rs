@@ -150,6 +150,7 @@ async fn follow(mut conversation: Conversation, log: &Mutex<StateLog>) -> io::Re
 mod tests {
     use super::super::connection::peer::{ACCEPTED, Peer, REFUSED, answer_of, answer_with, read_request};
     use super::*;
+    use crate::testing::block_on;
     use std::io::Write;
     use std::os::unix::net::UnixListener;
 
@@ -162,11 +163,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("local");
         let listener = UnixListener::bind(&path).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        runtime.block_on(async {
+        block_on(async {
             let mut states = StateWatcher::watch(
                 Broker {
                     socket: path,

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::*;
 use crate::flux_rpc::connection::peer::{ACCEPTED, answer_of, answer_with, read_request};
+use crate::testing::block_on;
 
 const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\n\r\n";
 
@@ -27,11 +28,7 @@ fn with_server<T: Send + 'static>(
             let _ = peer.write_all(&answer);
         }
     });
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    let found = runtime.block_on(async {
+    let found = block_on(async {
         let listener = listen(0).unwrap();
         let port = listener.local_addr().unwrap().port();
         let metrics = InstanceMetrics::new("mc", Broker { socket, owner: None });

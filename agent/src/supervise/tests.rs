@@ -11,7 +11,9 @@ use super::policy::DefaultPolicy;
 use super::program::{ChildProgram, Environment, Output};
 use super::*;
 use crate::system::raw::ChildSetup;
-use crate::testing::{allow_processes, alone, become_user, signal, signal_from_outside, stop_after};
+use crate::testing::{
+    allow_processes, alone, become_user, block_on, signal, signal_from_outside, stop_after,
+};
 
 /// Runs a shell script under supervision. Returns how it ended.
 fn supervise(
@@ -20,11 +22,7 @@ fn supervise(
     (kill_after, terms): Bounds,
     policy: &mut dyn Policy,
 ) -> EndedChild {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    block_on(async {
         let mut supervisor = Supervisor::new().unwrap();
         let argv = ["/bin/sh", "-c", source].map(OsString::from);
         let environment: Environment = std::env::vars_os().collect();
@@ -288,11 +286,7 @@ fn start_that_fails_for_want_of_a_thread_leaves_no_program() {
         become_user(61_235, folder);
         // Enough for the program, or for the thread that copies its output, but not for both.
         allow_processes(1);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        runtime.block_on(async {
+        block_on(async {
             let argv = ["/bin/sh", "-c", ": >ran"].map(OsString::from);
             let program = ChildProgram {
                 argv: &argv,

@@ -265,14 +265,7 @@ impl ParentProbe {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn block_on<T>(future: impl Future<Output = T>) -> T {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap()
-            .block_on(future)
-    }
+    use crate::testing::block_on;
 
     #[test]
     fn missing_parent_is_tried_once_in_5_s_per_query() {

@@ -80,16 +80,9 @@ impl Presence {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::block_on;
     use std::net::TcpListener;
     use std::path::Path;
-
-    fn block_on<T>(future: impl Future<Output = T>) -> T {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap()
-            .block_on(future)
-    }
 
     /// A parent at a loopback address of this module's own, so that nothing else takes its port.
     fn parent() -> (TcpListener, ParentProbe) {

@@ -334,16 +334,9 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::block_on;
     use simple_dns::rdata::{A, AAAA};
     use simple_dns::{PacketFlag, ResourceRecord};
-
-    fn block_on<T>(future: impl Future<Output = T>) -> T {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap()
-            .block_on(future)
-    }
 
     fn root(hosts: impl AsRef<[u8]>, resolv: impl AsRef<[u8]>) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();

@@ -89,6 +89,7 @@ async fn changed_or_late(watch: Option<AsyncFd<OwnedFd>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::block_on;
 
     #[test]
     fn socket_is_noticed_at_once_when_its_folder_appears_later() {
@@ -104,11 +105,7 @@ mod tests {
             listener.accept().unwrap();
             bound
         });
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        runtime.block_on(wait(&path));
+        block_on(wait(&path));
         assert!(maker.join().unwrap().elapsed() < Duration::from_millis(1000));
     }
 
