@@ -25,5 +25,6 @@ mod schemas;
 pub mod shape;
 #[cfg(feature = "crd")]
 mod unchanged;
-pub mod v1alpha1;
+#[cfg(feature = "crd")]
+mod v1alpha1;
 pub mod v1alpha2;

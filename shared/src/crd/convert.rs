@@ -1,4 +1,4 @@
-//! Conversion between the versions without loss: of JSON objects from the API server, and of the types.
+//! Conversion of JSON objects between the versions, without loss.
 //!
 //! Both versions have the same fields at the same places, except for the `cleanup` fields and `jobid` (below). So
 //! conversion leaves most of an object as it is, also unknown fields, explicit defaults, and values of a wrong type.
@@ -25,7 +25,7 @@
 
 use serde_json::{Value, json};
 
-use super::{v1alpha1, v1alpha2};
+use super::v1alpha2;
 
 mod block;
 mod flux;
@@ -43,7 +43,7 @@ impl Version {
     /// The short name, such as `v1alpha2`.
     pub const fn name(self) -> &'static str {
         match self {
-            Version::V1alpha1 => v1alpha1::VERSION,
+            Version::V1alpha1 => "v1alpha1",
             Version::V1alpha2 => v1alpha2::VERSION,
         }
     }
@@ -129,33 +129,6 @@ fn convert_status(value: &mut Value, to: Version) {
                 status.shift_remove("jobid");
             }
         }
-    }
-}
-
-/// The spec as v1alpha2. Every value of the type can be converted: an error would be a bug in these types.
-pub fn to_v1alpha2(spec: &v1alpha1::MiniClusterSpec) -> Result<v1alpha2::MiniClusterSpec, serde_json::Error> {
-    let mut value = serde_json::to_value(spec)?;
-    convert_spec(&mut value, Version::V1alpha2);
-    serde_json::from_value(value)
-}
-
-/// The spec as v1alpha1. Every value of the type can be converted: an error would be a bug in these types.
-pub fn to_v1alpha1(spec: &v1alpha2::MiniClusterSpec) -> Result<v1alpha1::MiniClusterSpec, serde_json::Error> {
-    let mut value = serde_json::to_value(spec)?;
-    convert_spec(&mut value, Version::V1alpha1);
-    serde_json::from_value(value)
-}
-
-/// The status as v1alpha2.
-pub fn status_to_v1alpha2(status: &v1alpha1::MiniClusterStatus) -> v1alpha2::MiniClusterStatus {
-    status.status.clone()
-}
-
-/// The status as v1alpha1.
-pub fn status_to_v1alpha1(status: &v1alpha2::MiniClusterStatus) -> v1alpha1::MiniClusterStatus {
-    v1alpha1::MiniClusterStatus {
-        jobid: String::new(),
-        status: status.clone(),
     }
 }
 

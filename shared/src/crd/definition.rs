@@ -63,25 +63,26 @@ pub fn crd() -> Result<CustomResourceDefinition, DefinitionError> {
 /// The definition with v1alpha2 and, if the webhook converts, v1alpha1.
 pub fn definition(conversion: &Conversion) -> Result<CustomResourceDefinition, DefinitionError> {
     let mut current = serde_json::to_value(v1alpha2::MiniCluster::crd())?;
+    let mut older = current.clone();
     let root = schema_root(&mut current)?;
     constrain(root, Version::V1alpha2)?;
     for rule in V1ALPHA2_RULES {
         add_rule(schema_at(root, rule.path)?, rule);
     }
     // Not in our types, but clients with the Go operator's types send it with every object.
-    if let Some(Value::Object(status)) = schema_at(root, "status")?.get_mut("properties") {
-        status.insert(
-            "jobid".into(),
-            json!({ "type": "string", "maxLength": 256, "description": JOBID_DESCRIPTION }),
-        );
-    }
+    properties_at(root, "status")?.insert(
+        "jobid".into(),
+        json!({ "type": "string", "maxLength": 256, "description": JOBID_DESCRIPTION }),
+    );
     if let Conversion::Webhook { client, ca_bundle } = conversion {
-        let mut older = serde_json::to_value(v1alpha1::MiniCluster::crd())?;
-        constrain(schema_root(&mut older)?, Version::V1alpha1)?;
+        let root = schema_root(&mut older)?;
+        v1alpha1::change(root)?;
+        constrain(root, Version::V1alpha1)?;
         let mut version = older
             .pointer_mut("/spec/versions/0")
             .map(Value::take)
             .unwrap_or_default();
+        version["name"] = json!(Version::V1alpha1.name());
         version["storage"] = json!(false);
         if let Some(versions) = current
             .pointer_mut("/spec/versions")
@@ -245,7 +246,10 @@ fn add_rule(schema: &mut Map<String, Value>, rule: &Rule) {
 }
 
 /// The schema at a path of property names, `[]` (items) and `{}` (map values). The empty path is the root.
-fn schema_at<'a>(root: &'a mut Value, path: &str) -> Result<&'a mut Map<String, Value>, DefinitionError> {
+pub(super) fn schema_at<'a>(
+    root: &'a mut Value,
+    path: &str,
+) -> Result<&'a mut Map<String, Value>, DefinitionError> {
     let missing = || DefinitionError::NoSchema(path.to_owned());
     let mut schema = root;
     for part in path.split('.').filter(|part| !part.is_empty()) {
@@ -259,6 +263,17 @@ fn schema_at<'a>(root: &'a mut Value, path: &str) -> Result<&'a mut Map<String, 
         .ok_or_else(missing)?;
     }
     schema.as_object_mut().ok_or_else(missing)
+}
+
+/// The fields of the object at a path of `schema_at`.
+pub(super) fn properties_at<'a>(
+    root: &'a mut Value,
+    path: &str,
+) -> Result<&'a mut Map<String, Value>, DefinitionError> {
+    schema_at(root, path)?
+        .get_mut("properties")
+        .and_then(Value::as_object_mut)
+        .ok_or_else(|| DefinitionError::NoSchema(path.to_owned()))
 }
 
 /// Gives every string, list and map an upper bound, and quantities their pattern. The API server needs the bounds to
@@ -362,47 +377,6 @@ mod tests {
         let crd = serde_json::to_value(crd().unwrap()).unwrap();
         assert_eq!(crd["spec"]["versions"].as_array().unwrap().len(), 1);
         assert_eq!(crd["spec"].get("conversion"), None);
-    }
-
-    /// The conversion relies on this.
-    #[test]
-    fn both_versions_have_the_same_fields_except_renamed_ones() {
-        fn paths(schema: &Value, path: &str, out: &mut Vec<String>) {
-            for (name, property) in schema["properties"].as_object().into_iter().flatten() {
-                out.push(format!("{path}.{name}: {}", property["type"]));
-                paths(property, &format!("{path}.{name}"), out);
-            }
-            for inner in ["items", "additionalProperties"]
-                .into_iter()
-                .filter(|inner| schema[*inner].is_object())
-            {
-                paths(&schema[inner], &format!("{path}.{inner}"), out);
-            }
-        }
-        let crd = both();
-        let all = |version: &str| {
-            let mut out = Vec::new();
-            paths(schema(&crd, version), "", &mut out);
-            out
-        };
-        let (older, newer) = (all("v1alpha1"), all("v1alpha2"));
-        let only = |these: &[String], others: &[String]| -> Vec<String> {
-            these
-                .iter()
-                .filter(|path| !others.contains(path))
-                .cloned()
-                .collect()
-        };
-        assert_eq!(
-            only(&older, &newer),
-            [".spec.cleanupMiniCluster: \"boolean\""],
-            "in v1alpha1 alone"
-        );
-        assert_eq!(
-            only(&newer, &older),
-            [".spec.cleanupPods: \"boolean\""],
-            "in v1alpha2 alone"
-        );
     }
 
     #[test]
