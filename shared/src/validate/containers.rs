@@ -340,16 +340,9 @@ fn names_a_user(user: &Option<FluxUser>) -> bool {
         .is_some_and(|user| user.disable || !is_default(user))
 }
 
-/// Checks a sidecar.
-fn sidecar(
-    field: &str,
-    container: &Container,
-    surroundings: &Surroundings<'_>,
-    wait_socket: bool,
-    report: &mut Report,
-) -> ValidSidecar {
-    let commands = container.commands.clone().unwrap_or_default();
-    for (name, is_set) in [
+/// Fields that only the container that runs Flux may have, and whether each is set.
+fn runner_fields(container: &Container) -> [(&'static str, bool); 10] {
+    [
         ("launcher", container.launcher),
         ("batch", container.batch),
         ("batchRaw", container.batch_raw),
@@ -366,13 +359,27 @@ fn sidecar(
                 .flux_log_level
                 .is_some_and(|level| level != i32::from(DEFAULT_LOG_LEVEL)),
         ),
+    ]
+}
+
+/// Checks a sidecar.
+fn sidecar(
+    field: &str,
+    container: &Container,
+    surroundings: &Surroundings<'_>,
+    wait_socket: bool,
+    report: &mut Report,
+) -> ValidSidecar {
+    let commands = container.commands.clone().unwrap_or_default();
+    let own_fields = [
         ("commands.brokerPre", is_given(&commands.broker_pre)),
         ("commands.preBroker", is_given(&commands.pre_broker)),
         ("commands.workerPre", is_given(&commands.worker_pre)),
         ("commands.preWorker", is_given(&commands.pre_worker)),
         ("commands.prefix", is_given(&commands.prefix)),
         ("commands.runFluxAsRoot", commands.run_flux_as_root),
-    ] {
+    ];
+    for (name, is_set) in runner_fields(container).into_iter().chain(own_fields) {
         if is_set {
             report.problem(
                 format!("{field}.{name}"),
@@ -476,24 +483,8 @@ fn service(
     report: &mut Report,
 ) -> ValidContainer {
     let commands = container.commands.clone().unwrap_or_default();
-    for (name, is_set) in [
-        ("runFlux", container.run_flux == Some(true)),
-        ("launcher", container.launcher),
-        ("batch", container.batch),
-        ("batchRaw", container.batch_raw),
-        ("diagnostics", container.diagnostics),
-        ("logs", is_given(&container.logs)),
-        ("cores", declared_cores(container).is_some()),
-        ("fluxUser", names_a_user(&container.flux_user)),
-        ("fluxuser", names_a_user(&container.fluxuser)),
-        ("fluxOptionFlags", has_option_flags(container)),
-        (
-            "fluxLogLevel",
-            // The default does not count, as in `sidecar`.
-            container
-                .flux_log_level
-                .is_some_and(|level| level != i32::from(DEFAULT_LOG_LEVEL)),
-        ),
+    let run_flux = ("runFlux", container.run_flux == Some(true));
+    let own_fields = [
         ("preCommand", is_given(&container.pre_command)),
         ("commands", has_values(&commands)),
         (
@@ -501,7 +492,12 @@ fn service(
             // Without a command, the image's own entrypoint runs anyway.
             container.no_wrap_entrypoint && is_given(&container.command),
         ),
-    ] {
+    ];
+    for (name, is_set) in [run_flux]
+        .into_iter()
+        .chain(runner_fields(container))
+        .chain(own_fields)
+    {
         if is_set {
             report.problem(
                 format!("{field}.{name}"),
