@@ -89,34 +89,6 @@ fn explicit_defaults_and_unknown_fields_pass_through() {
     assert_eq!(v1alpha1(v1alpha2(spec.clone())), spec);
 }
 
-#[test]
-fn fields_of_one_version_survive_an_edit_in_the_other() {
-    let mut older = v1alpha1(json!({
-        "size": 2, "minSize": 1, "cleanup": true, "flux": { "topology": "kary:2" },
-        "containers": [{ "commands": { "script": "#!/bin/sh\n" }, "volumes": { "m": { "emptyDir": true } } }],
-    }));
-    older["size"] = json!(3);
-    let newer = v1alpha2(older);
-    assert_eq!(newer["size"], 3);
-    assert_eq!(newer["minSize"], 1);
-    assert_eq!(newer["cleanup"], true);
-    assert_eq!(newer["flux"]["topology"], "kary:2");
-    assert_eq!(newer["flux"].get("container"), None);
-    assert_eq!(newer["containers"][0]["commands"]["script"], "#!/bin/sh\n");
-    assert_eq!(newer["containers"][0]["volumes"]["m"]["emptyDir"], true);
-
-    let mut newer = v1alpha2(json!({
-        "users": [{ "name": "a" }], "volumes": { "data": { "path": "/d", "delete": false } },
-        "containers": [{ "fluxLogLevel": 7, "existingVolumes": { "e": { "claimName": "c" } } }],
-    }));
-    newer["containers"][0]["command"] = json!("work");
-    let older = v1alpha1(newer);
-    assert_eq!(older["users"][0]["name"], "a");
-    assert_eq!(older["volumes"]["data"]["delete"], false);
-    assert_eq!(older["containers"][0]["fluxLogLevel"], 7);
-    assert_eq!(older["containers"][0]["existingVolumes"]["e"]["claimName"], "c");
-}
-
 fn object(version: Version, spec: Value) -> Value {
     let metadata = json!({ "name": "a", "annotations": { "b": "c" } });
     json!({ "kind": "MiniCluster", "apiVersion": version.api_version(), "metadata": metadata, "spec": spec })
